@@ -18,9 +18,9 @@ from holdfast.backends.mysql.io.connections import Connections
 from holdfast.backends.mysql.port import Answer, Row, Statement, Value
 from holdfast.backends.mysql.protocol import statements as s
 from holdfast.backends.mysql.protocol import version as v
-from holdfast.backends.mysql.protocol.values import lock_id, us
-from holdfast.backends.mysql.sql import FENCE_IDLE, WOKEN
+from holdfast.backends.mysql.sql import FENCE_IDLE, WOKEN, lock_id
 from holdfast.backends.net.blocking import BlockingPoller
+from holdfast.backends.sql_protocol import us
 from holdfast.core.tickets import WAITER_LEASE
 from holdfast.runtimes.threads import ThreadRuntime, run_sync
 from holdfast.sim.mutants import mysql as mutants

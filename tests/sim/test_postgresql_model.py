@@ -21,8 +21,9 @@ from holdfast.backends.postgresql.io import connection, connections
 from holdfast.backends.postgresql.port import Row, Statement, Value
 from holdfast.backends.postgresql.protocol import advisory
 from holdfast.backends.postgresql.protocol import queue as protocol
-from holdfast.backends.postgresql.protocol.queue import encode_name, us
+from holdfast.backends.postgresql.protocol.queue import encode_name
 from holdfast.backends.postgresql.sql import FENCE_IDLE, quoted, tables_ddl
+from holdfast.backends.sql_protocol import us
 from holdfast.core.tickets import WAITER_LEASE, WOKEN_LEASE
 from holdfast.sim.mutants import postgresql as mutants
 from holdfast.sim.servers.postgresql.tables import Lock, Register, Tables, Ticket

@@ -9,7 +9,7 @@ import pytest
 
 from holdfast.backends.postgresql.port import Statement, Value
 from holdfast.backends.postgresql.protocol import queue
-from holdfast.backends.postgresql.protocol.queue import us
+from holdfast.backends.sql_protocol import us
 from holdfast.checking import history as h
 from holdfast.core.tickets import WAITER_LEASE
 from holdfast.errors import OutcomeUnknown

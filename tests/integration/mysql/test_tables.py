@@ -14,8 +14,7 @@ from pymysql.constants import CLIENT
 import holdfast
 from holdfast import BackendUnavailable, ConfigurationError, NameConflict
 from holdfast.backends.mysql.io.blocking import create_tables
-from holdfast.backends.mysql.protocol.values import lock_id
-from holdfast.backends.mysql.sql import VERSION, ddl
+from holdfast.backends.mysql.sql import VERSION, ddl, lock_id
 from holdfast.guarantees import Exclusion
 from holdfast.url import parse
 from tests.integration.mysql.conftest import is_busy

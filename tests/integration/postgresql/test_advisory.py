@@ -157,7 +157,7 @@ def test_two_methods_are_not_mixed(url: str, client_of: Open, first: str, second
     lease = taken(one, "a")
 
     for timeout in (0, 5):
-        with pytest.raises(NameConflict, match=f"held by method={first}"):
+        with pytest.raises(NameConflict, match=f"in use with method={first}"):
             two.lock("a").acquire(timeout=timeout)
     lease.renew()
     lease.release()
@@ -172,7 +172,7 @@ def test_readers_of_another_method_are_not_overlooked(url: str, client_of: Open)
     reader = client_of(url.replace("advisory", "queue")).rwlock("a").read().acquire(timeout=15)
     assert reader is not None
 
-    with pytest.raises(NameConflict, match="held by method=queue"):
+    with pytest.raises(NameConflict, match="in use with method=queue"):
         client_of(url).lock("a").acquire(timeout=0)
 
     reader.release()

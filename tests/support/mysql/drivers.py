@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from holdfast.backends.mysql.config import MysqlConfig, config_of
-from holdfast.backends.mysql.io.connections import Connections
-from holdfast.backends.mysql.io.methods import make_backend
+from holdfast.backends.mysql.io.connections import Connections, make_backend
 from holdfast.backends.net.blocking import BlockingPoller
 from holdfast.core.tickets import Granted, Ticket, Waiting
 from holdfast.runtimes.threads import ThreadRuntime, run_sync

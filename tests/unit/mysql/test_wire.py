@@ -10,9 +10,10 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from holdfast.backends.mysql.io.connection import Connection, literal
-from holdfast.backends.mysql.io.errors import TablesMissing, TransactionConflict, error_from
+from holdfast.backends.mysql.io.errors import error_from
 from holdfast.backends.mysql.sql import VERSION, statements
 from holdfast.backends.net.blocking import BlockingPoller
+from holdfast.backends.sql_connections import TablesMissing, TransactionConflict
 from holdfast.errors import BackendUnavailable, ConfigurationError, OutcomeUnknown
 from holdfast.runtimes import system
 from holdfast.runtimes.threads import ThreadRuntime, run_sync

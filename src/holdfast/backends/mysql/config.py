@@ -1,4 +1,4 @@
-"""Where the server is, how to be let in, and which database the locks are in: what a mysql URL says, checked."""
+"""The configuration in a mysql URL, checked: server, login, and the database of the locks."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _PORT = 3306
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MysqlConfig:
-    """One database, and how this client uses it."""
+    """A database, and how this client uses it."""
 
     url: str  # without a password
     method: str
@@ -34,14 +34,16 @@ class MysqlConfig:
     user: str | None = None
     password: bytes = field(default=b"", repr=False)
     tls: ssl.SSLContext | None = field(default=None, repr=False)
-    prefers_tls: bool = False  # used where the server has it, without a look at its certificate
+    prefers_tls: bool = False  # used if the server supports it; its certificate is not verified
     connect_timeout: float = CONNECT_TIMEOUT
     max_connections: int = CONNECTIONS_MAX
-    connect: Callable[[], Any] | None = field(default=None, repr=False)  # makes a connection of PyMySQL's instead
+    connect: Callable[[], Any] | None = field(
+        default=None, repr=False
+    )  # makes connections of PyMySQL; replaces the login
 
 
 def config_of(address: Address) -> MysqlConfig:
-    """What an address says.
+    """The configuration of an address.
 
     Raises:
         ConfigurationError: names the part or the option that is wrong, and the fix.

@@ -1,27 +1,28 @@
-"""What the mysql protocols need of a database: one request at a time."""
+"""The requirements of the mysql protocols on a database: one request at a time, waiter sessions for method=row."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
 
-Value = str | bytes | int | bool | tuple["Value", ...] | None  # a tuple: several, with commas between them
+Value = str | bytes | int | bool | tuple["Value", ...] | None  # a tuple stands for a list with commas
 Row = tuple[str | None, ...]
 
 
 class Statement(NamedTuple):
-    """SQL with {0}, {1}, … where the values go: one statement, or several that are sent as one request."""
+    """SQL with {0}, {1}, … for the values: one statement, or several that are sent as one request."""
 
     name: str
     sql: str
-    is_prepared: bool = False  # one statement, and one without rows: parsed once on each connection
-    is_transaction: bool = False  # several, of which all are done or none
+    is_prepared: bool = False  # one statement that returns no rows: parsed once on each connection
+    is_transaction: bool = False  # several statements: all or none are committed
     reads: bool = False  # it does not create tables: where they are missing, it raises StoreMissing
-    in_order: bool = False  # who asks it of the lock in {0} earlier is answered earlier, if they are tasks of one loop
+    in_order: bool = False  # on asyncio, statements for the lock in {0} are executed in the order in which tasks call
 
 
 class Answer(NamedTuple):
-    """What the last statement of a request came to, and the rows of all of them."""
+    """The result of the last statement of a request, and the rows of all statements."""
 
     changed: int = 0  # rows
     number: int = 0  # the argument of LAST_INSERT_ID, if it was called
@@ -29,20 +30,71 @@ class Answer(NamedTuple):
 
 
 class MysqlPort(Protocol):
-    """One database, connected at first use; our tables are created there if they are missing.
+    """A database, connected at first use; our tables are created there if they are missing.
 
-    Every verb raises BackendUnavailable when nothing was changed, OutcomeUnknown when a statement was sent and got no
-    answer, and ConfigurationError for a user that lacks a right.
+    Every method raises BackendUnavailable if nothing was changed, OutcomeUnknown if a statement was sent and got no
+    answer, and ConfigurationError if the user lacks a right.
     """
 
     @property
-    def is_forgetful(self) -> bool:
-        """The server has said that a crash may take back what was committed."""
+    def is_durable(self) -> bool:
+        """Committed data survives a crash of the machine, as far as the server has reported."""
 
     async def execute(self, statement: Statement, values: Sequence[Value], *, deadline: float) -> Answer:
-        """Run it; each statement is committed by itself, and all are when this returns."""
+        """Run it; each statement is a transaction of its own, and all are committed when this returns."""
 
     async def close(self) -> None: ...
 
     def abandon(self) -> None:
-        """In a forked child: drop inherited connections without a word on them."""
+        """In a forked child: drop inherited connections without sending anything on them."""
+
+
+@dataclass
+class PeriodicCheck:
+    """Something to run repeatedly while a request waits for its answer."""
+
+    run: Callable[[], Coroutine[Any, Any, float]]  # returns when to run it again
+    due_at: float
+
+
+class WaiterSessionsPort(Protocol):
+    """The sessions of method=row: each ticket locks the gate row of its lock on its own connection."""
+
+    def has_row_lock(self, nonce: str) -> bool:
+        """The ticket has the row lock, as far as this client knows."""
+
+    async def try_acquire(self, key: bytes, nonce: str, *, deadline: float) -> bool:
+        """Lock the gate row if it is not locked; whether the ticket has it.
+
+        Raises:
+            BackendUnavailable: the request could not be sent.
+            OutcomeUnknown: no answer; nothing that other connections see has changed, so it may be repeated.
+        """
+
+    async def wait(self, key: bytes, nonce: str, until: float, check: PeriodicCheck) -> None:
+        """Wait for the row lock until `until`, and run the check during the wait. Errors as `try_acquire`."""
+
+    async def probe(self, nonce: str, *, deadline: float) -> bool:
+        """Whether the ticket has the row lock, as the server confirms."""
+
+    async def release(self, nonce: str, *, deadline: float) -> None:
+        """Release the row lock, or stop waiting for it."""
+
+    async def holder(self, key: bytes, *, deadline: float) -> str | None:
+        """The nonce of the ticket that has the row lock, or has just requested it."""
+
+    async def terminate(self, nonce: str, *, deadline: float) -> None:
+        """Kill the connection on which this ticket has the row lock or waits for it, of any client."""
+
+    async def terminate_client(self, key: bytes, nonce: str, *, deadline: float) -> None:
+        """Terminate this ticket, which has the row lock, after all other tickets of its client at this gate row.
+
+        If the client is our own, it is alive, and only this ticket is terminated.
+        """
+
+    async def reap(self, key: bytes, *, deadline: float) -> None:
+        """Remove gate rows of locks that have no row any more, from this key on. A locked gate row stays."""
+
+    def close(self) -> None: ...
+
+    def abandon(self) -> None: ...

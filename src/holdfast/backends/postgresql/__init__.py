@@ -1,1 +1,1 @@
-"""postgresql://: locks in two tables of a PostgreSQL database, each step one function inside the server."""
+"""postgresql://: locks in tables of a PostgreSQL database, each step one function inside the server."""

@@ -1,4 +1,4 @@
-"""Where the server is, how to be let in, and in which schema the locks are: what a postgresql URL says, checked."""
+"""The configuration in a postgresql URL, checked: servers, login, and the schema of the locks."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 CONNECT_TIMEOUT = 3.0  # seconds
 _PORT = 5432
 
-# Handed on to libpq as they are.
+# Passed to libpq unchanged.
 LIBPQ_OPTIONS = (
     *("user", "password", "passfile", "application_name", "target_session_attrs"),
     *("sslmode", "sslrootcert", "sslcert", "sslkey", "sslcrl", "channel_binding"),
@@ -31,12 +31,12 @@ METHODS = ("queue", "advisory")
 class Endpoint(NamedTuple):
     """One of the hosts in the URL."""
 
-    host: str  # or the folder of its socket; "": as libpq finds it ($PGHOST, or the usual socket)
+    host: str  # or the folder of its socket; "": libpq's default ($PGHOST, or the usual socket)
     port: int
 
     @property
     def needs_lookup(self) -> bool:
-        """Its address has to be asked for."""
+        """Its host is a name that has to be resolved."""
         if not self.host or self.host.startswith(("/", "@")):
             return False
         return not is_numeric(self.host)
@@ -44,11 +44,11 @@ class Endpoint(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PostgresqlConfig:
-    """One database, and how this client uses it."""
+    """A database, and how this client uses it."""
 
     url: str  # without a password
-    endpoints: tuple[Endpoint, ...]  # tried one after the other
-    parameters: Mapping[str, str] = field(repr=False)  # what libpq is told of all of them
+    endpoints: tuple[Endpoint, ...]  # tried in this order
+    parameters: Mapping[str, str] = field(repr=False)  # of libpq, for all endpoints
     schema: str  # quoted
     method: str
     connect_timeout: float
@@ -56,7 +56,7 @@ class PostgresqlConfig:
 
 
 def config_of(address: Address) -> PostgresqlConfig:
-    """What an address says.
+    """The configuration of an address.
 
     Raises:
         ConfigurationError: names the part or the option that is wrong, and the fix.
@@ -113,17 +113,19 @@ def _endpoint(text: str) -> Endpoint:
     return endpoint
 
 
-def connection_parameters(config: PostgresqlConfig, found: Mapping[Endpoint, Sequence[str]]) -> list[dict[str, str]]:
-    """What to tell libpq, one for each address to try; `found` are those of hosts that had to be asked for."""
+def connection_parameters(
+    config: PostgresqlConfig, addresses: Mapping[Endpoint, Sequence[str]]
+) -> list[dict[str, str]]:
+    """The parameters for libpq, one set for each address to try; `addresses` are those of resolved host names."""
     candidates: list[dict[str, str]] = []
     for endpoint in config.endpoints:
-        told = dict(config.parameters)
+        parameters = dict(config.parameters)
         if endpoint.host:
-            told["host"] = endpoint.host
+            parameters["host"] = endpoint.host
         if endpoint.port:
-            told["port"] = str(endpoint.port)
+            parameters["port"] = str(endpoint.port)
         if endpoint.needs_lookup:
-            candidates += [{**told, "hostaddr": one} for one in found.get(endpoint, ())]
+            candidates += [{**parameters, "hostaddr": address} for address in addresses.get(endpoint, ())]
         else:
-            candidates.append(told)
+            candidates.append(parameters)
     return candidates

@@ -1,4 +1,4 @@
-"""What the postgresql protocol needs of a database: one statement at a time, and hints."""
+"""The requirements of the postgresql protocols on a database: statements, waiter sessions, notifications."""
 
 from __future__ import annotations
 
@@ -12,32 +12,32 @@ Row = tuple[str | None, ...]
 
 
 class Statement(NamedTuple):
-    """SQL with $1, $2, … in it, prepared on each connection under this name; {schema} is where our tables are."""
+    """SQL with parameters $1, $2, …, prepared on each connection under this name; {schema} is our schema."""
 
     name: str
     sql: str
     reads: bool = False  # it does not create tables: where they are missing, it raises StoreMissing
-    in_order: bool = False  # who asks it of the lock in $1 earlier is answered earlier, if they are tasks of one loop
+    in_order: bool = False  # on asyncio, statements for the lock in $1 are executed in the order in which tasks call
 
 
 class WaiterSession(Protocol):
-    """A connection of one ticket's own, on which it waits at a gate: an advisory lock, held as long as it is open."""
+    """A connection of one ticket, on which it waits for an advisory lock; the server holds that until it closes."""
 
-    has_advisory_lock: bool  # the gate is ours; never so once the connection has ended
+    has_advisory_lock: bool  # False from the moment at which the connection is known to have ended
 
     @property
     def is_open(self) -> bool: ...
 
     @property
     def is_waiting(self) -> bool:
-        """It waits at the gate; or did when it was closed, and the server may not know that yet."""
+        """It waits for the advisory lock; or did so when it was closed, which the server may not have noticed yet."""
 
     @property
     def pid(self) -> int:
-        """Of the server's process at the other end."""
+        """The process id of the server process."""
 
     async def execute(self, statement: Statement, values: Sequence[Value], *, deadline: float) -> list[Row]:
-        """As the port does."""
+        """As `PostgresqlPort.execute`, in this session."""
 
     async def wait(self, sql: str, until: float) -> None:
         """Send this statement, which requests the advisory lock, or keep waiting for its answer until `until`."""
@@ -46,32 +46,32 @@ class WaiterSession(Protocol):
 
 
 class PostgresqlPort(SubscriberPort[str], Protocol):
-    """One database, connected at first use; our tables are created there if they are missing.
+    """A database, connected at first use; our tables are created there if they are missing.
 
-    Every verb raises BackendUnavailable when nothing was changed, OutcomeUnknown when a statement was sent and got no
-    answer, and ConfigurationError for a user that lacks a right.
+    Every method raises BackendUnavailable if nothing was changed, OutcomeUnknown if a statement was sent and got no
+    answer, and ConfigurationError if the user lacks a right.
     """
 
-    channel: str  # where this client hears hints; no other client has the same
+    channel: str  # the NOTIFY channel of this client; unique
 
     @property
     def is_durable(self) -> bool:
-        """What was committed survives a crash of the machine, as far as the server has said by now."""
+        """Committed data survives a crash of the machine, as far as the server has reported."""
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What is wrong with the database although it works, for people."""
+        """Problems of a database that works, for people."""
 
     async def execute(self, statement: Statement, values: Sequence[Value], *, deadline: float) -> list[Row]:
-        """Run one statement in a transaction of its own; it is committed when this returns."""
+        """Run one statement in its own transaction; it is committed when this returns."""
 
     async def open_waiter_session(self, *, deadline: float) -> WaiterSession:
-        """A connection that nobody else uses, new or given back."""
+        """A session for the caller alone, new or returned before."""
 
     def return_waiter_session(self, session: WaiterSession) -> None:
-        """It is not in, and asks for nothing."""
+        """Give back a session that has no advisory lock and does not wait for one."""
 
     async def close(self) -> None: ...
 
     def abandon(self) -> None:
-        """In a forked child: drop inherited connections without a word on them."""
+        """In a forked child: drop inherited connections without sending anything on them."""

@@ -9,8 +9,8 @@ from holdfast.backends.mysql.port import Answer, Statement
 from holdfast.backends.mysql.protocol import statements
 from holdfast.backends.mysql.protocol.row import RowBackend
 from holdfast.backends.mysql.protocol.unique import UniqueBackend
-from holdfast.backends.mysql.protocol.values import us
 from holdfast.backends.mysql.protocol.version import VersionBackend
+from holdfast.backends.sql_protocol import us
 from holdfast.sim.mutants.base import Mutant
 from holdfast.sim.servers.mysql.registers import Register
 from holdfast.sim.servers.mysql.server import MysqlServer, UniqueServer, VersionServer

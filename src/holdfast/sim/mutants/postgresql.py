@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 from holdfast.backends.postgresql.port import Statement
 from holdfast.backends.postgresql.protocol import advisory, queue
 from holdfast.backends.postgresql.protocol.advisory import AdvisoryBackend
-from holdfast.backends.postgresql.protocol.queue import PostgresqlBackend, us
+from holdfast.backends.postgresql.protocol.queue import PostgresqlBackend
+from holdfast.backends.sql_protocol import us
 from holdfast.sim.mutants.base import Mutant
 from holdfast.sim.servers.postgresql.server import PostgresqlServer
 from holdfast.sim.servers.postgresql.tables import Lock, Register, Tables, Ticket, items

@@ -1,1 +1,1 @@
-"""The adapters for MySQL and MariaDB: connections, and one module each for threads and for asyncio."""
+"""The adapters for MySQL and MariaDB: connections, with one module for threads and one for asyncio."""

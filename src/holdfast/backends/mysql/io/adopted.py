@@ -1,8 +1,8 @@
-"""A connection of PyMySQL's in place of a URL, or a function that makes them.
+"""A connection of PyMySQL in place of a URL, or a function that makes connections.
 
-A connection is only looked at: the same server, user and TLS, on connections of our own. A function is called for each
-connection that we need, and what it returns is ours from then on. So a connection of a subclass is taken from a
-function only: the subclass may connect to another server than its attributes say.
+Only the attributes of a connection are read: holdfast connects to the same server with the same user and TLS. A
+function is called for each connection that is needed, and holdfast owns the result. A connection of a subclass is
+accepted only from a function, because the subclass may connect to another server than its attributes say.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ _OWN_OPTIONS = ("method", "connect_timeout", "connections")
 
 
 def address_of(client: object, options: dict[str, str]) -> Address:
-    """The address of what this object is connected to, or connects to.
+    """The address of the server to which this object is connected, or connects.
 
     Raises:
-        ConfigurationError: it is none of the objects that can be taken over.
+        ConfigurationError: it is not one of the supported objects.
     """
     check_options("mysql", options)
     for name in options:

@@ -1,14 +1,13 @@
-"""MySQL for asyncio: a connection for each statement under way."""
+"""MySQL for asyncio: each statement uses one connection."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from holdfast.backends.mysql.config import MysqlConfig, config_of
-from holdfast.backends.mysql.io import errors
-from holdfast.backends.mysql.io.connections import Connections
-from holdfast.backends.mysql.io.methods import make_backend
+from holdfast.backends.mysql.io.connections import Connections, make_backend
 from holdfast.backends.net.aio import KeyedMutex, LoopPoller
+from holdfast.backends.sql_connections import unavailable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,12 +24,12 @@ def open_backend(address: Address, runtime: AsyncioRuntime) -> Backend:
 
 
 class LoopConnections(Connections):
-    """Whose tasks come to a lock in the order in which they began."""
+    """Connections whose statements for the same lock are sent in the order in which tasks call."""
 
     def __init__(self, config: MysqlConfig, runtime: AsyncioRuntime) -> None:
         super().__init__(config, LoopPoller(runtime), runtime)
         self._keyed_mutex = KeyedMutex(
-            runtime, lambda: errors.unavailable(config.url, "other tasks were asking all the time")
+            runtime, lambda: unavailable(config.url, "requests of other tasks for this lock took all the time")
         )
 
     async def execute(self, statement: Statement, values: Sequence[Value], *, deadline: float) -> Answer:

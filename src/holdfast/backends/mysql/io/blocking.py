@@ -1,12 +1,11 @@
-"""MySQL for threads: statements on the caller's own thread."""
+"""MySQL for threads: statements run on the caller's own thread."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from holdfast.backends.mysql.config import config_of
-from holdfast.backends.mysql.io.connections import Connections
-from holdfast.backends.mysql.io.methods import make_backend
+from holdfast.backends.mysql.io.connections import Connections, make_backend
 from holdfast.backends.net.blocking import BlockingPoller
 from holdfast.core.engine import IO_TIMEOUT
 from holdfast.runtimes import system
@@ -23,10 +22,10 @@ def open_backend(address: Address, runtime: ThreadRuntime) -> Backend:
 
 
 def create_tables(address: Address) -> None:
-    """Create our tables and procedures in the database that the address names, or find them there.
+    """Create or upgrade our tables and procedures in the database of the address, for `holdfast init`.
 
     Raises:
-        BackendError: the server could not be asked.
+        BackendError: the server could not be reached, or did not answer.
         ConfigurationError: this user may not create them.
     """
     connections = Connections(config_of(address), BlockingPoller(), ThreadRuntime())

@@ -1,11 +1,11 @@
-"""One connection: the command phase of the protocol, written once for threads and asyncio; `Poller` does the waiting.
+"""One connection, for threads and asyncio alike: the command phase of the MySQL protocol; a `Poller` waits.
 
-A connection is used again only after a complete exchange. Whatever happens in between, be it an interrupt or a
-cancellation, closes it: nobody ever reads another's answer.
+A connection is reused only after a complete exchange. Any exception during an exchange, also an interrupt or a
+cancellation, closes it, so that no request ever reads the answer to another.
 
-What is said here: COM_QUERY and its answers in text, and COM_STMT_EXECUTE for what has no rows, as the manual has them
-("Client/Server Protocol"). A packet is three bytes of length, one that counts, and the payload, which begins with what
-it is:
+The commands are COM_QUERY with answers in text, and COM_STMT_EXECUTE for statements without rows, as in the manual
+("Client/Server Protocol"). A packet is three bytes of length, a sequence number, and the payload. The first byte of the
+payload is its kind:
 
     00 OK    FF an error    FE (and short) the end of columns or rows    else the number of columns, or a row
 """
@@ -18,26 +18,32 @@ import re
 import socket
 import ssl
 from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from holdfast.backends.mysql.io import errors
+from holdfast.backends.mysql.io.errors import error_from
 from holdfast.backends.mysql.port import Answer, Row
 from holdfast.backends.mysql.sql import NOW
 from holdfast.backends.net.poller import READ, WRITE, is_readable
 from holdfast.backends.net.pool import wait_ready
+from holdfast.backends.sql_connections import (
+    TablesMissing,
+    TransactionConflict,
+    one_line,
+    outcome_unknown,
+    unavailable,
+)
 from holdfast.errors import ConfigurationError, OutcomeUnknown
 
 if TYPE_CHECKING:
-    from holdfast.backends.mysql.port import Statement, Value
+    from holdfast.backends.mysql.port import PeriodicCheck, Statement, Value
     from holdfast.backends.net.poller import Poller
     from holdfast.backends.net.pool import Probe
     from holdfast.core.ports import Runtime
 
-_PACKET_MAX = 0xFFFFFF  # bytes; a longer payload would be split, and none of ours is
+_PACKET_MAX = 0xFFFFFF  # bytes; a longer payload is split, which is not supported here
 _CHUNK = 65536
 _QUERY, _PREPARE, _EXECUTE = b"\x03", b"\x16", b"\x17"
-_SET_OPTION = b"\x1b\x00\x00"  # several statements in one request are welcome
+_SET_OPTION = b"\x1b\x00\x00"  # MYSQL_OPTION_MULTI_STATEMENTS_ON
 _BIGINT, _VARCHAR, _BLOB = b"\x08\x00", b"\xfd\x00", b"\xfc\x00"
 _PLACEHOLDER = re.compile(r"\{(\d)\}")
 _OK, _END, _ERROR, _LOCAL_FILE, _NULL = 0x00, 0xFE, 0xFF, 0xFB, 0xFB
@@ -45,16 +51,8 @@ _END_MAX = 9  # bytes: a longer payload that begins with FE is a row
 _MORE_RESULTS = 0x0008
 
 
-@dataclass
-class PeriodicCheck:
-    """What to do again and again until an answer comes."""
-
-    run: Callable[[], Coroutine[Any, Any, float]]  # returns when to do it again
-    due_at: float  # when to do it next
-
-
 class Connection:
-    """A socket, from the moment at which the server waits for a command."""
+    """A socket after the login."""
 
     __slots__ = (
         "__weakref__",
@@ -74,18 +72,18 @@ class Connection:
         self._sock: socket.socket | None = sock
         self._url, self._poller, self._now = url, poller, runtime.now
         self._buffer = b""
-        self._start = 0  # of the next packet in it
+        self._start = 0  # of the next packet in the buffer
         self._check: PeriodicCheck | None = None
         self.used_at = 0.0
         self.probe: Probe | None = None
-        self._prepared: dict[str, tuple[bytes, list[int]]] = {}  # what executes a statement, and its values' order
+        self._prepared: dict[str, tuple[bytes, list[int]]] = {}  # by name: header of the command, order of the values
 
     @property
     def is_open(self) -> bool:
         return self._sock is not None
 
     async def query(self, sql: str, deadline: float, check: PeriodicCheck | None = None) -> Answer:
-        """What the last result comes to, and the rows of all. Raises besides what the port does: OnceMore, NoTables.
+        """The last result, and the rows of all. Raises what the port does, and TransactionConflict, TablesMissing.
 
         An error of `check` closes the connection.
         """
@@ -96,12 +94,12 @@ class Connection:
             self._check = None
 
     async def execute(self, statement: Statement, values: Sequence[Value], deadline: float) -> Answer:
-        """As `ask`, for a statement that is prepared when it is first used here."""
+        """As `query`, for a statement that is prepared at its first use on this connection."""
         if statement.name not in self._prepared:
             try:
                 await self._prepare(statement, deadline)
-            except OutcomeUnknown as error:  # of preparing, that is: it has not been executed
-                raise errors.unavailable(self._url, error.problem) from error
+            except OutcomeUnknown as error:  # it was not executed: only COM_STMT_PREPARE got no answer
+                raise unavailable(self._url, error.problem) from error
         head, order = self._prepared[statement.name]
         return await self._exchange(head + _encoded([values[number] for number in order]), deadline)
 
@@ -115,7 +113,7 @@ class Connection:
             packet = await self._packet(sock, deadline)
             if packet[0] == _ERROR:
                 raise self._error_from(packet)
-            for _ in range(len(order) + 1 if order else 0):  # what they are, and the end
+            for _ in range(len(order) + 1 if order else 0):  # the definitions of the parameters, and their end
                 await self._packet(sock, deadline)
 
         await self._request(_PREPARE + sql.encode(), read, deadline)
@@ -125,7 +123,7 @@ class Connection:
         await self._exchange(_SET_OPTION, deadline)
 
     def is_dead(self) -> bool:
-        """The server has closed it, or said something that nobody asked for."""
+        """The server has closed it, or has sent data without a request."""
         if self._sock is None:
             return True
         return is_readable(self._sock.fileno())
@@ -136,7 +134,7 @@ class Connection:
             sock.close()
 
     def abandon(self) -> None:
-        """In a forked child: the descriptor only, without TLS's goodbye."""
+        """In a forked child: close only the descriptor, without the closing message of TLS."""
         sock, self._sock = self._sock, None
         if sock is not None:
             with contextlib.suppress(OSError):
@@ -159,25 +157,24 @@ class Connection:
     ) -> None:
         sock = self._sock
         if sock is None:
-            raise errors.unavailable(self._url, "the connection is closed")
+            raise unavailable(self._url, "the connection is closed")
         if len(payload) >= _PACKET_MAX:
             raise ConfigurationError(
                 f"{self._url}: a request of {len(payload)} bytes is too large: give a smaller meta"
             )
         if deadline <= self._now():
-            raise errors.unavailable(self._url, "there was no time left to ask")
+            raise unavailable(self._url, "no time was left to send the request")
         try:
             await self._send(sock, len(payload).to_bytes(3, "little") + b"\0" + payload, deadline)
             self._buffer, self._start = b"", 0
             await read(sock)
         except BaseException as failure:
-            # An error that the server has said ends the exchange, but not always the transaction; after these two there
-            # is none, for each statement and each procedure is one, and is rolled back. Who sends several as one
-            # transaction has to close this then.
-            if not isinstance(failure, errors.TablesMissing | errors.TransactionConflict):
+            # After these two errors no transaction is open: each statement and each procedure is a transaction, and is
+            # rolled back. A caller that sends several statements as one transaction has to close the connection then.
+            if not isinstance(failure, TablesMissing | TransactionConflict):
                 self.close()
             if isinstance(failure, OSError):
-                raise errors.outcome_unknown(self._url, f"no answer came: {_one_line(failure)}") from failure
+                raise outcome_unknown(self._url, f"no answer came: {one_line(failure)}") from failure
             raise
 
     async def _result(self, sock: socket.socket, last: Answer, deadline: float) -> tuple[Answer, bool]:
@@ -187,14 +184,14 @@ class Connection:
             changed, at = _number(packet, 1)
             number, at = _number(packet, at)
             status = int.from_bytes(packet[at : at + 2], "little")
-            # What ends a CALL says nothing of its own: its rows came before.
+            # The OK at the end of a CALL has no result of its own: its rows came before.
             answer = last if last.rows else Answer(changed, number)
             return answer, bool(status & _MORE_RESULTS)
         if kind == _ERROR:
             raise self._error_from(packet)
         if kind == _LOCAL_FILE:
-            raise errors.outcome_unknown(self._url, "the server asks for a file: that is no answer to what was asked")
-        if kind == _END:  # to COM_SET_OPTION
+            raise outcome_unknown(self._url, "the server requests a local file, which is no answer to this request")
+        if kind == _END:  # the answer to COM_SET_OPTION
             return Answer(), False
         columns, _ = _number(packet, 0)
         for _ in range(columns):
@@ -213,7 +210,7 @@ class Connection:
     def _error_from(self, packet: bytes) -> Exception:
         code = int.from_bytes(packet[1:3], "little")
         message = packet[9:] if packet[3:4] == b"#" else packet[3:]
-        return errors.error_from(code, " ".join(message.decode(errors="replace").split()), self._url)
+        return error_from(code, " ".join(message.decode(errors="replace").split()), self._url)
 
     async def _send(self, sock: socket.socket, data: bytes, deadline: float) -> None:
         while True:
@@ -236,13 +233,13 @@ class Connection:
                 size = int.from_bytes(buffer[start : start + 3], "little")
                 if len(buffer) - start >= 4 + size:
                     if size == _PACKET_MAX:
-                        raise errors.outcome_unknown(self._url, "the answer is too large")
+                        raise outcome_unknown(self._url, "the answer is too large")
                     self._start = start + 4 + size
                     return buffer[start + 4 : start + 4 + size]
             self._buffer, self._start = buffer[start:] + await self._read(sock, deadline), 0
 
     async def _read(self, sock: socket.socket, deadline: float) -> bytes:
-        # TLS may have read more than it gave out, which no poll would tell.
+        # TLS may have buffered data, which poll() does not see.
         is_ready = isinstance(sock, ssl.SSLSocket) and sock.pending() > 0
         events = READ
         while True:
@@ -256,7 +253,7 @@ class Connection:
                 events = WRITE
             else:
                 if not data:
-                    raise errors.outcome_unknown(self._url, "the server closed the connection")
+                    raise outcome_unknown(self._url, "the server closed the connection")
                 return data
             is_ready = False
 
@@ -266,11 +263,11 @@ class Connection:
                 return
             check.due_at = await check.run()
         if not await wait_ready(self, self._poller, sock.fileno(), events, deadline):
-            raise errors.outcome_unknown(self._url, "no answer in time")
+            raise outcome_unknown(self._url, "no answer in time")
 
 
 def literal(value: object) -> str:
-    """A value as SQL has it, whatever the session's character set, and its opinion of quotes and backslashes."""
+    """A value as an SQL literal that does not depend on the character set or sql_mode of the session."""
     if value is None:
         return "NULL"
     if isinstance(value, bool):
@@ -288,24 +285,24 @@ def literal(value: object) -> str:
 
 
 def _encoded(values: Sequence[Value]) -> bytes:
-    """Values as COM_STMT_EXECUTE has them: which are NULL, what each is, what it says."""
+    """Values as COM_STMT_EXECUTE has them: the NULL bitmap, the types, the values."""
     nulls = 0
     kinds: list[bytes] = []
-    said: list[bytes] = []
+    parts: list[bytes] = []
     for config, value in enumerate(values):
         if value is None:
             nulls |= 1 << config
             kinds.append(_VARCHAR)
         elif isinstance(value, int):
             kinds.append(_BIGINT)
-            said.append(value.to_bytes(8, "little", signed=True))
+            parts.append(value.to_bytes(8, "little", signed=True))
         elif isinstance(value, bytes):
-            kinds.append(_BLOB)  # no text, so nobody converts it
-            said.append(_sized(value))
+            kinds.append(_BLOB)  # binary, so that the server does not convert it
+            parts.append(_sized(value))
         else:
             kinds.append(_VARCHAR)
-            said.append(_sized(str(value).encode(errors="backslashreplace")))
-    return b"".join((nulls.to_bytes((len(values) + 7) // 8, "little"), b"\1", *kinds, *said))
+            parts.append(_sized(str(value).encode(errors="backslashreplace")))
+    return b"".join((nulls.to_bytes((len(values) + 7) // 8, "little"), b"\1", *kinds, *parts))
 
 
 def _sized(value: bytes) -> bytes:
@@ -316,9 +313,9 @@ def _sized(value: bytes) -> bytes:
 
 
 def _number(packet: bytes, at: int) -> tuple[int, int]:
-    """A number that says how long it is, and where it ends."""
+    """A length-encoded integer, and where it ends."""
     first = packet[at]
-    if first < 0xFB:  # noqa: PLR2004 (smaller ones are themselves)
+    if first < 0xFB:  # noqa: PLR2004 (smaller numbers are one byte)
         return first, at + 1
     size = {0xFC: 2, 0xFD: 3, 0xFE: 8}[first]
     return int.from_bytes(packet[at + 1 : at + 1 + size], "little"), at + 1 + size
@@ -336,7 +333,3 @@ def _row(packet: bytes, columns: int) -> Row:
         values.append(packet[at : at + size].decode(errors="replace"))
         at += size
     return tuple(values)
-
-
-def _one_line(error: BaseException) -> str:
-    return " ".join(str(error).split()) or type(error).__name__

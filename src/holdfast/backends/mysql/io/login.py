@@ -1,7 +1,7 @@
-"""Being let in: PyMySQL knows the handshakes and the ways to prove a password; after that the socket is ours.
+"""Login: PyMySQL does the handshake and the authentication; after that the socket is ours.
 
-The one place that touches PyMySQL. Its own `Connection` is not used any further: its timeouts are for each read, not
-for a request, and there would have to be another driver for asyncio, with other habits.
+This is the only module that uses PyMySQL. Its `Connection` is not used after the login: its timeouts are per read, not
+per request, and asyncio would need another driver with different behaviour.
 """
 
 from __future__ import annotations
@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 import pymysql
 from pymysql.constants import CLIENT
 
-from holdfast.backends.mysql.io import errors
+from holdfast.backends.mysql.io.errors import error_from
 from holdfast.backends.net.calls import BackgroundCall
 from holdfast.backends.net.sockets import open_socket
+from holdfast.backends.sql_connections import unavailable
 from holdfast.errors import BackendUnavailable, ConfigurationError
 from holdfast.runtimes import system
 
@@ -27,12 +28,12 @@ _STEP_MIN = 0.05  # seconds
 
 
 async def log_in(config: MysqlConfig, poller: Poller, deadline: float) -> socket.socket:
-    """A socket on which the server waits for a command.
+    """A socket after the login.
 
-    PyMySQL logs in on a thread of its own: its timeouts are for each read, and a function of the user's may have none.
+    PyMySQL runs on a thread of its own: its timeouts are per read, and a function of the user may have none.
 
     Raises:
-        BackendUnavailable: the server could not be reached, or did not let us in.
+        BackendUnavailable: the server could not be reached, or refused the login.
         ConfigurationError: there is no such database, or this user may not use it.
     """
     sock: socket.socket | None = None
@@ -44,7 +45,7 @@ async def log_in(config: MysqlConfig, poller: Poller, deadline: float) -> socket
         try:
             call.start()
             if not await poller.wait_done(call, deadline):
-                raise errors.unavailable(config.url, "no answer in time")
+                raise unavailable(config.url, "no answer in time")
         except BaseException:
             call.abandon()
             raise
@@ -89,7 +90,7 @@ def _connection(config: MysqlConfig, sock: socket.socket | None, seconds: float)
 
 
 def _check(connection: object) -> None:
-    """What somebody else's function made can be spoken on."""
+    """Raise if a connection that a user's function made cannot be used."""
     if not isinstance(connection, pymysql.connections.Connection):
         raise ConfigurationError(f"the function must return a connection of PyMySQL's, not {connection!r}")
     if connection.client_flag & (CLIENT.DEPRECATE_EOF | CLIENT.SESSION_TRACK | CLIENT.COMPRESS):
@@ -97,7 +98,7 @@ def _check(connection: object) -> None:
 
 
 def _socket_of(connection: Any) -> socket.socket:
-    # Closing the reader leaves the socket open, which must be in no hands but ours: PyMySQL closes what it has.
+    # Closing the reader leaves the socket open. PyMySQL must not keep the socket, because it closes what it has.
     reader, connection._rfile = connection._rfile, None  # noqa: SLF001 (there is no public way to the socket)
     sock: socket.socket
     sock, connection._sock = connection._sock, None  # noqa: SLF001
@@ -112,7 +113,7 @@ def _close(sock: socket.socket) -> None:
 
 def _translated(error: Exception, url: str) -> Exception:
     if isinstance(error, pymysql.err.MySQLError) and len(error.args) > 1 and isinstance(error.args[0], int):
-        translated = errors.error_from(error.args[0], str(error.args[1]), url)
+        translated = error_from(error.args[0], str(error.args[1]), url)
         if isinstance(translated, ConfigurationError):
             return translated
     words = " ".join(str(error.args[-1] if error.args else error).split()) or type(error).__name__

@@ -1,4 +1,4 @@
-"""What all methods share: a lock is a row with a lease in it, which is renewed, looked at and broken in one way."""
+"""Shared by all methods: a lock is a row with a lease, which is renewed, inspected and broken in one way; registers."""
 
 from __future__ import annotations
 
@@ -7,43 +7,39 @@ from abc import ABC
 from collections.abc import Hashable, Sequence
 from typing import TYPE_CHECKING, ClassVar
 
-from holdfast.backends.mysql.protocol.registers import Registers
 from holdfast.backends.mysql.protocol.statements import (
+    ADVANCE_REGISTER,
     BREAK,
     CONFIRM_NEW,
     FAST_RELEASE_ALL,
+    INSERTED,
     INSPECT,
     LOCKS,
+    READ_REGISTERS,
     REAP,
+    REAP_REGISTERS,
     RENEW,
 )
-from holdfast.backends.mysql.protocol.values import lock_id, us
-from holdfast.backends.mysql.sql import REAP_EVERY
+from holdfast.backends.mysql.sql import REAP_EVERY, REAP_ROWS, lock_id
+from holdfast.backends.sql_protocol import FENCE_MAX, GRANULARITY, guarantees_of, lock_infos, may_have_happened, us
 from holdfast.core.clock import lease_deadline
 from holdfast.core.engine import IO_TIMEOUT_MIN
-from holdfast.core.tickets import LeaseGone, Live, LockInfo, Ticket, TicketInfo, make_ticket_info
-from holdfast.errors import (
-    BackendError,
-    BackendUnavailable,
-    ConfigurationError,
-    HoldfastError,
-    NameConflict,
-    OutcomeUnknown,
-)
-from holdfast.guarantees import Exclusion, Guarantees
-from holdfast.primitives import Lacks
+from holdfast.core.tickets import LeaseGone, Live, LockInfo, Ticket
+from holdfast.errors import BackendError, BackendUnavailable, ConfigurationError, OutcomeUnknown
 
 if TYPE_CHECKING:
-    from holdfast.backends.mysql.port import MysqlPort, Row
+    from holdfast.backends.mysql.port import MysqlPort
     from holdfast.core.ports import Runtime
+    from holdfast.guarantees import Guarantees
+    from holdfast.primitives import Lacks
 
-GRANULARITY = 0.0  # the server counts microseconds
+KEEP_MAX = 100 * 366 * 86400.0  # seconds: practically forever, and less than the column has room for
 
 
-class BaseMysqlBackend(Registers, ABC):
-    """Locks in one database."""
+class BaseMysqlBackend(ABC):
+    """Locks and registers in one database."""
 
-    nominal_guarantees: ClassVar[Guarantees]  # of a server that forgets nothing
+    nominal_guarantees: ClassVar[Guarantees]  # of a durable server
     lacks: Lacks
     warnings: tuple[str, ...] = ()  # it works, or it does not
     liveness_fds: tuple[int, ...] = ()  # the server cannot see that a holder has died
@@ -52,34 +48,28 @@ class BaseMysqlBackend(Registers, ABC):
         self.url = url
         self._port = port
         self._runtime = runtime
-        self._client = runtime.nonce()  # names this client in its tickets: its waiters are passed over together
-        self._unanswered: set[str] = set()  # tickets of which an enter had no answer: it may still come
+        self._client = runtime.nonce()  # identifies this client in its tickets: its waiters lapse together
+        # Tickets with a try_acquire that got no answer: the server may still execute it.
+        self._unanswered: set[str] = set()
 
     @property
     def guarantees(self) -> Guarantees:
-        """By what is known of the server so far."""
-        is_forgetful = self._port.is_forgetful
-        return (
-            self.nominal_guarantees._replace(exclusion=Exclusion.BEST_EFFORT)
-            if is_forgetful
-            else self.nominal_guarantees
-        )
+        return guarantees_of(self.nominal_guarantees, is_durable=self._port.is_durable)
 
     def _note_unanswered(self, tickets: Sequence[Ticket], error: BaseException) -> None:
-        """No answer, or cancelled or interrupted before it. Unless the server has refused it, it may still come."""
-        if isinstance(error, OutcomeUnknown) or not isinstance(error, HoldfastError):
+        if may_have_happened(error):
             self._unanswered.update(ticket.nonce for ticket in tickets)
 
     async def _confirm_new(self, tickets: Sequence[Ticket], deadline: float) -> set[str]:
-        """Of tickets for which TAKE has inserted rows, the nonces of those that hold their locks; the others do not."""
+        """The nonces of those tickets that hold their locks, of tickets for which FAST_ACQUIRE has inserted rows."""
         if not tickets:
             return set()
         values = tuple(lock_id(ticket.name) for ticket in tickets), tuple(ticket.nonce for ticket in tickets)
-        # The first request may have created the tables, which takes longer than a call that does not wait has.
+        # The first request may have created the tables, which may take longer than a call without a wait has.
         deadline = max(deadline, self._runtime.now() + IO_TIMEOUT_MIN)
         try:
             rows = (await self._port.execute(CONFIRM_NEW, values, deadline=deadline)).rows
-        except BackendUnavailable as error:  # of this request; but TAKE has changed something
+        except BackendUnavailable as error:  # for this request, but FAST_ACQUIRE has changed something
             raise OutcomeUnknown(backend=error.backend, problem=error.problem) from error
         except ConfigurationError:
             await self._port.execute(FAST_RELEASE_ALL, values, deadline=deadline)
@@ -89,7 +79,7 @@ class BaseMysqlBackend(Registers, ABC):
     async def _reap_for_new(self, name: str, fence: int, deadline: float) -> None:
         """A row was inserted for this lock. For one of REAP_EVERY such rows, by its first fence, remove idle rows."""
         if fence % REAP_EVERY == 0:
-            # Another client does so later if this fails. A user without the right to has its lock all the same.
+            # If this fails, another client does it later. A user without the right to reap keeps its lock.
             with contextlib.suppress(BackendError, ConfigurationError):
                 await self._reap(lock_id(name), deadline)
 
@@ -97,17 +87,19 @@ class BaseMysqlBackend(Registers, ABC):
         await self._port.execute(REAP, (key,), deadline=deadline)
 
     async def renew(self, tickets: Sequence[Ticket], *, deadline: float) -> Sequence[Live | LeaseGone | BackendError]:
-        """One request for all that have the same ttl."""
-        found: dict[str, float] = {}
+        """One request for all tickets with the same ttl."""
+        sent_at: dict[str, float] = {}
         for ttl in sorted({ticket.ttl for ticket in tickets}):
             batch = [ticket for ticket in tickets if ticket.ttl == ttl]
             keys = tuple(lock_id(ticket.name) for ticket in batch)
             nonces = tuple(ticket.nonce for ticket in batch)
             sent = self._runtime.now()
             answer = await self._port.execute(RENEW, (keys, nonces, us(ttl)), deadline=deadline)
-            found |= {nonce or "": sent for (nonce,) in answer.rows}
+            sent_at |= {nonce or "": sent for (nonce,) in answer.rows}
         return [
-            Live(lease_deadline(found[ticket.nonce], ticket.ttl, GRANULARITY)) if ticket.nonce in found else LeaseGone()
+            Live(lease_deadline(sent_at[ticket.nonce], ticket.ttl, GRANULARITY))
+            if ticket.nonce in sent_at
+            else LeaseGone()
             for ticket in tickets
         ]
 
@@ -115,47 +107,37 @@ class BaseMysqlBackend(Registers, ABC):
         return True
 
     async def inspect(self, name: str, *, deadline: float) -> LockInfo:
-        found = _described((await self._port.execute(INSPECT, (lock_id(name),), deadline=deadline)).rows)
-        return found[0] if found else LockInfo(name, (), ())
+        infos = lock_infos((await self._port.execute(INSPECT, (lock_id(name),), deadline=deadline)).rows, true="1")
+        return infos[0] if infos else LockInfo(name, (), ())
 
     async def locks(self, prefix: str, *, deadline: float) -> list[LockInfo]:
-        answer = await self._port.execute(LOCKS, (prefix.encode(),), deadline=deadline)
-        return sorted(_described(answer.rows), key=lambda info: info.name)
+        return lock_infos((await self._port.execute(LOCKS, (prefix.encode(),), deadline=deadline)).rows, true="1")
 
     async def break_lock(self, name: str, fence: int, *, deadline: float) -> bool:
-        if not 0 < fence < 2**63:
-            return False  # no fence of ours
+        if not 0 < fence <= FENCE_MAX:
+            return False
         answer = await self._port.execute(BREAK, (lock_id(name), fence), deadline=deadline)
         return answer.rows[0][0] == "1"
+
+    async def advance_register(self, name: str, number: int, *, nonce: str, keep: float, deadline: float) -> bool:
+        keep_us = round(min(keep, KEEP_MAX) * 1e6)
+        answer = await self._port.execute(
+            ADVANCE_REGISTER, (lock_id(name), name, number, nonce, keep_us), deadline=deadline
+        )
+        if answer.changed == INSERTED and self._runtime.jitter() < 1 / REAP_EVERY:
+            with contextlib.suppress(BackendError):  # another client does it later
+                await self._port.execute(REAP_REGISTERS, (REAP_ROWS,), deadline=deadline)
+        return bool(answer.number)
+
+    async def read_registers(self, names: Sequence[str], *, deadline: float) -> list[int]:
+        if not names:
+            return []
+        rows = (await self._port.execute(READ_REGISTERS, (tuple(map(lock_id, names)),), deadline=deadline)).rows
+        numbers = {bytes.fromhex(key or ""): int(number or 0) for key, number in rows}
+        return [numbers.get(lock_id(name), 0) for name in names]
 
     async def close(self) -> None:
         await self._port.close()
 
     def abandon(self) -> None:
         self._port.abandon()
-
-
-def method_conflict(lock: str, method: str) -> NameConflict:
-    """The error for a lock that is in use with another method than ours."""
-    return NameConflict(
-        lock=lock,
-        reason=f"it is in use with method={method}, and two methods need not exclude each other: "
-        "give all programs the same method, or use another name",
-    )
-
-
-def _described(rows: Sequence[Row]) -> list[LockInfo]:
-    """Locks, from rows of who holds them and who waits, in order."""
-    found: dict[str, tuple[list[TicketInfo], list[TicketInfo]]] = {}
-    for name, fence, exclusive, limit, remaining, since, agent, info, _ in rows:
-        one = make_ticket_info(
-            info=info or "",
-            fence=None if fence is None else int(fence),
-            agent=agent or "",
-            since=int(since or 0) / 1e6,
-            remaining=int(remaining or 0) / 1e6,
-            exclusive=exclusive == "1",
-            limit=None if limit is None else int(limit),
-        )
-        found.setdefault(name or "", ([], []))[fence is None].append(one)
-    return [LockInfo(name, tuple(holders), tuple(waiters)) for name, (holders, waiters) in found.items()]

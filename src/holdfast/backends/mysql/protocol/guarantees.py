@@ -1,4 +1,4 @@
-"""What the methods promise, and what they lack."""
+"""The guarantees of each method, and the primitives that it lacks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the two plain methods share: one row for each lock, one holder, no tickets."""
+"""Shared by the plain methods row and version: one row for each lock, one holder, no tickets."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ from abc import abstractmethod
 from collections.abc import Awaitable, Sequence
 from typing import ClassVar, NamedTuple, TypeVar
 
-from holdfast.backends.mysql.protocol.base import BaseMysqlBackend, method_conflict
+from holdfast.backends.mysql.protocol.base import BaseMysqlBackend
 from holdfast.backends.mysql.protocol.statements import REBASE, STATE
-from holdfast.backends.mysql.protocol.values import lock_id
+from holdfast.backends.mysql.sql import lock_id
+from holdfast.backends.sql_protocol import method_conflict
 from holdfast.core.one_by_one import OneByOne
 from holdfast.core.tickets import Granted, Ticket, Waiting
 from holdfast.errors import BackendError, Unsupported
@@ -17,11 +18,11 @@ T = TypeVar("T")
 
 
 class State(NamedTuple):
-    """A lock's row, as somebody sees it who locks nothing."""
+    """The row of a lock, read without locking it."""
 
     version: int
     method: str
-    nonce: str | None  # of who is in, or of who has run out
+    nonce: str | None  # of the holder, also if its lease has expired
     remaining: float  # seconds
     info: str
 
@@ -55,7 +56,7 @@ class PlainBackend(OneByOne, BaseMysqlBackend):
         return [await _or_error(self._release(ticket, deadline)) for ticket in tickets]
 
     async def _state(self, name: str, deadline: float) -> State | None:
-        """The lock's row, if there is one.
+        """The row of the lock, if there is one.
 
         Raises:
             NameConflict: the lock is in use with another method.
@@ -69,7 +70,7 @@ class PlainBackend(OneByOne, BaseMysqlBackend):
             return None
         version, method, nonce, remaining, info, has_tickets, _ = rows[0]
         state = State(int(version or 0), method or "", nonce, int(remaining or 0) / 1e6, info or "")
-        if has_tickets == "1":  # also if the lock's row is ours: an operator may have deleted the one before
+        if has_tickets == "1":  # whatever the row says: an operator may have deleted the one before it
             raise method_conflict(name, "unique")
         if state.method != self.method and state.is_held:
             raise method_conflict(name, state.method)

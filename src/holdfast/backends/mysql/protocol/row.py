@@ -1,63 +1,48 @@
-"""`method=row`: the database's own lock on a row is what is waited for; a lease in another row is the truth.
+"""`method=row`: a waiter waits in the database for a lock on a row; a lease in another row is the truth.
 
-    gate row, locked on connection A          who waits, waits here: inside the server, woken by it
-    lease row, committed on connection B      who is in; written before the grant, removed before the gate is left
+    gate row, locked on connection A          waiters wait for this lock inside the server, which wakes them
+    lease row, committed on connection B      the holder; written before the grant, removed before the row lock
 
-A connection that drops opens the gate at once, while its holder may go on for a while, unknowing. So whoever gets the
-gate next looks at the lease, and waits until it has run out. A holder that has run out but keeps its gate (stopped,
-say, or cut off) has its connection ended by those who wait. Loss of the gate is noticed when the lease is renewed.
+A connection that drops releases its row lock at once, while its holder may work on unaware. So the next ticket that
+gets the row lock reads the lease, and waits until it has expired. If a holder whose lease has expired keeps its row
+lock (it is stopped or cut off), the waiters kill its connection. A holder notices the loss of its row lock at the next
+renewal.
 
-A waiter that is stopped is given the gate all the same, when its turn comes. So every waiter checks now and then, on
-another connection, that a gate which is not open has a lease behind it. If it has none for UNEXPLAINED_MAX, all
-connections at this gate of the client that has it are ended.
+A stopped waiter also gets the row lock when its turn comes. So every waiter regularly checks, on another connection,
+that the ticket with the row lock has a lease. If it has none for LEASELESS_MAX, all connections of its client that wait
+for this gate row or have it locked are killed.
 """
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
-from holdfast.backends.mysql.io.connection import PeriodicCheck
-from holdfast.backends.mysql.port import MysqlPort
-from holdfast.backends.mysql.protocol.base import GRANULARITY, method_conflict
+from holdfast.backends.mysql.port import PeriodicCheck
 from holdfast.backends.mysql.protocol.guarantees import ROW, ROW_LACKS
 from holdfast.backends.mysql.protocol.plain import PlainBackend
 from holdfast.backends.mysql.protocol.statements import FAST_ACQUIRE, FAST_RELEASE, INSERTED, RELEASE, TRY_ACQUIRE
-from holdfast.backends.mysql.protocol.values import AGENT_MAX, lock_id, us
+from holdfast.backends.mysql.sql import AGENT_MAX, lock_id
+from holdfast.backends.sql_protocol import GRANULARITY, refused, us
 from holdfast.core.clock import lease_deadline
 from holdfast.core.engine import IO_TIMEOUT_MIN
 from holdfast.core.tickets import POLL_INTERVAL, Granted, LeaseGone, Live, Ticket, Waiting, process_text
 from holdfast.errors import BackendError, BackendUnavailable, HoldfastError, OutcomeUnknown
 
 if TYPE_CHECKING:
+    from holdfast.backends.mysql.port import MysqlPort, WaiterSessionsPort
     from holdfast.backends.mysql.protocol.plain import State
     from holdfast.core.ports import Runtime
 
-WAIT_MAX = 60.0  # seconds in the server's own queue, until its back is left for its end
+WAIT_MAX = 60.0  # seconds in the server's queue, after which the waiter joins it again at its end
 CHECK_EVERY = 1.0  # seconds between the checks of a waiter
-LEASELESS_MAX = 2.0  # seconds for which a client may have the gate without a lease
-_LEASELESS_KEPT = 100  # gates of which that is known
-
-
-class WaiterSessionsPort(Protocol):
-    """The gates, as gates.py has them."""
-
-    def has_row_lock(self, nonce: str) -> bool: ...
-    async def try_acquire(self, key: bytes, nonce: str, *, deadline: float) -> bool: ...
-    async def wait(self, key: bytes, nonce: str, until: float, meanwhile: PeriodicCheck) -> None: ...
-    async def probe(self, nonce: str, *, deadline: float) -> bool: ...
-    async def release(self, nonce: str, *, deadline: float) -> None: ...
-    async def holder(self, key: bytes, *, deadline: float) -> str | None: ...
-    async def terminate(self, nonce: str, *, deadline: float) -> None: ...
-    async def terminate_client(self, key: bytes, nonce: str, *, deadline: float) -> None: ...
-    async def reap(self, key: bytes, *, deadline: float) -> None: ...
-    def close(self) -> None: ...
-    def abandon(self) -> None: ...
+LEASELESS_MAX = 2.0  # seconds for which a ticket may have the row lock without a lease
+_LEASELESS_KEPT = 100  # gate rows for which that is recorded
 
 
 class RowBackend(PlainBackend):
-    """Who waits is let in by the server, in its order."""
+    """Locks granted in the order in which the server grants row locks."""
 
     method = "row"
     nominal_guarantees = ROW
@@ -66,20 +51,21 @@ class RowBackend(PlainBackend):
     def __init__(self, url: str, port: MysqlPort, sessions: WaiterSessionsPort, runtime: Runtime) -> None:
         super().__init__(url, port, runtime)
         self._sessions = sessions
-        # By gate: the ticket that had it without a lease when it was last checked, and when that was first seen. Kept
-        # from one attempt to the next, since one may be shorter than UNEXPLAINED_MAX.
+        # By gate row: the ticket that had it locked without a lease at the last check, and when that was first seen.
+        # Kept for the next attempt, because an attempt may be shorter than LEASELESS_MAX.
         self._leaseless: dict[bytes, tuple[str, float]] = {}
-        self._lease_ends: dict[str, float] = {}  # by waiting ticket: when the lease ends that it waits for
+        self._lease_ends: dict[str, float] = {}  # by nonce of a waiter: when the lease that blocks it expires
 
     async def try_acquire(self, ticket: Ticket, *, queue: bool, deadline: float) -> Granted | Waiting:
         try:
             outcome = await super().try_acquire(ticket, queue=queue, deadline=deadline)
         except HoldfastError as error:
-            if not isinstance(error, OutcomeUnknown):  # then it is asked again, or taken back
+            if not isinstance(error, OutcomeUnknown):  # else it is repeated or released
                 await self._release_session(ticket.nonce, deadline)
             raise
         if isinstance(outcome, Granted) and not self._sessions.has_row_lock(ticket.nonce):
-            # This took longer than UNEXPLAINED_MAX, so a waiter ended the connection. The next renewal would be a loss.
+            # This took longer than LEASELESS_MAX, so a waiter killed the connection. The next renewal would report a
+            # loss.
             await self._undo(ticket, deadline)
             return await self.try_acquire(ticket, queue=queue, deadline=deadline)
         if isinstance(outcome, Waiting) and not queue:
@@ -91,7 +77,7 @@ class RowBackend(PlainBackend):
             await self._port.execute(FAST_RELEASE, (lock_id(ticket.name), ticket.nonce), deadline=deadline)
         except BaseException as error:
             self._unanswered.add(ticket.nonce)
-            if isinstance(error, BackendUnavailable):  # of this request; but the lock was taken
+            if isinstance(error, BackendUnavailable):  # for this request, but the lock was acquired
                 raise OutcomeUnknown(backend=error.backend, problem=error.problem) from error
             raise
 
@@ -103,9 +89,7 @@ class RowBackend(PlainBackend):
             return await self._check_holder(ticket, key, deadline)
         self._leaseless.pop(key, None)
         agent, ttl = ticket.agent[:AGENT_MAX], us(ticket.ttl)
-        if (
-            ticket.nonce not in self._unanswered
-        ):  # else it may have been taken, which only the whole step looks at closely
+        if ticket.nonce not in self._unanswered:  # else it may hold the lock, which only TRY_ACQUIRE checks
             sent = self._runtime.now()
             values = (key, ticket.name, ticket.nonce, ttl, agent, ticket.info, self.method)
             answer = await self._port.execute(FAST_ACQUIRE, values, deadline=deadline)
@@ -122,18 +106,17 @@ class RowBackend(PlainBackend):
         match outcome:
             case "in":
                 return Granted(int(fence or 0), lease_deadline(sent, ticket.ttl, GRANULARITY))
-            case "wait":  # a holder whose connection has dropped, and who may not know it yet
+            case "wait":  # the holder has lost its connection, and may not have noticed
                 return Waiting(min(POLL_INTERVAL, int(remaining or 0) / 1e6), process_text(other or ""))
-            case "method":
-                raise method_conflict(ticket.name, other or "")
             case _:
-                raise OutcomeUnknown(backend=self.url, problem=f"ticket {ticket.nonce} was withdrawn before")
+                raise refused(outcome, ticket, None, other, self.url)
 
     async def _check_holder(self, ticket: Ticket, key: bytes, deadline: float) -> Waiting:
-        """Another ticket has the gate. Normally it has a lease too, or is about to get it, or has just released it."""
+        """Another ticket has the row lock. Normally it also has a lease, or is about to get or has just released it."""
         self._lease_ends.pop(ticket.nonce, None)
         state = await self._state(ticket.name, deadline)
-        # An enter that had no answer may still come, and take the lock for us while we wait here.
+        # An earlier try_acquire without an answer may still be executed, and acquire the lock while the ticket waits
+        # here.
         longest = POLL_INTERVAL if ticket.nonce in self._unanswered else WAIT_MAX
         if state is not None and state.is_held:
             self._lease_ends[ticket.nonce] = self._runtime.now() + state.remaining
@@ -143,9 +126,9 @@ class RowBackend(PlainBackend):
             return Waiting(longest, process_text(state.info))
         holder = await self._sessions.holder(key, deadline=deadline)
         if holder is None or holder == ticket.nonce:
-            return Waiting(longest)  # it has just left, or the row was locked by hand; or it is our turn
+            return Waiting(longest)  # just released, or locked by an operator; or it is our turn
         if state is not None and state.nonce == holder:
-            await self._sessions.terminate(holder, deadline=deadline)  # its lease has ended
+            await self._sessions.terminate(holder, deadline=deadline)  # its lease has expired
             return Waiting(longest, process_text(state.info))
         seen, since = self._leaseless.pop(key, ("", 0.0))
         if seen != holder:
@@ -159,7 +142,7 @@ class RowBackend(PlainBackend):
         return Waiting(longest)
 
     async def _release_own_lease(self, ticket: Ticket, state: State, deadline: float) -> bool:
-        """The lease is our own, of an enter that had no answer. Who has the gate waits for it: so it is given back."""
+        """Release a lease from an unanswered try_acquire of this ticket: the ticket with the row lock waits for it."""
         if state.nonce != ticket.nonce:
             return False
         await self._port.execute(FAST_RELEASE, (lock_id(ticket.name), ticket.nonce), deadline=deadline)
@@ -172,7 +155,7 @@ class RowBackend(PlainBackend):
         key = lock_id(ticket.name)
 
         async def check() -> float:
-            with contextlib.suppress(HoldfastError):  # to enter is to ask again, and to say so if that fails too
+            with contextlib.suppress(HoldfastError):  # the next try_acquire reports the error
                 await self._check_holder(ticket, key, min(until, self._runtime.now() + IO_TIMEOUT_MIN))
             return self._next_check(ticket)
 
@@ -180,13 +163,13 @@ class RowBackend(PlainBackend):
             await self._sessions.wait(key, ticket.nonce, until, PeriodicCheck(check, self._next_check(ticket)))
 
     def _next_check(self, ticket: Ticket) -> float:
-        in_a_while = self._runtime.now() + CHECK_EVERY
-        return min(in_a_while, self._lease_ends.get(ticket.nonce, in_a_while))
+        latest = self._runtime.now() + CHECK_EVERY
+        return min(latest, self._lease_ends.get(ticket.nonce, latest))
 
     async def renew(self, tickets: Sequence[Ticket], *, deadline: float) -> Sequence[Live | LeaseGone | BackendError]:
         outcomes = await super().renew(tickets, deadline=deadline)
         return [
-            LeaseGone("the connection that had locked the gate was lost")
+            LeaseGone("the connection with the row lock was lost")
             if isinstance(outcome, Live) and not await self._sessions.probe(ticket.nonce, deadline=deadline)
             else outcome
             for ticket, outcome in zip(tickets, outcomes, strict=True)
@@ -212,16 +195,16 @@ class RowBackend(PlainBackend):
     async def _release(self, ticket: Ticket, deadline: float) -> bool:
         key, nonce = lock_id(ticket.name), ticket.nonce
         is_unanswered = nonce in self._unanswered
-        # The lease first: who gets the gate next must not find it.
-        was_in = False
+        # The lease first: the next ticket with the row lock must not find it.
+        was_held = False
         if not is_unanswered:
-            was_in = bool((await self._port.execute(FAST_RELEASE, (key, nonce), deadline=deadline)).changed)
-        if not was_in:
+            was_held = bool((await self._port.execute(FAST_RELEASE, (key, nonce), deadline=deadline)).changed)
+        if not was_held:
             answer = await self._port.execute(RELEASE, (key, ticket.name, nonce, is_unanswered), deadline=deadline)
-            was_in = answer.rows[0][0] == "1"
+            was_held = answer.rows[0][0] == "1"
         await self._release_session(nonce, deadline)
         self._unanswered.discard(nonce)
-        return was_in
+        return was_held
 
     async def _reap(self, key: bytes, deadline: float) -> None:
         await super()._reap(key, deadline)
@@ -229,5 +212,5 @@ class RowBackend(PlainBackend):
 
     async def _release_session(self, nonce: str, deadline: float) -> None:
         self._lease_ends.pop(nonce, None)
-        with contextlib.suppress(BackendError):  # a connection that cannot be spoken to is closed, which does it too
+        with contextlib.suppress(BackendError):  # a connection that fails is closed, which releases its row lock
             await self._sessions.release(nonce, deadline=deadline)

@@ -1,4 +1,4 @@
-"""What the methods say to the server. {0}, {1}, … are values, {now} is the server's own clock."""
+"""The statements of the methods. {0}, {1}, … are values, {now} is the server's own clock."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from holdfast.backends.mysql.port import Statement
 
 _PLACEHOLDER = re.compile(r"\{\w+\}")
 
-# One statement, so that it is one decision: the first assignment takes the lock if it is free, all others follow from
-# whose it is now. (They are made from left to right, by the manual.) The fence comes home in the statement's answer; it
-# is 0 if the lock is another's.
+# One statement, so that it is atomic: the first assignment acquires the lock if it is free, all others depend on who
+# holds it then. (The manual says that they are made from left to right.) The answer contains the fence as
+# LAST_INSERT_ID; it is 0 if another ticket holds the lock.
 _INTO = "INSERT INTO holdfast_locks (id, name, method, drawn, nonce, fence, expires, renewed, since, agent, info)"
 _ROW = "{0}, {1}, {6}, {now}, {2}, LAST_INSERT_ID({now}), {now} + {3}, {now}, {now}, {4}, {5}"
 _OVER = (
@@ -28,10 +28,11 @@ _OVER = (
     "info = IF(nonce = {2}, {5}, info)"
 )
 FAST_ACQUIRE = Statement("fast_acquire", f"{_INTO} VALUES ({_ROW}) {_OVER}", is_prepared=True, in_order=True)
-INSERTED = 1  # row changed by TAKE; 2 stand for one that was there, by the manual
-# Of locks whose rows TAKE has inserted: {0} are the locks, {1} the nonces. An operator may have deleted the row of a
-# lock that is in use. It is not free while it has tickets, so what was taken is undone. The nonces of the others come
-# back. TAKE itself does not read the tickets, because that adds 40 % to its time, also where the row exists.
+INSERTED = 1  # the count of changed rows for an inserted row; the manual says 2 for an updated one
+# For locks whose rows FAST_ACQUIRE has inserted: {0} are the locks, {1} the nonces. An operator may have deleted the
+# row of a lock that is in use. The lock is not free while it has tickets, so the acquire is undone. The nonces of the
+# other tickets are returned. FAST_ACQUIRE does not read the tickets, because that adds 40 % to its time, also for old
+# rows.
 CONFIRM_NEW = Statement(
     "confirm_new",
     "UPDATE holdfast_locks l FORCE INDEX (PRIMARY) SET l.nonce = NULL, l.tickets = TRUE "
@@ -47,10 +48,11 @@ FAST_RELEASE = Statement(
 
 @functools.cache
 def fast_acquire_all(count: int) -> Statement:
-    """TAKE for each of so many locks in turn, up to the first that is another's; one request, one transaction.
+    """FAST_ACQUIRE for each of `count` locks in turn, up to the first that is held; one request, one transaction.
 
-    {0} is the ttl, {1} the agent and {2} the info of all, then three for each: id, name and nonce. One row comes back:
-    the fences, and how many rows each has changed, with a comma after each one; 0 from the first that was not taken.
+    {0} is the ttl, {1} the agent and {2} the info of all tickets; then {3}, {4}, … are id, name and nonce of each. One
+    row is returned: the fences, and how many rows each has changed, with a comma after each number; 0 from the first
+    lock that was not acquired.
     """
     begin = (
         "SET @holdfast_ttl = {0}, @holdfast_agent = {1}, @holdfast_info = {2}, "
@@ -62,24 +64,24 @@ def fast_acquire_all(count: int) -> Statement:
         "@holdfast_changes = CONCAT(@holdfast_changes, ROW_COUNT(), ','), "
         "@holdfast_goes_on = @holdfast_goes_on AND LAST_INSERT_ID() > 0, @holdfast_now = {now}"
     )
-    take = f"{_INTO} SELECT {_ROW} FROM DUAL WHERE @holdfast_goes_on {_OVER}"  # noqa: S608 (of constants)
-    of_all = {"{3}": "@holdfast_ttl", "{4}": "@holdfast_agent", "{5}": "@holdfast_info", "{6}": "'unique'"}
-    of_all["{now}"] = "@holdfast_now"
+    acquire = f"{_INTO} SELECT {_ROW} FROM DUAL WHERE @holdfast_goes_on {_OVER}"  # noqa: S608 (of constants)
+    shared = {"{3}": "@holdfast_ttl", "{4}": "@holdfast_agent", "{5}": "@holdfast_info", "{6}": "'unique'"}
+    shared["{now}"] = "@holdfast_now"
     sql = [begin]
-    for number in range(3, 3 + 3 * count, 3):
-        its_own = {f"{{{place}}}": f"{{{number + place}}}" for place in range(3)}
-        sql += [_filled(take, {**of_all, **its_own}), note]
+    for first in range(3, 3 + 3 * count, 3):
+        own = {f"{{{offset}}}": f"{{{first + offset}}}" for offset in range(3)}
+        sql += [_filled(acquire, {**shared, **own}), note]
     sql += ["COMMIT", "SELECT @holdfast_fences, @holdfast_changes"]
     return Statement("fast_acquire_all", "; ".join(sql), is_transaction=True)
 
 
 def _filled(sql: str, values: Mapping[str, str]) -> str:
-    return _PLACEHOLDER.sub(lambda place: values[place[0]], sql)
+    return _PLACEHOLDER.sub(lambda match: values[match[0]], sql)
 
 
-# Of many at once: {0} are the locks, {1} the nonces. For each that is in, its nonce comes back, and whether that was
-# all: where there are tickets, it has to leave as well. By the key, even where the server would rather read a small
-# table from end to end: it would wait for rows that others have locked, and that nobody asked for.
+# For several tickets: {0} are the locks, {1} the nonces. For each ticket that holds its lock, a row is returned: its
+# nonce, and whether the release is complete. Where the lock has tickets, RELEASE is needed too. FORCE INDEX, because
+# the server might scan a small table instead, and wait for rows that other clients have locked.
 FAST_RELEASE_ALL = Statement(
     "fast_release_all",
     "SET @holdfast_now = {now}; START TRANSACTION; "
@@ -106,7 +108,7 @@ RELEASE = Statement("release", "CALL holdfast_leave({0}, {1}, {2}, {3})")
 
 @functools.cache
 def release_all(count: int) -> Statement:
-    """LEAVE for each of so many, in one request; four values and one row for each."""
+    """RELEASE for each of `count` tickets, in one request; four values and one row for each."""
     calls = (
         f"CALL holdfast_leave({{{at}}}, {{{at + 1}}}, {{{at + 2}}}, {{{at + 3}}})" for at in range(0, 4 * count, 4)
     )
@@ -115,9 +117,9 @@ def release_all(count: int) -> Statement:
 
 BREAK = Statement("break", "CALL holdfast_break({0}, {1})", reads=True)
 REAP = Statement("reap", "CALL holdfast_reap({0})")
-# Of many at once: {0} are the locks, {1} the nonces, {2} their ttl. A nonce is in one lock only. An end that is a bit
-# later was set by somebody who renews the same lease just now, and stays; one that is much later is from before the
-# clock was set back. What ends no earlier than it was set to is alive.
+# For several leases: {0} are the locks, {1} the nonces, {2} the ttl of all. A nonce belongs to one lock only. An expiry
+# that is a bit later was set by a concurrent renewal of the same lease, and stays. One that is much later is from
+# before the clock was set back. A lease that expires no earlier than the new expiry is alive.
 _PROLONG = (
     "SET expires = IF(expires > @holdfast_end AND expires < @holdfast_end + 10000000, expires, @holdfast_end), "
     "renewed = IF(expires = @holdfast_end, @holdfast_end - {2}, renewed)"
@@ -131,8 +133,8 @@ RENEW = Statement(
     f"SELECT nonce FROM holdfast_locks {_THEIRS} AND expires >= @holdfast_end UNION ALL "
     f"SELECT nonce FROM holdfast_tickets {_THEIRS} AND fence IS NOT NULL AND expires >= @holdfast_end",
 )
-# Whether another is in the lock's own row; how many tickets are ahead, how many of those exclude others, how many wait;
-# and whether the ticket itself is there.
+# Columns: whether another ticket holds the lock in the row of the lock; how many tickets are queued before this one,
+# how many of those are exclusive, how many of those wait; and whether this ticket exists.
 _POLL = (
     "SELECT MAX(l.nonce <> {1} AND l.expires > {now}), COUNT(t.number), MAX(t.exclusive), "
     "SUM(t.number IS NOT NULL AND t.fence IS NULL), COUNT(m.number){more} "
@@ -140,7 +142,7 @@ _POLL = (
     "LEFT JOIN holdfast_tickets t ON t.id = m.id AND t.number < m.number AND t.expires > {now} WHERE l.id = {0}"
 )
 POLL = Statement("poll", _POLL.replace("{more}", ""))
-# And how many of the owner's are in.
+# Also: how many tickets of the same owner hold the lock.
 _SAME_OWNER = (
     ", (SELECT COUNT(*) FROM holdfast_tickets k WHERE k.id = {0} AND k.nonce <> {1} AND k.fence IS NOT NULL "
     "AND k.expires > {now} AND CAST(k.owner AS BINARY) = CAST({2} AS BINARY))"
@@ -155,25 +157,25 @@ _SEEN = (
 INSPECT = Statement("inspect", _SEEN.replace("{condition}", "l.id = {0}"), reads=True)
 LOCKS = Statement("locks", _SEEN.replace("{condition}", "LEFT(CAST(l.name AS BINARY), LENGTH({0})) = {0}"), reads=True)
 
-# For the two plain methods: the state of a lock.
+# The state of a lock, for the two plain methods.
 STATE = Statement(
     "state",
     "SELECT l.drawn, l.method, l.nonce, l.expires - {now}, l.info, EXISTS (SELECT 1 FROM holdfast_tickets t "
     "WHERE t.id = l.id AND t.expires > {now}), IF(l.renewed > {now}, l.renewed, NULL) "
     "FROM holdfast_locks l WHERE l.id = {0}",
 )
-# The clock was set back since the renewal at {1}: from now on the lease lasts as long as it did from then on. It is
-# compared with {1}, so a renewal that comes between is not undone; and {1} was read before the clock is.
+# The clock was set back since the renewal at {1}: the lease now lasts as long from now as it did from that renewal. The
+# comparison with {1} protects a concurrent renewal. {1} was read before the clock.
 REBASE = Statement(
     "rebase",
     "UPDATE holdfast_locks SET expires = expires - renewed + {now}, renewed = {now} "
     "WHERE id = {0} AND renewed = {1} AND renewed > {now}",
 )
 
-# ── marks ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── registers ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
-# Again one decision, from left to right. The number in the answer is 1 if the mark is this call's: raised by it just
-# now, or by the same one before.
+# Atomic, as FAST_ACQUIRE. The number in the answer is 1 if this call has advanced the register, now or in an earlier
+# request with the same nonce.
 ADVANCE_REGISTER = Statement(
     "advance_register",
     "INSERT INTO holdfast_marks (id, name, number, nonce, expires) "

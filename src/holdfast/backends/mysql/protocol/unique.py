@@ -1,11 +1,11 @@
-"""`method=unique`, the default: a unique key on the lock's name excludes, a table of tickets keeps the order.
+"""`method=unique`, the default: a unique key on the name of the lock excludes, a table of tickets keeps the order.
 
-A lock that is free and that nobody waits for is taken by one statement, and given back by one. All else is done by the
-procedures in schema.sql, step for step as on PostgreSQL; this file says when to call which.
+One statement acquires a lock that is free and has no waiters, and one releases it. Everything else is done by the
+procedures in schema.sql, with the same steps as on PostgreSQL; this module decides which of them to call.
 
-Nobody tells a waiter that it is its turn, so it looks, with a query that locks nothing and writes nothing. The next in
-line looks often, the one behind it less often, and so on with the square of the distance: however many wait, together
-they look little more often than the first two. Only while the line moves fast do those behind look more often.
+Waiters get no notifications, so they poll, with a query that locks and writes nothing. The first waiter polls often,
+and the interval grows with the square of the position in the queue. So all waiters together poll little more often than
+the first two. Only while the queue moves fast do the waiters behind poll more often.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from holdfast.backends.mysql.protocol.base import GRANULARITY, BaseMysqlBackend, method_conflict
+from holdfast.backends.mysql.protocol.base import BaseMysqlBackend
 from holdfast.backends.mysql.protocol.guarantees import UNIQUE, UNIQUE_LACKS
 from holdfast.backends.mysql.protocol.statements import (
     FAST_ACQUIRE,
@@ -28,53 +28,53 @@ from holdfast.backends.mysql.protocol.statements import (
     fast_acquire_all,
     release_all,
 )
-from holdfast.backends.mysql.protocol.values import AGENT_MAX, lock_id, us
+from holdfast.backends.mysql.sql import AGENT_MAX, lock_id
+from holdfast.backends.sql_protocol import GRANULARITY, refused, us
 from holdfast.core.clock import lease_deadline
 from holdfast.core.engine import IO_TIMEOUT_MIN
 from holdfast.core.tickets import POLL_INTERVAL_BEHIND, Granted, Ticket, Waiting, process_text
 from holdfast.core.wakeups import Wakeups
-from holdfast.errors import BackendError, LimitConflict, OutcomeUnknown
+from holdfast.errors import BackendError
 
 if TYPE_CHECKING:
     from holdfast.backends.mysql.port import MysqlPort, Value
     from holdfast.core.ports import Runtime
 
-# By method; the first is the default.
-
-BATCH = 128  # locks in one request, at most: it, and the transaction that it is, stay small
-POLL_MIN, POLL_MAX = 0.002, 0.02  # seconds between looks of the next in line: often while things change, then less
-_CALM = 8  # so many times the pause, without a change, until it grows
-_EARLY = 4  # this part of the time until its turn, as it seems
+BATCH = 128  # locks in one request, at most, to keep it and its transaction small
+POLL_MIN, POLL_MAX = 0.002, 0.02  # seconds between polls of the first waiter: often after a change, then less
+_STEADY_POLLS = 8  # polls without a change until the interval grows
+_EARLY = 4  # the interval is at most this fraction of the expected time until the grant
 
 
 class QueuePosition:
-    """How far a waiting ticket is from its turn, and how soon it is worth to look again."""
+    """The position of a waiter in the queue, and when its next poll is due."""
 
     __slots__ = ("_ahead", "_pace", "_since", "blocker_ends", "reads")
 
     def __init__(self, now: float, reads: str = "") -> None:
-        self.reads = reads  # the lock, of a reader: its turn comes with that of the readers before it
-        self.blocker_ends = float("inf")  # when the lease or waiter lease ends that blocks it, unless it is renewed
-        self._ahead = 0  # others who wait
-        self._since = now  # when that was last seen to change
-        self._pace = 0.0  # seconds that one of them took
+        self.reads = reads  # the lock, for a reader: it is granted together with the readers before it
+        self.blocker_ends = float("inf")  # when the lease that blocks it expires, unless it is renewed
+        self._ahead = 0  # waiters before it
+        self._since = now  # when that number last changed, as far as polls have shown
+        self._pace = 0.0  # seconds that one of them took, at the last change
 
     def update(self, ahead: int, now: float) -> None:
-        """So many are ahead of it now."""
+        """A poll has found this many waiters before it."""
         if ahead != self._ahead:
             self._pace = (now - self._since) / max(1, self._ahead - ahead)
             self._ahead, self._since = ahead, now
 
     def poll_delay(self, now: float) -> float:
-        """Seconds: a part of what those ahead will take if they go on like this; no longer than the place allows."""
-        places, quiet = self._ahead + 1, now - self._since
-        by_pace = places * max(self._pace, quiet) / _EARLY
-        by_place = (places if self.reads else places**2) * max(POLL_MIN, min(POLL_MAX, quiet / _CALM))
-        return max(POLL_MIN, min(by_pace, by_place))
+        """Seconds until the next poll: a fraction of the expected wait, at most what the position allows."""
+        position, quiet = self._ahead + 1, now - self._since
+        by_pace = position * max(self._pace, quiet) / _EARLY
+        weight = position if self.reads else position**2
+        by_position = weight * max(POLL_MIN, min(POLL_MAX, quiet / _STEADY_POLLS))
+        return max(POLL_MIN, min(by_pace, by_position))
 
 
 class UniqueBackend(BaseMysqlBackend):
-    """Locks in one database, in order."""
+    """Locks in one database, in FIFO order."""
 
     nominal_guarantees = UNIQUE
     lacks = UNIQUE_LACKS
@@ -82,12 +82,12 @@ class UniqueBackend(BaseMysqlBackend):
     def __init__(self, url: str, port: MysqlPort, runtime: Runtime) -> None:
         super().__init__(url, port, runtime)
         self._wakeups = Wakeups(runtime)
-        self._positions: dict[str, QueuePosition] = {}  # of tickets that wait
-        self._releasing: set[str] = set()  # tickets that have tried to leave
+        self._positions: dict[str, QueuePosition] = {}  # by nonce of a waiter
+        self._releasing: set[str] = set()  # tickets with a release that was sent before
 
     async def try_acquire(self, ticket: Ticket, *, queue: bool, deadline: float) -> Granted | Waiting:
         try:
-            # A ticket that had no answer may have been taken, which only the whole step looks at closely.
+            # A ticket without an answer may hold the lock, which only TRY_ACQUIRE checks.
             is_first = ticket.nonce not in self._positions and ticket.nonce not in self._unanswered
             if ticket.exclusive and not ticket.owner and is_first:
                 granted = await self._fast_acquire(ticket, deadline)
@@ -99,45 +99,45 @@ class UniqueBackend(BaseMysqlBackend):
             raise
 
     async def try_acquire_all(self, tickets: Sequence[Ticket], *, deadline: float) -> list[Granted | Waiting]:
-        """One request for all that are free; the first that is not is looked at more closely, by another one."""
+        """One request for all free locks, and TRY_ACQUIRE for the first that is not free."""
         batch = _first_batch(tickets)
-        taken: list[Granted | Waiting] = [*await self._fast_acquire_all(batch, deadline)] if batch else []
-        if batch and len(taken) == len(batch):
-            return taken
-        return [*taken, await self._try_acquire_one(tickets[len(taken)], deadline)]
+        granted: list[Granted | Waiting] = [*await self._fast_acquire_all(batch, deadline)] if batch else []
+        if batch and len(granted) == len(batch):
+            return granted
+        return [*granted, await self._try_acquire_one(tickets[len(granted)], deadline)]
 
     async def _fast_acquire_all(self, tickets: Sequence[Ticket], deadline: float) -> list[Granted]:
-        """As many of them, in their order, as are free and waited for by nobody."""
+        """The first of them, in their order, that are free and have no waiters."""
         first = tickets[0]
         values: list[Value] = [us(first.ttl), first.agent[:AGENT_MAX], first.info]
         for ticket in tickets:
             values += (lock_id(ticket.name), ticket.name, ticket.nonce)
         sent = self._runtime.now()
         try:
-            ((fences, changes),) = (
-                await self._port.execute(fast_acquire_all(len(tickets)), values, deadline=deadline)
-            ).rows
-            taken = _acquired(tickets, fences, changes)
-            taken = await self._confirm(taken, deadline)
+            answer = await self._port.execute(fast_acquire_all(len(tickets)), values, deadline=deadline)
+            ((fences, changes),) = answer.rows
+            acquired = await self._confirm(_acquired(tickets, fences, changes), deadline)
         except BaseException as error:
             self._note_unanswered(tickets, error)
             raise
-        for ticket, fence, is_new in taken:
+        for ticket, fence, is_new in acquired:
             if is_new:
                 await self._reap_for_new(ticket.name, fence, deadline)
-        return [Granted(fence, lease_deadline(sent, first.ttl, GRANULARITY)) for _, fence, _ in taken]
+        return [Granted(fence, lease_deadline(sent, first.ttl, GRANULARITY)) for _, fence, _ in acquired]
 
-    async def _confirm(self, taken: list[tuple[Ticket, int, bool]], deadline: float) -> list[tuple[Ticket, int, bool]]:
-        """Those before the first lock that turns out to be in use; what was taken from there on is given back."""
-        new = [ticket for ticket, _, is_new in taken if is_new]
+    async def _confirm(
+        self, acquired: list[tuple[Ticket, int, bool]], deadline: float
+    ) -> list[tuple[Ticket, int, bool]]:
+        """The tickets before the first one whose lock turns out to be in use; the others are released again."""
+        new = [ticket for ticket, _, is_new in acquired if is_new]
         undone = {ticket.nonce for ticket in new} - await self._confirm_new(new, deadline)
-        for count, (ticket, _, _) in enumerate(taken):
+        for count, (ticket, _, _) in enumerate(acquired):
             if ticket.nonce in undone:
-                rest = [one for one, _, _ in taken[count:]]
-                values = tuple(lock_id(one.name) for one in rest), tuple(one.nonce for one in rest)
+                rest = [other for other, _, _ in acquired[count:]]
+                values = tuple(lock_id(other.name) for other in rest), tuple(other.nonce for other in rest)
                 await self._port.execute(FAST_RELEASE_ALL, values, deadline=deadline)
-                return taken[:count]
-        return taken
+                return acquired[:count]
+        return acquired
 
     async def _try_acquire_one(self, ticket: Ticket, deadline: float) -> Granted | Waiting:
         try:
@@ -151,7 +151,7 @@ class UniqueBackend(BaseMysqlBackend):
         values = (key, ticket.name, ticket.nonce, us(ticket.ttl), ticket.agent[:AGENT_MAX], ticket.info, "unique")
         sent = self._runtime.now()
         answer = await self._port.execute(FAST_ACQUIRE, values, deadline=deadline)
-        if not answer.number:  # the count of rows depends on how the connection was made
+        if not answer.number:  # not `changed`, which depends on how the connection was opened
             return None
         if answer.changed == INSERTED:
             if not await self._confirm_new([ticket], deadline):
@@ -188,18 +188,11 @@ class UniqueBackend(BaseMysqlBackend):
                     left = int(remaining or 0) / 1e6
                     position.blocker_ends = self._runtime.now() + max(POLL_MIN, left) if left > 0 else float("inf")
                 return Waiting(POLL_INTERVAL_BEHIND, process_text(other) if other else None)
-            case "limit":
-                theirs = None if limit is None else int(limit)
-                raise LimitConflict(
-                    lock=ticket.name, ours=ticket.limit, theirs=theirs, holder=process_text(other or "")
-                )
-            case "method":
-                raise method_conflict(ticket.name, other or "")
             case _:
-                raise OutcomeUnknown(backend=self.url, problem=f"ticket {ticket.nonce} was withdrawn before")
+                raise refused(outcome, ticket, limit, other, self.url)
 
     async def wait(self, ticket: Ticket, until: float) -> None:
-        """Look until it is worth to enter."""
+        """Poll until the lock may be granted."""
         nonce, now, deadline = ticket.nonce, self._runtime.now, max(until, self._runtime.now() + IO_TIMEOUT_MIN)
         self._wakeups.expect(nonce)
         while (position := self._positions.get(nonce)) is not None:
@@ -207,14 +200,14 @@ class UniqueBackend(BaseMysqlBackend):
             await self._wakeups.wait(nonce, min(until, now() + position.poll_delay(now())))
             if now() >= until or nonce not in self._positions:
                 return
-            look, whose = (POLL_OWNED, (ticket.owner,)) if ticket.owner else (POLL, ())
+            statement, owner = (POLL_OWNED, (ticket.owner,)) if ticket.owner else (POLL, ())
             try:
-                (row,) = (await self._port.execute(look, (lock_id(ticket.name), nonce, *whose), deadline=deadline)).rows
+                answer = await self._port.execute(statement, (lock_id(ticket.name), nonce, *owner), deadline=deadline)
             except BackendError:
-                return  # to enter is to ask again, and to say so if that fails too
-            is_held, ahead, excluding, waiting, is_there, *same_owner = (int(value or 0) for value in row)
+                return  # the next try_acquire reports the error
+            held, ahead, exclusive, waiting, exists, *same_owner = (int(value or 0) for value in answer.rows[0])
             is_full = ticket.limit is not None and ahead >= ticket.limit
-            if any(same_owner) or not is_there or not (is_held or excluding or is_full):
+            if any(same_owner) or not exists or not (held or exclusive or is_full):
                 return
             position.update(waiting, now())
 
@@ -227,36 +220,36 @@ class UniqueBackend(BaseMysqlBackend):
         return answers
 
     async def _release_all(self, tickets: Sequence[Ticket], deadline: float) -> list[bool | BackendError]:
-        """One request for all that nobody waits for, and one for all others."""
-        left: dict[str, bool | BackendError] = {}  # by nonce: whether it was in until now
-        were_in: set[str] = set()
+        """One request for all locks without waiters, and one for all others."""
+        released: dict[str, bool | BackendError] = {}  # by nonce: whether it held the lock until now
+        held: set[str] = set()
         new = [ticket for ticket in tickets if self._is_first_release(ticket)]
         try:
             if new:
                 self._releasing.update(ticket.nonce for ticket in new)
-                values = tuple(lock_id(ticket.name) for ticket in new), tuple(ticket.nonce for ticket in new)
-                for nonce, is_out in (await self._port.execute(FAST_RELEASE_ALL, values, deadline=deadline)).rows:
-                    were_in.add(nonce or "")
-                    if is_out == "1":
-                        left[nonce or ""] = True
-            rest = [ticket for ticket in tickets if ticket.nonce not in left]
+                keys = tuple(lock_id(ticket.name) for ticket in new), tuple(ticket.nonce for ticket in new)
+                for nonce, is_complete in (await self._port.execute(FAST_RELEASE_ALL, keys, deadline=deadline)).rows:
+                    held.add(nonce or "")
+                    if is_complete == "1":
+                        released[nonce or ""] = True
+            rest = [ticket for ticket in tickets if ticket.nonce not in released]
             if rest:
-                words: list[Value] = []
+                values: list[Value] = []
                 for ticket in rest:
-                    words += (lock_id(ticket.name), ticket.name, ticket.nonce, ticket.nonce in self._unanswered)
-                # The server may have been asked twice here, and a second answer knows nothing of the first.
-                rows = (await self._port.execute(release_all(len(rest)), words, deadline=deadline)).rows
+                    values += (lock_id(ticket.name), ticket.name, ticket.nonce, ticket.nonce in self._unanswered)
+                rows = (await self._port.execute(release_all(len(rest)), values, deadline=deadline)).rows
                 for ticket, row in zip(rest, rows, strict=True):
-                    left[ticket.nonce] = row[0] == "1" or ticket.nonce in were_in
+                    # The request may have been repeated, and the answer to the second one says False.
+                    released[ticket.nonce] = row[0] == "1" or ticket.nonce in held
         except BackendError as error:
-            left = {ticket.nonce: left.get(ticket.nonce, error) for ticket in tickets}
-        for nonce, answer in left.items():
+            released = {ticket.nonce: released.get(ticket.nonce, error) for ticket in tickets}
+        for nonce, answer in released.items():
             if not isinstance(answer, BackendError):
                 self._forget(nonce)
-        return [left[ticket.nonce] for ticket in tickets]
+        return [released[ticket.nonce] for ticket in tickets]
 
     def _is_first_release(self, ticket: Ticket) -> bool:
-        """It has not tried before, and is in, as far as is known here."""
+        """No release was sent before, and the ticket holds the lock, as far as this client knows."""
         nonce = ticket.nonce
         return nonce not in self._releasing and nonce not in self._unanswered and nonce not in self._positions
 
@@ -268,16 +261,16 @@ class UniqueBackend(BaseMysqlBackend):
     async def _release(self, ticket: Ticket, deadline: float) -> bool:
         key, nonce = lock_id(ticket.name), ticket.nonce
         is_unanswered = nonce in self._unanswered
-        was_in = False
-        # Who has to try again has no time to lose: to leave is one statement, which does it all, also if unanswered.
+        was_held = False
+        # A repeated release uses RELEASE alone, which covers all cases, also that of an unanswered try_acquire.
         if ticket.exclusive and not ticket.owner and self._is_first_release(ticket):
             self._releasing.add(nonce)
-            was_in = bool((await self._port.execute(FAST_RELEASE, (key, nonce), deadline=deadline)).changed)
-        if not was_in:
+            was_held = bool((await self._port.execute(FAST_RELEASE, (key, nonce), deadline=deadline)).changed)
+        if not was_held:
             answer = await self._port.execute(RELEASE, (key, ticket.name, nonce, is_unanswered), deadline=deadline)
-            was_in = answer.rows[0][0] == "1"
+            was_held = answer.rows[0][0] == "1"
         self._forget(nonce)
-        return was_in
+        return was_held
 
     async def close(self) -> None:
         self._wakeups.wake_all()
@@ -295,7 +288,7 @@ class UniqueBackend(BaseMysqlBackend):
 
 
 def _first_batch(tickets: Sequence[Ticket]) -> list[Ticket]:
-    """As many from the first on as one request can be about: without an owner, and with the same words."""
+    """The first tickets that fit in one request: without an owner, and with the same ttl, agent and info."""
     first, batch = tickets[0], []
     for ticket in tickets[:BATCH]:
         if ticket.owner or (ticket.ttl, ticket.agent, ticket.info) != (first.ttl, first.agent, first.info):

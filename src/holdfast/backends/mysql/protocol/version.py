@@ -1,7 +1,7 @@
-"""`method=version`: optimistic. Read the lock's row and its version, then change the row if the version is still that.
+"""`method=version`: optimistic. Read the row of the lock, then update it if its version is the same.
 
-Every change of hands draws a new version, which is the fence; so a change that was decided on an older state changes
-nothing, however late it comes. Nothing is locked between the two steps, and nobody waits in the server.
+Every grant and release draws a new version, which is the fence. So an update that was decided on an older state changes
+nothing, no matter how late it arrives. Nothing is locked between the two steps, and no client waits in the server.
 """
 
 from __future__ import annotations
@@ -9,23 +9,23 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from holdfast.backends.mysql.port import Statement
-from holdfast.backends.mysql.protocol.base import GRANULARITY
 from holdfast.backends.mysql.protocol.guarantees import VERSION, VERSION_LACKS
 from holdfast.backends.mysql.protocol.plain import PlainBackend
-from holdfast.backends.mysql.protocol.values import AGENT_MAX, lock_id, us
+from holdfast.backends.mysql.sql import AGENT_MAX, lock_id
+from holdfast.backends.sql_protocol import GRANULARITY, us
 from holdfast.core.clock import lease_deadline
 from holdfast.core.tickets import Granted, Ticket, Waiting, process_text
 
 if TYPE_CHECKING:
     from holdfast.backends.mysql.protocol.plain import State
 
-POLL = 0.1  # seconds between looks at a lock that is taken, at most; jittered, so that waiters do not march in step
-TRIES_MAX = 8  # to change a lock that is free, while others change it: to be slower is not to find it taken
+POLL = 0.1  # seconds between polls of a held lock, at most; jittered, so that waiters do not poll in step
+TRIES_MAX = 8  # attempts to acquire a free lock while other clients change its row: it does not count as held
 
 _CREATE = Statement(
     "create", "INSERT IGNORE INTO holdfast_locks (id, name, method, drawn) VALUES ({0}, {1}, 'version', {now})"
 )
-# The version decides; that the lease has run out is looked at once more, because to renew one draws no version.
+# The version decides. The expiry is checked too, because a renewal draws no version.
 _CAS_ACQUIRE = Statement(
     "cas_acquire",
     "UPDATE holdfast_locks SET drawn = LAST_INSERT_ID(GREATEST(drawn + 1, {now})), fence = drawn, nonce = {1}, "
@@ -37,7 +37,7 @@ _CAS_RELEASE = Statement(
     "UPDATE holdfast_locks SET drawn = LAST_INSERT_ID(GREATEST(drawn + 1, {now})), nonce = NULL "
     "WHERE id = {0} AND nonce = {1} AND expires > {now}",
 )
-# Whatever was decided before this, and still comes, changes nothing.
+# An update that was decided before this, and arrives later, changes nothing.
 _BUMP_VERSION = Statement(
     "bump_version",
     "UPDATE holdfast_locks SET drawn = GREATEST(drawn + 1, {now}), nonce = IF(nonce = {1}, NULL, nonce) WHERE id = {0}",
@@ -45,7 +45,7 @@ _BUMP_VERSION = Statement(
 
 
 class VersionBackend(PlainBackend):
-    """Who asks at the right moment is next."""
+    """No order: a free lock goes to the client that polls next."""
 
     method = "version"
     nominal_guarantees = VERSION

@@ -3,26 +3,28 @@
 from __future__ import annotations
 
 import re
+from hashlib import sha256
 from importlib import resources
 from typing import TYPE_CHECKING
 
-from holdfast.backends.mysql.protocol.values import us
+from holdfast.backends.sql_protocol import us
 from holdfast.core.tickets import POLL_INTERVAL_BEHIND, WAITER_LEASE, WOKEN_LEASE
 from holdfast.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from holdfast.url import Address
 
-VERSION = 2  # of the tables and procedures: what programs have to agree on that use the same ones
-FENCE_IDLE = 3600.0  # seconds for which an unused lock's last fence is remembered; after that the clock is the floor
-REAP_EVERY = 256  # locks that are new, on average, until somebody looks for rows of locks that nobody uses
-REAP_ROWS = 4 * REAP_EVERY  # and looks at so many: more than were added since
-# Nobody tells a waiter that it is its turn. One far behind may find out as late as this, should all ahead of it leave.
+VERSION = 2  # of the tables and procedures: all programs that share them must agree on it
+FENCE_IDLE = 3600.0  # seconds for which the last fence of an unused lock is kept; after that the clock is the floor
+REAP_EVERY = 256  # new locks, on average, after which a client removes rows of unused locks
+REAP_ROWS = 4 * REAP_EVERY  # rows that it examines: more than were added since
+# Waiters get no notification. If all waiters before it withdraw, a waiter far behind polls as late as this.
 WOKEN = POLL_INTERVAL_BEHIND + WOKEN_LEASE
 
-# The server's clock. UTC_TIMESTAMP knows no time zones and no daylight saving.
+# The server's clock. UTC_TIMESTAMP has no time zone and no daylight saving time.
 NOW = "TIMESTAMPDIFF(MICROSECOND, TIMESTAMP'1970-01-01 00:00:00', UTC_TIMESTAMP(6))"
 
+AGENT_MAX = 255  # characters of the column `agent`
 _DATABASE = re.compile(r"[^\0`/\\.]{1,64}")
 
 
@@ -30,7 +32,7 @@ def database_of(address: Address) -> str:
     """The database that an address names.
 
     Raises:
-        ConfigurationError: it names none, or not one.
+        ConfigurationError: it names none, or the name is invalid.
     """
     database = address.path.removeprefix("/")
     if not _DATABASE.fullmatch(database):
@@ -40,25 +42,30 @@ def database_of(address: Address) -> str:
     return database
 
 
+def lock_id(name: str) -> bytes:
+    """The primary key of a name in the tables."""
+    return sha256(name.encode()).digest()
+
+
 def ddl(address: Address) -> str:
-    """What `mysql < file` or `mariadb < file` runs; what exists already stays as it is, or is replaced by the same."""
+    """The DDL, as input for `mysql` or `mariadb`. An existing table stays; a procedure is replaced by the same."""
     return f"USE `{database_of(address)}`;\n\n{_text()}"
 
 
 def statements() -> list[str]:
-    """The same, one by one, for a connection that has chosen its database."""
-    found: list[str] = []
+    """The statements of the DDL, for a connection to the database."""
+    parsed: list[str] = []
     delimiter = ";"
     connections: list[str] = []
     for line in _text().splitlines():
         if line.startswith("DELIMITER "):
             delimiter = line.removeprefix("DELIMITER ")
         elif line.endswith(delimiter):
-            found.append("\n".join([*connections, line.removesuffix(delimiter)]).strip())
+            parsed.append("\n".join([*connections, line.removesuffix(delimiter)]).strip())
             connections = []
         else:
             connections.append(line)
-    return found
+    return parsed
 
 
 def _text() -> str:

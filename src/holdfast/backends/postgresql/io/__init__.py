@@ -1,1 +1,1 @@
-"""The adapters for PostgreSQL: connections, and one module each for threads and for asyncio."""
+"""The adapters for PostgreSQL: connections, with one module for threads and one for asyncio."""

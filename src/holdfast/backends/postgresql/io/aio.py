@@ -1,4 +1,4 @@
-"""PostgreSQL for asyncio: a connection for each statement under way, hints heard by one task."""
+"""PostgreSQL for asyncio: each statement uses one connection, notifications arrive in a background task."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 
 from holdfast.backends.net.aio import BackgroundTasks, KeyedMutex, LoopPoller
 from holdfast.backends.postgresql.config import PostgresqlConfig, config_of
-from holdfast.backends.postgresql.io import errors
-from holdfast.backends.postgresql.io.database import Database
-from holdfast.backends.postgresql.protocol.methods import make_backend
+from holdfast.backends.postgresql.io.database import Database, make_backend
+from holdfast.backends.sql_connections import unavailable
 
 if TYPE_CHECKING:
     from holdfast.backends.postgresql.port import Row, Statement, Value
@@ -24,12 +23,12 @@ def open_backend(address: Address, runtime: AsyncioRuntime) -> Backend:
 
 
 class LoopDatabase(Database):
-    """Whose tasks come to a lock in the order in which they began."""
+    """A database whose statements for the same lock are sent in the order in which tasks call."""
 
     def __init__(self, config: PostgresqlConfig, runtime: AsyncioRuntime) -> None:
         super().__init__(config, LoopPoller(runtime), BackgroundTasks(runtime), runtime)
         self._keyed_mutex = KeyedMutex(
-            runtime, lambda: errors.unavailable(config.url, "other tasks were asking all the time")
+            runtime, lambda: unavailable(config.url, "requests of other tasks for this lock took all the time")
         )
 
     async def execute(self, statement: Statement, values: Sequence[Value], *, deadline: float) -> list[Row]:

@@ -1,4 +1,4 @@
-"""PostgreSQL for threads: statements on the caller's own thread, hints on one listening thread."""
+"""PostgreSQL for threads: statements run on the caller's own thread, notifications arrive on a background thread."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.backends.net.blocking import BackgroundThreads, BlockingPoller
 from holdfast.backends.postgresql.config import config_of
-from holdfast.backends.postgresql.io.database import Database
-from holdfast.backends.postgresql.protocol.methods import make_backend
+from holdfast.backends.postgresql.io.database import Database, make_backend
 from holdfast.runtimes import system
 from holdfast.runtimes.threads import ThreadRuntime, run_sync
 
@@ -20,11 +19,10 @@ CREATE_MAX = 30.0  # seconds
 
 def open_backend(address: Address, runtime: ThreadRuntime) -> Backend:
     config = config_of(address)
-    port = Database(config, BlockingPoller(), BackgroundThreads(), runtime)
-    return make_backend(config, port, runtime)
+    return make_backend(config, Database(config, BlockingPoller(), BackgroundThreads(), runtime), runtime)
 
 
 def create_tables(address: Address) -> None:
     """For `holdfast init`."""
     database = Database(config_of(address), BlockingPoller(), BackgroundThreads(), ThreadRuntime())
-    run_sync(database.create_tables(deadline=system.now() + CREATE_MAX))
+    run_sync(database.create_tables(system.now() + CREATE_MAX))

@@ -1,11 +1,11 @@
-"""One connection, written once for threads and asyncio: libpq does the talking, `Poller` the waiting.
+"""One connection, for threads and asyncio alike: libpq speaks the protocol, a `Poller` waits.
 
-psycopg's own `Connection` is not used: its waits cannot be given a deadline, and on an interrupt it would talk to the
-server for up to five more seconds. Its `pq` layer is libpq without any waiting.
+psycopg's own `Connection` is not used: its waits take no deadline, and on an interrupt it may talk to the server for
+five more seconds. Its `pq` layer is libpq without any waiting.
 
-A connection is used again only after a complete exchange, which ends with ReadyForQuery: only then is the transaction
-committed, even though its rows come earlier. Whatever happens in between, be it an interrupt or a cancellation, closes
-the connection: nobody ever reads another's answer.
+A connection is reused only after a complete exchange, which ends with ReadyForQuery. The transaction is committed only
+then, although its rows arrive earlier. Any exception during an exchange, also an interrupt or a cancellation, closes
+the connection, so that no request ever reads the answer to another.
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ from psycopg.pq import ConnStatus, ExecStatus, PollingStatus
 
 from holdfast.backends.net.poller import READ, WRITE, is_readable
 from holdfast.backends.net.pool import wait_ready
-from holdfast.backends.postgresql.io import errors
-from holdfast.errors import BackendError, BackendUnavailable, OutcomeUnknown
+from holdfast.backends.postgresql.io.errors import error_from
+from holdfast.backends.sql_connections import one_line, outcome_unknown, unavailable
+from holdfast.errors import BackendError, OutcomeUnknown
 
 if TYPE_CHECKING:
     from psycopg.pq.abc import PGconn, PGresult
@@ -57,17 +58,17 @@ class Connection:
         self.used_at = 0.0
         self.probe: Probe | None = None
         self._prepared: set[str] = set()
-        self._results: list[PGresult] = []  # what has come so far of an answer
-        self.is_waiting = False  # there is a statement that may take long: `query_long`
-        self.pid = 0  # of the server's process at the other end
+        self._results: list[PGresult] = []  # the part of an answer that has arrived
+        self.is_waiting = False  # a statement of `query_long` has no answer yet
+        self.pid = 0  # of the server process
 
     async def connect(self, conninfo: str, until: float) -> None:
-        """Raises psycopg's Error or an OSError if that does not work out."""
+        """Connect and log in. Raises psycopg's Error or an OSError."""
         self.pgconn = pgconn = pq.PGconn.connect_start(conninfo.encode())
         try:
             if pgconn.status == ConnStatus.BAD:
                 raise _connect_error(pgconn)
-            events = WRITE  # as if the last poll had said so
+            events = WRITE  # as libpq requires before the first connect_poll()
             while True:
                 if not await self._poller.poll([(pgconn.socket, events)], until):
                     raise TimeoutError("no answer in time")
@@ -92,25 +93,25 @@ class Connection:
             sql = statement.sql.replace("{schema}", schema).encode()
             try:
                 await self._exchange(lambda pgconn: pgconn.send_prepare(name, sql), deadline)
-            except OutcomeUnknown as error:  # of preparing, that is: it has not been executed
-                raise BackendUnavailable(backend=self._url, problem=error.problem) from error
+            except OutcomeUnknown as error:  # it was not executed: only PREPARE got no answer
+                raise unavailable(self._url, error.problem) from error
             self._prepared.add(statement.name)
         encoded = [_encode(value) for value in values]
         return await self._exchange(lambda pgconn: pgconn.send_query_prepared(name, encoded), deadline)
 
     async def backend_pid(self, deadline: float) -> int:
-        """The number of the server's process that answers."""
+        """The process id of the server process that answers."""
         ((pid,),) = await self.query("SELECT pg_catalog.pg_backend_pid()", deadline)
         return int(pid or 0)
 
     async def query(self, sql: str, deadline: float) -> list[Row]:
-        """One or more plain statements, in one transaction; the rows of the last."""
+        """Run one or more statements in one transaction; return the rows of the last one."""
         return await self._exchange(lambda pgconn: pgconn.send_query(sql.encode()), deadline)
 
     async def query_long(self, sql: str, until: float) -> bool:
-        """Say it, unless it was said before and is not answered yet; whether it is answered by then.
+        """Send a statement, or keep waiting for its answer if it was sent before; whether it is answered by `until`.
 
-        A wire that was closed before the answer came goes on to say that it `is_waiting`: the server may do so still.
+        A connection that was closed before the answer arrived still `is_waiting`: the server may not have noticed.
         """
         pgconn = self._require_open()
         try:
@@ -122,14 +123,14 @@ class Connection:
         except BaseException as failure:
             self.close()
             if isinstance(failure, Error):
-                raise errors.outcome_unknown(self._url, f"no answer came: {one_line(failure)}") from failure
+                raise outcome_unknown(self._url, f"no answer came: {one_line(failure)}") from failure
             raise
         self.is_waiting = False
         self._rows_or_raise(pgconn)
         return True
 
     def read_notifications(self) -> list[str]:
-        """Read what has arrived; the payloads of notifications.
+        """The payloads of the notifications that have arrived.
 
         Raises:
             OutcomeUnknown: the connection has ended.
@@ -137,22 +138,20 @@ class Connection:
         pgconn = self._require_open()
         try:
             pgconn.consume_input()
-            said = []
+            payloads = []
             while (notification := pgconn.notifies()) is not None:
-                said.append(notification.extra.decode(errors="replace"))
+                payloads.append(notification.extra.decode(errors="replace"))
         except Error as error:
             self.close()
-            raise errors.outcome_unknown(
-                self._url, f"the connection broke while we listened: {one_line(error)}"
-            ) from error
-        return said
+            raise outcome_unknown(self._url, f"the connection broke during LISTEN: {one_line(error)}") from error
+        return payloads
 
     @property
     def is_open(self) -> bool:
         return self.pgconn is not None
 
     def is_dead(self) -> bool:
-        """The server has closed it, or said something that nobody asked for."""
+        """The server has closed it, or has sent data without a request."""
         if self.pgconn is None or self.pgconn.status != ConnStatus.OK:
             return True
         return is_readable(self.pgconn.socket)
@@ -163,7 +162,7 @@ class Connection:
             pgconn.finish()
 
     def abandon(self) -> None:
-        """In a forked child: the descriptor only. psycopg itself says nothing on it, for it is another process's."""
+        """In a forked child: close only the descriptor. The connection itself belongs to the parent."""
         pgconn, self.pgconn = self.pgconn, None
         if pgconn is not None:
             with contextlib.suppress(OSError, Error):
@@ -172,20 +171,20 @@ class Connection:
     async def _exchange(self, send: Callable[[PGconn], None], deadline: float) -> list[Row]:
         pgconn = self._require_open()
         if deadline <= self._now():
-            raise errors.unavailable(self._url, "there was no time left to ask")
+            raise unavailable(self._url, "no time was left to send the request")
         try:
             send(pgconn)
             if not await self._read_results(pgconn, deadline):
-                raise errors.outcome_unknown(self._url, "no answer in time")
+                raise outcome_unknown(self._url, "no answer in time")
         except BaseException as failure:
             self.close()
             if isinstance(failure, Error):
-                raise errors.outcome_unknown(self._url, f"no answer came: {one_line(failure)}") from failure
+                raise outcome_unknown(self._url, f"no answer came: {one_line(failure)}") from failure
             raise
         return self._rows_or_raise(pgconn)
 
     async def _read_results(self, pgconn: PGconn, until: float) -> bool:
-        """Send the rest, and read the answer to its end; False if that has not come by then."""
+        """Send the rest of the request and read the whole answer; False if it is not complete at `until`."""
         while pgconn.flush():
             if not await self._poller.poll([(pgconn.socket, READ | WRITE)], until):
                 return False
@@ -201,21 +200,21 @@ class Connection:
             self._results.append(result)
 
     def _rows_or_raise(self, pgconn: PGconn) -> list[Row]:
-        """What the answer says, good or bad."""
+        """The rows of the answer; raise its error, if it has one."""
         results, self._results = self._results, []
         bad = next((result for result in results if result.status not in _OK_STATUSES), None)
-        error = None if bad is None else errors.error_from(bad, self._url)
+        error = None if bad is None else error_from(bad, self._url)
         if pgconn.status != ConnStatus.OK and not isinstance(error, OutcomeUnknown):
-            error = errors.outcome_unknown(self._url, f"the connection broke: {pgconn.get_error_message().strip()}")
+            error = outcome_unknown(self._url, f"the connection broke: {pgconn.get_error_message().strip()}")
         if error is not None:
             if isinstance(error, BackendError):
-                self.close()  # broken; or, say, a standby by now: the next one may lead to the primary
+                self.close()  # broken, or on a server that is a standby now: a new one may lead to the primary
             raise error
         return _rows(results[-1])
 
     def _require_open(self) -> PGconn:
         if self.pgconn is None:
-            raise errors.unavailable(self._url, "the connection is closed")
+            raise unavailable(self._url, "the connection is closed")
         return self.pgconn
 
 
@@ -238,8 +237,3 @@ def _encode(value: Value) -> bytes | None:
 
 def _connect_error(pgconn: PGconn) -> ConnectionError:
     return ConnectionError(pgconn.get_error_message().strip() or "cannot connect")
-
-
-def one_line(error: BaseException) -> str:
-    """For people, in one line."""
-    return " ".join(str(error).split()) or type(error).__name__

@@ -1,8 +1,7 @@
-"""The connections of one client, and the tables they lead to. Written once for threads and asyncio."""
+"""The connections of one client, and the tables that they use. Written once for threads and asyncio."""
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -10,29 +9,35 @@ from psycopg import Error
 from psycopg.conninfo import make_conninfo
 
 from holdfast.backends.net.addresses import addresses_of
-from holdfast.backends.net.pool import ConnectionPool
 from holdfast.backends.postgresql.config import Endpoint, PostgresqlConfig, connection_parameters
-from holdfast.backends.postgresql.io import errors
-from holdfast.backends.postgresql.io.connection import Connection, one_line
-from holdfast.backends.postgresql.io.errors import TablesMissing, TransactionConflict
+from holdfast.backends.postgresql.io.connection import Connection
+from holdfast.backends.postgresql.io.errors import pooler_error
 from holdfast.backends.postgresql.sql import NEWEST_TABLE, VERSION, ownership_query, tables_ddl
-from holdfast.backends.schema_version import check_version
-from holdfast.errors import BackendError, BackendUnavailable, ConfigurationError, HoldfastError, OutcomeUnknown
+from holdfast.backends.sql_connections import (
+    DatabaseConnections,
+    TablesMissing,
+    TransactionConflict,
+    creation_error,
+    one_line,
+    unavailable,
+)
+from holdfast.errors import BackendError, ConfigurationError, HoldfastError
 
 if TYPE_CHECKING:
     from holdfast.backends.net.poller import Poller
     from holdfast.backends.postgresql.port import Row, Statement, Value
     from holdfast.core.ports import Runtime
 
-STATEMENT_MAX = 4.5  # seconds: a bit less than we wait, so that the server says itself that it has given up
-RETRY_PAUSE = 0.02  # seconds, at most, before a statement that met another one is given again
-# Our own session, so nobody minds. READ COMMITTED, since the functions look again after they have locked a row. Plain
-# index scans only, in the order of the index: they step over old versions of rows, whereas what the planner prefers for
-# tables as small as these reads every one of them until the next vacuum. No JIT: where such a scan cannot be had, the
-# plan looks so expensive that it would be compiled, for a second. A granted lease must survive a crash of the server,
-# so synchronous_commit is not off. transaction_timeout (PostgreSQL 17) would end a session that waits at a gate.
+STATEMENT_MAX = 4.5  # seconds: a bit less than the client waits, so that the server cancels the statement first
+# The settings of our own sessions:
+# - READ COMMITTED, because the functions read a row again after they have locked it.
+# - Plain index scans only, in the order of the index: they skip old versions of rows. The scans that the planner
+#   prefers for tables as small as these read all old versions until the next vacuum.
+# - No JIT: where such a scan is impossible, the estimated cost is so high that the plan would be compiled (1 s).
+# - synchronous_commit is not off: a granted lease must survive a crash of the server.
+# - No transaction_timeout (PostgreSQL 17): it would end a session that waits for an advisory lock.
 #
-# The answer says whether what was committed survives a crash of the machine too.
+# The row that it returns says whether committed data survives a crash of the machine too.
 _SETTINGS = f"""SET statement_timeout = {round(STATEMENT_MAX * 1000)};
 SET default_transaction_isolation = 'read committed';
 SET enable_seqscan = off;
@@ -45,14 +50,15 @@ SELECT current_setting('fsync') = 'on' AND current_setting('full_page_writes') =
 
 CHANNEL = "holdfast_session_"  # before the client's nonce
 _POOLER_CHECKS = 3  # a busy one may by chance lend the same session twice
-_CREATING = 7521962889421  # the advisory lock of those who create our tables
+_CREATING = 7521962889421  # the advisory lock of a client that creates our tables
+_GRANTS = "USAGE on the schema, and SELECT, INSERT, UPDATE, DELETE on its tables holdfast_…"
 
 
 def session_setup(channel: str) -> str:
-    """What every session of a client says first.
+    """The first statements of every session of a client.
 
-    Only pg_catalog is searched, so that no function or operator of another user is called, whatever the role's settings
-    are. And holdfast_is_gone finds the client alive while one of its sessions lasts.
+    Only pg_catalog is searched, so that no function or operator of another user is called, whatever the settings of the
+    role are. The shared advisory lock shows holdfast_is_gone that the client lives while one of its sessions does.
     """
     key = int.from_bytes(bytes.fromhex(channel.removeprefix(CHANNEL)[:16]), "big", signed=True)
     return f"""SET search_path = pg_catalog, pg_temp;
@@ -60,19 +66,19 @@ SELECT set_config('holdfast.channel', '{channel}', false), pg_try_advisory_lock_
 set_config('holdfast.opened', (extract(epoch FROM clock_timestamp()) * 1000000)::bigint::text, false)"""  # noqa: S608  (made of our own digits)
 
 
-class Connections:
-    """One database."""
+class Connections(DatabaseConnections[Connection]):
+    """The connections of one client to one database."""
+
+    version = VERSION
+    container = "schema"
 
     def __init__(self, config: PostgresqlConfig, poller: Poller, runtime: Runtime) -> None:
-        self.channel = CHANNEL + runtime.nonce()  # where this client listens; it also stands for the client itself
-        self.is_durable = True  # as far as the server has said
+        super().__init__(config.url, config.max_connections, poller, runtime)
+        self.channel = CHANNEL + runtime.nonce()  # where this client listens; it also identifies the client
         self.warnings: tuple[str, ...] = ()
-        self._config, self._poller, self._runtime, self._now = config, poller, runtime, runtime.now
-        self._pool = ConnectionPool(config.url, self.open, runtime, config.max_connections)
-        self._opened: weakref.WeakSet[Connection] = weakref.WeakSet()  # all of them, also those that belong to somebody
-        self._has_tables = False
+        self._config = config
 
-    async def execute(self, statement: Statement, values: Sequence[Value], deadline: float) -> list[Row]:
+    async def execute(self, statement: Statement, values: Sequence[Value], *, deadline: float) -> list[Row]:
         async def execute(connection: Connection) -> list[Row]:
             return await self.execute_on(connection, statement, values, deadline)
 
@@ -81,46 +87,37 @@ class Connections:
     async def execute_on(
         self, connection: Connection, statement: Statement, values: Sequence[Value], deadline: float
     ) -> list[Row]:
-        """On this connection, once more if it was in somebody's way, and after our tables were made if need be."""
-        some: TablesMissing | None = None
+        """Execute it on this connection; create our tables first if they are missing; repeat it after a conflict."""
+        missing: TablesMissing | None = None
         while True:
             try:
                 if not self._has_tables:
-                    await self._ensure_tables(connection, deadline, some, creates=not statement.reads)
+                    await self._ensure_tables(connection, deadline, missing, creates=not statement.reads)
                 return await connection.execute(statement, self._config.schema, values, deadline)
-            except TransactionConflict as met:
-                pause = RETRY_PAUSE * self._runtime.jitter()
-                if self._now() + pause >= deadline:
-                    raise errors.unavailable(self._config.url, f"others were in the way all the time: {met}") from met
-                await self._runtime.sleep(pause)
-            except TablesMissing as missing:
-                if some is not None:
-                    raise errors.unavailable(self._config.url, str(missing)) from missing
-                self._has_tables, some = False, missing
+            except TransactionConflict as conflict:
+                await self._pause_after(conflict, deadline)
+            except TablesMissing as error:
+                if missing is not None:
+                    raise unavailable(self._url, str(error)) from error
+                self._has_tables, missing = False, error
 
     async def open(self, deadline: float) -> Connection:
-        """A connection, for the caller alone.
-
-        Raises:
-            BackendUnavailable: no server could be reached, or none let us in.
-        """
-        url, config = self._config.url, self._config
+        url, config = self._url, self._config
         deadline = min(deadline, self._now() + config.connect_timeout)
-        found: dict[Endpoint, list[str]] = {}
+        addresses: dict[Endpoint, list[str]] = {}
         problem = "no address to connect to"
         for endpoint in config.endpoints:
             if endpoint.needs_lookup:
                 try:
-                    found[endpoint] = await addresses_of(endpoint.host, self._poller, deadline)
+                    addresses[endpoint] = await addresses_of(endpoint.host, self._poller, deadline)
                 except OSError as error:
                     problem = f"{endpoint.host}: {one_line(error)}"
-        candidates = connection_parameters(config, found)
+        candidates = connection_parameters(config, addresses)
         for number, parameters in enumerate(candidates):
             now = self._now()
-            # Who does not answer must leave time to try the others.
+            # An address that does not answer must leave time to try the others.
             until = now + (deadline - now) / (len(candidates) - number)
-            connection = Connection(url, self._poller, self._runtime)
-            self._opened.add(connection)
+            connection = self._new_connection()
             try:
                 await connection.connect(make_conninfo(**parameters), until)
                 is_pooled = await self._is_pooled(connection, parameters, until)
@@ -138,25 +135,29 @@ class Connections:
             else:
                 if is_pooled:
                     connection.close()
-                    raise errors.pooler_error(url)
+                    raise pooler_error(url)
                 return connection
-        raise errors.unavailable(url, problem)
+        raise unavailable(url, problem)
+
+    def _new_connection(self) -> Connection:
+        connection = Connection(self._url, self._poller, self._runtime)
+        self._opened.add(connection)
+        return connection
 
     async def _is_pooled(self, connection: Connection, parameters: Mapping[str, str], until: float) -> bool:
-        """What lends its sessions for one transaction at a time is between us and the server.
+        """Whether a pooler between us and the server lends its sessions for one transaction at a time.
 
-        A pooler of any kind shows in the number of the process that we talk to, which it cannot know when it lets us
-        in. If that number changes, or is another client's too, it is one of that kind. Found out before the first
-        setting is made: it would be made in somebody else's session.
+        Any pooler shows in the process id of the server process, which it does not know yet when it accepts the login.
+        If that id changes, or belongs to another client too, it is a transaction pooler. This is checked before the
+        first setting is made, because the setting would stay in a session that other clients use.
         """
         first = await connection.backend_pid(until)
         if first == connection.pid:
             return False
-        other = Connection(self._config.url, self._poller, self._runtime)
-        self._opened.add(other)
+        other = self._new_connection()
         try:
             await other.connect(make_conninfo(**parameters), until)
-            is_pooled = await _is_other_process(connection, other, first, until)
+            is_pooled = await _is_shared(connection, other, first, until)
         finally:
             other.close()
         if not is_pooled:
@@ -164,66 +165,42 @@ class Connections:
         return is_pooled
 
     async def create_tables(self, deadline: float) -> None:
-        """Our tables and functions, as this version has them: what is missing or of an older one."""
+        """Create or upgrade our tables and functions, also if only some are missing."""
         connection = await self.open(deadline)
         try:
-            ((newest,),) = await connection.query(
-                f"SELECT to_regclass('{self._config.schema}.{NEWEST_TABLE}')", deadline
-            )
+            schema = self._config.schema
+            ((newest,),) = await connection.query(f"SELECT to_regclass('{schema}.{NEWEST_TABLE}')", deadline)
             missing = TablesMissing(f"{NEWEST_TABLE} does not exist") if newest is None else None
-            await self._ensure_tables(connection, deadline, missing)
+            await self._ensure_tables(connection, deadline, missing, creates=True)
         finally:
             connection.close()
 
-    def close(self) -> None:
-        self._pool.close()
-
-    def abandon(self) -> None:
-        self._pool.abandon()
-        for connection in list(self._opened):
-            connection.abandon()
-
     async def _ensure_tables(
-        self, connection: Connection, deadline: float, missing: TablesMissing | None = None, *, creates: bool = True
+        self, connection: Connection, deadline: float, missing: TablesMissing | None, *, creates: bool
     ) -> None:
-        """Find our tables, or create them. Whatever happens here, nothing of what the caller wants was sent yet.
-
-        `missing`: something is, even if the version says that they are there.
-        """
-        schema = self._config.schema
         try:
-            found = 0
-            if await self._check_owners(connection, deadline):
-                ((version,),) = await connection.query(f"SELECT max(version) FROM {schema}.holdfast_schema", deadline)  # noqa: S608
-                found = int(version or 0)
-            if found > VERSION:
-                raise ConfigurationError(
-                    f"{self._config.url}: the tables in schema {schema} are of a newer holdfast (version {found}, "
-                    f"this one knows {VERSION}): use that one, or another schema"
-                )
-            if not creates:
-                check_version(self._config.url, found, VERSION, is_incomplete=missing is not None)
-            elif found < VERSION or missing is not None:
-                older = TablesMissing(f"version {found} does not do what version {VERSION} does") if found else None
-                await self._create_tables(connection, deadline, missing, older)
-                await self._check_owners(connection, deadline)
-        except TablesMissing as error:  # dropped this very moment
-            raise errors.unavailable(self._config.url, str(error)) from error
-        except OutcomeUnknown as error:
-            raise BackendUnavailable(backend=error.backend, problem=error.problem) from error
-        self._has_tables = True
+            await super()._ensure_tables(connection, deadline, missing, creates=creates)
+        except TablesMissing as error:  # dropped by another client at this moment
+            raise unavailable(self._url, str(error)) from error
+
+    async def _read_version(self, connection: Connection, deadline: float) -> int:
+        if not await self._check_owners(connection, deadline):
+            return 0
+        schema = self._config.schema
+        ((version,),) = await connection.query(f"SELECT max(version) FROM {schema}.holdfast_schema", deadline)  # noqa: S608
+        return int(version or 0)
 
     async def _check_owners(self, connection: Connection, deadline: float) -> bool:
-        """Whether there is anything of ours, found out before the first of it is used.
+        """Whether there is a table of ours, checked before any object of ours is used.
 
         Raises:
-            ConfigurationError: some of it belongs to a role that we have no reason to trust.
+            ConfigurationError: an object of ours belongs to a role that is not trusted.
         """
         name = self._config.schema[1:-1]
         ((has_tables, is_open, what, owner),) = await connection.query(ownership_query(name), deadline)
         if what is not None:
             raise ConfigurationError(
-                f"{self._config.url}: {what} in schema {name} belongs to the role {owner}, which could run anything "
+                f"{self._url}: {what} in schema {name} belongs to the role {owner}, which could run anything "
                 f"with the rights of this user: drop it and have the owner of the schema run `holdfast init`; or use a "
                 f"schema in which no other role may create objects; or, if {owner} is to be trusted, GRANT CREATE ON "
                 f"SCHEMA {name} TO {owner}"
@@ -234,14 +211,14 @@ class Connections:
         return has_tables == "t"
 
     async def _create_tables(
-        self, connection: Connection, deadline: float, missing: TablesMissing | None, older: TablesMissing | None
+        self, connection: Connection, deadline: float, missing: TablesMissing | None, found: int
     ) -> None:
         schema = self._config.schema
         try:
             exists = await connection.query(f"SELECT 1 FROM pg_namespace WHERE nspname = '{schema[1:-1]}'", deadline)  # noqa: S608
-            # Asked first: IF NOT EXISTS needs the right to create a schema even where it exists.
+            # Checked first, because IF NOT EXISTS needs the right to create a schema even if the schema exists.
             create = "" if exists else f"CREATE SCHEMA IF NOT EXISTS {schema};\n"
-            # One creates, the others wait for it and find it done.
+            # One client creates the tables; the others wait for the lock and find them.
             await connection.query(
                 f"""DO $holdfast$
                 DECLARE
@@ -255,17 +232,23 @@ class Connections:
                         EXECUTE $ddl${create}{tables_ddl(schema[1:-1])}$ddl$;
                     END IF;
                 END
-                $holdfast$""",  # noqa: S608  (the schema's name was checked)
+                $holdfast$""",  # noqa: S608  (the name of the schema was checked)
                 deadline,
             )
         except HoldfastError as error:
-            refused = errors.creation_error(error, self._config.url, (missing or older) if older else None)
+            older = ""
+            if found:
+                reason = missing or f"version {found} does not do what version {VERSION} does"
+                older = f"; the tables are of an older holdfast: {reason}"
+            refused = creation_error(error, self._url, _GRANTS, older)
             if refused is error:
                 raise
             raise refused from error
+        await self._check_owners(connection, deadline)
 
 
-async def _is_other_process(connection: Connection, other: Connection, first: int, until: float) -> bool:
+async def _is_shared(connection: Connection, other: Connection, first: int, until: float) -> bool:
+    """Whether the two connections share the server process `first`, or the first connection has left it."""
     for _ in range(_POOLER_CHECKS):
         if await other.backend_pid(until) == first or await connection.backend_pid(until) != first:
             return True

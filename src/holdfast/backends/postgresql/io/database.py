@@ -1,4 +1,4 @@
-"""The port: connections and the listener of one client, together."""
+"""The port: the connections, the subscriber and the waiter sessions of one client."""
 
 from __future__ import annotations
 
@@ -7,44 +7,37 @@ from typing import TYPE_CHECKING
 from holdfast.backends.postgresql.io.connections import Connections
 from holdfast.backends.postgresql.io.subscriber import Subscriber
 from holdfast.backends.postgresql.io.waiter_sessions import WaiterSessions
+from holdfast.backends.postgresql.protocol.advisory import AdvisoryBackend
+from holdfast.backends.postgresql.protocol.queue import PostgresqlBackend
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from holdfast.backends.net.poller import Background, Poller
     from holdfast.backends.postgresql.config import PostgresqlConfig
-    from holdfast.backends.postgresql.port import Row, Statement, Value, WaiterSession
-    from holdfast.core.ports import Runtime
+    from holdfast.backends.postgresql.port import PostgresqlPort, WaiterSession
+    from holdfast.core.ports import Backend, Runtime
 
 
-class Database:
-    """One database, as port.py has it."""
+def make_backend(config: PostgresqlConfig, port: PostgresqlPort, runtime: Runtime) -> Backend:
+    if config.method == "advisory":
+        return AdvisoryBackend(config.url, port, runtime, schema=config.schema)
+    return PostgresqlBackend(config.url, port, runtime)
+
+
+class Database(Connections):
+    """The implementation of PostgresqlPort."""
 
     def __init__(self, config: PostgresqlConfig, poller: Poller, background: Background, runtime: Runtime) -> None:
-        self._connections = Connections(config, poller, runtime)
-        self._subscriber = Subscriber(config.url, self._connections, poller, background, runtime)
-        self._sessions = WaiterSessions(self._connections, runtime)
-        self.channel = self._connections.channel
-
-    @property
-    def is_durable(self) -> bool:
-        return self._connections.is_durable
-
-    @property
-    def warnings(self) -> tuple[str, ...]:
-        return self._connections.warnings
-
-    async def execute(self, statement: Statement, values: Sequence[Value], *, deadline: float) -> list[Row]:
-        return await self._connections.execute(statement, values, deadline)
-
-    async def create_tables(self, *, deadline: float) -> None:
-        await self._connections.create_tables(deadline)
+        super().__init__(config, poller, runtime)
+        self._subscriber = Subscriber(config.url, self, poller, background, runtime)
+        self._sessions = WaiterSessions(self)
 
     async def open_waiter_session(self, *, deadline: float) -> WaiterSession:
         return await self._sessions.open(deadline)
 
     def return_waiter_session(self, session: WaiterSession) -> None:
-        self._sessions.return_waiter_session(session)
+        self._sessions.put(session)
 
     def subscription(self, channel: str) -> int:
         return self._subscriber.subscription()
@@ -61,8 +54,8 @@ class Database:
     async def close(self) -> None:
         await self._subscriber.close()
         self._sessions.close()
-        self._connections.close()
+        await super().close()
 
     def abandon(self) -> None:
         self._subscriber.abandon()
-        self._connections.abandon()
+        super().abandon()

@@ -1,11 +1,11 @@
-"""Hearing hints: one connection that comes with the first who waits and goes when nobody does. Written once.
+"""The connection on which a client receives notifications: opened for the first waiter, closed when none is left.
 
-A hint is a hint, so everything here may fail without harm but for time; what must not happen is that the channel counts
-as heard and is not. So it is heard from the answer to LISTEN on, until the first sign of trouble:
+Notifications may be lost at the cost of time only. But the channel must never count as subscribed when it is not. So it
+counts as subscribed from the answer to LISTEN until the first sign of trouble:
 
-    wanted ──LISTEN──▶ heard (a new generation)
+    wanted ──LISTEN──▶ subscribed (a new generation)
       ▲                   │ connection lost, or silent for 10 s
-      └── after a pause ◀─┘ (a gap: once it is heard again, whoever waits looks again)
+      └── after a pause ◀─┘ (a gap: after the next LISTEN, all waiters poll)
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.backends.net.poller import READ
 from holdfast.backends.net.waker import Waker
-from holdfast.backends.postgresql.io import errors
+from holdfast.backends.sql_connections import unavailable
 from holdfast.errors import BackendError, BackendUnavailable, HoldfastError
 
 if TYPE_CHECKING:
@@ -26,33 +26,28 @@ if TYPE_CHECKING:
     from holdfast.backends.postgresql.io.connections import Connections
     from holdfast.core.ports import Event, Runtime
 
-IDLE_MAX = 2.0  # seconds without anybody who waits, after which the connection, a process of the server, is let go
-SILENCE_MAX = 5.0  # seconds without a word before the server is asked for one, and as many again for its answer
-PAUSE_MIN, PAUSE_MAX = 0.05, 1.0  # seconds between attempts to hear again
+IDLE_MAX = 2.0  # seconds without a waiter after which the connection, which is a server process, is closed
+SILENCE_MAX = 5.0  # seconds without data after which a ping is sent, and the timeout of its answer
+PAUSE_MIN, PAUSE_MAX = 0.05, 1.0  # seconds between attempts to subscribe
 
 
 class Subscriber:
-    """What one client hears."""
+    """The subscription of one client."""
 
     def __init__(
         self, url: str, connections: Connections, poller: Poller, background: Background, runtime: Runtime
     ) -> None:
         self.channel = connections.channel
-        self._url, self._connections, self._poller, self._background, self._runtime = (
-            url,
-            connections,
-            poller,
-            background,
-            runtime,
-        )
+        self._url, self._connections = url, connections
+        self._poller, self._background, self._runtime = poller, background, runtime
         self._mutex = runtime.mutex()
         self._nonces: set[str] = set()
         self._idle_since = 0.0
-        self._generation = 0  # 0: not heard
+        self._generation = 0  # 0: not subscribed
         self._generations = itertools.count(1)
-        self._events: list[Event] = []  # of those who wait until it is heard
+        self._events: list[Event] = []  # of callers that wait until it is subscribed
         self._error: HoldfastError | None = None
-        self._waker: Waker | None = None  # while the listener runs
+        self._waker: Waker | None = None  # while the background work runs
         self._wake: Callable[[str], None] = lambda _: None
         self._missed: Callable[[], None] = lambda: None
         self._closed = False
@@ -64,10 +59,10 @@ class Subscriber:
         return self._generation
 
     async def subscribe(self, nonce: str, deadline: float) -> None:
-        """Returns when hints are heard; at the deadline too, and then `subscription` says that they are not.
+        """Return when the channel is subscribed, or at the deadline; then `subscription` is 0.
 
         Raises:
-            BackendUnavailable: they cannot be heard.
+            BackendUnavailable: it cannot be subscribed.
         """
         event = self._runtime.event()
         with self._mutex:
@@ -76,7 +71,7 @@ class Subscriber:
             self._nonces.add(nonce)
             if self._generation:
                 return
-            self._error = None  # of an earlier attempt: this is the next one
+            self._error = None  # of an earlier attempt
             self._events.append(event)
             if self._waker is None:
                 self._waker = waker = Waker()
@@ -102,7 +97,7 @@ class Subscriber:
     async def close(self) -> None:
         with self._mutex:
             self._closed = True
-            self._wake_subscribers()
+            self._wake_callers()
             if self._waker is not None:
                 self._waker.wake()
         await self._background.join()
@@ -137,7 +132,7 @@ class Subscriber:
                     await self._poller.poll([(waker.fileno(), READ)], self._runtime.now() + pause)
                     pause = min(2 * pause, PAUSE_MAX)
         except BaseException as error:
-            self._set_unsubscribed(errors.unavailable(self._url, f"the listener ended: {error!r}"))
+            self._set_unsubscribed(unavailable(self._url, f"the subscriber ended: {error!r}"))
             with self._mutex:
                 self._close_waker(waker)
             raise
@@ -145,7 +140,9 @@ class Subscriber:
     async def _read_loop(self, connection: Connection, waker: Waker) -> None:
         received_at = self._runtime.now()
         while not self._is_done(waker) and connection.pgconn is not None:
-            until = self._runtime.now() + IDLE_MAX / 2  # to see whether it is needed still: nobody rings for that
+            until = (
+                self._runtime.now() + IDLE_MAX / 2
+            )  # to check whether it is still needed, for which nothing wakes it
             ready = await self._poller.poll([(connection.pgconn.socket, READ), (waker.fileno(), READ)], until)
             now = self._runtime.now()
             if ready:
@@ -157,29 +154,29 @@ class Subscriber:
                 self._wake(nonce)
 
     def _is_done(self, waker: Waker) -> bool:
-        """Nobody needs it any more; if so, it is not there any more for who comes next."""
+        """Whether this background work is not needed any more. If so, the next waiter starts another one."""
         with self._mutex:
             if self._waker is not waker:
-                return True  # found so before; there may be another one by now
+                return True  # decided before; another one may have been started since
             is_idle = not self._nonces and self._runtime.now() - self._idle_since > IDLE_MAX
             if self._closed or is_idle:
                 self._generation = 0
                 self._close_waker(waker)
-                self._wake_subscribers()
+                self._wake_callers()
                 return True
             return False
 
     def _set_subscribed(self) -> None:
         with self._mutex:
             self._generation, self._error = next(self._generations), None
-            self._wake_subscribers()
+            self._wake_callers()
 
     def _set_unsubscribed(self, error: HoldfastError) -> None:
         with self._mutex:
             self._generation, self._error = 0, error
-            self._wake_subscribers()
+            self._wake_callers()
 
-    def _wake_subscribers(self) -> None:
+    def _wake_callers(self) -> None:
         for event in self._events:
             event.set()
 

@@ -1,4 +1,4 @@
-"""Connections that wait at a gate, one for each ticket: those of method=advisory."""
+"""The waiter sessions of method=advisory: connections that wait for an advisory lock, one for each ticket."""
 
 from __future__ import annotations
 
@@ -12,19 +12,18 @@ if TYPE_CHECKING:
     from holdfast.backends.postgresql.io.connection import Connection
     from holdfast.backends.postgresql.io.connections import Connections
     from holdfast.backends.postgresql.port import Row, Statement, Value, WaiterSession
-    from holdfast.core.ports import Runtime
 
-IDLE_MAX = 4  # connections that are kept for the next who comes
-# Who waits may wait for long; and the server shall notice by itself, while it waits, that a client has died.
+IDLE_MAX = 4  # idle sessions that are kept for the next ticket
+# A waiter may wait for long. The server checks during the wait that the client is still connected.
 _SETTINGS = """SET statement_timeout = 0; SET lock_timeout = 0;
 SELECT set_config(name, '1s', false) FROM pg_settings WHERE name = 'client_connection_check_interval'"""
 
 
 class WaiterSessions:
-    """Those of one client."""
+    """The waiter sessions of one client."""
 
-    def __init__(self, connections: Connections, runtime: Runtime) -> None:
-        self._connections, self._runtime = connections, runtime
+    def __init__(self, connections: Connections) -> None:
+        self._connections = connections
         self._idle: list[WaiterSession] = []
         self._closed = False
 
@@ -40,7 +39,8 @@ class WaiterSessions:
             raise
         return WaiterConnection(connection, self._connections, self)
 
-    def return_waiter_session(self, session: WaiterSession) -> None:
+    def put(self, session: WaiterSession) -> None:
+        """Keep a session that is not used any more, or close it."""
         if self._closed or session.has_advisory_lock or session.is_waiting or len(self._idle) >= IDLE_MAX:
             session.close()
         else:
@@ -56,15 +56,16 @@ class WaiterSessions:
 
 
 class WaiterConnection:
-    """One of them."""
+    """A WaiterSession on a connection."""
 
-    def __init__(self, connection: Connection, connections: Connections, gates: WaiterSessions) -> None:
-        self._connection, self._connections, self._sessions = connection, connections, gates
+    def __init__(self, connection: Connection, connections: Connections, sessions: WaiterSessions) -> None:
+        self._connection, self._connections, self._sessions = connection, connections, sessions
         self._has_advisory_lock = False
 
     @property
     def is_open(self) -> bool:
-        return (self._connection.is_waiting and self._connection.pgconn is not None) or not self._connection.is_dead()
+        connection = self._connection
+        return (connection.is_waiting and connection.is_open) or not connection.is_dead()
 
     @property
     def has_advisory_lock(self) -> bool:
@@ -86,7 +87,7 @@ class WaiterConnection:
         try:
             return await self._connections.execute_on(self._connection, statement, values, deadline)
         except OutcomeUnknown:
-            self._sessions.close_idle()  # connections that are idle may have vanished with this one
+            self._sessions.close_idle()  # idle connections may have vanished with this one
             raise
 
     async def wait(self, sql: str, until: float) -> None:

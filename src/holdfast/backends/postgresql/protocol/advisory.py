@@ -1,9 +1,9 @@
-"""method=advisory: who wants the lock waits in PostgreSQL's own line, at an advisory lock; the lease is in the tables.
+"""method=advisory: a waiter waits in PostgreSQL for an advisory lock; the lease in the tables is the truth.
 
-The advisory lock is a gate and no more. It belongs to a session, and a session can end while its client works on, or
-the other way round: so whoever has come through the gate is in only if the lease of the last one has been given back,
-or has run out. Losing the connection is no loss: the lease goes on, renewed on another one. And a session that keeps
-the gate although no lease is left, as that of a stopped process does, is put out of it by those who wait.
+The advisory lock belongs to a session, and a session can end while its client works on, or outlive it. So a ticket that
+gets the advisory lock is granted only if the last lease was released or has expired. A holder that loses its connection
+does not lose the lock: the lease stays and is renewed on another connection. If a session keeps the advisory lock
+without a lease, as that of a stopped process does, the waiters terminate it.
 """
 
 from __future__ import annotations
@@ -15,19 +15,14 @@ from typing import TYPE_CHECKING
 
 from holdfast.backends.postgresql.port import Statement, WaiterSession
 from holdfast.backends.postgresql.protocol.guarantees import LACKS
-from holdfast.backends.postgresql.protocol.queue import (
-    GRANULARITY,
-    PostgresqlBackend,
-    encode_name,
-    method_conflict,
-    us,
-)
+from holdfast.backends.postgresql.protocol.queue import PostgresqlBackend, encode_name
+from holdfast.backends.sql_protocol import GRANULARITY, may_have_happened, refused, us
 from holdfast.core.clock import lease_deadline
 from holdfast.core.events import logger
 from holdfast.core.notifications import UNSUBSCRIBED_POLL
 from holdfast.core.one_by_one import OneByOne
 from holdfast.core.tickets import POLL_INTERVAL, POLL_INTERVAL_BEHIND, Granted, Ticket, Waiting, process_text
-from holdfast.errors import BackendError, HoldfastError, OutcomeUnknown, Unsupported
+from holdfast.errors import BackendError, HoldfastError, Unsupported
 
 if TYPE_CHECKING:
     from holdfast.backends.postgresql.port import PostgresqlPort
@@ -38,14 +33,14 @@ _TRY_ACQUIRE = Statement(
     "SELECT * FROM {schema}.holdfast_pass("
     "$1::text, $2::text, $3::bigint, $4::bigint, $5::boolean, $6::boolean, $7::text, $8::text)",
 )
-# The lease first, then the gate: the next one through it waits for this statement's end, and finds no lease.
+# The lease first, then the advisory lock: its next holder reads the row after this statement, and finds no lease.
 _RELEASE = Statement(
     "holdfast_return",
     "UPDATE {schema}.holdfast_locks l SET nonce = NULL WHERE l.nonce = $2::text AND l.ctid = ("
     "SELECT n.ctid FROM {schema}.holdfast_locks n WHERE n.name = $1::text ORDER BY n.generation DESC LIMIT 1) "
     "RETURNING l.expires > {schema}.holdfast_clock(), pg_advisory_unlock($3::bigint)",
 )
-# Only what we know to be ours: the process may have ended, and its number may be somebody else's by now.
+# Only a process that runs our own query: the process may have ended, and its id may have been reused.
 _CANCEL = Statement(
     "holdfast_cancel",
     "SELECT pg_cancel_backend(pid) FROM pg_stat_activity "
@@ -57,7 +52,7 @@ _POLL = Statement(
     "WHEN l.renewed > {schema}.holdfast_clock() AND l.nonce IS NOT NULL THEN {schema}.holdfast_set_right(l.name) END "
     "FROM {schema}.holdfast_locks l WHERE l.name = $1::text ORDER BY l.generation DESC LIMIT 1",
 )
-# Ends the session that has the gate. That is safe at any time: the gate is not the lock.
+# Terminates the session that has the advisory lock. That is always safe, because the lease is the truth.
 _TERMINATE_HOLDER = Statement(
     "holdfast_terminate_holder",
     "SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory' AND granted AND objsubid = 1 "
@@ -65,11 +60,11 @@ _TERMINATE_HOLDER = Statement(
     "AND (classid::bigint << 32 | objid::bigint) = $1::bigint",
 )
 _TERMINATE_MAX = 1.0  # seconds for a session to end
-_TERMINATE_POLL = 0.01  # seconds between looks whether it has
+_TERMINATE_POLL = 0.01  # seconds between checks that it has
 
 
 class AdvisoryBackend(OneByOne, PostgresqlBackend):
-    """Locks in one database, in its own order."""
+    """Locks in one database, granted in the order of PostgreSQL's lock queue."""
 
     method = "advisory"
     lacks = LACKS["advisory"]
@@ -77,11 +72,10 @@ class AdvisoryBackend(OneByOne, PostgresqlBackend):
     def __init__(self, url: str, port: PostgresqlPort, runtime: Runtime, *, schema: str) -> None:
         super().__init__(url, port, runtime)
         self._schema = schema
-        self._sessions: dict[str, WaiterSession] = {}  # of each ticket that waits or is in
-        self._holders: dict[str, str] = {}  # whom each that waits has seen last, for people
-        self._seen_free: dict[
-            str, str
-        ] = {}  # those that wait and saw no lease when they looked last: the number drawn then
+        self._sessions: dict[str, WaiterSession] = {}  # by nonce of a ticket that waits or holds
+        self._holders: dict[str, str] = {}  # by nonce of a waiter: the last known holder, for error messages
+        # By nonce of a waiter whose last poll found no lease: the number that the lock had drawn by then.
+        self._seen_free: dict[str, str] = {}
 
     async def try_acquire(self, ticket: Ticket, *, queue: bool, deadline: float) -> Granted | Waiting:
         if not ticket.exclusive or ticket.owner:
@@ -98,41 +92,31 @@ class AdvisoryBackend(OneByOne, PostgresqlBackend):
             await self._check_holder(ticket, deadline)
             return Waiting(POLL_INTERVAL_BEHIND, self._holders.get(nonce))
         values = (
-            *(
-                encode_name(ticket.name),
-                nonce,
-                us(ticket.ttl),
-                self._key(ticket.name),
-                session.has_advisory_lock,
-                queue,
-            ),
-            *(ticket.agent.replace("\0", ""), ticket.info),
+            *(encode_name(ticket.name), nonce, us(ticket.ttl), self._key(ticket.name)),
+            *(session.has_advisory_lock, queue, ticket.agent.replace("\0", ""), ticket.info),
         )
         was_unanswered = nonce in self._unanswered
         self._unanswered.add(nonce)
         sent = self._runtime.now()
         try:
-            ((outcome, fence, remaining, other, has_advisory_lock),) = await session.execute(
-                _TRY_ACQUIRE, values, deadline=deadline
-            )
+            (row,) = await session.execute(_TRY_ACQUIRE, values, deadline=deadline)
         except BaseException as error:
-            session.close()  # it may have the gate by now
-            if isinstance(error, HoldfastError) and not isinstance(error, OutcomeUnknown) and not was_unanswered:
+            session.close()  # it may have the advisory lock by now
+            if not may_have_happened(error) and not was_unanswered:
                 self._unanswered.discard(nonce)
-                self._sessions.pop(nonce, None)  # closed: should the ticket come again, it opens another one
+                self._sessions.pop(nonce, None)
             raise
+        outcome, fence, remaining, other, is_locked = row
         if not was_unanswered:
             self._unanswered.discard(nonce)
-        session.has_advisory_lock = has_advisory_lock == "t"
+        session.has_advisory_lock = is_locked == "t"
         if outcome == "in":
             return Granted(int(fence or 0), lease_deadline(sent, ticket.ttl, GRANULARITY))
         if not session.has_advisory_lock and not (outcome == "wait" and queue):
             del self._sessions[nonce]
             self._port.return_waiter_session(session)
-        if outcome == "method":
-            raise method_conflict(ticket.name, other)
-        if outcome == "gone":
-            raise OutcomeUnknown(backend=self.url, problem=f"ticket {nonce} was withdrawn before")
+        if outcome != "wait":
+            raise refused(outcome, ticket, None, other, self.url)
         left = int(remaining or 0) / 1e6
         poll_after = max(0.0, min(POLL_INTERVAL, left)) if session.has_advisory_lock else POLL_INTERVAL
         holder = process_text(other) if other else self._holders.get(nonce)
@@ -147,7 +131,7 @@ class AdvisoryBackend(OneByOne, PostgresqlBackend):
         elif session.has_advisory_lock:
             await self._pause(until)
         else:
-            with contextlib.suppress(BackendError):  # the next look finds out
+            with contextlib.suppress(BackendError):  # the next poll reports it
                 await session.wait(self._wait_sql(ticket.name), until)
 
     async def release(self, tickets: Sequence[Ticket], *, deadline: float) -> Sequence[bool | BackendError]:
@@ -165,38 +149,36 @@ class AdvisoryBackend(OneByOne, PostgresqlBackend):
         session = self._sessions.pop(nonce, None)
         self._holders.pop(nonce, None)
         self._seen_free.pop(nonce, None)
-        try:
-            if session is not None and session.has_advisory_lock and nonce not in self._unanswered:
-                for was_in, _ in await session.execute(
-                    _RELEASE, (name, nonce, self._key(ticket.name)), deadline=deadline
-                ):
-                    session.has_advisory_lock = False
-                    self._port.return_waiter_session(session)
-                    return was_in == "t"
-        except BaseException:
-            if session is not None:
-                session.close()
-            raise
         if session is not None:
+            try:
+                if session.has_advisory_lock and nonce not in self._unanswered:
+                    values = (name, nonce, self._key(ticket.name))
+                    for was_held, _ in await session.execute(_RELEASE, values, deadline=deadline):
+                        session.has_advisory_lock = False
+                        self._port.return_waiter_session(session)
+                        return was_held == "t"
+            except BaseException:
+                session.close()
+                raise
             await self._close_session(session, ticket.name, deadline)
         return await super()._release(ticket, deadline)
 
     async def break_lock(self, name: str, fence: int, *, deadline: float) -> bool:
-        broken = await super().break_lock(name, fence, deadline=deadline)
-        if broken:
+        is_broken = await super().break_lock(name, fence, deadline=deadline)
+        if is_broken:
             await self._terminate_holder(name, deadline)
-        return broken
+        return is_broken
 
     async def _check_holder(self, ticket: Ticket, deadline: float) -> None:
-        """See to it that nobody keeps the gate without a lease: there was none, and since then nobody has got one.
+        """Terminate the session that has the advisory lock if two polls found no lease, and none was granted between.
 
-        Nor may we wait on a connection that has ended without our knowing, as when a machine or a cable failed and no
-        word came through: we come again on another one.
+        Also close our own session then: its connection may have ended without our knowledge, as when a machine or a
+        cable fails. The ticket then waits on another one.
         """
         rows = await self._port.execute(_POLL, (encode_name(ticket.name),), deadline=deadline)
-        # A row that nobody used for long was removed.
-        drawn, is_taken, info, _ = rows[0] if rows else ("", "f", None, None)
-        if is_taken == "t":
+        # The row of a lock that was unused for long is removed.
+        drawn, is_held, info, _ = rows[0] if rows else ("", "f", None, None)
+        if is_held == "t":
             self._seen_free.pop(ticket.nonce, None)
             self._holders[ticket.nonce] = process_text(info or "")
         elif self._seen_free.get(ticket.nonce) == drawn:
@@ -206,23 +188,22 @@ class AdvisoryBackend(OneByOne, PostgresqlBackend):
             self._seen_free[ticket.nonce] = drawn or ""
 
     async def _close_session(self, session: WaiterSession, name: str, deadline: float) -> None:
-        """Which opens the gate, or has the server wait there no longer."""
+        """Close it, which releases its advisory lock. If it waits for one, cancel that on the server."""
         session.close()
         if session.is_waiting:
-            with contextlib.suppress(BackendError):  # then the server notices by itself, a second later
+            with contextlib.suppress(BackendError):  # the server notices the closed connection a second later
                 await self._port.execute(_CANCEL, (session.pid, self._wait_sql(name)), deadline=deadline)
 
     async def _terminate_holder(self, name: str, deadline: float) -> None:
-        """Put out who has the gate; returns when it is open, if that works out."""
-        until = min(deadline, self._runtime.now() + _TERMINATE_MAX)
+        """Terminate the session that has the advisory lock; return when it has ended, or after _TERMINATE_MAX."""
+        until, values = min(deadline, self._runtime.now() + _TERMINATE_MAX), (self._key(name),)
         try:
             while (
-                await self._port.execute(_TERMINATE_HOLDER, (self._key(name),), deadline=deadline)
-                and self._runtime.now() < until
+                await self._port.execute(_TERMINATE_HOLDER, values, deadline=deadline) and self._runtime.now() < until
             ):
                 await self._pause(self._runtime.now() + _TERMINATE_POLL)
         except HoldfastError as error:
-            logger().warning("a session keeps the gate of lock %r, and cannot be ended: %s", name, error)
+            logger().warning("a session keeps the advisory lock of lock %r, and cannot be ended: %s", name, error)
 
     async def _pause(self, until: float) -> None:
         await self._runtime.sleep(max(0.0, until - self._runtime.now()))
@@ -231,6 +212,6 @@ class AdvisoryBackend(OneByOne, PostgresqlBackend):
         return f"SELECT pg_advisory_lock({self._key(name)})"
 
     def _key(self, name: str) -> int:
-        """64 bits. Two names that have the same by chance would wait for each other, and no more than that."""
+        """64 bits. Two names with the same key by chance wait for each other, but their leases stay separate."""
         digest = hashlib.sha256(f"{self._schema}\0{name}".encode()).digest()
         return int.from_bytes(digest[:8], "big", signed=True)

@@ -16,7 +16,7 @@ _QUEUE = Guarantees(
 )
 GUARANTEES = {"queue": _QUEUE, "advisory": _QUEUE._replace(order=Order.STORE)}
 
-_ALONE = "the gate lets one in at a time"
+_ALONE = "an advisory lock has one holder at a time"
 LACKS: Mapping[str, Lacks] = {
     "queue": {},
     "advisory": dict.fromkeys((Primitive.RWLOCK, Primitive.SEMAPHORE, Primitive.OWNER), _ALONE),

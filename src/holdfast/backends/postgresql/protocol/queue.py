@@ -1,17 +1,25 @@
-"""The lock protocol on PostgreSQL: first come first served, each step one function inside the server.
+"""method=queue, the default: a FIFO queue in tables, each step one function inside the server.
 
-The functions in schema.sql are the protocol; this file says when to call which. A hint that it is somebody's turn comes
-by NOTIFY, and is no more than a hint: whoever waits looks again in any case, and at once if hints may have been missed.
+The functions in schema.sql are the protocol; this module decides which of them to call. A waiter whose turn it is gets
+a notification by NOTIFY. Notifications may be lost, so a waiter also polls, and polls at once after a gap.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Hashable, Sequence
 from typing import TYPE_CHECKING
 
 from holdfast.backends.postgresql.port import Row, Statement, Value
 from holdfast.backends.postgresql.protocol.guarantees import GUARANTEES, LACKS
+from holdfast.backends.sql_protocol import (
+    FENCE_MAX,
+    GRANULARITY,
+    guarantees_of,
+    lock_infos,
+    may_have_happened,
+    refused,
+    us,
+)
 from holdfast.core.clock import lease_deadline
 from holdfast.core.notifications import Notifications
 from holdfast.core.tickets import (
@@ -22,27 +30,24 @@ from holdfast.core.tickets import (
     Live,
     LockInfo,
     Ticket,
-    TicketInfo,
     Waiting,
-    make_ticket_info,
     process_text,
 )
-from holdfast.errors import BackendError, ConfigurationError, HoldfastError, LimitConflict, NameConflict, OutcomeUnknown
-from holdfast.guarantees import Exclusion, Guarantees
+from holdfast.errors import BackendError, ConfigurationError
 
 if TYPE_CHECKING:
     from holdfast.backends.postgresql.port import PostgresqlPort
     from holdfast.core.ports import Runtime
+    from holdfast.guarantees import Guarantees
 
-
-GRANULARITY = 0.0  # the server counts microseconds
-# The first waiter of another client polls often too: should the client of the first waiter have stopped when its turn
-# comes, this is the next one to notice.
+# The first waiter of the second client polls often too. If the client of the first waiter has stopped when its turn
+# comes, this waiter notices it.
 _POLL_OFTEN = 2
 
-# Every parameter has its type: a function of the same name that another user has created for other types is not called.
+# Every parameter has an explicit type, so that a function that another user created with the same name and other
+# parameter types is never called.
 #
-# The lock is free, and nobody waits: by far the most frequent case, so it comes first. It says nothing otherwise.
+# The fast path, tried first: acquire a free lock without waiters. It returns no row otherwise.
 _FAST_ACQUIRE = Statement(
     "holdfast_fast_acquire",
     """
@@ -73,8 +78,8 @@ _FAST_ACQUIRE = Statement(
     """,
     in_order=True,
 )
-# The exclusive holder gives it back, and wakes who is next. It says nothing if it is not the holder; nor, perhaps, if
-# another client changes the row at the same moment.
+# The fast path of the exclusive holder: release the lock and wake the next waiter. It returns no row if the ticket is
+# not the holder, and possibly none if another client changes the row at the same moment.
 _FAST_RELEASE = Statement(
     "holdfast_fast_release",
     """
@@ -102,7 +107,7 @@ _TRY_ACQUIRE_OWNER = Statement(
 _RELEASE = Statement("holdfast_leave", "SELECT {schema}.holdfast_leave($1::text, $2::text, $3::boolean)")
 _RENEW = Statement("holdfast_renew", "SELECT {schema}.holdfast_renew($1::text, $2::text, $3::bigint)")
 _BREAK = Statement("holdfast_break", "SELECT {schema}.holdfast_break($1::text, $2::bigint)", reads=True)
-# Of many at once. In the order of their names, so that two who lock several rows never wait for each other.
+# For several tickets, in the order of their names, so that two clients that lock several rows never deadlock.
 _TRY_ACQUIRE_ALL = Statement(
     "holdfast_enter_all",
     "SELECT * FROM {schema}.holdfast_enter_all("
@@ -124,8 +129,8 @@ _TICKETS = (
 )
 _INSPECT = Statement("holdfast_inspect", f"{_TICKETS} t.name = $1::text ORDER BY t.number", reads=True)
 _LOCKS = Statement("holdfast_locks", f"{_TICKETS} starts_with(t.name, $1::text) ORDER BY t.name, t.number", reads=True)
-# It says nothing if the mark was as high already, by another call. One new mark in 256 is the occasion to remove old
-# ones.
+# It returns no row if another call has advanced the register as far already. One new register in 256 triggers the
+# removal of expired ones.
 _ADVANCE_REGISTER = Statement(
     "holdfast_advance_register",
     """
@@ -145,7 +150,7 @@ _READ_REGISTERS = Statement(
 
 
 class PostgresqlBackend:
-    """Locks in one database, in order."""
+    """Locks in one database, in FIFO order."""
 
     method = "queue"
     lacks = LACKS["queue"]
@@ -156,14 +161,13 @@ class PostgresqlBackend:
         self._port = port
         self._runtime = runtime
         self._notifications = Notifications(port, runtime, url)
-        self._unanswered: set[str] = set()  # tickets of which an enter has no answer: it may still come
-        self._queued: set[str] = set()  # tickets that have a place in line
+        # Tickets with a try_acquire that got no answer: the server may still execute it.
+        self._unanswered: set[str] = set()
+        self._queued: set[str] = set()  # tickets that are in the queue
 
     @property
     def guarantees(self) -> Guarantees:
-        promised = GUARANTEES[self.method]
-        # With fsync or full_page_writes off, a crash of the machine can lose or damage what was committed.
-        return promised if self._port.is_durable else promised._replace(exclusion=Exclusion.BEST_EFFORT)
+        return guarantees_of(GUARANTEES[self.method], is_durable=self._port.is_durable)
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -174,7 +178,7 @@ class PostgresqlBackend:
         if queue:
             self._notifications.expect(nonce, channel)
         was_unanswered = nonce in self._unanswered
-        self._unanswered.add(nonce)  # from before it is sent: whoever closes the client may leave before it is answered
+        self._unanswered.add(nonce)  # before it is sent: the client may be closed, and release, before the answer
         sent = self._runtime.now()
         try:
             if ticket.exclusive and not ticket.owner and nonce not in self._queued and not was_unanswered:
@@ -192,9 +196,8 @@ class PostgresqlBackend:
                 values = (name, nonce, ttl, ticket.exclusive, ticket.limit, queue, *about)
                 (row,) = await self._port.execute(_TRY_ACQUIRE, values, deadline=deadline)
         except BaseException as error:
-            # No answer, or cancelled or interrupted before it. Unless the server has refused it, it may still come.
-            if not _may_have_happened(error) and not was_unanswered:
-                self._refused(nonce)
+            if not may_have_happened(error) and not was_unanswered:
+                self._forget_refused(nonce)
             raise
         if not was_unanswered:
             self._unanswered.discard(nonce)
@@ -202,10 +205,10 @@ class PostgresqlBackend:
             return self._outcome(ticket, row, sent, queue=queue)
         except ConfigurationError:
             if not was_unanswered:
-                self._refused(nonce)
+                self._forget_refused(nonce)
             raise
 
-    def _refused(self, nonce: str) -> None:
+    def _forget_refused(self, nonce: str) -> None:
         """The server has done nothing for this ticket, so the engine may never mention it again."""
         self._unanswered.discard(nonce)
         if nonce not in self._queued:
@@ -226,14 +229,14 @@ class PostgresqlBackend:
         try:
             rows = await self._port.execute(_TRY_ACQUIRE_ALL, (*arrays, self._port.channel), deadline=deadline)
         except BaseException as error:
-            if not _may_have_happened(error):
+            if not may_have_happened(error):
                 self._unanswered -= fresh
             raise
         self._unanswered -= fresh
         return [self._outcome(ticket, row, sent, queue=False) for ticket, row in zip(tickets, rows, strict=False)]
 
     def _outcome(self, ticket: Ticket, row: Row, sent: float, *, queue: bool) -> Granted | Waiting:
-        """What holdfast_enter says."""
+        """The result of holdfast_enter."""
         outcome, fence, ahead, remaining, limit, other = row
         match outcome:
             case "in":
@@ -244,22 +247,15 @@ class PostgresqlBackend:
                 if queue:
                     self._queued.add(ticket.nonce)
                 return _waiting(int(ahead or 0), int(remaining or 0), other)
-            case "limit":
-                theirs = None if limit is None else int(limit)
-                raise LimitConflict(
-                    lock=ticket.name, ours=ticket.limit, theirs=theirs, holder=process_text(other or "")
-                )
-            case "method":
-                raise method_conflict(ticket.name, other)
             case _:
-                raise OutcomeUnknown(backend=self.url, problem=f"ticket {ticket.nonce} was withdrawn before")
+                raise refused(outcome, ticket, limit, other, self.url)
 
     async def wait(self, ticket: Ticket, until: float) -> None:
         await self._notifications.wait(ticket.nonce, self._port.channel, until)
 
     async def release(self, tickets: Sequence[Ticket], *, deadline: float) -> Sequence[bool | BackendError]:
         if len(tickets) == 1:
-            found = {tickets[0].nonce: await self._release(tickets[0], deadline)}
+            released = {tickets[0].nonce: await self._release(tickets[0], deadline)}
         else:
             ordered = _sorted_by_name(tickets)
             arrays = (
@@ -267,28 +263,28 @@ class PostgresqlBackend:
                 _array([ticket.nonce for ticket in ordered]),
                 _array(["t" if ticket.nonce in self._unanswered else "f" for ticket in ordered]),
             )
-            found = _by_nonce(await self._port.execute(_RELEASE_ALL, arrays, deadline=deadline))
+            released = _by_nonce(await self._port.execute(_RELEASE_ALL, arrays, deadline=deadline))
         for ticket in tickets:
             self._notifications.stop(ticket.nonce)
             self._unanswered.discard(ticket.nonce)
             self._queued.discard(ticket.nonce)
-        return [found[ticket.nonce] for ticket in tickets]
+        return [released[ticket.nonce] for ticket in tickets]
 
     async def _release(self, ticket: Ticket, deadline: float) -> bool:
         name, nonce, is_unanswered = encode_name(ticket.name), ticket.nonce, ticket.nonce in self._unanswered
         if ticket.exclusive and not ticket.owner and nonce not in self._queued and not is_unanswered:
-            for was_in, _ in await self._port.execute(_FAST_RELEASE, (name, nonce), deadline=deadline):
-                return was_in == "t"
-        ((was_in,),) = await self._port.execute(_RELEASE, (name, nonce, is_unanswered), deadline=deadline)
-        return was_in == "t"
+            for was_held, _ in await self._port.execute(_FAST_RELEASE, (name, nonce), deadline=deadline):
+                return was_held == "t"
+        ((was_held,),) = await self._port.execute(_RELEASE, (name, nonce, is_unanswered), deadline=deadline)
+        return was_held == "t"
 
     async def renew(self, tickets: Sequence[Ticket], *, deadline: float) -> list[Live | LeaseGone]:
         sent = self._runtime.now()
         if len(tickets) == 1:
             ticket = tickets[0]
             values = (encode_name(ticket.name), ticket.nonce, us(ticket.ttl))
-            ((lives,),) = await self._port.execute(_RENEW, values, deadline=deadline)
-            found = {ticket.nonce: lives == "t"}
+            ((is_live,),) = await self._port.execute(_RENEW, values, deadline=deadline)
+            renewed = {ticket.nonce: is_live == "t"}
         else:
             ordered = _sorted_by_name(tickets)
             arrays = (
@@ -296,9 +292,9 @@ class PostgresqlBackend:
                 _array([ticket.nonce for ticket in ordered]),
                 _array([str(us(ticket.ttl)) for ticket in ordered]),
             )
-            found = _by_nonce(await self._port.execute(_RENEW_ALL, arrays, deadline=deadline))
+            renewed = _by_nonce(await self._port.execute(_RENEW_ALL, arrays, deadline=deadline))
         return [
-            Live(lease_deadline(sent, ticket.ttl, GRANULARITY)) if found[ticket.nonce] else LeaseGone()
+            Live(lease_deadline(sent, ticket.ttl, GRANULARITY)) if renewed[ticket.nonce] else LeaseGone()
             for ticket in tickets
         ]
 
@@ -306,17 +302,15 @@ class PostgresqlBackend:
         return True
 
     async def inspect(self, name: str, *, deadline: float) -> LockInfo:
-        found = _lock_infos(await self._port.execute(_INSPECT, (encode_name(name),), deadline=deadline))
-        return found[0] if found else LockInfo(name, (), ())
+        infos = _lock_infos(await self._port.execute(_INSPECT, (encode_name(name),), deadline=deadline))
+        return infos[0] if infos else LockInfo(name, (), ())
 
     async def locks(self, prefix: str, *, deadline: float) -> list[LockInfo]:
-        return sorted(
-            _lock_infos(await self._port.execute(_LOCKS, (encode_name(prefix),), deadline=deadline)), key=_name
-        )
+        return _lock_infos(await self._port.execute(_LOCKS, (encode_name(prefix),), deadline=deadline))
 
     async def break_lock(self, name: str, fence: int, *, deadline: float) -> bool:
-        if not 0 < fence < 2**63:
-            return False  # no fence of ours
+        if not 0 < fence <= FENCE_MAX:
+            return False
         ((broken,),) = await self._port.execute(_BREAK, (encode_name(name), fence), deadline=deadline)
         return broken == "t"
 
@@ -325,12 +319,10 @@ class PostgresqlBackend:
         return bool(await self._port.execute(_ADVANCE_REGISTER, values, deadline=deadline))
 
     async def read_registers(self, names: Sequence[str], *, deadline: float) -> list[int]:
-        array = _array([encode_name(name) for name in names])
-        found = {
-            name: int(number or 0)
-            for name, number in await self._port.execute(_READ_REGISTERS, (array,), deadline=deadline)
-        }
-        return [found.get(encode_name(name), 0) for name in names]
+        encoded = [encode_name(name) for name in names]
+        rows = await self._port.execute(_READ_REGISTERS, (_array(encoded),), deadline=deadline)
+        numbers = {name: int(number or 0) for name, number in rows}
+        return [numbers.get(name, 0) for name in encoded]
 
     async def close(self) -> None:
         self._notifications.wake_all()
@@ -341,60 +333,34 @@ class PostgresqlBackend:
 
 
 def encode_name(name: str) -> str:
-    r"""The name as the tables have it: PostgreSQL's text holds no zero byte, so it is \0, and a backslash is two."""
+    r"""The name as the tables have it: a zero byte, which PostgreSQL's text cannot hold, is \0, and a backslash \\."""
     return name.replace("\\", "\\\\").replace("\0", "\\0")
 
 
 def decode_name(name: str) -> str:
-    """The name that is stored like this."""
+    """The inverse of `encode_name`."""
     return "\\".join(part.replace("\\0", "\0") for part in name.split("\\\\"))
 
 
-def method_conflict(name: str, method: str | None) -> NameConflict:
-    """Two methods do not wait for each other in the same place, so they are not to be mixed."""
-    return NameConflict(lock=name, reason=f"it is held by method={method}, and this client uses another method")
-
-
 def _waiting(ahead: int, remaining_us: int, holder: str | None) -> Waiting:
-    if ahead >= _POLL_OFTEN:
-        return Waiting(POLL_INTERVAL_BEHIND, process_text(holder) if holder else None)
-    # Also the one behind the first waiter polls as soon as that one, which may have been woken, has to be gone.
-    poll_after = max(0.0, min(POLL_INTERVAL, remaining_us / 1e6))
+    poll_after = POLL_INTERVAL_BEHIND
+    if ahead < _POLL_OFTEN:
+        # Also the waiter behind the first one polls as soon as that one, which may have been woken, has to have polled.
+        poll_after = max(0.0, min(POLL_INTERVAL, remaining_us / 1e6))
     return Waiting(poll_after, process_text(holder) if holder else None)
 
 
 def _lock_infos(rows: Sequence[Row]) -> list[LockInfo]:
-    found: dict[str, tuple[list[TicketInfo], list[TicketInfo]]] = {}
-    for name, fence, exclusive, limit, remaining, since, agent, info in rows:
-        described = make_ticket_info(
-            info=info or "",
-            fence=None if fence is None else int(fence),
-            agent=agent or "",
-            since=int(since or 0) / 1e6,
-            remaining=int(remaining or 0) / 1e6,
-            exclusive=exclusive == "t",
-            limit=None if limit is None else int(limit),
-        )
-        found.setdefault(decode_name(name or ""), ([], []))[fence is None].append(described)
-    return [LockInfo(name, tuple(holders), tuple(waiters)) for name, (holders, waiters) in found.items()]
+    return lock_infos(rows, true="t", decode=decode_name)
 
 
 def _agent(ticket: Ticket) -> str:
-    """PostgreSQL's text holds no zero byte."""
+    """Without zero bytes, which PostgreSQL's text cannot hold."""
     return ticket.agent.replace("\0", "")
 
 
-def _may_have_happened(error: BaseException) -> bool:
-    """Whether what was asked may have been done, or be done yet: all but what the server has refused."""
-    return not isinstance(error, HoldfastError) or isinstance(error, OutcomeUnknown)
-
-
 def _sorted_by_name(tickets: Sequence[Ticket]) -> list[Ticket]:
-    return sorted(tickets, key=lambda ticket: ticket.name)  # as `try_acquire_all` is given them
-
-
-def _name(info: LockInfo) -> str:
-    return info.name
+    return sorted(tickets, key=lambda ticket: ticket.name)  # the order of `try_acquire_all` too
 
 
 def _by_nonce(rows: Sequence[Row]) -> dict[str, bool]:
@@ -402,11 +368,6 @@ def _by_nonce(rows: Sequence[Row]) -> dict[str, bool]:
 
 
 def _array(values: Sequence[str]) -> str:
-    """As PostgreSQL reads an array."""
-    quoted = (value.replace("\\", "\\\\").replace('"', '\\"') for value in values)
-    return "{" + ",".join(f'"{value}"' for value in quoted) + "}"
-
-
-def us(seconds: float) -> int:
-    """Microseconds, rather one more than one less."""
-    return math.ceil(seconds * 1e6)
+    """An array literal of PostgreSQL."""
+    escaped = (value.replace("\\", "\\\\").replace('"', '\\"') for value in values)
+    return "{" + ",".join(f'"{value}"' for value in escaped) + "}"

@@ -1,4 +1,4 @@
-"""The DDL: schema.sql, for one schema of the database. `holdfast init` runs or prints it."""
+"""The DDL: schema.sql, for one schema of the database. `holdfast init` runs it or prints it."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import re
 from importlib import resources
 from typing import TYPE_CHECKING
 
+from holdfast.backends.sql_protocol import us
 from holdfast.core.tickets import WAITER_LEASE, WOKEN_LEASE
 from holdfast.errors import ConfigurationError
 
@@ -13,11 +14,11 @@ if TYPE_CHECKING:
     from holdfast.url import Address
 
 SCHEMA = "public"
-# Of the tables and functions; a higher one is refused by an older holdfast. What it can live beside, such as another
-# table, a column with a default or another function, is added without: who misses it creates what is missing.
+# Of the tables and functions. An older holdfast refuses tables of a higher version. Additions that it can ignore (a
+# table, a column with a default, a function) need no new version: a client that misses one creates it.
 VERSION = 2
-NEWEST_TABLE = "holdfast_marks"  # the table that was added last: where it is, all is
-FENCE_IDLE = 3600.0  # seconds for which an unused lock's last fence is remembered; after that the clock is the floor
+NEWEST_TABLE = "holdfast_marks"  # the table that was added last: if it exists, all tables do
+FENCE_IDLE = 3600.0  # seconds for which the last fence of an unused lock is kept; after that the clock is the floor
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}")
 
 
@@ -25,7 +26,7 @@ def quoted(schema: str) -> str:
     """The schema's name in SQL.
 
     Raises:
-        ConfigurationError: not a name that a schema can have.
+        ConfigurationError: a schema cannot have this name.
     """
     if not _NAME.fullmatch(schema):
         raise ConfigurationError(f"schema must be a name of letters, digits and _, at most 63, not {schema!r}")
@@ -33,20 +34,20 @@ def quoted(schema: str) -> str:
 
 
 def ddl(address: Address) -> str:
-    """All that has to be run, where holdfast's own user may not."""
+    """All DDL, for an administrator to run if holdfast's own user lacks the right."""
     schema = address.options.get("schema", SCHEMA)
     create = "" if schema == SCHEMA else f"CREATE SCHEMA IF NOT EXISTS {quoted(schema)};\n\n"
     return create + tables_ddl(schema)
 
 
 def tables_ddl(schema: str) -> str:
-    """The tables and functions; what exists already stays as it is, or is replaced by the same."""
+    """The DDL of the tables and functions. An existing table stays; an existing function is replaced by the same."""
     values = {
         "schema": quoted(schema),
         "version": VERSION,
-        "waiter_lease": _us(WAITER_LEASE),
-        "woken_lease": _us(WOKEN_LEASE),
-        "fence_idle": _us(FENCE_IDLE),
+        "waiter_lease": us(WAITER_LEASE),
+        "woken_lease": us(WOKEN_LEASE),
+        "fence_idle": us(FENCE_IDLE),
     }
     text = resources.files(__package__).joinpath("schema.sql").read_text()
     for name, value in values.items():
@@ -55,11 +56,11 @@ def tables_ddl(schema: str) -> str:
 
 
 def ownership_query(schema: str) -> str:
-    """The query for who could run code with our rights: every client runs what the owners of our objects wrote.
+    """The query for roles that could run code with our rights: a client executes what the owners of our objects wrote.
 
-    One row: whether there is holdfast_schema; whether every role may create objects in the schema; then an object of
-    ours there whose owner is not to be trusted with that, and the owner, or NULL. Trusted are we ourselves, superusers,
-    the owners of the database and of the schema, and roles that have been allowed by name to create objects there.
+    It returns one row: whether holdfast_schema exists; whether every role may create objects in the schema; then one
+    object of ours with an owner that is not trusted, and that owner, or NULL. Trusted owners are the current user,
+    superusers, the owners of the database and of the schema, and roles with an explicit CREATE grant on the schema.
     """
     return f"""
     WITH place AS (
@@ -97,8 +98,4 @@ def ownership_query(schema: str) -> str:
         EXISTS (SELECT 1 FROM ours WHERE ours.name = 'holdfast_schema'),
         EXISTS (SELECT 1 FROM creators c WHERE c.grantee = 0), s.what, s.rolname
     FROM (SELECT 1) AS one LEFT JOIN strange s ON true
-    """  # noqa: S608  (the schema's name was checked: `quoted`)
-
-
-def _us(seconds: float) -> int:
-    return round(seconds * 1e6)
+    """  # noqa: S608  (`quoted` has checked the name of the schema)

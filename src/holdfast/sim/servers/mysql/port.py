@@ -16,7 +16,7 @@ T = TypeVar("T")
 class SimPort:
     """The way of one client to the database: several connections, so no order is kept."""
 
-    is_forgetful = False
+    is_durable = True
 
     def __init__(self, server: MysqlServer, link: Link) -> None:
         self._server = server

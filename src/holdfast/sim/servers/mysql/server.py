@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from holdfast.backends.mysql.protocol.guarantees import GUARANTEES
 from holdfast.backends.mysql.protocol.unique import UniqueBackend
-from holdfast.backends.mysql.protocol.values import lock_id
 from holdfast.backends.mysql.protocol.version import VersionBackend
+from holdfast.backends.mysql.sql import lock_id
 from holdfast.core.tickets import POLL_INTERVAL_BEHIND
 from holdfast.sim.servers.base import Server
 from holdfast.sim.servers.database import Database

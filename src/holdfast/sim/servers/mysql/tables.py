@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from holdfast.backends.mysql.port import Answer
-from holdfast.backends.mysql.protocol.values import us
 from holdfast.backends.mysql.sql import FENCE_IDLE, REAP_ROWS, WOKEN
+from holdfast.backends.sql_protocol import us
 from holdfast.core.tickets import WAITER_LEASE
 from holdfast.sim.servers.mysql.registers import Register, Registers
 

@@ -10,11 +10,11 @@ import re
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from holdfast.backends.mysql.io.errors import TransactionConflict
 from holdfast.backends.mysql.io.waiter_sessions import WaiterSessions
 from holdfast.backends.mysql.port import Answer
 from holdfast.backends.mysql.protocol.guarantees import GUARANTEES
 from holdfast.backends.mysql.protocol.row import RowBackend
+from holdfast.backends.sql_connections import TransactionConflict
 from holdfast.errors import BackendUnavailable, OutcomeUnknown
 from holdfast.sim.faults import POOLED
 from holdfast.sim.servers.mysql.port import SimPort
@@ -22,8 +22,7 @@ from holdfast.sim.servers.mysql.server import MysqlServer
 from holdfast.sim.servers.subscriptions import NOTICED_MAX
 
 if TYPE_CHECKING:
-    from holdfast.backends.mysql.io.connection import PeriodicCheck
-    from holdfast.backends.mysql.port import Statement, Value
+    from holdfast.backends.mysql.port import PeriodicCheck, Statement, Value
     from holdfast.core.ports import Backend
     from holdfast.sim.network import Link
     from holdfast.sim.process import Process

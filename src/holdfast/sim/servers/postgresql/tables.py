@@ -13,8 +13,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from holdfast.backends.postgresql.protocol.queue import us
 from holdfast.backends.postgresql.sql import FENCE_IDLE
+from holdfast.backends.sql_protocol import us
 from holdfast.core.tickets import WAITER_LEASE, WOKEN_LEASE
 
 if TYPE_CHECKING:

@@ -1,0 +1,145 @@
+"""Shared by the connections to MySQL and PostgreSQL: the pool, retries, and finding or creating the tables."""
+
+from __future__ import annotations
+
+import weakref
+from abc import ABC, abstractmethod
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+
+from holdfast.backends.net.pool import Connection, ConnectionPool
+from holdfast.core.ports import StoreMissing
+from holdfast.errors import BackendUnavailable, ConfigurationError, HoldfastError, OutcomeUnknown
+
+if TYPE_CHECKING:
+    from holdfast.backends.net.poller import Poller
+    from holdfast.core.ports import Runtime
+
+RETRY_PAUSE = 0.02  # seconds, at most, before a request that lost a conflict is sent again
+
+
+class TransactionConflict(Exception):
+    """A conflict with another transaction: nothing changed, and the request may be repeated at once. Internal."""
+
+
+class TablesMissing(Exception):
+    """A table or function of ours does not exist. Internal."""
+
+
+def unavailable(url: str, problem: str) -> BackendUnavailable:
+    return BackendUnavailable(backend=url, problem=problem)
+
+
+def outcome_unknown(url: str, problem: str) -> OutcomeUnknown:
+    return OutcomeUnknown(backend=url, problem=problem)
+
+
+def creation_error(error: HoldfastError, url: str, grants: str, older: str = "") -> HoldfastError:
+    """The error for tables that this user has no right to create or upgrade: what to run instead."""
+    if not isinstance(error, ConfigurationError):
+        return error
+    return ConfigurationError(
+        f"{error}{older}: let a user with that right run what `holdfast init --print '{url}'` prints, then grant this "
+        f"user {grants}"
+    )
+
+
+def one_line(error: BaseException) -> str:
+    """The message of an error in one line."""
+    return " ".join(str(error).split()) or type(error).__name__
+
+
+class Abandonable(Connection, Protocol):
+    """A connection that a forked child can drop without sending anything on it."""
+
+    def abandon(self) -> None: ...
+
+
+C = TypeVar("C", bound=Abandonable)
+
+
+class DatabaseConnections(ABC, Generic[C]):
+    """The connections of one client to one database."""
+
+    version: int  # of the tables and procedures that this code knows
+    container: str  # what the tables are in, for error messages
+
+    def __init__(self, url: str, max_connections: int, poller: Poller, runtime: Runtime) -> None:
+        self.is_durable = True  # a crash of the server's machine loses nothing, as far as the server has reported
+        self._url, self._poller, self._runtime, self._now = url, poller, runtime, runtime.now
+        self._pool = ConnectionPool(url, self.open, runtime, max_connections)
+        self._opened: weakref.WeakSet[C] = weakref.WeakSet()  # also those outside the pool
+        self._has_tables = False
+
+    @abstractmethod
+    def open(self, deadline: float) -> Coroutine[Any, Any, C]:
+        """Open a connection for the caller alone.
+
+        Raises:
+            BackendUnavailable: no server could be reached, or it refused the login.
+        """
+
+    async def close(self) -> None:
+        self._pool.close()
+
+    def abandon(self) -> None:
+        """In a forked child: drop inherited connections without sending anything on them."""
+        self._pool.abandon()
+        for connection in list(self._opened):
+            connection.abandon()
+
+    async def _pause_after(self, conflict: TransactionConflict, deadline: float) -> None:
+        """Wait before the request is repeated; raise BackendUnavailable if no time is left for that."""
+        pause = RETRY_PAUSE * self._runtime.jitter()
+        if self._now() + pause >= deadline:
+            raise unavailable(self._url, f"every attempt conflicted with another transaction: {conflict}") from conflict
+        await self._runtime.sleep(pause)
+
+    async def _ensure_tables(
+        self, connection: C, deadline: float, missing: TablesMissing | None, *, creates: bool
+    ) -> None:
+        """Find our tables, or create them. Nothing of the caller's request has been sent before this returns.
+
+        `missing` is set if the server has reported a missing table or function, whatever version it has recorded.
+
+        Raises:
+            StoreMissing: there are no tables, so there are no locks, and `creates` is False.
+            BackendUnavailable: the tables are old or incomplete, so there may be locks, and `creates` is False.
+            ConfigurationError: the tables are of a newer version; or this user has no right to create them.
+        """
+        try:
+            found = await self._read_version(connection, deadline)
+            self._check_version(found, is_complete=missing is None, creates=creates)
+            if creates and (found < self.version or missing is not None):
+                await self._create_tables(connection, deadline, missing, found)
+        except OutcomeUnknown as error:
+            raise unavailable(error.backend, error.problem) from error
+        self._has_tables = True
+
+    def _check_version(self, found: int, *, is_complete: bool, creates: bool) -> None:
+        """Raise unless tables of version `found` (0: there are none) can be used, or created or upgraded first."""
+        if found > self.version:
+            raise ConfigurationError(
+                f"{self._url}: the tables are of a newer holdfast (version {found}, this one knows {self.version}): "
+                f"use that one, or another {self.container}"
+            )
+        if creates or (found == self.version and is_complete):
+            return
+        if not found:
+            problem = (
+                "there are no tables of holdfast yet: they are created when a lock is taken, or by `holdfast init`"
+            )
+            raise StoreMissing(backend=self._url, problem=problem)
+        problem = "some of the tables are missing"
+        if found < self.version:
+            problem = f"the tables are of an older holdfast (version {found}, this one knows {self.version})"
+        fix = "they are brought up to date when a lock is taken, or by `holdfast init`, not by a call that only reads"
+        raise unavailable(self._url, f"{problem}: {fix}")
+
+    @abstractmethod
+    async def _read_version(self, connection: C, deadline: float) -> int:
+        """The version of the tables; 0 if there are none."""
+
+    @abstractmethod
+    async def _create_tables(self, connection: C, deadline: float, missing: TablesMissing | None, found: int) -> None:
+        """Create or upgrade the tables, of which version `found` exists."""
