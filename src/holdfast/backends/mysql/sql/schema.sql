@@ -1,31 +1,31 @@
--- The tables of holdfast, and the steps of its protocol that need more than one statement: each a procedure, called in a
--- transaction of its own. Whoever takes a step on a lock has locked the lock's row first, so the steps on one lock are
--- serial; and a client that is stopped half-way through a step cannot be, because the step is taken by the server.
+-- The tables of holdfast, and the steps of its protocol that need more than one statement. Each step is a procedure,
+-- called in a transaction of its own. Every step locks the row of its lock first, so the steps on one lock are serial.
+-- The server executes a step, so a client that is stopped cannot interrupt one.
 --
--- Times are microseconds since 1970 by the server's own clock, in UTC whatever the session's time zone is; a client's
--- clock never gets here. UTC_TIMESTAMP stands still during a statement, so it is read again after a row was waited for.
+-- Times are microseconds since 1970 by the server's own clock, in UTC for every time zone of a session. No client sends
+-- its time. UTC_TIMESTAMP is constant during a statement, so it is read again after a wait for a row.
 
 SET SESSION sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION';
 
 CREATE TABLE IF NOT EXISTS holdfast_schema (version INT NOT NULL PRIMARY KEY) ENGINE = InnoDB;
 
--- A row for every lock that was used within the last hour. Of an older one the clock is beyond the fence anyway.
--- A holder that excludes all others is in this very row; readers, permits and all who wait are in holdfast_tickets.
+-- A row for every lock that was used within the last hour. The clock is greater than the fence of any older lock.
+-- An exclusive holder is stored in this row. Readers, permits and all waiters are in holdfast_tickets.
 CREATE TABLE IF NOT EXISTS holdfast_locks (
-    id BINARY(32) NOT NULL PRIMARY KEY,             -- SHA-256 of the name: exact, whatever collations think of names
+    id BINARY(32) NOT NULL PRIMARY KEY,             -- SHA-256 of the name: exact in every collation
     name VARCHAR(512) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
     method VARCHAR(16) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
-    drawn BIGINT NOT NULL,                          -- the last number drawn, for a place in line or for a fence
+    drawn BIGINT NOT NULL,                          -- the last number drawn, for a queue entry or a fence
     tickets BOOLEAN NOT NULL DEFAULT FALSE,         -- there are rows in holdfast_tickets
-    nonce CHAR(32) CHARACTER SET ascii COLLATE ascii_bin NULL,  -- of the holder; NULL: none
-    fence BIGINT NOT NULL DEFAULT 0,                -- this and what follows is the holder's
+    nonce CHAR(32) CHARACTER SET ascii COLLATE ascii_bin NULL,  -- of the holder, or NULL
+    fence BIGINT NOT NULL DEFAULT 0,                -- this and the following columns are of the holder
     expires BIGINT NOT NULL DEFAULT 0,
     renewed BIGINT NOT NULL DEFAULT 0,              -- when `expires` was set; later than now: the clock was set back
     since BIGINT NOT NULL DEFAULT 0,
     agent VARCHAR(255) CHARACTER SET utf8mb4 NOT NULL DEFAULT '',  -- the thread or task
     info MEDIUMTEXT CHARACTER SET utf8mb4 NULL,     -- host, pid and program, and the user's meta, as JSON
-    departed MEDIUMTEXT CHARACTER SET ascii NULL,   -- tickets that left while an answer to them was missing
-    departed_until BIGINT NOT NULL DEFAULT 0,       -- how long that is remembered
+    departed MEDIUMTEXT CHARACTER SET ascii NULL,   -- tickets released with an unanswered request
+    departed_until BIGINT NOT NULL DEFAULT 0,       -- when `departed` expires
     -- For people:
     holder VARCHAR(600) CHARACTER SET utf8mb4 AS (IF(nonce IS NULL OR NOT JSON_VALID(info), NULL, CONCAT(
         JSON_UNQUOTE(JSON_EXTRACT(info, '$.who.host')), '/', JSON_UNQUOTE(JSON_EXTRACT(info, '$.who.pid')), ' ', agent
@@ -36,7 +36,7 @@ CREATE TABLE IF NOT EXISTS holdfast_locks (
         VIRTUAL
 ) ENGINE = InnoDB;
 
--- A row for every ticket that waits or shares; ordered by number within a lock: the queue.
+-- A row for every ticket that waits or shares the lock. Within a lock, the order by number is the queue.
 CREATE TABLE IF NOT EXISTS holdfast_tickets (
     id BINARY(32) NOT NULL,
     number BIGINT NOT NULL,
@@ -44,14 +44,14 @@ CREATE TABLE IF NOT EXISTS holdfast_tickets (
     nonce CHAR(32) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
     fence BIGINT NULL,                              -- drawn when the ticket is granted; NULL while it waits
     exclusive BOOLEAN NOT NULL,
-    `limit` INT NULL,                               -- how many may be in at once; NULL: any number of readers
+    `limit` INT NULL,                               -- how many may hold it at once; NULL: any number of readers
     expires BIGINT NOT NULL,
     renewed BIGINT NOT NULL DEFAULT 0,              -- as in holdfast_locks
     since BIGINT NOT NULL,                          -- when it was queued, then when it was granted
     agent VARCHAR(255) CHARACTER SET utf8mb4 NOT NULL,
     info MEDIUMTEXT CHARACTER SET utf8mb4 NOT NULL,
-    -- A ticket with an owner is in this table also while it is granted, never in the lock's own row: so programs that
-    -- know of no owners see a ticket that excludes them.
+    -- A ticket with an owner is in this table also while it is granted, never in the row of the lock. So programs of
+    -- older versions, which ignore owners, see a ticket that excludes them.
     owner VARCHAR(512) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL DEFAULT '',
     client CHAR(32) CHARACTER SET ascii COLLATE ascii_bin NOT NULL DEFAULT '',  -- the client that the ticket belongs to
     holder VARCHAR(600) CHARACTER SET utf8mb4 AS (IF(NOT JSON_VALID(info), NULL, CONCAT(
@@ -62,37 +62,37 @@ CREATE TABLE IF NOT EXISTS holdfast_tickets (
     PRIMARY KEY (id, number)
 ) ENGINE = InnoDB;
 
--- The rows that method=row locks while somebody is in. Whoever has locked one writes its nonce there, but never commits
--- that: it is for those who look at what is not committed, to see who it is.
+-- The gate rows, which method=row locks. A ticket that has the row lock writes its nonce there and never commits it.
+-- Other clients read it with READ UNCOMMITTED to identify the ticket.
 CREATE TABLE IF NOT EXISTS holdfast_gates (
     id BINARY(32) NOT NULL PRIMARY KEY,
     nonce CHAR(32) CHARACTER SET ascii COLLATE ascii_bin NULL
 ) ENGINE = InnoDB;
 
--- Connections of method=row that wait for a gate or have it, and the client that each belongs to. Nor is this committed:
--- the table is always empty for those that read committed rows. If a client does not answer, all of its connections at a
--- gate are ended together.
+-- Connections of method=row that wait for a gate row or have locked it, with their clients. Rows are never committed, so
+-- the table is always empty for readers of committed rows. If a client does not respond, all of its connections at a gate
+-- row are killed together.
 CREATE TABLE IF NOT EXISTS holdfast_sessions (
-    id BINARY(32) NOT NULL,                         -- the gate
+    id BINARY(32) NOT NULL,                         -- of the gate row
     nonce CHAR(32) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
     client CHAR(32) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,
     PRIMARY KEY (id, nonce)
 ) ENGINE = InnoDB;
 
--- A number for a name that never goes down, until the row may be removed.
+-- Registers: a number for each name that only grows, until the row expires.
 CREATE TABLE IF NOT EXISTS holdfast_marks (
-    id BINARY(32) NOT NULL PRIMARY KEY,             -- SHA-256 of the name, which has nothing to do with the lock's
+    id BINARY(32) NOT NULL PRIMARY KEY,             -- SHA-256 of the name; unrelated to the lock of that name
     name VARCHAR(528) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
     number BIGINT NOT NULL,
-    nonce CHAR(32) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,  -- of the call that raised it
-    expires BIGINT NOT NULL,                        -- nobody needs it after this
+    nonce CHAR(32) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,  -- of the call that advanced it
+    expires BIGINT NOT NULL,                        -- the row may be removed then
     expires_utc DATETIME(6) AS (TIMESTAMP'1970-01-01 00:00:00' + INTERVAL expires MICROSECOND) VIRTUAL,
     KEY (expires)
 ) ENGINE = InnoDB;
 
--- Columns that tables of version 1 lack. All of them have a default, because a program of version 1 that still runs goes
--- on with these tables: it calls holdfast_enter and holdfast_enter_owned, which stay if they are there. One that starts
--- finds version 2 in holdfast_schema and refuses to work.
+-- Columns that tables of version 1 lack. All of them have a default, because a running program of version 1 continues to
+-- use these tables: it calls holdfast_enter and holdfast_enter_owned, which are not dropped. A program of version 1 that
+-- starts later finds version 2 in holdfast_schema and refuses to work.
 SET @holdfast_ddl = IF(
     EXISTS (SELECT 1 FROM information_schema.columns
         WHERE table_schema = DATABASE() AND table_name = 'holdfast_tickets' AND column_name = 'owner'),
@@ -124,9 +124,9 @@ DEALLOCATE PREPARE holdfast_ddl;
 DELIMITER //
 
 DROP PROCEDURE IF EXISTS holdfast_wake//
--- Shorten the waiter leases of the waiters that the rule grants now, in order, up to the first that it does not, and of
--- all other waiters of the same clients: a waiter that lives polls in time, and all waiters of a client that is dead or
--- stopped lapse together.
+-- Shorten the waiter leases of the waiters that can be granted now, in order, up to the first that cannot, and of all
+-- other waiters of the same clients. A waiter that is alive polls in time. All waiters of a client that is dead or stopped
+-- expire together.
 CREATE PROCEDURE holdfast_wake(p_id BINARY(32), p_now BIGINT) MODIFIES SQL DATA SQL SECURITY INVOKER
 BEGIN
     DECLARE v_number, v_fence, v_last BIGINT;
@@ -163,16 +163,17 @@ BEGIN
         ) AS woken ON woken.client = t.client
         SET t.expires = p_now + {woken_lease}
         WHERE t.id = p_id AND t.fence IS NULL AND t.expires > p_now + {woken_lease}
-            AND (t.number <= v_last OR t.client <> '');  -- '': of a program of version 1, which names no client
+            AND (t.number <= v_last OR t.client <> '');  -- '': of a program of version 1
     END IF;
 END//
 
 DROP PROCEDURE IF EXISTS holdfast_try_acquire//
--- Take the lock, or a place in its queue, or keep the place already taken.
+-- Acquire the lock, or queue the ticket, or renew its queue entry.
 --
--- `outcome` is "in", with the fence; "wait", with the number of those who wait ahead, and the remaining microseconds and
--- the info of who is in the way; "limit", with the limit and the info of another user of the lock; "method" if it is in
--- use with another one, which stands in `other`; "gone" if this very ticket has left before. `is_new`: the lock had no row.
+-- `outcome` is "in" (granted), with the fence; "wait", with the number of waiters before it, and the remaining
+-- microseconds and the info of the ticket that blocks it; "limit", with the limit and the info of another ticket;
+-- "method" if the lock is in use with the method in `other`; "gone" if this ticket was released before. `is_new`: the
+-- lock had no row.
 CREATE PROCEDURE holdfast_try_acquire(
     p_id BINARY(32), p_name VARCHAR(512) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin,
     p_method VARCHAR(16) CHARACTER SET ascii COLLATE ascii_bin,
@@ -195,16 +196,16 @@ BEGIN
     END;
 
     START TRANSACTION;
-    -- Locks the row, and draws the next number, greater than all before. The clock is its floor, so that fences go on
-    -- growing where the row was removed, or an old copy of it came back.
+    -- Locks the row, and draws the next number, which is greater than all before. The clock is its floor, so that fences
+    -- grow also if the row was removed, or replaced by an old copy.
     INSERT INTO holdfast_locks (id, name, method, drawn) VALUES (p_id, p_name, p_method, v_now)
     ON DUPLICATE KEY UPDATE drawn = GREATEST(drawn + 1, v_now);
-    SET v_is_new = ROW_COUNT() = 1;  -- 2 for a row that was there, by the manual
-    -- The tickets themselves are looked at, and not what the lock's row says of them: an operator may have deleted the row
-    -- of a lock that is in use, and then this one is new.
+    SET v_is_new = ROW_COUNT() = 1;  -- the manual says 2 for an existing row
+    -- Reads the tickets, not the column `tickets`: an operator may have deleted the row of a lock that is in use, and then
+    -- this row is new.
     SELECT COUNT(*) > 0, MAX(t.renewed), MAX(GREATEST(t.number, COALESCE(t.fence, 0)))
     INTO v_had_tickets, v_latest, v_last FROM holdfast_tickets t WHERE t.id = p_id FOR UPDATE;
-    SET v_now = {now};  -- after all rows are locked: no renewal is later than this, unless the clock was set back
+    SET v_now = {now};  -- after all rows are locked: only if the clock was set back is a renewal later than this
     SELECT GREATEST(l.drawn, COALESCE(v_last + 1, 0)), l.method, l.nonce, l.expires, l.renewed, l.info, l.tickets,
         COALESCE(l.departed_until > v_now AND FIND_IN_SET(p_nonce, l.departed), FALSE)
     INTO v_drawn, v_method, v_nonce, v_expires, v_renewed, v_info, v_flag, v_departed
@@ -214,8 +215,8 @@ BEGIN
     END IF;
 
     step: BEGIN
-        -- After the clock was set back, a lease lasts as long from now on as it did from its last renewal on: longer than
-        -- its holder believes, but not by the time that the clock was set back.
+        -- After the clock was set back, a lease lasts as long from now as it did from its last renewal. That is longer than
+        -- its holder expects, but not by the time by which the clock was set back.
         IF v_renewed > v_now THEN
             SET v_expires = v_expires - v_renewed + v_now;
             UPDATE holdfast_locks SET expires = v_expires, renewed = v_now WHERE id = p_id;
@@ -224,8 +225,8 @@ BEGIN
             UPDATE holdfast_tickets SET expires = expires - renewed + v_now, renewed = v_now
             WHERE id = p_id AND renewed > v_now;
         END IF;
-        -- Take out what has run out, whoever's it is: all dead waiters lapse at once. But who looks is alive, however
-        -- late: nobody has taken its place so far, so it keeps it. A lease that is being renewed just now is waited for.
+        -- Remove all expired tickets and leases of other tickets. This ticket is alive, because it polls. Its entry has not
+        -- been removed yet, so it keeps its place in the queue. A lease that is being renewed is locked, so this waits.
         IF v_nonce <> p_nonce AND v_expires <= v_now THEN
             UPDATE holdfast_locks SET nonce = NULL WHERE id = p_id;
             SET v_nonce = NULL, v_has_purged = TRUE;
@@ -239,15 +240,15 @@ BEGIN
         IF v_had_tickets AND v_nonce = p_nonce
             AND EXISTS (SELECT 1 FROM holdfast_tickets t WHERE t.id = p_id AND t.fence IS NOT NULL FOR UPDATE)
         THEN
-            -- Taken by an earlier request, when the lock's row was new, although the lock has holders: undone here if
-            -- there was no answer to that request, else by CONFIRM_NEW in statements.py.
+            -- An earlier request acquired the lock when its row was new, although the lock has holders. That is undone
+            -- here if the request got no answer, else by CONFIRM_NEW in statements.py.
             UPDATE holdfast_locks SET nonce = NULL WHERE id = p_id;
             SET v_nonce = NULL;
         END IF;
         IF v_had_tickets AND v_method <> 'unique'
             AND EXISTS (SELECT 1 FROM holdfast_tickets t WHERE t.id = p_id FOR UPDATE)
         THEN
-            -- No other method has tickets: the lock's row was deleted, and made again by a client with another method.
+            -- No other method has tickets: the row was deleted, and created again by a client with another method.
             UPDATE holdfast_locks SET method = 'unique' WHERE id = p_id;
             SET v_method = 'unique';
         END IF;
@@ -275,8 +276,8 @@ BEGIN
             END IF;
         END IF;
 
-        -- The rule: in when fewer than the limit are ahead, and none of those is exclusive. Who is in the lock's row is
-        -- exclusive, and ahead of all.
+        -- The rule: a ticket is granted if fewer than `limit` tickets are before it and none of those is exclusive. The
+        -- holder in the row of the lock is exclusive, and before all others.
         IF v_nonce <> p_nonce THEN
             SET v_outcome = 'wait', v_remaining = v_expires - v_now, v_other = v_info;
         ELSEIF v_nonce IS NULL AND v_had_tickets THEN
@@ -300,7 +301,7 @@ BEGIN
         END IF;
 
         IF v_outcome = 'in' THEN
-            -- Drawn once more if it was granted before: nobody has heard of that fence, and the row may be an old copy's.
+            -- A repeated grant draws a new fence: the first one got no answer, and the row may be an old copy.
             IF p_exclusive THEN
                 UPDATE holdfast_locks
                 SET nonce = p_nonce, fence = v_drawn, expires = v_now + p_ttl, renewed = v_now, since = v_now,
@@ -334,7 +335,7 @@ BEGIN
             END IF;
         END IF;
         IF v_nonce IS NULL AND (v_has_purged OR (v_outcome = 'wait' AND p_queue)) THEN
-            CALL holdfast_wake(p_id, v_now);  -- something ahead of others may just have run out
+            CALL holdfast_wake(p_id, v_now);  -- an expired ticket may have blocked others
         END IF;
     END;
 
@@ -348,8 +349,8 @@ BEGIN
 END//
 
 DROP PROCEDURE IF EXISTS holdfast_try_acquire_owned//
--- As holdfast_try_acquire, for an exclusive ticket with an owner. Where one of the same owner is in, this one is too, past all who
--- wait, and with the same fence. Names of owners are compared as bytes: no collation thinks any two of them alike.
+-- As holdfast_try_acquire, for an exclusive ticket with an owner. If a ticket of the same owner holds the lock, this one
+-- is granted too, before all waiters and with the same fence. Owners are compared as bytes, so that no collation matters.
 CREATE PROCEDURE holdfast_try_acquire_owned(
     p_id BINARY(32), p_name VARCHAR(512) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin,
     p_nonce CHAR(32) CHARACTER SET ascii COLLATE ascii_bin, p_ttl BIGINT, p_queue BOOLEAN,
@@ -395,7 +396,7 @@ BEGIN
             UPDATE holdfast_tickets SET expires = expires - renewed + v_now, renewed = v_now
             WHERE id = p_id AND renewed > v_now;
         END IF;
-        -- Who is in the lock's row has no owner, so it is another.
+        -- The holder in the row of the lock has no owner, so it is another ticket.
         IF v_nonce IS NOT NULL AND v_expires <= v_now THEN
             UPDATE holdfast_locks SET nonce = NULL WHERE id = p_id;
             SET v_nonce = NULL, v_has_purged = TRUE;
@@ -415,11 +416,11 @@ BEGIN
             LEAVE step;
         END IF;
 
-        -- If this very ticket is in, it keeps its fence: it may have heard of it, and told others of its owner.
+        -- If this ticket holds the lock already, it keeps its fence, which other tickets of its owner may have got.
         SELECT MAX(t.fence) INTO v_fence FROM holdfast_tickets t
         WHERE t.id = p_id AND t.fence IS NOT NULL AND CAST(t.owner AS BINARY) = CAST(p_owner AS BINARY) FOR UPDATE;
         IF v_fence IS NOT NULL THEN
-            -- Ahead of all who wait, for they wait for it too.
+            -- Before all waiters, because it blocks them too.
             SELECT MIN(t.number) - 1 INTO v_place FROM holdfast_tickets t WHERE t.id = p_id FOR UPDATE;
         ELSEIF v_nonce IS NOT NULL THEN
             SET v_outcome = 'wait', v_remaining = v_expires - v_now, v_other = v_info;
@@ -462,7 +463,7 @@ BEGIN
             END IF;
         END IF;
         IF v_nonce IS NULL AND (v_has_purged OR (v_outcome = 'wait' AND p_queue)) THEN
-            CALL holdfast_wake(p_id, v_now);  -- something ahead of others may just have run out
+            CALL holdfast_wake(p_id, v_now);  -- an expired ticket may have blocked others
         END IF;
     END;
 
@@ -474,10 +475,10 @@ BEGIN
 END//
 
 DROP PROCEDURE IF EXISTS holdfast_leave//
--- Release or withdraw a ticket, and let who is next know. Answers whether it was in until now.
+-- Release or withdraw a ticket, and wake the next waiters. Returns whether it held the lock until now.
 --
--- `p_unheard`: an enter of this ticket got no answer, and may still be on its way on another connection. Then it is
--- remembered for a while that the ticket has left.
+-- `p_unheard`: a try_acquire of this ticket got no answer, and may still be on its way on another connection. So the
+-- release is remembered in `departed` for a while.
 CREATE PROCEDURE holdfast_leave(
     p_id BINARY(32), p_name VARCHAR(512) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin,
     p_nonce CHAR(32) CHARACTER SET ascii COLLATE ascii_bin, p_unheard BOOLEAN
@@ -497,7 +498,7 @@ BEGIN
         INSERT INTO holdfast_locks (id, name, method, drawn, departed, departed_until)
         VALUES (p_id, p_name, 'unique', v_now, p_nonce, v_now + {waiter_lease})
         ON DUPLICATE KEY UPDATE
-            drawn = GREATEST(drawn + 1, v_now),  -- as every step does that may not be forgotten: holdfast_reap
+            drawn = GREATEST(drawn + 1, v_now),  -- protects the row from holdfast_reap
             departed = CONCAT_WS(',', IF(departed_until > v_now, departed, NULL), p_nonce),
             departed_until = v_now + {waiter_lease};
         SET v_now = {now};
@@ -523,7 +524,7 @@ BEGIN
 END//
 
 DROP PROCEDURE IF EXISTS holdfast_break//
--- End exactly the lease with this fence, and let who is next know. Answers whether there was one.
+-- End exactly the lease with this fence, and wake the next waiters. Returns whether there was one.
 CREATE PROCEDURE holdfast_break(p_id BINARY(32), p_fence BIGINT) MODIFIES SQL DATA SQL SECURITY INVOKER
 BEGIN
     DECLARE v_fence BIGINT;
@@ -552,8 +553,8 @@ BEGIN
 END//
 
 DROP PROCEDURE IF EXISTS holdfast_reap//
--- Remove locks that nobody has used for an hour, of those whose turn it is: names are hashed, so the rows behind any one
--- are as good as any others. Each is looked at again once its row is locked: it may have been used a moment ago.
+-- Remove locks that were unused for an hour, among the rows from `p_from` on. Ids are hashes, so any range is a random
+-- sample. Each row is checked again once it is locked, because it may have been used in between.
 CREATE PROCEDURE holdfast_reap(p_from BINARY(32)) MODIFIES SQL DATA SQL SECURITY INVOKER
 BEGIN
     DECLARE v_now BIGINT DEFAULT {now};
@@ -594,5 +595,5 @@ END//
 
 DELIMITER ;
 
--- Last of all, so that a program that finds it finds everything.
+-- The last statement, so that a program that finds the version finds everything.
 INSERT IGNORE INTO holdfast_schema VALUES ({version});

@@ -1,80 +1,80 @@
--- The tables of holdfast, and the steps of its protocol: each a function that one statement calls, in a transaction of
--- its own. Whoever takes a step on a lock has locked the lock's row first, so the steps on one lock are serial.
+-- The tables of holdfast, and the steps of its protocol. Each step is a function that one statement calls, in a
+-- transaction of its own. Every step locks the row of its lock first, so the steps on one lock are serial.
 --
 -- Times are microseconds since 1970 by the server's own clock, read when they are needed (clock_timestamp, never now(),
--- which stands still during a transaction); a client's clock never gets here.
+-- which is constant during a transaction). No client sends its time.
 --
--- Every name outside pg_catalog is qualified, and every function has a search_path without the schema: an operator or a
+-- Every name outside pg_catalog is qualified, and every function has a search_path without the schema. So an operator or a
 -- function that another user creates in the schema or as a temporary object is never called. (The manual's section
 -- "Writing SECURITY DEFINER Functions Safely" has the reasons.)
 --
--- A lookup must not depend on how many old versions of a row there are: as long as any transaction of the database is
--- open, none of them can be removed. So a lock's row is found by the index on (name, generation), newest first, and then
--- changed by its ctid; and tickets are read from the lock's `head` on.
+-- The cost of a lookup must not depend on the number of old versions of a row, which cannot be removed as long as any
+-- transaction of the database is open. So the row of a lock is found by the index on (name, generation), newest first,
+-- and then changed by its ctid; and tickets are read from the `head` of the lock on.
 
 SELECT pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', false);
 
 CREATE TABLE IF NOT EXISTS {schema}.holdfast_schema (version integer PRIMARY KEY);
 
--- A row for every lock that was used within the last hour, with its exclusive holder. Of an older one the clock is
--- beyond the fence anyway. There is room on each page for the next version of a row: a lock changes, and stays small.
+-- A row for every lock that was used within the last hour, with its exclusive holder. The clock is greater than the fence
+-- of any older lock. The fillfactor leaves room on each page for new versions: rows are small and change often.
 CREATE TABLE IF NOT EXISTS {schema}.holdfast_locks (
-    name text COLLATE "C" NOT NULL,     -- exact; a backslash is written as \\, a zero byte as \0; no two rows have the same
-    method text NOT NULL,               -- "queue" or "advisory": two methods would not keep each other out
-    drawn bigint NOT NULL,              -- the last number drawn, for a place in line or for a fence
+    name text COLLATE "C" NOT NULL,     -- exact and unique; a backslash is written as \\, a zero byte as \0
+    method text NOT NULL,               -- "queue" or "advisory": two methods do not exclude each other
+    drawn bigint NOT NULL,              -- the last number drawn, for a queue entry or a fence
     queued boolean NOT NULL,            -- there may be tickets of this lock in holdfast_tickets
-    nonce text COLLATE "C",             -- the exclusive holder; NULL: none, and then the rest is of the last one
+    nonce text COLLATE "C",             -- the exclusive holder; NULL: none, and the following columns are of the last one
     fence bigint,
     expires bigint,
     since bigint,
     agent text,                         -- the thread or task
     info text,                          -- host, pid and program, and the user's meta, as JSON
-    departed text[],                    -- tickets that left while an answer to them was missing: they may still come
-    departed_until bigint,              -- how long that is remembered
+    departed text[],                    -- tickets released with an unanswered request, which may still arrive
+    departed_until bigint,              -- when `departed` expires
     generation bigint NOT NULL DEFAULT 0,  -- grows with one grant in 32: the newest version of the row has the greatest
     head bigint NOT NULL DEFAULT 0,     -- no ticket of this lock has a smaller number
     renewed bigint,                     -- when `expires` was set
     renewed_fence bigint                -- for the lease with this fence: older versions of holdfast do not set `renewed`
 ) WITH (fillfactor = 50);
 
--- A row for every lock that has a row in holdfast_locks: whoever creates that one has locked this one. The row there could
--- not have a unique name of its own: each new version of it would be compared with all old ones.
+-- A row for every lock that has a row in holdfast_locks. A client that creates a row there has locked this one. The name
+-- cannot have a unique index there: each new version of a row would be compared with all old ones.
 CREATE TABLE IF NOT EXISTS {schema}.holdfast_names (name text COLLATE "C" PRIMARY KEY);
 
--- A row for every other ticket: who waits, and who shares the lock; ordered by number within a name: the queue.
+-- A row for every other ticket: waiters, and tickets that share the lock. Within a name, the order by number is the queue.
 CREATE TABLE IF NOT EXISTS {schema}.holdfast_tickets (
     name text COLLATE "C" NOT NULL,
     number bigint NOT NULL,
     nonce text COLLATE "C" NOT NULL,
     fence bigint,                       -- drawn when the ticket is granted; NULL while it waits
     exclusive boolean NOT NULL,
-    "limit" integer,                    -- how many may be in at once; NULL: any number of readers
+    "limit" integer,                    -- how many may hold it at once; NULL: any number of readers
     expires bigint NOT NULL,
     since bigint NOT NULL,              -- when it was queued, then when it was granted
     agent text NOT NULL,
     info text NOT NULL,
-    channel text NOT NULL,              -- where its client listens: all tickets of one client have the same
-    owner text COLLATE "C",             -- who is in together with others that name the same one; NULL: nobody's
+    channel text NOT NULL,              -- the NOTIFY channel of its client, which identifies the client
+    owner text COLLATE "C",             -- tickets with the same owner hold the lock together; NULL: no owner
     renewed bigint,                     -- when its client last polled or renewed it
     PRIMARY KEY (name, number)
 ) WITH (fillfactor = 50);
 
--- A number for each name that only ever grows, and who raised it. It has nothing to do with the lock of that name.
+-- Registers: a number for each name that only grows, and the call that advanced it. Unrelated to the lock of that name.
 CREATE TABLE IF NOT EXISTS {schema}.holdfast_marks (
     name text COLLATE "C" PRIMARY KEY,  -- as in holdfast_locks
     number bigint NOT NULL,
-    nonce text COLLATE "C" NOT NULL,    -- of the call that raised it: it may come once more
-    expires bigint NOT NULL             -- the mark counts for as long as it is there, and that is until then at least
+    nonce text COLLATE "C" NOT NULL,    -- of the call that advanced it, which may be repeated
+    expires bigint NOT NULL             -- the row may be removed then
 ) WITH (fillfactor = 50);
 
--- No search_path here: a function with one cannot be inlined, which this one is in every step. So its operator is
+-- No search_path here, because a function with one cannot be inlined, and every step inlines this one. So its operator is
 -- qualified.
 CREATE OR REPLACE FUNCTION {schema}.holdfast_clock() RETURNS bigint LANGUAGE sql VOLATILE AS $$
     SELECT (extract(epoch FROM pg_catalog.clock_timestamp()) OPERATOR(pg_catalog.*) 1000000)::bigint
 $$;
 
--- For people: who holds what since when, and who waits for it. The host and the pid are the first things in `info`; they
--- are not read as JSON, because PostgreSQL refuses JSON in which any string has a zero byte or half a surrogate pair.
+-- For people: holders and waiters, and since when. The host and the pid come first in `info`. They are not parsed as JSON,
+-- because PostgreSQL refuses JSON with a zero byte or half a surrogate pair in any string.
 CREATE OR REPLACE VIEW {schema}.holdfast_status AS
     SELECT
         t.name, CASE WHEN t.fence IS NULL THEN 'waits' ELSE 'holds' END AS state, t.fence,
@@ -90,11 +90,11 @@ CREATE OR REPLACE VIEW {schema}.holdfast_status AS
     ) AS t
     WHERE t.expires > {schema}.holdfast_clock();
 
--- Whether the client that listens on this channel, and last polled at `p_renewed`, has no session any more.
+-- Whether the client with this channel, which last polled at `p_renewed`, has no session any more.
 --
--- Each session of a client shares an advisory lock, which ends with the session. The client is alive if the lock is
--- taken. If it is not, it has died, or the server was restarted since it polled and it has not reconnected yet. The
--- latter cannot be so if our own session is older than that poll.
+-- Each session of a client shares an advisory lock, which ends with the session. The client is alive if the lock is held.
+-- If it is not held, the client has died, or the server was restarted since that poll and the client has not reconnected
+-- yet. The latter is impossible if our own session is older than that poll.
 CREATE OR REPLACE FUNCTION {schema}.holdfast_is_gone(p_channel text, p_renewed bigint) RETURNS boolean
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -114,12 +114,12 @@ BEGIN
 END
 $$;
 
--- Remove a ticket if its lease has run out. Remove a waiter, and with it all waiters of the same client, if its client
--- is gone, or has not polled for any of them since this one was woken. Returns 'ticket' or 'client' for what was removed;
--- NULL if the ticket stays. `p_caller` is the channel of the client that calls this, so it is alive.
+-- Remove a ticket if its lease has expired. Remove a waiter, and all waiters of the same client, if its client is gone, or
+-- has not polled for any of them since this one was woken. Returns 'ticket' or 'client' for what was removed, or NULL if
+-- the ticket stays. `p_caller` is the channel of the client that calls this, so it is alive.
 --
--- A lease that was renewed later than now, by the clock, has met a clock that was set back. It then runs for its time
--- from now on, which is never less than its holder counts with.
+-- If a lease was renewed later than now, the clock was set back since. The lease then lasts as long from now as it did
+-- from its renewal, which is never less than its holder expects.
 CREATE OR REPLACE FUNCTION {schema}.holdfast_lapse(
     p_ticket {schema}.holdfast_tickets, p_now bigint, p_head bigint, p_caller text
 ) RETURNS text LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
@@ -130,7 +130,7 @@ BEGIN
         DELETE FROM {schema}.holdfast_tickets t
         WHERE t.name = p_ticket.name AND t.number = p_ticket.number AND t.expires <= p_now;
         IF NOT FOUND THEN
-            RETURN NULL;  -- it was renewed just now
+            RETURN NULL;  -- a concurrent renewal
         END IF;
         IF is_caller OR p_ticket.fence IS NOT NULL OR p_ticket.renewed IS NULL OR EXISTS (
             SELECT 1 FROM {schema}.holdfast_tickets t
@@ -157,7 +157,7 @@ BEGIN
 END
 $$;
 
--- The same for an exclusive holder, whose lease met a clock that was set back.
+-- The same for the lease of an exclusive holder after the clock was set back.
 CREATE OR REPLACE FUNCTION {schema}.holdfast_set_right(p_name text) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -172,9 +172,9 @@ BEGIN
 END
 $$;
 
--- Wake those waiters that the rule lets in now, in order, up to the first that it does not. A hint, once: what the woken
--- one keeps of its waiter lease is short, so that a stopped one cannot hold up the rest. Called when no exclusive holder
--- is in the lock's row.
+-- Wake the waiters that can be granted now, in order, up to the first that cannot. Each is notified once. Its waiter lease
+-- is shortened, so that a stopped waiter cannot block the others for long. Called when the row of the lock has no
+-- exclusive holder.
 CREATE OR REPLACE FUNCTION {schema}.holdfast_wake(p_name text, p_now bigint, p_head bigint) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -212,7 +212,7 @@ BEGIN
 END
 $$;
 
--- As a holdfast that knows version 1 of the tables calls it.
+-- The signature that programs of version 1 call.
 CREATE OR REPLACE FUNCTION {schema}.holdfast_wake(p_name text, p_now bigint) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
@@ -220,10 +220,10 @@ BEGIN
 END
 $$;
 
--- Create the row of a lock, for the holder with this nonce or for none. Returns its number, which is the fence; NULL if
--- there is a row already. One new row in 256 is the occasion to remove old ones.
+-- Create the row of a lock, for the holder with this nonce or without a holder. Returns its number, which is the fence, or
+-- NULL if the row exists. One new row in 256 triggers the removal of old rows.
 --
--- There may be tickets: the row may have been deleted by hand. Then none is created for a holder.
+-- There may be tickets if an operator has deleted the row. Then no row is created for a holder.
 CREATE OR REPLACE FUNCTION {schema}.holdfast_create(
     p_name text, p_method text, p_reaps boolean, p_nonce text, p_ttl bigint, p_agent text, p_info text
 ) RETURNS bigint LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
@@ -236,7 +236,7 @@ BEGIN
     LOOP
         INSERT INTO {schema}.holdfast_names (name) VALUES (p_name) ON CONFLICT (name) DO NOTHING;
         PERFORM 1 FROM {schema}.holdfast_names n WHERE n.name = p_name FOR UPDATE;
-        EXIT WHEN FOUND;  -- else it was removed this very moment
+        EXIT WHEN FOUND;  -- else it was removed at this moment
     END LOOP;
     now_us := {schema}.holdfast_clock();
     INSERT INTO {schema}.holdfast_locks (
@@ -257,13 +257,13 @@ BEGIN
 END
 $$;
 
--- Take the lock, or a place in its queue, or keep the place already taken. (What is tried first is a plain statement, for
--- speed: TAKE in protocol.py takes a lock that is free and for which nobody waits.)
+-- Acquire the lock, or queue the ticket, or renew its queue entry. (The fast path is a plain statement: _FAST_ACQUIRE in
+-- protocol/queue.py acquires a lock that is free and has no waiters.)
 --
--- `outcome` is "in", with the fence; "wait", with 0 if this ticket is the first that waits, 1 if it is the next one to
--- notice that the first does not answer, else 2, and the remaining microseconds and the info of who is in the way;
--- "limit", with the limit and the info of another user of the lock; "method", with the method by which others hold the
--- lock; "gone" if this very ticket has left before.
+-- `outcome` is "in" (granted), with the fence; "wait", with `ahead` 0 if this ticket is the first waiter, 1 if it is the
+-- next one to notice that the first does not respond, else 2, and the remaining microseconds and the info of the ticket
+-- that blocks it; "limit", with the limit and the info of another ticket; "method", with the method by which the lock is
+-- in use; "gone" if this ticket was released before.
 CREATE OR REPLACE FUNCTION {schema}.holdfast_enter(
     p_name text, p_nonce text, p_ttl bigint, p_exclusive boolean, p_limit integer, p_queue boolean,
     p_agent text, p_info text, p_channel text,
@@ -282,28 +282,28 @@ DECLARE
     foremost record;
     previous record;
 BEGIN
-    -- In any case the row is there afterwards, and locked.
+    -- After this loop the row exists and is locked.
     LOOP
         SELECT l.ctid AS place, l.* INTO lock FROM {schema}.holdfast_locks l WHERE l.name = p_name
         ORDER BY l.generation DESC LIMIT 1 FOR NO KEY UPDATE;
         EXIT WHEN FOUND;
         PERFORM {schema}.holdfast_create(p_name, 'queue', true, NULL, NULL, NULL, NULL);
     END LOOP;
-    now_us := {schema}.holdfast_clock();  -- that may have had to wait
+    now_us := {schema}.holdfast_clock();  -- after a possible wait for the row
     IF lock.nonce <> p_nonce AND lock.renewed > now_us AND lock.renewed_fence = lock.fence THEN
         PERFORM {schema}.holdfast_set_right(p_name);
         SELECT l.ctid AS place, l.* INTO lock FROM {schema}.holdfast_locks l WHERE l.name = p_name
         ORDER BY l.generation DESC LIMIT 1;
     END IF;
-    -- The clock is the floor of the numbers drawn, so that they go on growing where the row was removed, or an old copy
-    -- of it came back.
+    -- The clock is the floor of the drawn numbers, so that they grow also if the row was removed, or replaced by an old
+    -- copy.
     lock.drawn := greatest(lock.drawn + 1, now_us);
     IF lock.drawn & 31 = 0 THEN
         lock.generation := lock.drawn;
     END IF;
 
     IF lock.nonce <> p_nonce AND lock.expires <= now_us THEN
-        lock.nonce := NULL;  -- its lease has run out
+        lock.nonce := NULL;  -- its lease has expired
         has_purged := true;
     END IF;
     IF lock.method <> 'queue' AND lock.nonce IS NOT NULL THEN
@@ -343,9 +343,9 @@ BEGIN
         END IF;
     END IF;
 
-    -- The rule: in when fewer than the limit are ahead, and none of those is exclusive. On the way, what has run out is
-    -- taken out, whoever's it is: all dead waiters lapse at once. But who looks is alive, however late: nobody has
-    -- taken its place so far, so it keeps it. A lease that is being renewed just now is waited for here.
+    -- The rule: a ticket is granted if fewer than `limit` tickets are before it and none of those is exclusive. The loop
+    -- also removes all expired tickets of other clients. This ticket is alive, because it polls. Its entry has not been
+    -- removed yet, so it keeps its place in the queue. A lease that is being renewed is locked, so this waits.
     outcome := 'in';
     IF lock.nonce <> p_nonce THEN
         outcome := 'wait';
@@ -379,8 +379,7 @@ BEGIN
         lock.head := coalesce(first, mine, lock.drawn);
     END IF;
 
-    -- If it was granted before, the fence is drawn once more: nobody has heard of the other, and the row may be an old
-    -- copy's.
+    -- A repeated grant draws a new fence: the first one got no answer, and the row may be an old copy.
     IF outcome = 'in' AND p_exclusive THEN
         fence := lock.drawn;
         IF mine IS NOT NULL THEN
@@ -430,7 +429,7 @@ BEGIN
             departed = lock.departed, departed_until = lock.departed_until, nonce = lock.nonce, queued = true
         WHERE l.ctid = lock.place;
     END IF;
-    -- What has just run out may have kept others out too, some of them ahead of this one.
+    -- An expired ticket may have blocked others too, some of them before this one.
     IF lock.nonce IS NULL AND (has_purged OR outcome = 'wait' AND p_queue) THEN
         PERFORM {schema}.holdfast_wake(p_name, now_us, lock.head);
     END IF;
@@ -451,12 +450,11 @@ BEGIN
 END
 $$;
 
--- The same for an exclusive ticket that names an owner: it is in at once if another one of that owner is, with the same
--- fence, and past all who wait.
+-- The same for an exclusive ticket with an owner: it is granted at once if another ticket of that owner holds the lock,
+-- with the same fence, and before all waiters.
 --
--- Such tickets are in holdfast_tickets while they are in, never in the lock's row, which has room for one. They stand
--- before everybody else there, so that all other steps find them in the way, one after the other, and need not know
--- what an owner is.
+-- While such tickets are granted, they are in holdfast_tickets, never in the row of the lock, which has room for one. They
+-- are queued before all others there, so that they block all others, and the other steps need not handle owners.
 CREATE OR REPLACE FUNCTION {schema}.holdfast_enter_owner(
     p_name text, p_nonce text, p_ttl bigint, p_queue boolean, p_agent text, p_info text, p_channel text, p_owner text,
     OUT outcome text, OUT fence bigint, OUT ahead integer, OUT remaining bigint, OUT other_limit integer, OUT other text
@@ -475,7 +473,7 @@ BEGIN
         PERFORM {schema}.holdfast_create(p_name, 'queue', true, NULL, NULL, NULL, NULL);
     END LOOP;
     now_us := {schema}.holdfast_clock();
-    IF lock.queued THEN  -- it may be in itself: then it keeps its fence, which others may have got from it by now
+    IF lock.queued THEN  -- also of this ticket itself: it keeps its fence, which other tickets may have got
         SELECT t.fence INTO fence FROM {schema}.holdfast_tickets t
         WHERE t.name = p_name AND t.number >= lock.head AND t.owner = p_owner AND t.fence IS NOT NULL
         AND t.expires > now_us LIMIT 1;
@@ -491,7 +489,7 @@ BEGIN
             RETURN;
         END IF;
         outcome := 'in';
-        lock.drawn := greatest(lock.drawn + 1, now_us);  -- as every step does that may not be forgotten: holdfast_reap
+        lock.drawn := greatest(lock.drawn + 1, now_us);  -- protects the row from holdfast_reap
     ELSE
         SELECT e.* INTO outcome, fence, ahead, remaining, other_limit, other FROM {schema}.holdfast_enter(
             p_name, p_nonce, p_ttl, true, 1, p_queue, p_agent, p_info, p_channel
@@ -506,14 +504,14 @@ BEGIN
         lock.drawn := fence;
     END IF;
 
-    -- In, and out of the lock's row if holdfast_enter has put it there.
+    -- Granted. Move it out of the row of the lock if holdfast_enter has stored it there.
     SELECT l.ctid, l.head INTO row_at, head_number FROM {schema}.holdfast_locks l WHERE l.name = p_name
     ORDER BY l.generation DESC LIMIT 1;
     SELECT least(lock.drawn, min(t.number) - 1) INTO foremost FROM {schema}.holdfast_tickets t
     WHERE t.name = p_name AND t.number >= head_number;
     UPDATE {schema}.holdfast_locks l SET nonce = NULL, queued = true, drawn = lock.drawn, head = foremost
     WHERE l.ctid = row_at;
-    -- One that is in is changed, not put in anew: it may be renewed just now, and that would not find it again.
+    -- A granted ticket is updated, not inserted again: a concurrent renewal must find it.
     UPDATE {schema}.holdfast_tickets t SET
         number = CASE WHEN t.fence IS NULL THEN foremost ELSE t.number END, fence = holdfast_enter_owner.fence,
         expires = now_us + p_ttl, renewed = now_us, since = now_us
@@ -525,8 +523,7 @@ BEGIN
             p_name, foremost, p_nonce, fence, true, 1, now_us + p_ttl, now_us, now_us, p_agent, p_info, p_channel, p_owner
         );
     END IF;
-    -- Others of this owner may wait, who are in with this one. They keep their waiter lease: who does not come now is in
-    -- nobody's way.
+    -- Waiters of this owner can be granted now too. They keep their waiter leases, because they block no other ticket.
     PERFORM pg_notify(t.channel, t.nonce) FROM (
         SELECT q.channel, q.nonce FROM {schema}.holdfast_tickets q
         WHERE q.name = p_name AND q.number >= head_number AND q.owner = p_owner AND q.fence IS NULL AND q.expires > now_us
@@ -535,8 +532,8 @@ BEGIN
 END
 $$;
 
--- Take several locks, each in turn, up to the first that has to wait: nobody gets into a queue. Returns for each of them
--- what holdfast_enter does. A lock that is free is taken as TAKE in protocol.py does it.
+-- Acquire several locks in turn, up to the first that is busy, without queueing. Returns a row for each of them, as
+-- holdfast_enter does. A free lock is acquired as _FAST_ACQUIRE in protocol/queue.py does it.
 CREATE OR REPLACE FUNCTION {schema}.holdfast_enter_all(
     p_names text[], p_nonces text[], p_ttls bigint[], p_agents text[], p_infos text[], p_owners text[], p_channel text
 ) RETURNS TABLE (outcome text, fence bigint, ahead integer, remaining bigint, other_limit integer, other text)
@@ -591,18 +588,18 @@ BEGIN
         RETURN NEXT;
         EXIT WHEN outcome <> 'in';
     END LOOP;
-    -- Last, for that locks rows out of the order of their names: whoever does may not wait for another one.
+    -- The last step, because it locks rows out of the order of their names, which could deadlock with a later wait.
     IF reaps_at IS NOT NULL THEN
         PERFORM {schema}.holdfast_reap(reaps_at);
     END IF;
 END
 $$;
 
--- Release or withdraw a ticket, and wake who is next. Returns whether it was in until now. (The exclusive holder's is
--- released by a plain statement, for speed: FREE in protocol.py.)
+-- Release or withdraw a ticket, and wake the next waiters. Returns whether it held the lock until now. (The fast path for
+-- an exclusive holder is a plain statement: _FAST_RELEASE in protocol/queue.py.)
 --
--- `p_unheard`: an enter of this ticket got no answer, and may still be on its way on another connection. Then it is
--- remembered for a while that the ticket has left.
+-- `p_unheard`: a try_acquire of this ticket got no answer, and may still be on its way on another connection. So the
+-- release is remembered in `departed` for a while.
 CREATE OR REPLACE FUNCTION {schema}.holdfast_leave(p_name text, p_nonce text, p_unheard boolean) RETURNS boolean
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -619,7 +616,7 @@ BEGIN
     now_us := {schema}.holdfast_clock();
     IF p_unheard THEN
         UPDATE {schema}.holdfast_locks l SET
-            drawn = greatest(l.drawn + 1, now_us),  -- as every step does that may not be forgotten: holdfast_reap
+            drawn = greatest(l.drawn + 1, now_us),  -- protects the row from holdfast_reap
             departed = CASE WHEN l.departed_until > now_us THEN l.departed ELSE '{}' END || p_nonce,
             departed_until = now_us + {waiter_lease},
             nonce = nullif(l.nonce, p_nonce)
@@ -629,12 +626,12 @@ BEGIN
     END IF;
     IF lock.nonce = p_nonce THEN
         was_in := lock.expires > now_us;
-    ELSIF lock.queued IS DISTINCT FROM false THEN  -- a row that was deleted by hand may have tickets still
+    ELSIF lock.queued IS DISTINCT FROM false THEN  -- the row may have been deleted by an operator, and have tickets
         DELETE FROM {schema}.holdfast_tickets t
         WHERE t.name = p_name AND t.number >= coalesce(lock.head, 0) AND t.nonce = p_nonce
         RETURNING t.fence IS NOT NULL AND t.expires > now_us INTO was_in;
         IF NOT FOUND OR lock.expires > now_us AND lock.nonce IS NOT NULL THEN
-            RETURN false;  -- it had gone before, or was a waiter who leaves the holder to itself
+            RETURN false;  -- it was released before, or was a waiter of a lock that is held
         END IF;
     END IF;
     IF lock.queued IS DISTINCT FROM false THEN
@@ -644,11 +641,10 @@ BEGIN
 END
 $$;
 
--- Let a lease run for its ttl from now. Returns whether it is still there.
+-- Renew a lease for its ttl from now. Returns whether it still exists.
 --
--- Of one that shares the lock, this locks the ticket's own row only. That will do: a step that wants to take the ticket
--- out waits for it, looks at the row again, and finds it renewed; or has taken it out, and then there is nothing to
--- renew.
+-- For a ticket that shares the lock, this locks only the row of the ticket. That is enough: a step that removes the ticket
+-- waits for this row lock, reads the row again, and finds it renewed; or it has removed the row before.
 CREATE OR REPLACE FUNCTION {schema}.holdfast_renew(p_name text, p_nonce text, p_ttl bigint) RETURNS boolean
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -671,7 +667,7 @@ BEGIN
 END
 $$;
 
--- End exactly the lease with this fence, and wake who is next. Returns whether there was one.
+-- End exactly the lease with this fence, and wake the next waiters. Returns whether there was one.
 CREATE OR REPLACE FUNCTION {schema}.holdfast_break(p_name text, p_fence bigint) RETURNS boolean
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -695,11 +691,11 @@ BEGIN
 END
 $$;
 
--- method=advisory: who wants the lock waits at a gate, which is an advisory lock of its session, and PostgreSQL's own
--- business. The lease in the lock's row is the truth: a session that ends opens the gate, but whoever comes through it
--- waits until the lease has run out. `p_gated` says that the gate is ours already; `gated`, that it is now.
+-- method=advisory: a waiter waits for an advisory lock in its session. The lease in the row of the lock is the truth: a
+-- session that ends releases the advisory lock, but its next holder waits until the lease has expired. `p_gated` says that
+-- this session has the advisory lock already; `gated`, that it has it now.
 --
--- `outcome` and what goes with it are as in holdfast_enter.
+-- `outcome` and the other columns are as in holdfast_enter.
 CREATE OR REPLACE FUNCTION {schema}.holdfast_pass(
     p_name text, p_nonce text, p_ttl bigint, p_key bigint, p_gated boolean, p_stay boolean, p_agent text, p_info text,
     OUT outcome text, OUT fence bigint, OUT remaining bigint, OUT other text, OUT gated boolean
@@ -713,8 +709,8 @@ BEGIN
         SELECT l.ctid AS place, l.* INTO lock FROM {schema}.holdfast_locks l WHERE l.name = p_name
         ORDER BY l.generation DESC LIMIT 1;
         EXIT WHEN NOT FOUND AND NOT gated;
-        -- A lease of this ticket counts, whoever has the gate by now: nobody has heard of it, and the gate went with the
-        -- connection. Else the two would wait for each other.
+        -- A lease of this ticket counts even if another session has the advisory lock now: the grant got no answer, and the
+        -- advisory lock was lost with the connection. Else the two tickets would wait for each other.
         IF FOUND AND (gated OR lock.nonce = p_nonce) THEN
             SELECT l.ctid AS place, l.* INTO lock FROM {schema}.holdfast_locks l WHERE l.name = p_name
             ORDER BY l.generation DESC LIMIT 1 FOR NO KEY UPDATE;
@@ -766,9 +762,8 @@ BEGIN
 END
 $$;
 
--- Remove locks that nobody has used for an hour, with tickets of the dead. A row that is in use this very moment is
--- skipped; one that was used a moment ago has drawn a number, which is looked at again once the row is locked. Returns
--- how many were removed.
+-- Remove locks that were unused for an hour, with their expired tickets. A row that is locked now is skipped. A row that
+-- was used in between has drawn a number, which is checked again once the row is locked. Returns how many were removed.
 CREATE OR REPLACE FUNCTION {schema}.holdfast_reap(p_now bigint) RETURNS bigint LANGUAGE sql VOLATILE
 SET search_path = pg_catalog, pg_temp AS $$
     WITH old AS (
@@ -780,7 +775,7 @@ SET search_path = pg_catalog, pg_temp AS $$
         LIMIT 1000 FOR UPDATE SKIP LOCKED
     ), dead AS (
         DELETE FROM {schema}.holdfast_tickets t USING old WHERE t.name = old.name AND t.expires < p_now - {fence_idle}
-    ), orphans AS (  -- of rows that were deleted by hand
+    ), orphans AS (  -- of rows that an operator has deleted
         DELETE FROM {schema}.holdfast_tickets t WHERE t.expires < p_now - {fence_idle}
         AND NOT EXISTS (SELECT 1 FROM {schema}.holdfast_locks l WHERE l.name = t.name)
     ), names AS (
@@ -791,7 +786,7 @@ SET search_path = pg_catalog, pg_temp AS $$
     SELECT count(*) FROM reaped
 $$;
 
--- Remove marks that need not be kept any more. Returns how many were removed.
+-- Remove expired registers. Returns how many were removed.
 CREATE OR REPLACE FUNCTION {schema}.holdfast_reap_marks(p_now bigint) RETURNS bigint LANGUAGE sql VOLATILE
 SET search_path = pg_catalog, pg_temp AS $$
     WITH old AS (
@@ -802,8 +797,9 @@ SET search_path = pg_catalog, pg_temp AS $$
     SELECT count(*) FROM reaped
 $$;
 
--- Tables that an older holdfast made, which goes on working with them. Last, for that waits until nobody uses the table,
--- and meanwhile nobody may wait for us: who looks at the view has locked it before its tables.
+-- Upgrades of tables that an older holdfast has created, which continues to work with them. At the end, because ALTER TABLE
+-- waits until no transaction uses the table, and we must not hold a lock that such a transaction waits for: a query of the
+-- view locks the view before its tables.
 ALTER TABLE {schema}.holdfast_tickets ADD COLUMN IF NOT EXISTS owner text COLLATE "C";
 ALTER TABLE {schema}.holdfast_tickets ADD COLUMN IF NOT EXISTS renewed bigint;
 ALTER TABLE {schema}.holdfast_locks ADD COLUMN IF NOT EXISTS generation bigint NOT NULL DEFAULT 0;
