@@ -98,7 +98,7 @@ def test_a_holder_that_has_lost_its_gate_learns_of_it_at_its_next_renewal(
 
     assert lease.wait_lost(30)
 
-    with pytest.raises(LockLost, match="gate was lost"):
+    with pytest.raises(LockLost, match="row lock was lost"):
         lease.check()
     with client_of(url).lock("a", timeout=30):
         pass
