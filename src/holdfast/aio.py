@@ -149,13 +149,13 @@ class AsyncLock(BaseLock[AsyncLease]):
     __aexit__ = ExitOfBlock(TaskBlock)
 
     async def _enter_block(self, block: TaskBlock | None, task: Task[Any] | None) -> AsyncLease:
-        attempt = await self._attempt(self._timeout, task)
-        if attempt.lease is None:
-            raise AcquireTimeout(lock=self.name, waited=attempt.waited, holder=attempt.holder)
-        return attempt.lease._enter_body(block, task)
+        result = await self._try(self._timeout, task)
+        if result.lease is None:
+            raise AcquireTimeout(lock=self.name, waited=result.waited, holder=result.holder)
+        return result.lease._enter_body(block, task)
 
     async def _acquire(self, timeout: float | None, task: Task[Any] | None) -> AsyncLease | None:
-        return (await self._attempt(timeout, task)).lease
+        return (await self._try(timeout, task)).lease
 
     def _last_entered(self) -> AsyncLease:
         return self._last_of(self._caller())
@@ -163,7 +163,7 @@ class AsyncLock(BaseLock[AsyncLease]):
     def _caller(self) -> Caller:
         return self._client._engine.runtime.caller()
 
-    async def _attempt(self, timeout: float | None, task: Task[Any] | None) -> AcquireResult[AsyncLease]:
+    async def _try(self, timeout: float | None, task: Task[Any] | None) -> AcquireResult[AsyncLease]:
         caller = None if task is None else AsyncioRuntime.caller_of(task)
         return await self._client._engine.acquire(self, timeout, caller)
 
@@ -513,13 +513,13 @@ def _open_blocking(address: Address, other: Backend) -> Backend:
 def _decorated(
     function: Callable[P, Coroutine[Any, Any, T]], plan: Plan, client: Callable[[], AsyncClient]
 ) -> Callable[P, Coroutine[Any, Any, Any]]:
-    terms_for, signature = spec_of(plan, function, is_async=True)
+    spec_for, signature = spec_of(plan, function, is_async=True)
     timeout, skips, skipped, period = plan.timeout, plan.skips, plan.skipped, plan.period
     call = None if plan.lease is None else with_lease(function, plan.lease)
 
     @functools.wraps(function)
     async def locked_function(*args: P.args, **kwargs: P.kwargs) -> Any:
-        lock = AsyncLock(client(), terms_for(args, kwargs), timeout)
+        lock = AsyncLock(client(), spec_for(args, kwargs), timeout)
         if period is not None and not await claim(lock._client._engine, lock.name, period):
             return skipped
         lease = None

@@ -180,19 +180,19 @@ class BaseClient(ABC, Generic[LeaseT, LockT, SemaphoreT, RWLockT, LockAllT]):
             whole["timeout"] = options.pop("timeout")
         each = cast("LockOptions", options)
         spec, timeout = make_spec("lock_all", "-", 1, exclusive=True, ttl=self._ttl, options={**each, **whole})
-        those: list[Any] = []
+        members: list[Any] = []
         for lock in locks:
             if isinstance(lock, str):
-                those.append(self._make(self._lock_type, "lock_all", lock, 1, exclusive=True, options=each))
+                members.append(self._make(self._lock_type, "lock_all", lock, 1, exclusive=True, options=each))
             elif not isinstance(lock, self._lock_type) or not lock._spec.exclusive:
                 raise ConfigurationError(
                     f"lock_all() takes names and exclusive locks (client.lock, client.rwlock(…).write()), not {lock!r}"
                 )
             else:
-                those.append(self._lock_type(lock._client, lock._spec._replace(on_lost=None, reentrant=False), None))
-        if not those:
+                members.append(self._lock_type(lock._client, lock._spec._replace(on_lost=None, reentrant=False), None))
+        if not members:
             raise ConfigurationError("lock_all() needs at least one name")
-        made: LockAllT = self._lock_all_type(in_order(those, _identity_of), spec, timeout)
+        made: LockAllT = self._lock_all_type(in_order(members, _identity_of), spec, timeout)
         return made
 
     def subscribe(self, subscriber: Callable[[Event], object]) -> Callable[[], None]:

@@ -127,7 +127,7 @@ class Lock(BaseLock[Lease]):
         """
         if unknown:
             names.refuse_unknown("acquire", unknown, ACQUIRE_OPTIONS)
-        return self._attempt(self._timeout_of(blocking, timeout)).lease
+        return self._try(self._timeout_of(blocking, timeout)).lease
 
     def release(self) -> None:
         """Release the lease that this thread or task acquired last through this object.
@@ -149,12 +149,12 @@ class Lock(BaseLock[Lease]):
 
     def __enter__(self) -> Lease:
         block = entered_block(self)
-        attempt = self._attempt(self._timeout)
-        if attempt.lease is None:
-            raise AcquireTimeout(lock=self.name, waited=attempt.waited, holder=attempt.holder)
+        result = self._try(self._timeout)
+        if result.lease is None:
+            raise AcquireTimeout(lock=self.name, waited=result.waited, holder=result.holder)
         if block is not None:
-            block.lease = attempt.lease
-        return attempt.lease
+            block.lease = result.lease
+        return result.lease
 
     __exit__ = ExitOfBlock(ThreadBlock)
 
@@ -164,7 +164,7 @@ class Lock(BaseLock[Lease]):
     def _caller(self) -> Caller:
         return self._client._engine.runtime.caller()
 
-    def _attempt(self, timeout: float | None) -> AcquireResult[Lease]:
+    def _try(self, timeout: float | None) -> AcquireResult[Lease]:
         warn_inside_loop()
         return run_sync(self._client._engine.acquire(self, timeout))
 
@@ -486,13 +486,13 @@ class Client(BaseClient[Lease, Lock, Semaphore, RWLock, LockAll]):
 
 def decorated(function: Callable[P, T], plan: Plan, client: Callable[[], Client]) -> Callable[P, Any]:
     """The function that `locked` and `once_per` return for a function."""
-    terms_for, signature = spec_of(plan, function, is_async=False)
+    spec_for, signature = spec_of(plan, function, is_async=False)
     timeout, skips, skipped, period = plan.timeout, plan.skips, plan.skipped, plan.period
     call = None if plan.lease is None else with_lease(function, plan.lease)
 
     @functools.wraps(function)
     def locked_function(*args: P.args, **kwargs: P.kwargs) -> Any:
-        lock = Lock(client(), terms_for(args, kwargs), timeout)
+        lock = Lock(client(), spec_for(args, kwargs), timeout)
         if period is not None and not run_sync(claim(lock._client._engine, lock.name, period)):
             return skipped
         lease, depth = None, 0

@@ -37,26 +37,28 @@ class Requirement(NamedTuple):
 
     def shortfalls(self, guarantees: Guarantees) -> list[str]:
         """Descriptions of the guarantees that are too weak; empty if none is."""
-        found = []
+        shortfalls = []
         for field, least in self.least.items():
             has, strengths = getattr(guarantees, field), FROM_WEAK_TO_STRONG[field]
             if strengths.index(has) < strengths.index(least):
                 better = " or better" if least is not strengths[-1] else ""
-                found.append(f"{field} is {has.value}, not {least.value}{better}")
-        return found
+                shortfalls.append(f"{field} is {has.value}, not {least.value}{better}")
+        return shortfalls
 
     def require(self, url: str, guarantees: Guarantees) -> None:
         """Raise ConfigurationError if a guarantee is too weak."""
-        found = self.shortfalls(guarantees)
-        if found:
+        shortfalls = self.shortfalls(guarantees)
+        if shortfalls:
             others = ", ".join(self.fulfilled_by())
             raise ConfigurationError(
-                f"{url} promises less than is required: {'; '.join(found)}; these promise enough: {others}"
+                f"{url} promises less than is required: {'; '.join(shortfalls)}; these promise enough: {others}"
             )
 
     def fulfilled_by(self) -> list[str]:
         """The backends whose guarantees are strong enough without a request."""
-        return _those(lambda scheme: {method: not self.shortfalls(each) for method, each in declared(scheme).items()})
+        return _backends(
+            lambda scheme: {method: not self.shortfalls(each) for method, each in declared(scheme).items()}
+        )
 
 
 def _field(field: object) -> str:
@@ -85,22 +87,22 @@ def require_primitive(primitive: Primitive, url: str, lacks: Lacks) -> None:
     """
     why = lacks.get(primitive)
     if why is not None:
-        raise Unsupported(backend=url, what=f"{primitive.value} ({why})", others=tuple(those_with(primitive)))
+        raise Unsupported(backend=url, what=f"{primitive.value} ({why})", others=tuple(backends_with(primitive)))
 
 
-def those_with(primitive: Primitive) -> list[str]:
+def backends_with(primitive: Primitive) -> list[str]:
     """The backends that have this primitive."""
-    return _those(lambda scheme: {method: primitive not in lacks for method, lacks in lacking(scheme).items()})
+    return _backends(lambda scheme: {method: primitive not in lacks for method, lacks in lacking(scheme).items()})
 
 
-def _those(that: Callable[[Scheme], Mapping[str, bool]]) -> list[str]:
-    """The backends and methods for which `that` is true. Only the first of several schemes of a backend is listed."""
-    found: dict[str, list[str]] = {}
+def _backends(has: Callable[[Scheme], Mapping[str, bool]]) -> list[str]:
+    """The backends and methods for which `has` is true. Only the first of several schemes of a backend is listed."""
+    names: dict[str, list[str]] = {}
     for name, scheme in SCHEMES.items():
-        if scheme.package not in found:
-            found[scheme.package] = [
+        if scheme.package not in names:
+            names[scheme.package] = [
                 f"{name}://" if number == 0 else f"{name}://…?method={method}"
-                for number, (method, is_true) in enumerate(that(scheme).items())
+                for number, (method, is_true) in enumerate(has(scheme).items())
                 if is_true
             ]
-    return [each for those in found.values() for each in those]
+    return [each for group in names.values() for each in group]

@@ -228,13 +228,13 @@ def _parse(text: str) -> list[str | _Field]:
 def _field(text: str, format_spec: str, conversion: str | None) -> _Field:
     import re
 
-    found = re.fullmatch(r"(\w+)((?:\.\w+|\[[^\[\]]+\])*)", text)
-    if found is None or found[1].isdigit():
+    match = re.fullmatch(r"(\w+)((?:\.\w+|\[[^\[\]]+\])*)", text)
+    if match is None or match[1].isdigit():
         raise ConfigurationError(
             f"name has the field {text!r}: write the name of a parameter, with .attribute or [key] behind it if need be"
         )
-    steps = re.findall(r"\.(\w+)|\[([^\[\]]+)\]", found[2])
-    for word in (found[1], *(attribute for attribute, _ in steps)):
+    steps = re.findall(r"\.(\w+)|\[([^\[\]]+)\]", match[2])
+    for word in (match[1], *(attribute for attribute, _ in steps)):
         if word.startswith("_"):
             raise ConfigurationError(f"name has the field {text!r}: what begins with _ is private; name_of= can use it")
     if conversion is not None and conversion not in _CONVERSIONS:
@@ -242,7 +242,7 @@ def _field(text: str, format_spec: str, conversion: str | None) -> _Field:
     if "{" in format_spec:
         raise ConfigurationError(f"name has a field within the format of the field {text!r}: name_of= can compute it")
     way = tuple((True, attribute) if attribute else (False, _key(key)) for attribute, key in steps)
-    return _Field(text, found[1], way, conversion, format_spec)
+    return _Field(text, match[1], way, conversion, format_spec)
 
 
 def _key(text: str) -> str | int:
@@ -282,26 +282,26 @@ def with_lease(function: Callable[..., T], parameter: str) -> WithLease[T]:
         ConfigurationError: it has no such parameter, or not in an allowed position.
     """
     parameters = _signature(function).parameters
-    found = parameters.get(parameter)
-    place = [*parameters].index(parameter) if found else 0
-    if found is not None and found.kind is found.KEYWORD_ONLY:
+    known = parameters.get(parameter)
+    position = [*parameters].index(parameter) if known else 0
+    if known is not None and known.kind is known.KEYWORD_ONLY:
 
         def by_keyword(lease: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> T:
             return function(*args, **kwargs, **{parameter: lease})
 
         return by_keyword
-    if found is None or found.kind in (found.VAR_POSITIONAL, found.VAR_KEYWORD) or place > _LAST_POSITION:
+    if known is None or known.kind in (known.VAR_POSITIONAL, known.VAR_KEYWORD) or position > _LAST_POSITION:
         raise ConfigurationError(
             f"lease={parameter!r} must name the first parameter of {_title(function)}, the one behind self, or one "
             f"behind a *: def f({parameter}, …), def f(self, {parameter}, …) or def f(…, *, {parameter})"
         )
 
-    def by_place(lease: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> T:
-        if len(args) < place:  # the parameter before it was passed by keyword
+    def by_position(lease: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> T:
+        if len(args) < position:  # the parameter before it was passed by keyword
             return function(*args, **kwargs, **{parameter: lease})
-        return function(*args[:place], lease, *args[place:], **kwargs)
+        return function(*args[:position], lease, *args[position:], **kwargs)
 
-    return by_place
+    return by_position
 
 
 _LAST_POSITION = 1  # after self
@@ -310,7 +310,7 @@ _LAST_POSITION = 1  # after self
 def _without_lease(function: Callable[..., Any], lease: str) -> Signature:
     """The signature for callers, without the lease."""
     signature = _signature(function)
-    return signature.replace(parameters=[one for one in signature.parameters.values() if one.name != lease])
+    return signature.replace(parameters=[each for each in signature.parameters.values() if each.name != lease])
 
 
 def _signature(function: Callable[..., Any]) -> Signature:

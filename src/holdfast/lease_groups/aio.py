@@ -110,13 +110,13 @@ class AsyncLockAll(BaseLock[AsyncLeaseAll]):
     __aexit__ = ExitOfBlock(TaskBlock)
 
     async def _enter_block(self, block: TaskBlock | None, task: Task[Any] | None) -> AsyncLeaseAll:
-        attempt = await self._attempt(self._timeout, task)
-        if attempt.lease is None:
-            raise AcquireTimeout(lock=self.name, waited=attempt.waited, holder=attempt.holder)
-        return attempt.lease._enter_body(block, task)
+        result = await self._try(self._timeout, task)
+        if result.lease is None:
+            raise AcquireTimeout(lock=self.name, waited=result.waited, holder=result.holder)
+        return result.lease._enter_body(block, task)
 
     async def _acquire(self, timeout: float | None, task: Task[Any] | None) -> AsyncLeaseAll | None:
-        return (await self._attempt(timeout, task)).lease
+        return (await self._try(timeout, task)).lease
 
     def _last_entered(self) -> AsyncLeaseAll:
         return self._last_of(self._caller())
@@ -124,7 +124,7 @@ class AsyncLockAll(BaseLock[AsyncLeaseAll]):
     def _caller(self) -> Caller:
         return self._locks[0]._client._engine.runtime.caller()
 
-    async def _attempt(self, timeout: float | None, task: Task[Any] | None) -> AcquireResult[AsyncLeaseAll]:
+    async def _try(self, timeout: float | None, task: Task[Any] | None) -> AcquireResult[AsyncLeaseAll]:
         parts = [Part(lock._client._engine, lock) for lock in self._locks]
         caller = self._caller() if task is None else AsyncioRuntime.caller_of(task)
 

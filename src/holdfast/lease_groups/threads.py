@@ -106,7 +106,7 @@ class LockAll(BaseLock[LeaseAll]):
             BackendUnavailable, OutcomeUnknown: a server gave no answer; never raised for a busy lock.
         """
         names.refuse_unknown("acquire", unknown, ACQUIRE_OPTIONS)
-        return self._attempt(self._timeout_of(blocking, timeout)).lease
+        return self._try(self._timeout_of(blocking, timeout)).lease
 
     def release(self) -> None:
         """Release what this thread or task acquired last through this object.
@@ -124,12 +124,12 @@ class LockAll(BaseLock[LeaseAll]):
 
     def __enter__(self) -> LeaseAll:
         block = entered_block(self)
-        attempt = self._attempt(self._timeout)
-        if attempt.lease is None:
-            raise AcquireTimeout(lock=self.name, waited=attempt.waited, holder=attempt.holder)
+        result = self._try(self._timeout)
+        if result.lease is None:
+            raise AcquireTimeout(lock=self.name, waited=result.waited, holder=result.holder)
         if block is not None:
-            block.lease = attempt.lease
-        return attempt.lease
+            block.lease = result.lease
+        return result.lease
 
     __exit__ = ExitOfBlock(ThreadBlock)
 
@@ -139,7 +139,7 @@ class LockAll(BaseLock[LeaseAll]):
     def _caller(self) -> Caller:
         return self._locks[0]._client._engine.runtime.caller()
 
-    def _attempt(self, timeout: float | None) -> AcquireResult[LeaseAll]:
+    def _try(self, timeout: float | None) -> AcquireResult[LeaseAll]:
         warn_inside_loop()
         caller = self._caller()
         parts = [Part(lock._client._engine, lock) for lock in self._locks]

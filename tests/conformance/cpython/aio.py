@@ -59,13 +59,11 @@ class Lock(holdfast.AsyncLock):
         await self._asyncio.settle(SOON)
         return (await self.look()).waiters
 
-    async def _attempt(
-        self, timeout: float | None, task: asyncio.Task[Any] | None
-    ) -> AcquireResult[holdfast.AsyncLease]:
+    async def _try(self, timeout: float | None, task: asyncio.Task[Any] | None) -> AcquireResult[holdfast.AsyncLease]:
         assert task is not None
         self.asking.append(task.get_name())
         try:
-            return await super()._attempt(timeout, task)
+            return await super()._try(timeout, task)
         finally:
             self.asking.remove(task.get_name())
 
