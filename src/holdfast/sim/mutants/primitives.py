@@ -13,6 +13,7 @@ from holdfast.core.acquire_all import Part, acquire_all
 from holdfast.core.clock import DRIFT
 from holdfast.core.engine import AcquireResult
 from holdfast.core.leases import BaseLease
+from holdfast.core.operators import REVOKED, Operators
 from holdfast.core.periods import CLAIMED, Period, claim
 from holdfast.core.tickets import Ticket, Waiting
 from holdfast.errors import OutcomeUnknown
@@ -32,7 +33,7 @@ class KeepsGrantedLocks(SimEngine):
         super().__init__(*arguments)
         self._kept: list[BaseLease] = []
 
-    def give_back(self, lease: SimLease, reason: str = "") -> None:
+    def end(self, lease: SimLease, reason: str = "") -> None:
         self._kept.append(lease)
 
 
@@ -205,19 +206,31 @@ class ReleaseEndsAllOfOwner(MemoryBackend):
 # ── revocation and elections ─────────────────────────────────────────────────────────────────────────────────────────
 
 
-class RequestReachesEveryHolder(SimEngine):
+class _EveryHolder(Operators):
     """The request outlives the lease that it was for: the next holder receives it too."""
 
-    async def requests(self, leases: Sequence[BaseLease], deadline: float) -> list[bool]:
-        numbers = await self.backend.read_registers([f"revoke:{lease.name}" for lease in leases], deadline=deadline)
-        return [number > 0 for number in numbers]
+    async def revoke_requests(self, leases: Sequence[BaseLease], deadline: float) -> list[bool]:
+        registers = [REVOKED + lease.name for lease in leases]
+        return [fence > 0 for fence in await self._engine.backend.read_registers(registers, deadline=deadline)]
+
+
+class RequestReachesEveryHolder(SimEngine):
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.operators = _EveryHolder(self)
+
+
+class _AtTheGrantOnly(Operators):
+    """It reads requests only when it acquires the lock; a later request is not received."""
+
+    async def revoke_requests(self, leases: Sequence[BaseLease], deadline: float) -> list[bool]:
+        return [False for _ in leases]
 
 
 class RequestReadAtTheGrantOnly(SimEngine):
-    """It reads requests only when it acquires the lock; a later request is not received."""
-
-    async def requests(self, leases: Sequence[BaseLease], deadline: float) -> list[bool]:
-        return [False for _ in leases]
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.operators = _AtTheGrantOnly(self)
 
 
 class TermsCountedLocally(SimClient):
