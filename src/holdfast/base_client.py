@@ -21,7 +21,7 @@ from holdfast.primitives import Primitive
 from holdfast.requirements import Requirement, require_primitive
 from holdfast.runtimes import system
 from holdfast.runtimes.threads import Mutex
-from holdfast.url import SCHEMES, Address, Option, opener, parse, together
+from holdfast.url import SCHEMES, Address, Option, opener, parse, redlock_url
 
 if TYPE_CHECKING:
     from pymysql.connections import Connection
@@ -92,7 +92,7 @@ class BaseClient(ABC, Generic[LeaseT, LockT, SemaphoreT, RWLockT, LockAllT]):
         **options: Option,
     ) -> None:
         _refuse_eventlet()
-        self._url = default_url() if url is None else together(url) if isinstance(url, list | tuple) else url
+        self._url = default_url() if url is None else redlock_url(url) if isinstance(url, list | tuple) else url
         self._options = options
         self._ttl = names.check_ttl(ttl)
         self._required = None if require is None else Requirement.of(require)

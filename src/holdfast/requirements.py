@@ -14,7 +14,7 @@ from holdfast.core.names import did_you_mean
 from holdfast.errors import ConfigurationError, Unsupported
 from holdfast.guarantees import FROM_WEAK_TO_STRONG, Guarantees
 from holdfast.primitives import Lacks, Primitive
-from holdfast.url import SCHEMES, Scheme, declared, lacking
+from holdfast.url import SCHEMES, Scheme, guarantees_of, lacks_of
 
 
 class Requirement(NamedTuple):
@@ -57,7 +57,7 @@ class Requirement(NamedTuple):
     def fulfilled_by(self) -> list[str]:
         """The backends whose guarantees are strong enough without a request."""
         return _backends(
-            lambda scheme: {method: not self.shortfalls(each) for method, each in declared(scheme).items()}
+            lambda scheme: {method: not self.shortfalls(each) for method, each in guarantees_of(scheme).items()}
         )
 
 
@@ -92,7 +92,7 @@ def require_primitive(primitive: Primitive, url: str, lacks: Lacks) -> None:
 
 def backends_with(primitive: Primitive) -> list[str]:
     """The backends that have this primitive."""
-    return _backends(lambda scheme: {method: primitive not in lacks for method, lacks in lacking(scheme).items()})
+    return _backends(lambda scheme: {method: primitive not in lacks for method, lacks in lacks_of(scheme).items()})
 
 
 def _backends(has: Callable[[Scheme], Mapping[str, bool]]) -> list[str]:

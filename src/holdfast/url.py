@@ -1,4 +1,4 @@
-"""URLs of stores: which backend, where, with which options. Imports a driver only when its URL is used."""
+"""Parses the URL of a store: backend, address and options. A driver is imported only when its URL is used."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 class Scheme(NamedTuple):
     """One row of the table of backends."""
 
-    package: str  # where its blocking.py and aio.py are
-    driver: str | None = None  # the module that has to be importable
-    extra: str | None = None  # the extra that installs it; None: it comes with Python
-    options: tuple[str, ...] = ()  # what may stand behind the question mark
-    adopts: bool = False  # its adopted.py takes the driver's own client object in place of a URL
-    searched: bool = False  # it has no index of its locks: to list them, all keys of its servers are searched
-    posix: bool = False  # it needs FIFOs and locks on files, which Windows does not have
-    tables: bool = False  # its schema.py has the DDL, and its blocking.py can run it: `holdfast init`
+    package: str  # its io/ has blocking.py and aio.py
+    driver: str | None = None  # the module that must be importable
+    extra: str | None = None  # the extra that installs the driver; None: it is part of Python
+    options: tuple[str, ...] = ()  # the names of its options
+    adopts: bool = False  # its io/adopted.py accepts a client object of the driver instead of a URL
+    searched: bool = False  # it has no index of its locks, so listing them searches all keys of its servers
+    posix: bool = False  # it needs FIFOs and file locks, which Windows does not have
+    tables: bool = False  # it has tables that `holdfast init` can create
 
 
 def _redis(*options: str) -> Scheme:
@@ -86,7 +86,7 @@ SCHEMES["postgresql"] = Scheme(
         ),
     ),
 )
-SCHEMES["postgres"] = SCHEMES["postgresql"]  # as libpq has it
+SCHEMES["postgres"] = SCHEMES["postgresql"]  # libpq accepts both
 
 _MYSQL = Scheme(
     "holdfast.backends.mysql",
@@ -123,40 +123,41 @@ _NO_POOL = {
 
 _SECRET = ("password", "sentinel_password")  # options that no message may show
 
-Option = str | float  # what an option may be given as, when it is given as a keyword
+Option = str | float  # the type of an option that is given as a keyword
 
 
 class Address(NamedTuple):
-    """A URL, taken apart and checked as far as that goes without its backend."""
+    """A parsed URL, checked as far as possible without its backend."""
 
     scheme: str
-    host: str  # user, password, hosts and ports, as they stand
+    host: str  # user, password, hosts and ports, not decoded
     path: str
     options: dict[str, str]
     redacted: str  # the URL without its password: for messages, logs and `client.url`
-    client: object = None  # the driver's own client object, if it was given in place of a URL
+    client: object = None  # the client object of the driver, if it was given instead of a URL
 
 
 def parse(url: object, given: Mapping[str, Option] | None = None) -> Address:
-    """Take a URL apart, or a driver's own client object; `given` are more options, as keywords.
+    """Parse a URL, or describe a client object of a driver. `given` are more options, from keywords.
 
     Raises:
-        ConfigurationError: not a URL, an unknown scheme or option; says what would do.
+        ConfigurationError: not a URL, an unknown scheme or an unknown option; the error names the valid ones.
     """
     if not isinstance(url, str):
         return _adopt(url, given or {})
     if "://" not in url:
-        raise ConfigurationError(f"url must look like scheme://…, not {_harmless(url)!r} (known: {_known()})")
+        raise ConfigurationError(f"url must look like scheme://…, not {_safe(url)!r} (known: {_known()})")
     parts = _split(url)
     if parts.scheme not in SCHEMES:
-        scheme = _harmless(parts.scheme)
+        scheme = _safe(parts.scheme)
         raise ConfigurationError(f"url has the unknown scheme {scheme!r}{did_you_mean(scheme, SCHEMES)}")
     pairs = parse_qsl(parts.query, keep_blank_values=True)
     options = dict(pairs)
     if len(options) < len(pairs):
-        twice = next(name for name, _ in pairs if [one for one, _ in pairs].count(name) > 1)
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
         raise ConfigurationError(f"url has the option {twice!r} twice: give it once")
-    keywords = in_words(given or {})
+    keywords = option_texts(given or {})
     both = sorted(options.keys() & keywords.keys())
     if both:
         raise ConfigurationError(f"the option {both[0]!r} is given in the url and as a keyword: give it once")
@@ -164,22 +165,22 @@ def parse(url: object, given: Mapping[str, Option] | None = None) -> Address:
     check_options(parts.scheme, keywords, ("ttl", "require"))
     if parts.fragment or url.endswith("#"):
         raise ConfigurationError("url has a fragment: write # as %23 if it belongs to the path or a password")
-    if parts.scheme == "redlock":  # several hosts, and each may have a user before it and a path behind it
+    if parts.scheme == "redlock":  # each of its hosts may have a user before it and a path after it
         shown = ",".join(map(_without_password, f"{parts.netloc}{parts.path}".split(",")))
     else:
         shown = f"{_without_password(parts.netloc)}{parts.path}"
     query = "&".join(f"{name}={_redacted(name, value)}" for name, value in options.items())
     redacted = f"{parts.scheme}://{shown}" + (f"?{query}" if query else "")
-    # The redlock scheme has several hosts, and each may have a path: it takes them apart itself.
+    # Each host of a redlock URL may have a path, so its backend splits and decodes them.
     path = parts.path if parts.scheme == "redlock" else unquote(parts.path)
     return Address(parts.scheme, parts.netloc, path, options | keywords, redacted)
 
 
-def together(urls: Sequence[object]) -> str:
-    """The one URL that names the servers of all these: independent ones, a majority of which decides.
+def redlock_url(urls: Sequence[object]) -> str:
+    """The redlock:// URL for the servers of these URLs: independent servers, of which a majority decides.
 
     Raises:
-        ConfigurationError: not each of them is a redis:// or rediss:// URL, or they do not go together.
+        ConfigurationError: one of them is not a redis:// or rediss:// URL, or their options differ.
     """
     if not urls:
         raise ConfigurationError("a list of urls must name the nodes of a quorum, and it is empty")
@@ -190,16 +191,16 @@ def together(urls: Sequence[object]) -> str:
         scheme, colons, rest = url.partition("://") if isinstance(url, str) else ("", "", "")
         if not colons or scheme not in {"redis", "rediss"}:
             known = "redis:// or rediss://"
-            other = _harmless(scheme) if colons else type(url).__name__
+            other = _safe(scheme) if colons else type(url).__name__
             raise ConfigurationError(f"a list of urls is for {known} only, the nodes of a quorum: one is {other!r}")
-        place, _, query = rest.partition("?")
-        if "," in place:
-            raise ConfigurationError("one of the urls names several servers: in a list each names one")
-        hosts.append(place)
+        host, _, query = rest.partition("?")
+        if "," in host:
+            raise ConfigurationError("one of the urls names several servers: in a list each url names one")
+        hosts.append(host)
         schemes.add(scheme)
         for option, value in parse_qsl(query, keep_blank_values=True):
             if queries.setdefault(option, value) != value:
-                raise ConfigurationError(f"the urls differ in the option {option!r}: it is for all of them together")
+                raise ConfigurationError(f"the urls differ in the option {option!r}: it must be the same in all")
     if len(schemes) > 1:
         raise ConfigurationError("some urls are redis:// and some rediss://: use TLS for all of them, or for none")
     if "rediss" in schemes:
@@ -208,56 +209,56 @@ def together(urls: Sequence[object]) -> str:
 
 
 def check_options(scheme: str, options: Mapping[str, str], more: Sequence[str] = ()) -> None:
-    """Raise ConfigurationError for one that this scheme does not take. `more` are the client's own, for the hint."""
-    takes = SCHEMES[scheme].options
+    """Raise ConfigurationError for an option that the scheme lacks. `more` are options of the client, for the hint."""
+    own = SCHEMES[scheme].options
     for option, value in options.items():
-        if "@" in option or ("@" in value and option not in takes):  # before it may stand the rest of a password
-            raise ConfigurationError("url has an @ behind its question mark: write ? as %3F in a password")
+        if "@" in option or ("@" in value and option not in own):  # the text before it may be part of a password
+            raise ConfigurationError("url has an @ after its question mark: write ? as %3F in a password")
         if option == "connections" and scheme in _NO_POOL:
             raise ConfigurationError(f"{scheme}:// has no option 'connections': {_NO_POOL[scheme]}")
-        if option not in takes:
-            known = (*takes, *more)
+        if option not in own:
+            known = (*own, *more)
             hint = did_you_mean(option, known) if known else " (it has none)"
             raise ConfigurationError(
                 f"{scheme}:// has no option {option!r}{hint}; options of a lock, such as timeout, go to client.lock()"
             )
 
 
-def in_words(given: Mapping[str, Option]) -> dict[str, str]:
-    """Options that were given as keywords, as they would stand in a URL."""
+def option_texts(given: Mapping[str, Option]) -> dict[str, str]:
+    """The texts, as in a URL, of options that were given as keywords."""
     for name, value in given.items():
         if not isinstance(value, str | int | float):
             raise ConfigurationError(f"{name} must be a str or a number, not {type(value).__name__}")
-    words = {True: "yes", False: "no"}
-    return {name: words[value] if isinstance(value, bool) else str(value) for name, value in given.items()}
+    texts = {True: "yes", False: "no"}
+    return {name: texts[value] if isinstance(value, bool) else str(value) for name, value in given.items()}
 
 
 def _adopt(client: object, given: Mapping[str, Option]) -> Address:
-    """The address of what a driver's own client object is connected to."""
+    """The address of the server to which a client object of a driver is connected."""
     origins = {kind.__module__.partition(".")[0] for kind in type(client).__mro__}
     if origins & {"unittest", "mock"}:
-        raise stand_in("a", type(client))
+        raise unknown_client("a", type(client))
     if callable(client):
         require_driver("mysql", "pymysql", "mysql")
-        origins.add("pymysql")  # a function that makes connections; by now nobody else takes one
+        origins.add("pymysql")  # a function that makes connections; only this backend accepts one
     for scheme in SCHEMES.values():
         if scheme.adopts and scheme.driver in origins:
             module = importlib.import_module(f"{scheme.package}.io.adopted")
-            address: Address = module.address_of(client, in_words(given))
+            address: Address = module.address_of(client, option_texts(given))
             return address
-    # Not the object itself: bytes, and the URL objects of other libraries, show their password.
+    # The message has only the type: bytes, and the URL objects of other libraries, would show their password.
     raise ConfigurationError(
         f"url must look like scheme://… and be a str, not {type(client).__name__!r} (known: {_known()}; or a client "
-        "object of redis-py's, or a connection of PyMySQL's or a function that makes them)"
+        "object of redis-py, or a connection of PyMySQL or a function that makes them)"
     )
 
 
-def stand_in(what: str, kind: type) -> ConfigurationError:
+def unknown_client(what: str, kind: type) -> ConfigurationError:
     """The error for an object that may not be connected to the server that its attributes name."""
     return ConfigurationError(
         f"url is {what} {kind.__module__}.{kind.__qualname__}, which holdfast does not know: it may be connected to "
-        "another server than it says, or to none. Give the driver's own client object, or a url; for tests there is "
-        "memory://, a store without a server"
+        "another server than its attributes name, or to none. Give a client object of the driver itself, or a url; for "
+        "tests there is memory://, a store without a server"
     )
 
 
@@ -265,12 +266,13 @@ def opener(address: Address, runtime: str) -> Callable[..., Any]:
     """The function that opens this address's backend on "blocking" or "aio".
 
     Raises:
-        ConfigurationError: the driver is missing; says how to install it. Or this system cannot have that store.
+        ConfigurationError: the driver is missing, with the command that installs it; or this system lacks what the
+            backend needs.
     """
     scheme = SCHEMES[address.scheme]
     if scheme.posix and not hasattr(os, "mkfifo"):
         raise ConfigurationError(
-            f"{address.scheme}:// needs FIFOs and locks on files, which {sys.platform} does not have: use a server, "
+            f"{address.scheme}:// needs FIFOs and file locks, which {sys.platform} does not have: use a server, "
             "for example redis://"
         )
     if scheme.driver is not None:
@@ -280,39 +282,39 @@ def opener(address: Address, runtime: str) -> Callable[..., Any]:
     return function
 
 
-def declared(scheme: Scheme) -> Mapping[str, Guarantees]:
-    """What its backend promises before a server was asked, for each method, the default first; "" if it has only one.
+def guarantees_of(scheme: Scheme) -> Mapping[str, Guarantees]:
+    """The guarantees of a backend by method, before a server is contacted. The default is first; "" for a single one.
 
-    No driver is needed for that: protocols import none.
+    This needs no driver, because protocols import none.
     """
     guarantees = importlib.import_module(f"{scheme.package}.protocol.guarantees").GUARANTEES
     methods: Mapping[str, Guarantees] = {"": guarantees} if isinstance(guarantees, Guarantees) else guarantees
     return methods
 
 
-def lacking(scheme: Scheme) -> Mapping[str, Lacks]:
-    """What its backend cannot do, and why, for each method as in `declared`."""
+def lacks_of(scheme: Scheme) -> Mapping[str, Lacks]:
+    """The primitives that a backend lacks, and why, by method as in `guarantees_of`."""
     lacks: Any = importlib.import_module(f"{scheme.package}.protocol.guarantees").LACKS
     methods: Mapping[str, Lacks] = lacks if lacks and not isinstance(next(iter(lacks)), Primitive) else {"": lacks}
     return methods
 
 
 def require_driver(scheme: str, driver: str, extra: str | None) -> None:
-    """Import it, or say how to get it."""
+    """Import the driver. Raises ConfigurationError with the command that installs it."""
     try:
         importlib.import_module(driver)
     except ImportError as error:
         how = (
             f"pip install 'holdfast[{extra}]'"
             if extra
-            else "it is part of Python, but this one was built without it: use another Python or another backend"
+            else "it is part of Python, but this Python was built without it: use another Python or another backend"
         )
         problem = f"{scheme}:// needs the module {driver!r}, which cannot be imported ({error})"
         raise ConfigurationError(f"{problem}: {how}") from error
 
 
-def _harmless(text: str) -> str:
-    """For messages: the text itself, unless a password could be part of it."""
+def _safe(text: str) -> str:
+    """The text for a message, or … if it could contain a password."""
     return text if re.fullmatch(r"[\w./+~-]*(:\d+)?", text) else "…"
 
 
@@ -321,8 +323,8 @@ def _redacted(name: str, value: str) -> str:
     return "***" if name in _SECRET or (name == "acl" and ":" in value) else quote(value, safe="/:{}")
 
 
-def _without_password(place: str) -> str:
-    user, at, host = place.rpartition("@")
+def _without_password(netloc: str) -> str:
+    user, at, host = netloc.rpartition("@")
     return f"{user.partition(':')[0]}{':***' if ':' in user else ''}{at}{host}"
 
 
@@ -335,7 +337,7 @@ class _Parts(NamedTuple):
 
 
 def _split(url: str) -> _Parts:
-    """As urllib does, except that there may be several hosts, some of them IPv6 addresses in brackets."""
+    """Split as urllib does, but allow several hosts, some of them IPv6 addresses in brackets."""
     scheme, _, rest = url.partition("://")
     rest, _, fragment = rest.partition("#")
     rest, _, query = rest.partition("?")

@@ -19,7 +19,7 @@ import pytest
 import holdfast
 from holdfast.core.tickets import LockInfo
 from holdfast.primitives import Primitive
-from holdfast.url import SCHEMES, lacking, parse
+from holdfast.url import SCHEMES, lacks_of, parse
 
 
 class Actor(Protocol):
@@ -124,7 +124,7 @@ class Lab:
     def lacks(self, primitive: Primitive) -> str | None:
         """Why this store does not have it, if so."""
         address = parse(self.url)
-        methods = lacking(SCHEMES[address.scheme])
+        methods = lacks_of(SCHEMES[address.scheme])
         return methods[address.options.get("method", next(iter(methods)))].get(primitive)
 
     def needs(self, primitive: Primitive) -> Lab:

@@ -119,7 +119,7 @@ def test_only_what_needs_posix_cannot_be_imported_without_it() -> None:
     ("program", "message"),
     [
         ("holdfast.lock('a')", "no url is given, and the store that is used then, a file, does not work on "),
-        ("holdfast.Client('sqlite:///tmp/locks.db')", "sqlite:// needs FIFOs and locks on files, which "),
+        ("holdfast.Client('sqlite:///tmp/locks.db')", "sqlite:// needs FIFOs and file locks, which "),
         ("holdfast.Client('redis+unix:///run/redis.sock')", "redis+unix:// needs Unix sockets, which "),
         ("holdfast.Client('mysql:///a?socket=/run/mysql.sock')", "the option 'socket' needs Unix sockets, which "),
         ("import holdfast.fencing.files", "holdfast.fencing.files needs flock(), which "),

@@ -269,15 +269,15 @@ URLS: list[Any] = [
     ("", f"url must look like scheme://…, not '' (known: {SCHEMES_KNOWN})"),
     ("localhost:6379", f"url must look like scheme://…, not 'localhost:6379' (known: {SCHEMES_KNOWN})"),
     ("redis:/cache", f"url must look like scheme://…, not '…' (known: {SCHEMES_KNOWN})"),
-    (7, f"url must look like scheme://… and be a str, not 'int' (known: {SCHEMES_KNOWN}; or a client object of redis-py's, or a connection of PyMySQL's or a function that makes them)"),
-    (b"redis://cache", f"url must look like scheme://… and be a str, not 'bytes' (known: {SCHEMES_KNOWN}; or a client object of redis-py's, or a connection of PyMySQL's or a function that makes them)"),
+    (7, f"url must look like scheme://… and be a str, not 'int' (known: {SCHEMES_KNOWN}; or a client object of redis-py, or a connection of PyMySQL or a function that makes them)"),
+    (b"redis://cache", f"url must look like scheme://… and be a str, not 'bytes' (known: {SCHEMES_KNOWN}; or a client object of redis-py, or a connection of PyMySQL or a function that makes them)"),
     ("sqlte:///tmp/x.db", "url has the unknown scheme 'sqlte' (did you mean 'sqlite'?)"),
     ("REDIS//x", f"url must look like scheme://…, not 'REDIS//x' (known: {SCHEMES_KNOWN})"),
     ("mongo://x", f"url has the unknown scheme 'mongo' (known: {', '.join(SCHEMES)})"),
     ("memory://x?ttl=5", "memory:// has no option 'ttl' (it has none); options of a lock, such as timeout, go to client.lock()"),
     ("redis://cache?prefix=a&prefix=b", "url has the option 'prefix' twice: give it once"),
     ("sqlite:///tmp/x#y.db", "url has a fragment: write # as %23 if it belongs to the path or a password"),
-    ("redis://user:x?s3cret@host", "url has an @ behind its question mark: write ? as %3F in a password"),
+    ("redis://user:x?s3cret@host", "url has an @ after its question mark: write ? as %3F in a password"),
     ("redis://user:x#s3cret@host", "url has a fragment: write # as %23 if it belongs to the path or a password"),
     ("redis://user:x:s3cret@host:port", "url has a port that is no number from 1 to 65535; also write / ? # @ : in a user or password as %2F %3F %23 %40 %3A"),
     ("redis://:s3cret@host:port", "url has a port that is no number from 1 to 65535; also write / ? # @ : in a user or password as %2F %3F %23 %40 %3A"),
@@ -288,9 +288,9 @@ URLS: list[Any] = [
     (["redis://a", "redis://b", "c"], "a list of urls is for redis:// or rediss:// only, the nodes of a quorum: one is 'str'"),
     (["redis://a", "redis://b"], "url names 2 nodes: with fewer than 3 none may fail, and a plain redis:// does the same for less; add nodes, or insist with nodes=any"),
     (["redis://a?method=setnx", "redis://b", "redis://c"], "redlock:// has no option 'method' (known: prefix, nodes, max_ttl, node_timeout, quarantine, eviction, connect_timeout, connections, client_name, tls, ca_certs, certfile, keyfile, verify); options of a lock, such as timeout, go to client.lock()"),
-    (["redis://a", "redis://b,d", "redis://c"], "one of the urls names several servers: in a list each names one"),
+    (["redis://a", "redis://b,d", "redis://c"], "one of the urls names several servers: in a list each url names one"),
     (["redis://a", "rediss://b", "redis://c"], "some urls are redis:// and some rediss://: use TLS for all of them, or for none"),
-    (["redis://a?prefix=x", "redis://b?prefix=y", "redis://c"], "the urls differ in the option 'prefix': it is for all of them together"),
+    (["redis://a?prefix=x", "redis://b?prefix=y", "redis://c"], "the urls differ in the option 'prefix': it must be the same in all"),
     ([], "a list of urls must name the nodes of a quorum, and it is empty"),
     ("memory://?connections=3", "memory:// has no option 'connections': it has no connections"),
     ("zookeeper://host/app?connections=3", "zookeeper:// has no option 'connections': a client has at most three sessions, with one connection each"),
@@ -687,7 +687,7 @@ def test_a_missing_driver_names_the_extra(make: Any, monkeypatch: pytest.MonkeyP
 def test_a_python_without_sqlite_is_told_apart(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(SCHEMES, "sqlite", Scheme("holdfast.backends.sqlite", driver="no_such_sqlite3"))
 
-    with refused("part of Python, but this one was built without it"):
+    with refused("part of Python, but this Python was built without it"):
         make("sqlite:///tmp/x.db")
 
 

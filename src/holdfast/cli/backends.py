@@ -105,9 +105,9 @@ def _run(arguments: argparse.Namespace) -> int:
 
 def describe(name: str, scheme: Scheme) -> Backend:
     """Return the Backend of one row of `url.SCHEMES`."""
-    from holdfast.url import declared, lacking
+    from holdfast.url import guarantees_of, lacks_of
 
-    guarantees, lacks = declared(scheme), lacking(scheme)
+    guarantees, lacks = guarantees_of(scheme), lacks_of(scheme)
     is_installed, package, version = _driver(scheme.driver)
     return Backend(
         scheme=name,

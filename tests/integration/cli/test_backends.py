@@ -15,7 +15,7 @@ import holdfast
 from holdfast.cli.backends import describe
 from holdfast.guarantees import Exclusion, FenceOrder, Guarantees, Order, Scope, Wake
 from holdfast.primitives import Lacks, Primitive
-from holdfast.url import SCHEMES, Scheme, lacking
+from holdfast.url import SCHEMES, Scheme, lacks_of
 from tests.integration.cli.conftest import CliStore
 
 WEAK = Guarantees(Exclusion.CACHE, FenceOrder.BEST_EFFORT, Order.NONE, Wake.POLL, Scope.NETWORK)
@@ -62,7 +62,7 @@ def test_the_table_fits_80_columns(store: CliStore) -> None:
 
 def test_primitives_of_every_method_are_listed_as_its_protocol_declares_them(store: CliStore) -> None:
     for each in store.run("backends", "--json").json:
-        lacks = lacking(SCHEMES[each["scheme"]])
+        lacks = lacks_of(SCHEMES[each["scheme"]])
         for method in each["methods"]:
             assert method["primitives"] == {
                 primitive.value: lacks[method["method"] or ""].get(primitive, True) for primitive in Primitive
@@ -73,13 +73,13 @@ def test_primitives_of_every_method_are_listed_as_its_protocol_declares_them(sto
 def test_the_table_of_primitives_has_the_same_content_at_any_width(store: CliStore, columns: str) -> None:
     shown = read_grid(store.run("backends", COLUMNS=columns).out)
 
-    declared: dict[tuple[str, str], Lacks] = {}
+    guarantees_of: dict[tuple[str, str], Lacks] = {}
     for folder in dict.fromkeys(scheme.package for scheme in SCHEMES.values()):
         name = next(name for name, scheme in SCHEMES.items() if scheme.package == folder)
-        declared |= {(name, method): lacks for method, lacks in lacking(SCHEMES[name]).items()}
+        guarantees_of |= {(name, method): lacks for method, lacks in lacks_of(SCHEMES[name]).items()}
     assert shown == {
         row: {primitive.value: lacks.get(primitive, "yes") for primitive in Primitive}
-        for row, lacks in declared.items()
+        for row, lacks in guarantees_of.items()
     }
 
 

@@ -12,7 +12,7 @@ import pytest
 import holdfast
 from holdfast.backends.redis.config import Node
 from holdfast.backends.redlock.config import RedlockConfig, config_of
-from holdfast.url import parse, together
+from holdfast.url import parse, redlock_url
 
 
 def council(url: str, **options: Any) -> RedlockConfig:
@@ -93,8 +93,8 @@ def test_an_even_number_is_warned_about_and_fewer_than_three_can_be_insisted_on(
     ],
 )
 def test_urls_of_single_servers_make_one_of_all_of_them(urls: list[str], one: str) -> None:
-    assert together(urls) == one
-    assert council(together(urls)).redis.nodes == council(one).redis.nodes
+    assert redlock_url(urls) == one
+    assert council(redlock_url(urls)).redis.nodes == council(one).redis.nodes
 
 
 @pytest.mark.parametrize("kind", [holdfast.Client, holdfast.AsyncClient])

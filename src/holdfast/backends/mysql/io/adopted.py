@@ -14,7 +14,7 @@ from pymysql.connections import Connection
 from holdfast.backends.mysql.config import CONNECT_TIMEOUT, METHODS, MysqlConfig
 from holdfast.backends.url_parts import choice, max_connections, seconds
 from holdfast.errors import ConfigurationError
-from holdfast.url import Address, check_options, stand_in
+from holdfast.url import Address, check_options, unknown_client
 
 _OWN_OPTIONS = ("method", "connect_timeout", "connections")
 
@@ -37,7 +37,7 @@ def address_of(client: object, options: dict[str, str]) -> Address:
     if type(client) is Connection:
         config = _config_of(client, usage)
     elif isinstance(client, Connection):
-        raise stand_in("a", type(client))
+        raise unknown_client("a", type(client))
     elif callable(client):
         config = MysqlConfig(url="mysql://(connections from a function)", database="", connect=client, **usage)
     else:

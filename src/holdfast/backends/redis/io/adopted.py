@@ -19,7 +19,7 @@ from redis.client import Pipeline
 
 from holdfast.backends.redis.config import Adopted, Login, Node, RedisConfig, settings_of
 from holdfast.errors import ConfigurationError
-from holdfast.url import Address, check_options, stand_in
+from holdfast.url import Address, check_options, unknown_client
 
 _CREDENTIALS = ("username", "password", "credential_provider")
 _KNOWN_CONNECTIONS = {
@@ -108,7 +108,7 @@ def _login(arguments: Mapping[str, Any], kind: type | None) -> Login:
 
 def _check_known(kind: type) -> None:
     if kind not in _KNOWN_CONNECTIONS:
-        raise stand_in("a client with connections of the class", kind)
+        raise unknown_client("a client with connections of the class", kind)
 
 
 def _auth(login: Login) -> str:
