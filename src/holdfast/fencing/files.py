@@ -2,18 +2,18 @@
 
     files.replace("/srv/app/prices.json", data, fence=lease.fence)
 
-Beside `prices.json` there is `prices.json.fence`: the fence as text, and what all writers lock (flock) while they check
-it and replace the file, so that the two are one step. Readers need no lock: they see the old file or the new one.
+The side file `prices.json.fence` contains the fence as text. All writers lock it (flock) while they check it and
+replace the file, so that both are one step. Readers need no lock: they see the old file or the new one.
 
-The order on disk: the fence is safe before the new file gets its name. A writer that dies in between has left the old
-file and its own fence: it may try again, and one that came before it may not.
+The fence is durable before the new file is renamed into place. A writer that dies in between leaves the old file and
+its own fence: it may try again, and an earlier lease may not.
 
-A client that can open the side file can also lock it and stop all writers, so it belongs to those that may write the
-file: whoever may only read the file cannot open it, and `newest` raises PermissionError there.
+A process that can open the side file can also lock it and block all writers. So only users with write permission for
+the file can open it; for others `newest` raises PermissionError.
 
-For file systems whose flock all writers share: local ones, and NFS since Linux 2.6.12. A writer that is *stopped*
-within this step keeps the others waiting, as it has to: its rename may still come. Never delete the side file while
-somebody may write; without it, every fence is new.
+All writers must share the flock: local file systems, and NFS since Linux 2.6.12. A writer that is *stopped* during this
+step blocks the others, which is necessary, because its rename may still happen. Never delete the side file while a
+process may write: without it, every fence is new.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ except ModuleNotFoundError:
     raise ImportError(f"holdfast.fencing.files needs flock(), which {sys.platform} does not have") from None
 
 _FLAGS = os.O_CLOEXEC | os.O_NOFOLLOW
-_DIGITS = len(str(FENCE_MAX))  # written at this width, so that one write in place is all there is to it
+_DIGITS = len(str(FENCE_MAX))  # fixed width, so that a single write replaces the old fence
 
 
 def replace(path: str | os.PathLike[str], data: bytes, *, fence: int) -> None:
-    """Give the file this content, all of it or nothing, durably. Its mode is kept; a symbolic link is followed.
+    """Replace the content of the file atomically and durably. Its mode is kept; a symbolic link is followed.
 
     Raises:
-        StaleFence: the file has been written under a newer fence; it is as it was.
-        ConfigurationError: the file beside it is not one of ours.
+        StaleFence: the file was written under a newer fence; it is unchanged.
+        ConfigurationError: the side file has foreign content.
     """
     with guarded(path, fence=fence) as target:
-        # One name for all: only one writer is here at a time, and what a dead one has left is written over.
+        # A fixed name, because there is one writer at a time. The leftover of a dead writer is removed.
         temporary = f"{target}.fence-new"
         with contextlib.suppress(FileNotFoundError):
             os.unlink(temporary)
@@ -64,17 +64,17 @@ def replace(path: str | os.PathLike[str], data: bytes, *, fence: int) -> None:
 
 @contextlib.contextmanager
 def guarded(path: str | os.PathLike[str], *, fence: int) -> Iterator[str]:
-    """Be the only writer in the body, for writes of another kind: to append, or to replace several files at once.
+    """Exclude other writers during the body, for other kinds of writes: to append, or to replace several files.
 
-    The path need not be that of a file. The fence is remembered before the body begins, also if that fails then. The
-    value is the file that is guarded: where the path led then, should it be a symbolic link that changes meanwhile.
+    The path need not be that of a file. The fence is stored before the body begins, also if the body fails. The value
+    is the guarded file: the target of the path at that time, if it is a symbolic link.
 
     Raises:
-        StaleFence: a newer fence was here; the body is not entered.
-        ConfigurationError: the file beside it is not one of ours.
+        StaleFence: the file has seen a newer fence; the body is not run.
+        ConfigurationError: the side file has foreign content.
     """
     check_fence(fence)
-    fd, target = _locked(path)
+    fd, target = _lock_side_file(path)
     side = side_path(target)
     try:
         newest = _parse(side, os.pread(fd, _DIGITS + 2, 0))
@@ -85,11 +85,11 @@ def guarded(path: str | os.PathLike[str], *, fence: int) -> Iterator[str]:
             _sync_folder(side)
         yield target
     finally:
-        os.close(fd)  # which also unlocks it
+        os.close(fd)  # also unlocks it
 
 
 def newest(path: str | os.PathLike[str]) -> int:
-    """The greatest fence that the file has seen; 0 if none."""
+    """Return the greatest fence that the file has seen; 0 if none."""
     side = side_path(_target(path))
     try:
         with open(side, "rb") as file:
@@ -99,28 +99,28 @@ def newest(path: str | os.PathLike[str]) -> int:
 
 
 def side_path(path: str | os.PathLike[str]) -> str:
-    """Where the fence of this file is kept."""
+    """Return the path of the side file, which contains the fence."""
     return f"{os.fspath(path)}.fence"
 
 
 def _target(path: str | os.PathLike[str]) -> str:
-    """The file itself: two names for it must not have two fences."""
+    """Resolve links, because two names of a file must not have two fences."""
     name = os.fspath(path)
     if not isinstance(name, str):
         raise ConfigurationError(f"path must be a str or a path of text, not {name!r}")
     return os.path.realpath(name)
 
 
-def _locked(path: str | os.PathLike[str]) -> tuple[int, str]:
-    """A descriptor of the side file, which no one else has locked, and the file that it is for."""
+def _lock_side_file(path: str | os.PathLike[str]) -> tuple[int, str]:
+    """Lock the side file. Return its descriptor and the file that it belongs to."""
     while True:
         target = _target(path)
         side = side_path(target)
-        fd = _opened(side, target)
+        fd = _open_side_file(side, target)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX)
-            # While we waited the side file may have been deleted or replaced: then others lock another file by now. Or
-            # the path may be a link that leads elsewhere by now: then this is not the fence of what it names.
+            # During the wait the side file may have been deleted or replaced: then other writers lock another file. Or
+            # the path is a link that has changed: then this is not the fence of its target.
             with contextlib.suppress(FileNotFoundError):
                 if os.path.samestat(os.fstat(fd), os.stat(side)) and _target(path) == target:
                     return fd, target
@@ -130,24 +130,24 @@ def _locked(path: str | os.PathLike[str]) -> tuple[int, str]:
         os.close(fd)
 
 
-def _opened(side: str, target: str) -> int:
-    """The side file, which no one can open who may not write the file that it is for."""
+def _open_side_file(side: str, target: str) -> int:
+    """Open the side file. Only users with write permission for the target can open it."""
     mode = _mode(target)
-    # Of a file that does not exist yet, the umask says which of these it will have.
-    fd = os.open(side, os.O_RDWR | os.O_CREAT | _FLAGS, 0o660 if mode is None else 0o600 | _who_write(mode))
+    # For a target that does not exist yet, the umask determines its permissions.
+    fd = os.open(side, os.O_RDWR | os.O_CREAT | _FLAGS, 0o660 if mode is None else 0o600 | _write_permissions(mode))
     try:
-        has = os.fstat(fd)
-        mine = 0o600 | _who_write(has.st_mode if mode is None else mode)
-        if has.st_uid == os.geteuid() and stat.S_IMODE(has.st_mode) != mine:
-            os.fchmod(fd, mine)
+        status = os.fstat(fd)
+        wanted = 0o600 | _write_permissions(status.st_mode if mode is None else mode)
+        if status.st_uid == os.geteuid() and stat.S_IMODE(status.st_mode) != wanted:
+            os.fchmod(fd, wanted)
     except BaseException:
         os.close(fd)
         raise
     return fd
 
 
-def _who_write(mode: int) -> int:
-    """Reading and writing, for those that may write."""
+def _write_permissions(mode: int) -> int:
+    """Return read and write permission for those that have write permission."""
     writing = mode & 0o222
     return writing | writing << 1
 
@@ -161,9 +161,9 @@ def _mode(target: str) -> int | None:
 
 def _parse(side: str, text: bytes) -> int:
     if not text.strip(b"\0"):
-        return 0  # of a writer that came no further: made, or made longer, and nothing written when the power went
+        return 0  # the writer crashed after it had created or extended the file
     if len(text) != _DIGITS + 1 or not text[:-1].isdigit():
-        raise ConfigurationError(f"{side} is not the fence of a file: move it away, or guard another path")
+        raise ConfigurationError(f"{side} is not the fence of a file: move it, or guard another path")
     return int(text)
 
 
@@ -175,7 +175,7 @@ def _write_all(fd: int, data: bytes) -> None:
 
 def _write_at_start(fd: int, data: bytes) -> None:
     if os.pwrite(fd, data, 0) != len(data):
-        raise OSError("the disk took only a part of a fence")
+        raise OSError("a fence was written only partially")
 
 
 def _sync_folder(path: str) -> None:

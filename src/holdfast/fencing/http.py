@@ -1,30 +1,30 @@
-"""Guards for a resource behind HTTP: the client sends its fence in a header, middleware refuses stale ones.
+"""Guards for a resource behind HTTP: the client sends its fence in a header, and middleware rejects stale ones.
 
     requests.put(url, data, headers=fence_header(lease))                     # the client
 
     app = FenceMiddleware(app, resource=by_path, store=MemoryFences())       # the server, WSGI
     app = AsyncFenceMiddleware(app, resource=by_path, store=…)               # the server, ASGI
 
-`resource` is the application's: it names what a request writes to, or says None for requests that need no fence. What
-the guard answers itself is plain text:
+`resource` is a function of the application: it returns the name of the resource that a request writes to, or None for
+requests that need no fence. The guard itself answers in plain text:
 
-    400 Bad Request              the header is no fence, or the request names no resource that could be guarded
+    400 Bad Request              the header is not a fence, or the name of the resource is invalid
     412 Precondition Failed      the resource has seen a newer fence: the request did not reach the application
-    428 Precondition Required    the resource is guarded and there is no header
+    428 Precondition Required    the resource is guarded and the header is missing
 
-A fence is remembered before the application sees the request, so authenticate first: put the guard behind the
-middleware that does it, or let `resource` return None for a request that the application is going to refuse. Otherwise
-any client can send a fence so great that all others are refused. The stores in memory take an answer of 401 or 403 as
-"nothing was written" and forget the fence that came with it.
+A fence is stored before the application receives the request, so authenticate first: put the guard behind the
+middleware that authenticates, or let `resource` return None for a request that the application will reject. Otherwise
+any client can send a fence so large that all others are rejected. The stores in memory discard the fence of a request
+that is answered with 401 or 403.
 
-A request that passed keeps others of the same resource waiting until the application is done with it, so that a slow
-old request cannot write after a fast new one. The application must not call itself for the same resource.
+While the application handles a request, other requests for the same resource wait, so that a slow old request cannot
+write after a fast new one. The application must not call itself for the same resource.
 
-A store says which fences were seen. In memory: right for a server that is one process, until it restarts. In SQL: for
-many processes; it uses a transaction of its own, so a guard in the transaction of the write itself (fencing.sql) is
-stronger where there is one, and with SQLite needs another database file than the application's. The turn of a request
-lasts as long as that transaction: time limits of the server for idle transactions and connections are turned off in it,
-but a connection that breaks ends the turn, and the error is raised when the request is done.
+A store keeps the fences. In memory: for a server with one process, until it restarts. In SQL: for several processes; it
+uses a transaction of its own, so a guard in the transaction of the write itself (fencing.sql) is stronger if there is
+one, and with SQLite it needs another database file than the application. A request holds the resource as long as that
+transaction is open: the time limits of the server for idle transactions and connections are disabled in it, but a
+broken connection releases the resource, and the error is raised when the request ends.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class _Fenced(Protocol):
 
 
 def fence_header(lease: _Fenced) -> dict[str, str]:
-    """The header to send with every request made under this lease (a Lease or an AsyncLease).
+    """Return the header for requests under this lease (a Lease or an AsyncLease).
 
     >>> import holdfast
     >>> with holdfast.Client("memory://").lock("stock") as lease:
@@ -71,13 +71,13 @@ def fence_header(lease: _Fenced) -> dict[str, str]:
 
 
 class FenceStore(Protocol):
-    """Remembers the greatest fence of each resource."""
+    """Stores the greatest fence of each resource."""
 
     def holding(self, resource: str, fence: int) -> contextlib.AbstractContextManager[None]:
-        """Be the only one at this resource in the body; the fence is remembered before it begins.
+        """Exclude other requests for this resource during the body. The fence is stored before it begins.
 
         Raises:
-            StaleFence: a greater one is remembered; the body is not entered.
+            StaleFence: a greater fence is stored; the body is not run.
         """
 
 
@@ -85,54 +85,54 @@ class AsyncFenceStore(Protocol):
     """The same for asyncio."""
 
     def holding(self, resource: str, fence: int) -> contextlib.AbstractAsyncContextManager[None]:
-        """Be the only one at this resource in the body; the fence is remembered before it begins.
+        """Exclude other requests for this resource during the body. The fence is stored before it begins.
 
         Raises:
-            StaleFence: a greater one is remembered; the body is not entered.
+            StaleFence: a greater fence is stored; the body is not run.
         """
 
 
 class CallerRefused(Exception):
-    """Raised in the body of `holding` after an answer of 401 or 403: a store may forget a fence that came with it."""
+    """Raised in the body of `holding` after an answer of 401 or 403: a store may discard the fence of the request."""
 
 
 class MemoryFences:
-    """For the threads of one process. It keeps a number and a mutex for each resource, for ever."""
+    """For the threads of one process. It keeps a fence and a mutex per resource, without a limit."""
 
     def __init__(self) -> None:
         import threading
 
         self._mutex = threading.Lock()
-        self._places: dict[str, _Place[threading.Lock]] = {}
+        self._states: dict[str, _ResourceState[threading.Lock]] = {}
 
     @contextlib.contextmanager
     def holding(self, resource: str, fence: int) -> Iterator[None]:
         import threading
 
         with self._mutex:
-            place = self._places.setdefault(resource, _Place(threading.Lock()))
-        with place.mutex, place.remembering(resource, fence):
+            state = self._states.setdefault(resource, _ResourceState(threading.Lock()))
+        with state.mutex, state.storing(resource, fence):
             yield
 
 
 class AsyncMemoryFences:
-    """For the tasks of one loop. It keeps a number and a mutex for each resource, for ever."""
+    """For the tasks of one event loop. It keeps a fence and a mutex per resource, without a limit."""
 
     def __init__(self) -> None:
-        self._places: dict[str, _Place[asyncio.Lock]] = {}
+        self._states: dict[str, _ResourceState[asyncio.Lock]] = {}
 
     @contextlib.asynccontextmanager
     async def holding(self, resource: str, fence: int) -> AsyncIterator[None]:
         import asyncio
 
-        place = self._places.setdefault(resource, _Place(asyncio.Lock()))
-        async with place.mutex:
-            with place.remembering(resource, fence):
+        state = self._states.setdefault(resource, _ResourceState(asyncio.Lock()))
+        async with state.mutex:
+            with state.storing(resource, fence):
                 yield
 
 
 class SqlFences:
-    """In the table of a SQL guard. `connect` gives a connection without autocommit; it is closed after use."""
+    """Uses the table of a SQL guard. `connect` returns a connection without autocommit; it is closed after use."""
 
     def __init__(self, guard: SqlGuard, connect: Callable[[], Any]) -> None:
         self._guard = guard
@@ -141,8 +141,8 @@ class SqlFences:
     @contextlib.contextmanager
     def holding(self, resource: str, fence: int) -> Iterator[None]:
         with contextlib.closing(self._connect()) as connection:
-            # Twice: the first makes sure that the fence outlives whatever the application does under it, the second
-            # takes the row's lock, which is kept for as long as the transaction stays open.
+            # The first check commits the fence, so that it is kept if the application fails. The second check locks the
+            # row until the transaction ends.
             self._guard.check(connection.cursor(), resource, fence)
             connection.commit()
             cursor = connection.cursor()
@@ -176,15 +176,15 @@ class AsyncSqlFences:
             await connection.close()
 
 
-class _Place(Generic[_M]):
-    """What memory has of one resource."""
+class _ResourceState(Generic[_M]):
+    """The newest fence and the mutex of one resource."""
 
     def __init__(self, mutex: _M) -> None:
         self.mutex = mutex
         self._newest = 0
 
     @contextlib.contextmanager
-    def remembering(self, resource: str, fence: int) -> Iterator[None]:
+    def storing(self, resource: str, fence: int) -> Iterator[None]:
         before = self._newest
         refuse_stale(resource, fence, before)
         self._newest = fence
@@ -230,20 +230,23 @@ class FenceMiddleware:
                 stack.enter_context(self._store.holding(resource, fence))
             except StaleFence as error:
                 return _refuse_wsgi(_Refusal("412 Precondition Failed", str(error)), start_response)
-            statuses: list[str] = []  # of the application; the last one counts, should it fail half-way
+            statuses: list[
+                str
+            ] = []  # of the application; the last one counts, because it may replace the status after an error
 
-            def note_status(status: str, *arguments: Any) -> Any:
+            def record_status(status: str, *arguments: Any) -> Any:
                 statuses.append(status)
                 return start_response(status, *arguments)
 
-            body = self._app(environ, note_status)
-            # An application may do its work while its body is read: the turn ends when the server closes that.
+            body = self._app(environ, record_status)
+            # An application may work while its body is read, so the resource is released when the server closes the
+            # body.
             return _Body(body, stack.pop_all(), statuses)
-        raise AssertionError  # a store that swallows what its body raises
+        raise AssertionError  # the store suppresses an exception of its body
 
 
 class AsyncFenceMiddleware:
-    """For an ASGI application. What is not HTTP passes."""
+    """For an ASGI application. Connections other than HTTP pass."""
 
     def __init__(
         self,
@@ -263,7 +266,7 @@ class AsyncFenceMiddleware:
             return
         statuses: list[int] = []
 
-        async def note_status(message: MutableMapping[str, Any]) -> None:
+        async def record_status(message: MutableMapping[str, Any]) -> None:
             if message["type"] == "http.response.start":
                 statuses.append(message["status"])
             await send(message)
@@ -278,7 +281,7 @@ class AsyncFenceMiddleware:
                 except StaleFence as error:
                     await _refuse_asgi(_Refusal("412 Precondition Failed", str(error)), send)
                 else:
-                    await self._app(scope, receive, note_status)
+                    await self._app(scope, receive, record_status)
                     if statuses and statuses[-1] in _CALLER_REFUSED:
                         raise CallerRefused
 
@@ -291,7 +294,7 @@ class _Refusal(Exception):
 
 
 class _Body:
-    """The application's body, and what is to be ended with it."""
+    """The body of the application. Closing it releases the resource."""
 
     def __init__(self, body: Iterable[bytes], turn: contextlib.ExitStack, statuses: list[str]) -> None:
         self._body = body
@@ -326,7 +329,7 @@ def _parse(resource: str, header: str | None) -> int:
 
 def _asgi_header(scope: Mapping[str, Any]) -> str | None:
     values = [value.decode("latin-1") for name, value in scope["headers"] if name.lower() == _ASGI_NAME]
-    return ",".join(values) if values else None  # two are none that can be right
+    return ",".join(values) if values else None  # two headers do not form a valid fence
 
 
 def _refuse_wsgi(refusal: _Refusal, start_response: Callable[..., Any]) -> list[bytes]:

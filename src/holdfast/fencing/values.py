@@ -1,18 +1,18 @@
-"""What every guard asks of its arguments, and the one rule."""
+"""The checks of arguments that all guards share, and the rule for fences."""
 
 from __future__ import annotations
 
 from holdfast.core.names import check_name, shown
 from holdfast.errors import ConfigurationError, StaleFence
 
-FENCE_MAX = 2**63 - 1  # what a BIGINT keeps; no backend gives more
+FENCE_MAX = 2**63 - 1  # the maximum of a BIGINT; no backend grants a greater fence
 
 
 def check_fence(fence: object) -> int:
-    """Refuse what no lease has: a guard that let 0 or True through would guard nothing.
+    """Reject values that are not the fence of a lease, such as 0 or True, because they would not protect anything.
 
     Raises:
-        ConfigurationError: it is no fence.
+        ConfigurationError: it is not a fence.
     """
     if not isinstance(fence, int) or isinstance(fence, bool) or not 1 <= fence <= FENCE_MAX:
         raise ConfigurationError(
@@ -22,16 +22,16 @@ def check_fence(fence: object) -> int:
 
 
 def check_resource(resource: object) -> str:
-    """A resource is named as a lock is: any text of up to 512 characters.
+    """Check the name of a resource. It follows the rules for lock names: any text of up to 512 characters.
 
     Raises:
-        ConfigurationError: it is no such name.
+        ConfigurationError: it is not a valid name.
     """
     return check_name(resource, "resource")
 
 
 def refuse_stale(resource: str, fence: int, newest: int) -> None:
-    """The rule itself: equal is the same lease writing again.
+    """Apply the rule for fences. An equal fence passes: the same lease writes again.
 
     Raises:
         StaleFence: `newest` is greater.

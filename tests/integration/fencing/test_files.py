@@ -1,4 +1,4 @@
-"""Hazard: a late writer replaces a file past a newer one; a crash leaves half a file, or one newer than its fence."""
+"""Hazard: a late writer replaces a newer file; a crash leaves a partial file, or one that is newer than its fence."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_a_smaller_fence_is_refused_and_an_equal_or_greater_one_passes(tmp_path:
     assert sorted(os.listdir(tmp_path)) == ["prices.json", "prices.json.fence"]
 
 
-def test_the_mode_is_kept_and_a_link_stays_a_link(tmp_path: Path) -> None:
+def test_replace_keeps_the_mode_and_follows_a_link(tmp_path: Path) -> None:
     path, link = tmp_path / "real", tmp_path / "link"
     path.write_bytes(b"old")
     path.chmod(0o640)
@@ -55,7 +55,7 @@ def test_the_mode_is_kept_and_a_link_stays_a_link(tmp_path: Path) -> None:
         files.replace(path, b"late", fence=4)
 
 
-def test_a_link_that_changes_while_a_writer_waits_leads_to_the_fence_of_its_new_file(tmp_path: Path) -> None:
+def test_a_waiting_writer_checks_the_fence_of_the_new_target_when_a_link_changes(tmp_path: Path) -> None:
     first, second, link = tmp_path / "first", tmp_path / "second", tmp_path / "link"
     link.symlink_to(first)
     outcome: list[BaseException] = []
@@ -86,7 +86,7 @@ def _waits_for_flock(path: Path) -> bool:
     return any("->" in line and inode in line for line in Path("/proc/locks").read_text().splitlines())
 
 
-def test_a_replacement_is_private_from_its_first_moment(tmp_path: Path) -> None:
+def test_the_temporary_file_is_never_readable_by_others(tmp_path: Path) -> None:
     path, temporary = tmp_path / "secret", tmp_path / "secret.fence-new"
     path.touch(0o600)
     modes: set[int] = set()
@@ -119,7 +119,7 @@ def test_a_replacement_is_private_from_its_first_moment(tmp_path: Path) -> None:
         (None, 0o002, 0o660),
     ],
 )
-def test_only_those_that_may_write_a_file_can_open_its_side_file(
+def test_the_side_file_has_the_write_permissions_of_its_file(
     tmp_path: Path, mode: int | None, umask: int, expected: int
 ) -> None:
     path, side = tmp_path / "a", tmp_path / "a.fence"
@@ -139,7 +139,7 @@ def test_only_those_that_may_write_a_file_can_open_its_side_file(
     assert side.stat().st_mode & 0o7777 == expected
 
 
-def test_what_a_dead_writer_left_is_no_obstacle(tmp_path: Path) -> None:
+def test_leftovers_of_a_dead_writer_do_not_block_the_next(tmp_path: Path) -> None:
     path = tmp_path / "a"
     (tmp_path / "a.fence").touch()
     (tmp_path / "a.fence-new").write_bytes(b"half of someth")
@@ -151,7 +151,7 @@ def test_what_a_dead_writer_left_is_no_obstacle(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"7", b"hello\n", b"0" * 18 + b"-7"])
-def test_a_side_file_of_somebody_else_is_refused(tmp_path: Path, content: bytes) -> None:
+def test_a_side_file_with_foreign_content_is_refused(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "a.fence").write_bytes(content)
 
     with pytest.raises(holdfast.ConfigurationError, match=r"a\.fence"):
@@ -160,7 +160,7 @@ def test_a_side_file_of_somebody_else_is_refused(tmp_path: Path, content: bytes)
     assert not (tmp_path / "a").exists()
 
 
-def test_a_body_that_fails_leaves_its_fence_and_no_lock(tmp_path: Path) -> None:
+def test_a_failed_body_keeps_its_fence_and_releases_the_flock(tmp_path: Path) -> None:
     with pytest.raises(ZeroDivisionError), files.guarded(tmp_path / "a", fence=5):
         raise ZeroDivisionError
 
@@ -169,7 +169,7 @@ def test_a_body_that_fails_leaves_its_fence_and_no_lock(tmp_path: Path) -> None:
     files.replace(tmp_path / "a", b"new", fence=5)
 
 
-def test_a_writer_killed_within_the_step_keeps_nobody_out(tmp_path: Path) -> None:
+def test_a_killed_writer_does_not_block_the_next(tmp_path: Path) -> None:
     path = tmp_path / "a"
 
     with subprocess.Popen(
@@ -194,7 +194,7 @@ def test_a_writer_killed_within_the_step_keeps_nobody_out(tmp_path: Path) -> Non
     assert path.read_bytes() == b"new"
 
 
-def test_many_processes_with_random_fences_never_bring_the_file_back(tmp_path: Path) -> None:
+def test_the_file_never_goes_back_under_many_processes_with_random_fences(tmp_path: Path) -> None:
     path = tmp_path / "register"
     files.replace(path, b"0", fence=1)
     context = multiprocessing.get_context("spawn")

@@ -1,4 +1,4 @@
-"""Hazard: a guard that takes something for a fence which no lease has guards nothing."""
+"""Hazard: a guard accepts a value that is not the fence of a lease, and protects nothing."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import holdfast
 from holdfast.fencing.sql import MySQLGuard, PostgreSQLGuard, SQLiteGuard
 
 
-def test_the_texts_have_the_marks_of_the_driver() -> None:
+def test_sql_texts_use_the_parameter_style_of_the_driver() -> None:
     assert PostgreSQLGuard().column("f") == ("f = %s", "(f IS NULL OR f <= %s)")
     assert MySQLGuard(paramstyle="qmark").column() == ("fence = ?", "(fence IS NULL OR fence <= ?)")
     assert "CREATE TABLE IF NOT EXISTS app.fences " in PostgreSQLGuard(table="app.fences").ddl
@@ -18,7 +18,7 @@ def test_the_texts_have_the_marks_of_the_driver() -> None:
         SQLiteGuard(paramstyle="named")
 
 
-def test_the_table_may_be_created_again() -> None:
+def test_create_is_idempotent() -> None:
     connection = sqlite3.connect(":memory:")
     SQLiteGuard().create(connection.cursor())
 

@@ -37,7 +37,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> FenceStore:
         return MemoryFences()
 
     def connect() -> sqlite3.Connection:
-        # A transaction of one thread may be ended by another: a server may close a body where it likes.
+        # One thread may end the transaction of another, because a server may close a body in any thread.
         return sqlite3.connect(tmp_path / "fences.db", timeout=30, check_same_thread=False)
 
     with contextlib.closing(connect()) as connection:
@@ -69,7 +69,7 @@ def call(app: Any, fence: str | None, *, method: str = "PUT") -> Answer:
 
 
 class Application:
-    """It notes which fences reached it, while its body is read: as late as it can."""
+    """An application that records the fences that reach it, as late as possible: while its body is read."""
 
     def __init__(self) -> None:
         self.seen: list[int] = []
@@ -100,7 +100,7 @@ def test_stale_fences_do_not_reach_the_application(store: FenceStore) -> None:
     ("fence", "status"),
     [(None, 428), ("", 400), ("0", 400), ("-1", 400), ("7,8", 400), ("\u0667", 400), ("9" * 19, 400)],
 )
-def test_requests_without_a_fence_are_told_what_to_send(store: FenceStore, fence: str | None, status: int) -> None:
+def test_a_request_without_a_fence_gets_428(store: FenceStore, fence: str | None, status: int) -> None:
     application = Application()
     app = FenceMiddleware(application, resource=by_path, store=store)
 
@@ -111,7 +111,7 @@ def test_requests_without_a_fence_are_told_what_to_send(store: FenceStore, fence
     assert call(app, None, method="GET")[0] == 200
 
 
-def test_a_newer_request_waits_until_the_application_is_done_with_the_older_one(store: FenceStore) -> None:
+def test_a_newer_request_waits_until_the_older_one_has_ended(store: FenceStore) -> None:
     application, inside, go_on = Application(), threading.Event(), threading.Event()
     app = FenceMiddleware(application, resource=by_path, store=store)
 
@@ -133,7 +133,7 @@ def test_a_newer_request_waits_until_the_application_is_done_with_the_older_one(
     assert application.seen == [7, 8]
 
 
-def test_an_application_that_fails_leaves_its_fence_and_no_lock(store: FenceStore) -> None:
+def test_a_failed_request_keeps_its_fence_and_releases_the_resource(store: FenceStore) -> None:
     application = Application()
     app = FenceMiddleware(application, resource=by_path, store=store)
     application.before = lambda _: 1 / 0
@@ -145,7 +145,7 @@ def test_an_application_that_fails_leaves_its_fence_and_no_lock(store: FenceStor
     assert [call(app, fence)[0] for fence in ("6", "7")] == [412, 200]
 
 
-def test_many_requests_with_random_fences_never_bring_the_resource_back(store: FenceStore) -> None:
+def test_the_resource_never_goes_back_under_many_requests_with_random_fences(store: FenceStore) -> None:
     application = Application()
     app = FenceMiddleware(application, resource=by_path, store=store)
 
@@ -191,7 +191,7 @@ class AsgiApplication:
         await send({"type": "http.response.body", "body": b"written"})
 
 
-async def test_asgi_refuses_the_same() -> None:
+async def test_asgi_rejects_the_same_requests_as_wsgi() -> None:
     application = AsgiApplication()
     app = AsyncFenceMiddleware(application, resource=lambda scope: scope["path"], store=AsyncMemoryFences())
 
@@ -203,7 +203,7 @@ async def test_asgi_refuses_the_same() -> None:
     assert (await call_asgi(app, kind="websocket"))[0] == 200
 
 
-async def test_asgi_keeps_a_newer_request_waiting_until_the_older_one_is_done() -> None:
+async def test_asgi_newer_request_waits_until_the_older_one_has_ended() -> None:
     application, inside, go_on = AsgiApplication(), asyncio.Event(), asyncio.Event()
     app = AsyncFenceMiddleware(application, resource=lambda scope: scope["path"], store=AsyncMemoryFences())
 
@@ -225,13 +225,13 @@ async def test_asgi_keeps_a_newer_request_waiting_until_the_older_one_is_done() 
     assert application.seen == [7, 8]
 
 
-def test_the_header_of_a_lease() -> None:
+def test_fence_header_has_the_fence_of_the_lease() -> None:
     with holdfast.Client("memory://") as client, client.lock("stock") as lease:
         assert fence_header(lease) == {"Holdfast-Fence": str(lease.fence)}
 
 
 @pytest.mark.parametrize("status", [401, 403])
-def test_a_caller_that_the_application_refuses_leaves_no_fence(status: int) -> None:
+def test_a_fence_is_discarded_when_the_application_rejects_the_caller(status: int) -> None:
     statuses = iter([f"{status} No", "200 OK"])
 
     def application(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
@@ -245,7 +245,7 @@ def test_a_caller_that_the_application_refuses_leaves_no_fence(status: int) -> N
     assert call(app, "6")[0] == 412
 
 
-async def test_a_caller_that_the_asgi_application_refuses_leaves_no_fence() -> None:
+async def test_a_fence_is_discarded_when_the_asgi_application_rejects_the_caller() -> None:
     statuses = iter([401, 200])
 
     async def application(scope: Any, receive: Any, send: Any) -> None:
@@ -272,7 +272,7 @@ async def acall(app: Any, fence: str) -> int:
 
 
 @pytest.mark.parametrize("path", ["", "/" + "a" * 600, "/\udc80"])
-def test_a_request_that_names_no_possible_resource_is_refused(store: FenceStore, path: str) -> None:
+def test_a_request_with_an_invalid_resource_gets_400(store: FenceStore, path: str) -> None:
     application = Application()
     app = FenceMiddleware(application, resource=lambda _: path, store=store)
 
