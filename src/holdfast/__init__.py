@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from holdfast.client import Client, Lease, Lock, RWLock, Semaphore
 from holdfast.core.elections import Leader
 from holdfast.core.events import Event, log_events
 from holdfast.core.locks import LockOptions
@@ -38,20 +37,17 @@ from holdfast.errors import (
     WouldDeadlock,
 )
 from holdfast.guarantees import Guarantees, Requirements
-from holdfast.lease_groups.threads import LeaseAll, LockAll
 from holdfast.runtimes.exits import exit_on
+from holdfast.threads.client import Client
+from holdfast.threads.lock_all import LeaseAll, LockAll
+from holdfast.threads.locks import Lease, Lock, RWLock, Semaphore
 
 if TYPE_CHECKING:
-    from holdfast.aio import (
-        AsyncClient,
-        AsyncLease,
-        AsyncLock,
-        AsyncRWLock,
-        AsyncSemaphore,
-    )
-    from holdfast.elections.aio import AsyncElection
-    from holdfast.elections.threads import Election
-    from holdfast.lease_groups.aio import AsyncLeaseAll, AsyncLockAll
+    from holdfast.aio.client import AsyncClient
+    from holdfast.aio.election import AsyncElection
+    from holdfast.aio.lock_all import AsyncLeaseAll, AsyncLockAll
+    from holdfast.aio.locks import AsyncLease, AsyncLock, AsyncRWLock, AsyncSemaphore
+    from holdfast.threads.election import Election
 
 __version__ = "0.1.0"
 
@@ -109,23 +105,24 @@ __all__ = [
 ]
 
 
-_ELSEWHERE = {
-    "AsyncElection": "holdfast.elections.aio",
-    "AsyncLeaseAll": "holdfast.lease_groups.aio",
-    "AsyncLockAll": "holdfast.lease_groups.aio",
-    "Election": "holdfast.elections.threads",
+_MODULES = {  # imported at the first use
+    "AsyncClient": "holdfast.aio.client",
+    "AsyncElection": "holdfast.aio.election",
+    "AsyncLease": "holdfast.aio.locks",
+    "AsyncLeaseAll": "holdfast.aio.lock_all",
+    "AsyncLock": "holdfast.aio.locks",
+    "AsyncLockAll": "holdfast.aio.lock_all",
+    "AsyncRWLock": "holdfast.aio.locks",
+    "AsyncSemaphore": "holdfast.aio.locks",
+    "Election": "holdfast.threads.election",
 }
 
 
 def __getattr__(name: str) -> Any:
-    if name in _ELSEWHERE:
+    if name in _MODULES:
         import importlib
 
-        return getattr(importlib.import_module(_ELSEWHERE[name]), name)
-    if name.startswith("Async") and name in __all__:
-        from holdfast import aio
-
-        return getattr(aio, name)
+        return getattr(importlib.import_module(_MODULES[name]), name)
     raise AttributeError(f"module 'holdfast' has no attribute {name!r}")
 
 

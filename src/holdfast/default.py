@@ -11,17 +11,18 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Unpack
 
 from holdfast.base_client import DEFAULT_TTL
-from holdfast.client import Client, decorated
 from holdfast.core.decorators import Plan, make_plan_locked, make_plan_once
 from holdfast.core.locks import UNSET, AllOptions, LockOptions
 from holdfast.primitives import Primitive
 from holdfast.runtimes import system
 from holdfast.runtimes.threads import Mutex
+from holdfast.threads.client import Client
+from holdfast.threads.decorators import decorated
 
 if TYPE_CHECKING:
-    from holdfast.client import Lock, RWLock, Semaphore
-    from holdfast.elections.threads import Election
-    from holdfast.lease_groups.threads import LockAll
+    from holdfast.threads.election import Election
+    from holdfast.threads.lock_all import LockAll
+    from holdfast.threads.locks import Lock, RWLock, Semaphore
 
 
 def default_client() -> Client:

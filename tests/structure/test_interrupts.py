@@ -26,6 +26,7 @@ NOT_BY_CALLERS = (
     "sim/",
     "checking/",
     "aio.py",
+    "aio/",
     "pipeline.py",
     "_run_timer",
     "_run_worker",

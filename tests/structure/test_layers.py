@@ -21,7 +21,7 @@ LAYERS = [
     {"url", "default_url", "requirements"},
     {"backends"},
     {"base_client"},
-    {"client", "aio", "lease_groups", "elections", "default", "__init__"},
+    {"threads", "aio", "default", "__init__"},
     {"fencing"},
     {"checking"},
     {"sim", "verify"},
@@ -122,7 +122,7 @@ def test_importing_holdfast_imports_no_driver_and_no_asyncio() -> None:
 
     for name in ("asyncio", "sqlite3", "redis", "logging", "holdfast.aio", "holdfast.backends", "holdfast.cli"):
         assert name not in loaded
-    assert "holdfast.client" in loaded
+    assert "holdfast.threads.client" in loaded
 
 
 def test_importing_the_guards_imports_no_driver() -> None:

@@ -20,6 +20,8 @@ from holdfast.runtimes.blocks import ThreadBlock
 # An interrupt between making a coroutine and running it leaves one that never ran: nothing was asked of the server.
 pytestmark = [
     pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning"),
+    # An interrupt between open() and `with` leaves a file to the reference count, which closes it.
+    pytest.mark.filterwarnings("ignore:Exception ignored in. <_io.FileIO:pytest.PytestUnraisableExceptionWarning"),
     pytest.mark.skipif("coverage" in sys.modules, reason="an interrupt inside coverage's tracer leaves its lock taken"),
     pytest.mark.timeout(method="thread"),  # the signal that pytest-timeout would use is ours here
 ]

@@ -124,7 +124,7 @@ def describe(name: str, scheme: Scheme) -> Backend:
 
 
 def _of_url(url: str) -> Backend:
-    from holdfast.client import Client
+    from holdfast.threads.client import Client
     from holdfast.url import SCHEMES, parse
 
     address = parse(url)

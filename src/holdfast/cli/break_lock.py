@@ -16,8 +16,8 @@ from holdfast.cli.text import display_name
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from holdfast.client import Client
     from holdfast.core.tickets import LockInfo, TicketInfo
+    from holdfast.threads.client import Client
 
 _DESCRIPTION = """\
 Show the holders of a lock, ask for confirmation, and end their leases, or only

@@ -13,8 +13,8 @@ from holdfast.url import SCHEMES
 
 if TYPE_CHECKING:
     from holdfast.cli.interrupts import Interrupts
-    from holdfast.client import Client
     from holdfast.core.tickets import LockInfo
+    from holdfast.threads.client import Client
 
 _PROGRESS_AFTER = 1.0  # seconds; most searches end earlier
 _PROGRESS_EVERY = 0.2

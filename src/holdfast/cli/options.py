@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from holdfast.client import Client
+    from holdfast.threads.client import Client
 
 
 def add_url(parser: argparse.ArgumentParser) -> None:
@@ -43,9 +43,9 @@ def open_client(arguments: argparse.Namespace) -> Client:
     Raises:
         ConfigurationError: the URL is invalid, or the store is private to one process.
     """
-    from holdfast.client import Client
     from holdfast.errors import ConfigurationError
     from holdfast.guarantees import Scope
+    from holdfast.threads.client import Client
 
     client = Client(arguments.url)
     if client.guarantees.scope is Scope.PROCESS:

@@ -1,7 +1,7 @@
 """How the calls of a decorated function acquire their lock: its name, the timeout, and the result if it is busy.
 
 Everything that does not depend on a call is checked when the function is decorated. The decorators themselves are in
-client.py, which calls the function, and in aio.py, which awaits it.
+threads/decorators.py, which calls the function, and in aio/decorators.py, which awaits it.
 """
 
 from __future__ import annotations

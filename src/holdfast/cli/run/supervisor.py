@@ -24,8 +24,9 @@ from holdfast.runtimes import system
 from holdfast.runtimes.threads import Dispatcher, flush_log, run_sync
 
 if TYPE_CHECKING:
-    from holdfast.client import Client, Lease, Lock
     from holdfast.core.events import Event
+    from holdfast.threads.client import Client
+    from holdfast.threads.locks import Lease, Lock
 
 CHECK_INTERVAL = 1.0  # seconds between two checks of the lease that need no request to the store
 GUARD_OVERDUE = 0.5  # seconds past the deadline after which `run` kills the command in place of the guard

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import pytest
 
-from holdfast.client import Client
+from holdfast.threads.client import Client
 from tests.support.processes import PATIENCE, eventually
 
 STAMPER = [sys.executable, str(Path(__file__).with_name("stamper.py"))]

@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from holdfast.client import Client
+from holdfast.threads.client import Client
 from tests.integration.cli.run.conftest import STAMPER, Runs, Stamps, children, is_running, state_of
 from tests.support.processes import PATIENCE, eventually, now
 

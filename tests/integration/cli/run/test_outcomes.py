@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.client import Client
+from holdfast.threads.client import Client
 from tests.integration.cli.run.conftest import STAMPER, Runs, Stamps, is_running
 from tests.support.processes import PATIENCE, eventually
 

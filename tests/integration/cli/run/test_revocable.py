@@ -9,7 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from holdfast.client import Client
+from holdfast.threads.client import Client
 from tests.integration.cli.run.conftest import STAMPER, Runs, Stamps, is_running
 from tests.support.processes import PATIENCE, eventually
 

@@ -7,7 +7,8 @@ import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from typing import Any, Never, Self
 
-from holdfast.aio import AsyncClient, AsyncLease, AsyncLock
+from holdfast.aio.client import AsyncClient
+from holdfast.aio.locks import AsyncLease, AsyncLock
 from holdfast.core import elections, names
 from holdfast.core.elections import EVERY, Leader, Observation, OutageBackoff
 from holdfast.core.engine import Engine

@@ -16,7 +16,7 @@ from holdfast.runtimes.blocks import ExitOfBlock, TaskBlock, entered_block
 if TYPE_CHECKING:
     from asyncio import Task
 
-    from holdfast.aio import AsyncLease, AsyncLock
+    from holdfast.aio.locks import AsyncLease, AsyncLock
     from holdfast.core.engine import AcquireResult
     from holdfast.core.leases import LockSpec
     from holdfast.core.ports import Caller

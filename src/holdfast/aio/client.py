@@ -1,48 +1,47 @@
-"""holdfast for asyncio: `client.py`, awaited. The same names and words; a test keeps them alike."""
+"""The client for asyncio. `threads/client.py` has the same names and words; a test keeps them alike."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from datetime import timedelta
 from types import TracebackType
 from typing import (
     TYPE_CHECKING,
     Any,
-    Concatenate,
     Literal,
-    Never,
     ParamSpec,
-    Protocol,
     Self,
     TypeVar,
     Unpack,
     overload,
 )
 
-from holdfast.base_client import BaseClient, BaseRWLock
+from holdfast.aio.decorators import (
+    AsyncLocked,
+    AsyncLockedOrSkipped,
+    AsyncLockedOrSkippedWithLease,
+    AsyncLockedWithLease,
+    decorated,
+)
+from holdfast.aio.lock_all import AsyncLockAll
+from holdfast.aio.locks import AsyncLease, AsyncLock, AsyncRWLock, AsyncSemaphore
+from holdfast.base_client import BaseClient
 from holdfast.core import names
-from holdfast.core.decorators import Plan, make_plan_locked, make_plan_once, spec_of, with_lease
-from holdfast.core.engine import AcquireResult, Engine
-from holdfast.core.leases import BaseLease, LockSpec
-from holdfast.core.locks import ACQUIRE_OPTIONS, UNSET, BaseLock, LockOptions, Unset
-from holdfast.core.periods import claim
+from holdfast.core.decorators import make_plan_locked, make_plan_once
+from holdfast.core.engine import Engine
+from holdfast.core.locks import UNSET, LockOptions
 from holdfast.core.ports import Inherits
 from holdfast.core.tickets import LockInfo
-from holdfast.errors import AcquireTimeout
-from holdfast.lease_groups.aio import AsyncLockAll
 from holdfast.primitives import Primitive
-from holdfast.runtimes.aio import AsyncBlocks, AsyncioRuntime, calling_task
-from holdfast.runtimes.blocks import ExitOfBlock, TaskBlock, entered_block
+from holdfast.runtimes.aio import AsyncioRuntime
 from holdfast.runtimes.exits import release_at_exit
 from holdfast.runtimes.threads import ThreadRuntime
 from holdfast.url import opener
 
 if TYPE_CHECKING:
-    from asyncio import Task
-
-    from holdfast.core.ports import Backend, Caller
-    from holdfast.elections.aio import AsyncElection
+    from holdfast.aio.election import AsyncElection
+    from holdfast.core.ports import Backend
     from holdfast.url import Address
 
 P = ParamSpec("P")
@@ -50,170 +49,6 @@ S = TypeVar("S")
 T = TypeVar("T")
 D = TypeVar("D")
 D_co = TypeVar("D_co", covariant=True)
-
-
-class AsyncLease(AsyncBlocks, BaseLease):
-    """One successful acquisition, until it is released or lost. Truthy; ends with `release()` or a `with` block."""
-
-    __slots__ = ("_bodies",)
-
-    async def release(self) -> None:
-        """Release the lock, from any task.
-
-        Raises:
-            LockLost: the lease had ended or was broken before this. Work since then was not protected.
-            NotHeld: it was released before.
-            BackendError: no answer. The keeper repeats the release, and this may be called again.
-        """
-        self._check_loop()
-        await self._engine.release(self)
-
-    async def renew(self) -> None:
-        """Keep the lock for another `ttl` seconds from now. Only needed with renew=False.
-
-        Raises:
-            LockLost: the lease had ended or was broken; stop using the resource.
-            BackendError: no answer; the old deadline stays.
-        """
-        self._check_loop()
-        await self._engine.renew(self)
-
-    async def wait_lost(self, timeout: float | None = None) -> bool:
-        """Wait for the loss of the lease: True at a loss, False after `timeout` seconds or a release."""
-        self._check_loop()
-        return await self._engine.wait_lost(self, names.check_timeout(timeout))
-
-    def _check_loop(self) -> None:
-        runtime = self._engine.runtime
-        if isinstance(runtime, AsyncioRuntime):
-            runtime.check_loop()
-
-    async def _release_at_end(self) -> None:
-        await self._engine.release_after_body(self)
-
-    @property
-    def _cancels_bodies(self) -> bool:
-        return self._spec.on_lost != "event"
-
-
-class AsyncLock(BaseLock[AsyncLease]):
-    """A named lock. Tasks can share one object, because the state is in the leases."""
-
-    def __init__(self, client: AsyncClient, spec: LockSpec, timeout: float | None) -> None:
-        super().__init__(spec, timeout)
-        self._client = client
-
-    def acquire(
-        self,
-        blocking: bool = True,  # noqa: FBT001, FBT002 - as threading.Lock has it
-        *,
-        timeout: float | Unset | None = UNSET,
-        **unknown: Never,
-    ) -> Coroutine[Any, Any, AsyncLease | None]:
-        """Acquire the lock and return its Lease, or None after `timeout` seconds (0: do not wait, None: wait forever).
-
-        `blocking=False` is the same as timeout=0, as in threading. Give only one of the two.
-
-        Raises:
-            ConfigurationError: an argument is refused; the message names it and the reason.
-            WouldDeadlock: this thread or task holds it, and it is not reentrant.
-            LimitConflict: it is in use with another limit.
-            BackendUnavailable, OutcomeUnknown: the server gave no answer; never raised for a busy lock.
-        """
-        names.refuse_unknown("acquire", unknown, ACQUIRE_OPTIONS)
-        # Here, not in the coroutine: the lease belongs to the task that calls this, also if the coroutine runs in a
-        # task of its own, as in `asyncio.gather`, and up to Python 3.11 in `asyncio.wait_for`.
-        return self._acquire(self._timeout_of(blocking, timeout), calling_task())
-
-    async def release(self) -> None:
-        """Release the lease that this thread or task acquired last through this object.
-
-        Raises:
-            NotHeld: there is none.
-            LockLost, BackendError: see `Lease.release`.
-        """
-        await self._last_of(self._caller()).release()
-
-    @property
-    def held(self) -> bool:
-        """This thread or task holds it, by the local clock."""
-        return self._is_held_by(self._caller())
-
-    async def locked(self) -> bool:
-        """Whether a client holds it now, according to the server."""
-        return bool((await self._client.inspect(self.name)).holders)
-
-    def __aenter__(self) -> Coroutine[Any, Any, AsyncLease]:
-        return self._enter_block(entered_block(self), calling_task())
-
-    __aexit__ = ExitOfBlock(TaskBlock)
-
-    async def _enter_block(self, block: TaskBlock | None, task: Task[Any] | None) -> AsyncLease:
-        result = await self._try(self._timeout, task)
-        if result.lease is None:
-            raise AcquireTimeout(lock=self.name, waited=result.waited, holder=result.holder)
-        return result.lease._enter_body(block, task)
-
-    async def _acquire(self, timeout: float | None, task: Task[Any] | None) -> AsyncLease | None:
-        return (await self._try(timeout, task)).lease
-
-    def _last_entered(self) -> AsyncLease:
-        return self._last_of(self._caller())
-
-    def _caller(self) -> Caller:
-        return self._client._engine.runtime.caller()
-
-    async def _try(self, timeout: float | None, task: Task[Any] | None) -> AcquireResult[AsyncLease]:
-        caller = None if task is None else AsyncioRuntime.caller_of(task)
-        return await self._client._engine.acquire(self, timeout, caller)
-
-
-class AsyncSemaphore(AsyncLock):
-    """A lock that `limit` callers may hold at once. One thread or task may acquire several permits."""
-
-
-class AsyncRWLock(BaseRWLock[AsyncLock]):
-    """A lock for many readers or one writer, served in order: a waiting writer blocks later readers."""
-
-
-class AsyncLocked(Protocol):
-    """The decorator that `locked` returns: the function keeps its parameters and its result."""
-
-    def __call__(self, function: Callable[P, Coroutine[Any, Any, T]], /) -> Callable[P, Coroutine[Any, Any, T]]: ...
-
-
-class AsyncLockedOrSkipped(Protocol[D_co]):
-    """The decorator that `locked` returns with busy="skip": a call may also return `skipped`."""
-
-    def __call__(
-        self, function: Callable[P, Coroutine[Any, Any, T]], /
-    ) -> Callable[P, Coroutine[Any, Any, T | D_co]]: ...
-
-
-class AsyncLockedWithLease(Protocol):
-    """The decorator that `locked` returns with lease=: the first parameter, or the one after self, is filled in."""
-
-    @overload
-    def __call__(
-        self, function: Callable[Concatenate[AsyncLease, P], Coroutine[Any, Any, T]], /
-    ) -> Callable[P, Coroutine[Any, Any, T]]: ...
-    @overload
-    def __call__(
-        self, function: Callable[Concatenate[S, AsyncLease, P], Coroutine[Any, Any, T]], /
-    ) -> Callable[Concatenate[S, P], Coroutine[Any, Any, T]]: ...
-
-
-class AsyncLockedOrSkippedWithLease(Protocol[D_co]):
-    """The decorator with both: the lease is filled in, and a call may also return `skipped`."""
-
-    @overload
-    def __call__(
-        self, function: Callable[Concatenate[AsyncLease, P], Coroutine[Any, Any, T]], /
-    ) -> Callable[P, Coroutine[Any, Any, T | D_co]]: ...
-    @overload
-    def __call__(
-        self, function: Callable[Concatenate[S, AsyncLease, P], Coroutine[Any, Any, T]], /
-    ) -> Callable[Concatenate[S, P], Coroutine[Any, Any, T | D_co]]: ...
 
 
 class AsyncClient(BaseClient[AsyncLease, AsyncLock, AsyncSemaphore, AsyncRWLock, AsyncLockAll]):
@@ -344,14 +179,14 @@ class AsyncClient(BaseClient[AsyncLease, AsyncLock, AsyncSemaphore, AsyncRWLock,
         """
         plan = make_plan_locked(name, name_of, busy=busy, skipped=skipped, lease=lease, ttl=self._ttl, options=options)
         self._require_primitives(plan.spec)
-        return lambda function: _decorated(function, plan, lambda: self)
+        return lambda function: decorated(function, plan, lambda: self)
 
     def election(self, name: str, **options: Unpack[LockOptions]) -> AsyncElection:
         """The lock of that name as an election: its holder leads, and other clients can observe the leader.
 
         The options are those of `lock`. Observers see the `meta` of a leader, its host and its process.
         """
-        from holdfast.elections.aio import AsyncElection
+        from holdfast.aio.election import AsyncElection
 
         made: AsyncElection = self._make(AsyncElection, "election", name, 1, exclusive=True, options=options)
         return made
@@ -435,7 +270,7 @@ class AsyncClient(BaseClient[AsyncLease, AsyncLock, AsyncSemaphore, AsyncRWLock,
         plan = make_plan_once(period, offset, name, skipped=skipped, lease=lease, ttl=self._ttl, options=options)
         self._require_primitive(Primitive.ONCE_PER)
         self._require_primitives(plan.spec)
-        return lambda function: _decorated(function, plan, lambda: self)
+        return lambda function: decorated(function, plan, lambda: self)
 
     async def inspect(self, name: str) -> LockInfo:
         """The holders and waiters of the lock, in order, according to the server.
@@ -508,29 +343,3 @@ def _open_blocking(address: Address, other: Backend) -> Backend:
     if isinstance(backend, Inherits):
         backend.inherit(other)
     return backend
-
-
-def _decorated(
-    function: Callable[P, Coroutine[Any, Any, T]], plan: Plan, client: Callable[[], AsyncClient]
-) -> Callable[P, Coroutine[Any, Any, Any]]:
-    spec_for, signature = spec_of(plan, function, is_async=True)
-    timeout, skips, skipped, period = plan.timeout, plan.skips, plan.skipped, plan.period
-    call = None if plan.lease is None else with_lease(function, plan.lease)
-
-    @functools.wraps(function)
-    async def locked_function(*args: P.args, **kwargs: P.kwargs) -> Any:
-        lock = AsyncLock(client(), spec_for(args, kwargs), timeout)
-        if period is not None and not await claim(lock._client._engine, lock.name, period):
-            return skipped
-        lease = None
-        try:
-            async with lock as lease:
-                return await (function(*args, **kwargs) if call is None else call(lease, args, kwargs))
-        except AcquireTimeout:
-            if lease is not None or not skips:  # the body raised it
-                raise
-            return skipped
-
-    if signature is not None:
-        locked_function.__signature__ = signature  # type: ignore[attr-defined]  # inspect reads it
-    return locked_function

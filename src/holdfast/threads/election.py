@@ -6,7 +6,6 @@ import contextlib
 from collections.abc import Callable, Iterator
 from typing import Any, Never, Self
 
-from holdfast.client import Lease, Lock
 from holdfast.core import elections, names
 from holdfast.core.elections import EVERY, Leader, Observation, OutageBackoff
 from holdfast.core.engine import Engine
@@ -14,6 +13,7 @@ from holdfast.core.leases import Phase
 from holdfast.core.locks import ACQUIRE_OPTIONS, UNSET, Unset
 from holdfast.errors import BackendError, ConfigurationError, LockLost, UsageError
 from holdfast.runtimes.threads import run_sync
+from holdfast.threads.locks import Lease, Lock
 
 
 class Election(Lock):

@@ -1,210 +1,42 @@
-"""holdfast for threads. `aio.py` is its twin for asyncio: the same names and words, awaited; a test keeps it so."""
+"""The client for threads. `aio/client.py` has the same names and words; a test keeps them alike."""
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from datetime import timedelta
-from types import CoroutineType, TracebackType
+from types import TracebackType
 from typing import (
     TYPE_CHECKING,
     Any,
-    Concatenate,
     Literal,
-    Never,
     ParamSpec,
-    Protocol,
     Self,
     TypeVar,
     Unpack,
     overload,
 )
 
-from holdfast.base_client import BaseClient, BaseRWLock
+from holdfast.base_client import BaseClient
 from holdfast.core import names
-from holdfast.core.decorators import Plan, make_plan_locked, make_plan_once, refuse_coroutine, spec_of, with_lease
-from holdfast.core.engine import AcquireResult, Engine
-from holdfast.core.leases import BaseLease, LockSpec, Phase
-from holdfast.core.locks import ACQUIRE_OPTIONS, UNSET, BaseLock, LockOptions, Unset
-from holdfast.core.periods import claim
+from holdfast.core.decorators import make_plan_locked, make_plan_once
+from holdfast.core.engine import Engine
+from holdfast.core.locks import UNSET, LockOptions
 from holdfast.core.tickets import LockInfo
-from holdfast.errors import AcquireTimeout, HoldfastError
-from holdfast.lease_groups.threads import LockAll
 from holdfast.primitives import Primitive
-from holdfast.runtimes.blocks import ExitOfBlock, ThreadBlock, entered_block
 from holdfast.runtimes.exits import release_at_exit
-from holdfast.runtimes.threads import ThreadRuntime, run_sync, warn_inside_loop
+from holdfast.runtimes.threads import ThreadRuntime, run_sync
+from holdfast.threads.decorators import Locked, LockedOrSkipped, LockedOrSkippedWithLease, LockedWithLease, decorated
+from holdfast.threads.lock_all import LockAll
+from holdfast.threads.locks import Lease, Lock, RWLock, Semaphore
 
 if TYPE_CHECKING:
-    from holdfast.core.ports import Caller
-    from holdfast.elections.threads import Election
+    from holdfast.threads.election import Election
 
 P = ParamSpec("P")
 S = TypeVar("S")
 T = TypeVar("T")
 D = TypeVar("D")
 D_co = TypeVar("D_co", covariant=True)
-
-
-class Lease(BaseLease):
-    """One successful acquisition, until it is released or lost. Truthy; ends with `release()` or a `with` block."""
-
-    __slots__ = ()
-
-    def release(self) -> None:
-        """Release the lock, from any thread.
-
-        Raises:
-            LockLost: the lease had ended or was broken before this. Work since then was not protected.
-            NotHeld: it was released before.
-            BackendError: no answer. The keeper repeats the release, and this may be called again.
-        """
-        run_sync(self._engine.release(self))
-
-    def renew(self) -> None:
-        """Keep the lock for another `ttl` seconds from now. Only needed with renew=False.
-
-        Raises:
-            LockLost: the lease had ended or was broken; stop using the resource.
-            BackendError: no answer; the old deadline stays.
-        """
-        run_sync(self._engine.renew(self))
-
-    def wait_lost(self, timeout: float | None = None) -> bool:
-        """Wait for the loss of the lease: True at a loss, False after `timeout` seconds or a release."""
-        return run_sync(self._engine.wait_lost(self, names.check_timeout(timeout)))
-
-    def __enter__(self) -> Self:
-        self.check()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        try:
-            self._exit_block(error)
-        except HoldfastError:
-            raise
-        except BaseException:
-            self._interrupted_exit()
-            raise
-
-    def _exit_block(self, error: BaseException | None) -> None:
-        try:
-            run_sync(self._engine.release_after_body(self))
-        except HoldfastError as also:
-            if error is None:
-                raise
-            error.add_note(f"holdfast: {also}")  # the error of the body is raised
-
-    def _interrupted_exit(self) -> None:
-        self._engine.interrupted_exit(self)
-
-
-class Lock(BaseLock[Lease]):
-    """A named lock. Threads can share one object, because the state is in the leases."""
-
-    def __init__(self, client: Client, spec: LockSpec, timeout: float | None) -> None:
-        super().__init__(spec, timeout)
-        self._client = client
-
-    def acquire(
-        self,
-        blocking: bool = True,  # noqa: FBT001, FBT002 - as threading.Lock has it
-        *,
-        timeout: float | Unset | None = UNSET,
-        **unknown: Never,
-    ) -> Lease | None:
-        """Acquire the lock and return its Lease, or None after `timeout` seconds (0: do not wait, None: wait forever).
-
-        `blocking=False` is the same as timeout=0, as in threading. Give only one of the two.
-
-        Raises:
-            ConfigurationError: an argument is refused; the message names it and the reason.
-            WouldDeadlock: this thread or task holds it, and it is not reentrant.
-            LimitConflict: it is in use with another limit.
-            BackendUnavailable, OutcomeUnknown: the server gave no answer; never raised for a busy lock.
-        """
-        if unknown:
-            names.refuse_unknown("acquire", unknown, ACQUIRE_OPTIONS)
-        return self._try(self._timeout_of(blocking, timeout)).lease
-
-    def release(self) -> None:
-        """Release the lease that this thread or task acquired last through this object.
-
-        Raises:
-            NotHeld: there is none.
-            LockLost, BackendError: see `Lease.release`.
-        """
-        self._last_of(self._caller()).release()
-
-    @property
-    def held(self) -> bool:
-        """This thread or task holds it, by the local clock."""
-        return self._is_held_by(self._caller())
-
-    def locked(self) -> bool:
-        """Whether a client holds it now, according to the server."""
-        return bool(self._client.inspect(self.name).holders)
-
-    def __enter__(self) -> Lease:
-        block = entered_block(self)
-        result = self._try(self._timeout)
-        if result.lease is None:
-            raise AcquireTimeout(lock=self.name, waited=result.waited, holder=result.holder)
-        if block is not None:
-            block.lease = result.lease
-        return result.lease
-
-    __exit__ = ExitOfBlock(ThreadBlock)
-
-    def _last_entered(self) -> Lease:
-        return self._last_of(self._caller())
-
-    def _caller(self) -> Caller:
-        return self._client._engine.runtime.caller()
-
-    def _try(self, timeout: float | None) -> AcquireResult[Lease]:
-        warn_inside_loop()
-        return run_sync(self._client._engine.acquire(self, timeout))
-
-
-class Semaphore(Lock):
-    """A lock that `limit` callers may hold at once. One thread or task may acquire several permits."""
-
-
-class RWLock(BaseRWLock[Lock]):
-    """A lock for many readers or one writer, served in order: a waiting writer blocks later readers."""
-
-
-class Locked(Protocol):
-    """The decorator that `locked` returns: the function keeps its parameters and its result."""
-
-    def __call__(self, function: Callable[P, T], /) -> Callable[P, T]: ...
-
-
-class LockedOrSkipped(Protocol[D_co]):
-    """The decorator that `locked` returns with busy="skip": a call may also return `skipped`."""
-
-    def __call__(self, function: Callable[P, T], /) -> Callable[P, T | D_co]: ...
-
-
-class LockedWithLease(Protocol):
-    """The decorator that `locked` returns with lease=: the first parameter, or the one after self, is filled in."""
-
-    @overload
-    def __call__(self, function: Callable[Concatenate[Lease, P], T], /) -> Callable[P, T]: ...
-    @overload
-    def __call__(self, function: Callable[Concatenate[S, Lease, P], T], /) -> Callable[Concatenate[S, P], T]: ...
-
-
-class LockedOrSkippedWithLease(Protocol[D_co]):
-    """The decorator with both: the lease is filled in, and a call may also return `skipped`."""
-
-    @overload
-    def __call__(self, function: Callable[Concatenate[Lease, P], T], /) -> Callable[P, T | D_co]: ...
-    @overload
-    def __call__(self, function: Callable[Concatenate[S, Lease, P], T], /) -> Callable[Concatenate[S, P], T | D_co]: ...
 
 
 class Client(BaseClient[Lease, Lock, Semaphore, RWLock, LockAll]):
@@ -339,7 +171,7 @@ class Client(BaseClient[Lease, Lock, Semaphore, RWLock, LockAll]):
 
         The options are those of `lock`. Observers see the `meta` of a leader, its host and its process.
         """
-        from holdfast.elections.threads import Election
+        from holdfast.threads.election import Election
 
         made: Election = self._make(Election, "election", name, 1, exclusive=True, options=options)
         return made
@@ -482,38 +314,3 @@ class Client(BaseClient[Lease, Lock, Semaphore, RWLock, LockAll]):
         engine = Engine(self._open(self._address, runtime), runtime, self._events, Lease, self._required)
         release_at_exit(engine)
         return engine
-
-
-def decorated(function: Callable[P, T], plan: Plan, client: Callable[[], Client]) -> Callable[P, Any]:
-    """The function that `locked` and `once_per` return for a function."""
-    spec_for, signature = spec_of(plan, function, is_async=False)
-    timeout, skips, skipped, period = plan.timeout, plan.skips, plan.skipped, plan.period
-    call = None if plan.lease is None else with_lease(function, plan.lease)
-
-    @functools.wraps(function)
-    def locked_function(*args: P.args, **kwargs: P.kwargs) -> Any:
-        lock = Lock(client(), spec_for(args, kwargs), timeout)
-        if period is not None and not run_sync(claim(lock._client._engine, lock.name, period)):
-            return skipped
-        lease, depth = None, 0
-        try:
-            with lock as lease:
-                depth = lease._depth
-                result = function(*args, **kwargs) if call is None else call(lease, args, kwargs)
-                if isinstance(result, CoroutineType):  # of a function that is no coroutine function
-                    result.close()
-                    refuse_coroutine(function)
-                return result
-        except AcquireTimeout:
-            if lease is not None or not skips:  # the body raised it
-                raise
-            return skipped
-        except BaseException:
-            # A KeyboardInterrupt just before the first instruction of __exit__. No other code can release the lease.
-            if lease is not None and lease._phase is Phase.HELD and lease._depth == depth:
-                lease._engine.interrupted_exit(lease)
-            raise
-
-    if signature is not None:
-        locked_function.__signature__ = signature  # type: ignore[attr-defined]  # inspect reads it
-    return locked_function

@@ -1,0 +1,1 @@
+"""holdfast for asyncio: the same as holdfast.threads, awaited."""

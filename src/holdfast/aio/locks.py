@@ -1,0 +1,149 @@
+"""Locks and leases for asyncio. `threads/locks.py` has the same names and words; a test keeps them alike."""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Never,
+)
+
+from holdfast.base_client import BaseRWLock
+from holdfast.core import names
+from holdfast.core.engine import AcquireResult
+from holdfast.core.leases import BaseLease, LockSpec
+from holdfast.core.locks import ACQUIRE_OPTIONS, UNSET, BaseLock, Unset
+from holdfast.errors import AcquireTimeout
+from holdfast.runtimes.aio import AsyncBlocks, AsyncioRuntime, calling_task
+from holdfast.runtimes.blocks import ExitOfBlock, TaskBlock, entered_block
+
+if TYPE_CHECKING:
+    from asyncio import Task
+
+    from holdfast.aio.client import AsyncClient
+    from holdfast.core.ports import Caller
+
+
+class AsyncLease(AsyncBlocks, BaseLease):
+    """One successful acquisition, until it is released or lost. Truthy; ends with `release()` or a `with` block."""
+
+    __slots__ = ("_bodies",)
+
+    async def release(self) -> None:
+        """Release the lock, from any task.
+
+        Raises:
+            LockLost: the lease had ended or was broken before this. Work since then was not protected.
+            NotHeld: it was released before.
+            BackendError: no answer. The keeper repeats the release, and this may be called again.
+        """
+        self._check_loop()
+        await self._engine.release(self)
+
+    async def renew(self) -> None:
+        """Keep the lock for another `ttl` seconds from now. Only needed with renew=False.
+
+        Raises:
+            LockLost: the lease had ended or was broken; stop using the resource.
+            BackendError: no answer; the old deadline stays.
+        """
+        self._check_loop()
+        await self._engine.renew(self)
+
+    async def wait_lost(self, timeout: float | None = None) -> bool:
+        """Wait for the loss of the lease: True at a loss, False after `timeout` seconds or a release."""
+        self._check_loop()
+        return await self._engine.wait_lost(self, names.check_timeout(timeout))
+
+    def _check_loop(self) -> None:
+        runtime = self._engine.runtime
+        if isinstance(runtime, AsyncioRuntime):
+            runtime.check_loop()
+
+    async def _release_at_end(self) -> None:
+        await self._engine.release_after_body(self)
+
+    @property
+    def _cancels_bodies(self) -> bool:
+        return self._spec.on_lost != "event"
+
+
+class AsyncLock(BaseLock[AsyncLease]):
+    """A named lock. Tasks can share one object, because the state is in the leases."""
+
+    def __init__(self, client: AsyncClient, spec: LockSpec, timeout: float | None) -> None:
+        super().__init__(spec, timeout)
+        self._client = client
+
+    def acquire(
+        self,
+        blocking: bool = True,  # noqa: FBT001, FBT002 - as threading.Lock has it
+        *,
+        timeout: float | Unset | None = UNSET,
+        **unknown: Never,
+    ) -> Coroutine[Any, Any, AsyncLease | None]:
+        """Acquire the lock and return its Lease, or None after `timeout` seconds (0: do not wait, None: wait forever).
+
+        `blocking=False` is the same as timeout=0, as in threading. Give only one of the two.
+
+        Raises:
+            ConfigurationError: an argument is refused; the message names it and the reason.
+            WouldDeadlock: this thread or task holds it, and it is not reentrant.
+            LimitConflict: it is in use with another limit.
+            BackendUnavailable, OutcomeUnknown: the server gave no answer; never raised for a busy lock.
+        """
+        names.refuse_unknown("acquire", unknown, ACQUIRE_OPTIONS)
+        # Here, not in the coroutine: the lease belongs to the task that calls this, also if the coroutine runs in a
+        # task of its own, as in `asyncio.gather`, and up to Python 3.11 in `asyncio.wait_for`.
+        return self._acquire(self._timeout_of(blocking, timeout), calling_task())
+
+    async def release(self) -> None:
+        """Release the lease that this thread or task acquired last through this object.
+
+        Raises:
+            NotHeld: there is none.
+            LockLost, BackendError: see `Lease.release`.
+        """
+        await self._last_of(self._caller()).release()
+
+    @property
+    def held(self) -> bool:
+        """This thread or task holds it, by the local clock."""
+        return self._is_held_by(self._caller())
+
+    async def locked(self) -> bool:
+        """Whether a client holds it now, according to the server."""
+        return bool((await self._client.inspect(self.name)).holders)
+
+    def __aenter__(self) -> Coroutine[Any, Any, AsyncLease]:
+        return self._enter_block(entered_block(self), calling_task())
+
+    __aexit__ = ExitOfBlock(TaskBlock)
+
+    async def _enter_block(self, block: TaskBlock | None, task: Task[Any] | None) -> AsyncLease:
+        result = await self._try(self._timeout, task)
+        if result.lease is None:
+            raise AcquireTimeout(lock=self.name, waited=result.waited, holder=result.holder)
+        return result.lease._enter_body(block, task)
+
+    async def _acquire(self, timeout: float | None, task: Task[Any] | None) -> AsyncLease | None:
+        return (await self._try(timeout, task)).lease
+
+    def _last_entered(self) -> AsyncLease:
+        return self._last_of(self._caller())
+
+    def _caller(self) -> Caller:
+        return self._client._engine.runtime.caller()
+
+    async def _try(self, timeout: float | None, task: Task[Any] | None) -> AcquireResult[AsyncLease]:
+        caller = None if task is None else AsyncioRuntime.caller_of(task)
+        return await self._client._engine.acquire(self, timeout, caller)
+
+
+class AsyncSemaphore(AsyncLock):
+    """A lock that `limit` callers may hold at once. One thread or task may acquire several permits."""
+
+
+class AsyncRWLock(BaseRWLock[AsyncLock]):
+    """A lock for many readers or one writer, served in order: a waiting writer blocks later readers."""

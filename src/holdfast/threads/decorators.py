@@ -1,0 +1,97 @@
+"""The decorators `locked` and `once_per` for threads: their types, and the function that they return."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from types import CoroutineType
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Concatenate,
+    ParamSpec,
+    Protocol,
+    TypeVar,
+    overload,
+)
+
+from holdfast.core.decorators import Plan, refuse_coroutine, spec_of, with_lease
+from holdfast.core.leases import Phase
+from holdfast.core.periods import claim
+from holdfast.errors import AcquireTimeout
+from holdfast.runtimes.threads import run_sync
+from holdfast.threads.locks import Lease, Lock
+
+if TYPE_CHECKING:
+    from holdfast.threads.client import Client
+
+P = ParamSpec("P")
+S = TypeVar("S")
+T = TypeVar("T")
+D = TypeVar("D")
+D_co = TypeVar("D_co", covariant=True)
+
+
+class Locked(Protocol):
+    """The decorator that `locked` returns: the function keeps its parameters and its result."""
+
+    def __call__(self, function: Callable[P, T], /) -> Callable[P, T]: ...
+
+
+class LockedOrSkipped(Protocol[D_co]):
+    """The decorator that `locked` returns with busy="skip": a call may also return `skipped`."""
+
+    def __call__(self, function: Callable[P, T], /) -> Callable[P, T | D_co]: ...
+
+
+class LockedWithLease(Protocol):
+    """The decorator that `locked` returns with lease=: the first parameter, or the one after self, is filled in."""
+
+    @overload
+    def __call__(self, function: Callable[Concatenate[Lease, P], T], /) -> Callable[P, T]: ...
+    @overload
+    def __call__(self, function: Callable[Concatenate[S, Lease, P], T], /) -> Callable[Concatenate[S, P], T]: ...
+
+
+class LockedOrSkippedWithLease(Protocol[D_co]):
+    """The decorator with both: the lease is filled in, and a call may also return `skipped`."""
+
+    @overload
+    def __call__(self, function: Callable[Concatenate[Lease, P], T], /) -> Callable[P, T | D_co]: ...
+    @overload
+    def __call__(self, function: Callable[Concatenate[S, Lease, P], T], /) -> Callable[Concatenate[S, P], T | D_co]: ...
+
+
+def decorated(function: Callable[P, T], plan: Plan, client: Callable[[], Client]) -> Callable[P, Any]:
+    """The function that `locked` and `once_per` return for a function."""
+    spec_for, signature = spec_of(plan, function, is_async=False)
+    timeout, skips, skipped, period = plan.timeout, plan.skips, plan.skipped, plan.period
+    call = None if plan.lease is None else with_lease(function, plan.lease)
+
+    @functools.wraps(function)
+    def locked_function(*args: P.args, **kwargs: P.kwargs) -> Any:
+        lock = Lock(client(), spec_for(args, kwargs), timeout)
+        if period is not None and not run_sync(claim(lock._client._engine, lock.name, period)):
+            return skipped
+        lease, depth = None, 0
+        try:
+            with lock as lease:
+                depth = lease._depth
+                result = function(*args, **kwargs) if call is None else call(lease, args, kwargs)
+                if isinstance(result, CoroutineType):  # of a function that is no coroutine function
+                    result.close()
+                    refuse_coroutine(function)
+                return result
+        except AcquireTimeout:
+            if lease is not None or not skips:  # the body raised it
+                raise
+            return skipped
+        except BaseException:
+            # A KeyboardInterrupt just before the first instruction of __exit__. No other code can release the lease.
+            if lease is not None and lease._phase is Phase.HELD and lease._depth == depth:
+                lease._engine.interrupted_exit(lease)
+            raise
+
+    if signature is not None:
+        locked_function.__signature__ = signature  # type: ignore[attr-defined]  # inspect reads it
+    return locked_function

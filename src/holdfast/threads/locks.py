@@ -1,0 +1,154 @@
+"""Locks and leases for threads. `aio/locks.py` has the same names and words; a test keeps them alike."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import (
+    TYPE_CHECKING,
+    Never,
+    Self,
+)
+
+from holdfast.base_client import BaseRWLock
+from holdfast.core import names
+from holdfast.core.engine import AcquireResult
+from holdfast.core.leases import BaseLease, LockSpec
+from holdfast.core.locks import ACQUIRE_OPTIONS, UNSET, BaseLock, Unset
+from holdfast.errors import AcquireTimeout, HoldfastError
+from holdfast.runtimes.blocks import ExitOfBlock, ThreadBlock, entered_block
+from holdfast.runtimes.threads import run_sync, warn_inside_loop
+
+if TYPE_CHECKING:
+    from holdfast.core.ports import Caller
+    from holdfast.threads.client import Client
+
+
+class Lease(BaseLease):
+    """One successful acquisition, until it is released or lost. Truthy; ends with `release()` or a `with` block."""
+
+    __slots__ = ()
+
+    def release(self) -> None:
+        """Release the lock, from any thread.
+
+        Raises:
+            LockLost: the lease had ended or was broken before this. Work since then was not protected.
+            NotHeld: it was released before.
+            BackendError: no answer. The keeper repeats the release, and this may be called again.
+        """
+        run_sync(self._engine.release(self))
+
+    def renew(self) -> None:
+        """Keep the lock for another `ttl` seconds from now. Only needed with renew=False.
+
+        Raises:
+            LockLost: the lease had ended or was broken; stop using the resource.
+            BackendError: no answer; the old deadline stays.
+        """
+        run_sync(self._engine.renew(self))
+
+    def wait_lost(self, timeout: float | None = None) -> bool:
+        """Wait for the loss of the lease: True at a loss, False after `timeout` seconds or a release."""
+        return run_sync(self._engine.wait_lost(self, names.check_timeout(timeout)))
+
+    def __enter__(self) -> Self:
+        self.check()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            self._exit_block(error)
+        except HoldfastError:
+            raise
+        except BaseException:
+            self._interrupted_exit()
+            raise
+
+    def _exit_block(self, error: BaseException | None) -> None:
+        try:
+            run_sync(self._engine.release_after_body(self))
+        except HoldfastError as also:
+            if error is None:
+                raise
+            error.add_note(f"holdfast: {also}")  # the error of the body is raised
+
+    def _interrupted_exit(self) -> None:
+        self._engine.interrupted_exit(self)
+
+
+class Lock(BaseLock[Lease]):
+    """A named lock. Threads can share one object, because the state is in the leases."""
+
+    def __init__(self, client: Client, spec: LockSpec, timeout: float | None) -> None:
+        super().__init__(spec, timeout)
+        self._client = client
+
+    def acquire(
+        self,
+        blocking: bool = True,  # noqa: FBT001, FBT002 - as threading.Lock has it
+        *,
+        timeout: float | Unset | None = UNSET,
+        **unknown: Never,
+    ) -> Lease | None:
+        """Acquire the lock and return its Lease, or None after `timeout` seconds (0: do not wait, None: wait forever).
+
+        `blocking=False` is the same as timeout=0, as in threading. Give only one of the two.
+
+        Raises:
+            ConfigurationError: an argument is refused; the message names it and the reason.
+            WouldDeadlock: this thread or task holds it, and it is not reentrant.
+            LimitConflict: it is in use with another limit.
+            BackendUnavailable, OutcomeUnknown: the server gave no answer; never raised for a busy lock.
+        """
+        if unknown:
+            names.refuse_unknown("acquire", unknown, ACQUIRE_OPTIONS)
+        return self._try(self._timeout_of(blocking, timeout)).lease
+
+    def release(self) -> None:
+        """Release the lease that this thread or task acquired last through this object.
+
+        Raises:
+            NotHeld: there is none.
+            LockLost, BackendError: see `Lease.release`.
+        """
+        self._last_of(self._caller()).release()
+
+    @property
+    def held(self) -> bool:
+        """This thread or task holds it, by the local clock."""
+        return self._is_held_by(self._caller())
+
+    def locked(self) -> bool:
+        """Whether a client holds it now, according to the server."""
+        return bool(self._client.inspect(self.name).holders)
+
+    def __enter__(self) -> Lease:
+        block = entered_block(self)
+        result = self._try(self._timeout)
+        if result.lease is None:
+            raise AcquireTimeout(lock=self.name, waited=result.waited, holder=result.holder)
+        if block is not None:
+            block.lease = result.lease
+        return result.lease
+
+    __exit__ = ExitOfBlock(ThreadBlock)
+
+    def _last_entered(self) -> Lease:
+        return self._last_of(self._caller())
+
+    def _caller(self) -> Caller:
+        return self._client._engine.runtime.caller()
+
+    def _try(self, timeout: float | None) -> AcquireResult[Lease]:
+        warn_inside_loop()
+        return run_sync(self._client._engine.acquire(self, timeout))
+
+
+class Semaphore(Lock):
+    """A lock that `limit` callers may hold at once. One thread or task may acquire several permits."""
+
+
+class RWLock(BaseRWLock[Lock]):
+    """A lock for many readers or one writer, served in order: a waiting writer blocks later readers."""
