@@ -77,8 +77,9 @@ readme: $(VENV)/.dev ## write the table of guarantees into README.md, help and b
 	@$(BIN)/python tests/structure/test_readme.py
 	@PYTHONPATH=. $(BIN)/python tests/integration/cli/test_docs.py
 
-docs: $(VENV)/.dev ## write docs/reference.md from the docstrings
+docs: $(VENV)/.dev ## write docs/reference.md from the docstrings, and docs/internals/import-graph.svg from the imports
 	@$(BIN)/python tools/reference.py
+	@$(BIN)/python tools/import_graph.py
 
 cover: servers ## run the tests and report coverage, child processes included
 	@$(BIN)/coverage erase

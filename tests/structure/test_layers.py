@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import graphlib
 import json
 import subprocess
 import sys
@@ -10,6 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from tools import import_graph
 
 SOURCE = Path(__file__).parents[2] / "src" / "holdfast"
 
@@ -106,6 +109,18 @@ def test_every_backend_has_the_same_shape() -> None:
         assert found <= {"__init__.py", "config.py", "port.py", "protocol", "io", "lua", "sql"}
         assert {"blocking.py", "aio.py"} <= {path.name for path in (folder / "io").iterdir()}
         assert (folder / "protocol" / "guarantees.py").exists()
+
+
+def test_packages_do_not_import_each_other_in_a_cycle_and_the_picture_is_current() -> None:
+    edges = import_graph.graph()
+
+    import_graph.levels(edges)  # raises CycleError
+    assert import_graph.draw(edges) == import_graph.PICTURE.read_text(), "run `make docs`"
+
+
+def test_a_cycle_between_packages_is_found() -> None:
+    with pytest.raises(graphlib.CycleError):
+        import_graph.levels({"a": {"b"}, "b": {"a"}})
 
 
 def test_nothing_imports_the_command_line() -> None:
