@@ -62,8 +62,8 @@ def assert_lost(one: socket.socket, other: socket.socket) -> None:
     [
         (Cut.DROP, ()),
         (Cut.UNREACHABLE, ()),
-        (Cut.SENDS_IN_VAIN, ("replies",)),
-        (Cut.HEARS_NOTHING, ("requests",)),
+        (Cut.LOSE_REQUESTS, ("replies",)),
+        (Cut.LOSE_REPLIES, ("requests",)),
     ],
 )
 def test_what_gets_through_on_a_connection_that_was_there(pair: Network, how: Cut, passed: Sequence[str]) -> None:
@@ -95,8 +95,8 @@ def test_a_reset_reaches_who_sends(pair: Network) -> None:
         (Cut.DROP, None),
         (Cut.RESET, errno.ECONNREFUSED),
         (Cut.UNREACHABLE, errno.EHOSTUNREACH),
-        (Cut.SENDS_IN_VAIN, None),
-        (Cut.HEARS_NOTHING, None),
+        (Cut.LOSE_REQUESTS, None),
+        (Cut.LOSE_REPLIES, None),
     ],
 )
 def test_how_a_new_connection_fails_and_that_it_heals(pair: Network, how: Cut, error: int | None) -> None:

@@ -1,7 +1,7 @@
-"""A Python that looks as on Windows: modules and attributes that only POSIX systems have are hidden.
+"""Simulate Windows: hide modules and attributes that only POSIX systems have.
 
-Run as `python no_posix.py PROGRAM …`. The standard library and the drivers are imported before, because they choose
-at import what they use of the system. So these names are missing for holdfast only.
+Run as `python no_posix.py PROGRAM …`. The standard library and the drivers are imported first, because they select
+system calls at import. So these names are missing for holdfast only.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def hide() -> None:
     for name in LIBRARY + DRIVERS:
         importlib.import_module(name)
     for module in MODULES:
-        sys.modules[module] = None  # type: ignore[assignment]  # an import raises ModuleNotFoundError
+        sys.modules[module] = None  # type: ignore[assignment]  # makes an import raise ModuleNotFoundError
     for owner, names in ATTRIBUTES.items():
         for name in names:
             if hasattr(owner, name):

@@ -25,20 +25,20 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any, Self
 
-WORKER = os.path.join(os.path.dirname(__file__), "worker.py")  # does with locks of any store what it is told
-PATIENCE = 30.0  # seconds that nothing here takes on the busiest machine: reaching it is a failure
+WORKER = os.path.join(os.path.dirname(__file__), "worker.py")  # executes commands on locks of any store
+PATIENCE = 30.0  # seconds; longer than any step takes on a busy machine, so a timeout is a failure
 
 
 def now() -> float:
-    """The clock that all processes of a machine have in common."""
+    """Read the clock that all processes of a machine share."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 def eventually(condition: Callable[[], bool], *, within: float = PATIENCE) -> None:
-    """Look until the condition holds; fail when it does not in time."""
+    """Poll until the condition holds; fail if it does not in time."""
     end = now() + within
     while not condition():
-        assert now() < end, f"did not come true within {within:g} s"
+        assert now() < end, f"condition not met within {within:g} s"
         time.sleep(0.005)
 
 
@@ -51,10 +51,10 @@ class Refused(Exception):
 
 
 class Channel:
-    """Two pipes: commands go out, answers come in."""
+    """Two pipes: one for commands, one for answers."""
 
     def __init__(self, to: int, back: int, died: int) -> None:
-        """`died` becomes readable when the process at the other end has ended: a pidfd."""
+        """`died` is a pidfd: it becomes readable when the process at the other end has ended."""
         self._to = to
         self._back = back
         self._died = died
@@ -70,10 +70,10 @@ class Channel:
         return self.receive()
 
     def receive(self, within: float = PATIENCE) -> dict[str, Any]:
-        """The next answer.
+        """Return the next answer.
 
         Raises:
-            Refused: it is an error.
+            Refused: the answer is an error.
         """
         line = self._line(within)
         assert line is not None, f"no answer within {within:g} s"
@@ -83,7 +83,7 @@ class Channel:
         return answer
 
     def is_silent(self, during: float) -> bool:
-        """No answer comes for that long. What comes is kept for `receive`."""
+        """Whether no answer arrives during this time. An answer is kept for `receive`."""
         line = self._line(during)
         if line is None:
             return True
@@ -112,7 +112,7 @@ class Channel:
 
 
 class Worker(Channel):
-    """One process of ours. With `forks`, `child` is the channel on which a child that it makes will answer."""
+    """A worker process. With `forks`, `child` is the channel of a child process that it forks."""
 
     def __init__(self, command: Sequence[str], *, forks: bool = False) -> None:
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115  closed in end()
@@ -147,7 +147,7 @@ class Worker(Channel):
             raise
 
     def fork(self) -> Channel:
-        """Have the worker fork; what is returned is the child's own channel."""
+        """Make the worker fork. Return the channel of the child."""
         assert self._child_ends is not None
         assert self.child is None
         pid = self.call("fork")["pid"]
@@ -157,12 +157,12 @@ class Worker(Channel):
         return self.child
 
     def kill(self) -> None:
-        """Kill -9; returns when it is dead and reaped."""
+        """Send SIGKILL and wait until the process is reaped."""
         self._process.kill()
         self._process.wait(PATIENCE)
 
     def stop(self) -> None:
-        """SIGSTOP; returns when it stands still."""
+        """Send SIGSTOP and wait until the process is stopped."""
         self._process.send_signal(signal.SIGSTOP)
         eventually(lambda: _state(self.pid) == "T")
 
@@ -170,17 +170,17 @@ class Worker(Channel):
         self._process.send_signal(signal.SIGCONT)
 
     def release(self) -> None:
-        """Close its client and let it end; whatever goes wrong there is a failure."""
+        """Close its client and end the process; any error is a failure."""
         self.call("close")
         self.send("end")
         assert self._process.wait(PATIENCE) == 0, self.errors()
 
     def errors(self) -> str:
-        """What it wrote to stderr until now."""
+        """Return what it wrote to stderr so far."""
         return os.pread(self._errors.fileno(), 1 << 20, 0).decode(errors="replace")
 
     def end(self) -> None:
-        """Dead or alive: nothing of it is left."""
+        """Kill it, if it still runs, and release all its resources."""
         self._process.kill()
         self._process.wait()
         if self._child_pidfd is not None:
@@ -198,14 +198,14 @@ class Worker(Channel):
 
 
 class WorkerPool:
-    """All workers of one test, ended with it. A worker that wrote a traceback fails the test."""
+    """All workers of a test; they end with it. A worker that wrote a traceback fails the test."""
 
     def __init__(self, script: str) -> None:
         self._script = script
         self._workers: list[Worker] = []
 
     def start(self, *arguments: str, forks: bool = False, under: Sequence[str] = ()) -> Worker:
-        """A worker that is ready for commands; `under` is a command that ends by executing the one behind it."""
+        """Start a worker. `under` is a command prefix that executes the rest of its arguments."""
         return self.start_many(1, *arguments, forks=forks, under=under)[0]
 
     def start_many(self, number: int, *arguments: str, forks: bool = False, under: Sequence[str] = ()) -> list[Worker]:
@@ -225,17 +225,17 @@ class WorkerPool:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        said = []
+        failures = []
         for worker in self._workers:
             errors = worker.errors()
             worker.end()
             if "Traceback" in errors or "Exception ignored" in errors:
-                said.append(f"worker {worker.pid} wrote:\n{errors}")
-        assert not said, "\n".join(said)
+                failures.append(f"worker {worker.pid} wrote:\n{errors}")
+        assert not failures, "\n".join(failures)
 
 
 def _pipe(theirs: contextlib.ExitStack, *, ours: int) -> tuple[int, int]:
-    """A pipe of which the other end is closed here once the worker has it."""
+    """Create a pipe. The end of the worker is closed here after the start."""
     ends = os.pipe()
     theirs.callback(os.close, ends[1 - ours])
     return ends

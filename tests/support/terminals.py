@@ -1,4 +1,4 @@
-"""Commands on a pseudo-terminal, as a person at a keyboard has them."""
+"""Run commands on a pseudo-terminal."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ import termios
 import time
 from collections.abc import Callable
 
-PATIENCE = 60.0  # seconds; what takes longer hangs
+PATIENCE = 60.0  # seconds; a longer wait is a failure
 ESCAPE_CODES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
-# A real Ctrl-C comes from the terminal, to its foreground processes: the demo needs the terminal as its own.
+# The terminal sends Ctrl-C to its foreground processes, so the command needs it as its controlling terminal.
 _WITH_OWN_TERMINAL = (
     "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); os.execv(sys.argv[1], sys.argv[1:])"
 )
 
 
 class OnTerminal:
-    """A command on a pseudo-terminal, and all that it wrote so far."""
+    """A command on a pseudo-terminal, and its output so far."""
 
     def __init__(self, command: list[str], environment: dict[str, str], *, columns: int = 80, lines: int = 24) -> None:
         self._ours, theirs = os.openpty()
@@ -48,7 +48,7 @@ class OnTerminal:
             assert self._read_more(deadline), f"ended without {text!r}:\n{self.output}"
 
     def finish(self) -> int:
-        """Read to the end; the exit status."""
+        """Read to the end and return the exit status."""
         deadline = time.monotonic() + PATIENCE
         while self._read_more(deadline):
             pass
@@ -65,10 +65,10 @@ class OnTerminal:
 
     def _read_more(self, deadline: float) -> bool:
         ready, _, _ = select.select([self._ours], [], [], max(0.0, deadline - time.monotonic()))
-        assert ready, f"nothing more came:\n{self.output}"
+        assert ready, f"no more output:\n{self.output}"
         try:
             data = os.read(self._ours, 65536)
-        except OSError:  # Linux says so when the other side is closed
+        except OSError:  # Linux raises it when the other side is closed
             return False
         self.output += data.decode(errors="replace")
         return bool(data)

@@ -1,4 +1,4 @@
-"""A backend's verbs on threads, called one by one: for what the engine above them would hide."""
+"""Call the methods of a backend on threads one by one, for behaviour that the engine hides."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PATIENCE = 10.0
 
 
 class Verbs:
-    """One client's way to the store."""
+    """One client without the engine."""
 
     def __init__(self, url: str) -> None:
         self.runtime = ThreadRuntime()
@@ -23,7 +23,7 @@ class Verbs:
         self.backend: Backend = opener(address, "blocking")(address, self.runtime)
 
     def ticket(self, name: str, **others: Any) -> Ticket:
-        """An exclusive one with a nonce of its own."""
+        """Return an exclusive ticket with a new nonce."""
         info = '{"who": {"host": "test", "pid": 1, "program": "test"}, "meta": {}}'
         ticket = Ticket(name, self.runtime.nonce(), 100.0, 1, exclusive=True, agent="test", info=info)
         return ticket._replace(**others)
@@ -41,7 +41,7 @@ class Verbs:
         return run_sync(self.backend.renew(tickets, deadline=self._deadline))
 
     def wait(self, ticket: Ticket, seconds: float) -> float:
-        """How long it took until it was worth to enter again, or the seconds were over."""
+        """Wait. Return how long it took until a retry made sense, or the time was up."""
         begun = self.runtime.now()
         run_sync(self.backend.wait(ticket, begun + seconds))
         return self.runtime.now() - begun

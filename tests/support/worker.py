@@ -1,8 +1,8 @@
-"""A process that does with locks what it is told: one JSON line in, one out (tests/support/processes.py).
+"""A process that executes commands on locks: one JSON line in, one out (tests/support/processes.py).
 
-    python worker.py URL [fd fd]      the two descriptors are the channel of a child that it may be told to fork
+    python worker.py URL [fd fd]      the two descriptors are the channel of a child that the command `fork` creates
 
-It reports what it saw, with times of the clock that all processes share; whether that was right is for the test to say.
+It reports what it observed, with times of the clock that all processes share. The test checks the reports.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from typing import Any
 import holdfast
 
 PR_SET_PDEATHSIG = 1
-LIFE_MAX = 150  # seconds: what a forked child lives at most, whatever happens to those who would end it
+LIFE_MAX = 150  # seconds; maximum life of a forked child, in case no process ends it
 
 Answer = dict[str, Any]
 Turn = tuple[float, float, float, int]  # asked, acquired, before release; fence
@@ -42,7 +42,7 @@ def now() -> float:
 
 
 class Worker:
-    """The commands are its public methods."""
+    """The public methods are the commands."""
 
     def __init__(self, url: str, child_channel: tuple[int, int] | None) -> None:
         self._client = holdfast.Client(url)
@@ -51,8 +51,8 @@ class Worker:
         self._child_channel = child_channel
         self._commands = os.fdopen(os.dup(0), "rb")
         self._answers = os.dup(1)
-        os.dup2(2, 1)  # what is printed by accident is no answer
-        self._told = threading.Event()
+        os.dup2(2, 1)  # accidental output must not be read as an answer
+        self._loss_reported = threading.Event()
         self._background: threading.Thread | None = None
         self._outcome = "none yet"
         self._raw: sqlite3.Connection | None = None
@@ -103,18 +103,18 @@ class Worker:
     def wait_lost(self, lock: str, timeout: float) -> Answer:
         return {"lost": self._leases[lock].wait_lost(timeout)}
 
-    def acquire_telling(self, lock: str, ttl: float) -> None:
-        """Take it, and note when its loss is told."""
-        lease = self._client.lock(lock, ttl=ttl, on_lost=lambda _: self._told.set()).acquire()
+    def acquire_and_watch(self, lock: str, ttl: float) -> None:
+        """Acquire it, and record when its loss is reported."""
+        lease = self._client.lock(lock, ttl=ttl, on_lost=lambda _: self._loss_reported.set()).acquire()
         assert lease is not None
         self._leases[lock] = lease
 
-    def await_told(self, lock: str, timeout: float) -> Answer:
-        assert self._told.wait(timeout)
-        return {"told": now()}
+    def await_loss(self, lock: str, timeout: float) -> Answer:
+        assert self._loss_reported.wait(timeout)
+        return {"lost_at": now()}
 
     def acquire_in_background(self, lock: str) -> None:
-        """Take it on another thread, however long that takes."""
+        """Acquire it on another thread, without a timeout."""
         self._background = threading.Thread(target=self._acquire_and_note, args=(lock,), daemon=True)
         self._background.start()
 
@@ -131,7 +131,7 @@ class Worker:
         return {"outcome": self._outcome}
 
     def body(self, lock: str, ttl: float) -> None:
-        """Be in the body of a `with` until the next command, whatever it is."""
+        """Stay in the body of a `with` until the next command."""
         with self._client.lock(lock, ttl=ttl) as lease:
             self._leases[lock] = lease
             self._answer({"inside": now(), "fence": lease.fence})
@@ -146,11 +146,11 @@ class Worker:
     # ── many steps ───────────────────────────────────────────────────────────────────────────────────────────────
 
     def turns(self, lock: str, *, start: float, times: int = 0, seconds: float = 0.0, hold: float = 0.0) -> Answer:
-        """Take and release one lock, that many times or for that long."""
+        """Acquire and release one lock, `times` times or for `seconds`."""
         return {"turns": _take_turns(self._client.lock(lock), start=start, times=times, seconds=seconds, hold=hold)}
 
     def stubborn_turns(self, lock: str, *, start: float, seconds: float, hold: float) -> Answer:
-        """Go on after every error that holdfast names; tell which there were."""
+        """Continue after every HoldfastError; return how many there were of each."""
         turns: list[Turn] = []
         problems: dict[str, int] = {}
         time.sleep(max(0.0, start - now()))
@@ -165,7 +165,7 @@ class Worker:
         return {"turns": turns, "problems": problems}
 
     def shared_turns(self, *, writes: bool, limit: int, start: float, seconds: float, hold: float) -> Answer:
-        """Take a reader/writer lock and a permit of a semaphore in turn."""
+        """Acquire a reader/writer lock and a permit of a semaphore in turn."""
         rwlock = self._client.rwlock("book")
         book = rwlock.write() if writes else rwlock.read()
         permit = self._client.semaphore("permits", limit)
@@ -181,13 +181,13 @@ class Worker:
         """Several threads, one client, one Lock object."""
         shared = self._client.lock(lock)
         turns: list[list[Turn]] = []
-        crowd = [
+        threads_started = [
             threading.Thread(target=lambda: turns.append(_take_turns(shared, start=start, times=times)))
             for _ in range(threads)
         ]
-        for thread in crowd:
+        for thread in threads_started:
             thread.start()
-        for thread in crowd:
+        for thread in threads_started:
             thread.join()
         return {"turns": turns}
 
@@ -198,7 +198,7 @@ class Worker:
         return {"seconds": now() - started}
 
     def keep_many(self, seconds: float) -> Answer:
-        """Do nothing for that long but let the keeper work."""
+        """Sleep while the keeper renews."""
         before, started = _cpu(), now()
         time.sleep(seconds)
         share = (_cpu() - before) / (now() - started)
@@ -207,7 +207,7 @@ class Worker:
         return {"lost": len(lost), "keepers": len(keepers), "cpu": share}
 
     def ping_pong(self, times: int) -> Answer:
-        """The median time of a message over a pipe between two processes, one way: what a hand-over has to cost."""
+        """The median time of a message over a pipe between two processes, one way: the minimum cost of a hand-over."""
         there, back = os.pipe(), os.pipe()
         child = os.fork()
         if child == 0:
@@ -229,7 +229,7 @@ class Worker:
     # ── the file ─────────────────────────────────────────────────────────────────────────────────────────────────
 
     def begin_raw(self) -> None:
-        """Open the file as somebody who is not holdfast and stand in the middle of a transaction."""
+        """Open the file without holdfast and begin a transaction."""
         self._raw = sqlite3.connect(self._path, isolation_level=None)
         self._raw.execute("BEGIN IMMEDIATE")
 
@@ -247,7 +247,7 @@ class Worker:
         os.unlink(path)
 
     def become_nobody(self) -> None:
-        """Let go of root, to whom file modes mean nothing. All that is imported later must be imported before."""
+        """Drop root privileges, because root ignores file modes. All modules must be imported before."""
         with tempfile.TemporaryDirectory() as folder, holdfast.Client(f"sqlite://{folder}/warm-up.db") as client:
             client.lock("warm-up").acquire()
         _ = (logging, traceback)
@@ -257,14 +257,14 @@ class Worker:
             os.setuid(65534)
 
     def open(self, url: str) -> None:
-        """Go on with another client."""
+        """Replace the client by another one."""
         self._client.close()
         self._client = holdfast.Client(url)
 
     # ── forks ────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def fork(self) -> Answer:
-        """Answered twice: here by the parent, and by the child on its own channel."""
+        """Fork. The parent answers here, and the child on its own channel."""
         assert self._child_channel is not None
         child = os.fork()
         if child:
@@ -273,17 +273,17 @@ class Worker:
         commands, answers = self._child_channel
         null = os.open(os.devnull, os.O_RDWR)
         os.dup2(null, 0)
-        os.dup2(null, self._commands.fileno())  # or the parent's channel would stay open with us
+        os.dup2(null, self._commands.fileno())  # otherwise the child would keep the channel of the parent open
         os.dup2(null, self._answers)
         self._commands, self._answers = os.fdopen(commands, "rb"), answers
         return {"pid": os.getpid()}
 
     def fork_in_a_crowd(self, times: int, backoff: float) -> Answer:
-        """Fork again and again while other threads take locks; each child takes and gives back a lock of its own."""
-        sys.setswitchinterval(1e-5)  # so that forks come at every point of what the others do
+        """Fork repeatedly while other threads acquire locks; each child acquires and releases a lock of its own."""
+        sys.setswitchinterval(1e-5)  # so that forks happen at every point of the other threads
         over = threading.Event()
-        crowd = [threading.Thread(target=self._churn, args=(f"crowd-{number}", over)) for number in range(2)]
-        for thread in crowd:
+        threads_started = [threading.Thread(target=self._churn, args=(f"crowd-{number}", over)) for number in range(2)]
+        for thread in threads_started:
             thread.start()
         outcomes: dict[str, int] = {}
         held = self._client.lock("parent").acquire()
@@ -292,9 +292,9 @@ class Worker:
             outcome = self._fork_once(held, backoff)
             outcomes[outcome] = outcomes.get(outcome, 0) + 1
             if outcome != "fine":
-                break  # one is enough, and each takes long
+                break  # one failure is enough, and each takes long
         over.set()
-        for thread in crowd:
+        for thread in threads_started:
             thread.join()
         held.release()
         return {"outcomes": outcomes}
@@ -310,7 +310,7 @@ class Worker:
         child = os.fork()
         if child == 0:
             signal.alarm(LIFE_MAX)
-            faulthandler.dump_traceback_later(backoff / 2)  # says where it hangs, if it does
+            faulthandler.dump_traceback_later(backoff / 2)  # prints where it hangs
             os.write(writing, self._in_child(held).encode())
             os._exit(0)
         os.close(writing)
@@ -341,21 +341,21 @@ class Worker:
         return "fine"
 
     def multiprocess(self, method: str, lock: str) -> Answer:
-        """Hand the client to a child of multiprocessing, which takes a lock with it and tells the fence."""
+        """Pass the client to a child of multiprocessing, which acquires a lock with it and returns the fence."""
         multiprocessing.set_start_method(method)
         ours, theirs = multiprocessing.Pipe()
         process = multiprocessing.Process(target=take_in_child, args=(self._client, lock, theirs), daemon=True)
         process.start()
         theirs.close()
-        answer: Answer = ours.recv() if ours.poll(LIFE_MAX / 5) else {"error": "Hung", "message": "no word from it"}
+        answer: Answer = ours.recv() if ours.poll(LIFE_MAX / 5) else {"error": "Hung", "message": "no answer"}
         holders = [holder.pid for holder in self._client.inspect(lock).holders]
-        ours.send("that is all")
+        ours.send("done")
         process.join(LIFE_MAX / 5)
         return {"pid": process.pid, "holders": holders, "exitcode": process.exitcode, **answer}
 
 
 def take_in_child(client: holdfast.Client, lock: str, parent: Connection) -> None:
-    """What a child of multiprocessing does: hold the lock until its parent has seen that."""
+    """Run in a child of multiprocessing: hold the lock until the parent has seen it."""
     try:
         with client.lock(lock, timeout=10) as lease:
             parent.send({"fence": lease.fence})

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.elections import contest
-from tests.support.elections.contest import Deed, Outcome, Record, Sighting
+from tests.support.elections import runner
+from tests.support.elections.runner import Disruption, Observation, Outcome, Record
 from tests.support.etcd import shared as etcd
 from tests.support.intervals import Turn, report
 from tests.support.processes import WorkerPool
@@ -23,7 +23,7 @@ SECONDS = float(os.environ.get("HOLDFAST_ELECTION_SECONDS", "4"))
 
 @pytest.fixture
 def pool() -> Iterator[WorkerPool]:
-    with WorkerPool(contest.PROCESS) as pool:
+    with WorkerPool(runner.PROCESS) as pool:
         yield pool
 
 
@@ -32,17 +32,17 @@ def pool() -> Iterator[WorkerPool]:
 def test_never_two_leaders_in_one_term_while_leaders_are_killed_and_paused(
     fresh_url: Callable[[], str], pool: WorkerPool, tmp_path: Path
 ) -> None:
-    outcome = contest.hold(fresh_url(), pool, tmp_path, SECONDS)
+    outcome = runner.run_election(fresh_url(), pool, tmp_path, SECONDS)
 
     outcome.check()
     report(outcome.figures())
 
 
-def _record(*turns: Turn, pid: int = 1, lost: tuple[int, ...] = (), seen: tuple[Sighting, ...] = ()) -> Record:
+def _record(*turns: Turn, pid: int = 1, lost: tuple[int, ...] = (), seen: tuple[Observation, ...] = ()) -> Record:
     return Record(pid, turns, lost, seen)
 
 
-FINE = (Sighting(0, 0, 0.0), Sighting(5, 1, 1.1), Sighting(6, 2, 3.1))
+FINE = (Observation(0, 0, 0.0), Observation(5, 1, 1.1), Observation(6, 2, 3.1))
 
 
 @pytest.mark.parametrize(
@@ -52,17 +52,17 @@ FINE = (Sighting(0, 0, 0.0), Sighting(5, 1, 1.1), Sighting(6, 2, 3.1))
         ("follows", [_record(Turn(1, 1, 2, 6)), _record(Turn(3, 3, 4, 5), pid=2)]),
         ("follows", [_record(Turn(1, 1, 2, 5)), _record(Turn(3, 3, 4, 5), pid=2)]),
         ("went back", [_record(seen=FINE[::-1], pid=3)]),
-        ("Sighting", [_record(Turn(1, 1, 2, 5), pid=9), _record(seen=FINE, pid=3)]),
+        ("Observation", [_record(Turn(1, 1, 2, 5), pid=9), _record(seen=FINE, pid=3)]),
         ("not told", [_record(Turn(1, 1, 2, 5)), _record(Turn(3, 3, 4, 6), pid=2), _record(seen=FINE, pid=3)]),
         ("missed", [_record(Turn(1, 1, 2, 5), lost=(5,)), _record(seen=FINE[2:], pid=3)]),
     ],
 )
 def test_a_contest_that_went_wrong_is_noticed(wrong: str, records: list[Record]) -> None:
     with pytest.raises(AssertionError, match=wrong):
-        Outcome(records, [Deed("pause", 5, 1.5)], 5.0).check()
+        Outcome(records, [Disruption("pause", 5, 1.5)], 5.0).check()
 
 
 def test_a_contest_that_went_well_passes() -> None:
     records = [_record(Turn(1, 1, 2, 5), lost=(5,)), _record(Turn(3, 3, 4, 6), pid=2), _record(seen=FINE, pid=3)]
 
-    Outcome(records, [Deed("pause", 5, 1.5)], 5.0).check()
+    Outcome(records, [Disruption("pause", 5, 1.5)], 5.0).check()

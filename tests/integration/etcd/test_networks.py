@@ -12,15 +12,15 @@ import pytest
 
 from tests.support.etcd import shared
 from tests.support.etcd.servers import Trio, running
-from tests.support.partitions.drills import TIMES, Seat, drill
 from tests.support.partitions.networks import BETWEEN_SERVERS, Cut, Network, network
+from tests.support.partitions.scenarios import TIMES, Location, run_scenario
 
 SERVERS = ("n0", "n1", "n2")
 
 
 @pytest.fixture(scope="module")
 def net() -> Iterator[Network]:
-    with network(*SERVERS, "here", *(how.name for how in Cut)) as made, made.at_the_router():
+    with network(*SERVERS, "here", *(how.name for how in Cut)) as made, made.inside_router():
         yield made
 
 
@@ -48,9 +48,9 @@ def test_a_client_that_is_cut_off_knows_before_anybody_else_gets_in(net: Network
         for how in Cut:
             net.cut_off(net.hosts[how.name], servers, how)
 
-    holders = {how.name: Seat(net.hosts[how.name], trio.url) for how in Cut}
-    here = Seat(net.hosts["here"], trio.url)
-    drill(holders, majority=here, everywhere=here, cut=cut, heal=net.heal)
+    holders = {how.name: Location(net.hosts[how.name], trio.url) for how in Cut}
+    here = Location(net.hosts["here"], trio.url)
+    run_scenario(holders, majority=here, everywhere=here, cut=cut, heal=net.heal)
 
 
 @pytest.mark.parametrize("how", BETWEEN_SERVERS)
@@ -60,10 +60,10 @@ def test_the_client_of_a_leader_that_is_cut_off_knows_before_anybody_else_gets_i
     leader, followers = trio.leader(), trio.followers()
     majority = "etcd://" + ",".join(server.address for server in followers)
     here = net.hosts["here"]
-    drill(
-        {how.name: Seat(net.hosts[how.name], leader.url)},
-        majority=Seat(here, majority),
-        everywhere=Seat(here, trio.url_from(leader)),
+    run_scenario(
+        {how.name: Location(net.hosts[how.name], leader.url)},
+        majority=Location(here, majority),
+        everywhere=Location(here, trio.url_from(leader)),
         cut=lambda: net.cut_off(leader.host, [server.host for server in followers], how),
         heal=net.heal,
     )

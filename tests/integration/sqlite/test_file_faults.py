@@ -361,16 +361,16 @@ def test_a_lease_that_cannot_be_renewed_because_of_a_stopped_process_is_lost_in_
 
 def test_the_news_of_a_loss_is_not_held_up_by_another_thread_s_request(pool: WorkerPool, store: Store) -> None:
     holder, stuck = pool.start_many(2, store.url)
-    holder.call("acquire_telling", lock="one", ttl=1.5)
+    holder.call("acquire_and_watch", lock="one", ttl=1.5)
 
     stuck.call("begin_raw")
     stuck.stop()
     begun = now()
     holder.call("acquire_in_background", lock="two")
-    told = holder.call("await_told", lock="one", timeout=20)["told"]
+    lost_at = holder.call("await_loss", lock="one", timeout=20)["lost_at"]
 
-    report(f"told after {told - begun:.2f} s; ttl 1.5 s, a request may take 5 s")
-    assert told - begun < 4.0
+    report(f"reported after {lost_at - begun:.2f} s; ttl 1.5 s, a request may take 5 s")
+    assert lost_at - begun < 4.0
 
 
 def test_one_who_does_not_want_to_wait_is_not_held_up_by_another_thread_s_request(

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.partitions.drills import TIMES, TTL, Seat, drill
 from tests.support.partitions.networks import BETWEEN_SERVERS, Cut, Network, network
+from tests.support.partitions.scenarios import TIMES, TTL, Location, run_scenario
 from tests.support.zookeeper.ensembles import Ensemble, running
 from tests.support.zookeeper.servers import TICK
 
@@ -22,7 +22,7 @@ QUICK_ELECTIONS = ("-Dzookeeper.cnxTimeout=300", "-Dzookeeper.fastleader.maxNoti
 
 @pytest.fixture(scope="module")
 def net() -> Iterator[Network]:
-    with network(*SERVERS, "here", *(how.name for how in Cut)) as made, made.at_the_router():
+    with network(*SERVERS, "here", *(how.name for how in Cut)) as made, made.inside_router():
         yield made
 
 
@@ -67,9 +67,9 @@ def test_a_client_that_is_cut_off_knows_before_anybody_else_gets_in(net: Network
         for how in Cut:
             net.cut_off(net.hosts[how.name], servers, how)
 
-    holders = {how.name: Seat(net.hosts[how.name], quick.url(session_timeout=TTL)) for how in Cut}
-    here = Seat(net.hosts["here"], quick.url())
-    drill(holders, majority=here, everywhere=here, cut=cut, heal=net.heal)
+    holders = {how.name: Location(net.hosts[how.name], quick.url(session_timeout=TTL)) for how in Cut}
+    here = Location(net.hosts["here"], quick.url())
+    run_scenario(holders, majority=here, everywhere=here, cut=cut, heal=net.heal)
 
 
 @pytest.mark.parametrize("how", BETWEEN_SERVERS)
@@ -78,14 +78,14 @@ def test_the_client_of_a_leader_that_is_cut_off_knows_before_anybody_else_gets_i
 ) -> None:
     leader, followers = quick.leader, quick.followers
     here = net.hosts["here"]
-    drill(
-        {how.name: Seat(net.hosts[how.name], quick.url(leader, session_timeout=TTL))},
-        majority=Seat(here, quick.url(*followers)),
-        everywhere=Seat(here, quick.url(leader, *followers)),
+    run_scenario(
+        {how.name: Location(net.hosts[how.name], quick.url(leader, session_timeout=TTL))},
+        majority=Location(here, quick.url(*followers)),
+        everywhere=Location(here, quick.url(leader, *followers)),
         cut=lambda: net.cut_off(leader.host, [server.host for server in followers], how),
         heal=net.heal,
         # Who hears a leader that is deaf votes for it again and again: ZooKeeper has none until that is healed.
-        goes_on=how is not Cut.HEARS_NOTHING,
+        has_quorum=how is not Cut.LOSE_REPLIES,
     )
 
 
@@ -95,10 +95,10 @@ def test_the_client_of_a_follower_that_is_cut_off_from_the_leader_knows_before_a
 ) -> None:
     leader, (follower, other) = patient.leader, patient.followers
     here = net.hosts["here"]
-    drill(
-        {how.name: Seat(net.hosts[how.name], patient.url(follower, session_timeout=TTL))},
-        majority=Seat(here, patient.url(leader, other)),
-        everywhere=Seat(here, patient.url(follower, leader, other)),
+    run_scenario(
+        {how.name: Location(net.hosts[how.name], patient.url(follower, session_timeout=TTL))},
+        majority=Location(here, patient.url(leader, other)),
+        everywhere=Location(here, patient.url(follower, leader, other)),
         cut=lambda: net.cut_off(follower.host, [leader.host], how),
         heal=net.heal,
     )

@@ -1,12 +1,12 @@
-"""A candidate or an observer of one election, as a process of its own (tests/support/processes.py).
+"""A candidate or an observer of an election, as a separate process (tests/support/processes.py).
 
     python process.py URL candidate|observer threads|asyncio LOG
 
-It begins at once and writes a line for all that it sees, so that nothing is forgotten when it is killed:
+It starts at once and writes each event to its log immediately, so that no event is lost when it is killed:
 
-    beat TERM TIME        a candidate leads: it looked at its lease after that time, and held it
-    lost TERM TIME        it was told, or cancelled, because the term was lost
-    seen TERM PID TIME    an observer was told of a leader; 0 0: of none
+    beat TERM TIME        a candidate leads: it held its lease when it checked it after that time
+    lost TERM TIME        the loss of its term was reported, or its task was cancelled
+    seen TERM PID TIME    an observer received a leader; 0 0: none
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ import holdfast
 PR_SET_PDEATHSIG = 1
 NAME = "leader"
 TTL = 1.0  # seconds
-BEAT = 0.005  # seconds between two beats of a leader
-EVERY = 0.02  # seconds between two looks of an observer
+BEAT_INTERVAL = 0.005  # seconds between two beats of a leader
+POLL_INTERVAL = 0.02  # seconds between two polls of an observer
 
 
 def now() -> float:
@@ -41,7 +41,7 @@ class Log:
     def write(self, *words: object) -> None:
         os.write(self._file, (" ".join(map(str, words)) + "\n").encode())
 
-    def see(self, leader: holdfast.Leader | None) -> None:
+    def write_leader(self, leader: holdfast.Leader | None) -> None:
         self.write("seen", *((leader.term, leader.pid) if leader else (0, 0)), now())
 
 
@@ -54,7 +54,7 @@ def lead(url: str, log: Log) -> tuple[threading.Thread, Callable[[], object]]:
             at = now()
             if lease.held:
                 log.write("beat", lease.fence, at)
-            if lease.wait_lost(BEAT):
+            if lease.wait_lost(BEAT_INTERVAL):
                 log.write("lost", lease.fence, now())
                 return
 
@@ -69,8 +69,8 @@ def observe(url: str, log: Log) -> tuple[threading.Thread, Callable[[], object]]
     client = holdfast.Client(url)
 
     def run() -> None:
-        for leader in client.election(NAME).observe(every=EVERY):
-            log.see(leader)
+        for leader in client.election(NAME).observe(every=POLL_INTERVAL):
+            log.write_leader(leader)
 
     return threading.Thread(target=run), client.close
 
@@ -92,7 +92,7 @@ def lead_in_asyncio(url: str, log: Log) -> tuple[threading.Thread, Callable[[], 
                         at = now()
                         if lease.held:
                             log.write("beat", lease.fence, at)
-                        await asyncio.sleep(BEAT)
+                        await asyncio.sleep(BEAT_INTERVAL)
                 except asyncio.CancelledError:
                     if lease.lost:
                         log.write("lost", lease.fence, now())
@@ -112,8 +112,8 @@ def observe_in_asyncio(url: str, log: Log) -> tuple[threading.Thread, Callable[[
             loop = asyncio.get_running_loop()
             ends.append(lambda: asyncio.run_coroutine_threadsafe(client.close(), loop))
             ready.set()
-            async for leader in client.election(NAME).observe(every=EVERY):
-                log.see(leader)
+            async for leader in client.election(NAME).observe(every=POLL_INTERVAL):
+                log.write_leader(leader)
 
     return threading.Thread(target=lambda: asyncio.run(main())), lambda: ready.wait() and ends[0]()
 
@@ -126,8 +126,8 @@ ROLES = {
 }
 
 
-def answer(said: dict[str, object]) -> None:
-    os.write(1, json.dumps(said).encode() + b"\n")
+def answer(reply: dict[str, object]) -> None:
+    os.write(1, json.dumps(reply).encode() + b"\n")
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""faulty://name: the memory backend behind a line on which requests and replies get lost, delayed or cut, as planned.
+"""faulty://name: the memory backend with planned faults: lost or delayed requests and replies, refusals, bugs.
 
 faults = Faults.of("faulty://x")
 faults.plan("renew", LOST, LOST, OK)      the first two renewals get no answer, the third and later ones do
@@ -18,51 +18,51 @@ from holdfast.guarantees import Guarantees
 T = TypeVar("T")
 
 OK = "ok"
-DOWN = "down"  # nothing is sent
+DOWN = "down"  # no request is sent
 LOST = "lost"  # the request is lost on the way
-NO_REPLY = "no reply"  # it is done, but its reply is lost
-BUG = "bug"  # the adapter raises something that no adapter should
-REFUSED = "refused"  # the server must not be used so: nothing is done
-TOO_FEW = "too few"  # a minority of several servers has done it
-NOT_ALL = "not all"  # of several tickets, the first one's server is silent; it is not done there
+NO_REPLY = "no reply"  # the request is executed, but its reply is lost
+BUG = "bug"  # the adapter raises an unexpected error
+REFUSED = "refused"  # the server refuses its use: nothing is executed
+TOO_FEW = "too few"  # only a minority of several servers executed it
+NOT_ALL = "not all"  # of several tickets, the server of the first one does not answer and executes nothing
 
 
 class Faults:
-    """What happens to the next calls of each verb; when a plan is used up, what its last entry says."""
+    """The outcomes of the next calls of each method. The last entry of a plan applies to all later calls."""
 
     _all: dict[str, Faults] = {}  # noqa: RUF012  (shared on purpose: found by URL)
 
     def __init__(self) -> None:
         self._plans: dict[str, list[Any]] = {}
-        self.calls: list[tuple[str, str]] = []  # verb and what happened to it
+        self.calls: list[tuple[str, str]] = []  # method and outcome
         self.last: Any = OK
-        self.promises: Guarantees | None = None  # what the server says of itself; None: what memory:// promises
+        self.promises: Guarantees | None = None  # None: the guarantees of memory://
 
     @classmethod
     def of(cls, url: str) -> Faults:
         return cls._all.setdefault(url, cls())
 
-    def plan(self, verb: str, *fates: Any) -> None:
-        self._plans[verb] = list(fates)
+    def plan(self, verb: str, *outcomes: Any) -> None:
+        self._plans[verb] = list(outcomes)
 
     def has_plan(self, verb: str) -> bool:
         return verb in self._plans
 
     def next(self, verb: str) -> Any:
         plan = self._plans.get(verb, [OK])
-        fate = plan.pop(0) if len(plan) > 1 else plan[0]
-        self.calls.append((verb, str(fate)))
-        self.last = fate
-        return fate
+        outcome = plan.pop(0) if len(plan) > 1 else plan[0]
+        self.calls.append((verb, str(outcome)))
+        self.last = outcome
+        return outcome
 
     def count(self, verb: str) -> int:
         return sum(1 for called, _ in self.calls if called == verb)
 
 
 class FaultyBackend:
-    """Every verb goes through `_send`. A fate that is a number is a delay of the reply, in seconds.
+    """Every method uses `_send`. A fate that is a number is a delay of the reply, in seconds.
 
-    What `inspect` is to answer may be planned as well: a LockInfo.
+    The plan of `inspect` may contain its answer, a LockInfo.
     """
 
     def __init__(self, url: str, inner: MemoryBackend, runtime: Runtime) -> None:
@@ -80,28 +80,28 @@ class FaultyBackend:
         return self._faults.promises or self._inner.guarantees
 
     async def _send(self, verb: str, work: Callable[[], Awaitable[T]]) -> T:
-        fate = self._faults.next(verb)
+        outcome = self._faults.next(verb)
         if self._is_closed:
             raise BackendUnavailable(backend=self.url, problem="the client is closed")
-        if fate == DOWN:
+        if outcome == DOWN:
             raise BackendUnavailable(backend=self.url, problem="planned: down")
-        if fate == LOST:
+        if outcome == LOST:
             raise OutcomeUnknown(backend=self.url, problem="planned: request lost")
-        if fate == REFUSED:
+        if outcome == REFUSED:
             raise ConfigurationError("planned: refused")
-        if fate == TOO_FEW:
+        if outcome == TOO_FEW:
             raise QuorumError(backend=self.url, needed=2, nodes=3, causes={})
-        if fate == BUG:
+        if outcome == BUG:
             raise ZeroDivisionError("planned: a bug")
-        if callable(fate):  # a point to suspend at, before and after, as on a real line
-            await fate()
+        if callable(outcome):  # a point to suspend at, before and after, as on a real connection
+            await outcome()
         result = await work()
-        if callable(fate):
-            await fate()
-        if fate == NO_REPLY:
+        if callable(outcome):
+            await outcome()
+        if outcome == NO_REPLY:
             raise OutcomeUnknown(backend=self.url, problem="planned: reply lost")
-        if isinstance(fate, int | float):
-            await self._runtime.sleep(fate)
+        if isinstance(outcome, int | float):
+            await self._runtime.sleep(outcome)
         return result
 
     async def try_acquire(self, ticket: Ticket, *, queue: bool, deadline: float) -> Granted | Waiting:
@@ -117,7 +117,7 @@ class FaultyBackend:
         async def work() -> Sequence[bool | BackendError]:
             if self._faults.last != NOT_ALL:
                 return await self._inner.release(tickets, deadline=deadline)
-            return [self._silence(), *await self._inner.release(tickets[1:], deadline=deadline)]
+            return [self._no_answer(), *await self._inner.release(tickets[1:], deadline=deadline)]
 
         return await self._send("release", work)
 
@@ -125,12 +125,12 @@ class FaultyBackend:
         async def work() -> Sequence[Live | LeaseGone | BackendError]:
             if self._faults.last != NOT_ALL:
                 return await self._inner.renew(tickets, deadline=deadline)
-            return [self._silence(), *await self._inner.renew(tickets[1:], deadline=deadline)]
+            return [self._no_answer(), *await self._inner.renew(tickets[1:], deadline=deadline)]
 
         return await self._send("renew", work)
 
-    def _silence(self) -> BackendError:
-        return OutcomeUnknown(backend=self.url, problem="planned: this one's server is silent")
+    def _no_answer(self) -> BackendError:
+        return OutcomeUnknown(backend=self.url, problem="planned: no answer of this server")
 
     def intact(self, store: object) -> bool:
         return self._inner.intact(None)
@@ -140,7 +140,7 @@ class FaultyBackend:
             planned = self._faults.last
             return planned if isinstance(planned, LockInfo) else await self._inner.inspect(name, deadline=deadline)
 
-        if not self._faults.has_plan("inspect"):  # tests look at the truth all the time
+        if not self._faults.has_plan("inspect"):  # tests read the real state all the time
             return await self._inner.inspect(name, deadline=deadline)
         return await self._send("inspect", work)
 
@@ -168,4 +168,4 @@ class FaultyBackend:
 
 
 def _is_a_backend(backend: FaultyBackend) -> Backend:
-    return backend  # mypy says so
+    return backend  # checked by mypy

@@ -1,4 +1,4 @@
-"""What a backend's protocol.py declares: here, what the memory backend does."""
+"""The guarantees of the memory backend."""
 
 from holdfast.backends.memory.protocol.guarantees import GUARANTEES
 

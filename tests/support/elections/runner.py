@@ -1,5 +1,6 @@
-"""Three candidates and two observers as processes; the leader is killed and paused in turn. What each of them saw is
-put together afterwards: who led when, in which term, and who was seen to lead.
+"""Run three candidates and two observers as processes, and kill and pause the leader in turn.
+
+Afterwards the logs of all processes are merged: who led when, in which term, and which leaders were observed.
 """
 
 from __future__ import annotations
@@ -17,11 +18,11 @@ from tests.support.intervals import Turn, assert_exclusive, quantile
 from tests.support.processes import Worker, WorkerPool, eventually, now
 
 PROCESS = str(Path(__file__).with_name("process.py"))
-LEAD = 0.2  # seconds that a leader is left alone
+STABLE_FOR = 0.2  # seconds that a leader must lead before a disruption
 
 
-class Sighting(NamedTuple):
-    """What an observer was told: a leader, or (0, 0) for none."""
+class Observation(NamedTuple):
+    """A leader that an observer received, or (0, 0) for none."""
 
     term: int
     pid: int
@@ -29,16 +30,16 @@ class Sighting(NamedTuple):
 
 
 class Record(NamedTuple):
-    """What one process wrote."""
+    """The log of one process."""
 
     pid: int
-    turns: Sequence[Turn]  # a term each, from its first beat to its last
+    turns: Sequence[Turn]  # one per term, from its first beat to its last
     lost: Sequence[int]  # terms
-    seen: Sequence[Sighting]
+    seen: Sequence[Observation]
 
 
-class Deed(NamedTuple):
-    """What was done to a leader."""
+class Disruption(NamedTuple):
+    """A kill or a pause of a leader."""
 
     kind: str
     term: int
@@ -46,10 +47,10 @@ class Deed(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """All of it."""
+    """The logs of all processes and all disruptions."""
 
     records: Sequence[Record]
-    deeds: Sequence[Deed]
+    disruptions: Sequence[Disruption]
     seconds: float
 
     @property
@@ -57,29 +58,36 @@ class Outcome(NamedTuple):
         return sorted((turn for record in self.records for turn in record.turns), key=lambda turn: turn.acquired)
 
     def check(self) -> None:
-        """One leader in each term, none beside another, terms grow, and the observers saw just that."""
+        """Check that each term has one leader, that terms grow and do not overlap, and that observers agree."""
         assert_exclusive(self.turns)
         leaders: dict[int, int] = {}
         for record in self.records:
             for turn in record.turns:
                 assert leaders.setdefault(turn.fence, record.pid) == record.pid, f"two led in term {turn.fence}"
         for record in self.records:
-            terms = [sighting.term for sighting in record.seen if sighting.term]
+            terms = [observation.term for observation in record.seen if observation.term]
             assert all(before < after for before, after in pairwise(terms)), f"an observer went back: {terms}"
-            for sighting in record.seen:
-                if sighting.term:
-                    assert leaders.setdefault(sighting.term, sighting.pid) == sighting.pid, f"{sighting} and {leaders}"
-        told = {term for record in self.records for term in record.lost}
-        assert told >= {deed.term for deed in self.deeds if deed.kind == "pause"}, "a leader was not told of its loss"
-        observed = [{sighting.term for sighting in record.seen} for record in self.records if record.seen]
+            for observation in record.seen:
+                if observation.term:
+                    assert leaders.setdefault(observation.term, observation.pid) == observation.pid, (
+                        f"{observation} and {leaders}"
+                    )
+        reported = {term for record in self.records for term in record.lost}
+        assert reported >= {disruption.term for disruption in self.disruptions if disruption.kind == "pause"}, (
+            "a leader was not told of its loss"
+        )
+        observed = [{observation.term for observation in record.seen} for record in self.records if record.seen]
         assert observed
         for terms_seen in observed:
-            assert terms_seen >= {deed.term for deed in self.deeds}, "an observer missed a leader"
+            assert terms_seen >= {disruption.term for disruption in self.disruptions}, "an observer missed a leader"
 
     def figures(self) -> str:
         turns = self.turns
-        kinds = [deed.kind for deed in self.deeds]
-        gaps = [min(turn.acquired for turn in turns if turn.fence > deed.term) - deed.at for deed in self.deeds]
+        kinds = [disruption.kind for disruption in self.disruptions]
+        gaps = [
+            min(turn.acquired for turn in turns if turn.fence > disruption.term) - disruption.at
+            for disruption in self.disruptions
+        ]
         changes = " and ".join(str(len(record.seen)) for record in self.records if record.seen)
         return (
             f"{self.seconds:.0f} s: {kinds.count('kill')} leaders killed, {kinds.count('pause')} paused past their ttl "
@@ -88,8 +96,8 @@ class Outcome(NamedTuple):
         )
 
 
-def hold(url: str, pool: WorkerPool, folder: Path, seconds: float) -> Outcome:
-    """Let them contend for that long."""
+def run_election(url: str, pool: WorkerPool, folder: Path, seconds: float) -> Outcome:
+    """Run the election for that long."""
     logs: dict[int, Path] = {}
 
     def start(role: str, runtime: str) -> Worker:
@@ -104,12 +112,12 @@ def hold(url: str, pool: WorkerPool, folder: Path, seconds: float) -> Outcome:
     began = now()
     with holdfast.Client(url) as client:
         election = client.election(NAME)
-        deeds: list[Deed] = []
+        disruptions: list[Disruption] = []
         for kind in _while(began + seconds, ["kill", "pause"]):
-            leader = _settled(election, [logs[pid] for pid in candidates])
+            leader = _stable_leader(election, [logs[pid] for pid in candidates])
             worker = candidates[leader.pid]
-            _until_all_saw(leader.term, [logs[observer.pid] for observer in observers])
-            deeds.append(Deed(kind, leader.term, now()))
+            _wait_until_observed(leader.term, [logs[observer.pid] for observer in observers])
+            disruptions.append(Disruption(kind, leader.term, now()))
             if kind == "kill":
                 worker.kill()
                 del candidates[worker.pid]
@@ -119,10 +127,10 @@ def hold(url: str, pool: WorkerPool, folder: Path, seconds: float) -> Outcome:
                 worker.stop()
                 eventually(lambda term=leader.term: _term(election) > term)  # type: ignore[misc]  # a default
                 worker.resume()
-        _settled(election, [logs[pid] for pid in candidates])
+        _stable_leader(election, [logs[pid] for pid in candidates])
         for worker in (*candidates.values(), *observers):
             worker.release()
-    return Outcome([_read(pid, path) for pid, path in logs.items()], deeds, now() - began)
+    return Outcome([_read(pid, path) for pid, path in logs.items()], disruptions, now() - began)
 
 
 def _while(end: float, kinds: Sequence[str]) -> Iterator[str]:
@@ -138,32 +146,32 @@ def _term(election: holdfast.Election) -> int:
     return leader.term if leader else 0
 
 
-def _settled(election: holdfast.Election, logs: Sequence[Path]) -> holdfast.Leader:
-    """Who leads, once it has done so for a moment."""
-    found: list[holdfast.Leader] = []
+def _stable_leader(election: holdfast.Election, logs: Sequence[Path]) -> holdfast.Leader:
+    """Return the leader, when it has led for a moment."""
+    leaders: list[holdfast.Leader] = []
 
     def leads() -> bool:
         leader = election.leader()
         if leader is None or not any(f"beat {leader.term} " in path.read_text() for path in logs):
             return False
-        time.sleep(LEAD)
+        time.sleep(STABLE_FOR)
         if _term(election) != leader.term:
             return False
-        found.append(leader)
+        leaders.append(leader)
         return True
 
     eventually(leads)
-    return found[-1]
+    return leaders[-1]
 
 
-def _until_all_saw(term: int, logs: Sequence[Path]) -> None:
+def _wait_until_observed(term: int, logs: Sequence[Path]) -> None:
     eventually(lambda: all(f"seen {term} " in path.read_text() for path in logs))
 
 
 def _read(pid: int, path: Path) -> Record:
     beats: dict[int, list[float]] = {}
     lost: list[int] = []
-    seen: list[Sighting] = []
+    seen: list[Observation] = []
     for line in path.read_text().splitlines():
         match line.split():
             case ["beat", term, at]:
@@ -171,7 +179,7 @@ def _read(pid: int, path: Path) -> Record:
             case ["lost", term, _]:
                 lost.append(int(term))
             case ["seen", term, who, at]:
-                seen.append(Sighting(int(term), int(who), float(at)))
+                seen.append(Observation(int(term), int(who), float(at)))
             case words:
                 raise AssertionError(f"{path} has {words}")
     turns = [Turn(times[0], times[0], times[-1], term) for term, times in beats.items()]
