@@ -1,4 +1,4 @@
-"""`holdfast simulate`: a verdict that a script and a person can both rely on, and pictures that open."""
+"""`holdfast simulate` gives a wrong exit status or report, or writes invalid files."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def on_terminal(*arguments: str) -> OnTerminal:
     return OnTerminal([*SIMULATE, *arguments], {**os.environ, "TERM": "xterm", "PYTHONUTF8": "1"})
 
 
-def test_a_search_that_finds_nothing_says_what_it_looked_at() -> None:
+def test_a_search_without_failures_prints_counts() -> None:
     result = simulate("--backend", "memory", "--seeds", "60")
 
     assert (result.status, result.errors) == (0, "")
@@ -50,7 +50,7 @@ def test_a_search_that_finds_nothing_says_what_it_looked_at() -> None:
         assert word in result.out
 
 
-def test_json_has_the_same_whatever_the_number_of_processes() -> None:
+def test_json_does_not_depend_on_the_number_of_processes() -> None:
     one, two = (simulate("--seeds", "80", "--first", "7", "--json", "--jobs", jobs).json for jobs in ("1", "2"))
 
     for data in (one, two):
@@ -70,7 +70,7 @@ def test_a_world_without_faults_has_none() -> None:
     assert data["promises"]["steady progress"] == {"tested": 20, "broken": 0}
 
 
-def test_one_seed_is_shown_also_if_all_is_well(tmp_path: Path) -> None:
+def test_one_seed_is_shown_even_if_it_keeps_all_promises(tmp_path: Path) -> None:
     result = simulate(
         "--backend", "memory", "--seed", "4", "--svg", f"{tmp_path}/a.svg", "--history", f"{tmp_path}/a.jsonl"
     )
@@ -84,7 +84,7 @@ def test_one_seed_is_shown_also_if_all_is_well(tmp_path: Path) -> None:
     assert h.from_lines((tmp_path / "a.jsonl").read_text().splitlines()) == again.history
 
 
-def test_a_broken_promise_is_shown_with_its_picture_and_its_command(tmp_path: Path) -> None:
+def test_a_broken_promise_is_shown_with_a_picture_and_the_command_that_repeats_it(tmp_path: Path) -> None:
     wanted = ["--faults", "slow,pause", "--seeds", "60", "--svg", f"{tmp_path}/a.svg"]
     result = simulate("--mutant", FROM_THE_REPLY.name, *wanted)
 
@@ -96,7 +96,7 @@ def test_a_broken_promise_is_shown_with_its_picture_and_its_command(tmp_path: Pa
     assert ET.parse(tmp_path / "a.svg").getroot() is not None  # noqa: S314  (our own)
 
 
-def test_a_failing_world_can_be_left_as_it_is() -> None:
+def test_a_failing_world_is_not_shrunk_with_no_shrink() -> None:
     data = simulate(
         "--mutant", FROM_THE_REPLY.name, "--faults", "slow,pause", "--seeds", "60", "--no-shrink", "--json"
     ).json
@@ -105,7 +105,7 @@ def test_a_failing_world_can_be_left_as_it_is() -> None:
     assert data["first"]["events"] > 100
 
 
-def test_every_place_to_cancel_a_call_is_tried() -> None:
+def test_calls_are_cancelled_at_every_suspension() -> None:
     result = simulate("--cancels", "--json")
 
     assert result.status == 0
@@ -113,11 +113,11 @@ def test_every_place_to_cancel_a_call_is_tried() -> None:
     assert sum(result.json["cancellations"].values()) > 100
 
 
-def test_a_small_world_is_searched_to_its_end() -> None:
+def test_a_small_world_is_searched_completely() -> None:
     result = simulate("--exhaustive", "--no-faults", "--backend", "memory")
 
     assert result.status == 0
-    assert "memory: every promise kept, whatever happens to 2 clients" in result.out
+    assert "memory: every promise kept in all schedules of 2 clients" in result.out
     assert " ".join(result.out.split()).count("each; complete") == 2
 
 
@@ -128,7 +128,7 @@ def test_a_bug_that_needs_two_faults_is_found_by_the_exhaustive_search() -> None
     assert result.status == 1
     (small,) = result.json["worlds"]
     assert small["faults"] == 2
-    assert {one["failure"] for one in small["broken"]} >= {"mutual exclusion"}
+    assert {run["failure"] for run in small["broken"]} >= {"mutual exclusion"}
 
 
 def test_faults_and_mutants_are_listed() -> None:
@@ -144,17 +144,17 @@ def test_faults_and_mutants_are_listed() -> None:
     [
         (["--faults", "earthquake"], "no such fault: earthquake"),
         (["--mutant", "x"], "no such mutant: 'x'"),
-        (["--mutant", "json:loads"], "no Mutant"),
+        (["--mutant", "json:loads"], "not a Mutant"),
         (["--mutant", "no.such:THING"], "No module named"),
         (["--seeds", "0"], "must be a whole number, 1 or more"),
         (["--clients", "17"], "from 1 to 16"),
         (["--seed", "1", "--seeds", "2"], "not allowed with"),
         (["--replay", "/nowhere"], "No such file"),
-        (["--exhaustive", "--faults", "pause"], "faults of their own"),
+        (["--exhaustive", "--faults", "pause"], "their own faults"),
         (["--seed", "1", "--svg", "/nowhere/a.svg"], "cannot write"),
     ],
 )
-def test_what_cannot_be_done_is_refused(arguments: list[str], problem: str) -> None:
+def test_invalid_arguments_are_refused(arguments: list[str], problem: str) -> None:
     result = simulate(*arguments)
 
     assert result.status == 2
@@ -168,11 +168,11 @@ def test_a_replay_file_does_not_choose_the_module_that_is_imported(tmp_path: Pat
     refused = simulate("--replay", f"{tmp_path}/a.replay")
 
     assert refused.status == 2
-    assert f"say --mutant {FROM_THE_REPLY.name}, if you trust it" in refused.errors
+    assert f"add --mutant {FROM_THE_REPLY.name}, if you trust it" in refused.errors
 
 
 @pytest.mark.parametrize("jobs", ["1", "2"])
-def test_ctrl_c_ends_it_with_what_was_found_until_then(jobs: str) -> None:
+def test_ctrl_c_prints_the_results_so_far(jobs: str) -> None:
     terminal = on_terminal("--seeds", "1000000", "--jobs", jobs)
     try:
         terminal.read_until("of 1,000,000")
@@ -185,7 +185,7 @@ def test_ctrl_c_ends_it_with_what_was_found_until_then(jobs: str) -> None:
         terminal.close()
 
 
-def test_a_terminal_sees_a_bar_and_then_the_verdict() -> None:
+def test_a_terminal_shows_a_bar_and_then_the_verdict() -> None:
     terminal = on_terminal("--backend", "memory", "--seeds", "400", "--jobs", "1")
     try:
         terminal.read_until("of 400")

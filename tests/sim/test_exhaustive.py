@@ -19,7 +19,7 @@ class Forgetful(set[bytes]):
 
 
 def search_without_pruning(plan: Plan, size: Size) -> Search:
-    searching = exhaustive._Searching(plan, size, None)
+    searching = exhaustive._DepthFirstSearch(plan, size, None)
     searching._seen = Forgetful()
     return searching.result()
 
@@ -29,17 +29,17 @@ def test_one_fault_in_a_world_of_two_clients_breaks_nothing(backend: str) -> Non
     searched = search_all(Plan(backend=backend), Size(faults=1))
 
     assert searched.is_complete
-    assert not searched.found
+    assert not searched.failures
     assert searched.runs > 100
     assert searched.pruned > 10
 
 
 @pytest.mark.parametrize("backend", ["memory", "sqlite", "redis", "postgresql"])
 def test_close_things_in_every_order_break_nothing(backend: str) -> None:
-    searched = search_all(Plan(backend=backend), Size(faults=0, together=2 * DELAY))
+    searched = search_all(Plan(backend=backend), Size(faults=0, window=2 * DELAY))
 
     assert searched.is_complete
-    assert not searched.found
+    assert not searched.failures
     assert searched.runs > 100
 
 
@@ -50,11 +50,11 @@ SOME = (Fate.DONE, Fate.UNANSWERED, Fate.ANSWERED_LATE)
 def test_a_bug_that_needs_two_faults_at_once_is_found_and_replayed() -> None:
     plan, size = OLD_GRANTS.apply(Plan()), Size(fates=SOME)
 
-    assert not search_all(plan, Size(faults=1)).found
+    assert not search_all(plan, Size(faults=1)).failures
     searched = search_all(plan, size)
 
     assert searched.is_complete
-    found = next(one for one in searched.found if one.failure == "mutual exclusion")
+    found = next(one for one in searched.failures if one.failure == "mutual exclusion")
     assert found.happened == {"unanswered": 1, "answered_late": 1}
     assert replay(plan, size, found.script).history == found.history
 
@@ -67,8 +67,8 @@ def test_pruning_saves_runs_and_loses_no_bug() -> None:
     assert pruned.is_complete
     assert full.is_complete
     assert pruned.runs < full.runs
-    assert pruned.found
-    assert {one.failure for one in pruned.found} == {one.failure for one in full.found}
+    assert pruned.failures
+    assert {one.failure for one in pruned.failures} == {one.failure for one in full.failures}
 
 
 def test_a_search_that_is_cut_off_says_so() -> None:

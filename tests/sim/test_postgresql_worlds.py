@@ -198,7 +198,7 @@ def test_leases_end_by_the_server_s_own_clock(world: Listening) -> None:
 def lived(seed: int) -> tuple[Simulation, PostgresqlServer]:
     with quiet():
         simulation = Simulation(Plan(backend="postgresql"), Choices(seed))
-        simulation.live()
+        simulation.run()
     assert isinstance(simulation.server, PostgresqlServer)
     return simulation, simulation.server
 

@@ -29,7 +29,7 @@ ABOUT: dict[str, tuple[str, type]] = {
 
 
 def can(backend: str, workload: str) -> bool:
-    return any(name not in lacks_of(SERVERS[backend]) for name in WORKLOADS[workload].uses)
+    return any(name not in lacks_of(SERVERS[backend]) for name in WORKLOADS[workload].primitives)
 
 
 CASES = [(backend, name) for backend in SERVERS for name in WORKLOADS if name != "locks" and can(backend, name)]
@@ -38,8 +38,8 @@ CASES = [(backend, name) for backend in SERVERS for name in WORKLOADS if name !=
 def test_there_is_a_workload_for_each_primitive_and_the_command_knows_them() -> None:
     assert set(ABOUT) == set(WORKLOADS) - {"locks", "everything"}
     assert tuple(WORKLOADS) == NAMED
-    assert WORKLOADS["everything"].uses == tuple(ABOUT)
-    assert not USUAL.uses
+    assert WORKLOADS["everything"].primitives == tuple(ABOUT)
+    assert not USUAL.primitives
 
 
 @pytest.mark.parametrize(("backend", "name"), CASES)
@@ -115,12 +115,12 @@ def test_all_that_can_happen_to_two_who_take_two_locks_with_one_fault() -> None:
 
     assert searched.is_complete
     assert searched.states > 50
-    assert not searched.found
+    assert not searched.failures
 
 
 def test_a_holder_of_two_locks_that_looks_at_no_clock_is_found_in_the_small_world() -> None:
-    plan = MUTANTS["believes-the-server-only"].apply(Plan(workload=WORKLOADS["lock_all"]))
+    plan = MUTANTS["trusts-the-server-only"].apply(Plan(workload=WORKLOADS["lock_all"]))
 
     searched = search_all(plan, Size(faults=1))
 
-    assert "mutual exclusion" in {found.failure for found in searched.found}
+    assert "mutual exclusion" in {found.failure for found in searched.failures}

@@ -160,7 +160,7 @@ def test_half_of_the_worlds_are_clusters() -> None:
 def lived(backend: str, seed: int) -> tuple[Simulation, RedisServer]:
     with quiet():
         simulation = Simulation(Plan(backend=backend), Choices(seed))
-        simulation.live()
+        simulation.run()
     assert isinstance(simulation.server, RedisServer)
     return simulation, simulation.server
 

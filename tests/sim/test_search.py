@@ -161,7 +161,7 @@ def test_the_printed_command_replays_what_was_found(bug: Bug, tmp_path: Path) ->
     assert (searched.returncode, replayed.returncode, from_file.returncode) == (1, 1, 1)
     assert first["decisions"] == list(bug.shrunk.decisions)
     assert again[-2:] == ["--seed", str(bug.failing.seed)]
-    for name in ("failure", "at", "what", "events", "decisions"):
+    for name in ("failure", "at", "message", "events", "decisions"):
         assert json.loads(replayed.stdout)[name] == first[name]
-    for name in ("failure", "at", "what", "events"):
+    for name in ("failure", "at", "message", "events"):
         assert json.loads(from_file.stdout)[name] == first[name]

@@ -1,23 +1,23 @@
-"""The simulator: the engine and protocols that ship, in virtual time, in a world where everything goes wrong.
+"""The simulator: the engine and the protocols that ship, in virtual time, with every kind of fault.
 
-    choices    every decision of a run, from a seed or a tape
-    world      the clock, and tasks that take turns
-    process    what can be paused and can crash, with a clock of its own
-    runtime    the world as the engine sees it: the third runtime, beside threads and asyncio
-    network    delay, loss, duplication, cuts
-    servers/   a model of each store
-    faults     all knobs
-    nemesis    who turns them
-    client     the engine with a shell that writes down what it sees
-    workload   what the clients do
-    recorder   the history, for the checkers
-    run        one run from beginning to end, and its verdict
+    choices      every random decision of a run, drawn from a seed or replayed
+    world        the clock, and tasks that run one at a time
+    process      a process that can be paused and crash, with a clock of its own
+    runtime      the third runtime, beside threads and asyncio
+    network      delay, loss, duplication and cuts of messages
+    servers/     a model of each store
+    faults       the kinds of faults and their probabilities
+    nemesis      injects faults into processes, links and servers
+    client       the engine with a shell that records events
+    workload     the calls that clients make
+    recorder     the history, for the checkers
+    run          one run from start to verdict
 
-    search     random worlds, on all cores
-    shrink     from a failing run to a short one; tapes keeps it in a file
-    exhaustive everything that can happen in a small world
-    cancels    a call, cancelled wherever it waits
-    mutants/   deliberate bugs, which all of these have to find
+    search       random search over seeds, on all cores
+    shrink       reduces a failing run to a short one; replay saves it
+    exhaustive   enumerates all schedules of a small world
+    cancellation cancels each call at each point where it waits
+    mutants/     deliberate bugs that these searches must find
 
 The same seed gives the same history, byte for byte, on every machine.
 """

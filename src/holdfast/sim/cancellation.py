@@ -1,12 +1,12 @@
-"""Cancel a call at its k-th suspension, for every k there is: whatever was under way, nothing is left behind.
+"""Cancel each call at its k-th suspension, for every k, and check that nothing is left on the server.
 
-Calls for one lock, and for two at once, of which the first is free and the second the one that the others want.
+The calls are for one lock, and for two at once: the first is free, the other clients want the second.
 
-Client `a` makes a call and is cancelled, at the moment it suspends or when the server has just done what it was asked;
-in a calm world, or in one where the reply to a request of `a` gets lost. Then `c`, who waits, has to get the lock soon,
-`a` has to get it again, and every promise has to be kept. The ttl is far too long to be of help.
+Client `a` makes a call that is cancelled when it suspends, or just after the server has done its request; either
+without faults, or with one lost reply to a request of `a`. Then the waiting client `c` must get the lock soon, `a` must
+get it again, and every promise must be kept. The ttl is far too long to help.
 
-The keeper is cancelled too, as asyncio.run does at its end, while it has a debt to pay: that gets a last chance.
+The keeper is cancelled too, as asyncio.run does at its end, while it has a pending release, which it must try to send.
 """
 
 from __future__ import annotations
@@ -34,47 +34,47 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 TTL = 300.0
-BEFORE_IT = "a lock"  # in the order in which several are taken it comes before the one that all want
-BEGINS, FREE_AGAIN = 1.0, 2.0  # when `a` makes its call; when `b` gives the lock back, if it had it
+FIRST_LOCK = "a lock"  # a group acquires it before the lock that all want
+STARTS_AT, FREE_AT = 1.0, 2.0  # when `a` makes its call; when `b` releases the lock, if it holds it
 HOLDS = 0.05
-SOON = 2.0  # seconds: with a look-again at the latest
-SOON_AFTER_LOSS = 8.0  # the same when a reply was lost: the request's own time has to be up before
-LASTS = 40.0
-REPLIES = 4  # of the first so many replies, each gets lost once
-SERVED = 1.5 * CALM.delay_min  # when a request has been done, and its reply is on its way
+SOON = 2.0  # seconds; at the next poll at the latest
+SOON_AFTER_LOSS = 8.0  # after a lost reply, the request has to time out first
+ENDS_AT = 40.0
+REPLIES = 4  # each of this many first replies is lost once
+SERVED = 1.5 * CALM.delay_min  # the request is done, and its reply is in flight
 
 
 class Case(NamedTuple):
-    """One call, cancelled in one place."""
+    """One call, cancelled at one point."""
 
     call: str
     suspension: int  # 1 is the first
     after: float  # seconds into that suspension
-    lost: int | None  # of the replies to `a`, this one gets lost
+    lost: int | None  # the number of the lost reply to `a`
 
     def __str__(self) -> str:
-        when = "once the server has done it" if self.after else "at once"
+        when = "after the server has done it" if self.after else "at once"
         lost = "" if self.lost is None else f", reply {self.lost} lost"
         return f"{self.call}: cancelled at suspension {self.suspension}, {when}{lost}"
 
 
 class Cancellation(NamedTuple):
-    """What came of it."""
+    """The result of one cancellation."""
 
     case: Case
     history: list[h.Event]
     verdict: Verdict
-    problem: str | None  # in a sentence
+    problem: str | None  # None if there is none
 
 
 def cancellations(plan: Plan) -> Iterator[Cancellation]:
-    """All of them. Each call is cancelled one suspension later, until it ends before that."""
+    """All cases. Each call is cancelled one suspension later, until it ends before that."""
     for call, after, lost in itertools.product(_CALLS, (0.0, SERVED), (None, *range(1, REPLIES + 1))):
         for suspension in itertools.count(1):
             with quiet():
                 world = _World(plan, Case(call, suspension, after, lost))
                 try:
-                    world.live()
+                    world.run()
                 finally:
                     world.end()
             if not world.was_reached:
@@ -83,14 +83,14 @@ def cancellations(plan: Plan) -> Iterator[Cancellation]:
 
 
 class _World(SmallWorld):
-    """`b` may have the lock first, `a` is cancelled, `c` waits."""
+    """`b` may hold the lock first, `a` is cancelled, `c` waits."""
 
     def __init__(self, plan: Plan, case: Case) -> None:
         super().__init__(plan, Choices(decisions=()))
         self._case = case
         self._got: dict[str, float] = {}
         self._lost = LostReply()
-        self._target: Task | None = None  # who is cancelled
+        self._target: Task | None = None  # the task that is cancelled
         self._error: Exception | None = None
         self._promises = Promises.of(
             self.server.guarantees,
@@ -101,16 +101,16 @@ class _World(SmallWorld):
     def link(self, process: Process) -> Link:
         return LossyLink(process, self.server, self._lost) if process.name == "a" else super().link(process)
 
-    def live(self) -> None:
+    def run(self) -> None:
         a, b, c = (self.add(name) for name in "abc")
         self.recorder.add(h.Healed(0.0))
         if self._case.call in _BUSY:
-            b.start(self._take("b", b, begins=0.0, holds=FREE_AGAIN))
-        a.start(self._make_the_call(a))
-        c.start(self._take_what_a_took("c", c, begins=BEGINS + 0.01))
+            b.start(self._acquire_and_release("b", b, starts_at=0.0, holds=FREE_AT))
+        a.start(self._make_call(a))
+        c.start(self._acquire_after_a("c", c, starts_at=STARTS_AT + 0.01))
         try:
-            self.world.run(LASTS)
-        except Exception as raised:  # nothing is expected to raise here
+            self.world.run(ENDS_AT)
+        except Exception as raised:  # no error is expected
             self._error = raised
         self.recorder.add_leftovers(self.server.live())
         self.recorder.add(h.End(self.world.now))
@@ -133,62 +133,62 @@ class _World(SmallWorld):
             return f"it ended with {self._error!r}"
         if verdict.gravest is not None:
             return verdict.gravest.message
-        free = FREE_AGAIN if self._case.call in _BUSY else BEGINS
-        for name, who in (("c", "somebody else"), ("a again", "the cancelled client itself")):
+        free = FREE_AT if self._case.call in _BUSY else STARTS_AT
+        for name, client in (("c", "another client"), ("a again", "the cancelled client itself")):
             at = self._got.get(name)
             if at is None:
-                return f"{who} never got the lock"
+                return f"{client} never got the lock"
             if at > free + 2 * self._soon:
-                return f"{who} got the lock {at - free:.3g} s late"
+                return f"{client} got the lock {at - free:.3g} s late"
         return None
 
-    # ── what the clients do ──────────────────────────────────────────────────────────────────────────────────────
+    # ── calls of the clients ─────────────────────────────────────────────────────────────────────────────────────
 
-    async def _take(self, name: str, member: ClientProcess, *, begins: float, holds: float) -> None:
-        await member.client.runtime.sleep(max(0.0, begins - self.world.now))
-        lease = await self._held(member, holds)
+    async def _acquire_and_release(self, name: str, member: ClientProcess, *, starts_at: float, holds: float) -> None:
+        await member.client.runtime.sleep(max(0.0, starts_at - self.world.now))
+        lease = await self._acquire_and_hold(member, holds)
         self._got[name] = self.world.now - holds
-        with contextlib.suppress(HoldfastError):  # its reply may be the one that gets lost
+        with contextlib.suppress(HoldfastError):  # its reply may be the lost one
             await member.client.release(lease)
 
-    async def _take_what_a_took(self, name: str, member: ClientProcess, *, begins: float) -> None:
+    async def _acquire_after_a(self, name: str, member: ClientProcess, *, starts_at: float) -> None:
         if self._case.call not in _SEVERAL:
-            await self._take(name, member, begins=begins, holds=HOLDS)
+            await self._acquire_and_release(name, member, starts_at=starts_at, holds=HOLDS)
             return
-        await member.client.runtime.sleep(max(0.0, begins - self.world.now))
-        bundle = await self._all_held(member, HOLDS)
+        await member.client.runtime.sleep(max(0.0, starts_at - self.world.now))
+        group = await self._acquire_all_and_hold(member, HOLDS)
         self._got[name] = self.world.now - HOLDS
         with contextlib.suppress(HoldfastError):
-            await member.client.release_all(bundle)
+            await member.client.release_all(group)
 
-    async def _make_the_call(self, a: ClientProcess) -> None:
-        """And after it, or after its cancellation, take the lock once more."""
-        await a.client.runtime.sleep(BEGINS)
-        with contextlib.suppress(Cancelled, HoldfastError):  # whatever came of it, it is in the history
+    async def _make_call(self, a: ClientProcess) -> None:
+        """Make the call, and acquire the lock again after it or after its cancellation."""
+        await a.client.runtime.sleep(STARTS_AT)
+        with contextlib.suppress(Cancelled, HoldfastError):  # the outcome is in the history
             await _CALLS[self._case.call](self, a)
-        a.start(self._take_what_a_took("a again", a, begins=self.world.now), "again")
+        a.start(self._acquire_after_a("a again", a, starts_at=self.world.now), "again")
 
     async def _acquire(self, a: ClientProcess, timeout: float | None = None) -> None:
-        lease = await self._cancelled(a, a.client.acquire(a.lock(TTL), timeout))
+        lease = await self._cancel_during(a, a.client.acquire(a.lock(TTL), timeout))
         if lease is not None:
             await a.client.release(lease)
 
-    async def _acquire_for_a_while(self, a: ClientProcess) -> None:
-        await self._acquire(a, timeout=(FREE_AGAIN - BEGINS) / 2)
+    async def _acquire_with_timeout(self, a: ClientProcess) -> None:
+        await self._acquire(a, timeout=(FREE_AT - STARTS_AT) / 2)
 
     async def _release(self, a: ClientProcess) -> None:
-        await self._cancelled(a, a.client.release(await self._held(a, HOLDS)))
+        await self._cancel_during(a, a.client.release(await self._acquire_and_hold(a, HOLDS)))
 
     async def _renew(self, a: ClientProcess) -> None:
-        lease = await self._held(a, HOLDS)
+        lease = await self._acquire_and_hold(a, HOLDS)
         try:
-            await self._cancelled(a, a.client.renew(lease))
+            await self._cancel_during(a, a.client.renew(lease))
         finally:
             await a.client.release(lease)
 
-    async def _owe(self, a: ClientProcess) -> None:
-        """A release that is cancelled at once leaves a debt. Then it is the keeper's turn to be cancelled."""
-        lease = await self._held(a, HOLDS)
+    async def _cancel_keeper(self, a: ClientProcess) -> None:
+        """Cancel a release at once, so that it becomes a pending release, and then cancel the keeper."""
+        lease = await self._acquire_and_hold(a, HOLDS)
         self._lost.begin(self._case.lost)
         self._target = next(task for task in a.process.tasks if task.name.endswith("/keeper"))
         self._arm(self._target, self._target.suspensions - 1)  # it is in its first suspension, asleep
@@ -197,48 +197,48 @@ class _World(SmallWorld):
         await a.client.release(lease)
 
     async def _acquire_all(self, a: ClientProcess, timeout: float | None = None) -> None:
-        bundle = await self._cancelled(a, a.client.acquire_all(self._both(a), timeout))
-        if bundle is not None:
-            await a.client.release_all(bundle)
+        group = await self._cancel_during(a, a.client.acquire_all(self._locks(a), timeout))
+        if group is not None:
+            await a.client.release_all(group)
 
-    async def _acquire_all_for_a_while(self, a: ClientProcess) -> None:
-        await self._acquire_all(a, timeout=(FREE_AGAIN - BEGINS) / 2)
+    async def _acquire_all_with_timeout(self, a: ClientProcess) -> None:
+        await self._acquire_all(a, timeout=(FREE_AT - STARTS_AT) / 2)
 
     async def _release_all(self, a: ClientProcess) -> None:
-        await self._cancelled(a, a.client.release_all(await self._all_held(a, HOLDS)))
+        await self._cancel_during(a, a.client.release_all(await self._acquire_all_and_hold(a, HOLDS)))
 
     async def _renew_all(self, a: ClientProcess) -> None:
-        bundle = await self._all_held(a, HOLDS)
+        group = await self._acquire_all_and_hold(a, HOLDS)
         try:
-            await self._cancelled(a, a.client.renew_all(bundle))
+            await self._cancel_during(a, a.client.renew_all(group))
         finally:
-            await a.client.release_all(bundle)
+            await a.client.release_all(group)
 
-    def _both(self, member: ClientProcess) -> list[SimLock]:
-        return [member.lock(TTL), member.client.lock(BEFORE_IT, options={"ttl": TTL})]
+    def _locks(self, member: ClientProcess) -> list[SimLock]:
+        return [member.lock(TTL), member.client.lock(FIRST_LOCK, options={"ttl": TTL})]
 
-    async def _all_held(self, member: ClientProcess, seconds: float) -> SimLeaseGroup:
-        bundle = await member.client.acquire_all(self._both(member), None)
-        if bundle is None:
+    async def _acquire_all_and_hold(self, member: ClientProcess, seconds: float) -> SimLeaseGroup:
+        group = await member.client.acquire_all(self._locks(member), None)
+        if group is None:
             raise AssertionError("an acquire without a timeout ends with a lease")
         await member.client.runtime.sleep(seconds)
-        return bundle
+        return group
 
-    async def _held(self, member: ClientProcess, seconds: float) -> SimLease:
+    async def _acquire_and_hold(self, member: ClientProcess, seconds: float) -> SimLease:
         try:
             lease = await member.client.acquire(member.lock(TTL), None)
         except BackendUnavailable:
             if self._case.lost is None:
                 raise
-            # The reply that got lost was one to connecting. That is told at once, and nothing has changed: ask again.
+            # The lost reply was one to connecting. This is reported at once and nothing has changed, so retry.
             lease = await member.client.acquire(member.lock(TTL), None)
         if lease is None:
             raise AssertionError("an acquire without a timeout ends with a lease")
         await member.client.runtime.sleep(seconds)
         return lease
 
-    async def _cancelled(self, a: ClientProcess, call: Awaitable[T]) -> T:
-        """The call, with a cancellation on its way. Once it has returned, that comes no more."""
+    async def _cancel_during(self, a: ClientProcess, call: Awaitable[T]) -> T:
+        """Run the call with a cancellation armed, which is disarmed when the call returns."""
         self._lost.begin(self._case.lost)
         self._target = a.client.runtime.task
         self._arm(self._target, self._target.suspensions)
@@ -255,17 +255,17 @@ class _World(SmallWorld):
             task.cancel(case.after)
 
 
-_BUSY = ("acquire, busy", "acquire, time up", "acquire all, busy", "acquire all, time up")
+_BUSY = ("acquire, busy", "acquire, timeout", "acquire all, busy", "acquire all, timeout")
 _CALLS: dict[str, Callable[[_World, ClientProcess], Awaitable[None]]] = {
     "acquire, free": _World._acquire,
     "acquire, busy": _World._acquire,
-    "acquire, time up": _World._acquire_for_a_while,
+    "acquire, timeout": _World._acquire_with_timeout,
     "release": _World._release,
     "renew": _World._renew,
-    "keeper": _World._owe,
+    "keeper": _World._cancel_keeper,
     "acquire all, free": _World._acquire_all,
     "acquire all, busy": _World._acquire_all,
-    "acquire all, time up": _World._acquire_all_for_a_while,
+    "acquire all, timeout": _World._acquire_all_with_timeout,
     "release all": _World._release_all,
     "renew all": _World._renew_all,
 }
@@ -273,7 +273,7 @@ _SEVERAL = [call for call in _CALLS if call.partition(",")[0].endswith("all")]
 
 
 class LostReply:
-    """Which one it is; counted from when the call begins."""
+    """Counts replies from the start of the call to find the lost one."""
 
     def __init__(self) -> None:
         self._left: int | None = None
@@ -289,7 +289,7 @@ class LostReply:
 
 
 class LossyLink(Link):
-    """Loses one reply, and nothing else."""
+    """Loses one reply; has no other faults."""
 
     def __init__(self, process: Process, server: Server, lost: LostReply) -> None:
         super().__init__(process, server, CALM)

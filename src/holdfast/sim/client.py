@@ -1,4 +1,4 @@
-"""A client in the simulator: the real engine, keeper and protocol, with a thin shell that writes down what it sees."""
+"""A client in the simulator: the real engine, keeper and protocol, with a thin shell that records events."""
 
 from __future__ import annotations
 
@@ -48,20 +48,20 @@ class SimLock(BaseLock[SimLease]):
     """A named lock of one client."""
 
 
-class _Recorded(Events):
-    """Events that are in the history from when they happen, however slow the subscribers are."""
+class _RecordingEvents(Events):
+    """Records each event in the history when it happens, before slow subscribers receive it."""
 
     def __init__(self, record: Callable[[Event], object]) -> None:
         super().__init__()
-        self._record = record
+        self._on_event = record
 
     def emit(self, event: Event, runtime: Runtime, *, here: bool) -> None:
-        self._record(event)
+        self._on_event(event)
         super().emit(event, runtime, here=here)
 
 
 class SimClient:
-    """What a process uses of holdfast. Its words are those of the two real shells."""
+    """The client of a simulated process, with the methods of the two real shells."""
 
     group_type: type[SimLeaseGroup] = SimLeaseGroup
 
@@ -78,28 +78,28 @@ class SimClient:
         self._recorder = recorder
         self.runtime = SimRuntime(process, recorder)
         self.runtime.link = link
-        events = _Recorded(self._tell)
-        events.subscribe(lambda _: None)  # for which the runtime may need long
+        events = _RecordingEvents(self._record)
+        events.subscribe(lambda _: None)  # so that the runtime can simulate a slow subscriber
         self.engine = engine_type(server.open(link, self.runtime), self.runtime, events, SimLease)
-        self._calls: dict[tuple[str, int], int] = {}  # lock, fence -> the call that got it
-        # The same of locks that `lock_all` has so far: whether they are asked to let go before it has all of them.
-        self._heard_early: dict[tuple[str, int], bool] = {}
+        self._calls: dict[tuple[str, int], int] = {}  # lock, fence -> its call
+        # Locks that `lock_all` has so far: whether a revocation request came before it has all of them.
+        self._early_revocations: dict[tuple[str, int], bool] = {}
         self._leases: dict[int, SimLease] = {}
 
     def lock(self, name: str, *, limit: int | None = 1, exclusive: bool = True, options: LockOptions) -> SimLock:
-        told: LockOptions = {"on_lost": self._told, **options}
-        return SimLock(*make_spec("lock", name, limit, exclusive=exclusive, ttl=30.0, options=told))
+        options_: LockOptions = {"on_lost": self._record_report, **options}
+        return SimLock(*make_spec("lock", name, limit, exclusive=exclusive, ttl=30.0, options=options_))
 
     async def acquire(self, lock: SimLock, timeout: float | None) -> SimLease | None:
         spec, client = lock._spec, self._process.name
         call = self.runtime.task.call = self._recorder.new_call()
-        self._name_owner(call, lock)
+        self._set_owner(call, lock)
         shape = (spec.limit, spec.exclusive)
         self._add(h.AcquireStarted(self._world.now, client, call, lock.name, timeout, *shape, owner=spec.owner))
         try:
             lease = (await self.engine.acquire(lock, timeout)).lease
         except BaseException as error:
-            self._add(h.AcquireFailed(self._world.now, client, call, lock.name, _why(error)))
+            self._add(h.AcquireFailed(self._world.now, client, call, lock.name, _failure_of(error)))
             raise
         now = self._world.now
         if lease is None:
@@ -107,15 +107,15 @@ class SimClient:
         elif lease._depth > 1:
             self._add(h.Reentered(now, client, call, lock.name, lease.fence))
         else:
-            self._was_granted(call, lease)
+            self._record_granted(call, lease)
         return lease
 
     async def release(self, lease: SimLease) -> None:
         if not lease.held or lease._depth > 1:
             await self.engine.release(lease)
             return
-        here = (self._process.name, lease.call, lease.name)
-        self._add(h.ReleaseStarted(self._world.now, *here))
+        fields = (self._process.name, lease.call, lease.name)
+        self._add(h.ReleaseStarted(self._world.now, *fields))
         outcome: h.ReleaseOutcome = "pending"
         try:
             await self.engine.release(lease)
@@ -124,89 +124,91 @@ class SimClient:
             outcome = "lost"
             raise
         finally:
-            self._add(h.ReleaseEnded(self._world.now, *here, outcome))
-            self._forget(lease)
+            self._add(h.ReleaseEnded(self._world.now, *fields, outcome))
+            self._drop(lease)
 
-    # ── runs of a period, and requests to let go ─────────────────────────────────────────────────────────────────
+    # ── periods and revocations ────────────────────────────────────────────────────────────────────────────────
 
     async def claim(self, job: str, period: Period) -> bool:
-        """Whether the run of this job is ours, in the period that it is by this process's clock."""
+        """Claim the run of this job in the current period of this process's clock; whether this client got it."""
         call = self.runtime.task.call = self._recorder.new_call()
-        here = (self._process.name, call, job, period.number(self.runtime.wall()))
-        self._add(h.ClaimStarted(self._world.now, *here))
+        fields = (self._process.name, call, job, period.number(self.runtime.wall()))
+        self._add(h.ClaimStarted(self._world.now, *fields))
         try:
             ours = await self._claim(job, period)
         except BaseException as error:
-            self._add(h.ClaimEnded(self._world.now, *here, _why_not_claimed(error)))
+            self._add(h.ClaimEnded(self._world.now, *fields, _claim_failure_of(error)))
             raise
-        self._add(h.ClaimEnded(self._world.now, *here, "ours" if ours else "not ours"))
+        self._add(h.ClaimEnded(self._world.now, *fields, "ours" if ours else "not ours"))
         return ours
 
     async def _claim(self, job: str, period: Period) -> bool:
         return await claim(self.engine, job, period)
 
     async def request_revoke(self, name: str) -> None:
-        """Ask whoever holds it now."""
+        """Request the revocation of the current holder's lease."""
         call = self.runtime.task.call = self._recorder.new_call()
         holders = (await self.engine.operators.inspect(name)).holders
         fence = max((holder.fence or 0 for holder in holders), default=0)
         if fence:
-            here = (self._process.name, call, name, fence)
-            self._add(h.RevokeStarted(self._world.now, *here))
-            if await self.engine.operators.request_revoke(name, fence):  # not if that lease has ended by now
-                self._add(h.RevokeEnded(self._world.now, *here))
+            fields = (self._process.name, call, name, fence)
+            self._add(h.RevokeStarted(self._world.now, *fields))
+            if await self.engine.operators.request_revoke(name, fence):  # False if the lease has ended
+                self._add(h.RevokeEnded(self._world.now, *fields))
 
-    # ── several at once ──────────────────────────────────────────────────────────────────────────────────────────
+    # ── lock_all ─────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def acquire_all(self, locks: Sequence[SimLock], timeout: float | None) -> SimLeaseGroup | None:
         ordered = self._in_order(locks)
         tickets = self._recorder.new_group([lock.name for lock in ordered])
         call = self.runtime.task.call = tickets[0]
-        asked, client = self._world.now, self._process.name
+        started, client = self._world.now, self._process.name
         for ticket, lock in zip(tickets, ordered, strict=True):
             spec = lock._spec
-            self._name_owner(ticket, lock)
+            self._set_owner(ticket, lock)
             shape = (spec.limit, spec.exclusive)
-            self._add(h.AcquireStarted(asked, client, ticket, lock.name, timeout, *shape, call, spec.owner))
+            self._add(h.AcquireStarted(started, client, ticket, lock.name, timeout, *shape, call, spec.owner))
         parts = [Part(self.engine, SimLock(lock._spec._replace(on_lost=None), None)) for lock in ordered]
         try:
-            bundle = (await self._take_all(parts, timeout, self._together)).lease
+            group = (await self._take_all(parts, timeout, self._make_group)).lease
         except BaseException as error:
-            self._gave_up_all(call, ordered, _why(error))
+            self._record_failed(call, ordered, _failure_of(error))
             raise
-        if bundle is None:
-            self._gave_up_all(call, ordered, "timed out")
+        if group is None:
+            self._record_failed(call, ordered, "timed out")
             return None
-        for ticket, lease in zip(tickets, bundle.leases, strict=True):
-            self._was_granted(ticket, lease, call)
-        return bundle
+        for ticket, lease in zip(tickets, group.leases, strict=True):
+            self._record_granted(ticket, lease, call)
+        return group
 
-    async def release_all(self, bundle: SimLeaseGroup) -> None:
-        if not bundle.held:
-            await release_all(bundle)
+    async def release_all(self, group: SimLeaseGroup) -> None:
+        if not group.held:
+            await release_all(group)
             return
-        here = [(self._process.name, lease.call, lease.name) for lease in bundle.leases]
-        for one in here:
-            self._add(h.ReleaseStarted(self._world.now, *one))
+        fields = [(self._process.name, lease.call, lease.name) for lease in group.leases]
+        for lease_fields in fields:
+            self._add(h.ReleaseStarted(self._world.now, *lease_fields))
         try:
-            await release_all(bundle)
+            await release_all(group)
         finally:
-            for one, lease in zip(here, bundle.leases, strict=True):
-                self._add(h.ReleaseEnded(self._world.now, *one, _HOW_RELEASED.get(lease._phase, "pending")))
-                self._forget(lease)
+            for lease_fields, lease in zip(fields, group.leases, strict=True):
+                self._add(
+                    h.ReleaseEnded(self._world.now, *lease_fields, _RELEASE_OUTCOMES.get(lease._phase, "pending"))
+                )
+                self._drop(lease)
 
-    async def renew_all(self, bundle: SimLeaseGroup) -> None:
-        await renew_all(bundle)
+    async def renew_all(self, group: SimLeaseGroup) -> None:
+        await renew_all(group)
 
-    def check_all(self, bundle: SimLeaseGroup) -> bool:
-        """What the bundle says of itself, and so of each of its leases."""
+    def check_all(self, group: SimLeaseGroup) -> bool:
+        """Check the group, and record the result for each of its leases."""
         try:
-            bundle.check()
+            group.check()
         except HoldfastError:
             held = False
         else:
             held = True
-        for lease in bundle.leases:
+        for lease in group.leases:
             self._add(h.Checked(self._world.now, self._process.name, lease.call, lease.name, held))
         return held
 
@@ -221,37 +223,37 @@ class SimClient:
     ) -> AcquireResult[SimLeaseGroup]:
         return await acquire_all(parts, timeout, make)
 
-    def _together(self, leases: Sequence[SimLease]) -> SimLeaseGroup:
-        return self.group_type(leases, self._told_all, self.runtime)
+    def _make_group(self, leases: Sequence[SimLease]) -> SimLeaseGroup:
+        return self.group_type(leases, self._record_group_report, self.runtime)
 
-    def _gave_up_all(self, call: int, locks: Sequence[SimLock], why: WhyFailed) -> None:
+    def _record_failed(self, call: int, locks: Sequence[SimLock], failure: WhyFailed) -> None:
         now, client = self._world.now, self._process.name
         for lock in locks:
             ticket = self._recorder.member(call, lock.name) or call
-            self._add(h.AcquireFailed(now, client, ticket, lock.name, why))
-        # A lease of it that is left would be held by nobody, and renewed for ever.
+            self._add(h.AcquireFailed(now, client, ticket, lock.name, failure))
+        # A lease of the failed call that is still held would be renewed forever.
         for ref in list(self.engine._leases.values()):
-            left = ref()
-            if left is not None and self._recorder.call_of(left._ticket.nonce) == call and left.held:
-                ticket = self._recorder.member(call, left.name) or call
-                self._add(h.Checked(now, client, ticket, left.name, held=True))
+            lease = ref()
+            if lease is not None and self._recorder.call_of(lease._ticket.nonce) == call and lease.held:
+                ticket = self._recorder.member(call, lease.name) or call
+                self._add(h.Checked(now, client, ticket, lease.name, held=True))
 
-    def _told_all(self, bundle: SimLeaseGroup) -> None:
-        for lease in bundle.leases:
+    def _record_group_report(self, group: SimLeaseGroup) -> None:
+        for lease in group.leases:
             if lease._phase is Phase.LOST:
-                self._told(lease)
+                self._record_report(lease)
 
-    # ── what all of them share ───────────────────────────────────────────────────────────────────────────────────
+    # ── shared helpers ───────────────────────────────────────────────────────────────────────────────────────────
 
     async def renew(self, lease: SimLease) -> None:
         await self.engine.renew(lease)
 
     def lead(self, lease: SimLease) -> None:
-        """The lease is that of an election: its holder leads from now on."""
+        """Record that the holder of this election lease leads from now on."""
         self._add(h.Elected(self._world.now, self._process.name, lease.call, lease.name, lease.fence))
 
     def check(self, lease: SimLease) -> bool:
-        """What the lease itself says."""
+        """Check the lease, and record the result."""
         try:
             lease.check()
         except HoldfastError:
@@ -261,54 +263,54 @@ class SimClient:
         self._add(h.Checked(self._world.now, self._process.name, lease.call, lease.name, held))
         return held
 
-    def _was_granted(self, call: int, lease: SimLease, bundle: int | None = None) -> None:
+    def _record_granted(self, call: int, lease: SimLease, group: int | None = None) -> None:
         spec, name = lease._spec, lease.name
         lease.call = call
         self._calls[name, lease.fence] = call
         self._leases[call] = lease
         until = self._process.true_time(lease._stop_at)
         renews = spec.renew and spec.max_hold is None
-        shape = (spec.limit, spec.exclusive, renews, bundle, spec.lock_delay, spec.owner, spec.revocable)
+        shape = (spec.limit, spec.exclusive, renews, group, spec.lock_delay, spec.owner, spec.revocable)
         self._add(h.Granted(self._world.now, self._process.name, call, name, lease.fence, until, *shape))
-        if self._heard_early.pop((name, lease.fence), False):
+        if self._early_revocations.pop((name, lease.fence), False):
             self._add(h.RevokeReceived(self._world.now, self._process.name, call, name))
 
-    def _forget(self, lease: SimLease) -> None:
-        """What is told of this fence from now on is of another lease, of the same owner."""
+    def _drop(self, lease: SimLease) -> None:
+        """Forget a released lease: later events with this fence concern another lease of the same owner."""
         self._leases.pop(lease.call, None)
         if self._calls.get((lease.name, lease.fence)) == lease.call:
             del self._calls[lease.name, lease.fence]
 
-    def _name_owner(self, ticket: int, lock: SimLock) -> None:
+    def _set_owner(self, ticket: int, lock: SimLock) -> None:
         if lock._spec.owner:
             self._recorder.owners[ticket] = lock._spec.owner
 
-    def _tell(self, event: Event) -> None:
+    def _record(self, event: Event) -> None:
         if event.kind == "acquired":
-            self._gathered(event)
+            self._record_member(event)
         if event.fence is None or event.kind not in ("renewed", "lost", "revoke requested"):
             return
         call = self._calls.get((event.lock, event.fence))
         if call is None:
-            if event.kind == "revoke requested" and (event.lock, event.fence) in self._heard_early:
-                self._heard_early[event.lock, event.fence] = True
+            if event.kind == "revoke requested" and (event.lock, event.fence) in self._early_revocations:
+                self._early_revocations[event.lock, event.fence] = True
             return
-        here = (self._process.name, call, event.lock)
+        fields = (self._process.name, call, event.lock)
         if event.kind == "renewed":
-            self._add(h.Renewed(self._world.now, *here, self._process.true_time(self._leases[call]._stop_at)))
+            self._add(h.Renewed(self._world.now, *fields, self._process.true_time(self._leases[call]._stop_at)))
         elif event.kind == "lost":
-            del self._calls[event.lock, event.fence]  # the same owner may have that fence once more, by another call
-            self._add(h.Lost(self._world.now, *here, event.reason or ""))
+            del self._calls[event.lock, event.fence]  # another call of the same owner may get that fence again
+            self._add(h.Lost(self._world.now, *fields, event.reason or ""))
         else:
-            self._add(h.RevokeReceived(self._world.now, *here))
+            self._add(h.RevokeReceived(self._world.now, *fields))
 
-    def _gathered(self, event: Event) -> None:
+    def _record_member(self, event: Event) -> None:
         ticket = self._recorder.member(self.runtime.task.call, event.lock)
         if ticket is not None and event.fence is not None:
-            self._heard_early[event.lock, event.fence] = False
+            self._early_revocations[event.lock, event.fence] = False
             self._add(h.MemberGranted(self._world.now, self._process.name, ticket, event.lock, event.fence))
 
-    def _told(self, lease: SimLease) -> None:
+    def _record_report(self, lease: SimLease) -> None:
         self._add(h.LossReported(self._world.now, self._process.name, lease.call, lease.name))
 
     def _add(self, event: h.Event) -> None:
@@ -316,10 +318,10 @@ class SimClient:
             self._recorder.add(event)
 
 
-_HOW_RELEASED: dict[Phase, h.ReleaseOutcome] = {Phase.RELEASED: "released", Phase.LOST: "lost"}
+_RELEASE_OUTCOMES: dict[Phase, h.ReleaseOutcome] = {Phase.RELEASED: "released", Phase.LOST: "lost"}
 
 
-def _why(error: BaseException) -> WhyFailed:
+def _failure_of(error: BaseException) -> WhyFailed:
     if isinstance(error, Cancelled):
         return "cancelled"
     if isinstance(error, BackendUnavailable):
@@ -327,6 +329,6 @@ def _why(error: BaseException) -> WhyFailed:
     return "unknown" if isinstance(error, BackendError) else "error"
 
 
-def _why_not_claimed(error: BaseException) -> h.ClaimOutcome:
-    why = _why(error)
-    return "error" if why == "timed out" else why
+def _claim_failure_of(error: BaseException) -> h.ClaimOutcome:
+    failure = _failure_of(error)
+    return "error" if failure == "timed out" else failure

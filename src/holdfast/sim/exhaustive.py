@@ -1,13 +1,13 @@
-"""Everything that can happen in a small world: a few clients, one lock, a round or two, and up to so many faults.
+"""Exhaustive search of a small world: a few clients, one lock, a round or two, and a bounded number of faults.
 
-Random search misses what needs two rare things at once. Here each message has one of a few fates instead of any delay,
-and things that are due at about the same moment come in every order. The choices are enumerated depth first: a run
-follows a script, records how many alternatives there were at each point, and goes on with the first of them; the next
-run takes the next alternative at the last point that has one left.
+Random search misses bugs that need two rare events at once. Here each message has one of a few fates instead of any
+delay, and actions that are due at about the same time run in every order. The choices are enumerated depth first: a run
+follows a script, records the number of alternatives at each choice, and takes the first one after the end of the
+script. The next run takes the next alternative at the last choice that has one left.
 
-Orders that come to the same thing are not followed twice. What a process does is a function of what it has received; so
-what the server has, what each process received and when, what is on its way, the time and how many faults are left say
-all about the future. A run that comes to a state where another was before ends there.
+Equivalent orders are followed once. The behaviour of a process depends only on the messages it has received. So the
+state of the server, the messages that each process received and when, the messages in flight, the time and the number
+of faults left determine the future. A run that reaches a known state ends there.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ T = TypeVar("T")
 
 TTL = 2.0
 HOLDS = 0.875  # long enough for a renewal
-DELAY = 1 / 1024  # of every message; a power of two, so that equal times are equal
+DELAY = 1 / 1024  # of every message; a power of two, so that sums of delays are exact
 LATE = 1.5 * TTL  # after the lease's deadline, but before the request's
 TOO_LATE = 6.0  # after both
 ENDS, REST = 60.0, 16.0
-TWO = ("lock", "other lock")  # that a workload with lock_all takes at once
+GROUP = ("lock", "other lock")  # the locks of a workload with lock_all
 
 
 class Fate(Enum):
-    """What becomes of a request. All but DONE count as a fault."""
+    """The fate of a request. All but DONE count as a fault."""
 
     DONE = "is done and answered"
     LOST = "is lost"
@@ -52,7 +52,7 @@ class Fate(Enum):
     LATE = "is done late"
     TOO_LATE = "is done after its client has given up on it"
     ANSWERED_LATE = "is done, and its reply late"
-    PAUSED = "is done while its process stands still past the ttl"
+    PAUSED = "is done while its process is paused past the ttl"
     CRASHED = "is done after its process has died"
 
 
@@ -60,33 +60,33 @@ FATES = tuple(Fate)
 
 
 class Size(NamedTuple):
-    """How large the world is, and how long to search it."""
+    """The size of the world, and the budget of the search."""
 
     clients: int = 2
     rounds: int = 1
     faults: int = 2  # in one run
     fates: Sequence[Fate] = FATES
-    together: float = 0.0  # what is due within this time of each other comes in every order
+    window: float = 0.0  # actions due within this time of each other run in every order
     runs_max: int = 1_000_000
     seconds_max: float = 600.0
 
 
-# Two faults where everything takes its time; and one, where any two things that are close change places.
-SIZES = (Size(), Size(faults=1, together=DELAY))
+# Two faults without reordering, and one fault with reordering of close actions.
+SIZES = (Size(), Size(faults=1, window=DELAY))
 
 
-class Found(NamedTuple):
-    """A run, and whether it broke a promise."""
+class ScriptedRun(NamedTuple):
+    """The run of one script, and its verdict."""
 
     script: tuple[int, ...]
     history: list[h.Event]
     verdict: Verdict
-    happened: Mapping[str, int]  # faults, by their fate
-    error: Exception | None  # what ended it before its time
+    happened: Mapping[str, int]  # faults, by fate
+    error: Exception | None  # the error that ended it early
 
     @property
     def failure(self) -> str:
-        """What is wrong with it, in a word; empty if all is well."""
+        """The gravest broken promise, or the type of the error; empty if there is neither."""
         if self.error is not None:
             return type(self.error).__name__
         gravest = self.verdict.gravest
@@ -94,42 +94,42 @@ class Found(NamedTuple):
 
 
 class Search(NamedTuple):
-    """What came of it."""
+    """The result of an exhaustive search."""
 
     runs: int
     states: int
-    pruned: int  # runs that ended where another had been
+    pruned: int  # runs that ended in a known state
     depth: int  # choices in the longest run
     is_complete: bool
-    found: Sequence[Found]  # one for each promise
+    failures: Sequence[ScriptedRun]  # one for each broken promise
 
 
-Progress = Callable[[int, int], bool]  # told of runs and states, says whether to go on
+Progress = Callable[[int, int], bool]  # called with runs and states; returns whether to continue
 
 
 def search_all(plan: Plan, size: Size | None = None, *, progress: Progress | None = None) -> Search:
     """Follow every script, or as many as the budget allows."""
-    return _Searching(plan, size or Size(), progress).result()
+    return _DepthFirstSearch(plan, size or Size(), progress).result()
 
 
-def replay(plan: Plan, size: Size, script: Sequence[int]) -> Found:
-    """One run again, to its end."""
+def replay(plan: Plan, size: Size, script: Sequence[int]) -> ScriptedRun:
+    """Run one script to its end."""
     with quiet():
         world = _World(plan, size, _Script(script))
-        world.live()
+        world.run()
     history = world.recorder.history
-    return Found(tuple(script), history, judge(history, world.promises()), world.recorder.happened, world.error)
+    return ScriptedRun(tuple(script), history, judge(history, world.promises()), world.recorder.happened, world.error)
 
 
-class _Searching:
-    """Depth first."""
+class _DepthFirstSearch:
+    """Enumerates scripts depth first."""
 
     def __init__(self, plan: Plan, size: Size, progress: Progress | None) -> None:
         self._plan = plan
         self._size = size
         self._progress = progress
         self._seen: set[bytes] = set()
-        self._found: dict[str, Found] = {}
+        self._failures: dict[str, ScriptedRun] = {}
         self._runs = self._pruned = self._depth = 0
 
     def result(self) -> Search:
@@ -146,47 +146,47 @@ class _Searching:
             pruned=self._pruned,
             depth=self._depth,
             is_complete=script is None,
-            found=tuple(self._found.values()),
+            failures=tuple(self._failures.values()),
         )
 
     def _run(self, prefix: Sequence[int]) -> _Script:
-        """From the prefix on with the first alternatives, to the end or to a state that is known."""
+        """Follow the prefix, then the first alternatives, to the end or to a known state."""
         script = _Script(prefix, self._seen)
         world = _World(self._plan, self._size, script)
-        world.live()
+        world.run()
         self._runs += 1
         self._pruned += script.was_pruned
         self._depth = max(self._depth, len(script.decisions))
         if world.is_broken():
-            found = replay(self._plan, self._size, script.decisions)
-            self._found.setdefault(found.failure, found)
+            failing = replay(self._plan, self._size, script.decisions)
+            self._failures.setdefault(failing.failure, failing)
         return script
 
 
 def _next(script: _Script) -> list[int] | None:
-    """The script with the next alternative, at the last point that has one left."""
-    for place in range(len(script.decisions) - 1, -1, -1):
-        if script.decisions[place] + 1 < script.counts[place]:
-            return [*script.decisions[:place], script.decisions[place] + 1]
+    """The next script: the next alternative at the last choice that has one left."""
+    for index in range(len(script.decisions) - 1, -1, -1):
+        if script.decisions[index] + 1 < script.counts[index]:
+            return [*script.decisions[:index], script.decisions[index] + 1]
     return None
 
 
 class _Pruned(Exception):
-    """Another run was here before."""
+    """The run reached a known state."""
 
 
 class _Script(Choices):
-    """Choices that are given, then the first ones; with how many there were at each point."""
+    """Takes the given choices, then the first ones, and records the number of alternatives of each."""
 
     def __init__(self, given: Sequence[int], seen: set[bytes] | None = None) -> None:
         super().__init__(decisions=given)
         self.counts: list[int] = []
         self.was_pruned = False
         self._length = len(given)
-        self._seen = seen  # None: follow it to the end, whoever was there before
+        self._seen = seen  # None: do not prune
 
     def choose(self, count: int, state: Callable[[], bytes]) -> int:
-        """One of several, unless this is a state from which all of them have been or will be followed."""
+        """Choose one of several; raise _Pruned in a state whose alternatives are all followed already."""
         if count == 1:
             return 0
         if self._seen is not None and len(self.decisions) >= self._length:
@@ -199,7 +199,7 @@ class _Script(Choices):
         return self.below(count)
 
     def chance(self, probability: float) -> bool:
-        return False  # nothing happens by chance here
+        return False  # no random faults
 
     def between(self, low: float, high: float) -> float:
         return low
@@ -208,21 +208,22 @@ class _Script(Choices):
 # ── the world ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-_Entry = tuple[float, int, int, Callable[..., None], tuple[Any, ...]]  # what is due: when, its order, an action
+# A due action: its time, order, function and arguments.
+_Entry = tuple[float, int, int, Callable[..., None], tuple[Any, ...]]
 
 
-class _ManyOrders(World):
-    """What is due at about the same moment comes in the order that the script says."""
+class _ScriptedWorld(World):
+    """Runs actions that are due at about the same time in the order of the script."""
 
     choices: _Script
 
     def __init__(self, choices: Choices) -> None:
         super().__init__(choices)
-        self.together = 0.0
+        self.window = 0.0
         self.state: Callable[[str], bytes] = lambda _: b""
         self._moment = 0.0
-        self._went_on: set[Process] = set()  # of which a task has gone on at this moment
-        self.received: dict[str, bytes] = {}  # by process: all that it received, and when
+        self._resumed: set[Process] = set()  # with a task that resumed at this time
+        self.received: dict[str, bytes] = {}  # by process: a hash of all messages it received, and when
 
     def soon(self, action: Callable[..., None], *arguments: Any) -> None:
         self.at(self.now, action, *arguments)
@@ -231,12 +232,12 @@ class _ManyOrders(World):
         due = self._due
         while due and due[0][0] <= until:
             self._drop_stale()
-            together = sorted(entry for entry in due if entry[0] <= min(due[0][0] + self.together, until))
-            if not together:
+            window = sorted(entry for entry in due if entry[0] <= min(due[0][0] + self.window, until))
+            if not window:
                 continue
-            if not self.together:
-                together = self._reduced(together)
-            chosen = together[self.choices.choose(len(together), lambda: self.state("order"))]
+            if not self.window:
+                window = self._reduced(window)
+            chosen = window[self.choices.choose(len(window), lambda: self.state("order"))]
             due.remove(chosen)
             heapq.heapify(due)
             when, _, _, action, arguments = chosen
@@ -244,46 +245,46 @@ class _ManyOrders(World):
             self.steps += 1
             process = _process_of(action)
             if process is not None:
-                self._went_on.add(process)
+                self._resumed.add(process)
                 self.receive(process, _described(action, arguments))
             action(*arguments)
         self.now = max(self.now, until)
 
     def _reduced(self, entries: list[_Entry]) -> list[_Entry]:
-        """Without the orders that make no difference to others.
+        """Drop orders that are equivalent for other processes.
 
-        Of the tasks of one process that go on at the same moment, as after a pause, each may be the first; the others
-        follow in the order in which they came. All orders of four tasks would be more than can be followed.
+        Of the tasks of one process that resume at the same time, as after a pause, each may be the first; the others
+        follow in their order of arrival. All orders of four tasks would be too many.
         """
         if entries[0][0] != self._moment:
             self._moment = entries[0][0]
-            self._went_on.clear()
+            self._resumed.clear()
         kept: list[_Entry] = []
         for entry in entries:
             process = _process_of(entry[3])
             is_next = process is None or all(_process_of(other[3]) is not process for other in kept)
-            if is_next or process not in self._went_on:
+            if is_next or process not in self._resumed:
                 kept.append(entry)
         return kept
 
-    def receive(self, process: Process, what: str) -> None:
-        """Add to what this process knows of the world."""
+    def receive(self, process: Process, message: str) -> None:
+        """Add to the messages that this process has received."""
         before = self.received.get(process.name, b"")
-        self.received[process.name] = blake2b(before + f"{self.now!r} {what}".encode(), digest_size=16).digest()
+        self.received[process.name] = blake2b(before + f"{self.now!r} {message}".encode(), digest_size=16).digest()
 
-    def on_its_way(self) -> list[str]:
+    def in_flight(self) -> list[str]:
         return sorted(f"{when!r} {_described(action, arguments)}" for when, _, _, action, arguments in self._due)
 
     def _drop_stale(self) -> None:
-        """What nobody waits for any more is nobody's choice."""
+        """Drop actions without effect, so that they cause no choices."""
         kept = [entry for entry in self._due if not _is_stale(entry[3], entry[4])]
         if len(kept) < len(self._due):
             self._due[:] = kept
             heapq.heapify(self._due)
 
 
-class _NoncesByClient(Recorder):
-    """So that a nonce does not depend on what others did meanwhile."""
+class _NoncePerClientRecorder(Recorder):
+    """Numbers nonces per client, so that a nonce does not depend on other clients."""
 
     def __init__(self, world: World) -> None:
         super().__init__(world)
@@ -297,11 +298,11 @@ class _NoncesByClient(Recorder):
 
 
 class _World(SmallWorld):
-    """All clients ask at once; each message's fate is a choice, as long as there are faults left."""
+    """All clients start at once; the fate of each message is a choice while faults are left."""
 
-    world_type = _ManyOrders
-    recorder_type = _NoncesByClient
-    world: _ManyOrders
+    world_type = _ScriptedWorld
+    recorder_type = _NoncePerClientRecorder
+    world: _ScriptedWorld
 
     def __init__(self, plan: Plan, size: Size, script: _Script) -> None:
         super().__init__(plan, script)
@@ -311,13 +312,13 @@ class _World(SmallWorld):
         self._size = size
         self._resource = Resource(self.world, self.recorder)
         self._working: set[str] = set()
-        self.world.state, self.world.together = self._state, size.together
+        self.world.state, self.world.window = self._state, size.window
 
     def link(self, process: Process) -> Link:
-        return _FatefulLink(process, self)
+        return _ScriptedLink(process, self)
 
-    def live(self) -> None:
-        """Up to the end, or to where another was before."""
+    def run(self) -> None:
+        """Run to the end, or to a known state."""
         try:
             for name in "abcdefgh"[: self._size.clients]:
                 self._working.add(name)
@@ -332,13 +333,13 @@ class _World(SmallWorld):
             self.recorder.add(h.End(self.world.now))
         except _Pruned:
             pass
-        except Exception as raised:  # nothing is expected to raise here: whatever did is what was looked for
+        except Exception as raised:  # no error is expected, so any error is a finding
             self.error = raised
         finally:
             self.end()
 
     def is_broken(self) -> bool:
-        """A promise was, by now. What was open when a run was pruned, is judged in those that went on from there."""
+        """Whether a promise is broken. Open calls of a pruned run are checked in the run that was there first."""
         if self.error is not None:
             return True
         judging = Judge(self.promises())
@@ -360,7 +361,7 @@ class _World(SmallWorld):
         )
 
     def draw_fate(self, member: ClientProcess, task: Task) -> Fate:
-        """What becomes of the request that this task sends now; done to its process at once."""
+        """Choose the fate of the request that this task sends now, and apply it to its process."""
         if not self.faults_left:
             return Fate.DONE
         fates = self._size.fates
@@ -374,18 +375,18 @@ class _World(SmallWorld):
             self._crash(member)
         return fate
 
-    def _state(self, what: str) -> bytes:
-        """All that the future depends on, where this is to be chosen."""
+    def _state(self, choice: str) -> bytes:
+        """A hash of everything that the future depends on at this choice."""
         world = self.world
         parts = (
-            what,
+            choice,
             world.now,
             self.faults_left,
             self.server.state(),
             self._resource.state(),
             sorted(world.received.items()),
             [(name, member.process.is_paused, member.process.is_dead) for name, member in self.members.items()],
-            world.on_its_way(),
+            world.in_flight(),
         )
         return blake2b(repr(parts).encode(), digest_size=16).digest()
 
@@ -393,9 +394,9 @@ class _World(SmallWorld):
         if not process.is_paused:
             process.pause()
             self.recorder.add(h.Paused(self.world.now, process.name))
-            self.world.at(self.world.now + LATE, self._go_on, process)
+            self.world.at(self.world.now + LATE, self._resume, process)
 
-    def _go_on(self, process: Process) -> None:
+    def _resume(self, process: Process) -> None:
         if process.is_paused:
             self.recorder.add(h.Resumed(self.world.now, process.name))
             process.resume()
@@ -416,8 +417,8 @@ class _World(SmallWorld):
         self._working.discard(member.process.name)
 
     async def _round(self, member: ClientProcess) -> None:
-        if "lock_all" in self.plan.workload.uses:
-            await self._round_with_two(member)
+        if "lock_all" in self.plan.workload.primitives:
+            await self._round_with_group(member)
             return
         client, process = member.client, member.process
         lease = await client.acquire(member.lock(TTL), None)
@@ -432,27 +433,27 @@ class _World(SmallWorld):
         finally:
             await client.release(lease)
 
-    async def _round_with_two(self, member: ClientProcess) -> None:
+    async def _round_with_group(self, member: ClientProcess) -> None:
         client, process = member.client, member.process
-        names = TWO if process.name == "a" else TWO[::-1]  # in whichever order they are asked for
+        names = GROUP if process.name == "a" else GROUP[::-1]  # in different orders
         locks = [client.lock(name, options={"ttl": TTL}) for name in names]
-        bundle = await client.acquire_all(locks, None)
-        if bundle is None:
+        group = await client.acquire_all(locks, None)
+        if group is None:
             return
         try:
-            values = [(lease, self._resource.read(process, lease)) for lease in bundle.leases]
+            values = [(lease, self._resource.read(process, lease)) for lease in group.leases]
             self.world.receive(process, f"read {[value for _, value in values]}")
             await client.runtime.sleep(HOLDS)
-            if client.check_all(bundle):
+            if client.check_all(group):
                 for lease, value in values:
                     if value is not None:
                         self._resource.write(process, lease, value + 1, value)
         finally:
-            await client.release_all(bundle)
+            await client.release_all(group)
 
 
-class _FatefulLink(Link):
-    """Every request has one of the fates; wake-ups always come."""
+class _ScriptedLink(Link):
+    """Every request has one of the fates; notifications always arrive."""
 
     def __init__(self, process: Process, small_world: _World) -> None:
         super().__init__(process, small_world.server, CALM)
@@ -467,11 +468,11 @@ class _FatefulLink(Link):
 
 
 class _Request(Trap):
-    """One request, and what becomes of it."""
+    """One request with its fate."""
 
     __slots__ = ("_deadline", "_fate", "_link", "_step", "task", "turn")
 
-    def __init__(self, link: _FatefulLink, step: Callable[[], Any], deadline: float) -> None:
+    def __init__(self, link: _ScriptedLink, step: Callable[[], Any], deadline: float) -> None:
         self._link = link
         self._step = step
         self._deadline = deadline
@@ -491,7 +492,7 @@ class _Request(Trap):
         value = error = None
         try:
             value = link.server.execute(self._step)
-        except Exception as raised:  # an answer, as any other
+        except Exception as raised:  # an error is an answer too
             error = raised
         if self._fate is not Fate.UNANSWERED:
             late = LATE if self._fate is Fate.ANSWERED_LATE else 0.0
@@ -501,22 +502,22 @@ class _Request(Trap):
 _DELAYS = {Fate.LATE: LATE, Fate.TOO_LATE: TOO_LATE}
 
 
-# ── what is to come, in words that two runs can be compared by ───────────────────────────────────────────────────────
+# ── descriptions of pending actions, equal for equivalent runs ───────────────────────────────────────────────────────
 
 
 def _process_of(action: Callable[..., None]) -> Process | None:
-    """Who gets to know of it."""
-    whose = getattr(action, "__self__", None)
-    return whose.process if isinstance(whose, Task) else whose if isinstance(whose, Process) else None
+    """The process that the action concerns."""
+    owner = getattr(action, "__self__", None)
+    return owner.process if isinstance(owner, Task) else owner if isinstance(owner, Process) else None
 
 
 def _is_stale(action: Callable[..., None], arguments: tuple[Any, ...]) -> bool:
-    """Nothing would come of it."""
+    """Whether the action has no effect."""
     process = _process_of(action)
     if process is None:
         return False
-    whose = action.__self__  # type: ignore[attr-defined]  # it has a process, so it is a method
-    return process.is_dead or (isinstance(whose, Task) and whose.is_over(arguments[0]))
+    owner = action.__self__  # type: ignore[attr-defined]  # it has a process, so it is a method
+    return process.is_dead or (isinstance(owner, Task) and owner.has_ended(arguments[0]))
 
 
 def _described(action: object, arguments: tuple[Any, ...]) -> str:
@@ -524,8 +525,8 @@ def _described(action: object, arguments: tuple[Any, ...]) -> str:
 
 
 def _name(thing: object) -> str:
-    """Nothing in it depends on where in memory a thing is."""
-    whose = getattr(thing, "__self__", None)
+    """A name that does not depend on memory addresses."""
+    owner = getattr(thing, "__self__", None)
     match thing:
         case Process() | Task():
             return thing.name
@@ -534,7 +535,7 @@ def _name(thing: object) -> str:
         case BaseException():
             return type(thing).__name__
         case _ if callable(thing):
-            owner = _name(whose) if isinstance(whose, (Process, Task, _Request)) else ""
+            owner = _name(owner) if isinstance(owner, (Process, Task, _Request)) else ""
             return f"{owner}.{getattr(thing, '__qualname__', '')}"
         case _:
             return repr(thing)

@@ -1,4 +1,4 @@
-"""Who makes the faults happen: decides every second, for every process and for the server, until the world heals."""
+"""Injects faults: draws every second for every process and for the server, until the world is healed."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ if TYPE_CHECKING:
     from holdfast.sim.servers.base import Server
 
 TICK = 1.0
-BURST_MAX = 6  # connections that are idle when all of them vanish
+BURST_MAX = 6  # idle connections when all of them vanish
 
 
 class Nemesis:
-    """One for every run."""
+    """Injects the faults of one run."""
 
     def __init__(self, simulation: Simulation) -> None:
         self._simulation = simulation
@@ -25,24 +25,24 @@ class Nemesis:
         self._server = simulation.server
         self._add = simulation.recorder.add
         self._happened = simulation.recorder.happened
-        self._is_at_work = True
-        self._cut: dict[str, int] = {}  # which of a client's ways to its server; 0 is all of them
+        self._is_active = True
+        self._cuts: dict[str, int] = {}  # client -> index of its cut link; 0: all links
         self._backed_up = False
         self._world.at(TICK, self._tick)
 
     def stop(self) -> None:
-        """Everything is made well again, for good."""
-        self._is_at_work = False
+        """End all faults for good."""
+        self._is_active = False
         for name in list(self._simulation.members):
-            self._go_on(name)
-            self._mend(name)
+            self._resume(name)
+            self._end_cut(name)
             self._restart(name)
-            self._look_up_again(name)
+            self._end_lookup_stall(name)
         for node in self._server.nodes:
-            self._goes_on(node)
+            self._end_stall(node)
 
     def _tick(self) -> None:
-        if not self._is_at_work:
+        if not self._is_active:
             return
         self._world.at(self._world.now + TICK, self._tick)
         choices, faults = self._choices, self._faults
@@ -54,7 +54,7 @@ class Nemesis:
             if choices.chance(faults.cancel) and self._simulation.members[name].cancel():
                 self._happened["cancel"] += 1
             if choices.chance(faults.cut):
-                self._cut_off(name)
+                self._cut_link(name)
             if choices.chance(faults.drop) and self._server.drop(self._simulation.members[name].process):
                 self._happened["drop"] += 1
             link = self._simulation.members[name].link
@@ -78,12 +78,12 @@ class Nemesis:
             node.lose_data()
         if faults.old_data:
             if not self._backed_up or choices.chance(0.2):
-                for one in self._server.nodes:
-                    one.back_up()
+                for other in self._server.nodes:
+                    other.back_up()
                 self._backed_up = True
             elif choices.chance(faults.old_data):
                 self._happened["old_data"] += 1
-                self._add_all(node.state_lost("data", "an old copy is back"))
+                self._add_all(node.state_lost("data", "an old copy was restored"))
                 node.restore_data()
         if choices.chance(faults.step_clock):
             self._happened["step_clock"] += 1
@@ -91,9 +91,9 @@ class Nemesis:
             node.step_clock(-choices.between(0.001, self._server.clock_back_max))
         if choices.chance(faults.leap_clock):
             self._happened["leap_clock"] += 1
-            self._add_all(node.state_lost("lease", "its clock leapt ahead"))
+            self._add_all(node.state_lost("lease", "its clock jumped forward"))
             node.step_clock(choices.between(0.001, faults.leap_max))
-        if choices.chance(faults.break_lock) and self._simulation.break_something():
+        if choices.chance(faults.break_lock) and self._simulation.break_a_lease():
             self._happened["break_lock"] += 1
 
     # ── processes ────────────────────────────────────────────────────────────────────────────────────────────────
@@ -105,9 +105,9 @@ class Nemesis:
         process.pause()
         self._happened["pause"] += 1
         self._add(h.Paused(self._world.now, name))
-        self._world.at(self._world.now + self._choices.between(0.01, self._faults.pause_max), self._go_on, name)
+        self._world.at(self._world.now + self._choices.between(0.01, self._faults.pause_max), self._resume, name)
 
-    def _go_on(self, name: str) -> None:
+    def _resume(self, name: str) -> None:
         process = self._simulation.members[name].process
         if process.is_paused:
             self._add(h.Resumed(self._world.now, name))
@@ -128,45 +128,45 @@ class Nemesis:
         if member.process.is_dead:
             self._add(h.Restarted(self._world.now, name))
             self._simulation.start(name, member.worker.rounds_left)
-            if name in self._cut:
-                self._cut_off(name)
+            if name in self._cuts:
+                self._cut_link(name)
 
-    def start_again(self, name: str) -> None:
-        """A program whose client refuses to go on ends, and is started again. No fault of its own."""
+    def restart_client(self, name: str) -> None:
+        """Restart a program that ended because its client refused to continue. This does not count as a fault."""
         member = self._simulation.members[name]
-        self._add(h.Crashed(self._world.now, name, "its client refused to go on"))
+        self._add(h.Crashed(self._world.now, name, "its client refused to continue"))
         member.crash()
         self._server.process_died(member.process)
         self._restart(name)
 
     # ── the network ──────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _cut_off(self, name: str) -> None:
+    def _cut_link(self, name: str) -> None:
         trunk = self._simulation.members[name].link
-        ways = [trunk, *trunk.branches]
-        if any(link.requests_cut or link.replies_cut for link in ways):
+        links = [trunk, *trunk.branches]
+        if any(link.requests_cut or link.replies_cut for link in links):
             return
         which = self._choices.below(3)
-        is_new = name not in self._cut
-        way = self._choices.below(len(ways)) if is_new and trunk.branches else self._cut.get(name, 0)
-        for link in ways if way == 0 else [ways[way]]:
+        is_new = name not in self._cuts
+        index = self._choices.below(len(links)) if is_new and trunk.branches else self._cuts.get(name, 0)
+        for link in links if index == 0 else [links[index]]:
             link.requests_cut = which != 1
             link.replies_cut = which != 0
         if is_new:
-            self._cut[name] = way
+            self._cuts[name] = index
             self._happened["cut"] += 1
             now = self._world.now
-            self._add(h.FaultStarted(now, "cut", _way(name, way)) if way else h.Unreachable(now, name))
-            self._world.at(now + self._choices.between(0.1, self._faults.cut_max), self._mend, name)
+            self._add(h.FaultStarted(now, "cut", _link_name(name, index)) if index else h.Unreachable(now, name))
+            self._world.at(now + self._choices.between(0.1, self._faults.cut_max), self._end_cut, name)
 
-    def _mend(self, name: str) -> None:
+    def _end_cut(self, name: str) -> None:
         trunk = self._simulation.members[name].link
         for link in [trunk, *trunk.branches]:
             link.requests_cut = link.replies_cut = False
-        way = self._cut.pop(name, None)
-        if way is not None:
+        index = self._cuts.pop(name, None)
+        if index is not None:
             now = self._world.now
-            self._add(h.FaultEnded(now, "cut", _way(name, way)) if way else h.Reachable(now, name))
+            self._add(h.FaultEnded(now, "cut", _link_name(name, index)) if index else h.Reachable(now, name))
 
     def _stall_lookups(self, name: str) -> None:
         link = self._simulation.members[name].link
@@ -176,9 +176,9 @@ class Nemesis:
         self._happened["lookup_stall"] += 1
         self._add(h.FaultStarted(self._world.now, "lookup_stall", name))
         seconds = self._choices.between(0.1, self._faults.lookup_stall_max)
-        self._world.at(self._world.now + seconds, self._look_up_again, name)
+        self._world.at(self._world.now + seconds, self._end_lookup_stall, name)
 
-    def _look_up_again(self, name: str) -> None:
+    def _end_lookup_stall(self, name: str) -> None:
         link = self._simulation.members[name].link
         if link.lookups_stall:
             link.lookups_stall = False
@@ -192,9 +192,9 @@ class Nemesis:
         node.is_stalled = True
         self._happened["stall"] += 1
         self._add(node.stall_event())
-        self._world.at(self._world.now + self._choices.between(0.1, self._faults.stall_max), self._goes_on, node)
+        self._world.at(self._world.now + self._choices.between(0.1, self._faults.stall_max), self._end_stall, node)
 
-    def _goes_on(self, node: Server) -> None:
+    def _end_stall(self, node: Server) -> None:
         if node.is_stalled:
             self._add(node.stall_end_event())
             node.resume()
@@ -204,5 +204,5 @@ class Nemesis:
             self._add(event)
 
 
-def _way(client: str, way: int) -> str:
-    return f"between {client} and node {way - 1}"
+def _link_name(client: str, index: int) -> str:
+    return f"between {client} and node {index - 1}"

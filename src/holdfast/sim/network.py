@@ -1,9 +1,9 @@
-"""What is between a process and its server: delay, loss, duplication, reordering, one-way cuts, connections.
+"""The network between a process and its server: delay, loss, duplication, reordering, one-way cuts, connections.
 
-A request that gets no answer ends at its deadline with OutcomeUnknown, as a driver's read timeout would; one that is
-refused ends at once with BackendUnavailable. Nothing here retries: that is for the code under test.
+A request without an answer ends at its deadline with OutcomeUnknown, like a read timeout of a driver. A refused request
+ends at once with BackendUnavailable. Nothing here retries: that is the job of the code under test.
 
-Where connections can vanish or host names can fail to be looked up, requests go over the connection pool that ships.
+If connections can vanish or host name look-ups can stall, requests use the connection pool that ships.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Connection:
         self.used_at = 0.0
         self.probe: Probe | None = None
         self.is_open = True
-        self.has_vanished = False  # without a word: it looks as before
+        self.has_vanished = False  # no FIN or RST was received
 
     def is_dead(self) -> bool:
         return False
@@ -44,10 +44,10 @@ class Connection:
 
 
 class Link:
-    """From one process to the server and back. The world's nemesis cuts it."""
+    """The link between one process and the server. The nemesis cuts it."""
 
     def __init__(self, process: Process, server: Server, faults: Faults) -> None:
-        self.branches: list[Link] = []  # where the server is several: to each of them, and what is sent goes there
+        self.branches: list[Link] = []  # if the server has several nodes: one link to each, which requests use
         self.process = process
         self.server = server
         self.faults = faults
@@ -60,18 +60,18 @@ class Link:
             self.use_pool(ConnectionPool)
 
     def use_pool(self, pool_type: type[ConnectionPool[Connection]]) -> None:
-        """Have all requests go over connections of such a pool."""
+        """Send all requests over a pool of this type."""
         self.pool = pool_type("sim", self._connect, SimRuntime(self.process, self.server.recorder), CONNECTIONS_MAX)
 
     async def request(self, step: Callable[[], T], deadline: float) -> T:
-        """Have the server do it, all at once, between two moments of its own."""
+        """Run the step on the server, atomically."""
         if self.pool is None:
             answer: T = await _Request(self, step, self.process.true_time(deadline))
             return answer
         return await self.pool.run(lambda connection: self._request_on(connection, step, deadline), deadline)
 
     async def _request_on(self, connection: Connection, step: Callable[[], T], deadline: float) -> T:
-        """As the connections of the real backends do."""
+        """The behaviour of the real connections."""
         try:
             if not connection.has_vanished:
                 answer: T = await _Request(self, step, self.process.true_time(deadline), connection)
@@ -100,7 +100,7 @@ class Link:
         await Sleep(self.process.wakes_at(moment))
 
     def vanish(self, burst: int) -> bool:
-        """All connections get no answer any more; so many more are idle, from a burst of requests. False: none does."""
+        """Let all connections vanish, and `burst` more idle ones of a burst of requests; False if there is no pool."""
         if self.pool is None:
             return False
         for _ in range(burst):
@@ -114,7 +114,7 @@ class Link:
         return True
 
     async def request_in_this_run(self, step: Callable[[], T], deadline: float) -> T:
-        """As `request`, unless the server goes down while it is on its way: that ends its connection."""
+        """Like `request`, but a restart of the server while it is in flight ends its connection."""
         server, before = self.server, self.server.starts
 
         def arrived() -> T:
@@ -125,15 +125,15 @@ class Link:
         return await self.request(arrived, deadline)
 
     def notify(self, action: Callable[..., None], *arguments: Any) -> None:
-        """The server calls: a hint, which may be late or lost."""
+        """Send a notification from the server, which may be late or lost."""
         if not (self.replies_cut or self.happens("lose_notification", self.faults.lose_notification)):
             world = self.process.world
             world.at(world.now + self.delay(), self.process.do, action, *arguments)
 
     def arrival(self) -> float:
-        """When a request that is sent now comes to the server."""
+        """The time at which a request sent now arrives."""
         when = self.process.world.now + self.delay()
-        # A connection keeps the order too; what is slow came on another one.
+        # A connection keeps the order; slow requests use other connections.
         if self.server.keeps_order or not self.faults.slow:
             when = self._last_arrival = max(when, self._last_arrival)
         return when
@@ -144,7 +144,7 @@ class Link:
         return self.process.world.choices.between(faults.delay_min, slowest)
 
     def happens(self, kind: str, probability: float) -> bool:
-        """This fault, now. Counted."""
+        """Whether this fault happens now. Counted."""
         if not self.process.world.choices.chance(probability):
             return False
         self.server.recorder.happened[kind] += 1
@@ -152,7 +152,7 @@ class Link:
 
 
 class _Request(Trap):
-    """One request and its reply, each with a fate of its own."""
+    """One request and its reply, each with its own faults."""
 
     __slots__ = ("_connection", "_deadline", "_link", "_step", "_task", "_turn")
 
@@ -180,10 +180,10 @@ class _Request(Trap):
         unknown = OutcomeUnknown(backend="sim", problem="no answer in time")
         world.at(max(world.now, self._deadline), task.resume, turn, None, unknown)
         if not link.requests_cut and not link.happens("lose_request", faults.lose_request):
-            world.at(link.arrival(), self._arrive, True)  # noqa: FBT003  (somebody waits for the answer)
+            world.at(link.arrival(), self._arrive, True)  # noqa: FBT003  (its answer is awaited)
             if link.happens("duplicate", faults.duplicate):
                 later = world.choices.between(faults.delay_min, faults.slow_max)
-                world.at(world.now + later, self._arrive, False)  # noqa: FBT003  (nobody does)
+                world.at(world.now + later, self._arrive, False)  # noqa: FBT003  (its answer is not)
 
     def _arrive(self, is_first: bool) -> None:  # noqa: FBT001  (called by the world)
         link = self._link
@@ -193,7 +193,7 @@ class _Request(Trap):
         link, task = self._link, self._task
         try:
             value, error = link.server.execute(self._step), None
-        except Exception as raised:  # an answer, as any other
+        except Exception as raised:  # an error is an answer too
             value, error = None, raised
         world = task.process.world
         if self._connection is not None and self._connection.has_vanished:

@@ -1,4 +1,4 @@
-"""Processes: what can be paused, can crash, and has a clock of its own."""
+"""Processes, which can be paused or crash and have a clock of their own."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Any
 
 from holdfast.sim.world import Task, Trap, World
 
-ALARM_DELAY = 1e-6  # far more than floating-point numbers are wrong by
+ALARM_DELAY = 1e-6  # far more than the error of floating-point numbers
 
 
 class Process:
-    """One run of a program. After a crash, a new one may take its name."""
+    """One run of a program. After a crash, a new process may take its name."""
 
     def __init__(self, world: World, name: str, *, offset: float = 0.0, rate: float = 1.0) -> None:
         self.world = world
@@ -24,15 +24,15 @@ class Process:
         self._rate = rate
 
     def now(self) -> float:
-        """Its clock: never goes back, goes on while it is paused, and may be fast or slow."""
+        """Its monotonic clock: runs during pauses, and may be fast or slow."""
         return self.world.now * self._rate + self.offset
 
     def true_time(self, moment: float) -> float:
-        """When its clock shows this."""
+        """The true time at which its clock shows this time."""
         return (moment - self.offset) / self._rate
 
     def wakes_at(self, moment: float) -> float:
-        """The true time of an alarm that it sets for this moment: then its clock does show it, and not just nearly."""
+        """The true time of a timer for this time, slightly later, so that rounding does not fire it early."""
         return self.true_time(moment) + ALARM_DELAY
 
     def start(self, coroutine: Coroutine[Trap, Any, Any], name: str) -> Task:
@@ -41,7 +41,7 @@ class Process:
         return task
 
     def do(self, action: Callable[..., None], *arguments: Any) -> None:
-        """Something that comes to it from outside: at once, when it runs again, or never."""
+        """Call an action from outside the process: now, after a pause, or never if it is dead."""
         if self.is_paused:
             self.backlog.append((action, arguments))
         elif not self.is_dead:
@@ -57,7 +57,7 @@ class Process:
             self.world.soon(self.do, action, *arguments)
 
     def crash(self) -> None:
-        """No code of it runs any more, not even clean-up."""
+        """Stop all code of the process at once, clean-up included."""
         self.is_dead = True
         self.is_paused = False
         self.backlog.clear()

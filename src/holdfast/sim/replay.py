@@ -48,7 +48,7 @@ def from_text(text: str) -> Replay:
             faults=Faults(**content["faults"]),
             enable=float(content["enable"]),
             workload=Workload(
-                **{**workload, "kinds": tuple(workload["kinds"]), "uses": tuple(workload.get("uses", ()))}
+                **{**workload, "kinds": tuple(workload["kinds"]), "primitives": tuple(workload["primitives"])}
             ),
         )
         decisions, mutant = [int(number) for number in content["decisions"]], content["mutant"]

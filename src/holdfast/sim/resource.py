@@ -1,4 +1,4 @@
-"""What the locks protect: a number for each, which holders read, increase and write back, fence in hand."""
+"""The protected resource: a number for each lock, which holders read, increase and write back with their fence."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Resource:
-    """Refuses whoever comes with an older fence than somebody before."""
+    """Refuses a fence that is older than the newest one seen."""
 
     def __init__(self, world: World, recorder: Recorder) -> None:
         self._world = world
@@ -23,23 +23,23 @@ class Resource:
         self._newest: dict[str, int] = {}
 
     def state(self) -> object:
-        """All that it knows, to compare."""
+        """Its whole state, for comparison."""
         return self._values, self._newest
 
     def read(self, process: Process, lease: SimLease) -> int | None:
-        """The value, or None: refused."""
+        """The value, or None if the fence is refused."""
         accepted = self._accepts(lease)
         value = self._values.get(lease.name, 0)
-        here = (self._world.now, process.name, lease.call, lease.name, lease.fence)
-        self._recorder.add(h.Read(*here, value, accepted))
+        fields = (self._world.now, process.name, lease.call, lease.name, lease.fence)
+        self._recorder.add(h.Read(*fields, value, accepted))
         return value if accepted else None
 
     def write(self, process: Process, lease: SimLease, value: int, before: int) -> None:
         accepted = self._accepts(lease)
         if accepted:
             self._values[lease.name] = value
-        here = (self._world.now, process.name, lease.call, lease.name, lease.fence)
-        self._recorder.add(h.Wrote(*here, value, accepted, before))
+        fields = (self._world.now, process.name, lease.call, lease.name, lease.fence)
+        self._recorder.add(h.Wrote(*fields, value, accepted, before))
 
     def _accepts(self, lease: SimLease) -> bool:
         newest = self._newest.get(lease.name, lease.fence)

@@ -1,4 +1,4 @@
-"""One run from beginning to end: a world is drawn, lives through its faults, heals, comes to rest, and is judged."""
+"""One run from start to verdict: a random world has faults, is healed, comes to rest, and its history is checked."""
 
 from __future__ import annotations
 
@@ -60,21 +60,21 @@ SERVERS: Mapping[str, type[Server]] = {
     "zookeeper": ZookeeperServer,
 }
 
-HEALED_FOR = 120.0  # seconds at most from the healing to the end of all work
-REST = 25.0  # seconds after that: for what was owed to be paid, for what was left to lapse
+HEALED_FOR = 120.0  # seconds from the healing to the end of all work, at most
+REST = 25.0  # seconds after that, for pending releases and for tickets to expire
 LONG = 50  # times the usual ttl
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What is common to the runs of a search. A run is a plan and a seed, or a plan and a tape."""
+    """The settings of all runs of a search. A run is a plan with a seed, or with recorded decisions."""
 
     backend: str = "sqlite"
     faults: Faults = faults_.USUAL
-    enable: float = 0.35  # how many kinds of faults a run has, out of those
+    enable: float = 0.35  # probability that a run has each kind of fault
     workload: Workload = USUAL
     engine: type[Engine[SimLease]] | None = None  # None: the real one
-    server: type[Server] | None = None  # None: the one of `backend`, with the real protocol
+    server: type[Server] | None = None  # None: the server of `backend`, with the real protocol
     client: type[SimClient] = SimClient
 
     def __post_init__(self) -> None:
@@ -86,15 +86,15 @@ class Plan:
 
     @property
     def possible_faults(self) -> Faults:
-        """Those that this server can have."""
+        """The faults that this server can have."""
         return faults_.only(self.faults, frozenset(faults_.KINDS) - self.server_type.impossible_faults())
 
 
 @functools.cache
 def lacks_of(server_type: type[Server]) -> Mapping[str, str]:
-    """What cannot be done with such a store, or not for sure, by the primitives' names; and why."""
+    """The primitives that this store does not support, by name, with the reasons."""
     world = World(Choices(decisions=()))
-    recorder, process = Recorder(world), Process(world, "nobody")
+    recorder, process = Recorder(world), Process(world, "unused")
     server = server_type(world, recorder)
     backend = server.open(Link(process, server, faults_.CALM), SimRuntime(process, recorder))
     server.end()
@@ -102,20 +102,20 @@ def lacks_of(server_type: type[Server]) -> Mapping[str, str]:
 
 
 class Run(NamedTuple):
-    """What came of it."""
+    """The result of a run."""
 
     seed: int | None
     decisions: Sequence[int]
     history: list[h.Event]
     verdict: Verdict
     steps: int
-    faults: Faults  # that could happen
-    happened: Mapping[str, int]  # and those that did, by their kind
-    error: Exception | None = None  # what ended the run before its time
+    faults: Faults  # that were enabled
+    happened: Mapping[str, int]  # faults that happened, by kind
+    error: Exception | None = None  # the error that ended the run early
 
     @property
     def failure(self) -> str | None:
-        """What is wrong with it, in a word: the gravest broken promise, or the kind of error; None if all is well."""
+        """The gravest broken promise, or the type of the error; None if there is neither."""
         if self.error is not None:
             return type(self.error).__name__
         gravest = self.verdict.gravest
@@ -123,13 +123,13 @@ class Run(NamedTuple):
 
 
 def run(plan: Plan, seed: int | None = None, decisions: Sequence[int] = ()) -> Run:
-    """One run, from a seed or from a tape."""
+    """Run one world, from a seed or from recorded decisions."""
     with quiet():
         simulation = Simulation(plan, Choices(seed, decisions))
         error: Exception | None = None
         try:
-            simulation.live()
-        except Exception as raised:  # nothing is expected to raise here: whatever did is what was looked for
+            simulation.run()
+        except Exception as raised:  # no error is expected, so any error is a finding
             error = raised
         history = simulation.recorder.history
         return Run(
@@ -145,7 +145,7 @@ def run(plan: Plan, seed: int | None = None, decisions: Sequence[int] = ()) -> R
 
 
 class Member:
-    """A client of the world, in its present incarnation."""
+    """A client of the world: its current process, link and worker."""
 
     def __init__(self, simulation: Simulation, name: str, rounds: int) -> None:
         choices, drift = simulation.choices, simulation.faults.drift
@@ -157,9 +157,9 @@ class Member:
         self.process = Process(world, name, offset=offset, rate=rate)
         self.link = Link(self.process, simulation.server, simulation.link_faults)
         engine = simulation.plan.engine
-        more = {} if engine is None else {"engine_type": engine}
+        arguments = {} if engine is None else {"engine_type": engine}
         client_type = simulation.plan.client
-        self.client = client_type(self.process, simulation.server, self.link, simulation.recorder, **more)
+        self.client = client_type(self.process, simulation.server, self.link, simulation.recorder, **arguments)
         self.worker = Worker(
             simulation.workload,
             simulation.names,
@@ -171,7 +171,7 @@ class Member:
         self.task: Task = self.process.start(self.worker.run(), "worker")
 
     def cancel(self) -> bool:
-        """Cancel what it waits for, if that is a call of ours."""
+        """Cancel the call that its worker waits for, if any."""
         if not self.worker.is_busy or self.process.is_dead:
             return False
         self.task.cancel()
@@ -193,102 +193,107 @@ class Simulation:
         self.server = plan.server_type(self.world, self.recorder)
         self.faults = faults_.draw(plan.possible_faults, choices, plan.enable)
         self.link_faults = self.faults  # until the world is healed
-        self.uses = self._uses(plan.workload)
-        self.workload = self._drawn(plan.workload)
+        self.primitives = self._draw_primitives(plan.workload)
+        self.workload = self._draw_workload(plan.workload)
         # The ttl on the server includes the delay of a lock.
-        delay = max(DELAYS) if "lock_delay" in self.uses else 0.0
+        delay = max(DELAYS) if "lock_delay" in self.primitives else 0.0
         self.server.prepare(self.faults, self.workload.ttl + delay)
         self.resource = Resource(self.world, self.recorder)
         self.names = draw_names(self.workload, choices)
         self.members: dict[str, Member] = {}
-        self._gone: list[Member] = []
+        self._dead_members: list[Member] = []
 
     def start(self, name: str, rounds: int) -> None:
         if name in self.members:
-            self._gone.append(self.members[name])
+            self._dead_members.append(self.members[name])
         self.members[name] = Member(self, name, rounds)
 
-    def live(self) -> None:
-        """From the beginning to the end."""
+    def run(self) -> None:
+        """Run the world to its end."""
         world, workload = self.world, self.workload
         try:
             for number in range(workload.clients):
                 self.start("abcdefghijklmnop"[number], workload.rounds)
             nemesis = Nemesis(self)
-            while world.now < workload.runs_for and not self._all_done():
-                self._go_on(nemesis)
+            while world.now < workload.faults_for and not self._all_done():
+                self._run_one_second(nemesis)
             nemesis.stop()
             self._heal()
             self.recorder.add(h.Healed(world.now))
             healed = world.now
             while world.now < healed + HEALED_FOR and not self._all_done():
-                self._go_on(nemesis)
-            if "once_per" in workload.uses:
+                self._run_one_second(nemesis)
+            if "once_per" in workload.primitives:
                 self._claim_again(healed)
             world.run(world.now + REST)
             self.recorder.add_leftovers(self.server.live())
             self.recorder.add(h.End(world.now))
         finally:
-            self._bury()
+            self._close()
 
-    def _go_on(self, nemesis: Nemesis) -> None:
+    def _run_one_second(self, nemesis: Nemesis) -> None:
         self.world.run(self.world.now + 1.0)
-        for name in [name for name, member in self.members.items() if member.worker.is_refused]:
+        for name in [name for name, member in self.members.items() if member.worker.must_restart]:
             if not self.members[name].process.is_dead:
-                nemesis.start_again(name)
+                nemesis.restart_client(name)
 
     def _claim_again(self, healed: float) -> None:
-        """Whatever was before, a period that begins now gets its run."""
-        self.world.run(max(self.world.now, healed + self.promises().settle_max) + 2 * self.workload.wrong_max)
+        """A period that begins in the healed world must get its run."""
+        self.world.run(max(self.world.now, healed + self.promises().settle_max) + 2 * self.workload.clock_error_max)
         for member in self.members.values():
             member.process.start(member.worker.claim_again(2), "scheduler")
 
-    def _drawn(self, workload: Workload) -> Workload:
-        """This run's own. With a very long ttl, what is left to lapse instead of being given back is noticed."""
+    def _draw_workload(self, workload: Workload) -> Workload:
+        """The workload of this run. A very long ttl shows tickets that expire instead of being released."""
         ttl = workload.ttl
-        uses = self.uses
-        # Requests are heard at the next renewal; who has lost one of several keeps the others for their ttl and delay.
-        is_short = self._has_to_lapse() or "revoke" in uses or {"lock_all", "lock_delay"} <= {*uses}
+        primitives = self.primitives
+        # Revocations are received at the next renewal. A client that lost one lock of a group keeps the others for
+        # their ttl and delay.
+        is_short = self._may_orphan_tickets() or "revoke" in primitives or {"lock_all", "lock_delay"} <= {*primitives}
         choices = (ttl, ttl / 2, ttl / 6) if is_short else (ttl, ttl / 2, ttl / 6, LONG * ttl)
         ttl = self.choices.pick(choices)
         kinds = tuple(kind for kind in workload.kinds if kind in self.server.kinds) or self.server.kinds
         hold_max = self.choices.pick((workload.hold_max / 4, workload.hold_max))
-        # One machine has one wall clock, too; and where clients keep the time of leases, none may be wrong.
-        wrong_max = 0.0 if "drift" in self.server.impossible_faults() else workload.wrong_max
-        drawn = replace(workload, kinds=kinds, uses=uses, ttl=ttl, hold_max=hold_max, wrong_max=wrong_max)
+        # One machine has one wall clock; if leases end by the clocks of clients, these must be right.
+        clock_error_max = 0.0 if "drift" in self.server.impossible_faults() else workload.clock_error_max
+        drawn = replace(
+            workload, kinds=kinds, primitives=primitives, ttl=ttl, hold_max=hold_max, clock_error_max=clock_error_max
+        )
         return replace(drawn, several_ttls=True) if self.server.several_ttls else drawn
 
-    def _uses(self, workload: Workload) -> tuple[str, ...]:
-        """What the store can do of what there is beside locks; of several, a part in each run."""
-        there = [name for name in workload.uses if name not in lacks_of(self.plan.server_type)]
-        return tuple(name for name in there if len(there) == 1 or self.choices.chance(0.5))
+    def _draw_primitives(self, workload: Workload) -> tuple[str, ...]:
+        """The primitives of this run that the store supports; a random part, if there are several."""
+        supported = [name for name in workload.primitives if name not in lacks_of(self.plan.server_type)]
+        return tuple(name for name in supported if len(supported) == 1 or self.choices.chance(0.5))
 
-    def _has_to_lapse(self) -> bool:
-        """There may be leases that nobody can give back: their holders died unseen, or do not know of them."""
-        is_delayed = "lock_delay" in self.uses and self.faults.crash > 0.0  # kept for a holder that is known to be dead
-        # A release without an answer waits for the next use of the client, if no thread can be started to repeat it.
+    def _may_orphan_tickets(self) -> bool:
+        """Whether this run may have tickets that only expire: their holders died unnoticed, or do not know of them."""
+        is_delayed = (
+            "lock_delay" in self.primitives and self.faults.crash > 0.0
+        )  # kept although the holder is known to be dead
+        # A release without an answer waits for the next call of the client, if no thread can be started to repeat it.
         is_unrepeated = self.faults.no_thread > 0.0 and len(faults_.enabled(self.faults)) > 1
         return is_delayed or is_unrepeated or any(getattr(self.faults, kind) for kind in self.server.orphaning_faults)
 
     def promises(self) -> Promises:
-        """What a run with these faults is held to."""
+        """The promises that a run with these faults must keep."""
         faults, ttl = self.faults, self.workload.ttl
-        # A request of the keeper that began before the world was healed may return so long after it.
+        # A request of the keeper that began before the healing may return this long after it.
         overrun = 5.0 + faults.overrun_max if faults.overrun else 0.0
         extra_lease_time, recovery_time = self.server.extra_lease_time, self.server.recovery_time + overrun
         extra_idle_time = self.server.extra_idle_time
-        lapses = self._has_to_lapse()
-        delay = max(DELAYS) * 1.02 if "lock_delay" in self.uses else 0.0
-        bound = (ttl + 12.0 if lapses else 8.0) + extra_lease_time + recovery_time + delay
-        idle = (ttl + self.server.idle_max if lapses else 8.0) + extra_idle_time + recovery_time + delay
+        may_orphan = self._may_orphan_tickets()
+        delay = max(DELAYS) * 1.02 if "lock_delay" in self.primitives else 0.0
+        bound = (ttl + 12.0 if may_orphan else 8.0) + extra_lease_time + recovery_time + delay
+        idle = (ttl + self.server.idle_max if may_orphan else 8.0) + extra_idle_time + recovery_time + delay
         dead_waiter_max = self.server.dead_waiter_max
         # The last requests of a dead process may be slow, and renew or grant its tickets.
         if dead_waiter_max is not None:
             dead_waiter_max += extra_idle_time + (faults.slow_max + ttl if faults.slow else 0.0)
-        # What was slow before the world was healed holds up what is asked for after it: requests that keep their order,
-        # and a connection that was being opened for one.
-        held_up = faults.slow_max if faults.slow and self.server.keeps_order else 0.0
-        held_up += CONNECT_TIMEOUT if faults.vanish or faults.lookup_stall else 0.0
+        # Slow messages from before the healing delay later requests: those that keep their order, and those that wait
+        # for a connection that is being opened.
+        delayed = faults.slow_max if faults.slow and self.server.keeps_order else 0.0
+        delayed += CONNECT_TIMEOUT if faults.vanish or faults.lookup_stall else 0.0
         return Promises.of(
             self.server.guarantees,
             server_decides=self.server.decides,
@@ -300,23 +305,23 @@ class Simulation:
             drift=faults.drift * 2,
             settle_max=8.0 + extra_idle_time + recovery_time,
             report_max=0.2,
-            renew_max=3.0 + recovery_time + held_up,
+            renew_max=3.0 + recovery_time + delayed,
             late_max=3.0,
             answer_max=12.0,
             clock_error=1e-6,
             grant_max=self._grant_max(),
-            revoke_max=ttl / 3 + 3.0 + recovery_time + held_up,
+            revoke_max=ttl / 3 + 3.0 + recovery_time + delayed,
         )
 
     def _grant_max(self) -> float | None:
-        """Where clients die or are paused, and nothing else goes wrong, the others do not wait for them."""
+        """The limit for a grant past dead or paused waiters, if the run has no other faults."""
         kinds = {*faults_.enabled(self.faults)}
         if kinds <= {"crash"}:
             return self.server.grant_past_dead_max
         return self.server.grant_past_paused_max if kinds <= {"crash", "pause"} else None
 
-    def break_something(self) -> bool:
-        """An operator ends a lease by force, if there is one."""
+    def break_a_lease(self) -> bool:
+        """End a random lease, as an operator would; False if there is none."""
         held = [entry for entry in self.server.live().values() if entry.fence is not None]
         if not held:
             return False
@@ -332,20 +337,20 @@ class Simulation:
                 link.faults = self.link_faults
 
     def _all_done(self) -> bool:
-        return all(member.worker.stays for member in self.members.values())
+        return all(member.worker.is_done for member in self.members.values())
 
-    def _bury(self) -> None:
-        for member in [*self._gone, *self.members.values()]:
+    def _close(self) -> None:
+        for member in [*self._dead_members, *self.members.values()]:
             member.process.crash()
             member.client.engine.abandon("the world has ended")
             for task in member.process.tasks:
-                task.bury()
+                task.close()
         self.server.end()
 
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """No log lines about losses that were asked for, and no garbage collection at moments that nobody drew."""
+    """Disable log lines about simulated losses, and garbage collection, which would run at random times."""
     log = logging.getLogger("holdfast")
     before, was_enabled = log.level, gc.isenabled()
     log.setLevel(logging.CRITICAL + 1)

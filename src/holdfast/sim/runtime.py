@@ -1,4 +1,4 @@
-"""The third runtime, beside threads and asyncio: a process's own clock, and waiting that costs no time at all."""
+"""The third runtime, beside threads and asyncio: the clock of a simulated process, and waiting in virtual time."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Sleep(Trap):
-    """Until a moment of true time."""
+    """Wait until a true time."""
 
     __slots__ = ("_when",)
 
@@ -43,7 +43,7 @@ class SimEvent:
         self._is_set = True
         waiters, self._waiters = self._waiters, []
         for task, turn in waiters:
-            self._process.world.soon(task.resume, turn, True)  # noqa: FBT003  (what the waiter gets)
+            self._process.world.soon(task.resume, turn, True)  # noqa: FBT003  (the result of wait)
 
     def clear(self) -> None:
         self._is_set = False
@@ -69,11 +69,11 @@ class _Waiting(Trap):
         self._event.add(task, turn)
         if self._until is not None:
             world = task.process.world
-            world.at(max(world.now, self._until), task.resume, turn, False)  # noqa: FBT003  (what the waiter gets)
+            world.at(max(world.now, self._until), task.resume, turn, False)  # noqa: FBT003  (the result of wait)
 
 
 class SimMutex:
-    """Nothing runs between two traps, so it guards nothing here; but it finds who waits with it, or takes it twice."""
+    """Detects a task that waits while it holds the mutex or acquires it twice. Nothing runs between two traps."""
 
     __slots__ = ("_is_held", "_process")
 
@@ -83,7 +83,7 @@ class SimMutex:
 
     def __enter__(self) -> None:
         if self._is_held:
-            raise AssertionError("a mutex is taken by who holds it: threads would stand still here for ever")
+            raise AssertionError("a mutex is acquired by its holder: threads would deadlock here")
         self._is_held = True
         self._process.world.held_mutexes += 1
 
@@ -95,17 +95,17 @@ class SimMutex:
 
 
 class SimRuntime(IdleCallbacks):
-    """What an engine in a simulated process knows of the world."""
+    """The runtime of an engine in a simulated process."""
 
     def __init__(self, process: Process, recorder: Recorder) -> None:
         super().__init__()
         self._process = process
         self._world = process.world
         self._recorder = recorder
-        self.clock = process.now  # a server model that runs a protocol's step puts its own here meanwhile
-        self.wall_step = 0.0  # by which somebody has set the wall clock
-        self.link: Link | None = None  # whose faults this process has
-        self._notified_at = 0.0  # when the subscribers return from what they were called with last
+        self.clock = process.now  # replaced by the server's clock while a server model runs a step of a protocol
+        self.wall_step = 0.0  # seconds by which the wall clock was set
+        self.link: Link | None = None  # this process's link, for its faults
+        self._notified_at = 0.0  # when the last call of the subscribers returns
 
     def now(self) -> float:
         return self.clock()
@@ -174,8 +174,8 @@ class SimRuntime(IdleCallbacks):
 
     @property
     def task(self) -> Task:
-        """Who runs this."""
+        """The current task."""
         task = self._world.current
         if task is None:
-            raise AssertionError("only tasks take locks")
+            raise AssertionError("only tasks use locks")
         return task

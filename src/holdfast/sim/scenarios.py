@@ -1,4 +1,4 @@
-"""A small world: a server, and clients that do what they are told. No nemesis, and no workload that was drawn."""
+"""A small world with a server and clients that a test or search controls. No nemesis and no random workload."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LOCK = "lock"
 
 
 class ClientProcess(NamedTuple):
-    """A client with its process, and what is between it and the server."""
+    """A client with its process and its link to the server."""
 
     process: Process
     link: Link
@@ -34,7 +34,7 @@ class ClientProcess(NamedTuple):
 
 
 class SmallWorld:
-    """Made of the plan's server and engine. Subclasses say what its parts are; `end` has to be called."""
+    """A world with the server and engine of a plan. Subclasses may replace its parts. Call `end` after use."""
 
     world_type: type[World] = World
     recorder_type: type[Recorder] = Recorder
@@ -47,27 +47,27 @@ class SmallWorld:
         self.recorder = self.recorder_type(self.world)
         self.server = plan.server_type(self.world, self.recorder)
         self.members: dict[str, ClientProcess] = {}
-        self._gone: list[ClientProcess] = []
+        self._dead_members: list[ClientProcess] = []
 
     def link(self, process: Process) -> Link:
         return Link(process, self.server, CALM)
 
     def add(self, name: str) -> ClientProcess:
-        """A new process; if there was one of that name, it is gone."""
+        """Start a new process; it replaces one with the same name."""
         if name in self.members:
-            self._gone.append(self.members[name])
+            self._dead_members.append(self.members[name])
         process = self.process_type(self.world, name)
         link = self.link(process)
-        more = {} if self.plan.engine is None else {"engine_type": self.plan.engine}
-        member = ClientProcess(process, link, self.plan.client(process, self.server, link, self.recorder, **more))
+        arguments = {} if self.plan.engine is None else {"engine_type": self.plan.engine}
+        member = ClientProcess(process, link, self.plan.client(process, self.server, link, self.recorder, **arguments))
         self.members[name] = member
         return member
 
     def end(self) -> None:
-        """Nothing of it runs any more."""
-        for member in [*self._gone, *self.members.values()]:
+        """Stop all processes and the server."""
+        for member in [*self._dead_members, *self.members.values()]:
             member.process.crash()
             member.client.engine.abandon("the world has ended")
             for task in member.process.tasks:
-                task.bury()
+                task.close()
         self.server.end()

@@ -1,10 +1,10 @@
-"""Random search: one world for each seed, on all cores. Which seeds fail does not depend on how many there are.
+"""Random search: one world for each seed, on all cores. The outcome of a seed depends only on the seed.
 
     totals = Totals()
     for outcome in search(Plan(), range(1000)):
         totals.add(outcome)
 
-Outcomes come in the order of their seeds and are small; `run(plan, seed)` gives the whole story of one of them again.
+Outcomes are small and in the order of their seeds; `run(plan, seed)` repeats one of them with its whole history.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ from holdfast.sim.run import Plan, Run, run
 if TYPE_CHECKING:
     from multiprocessing.context import SpawnProcess
 
-CHUNK = 25  # seeds that a process gets at once: a tenth of a second's work
+CHUNK = 25  # seeds that a process gets at a time: about 0.1 s of work
 
 
 class Outcome(NamedTuple):
-    """What came of one world, in short."""
+    """A summary of one run."""
 
     seed: int
-    failure: str | None  # the gravest promise that it broke, or the error that ended it
+    failure: str | None  # the gravest broken promise, or the type of the error
     steps: int
     events: int
     grants: int
     losses: int
     happened: Mapping[str, int]  # faults, by their kind
-    broken: Mapping[str, int]  # how often, for every promise that was put to the test, kept ones included
+    broken: Mapping[str, int]  # violations of each promise that was tested; 0 if it was kept
 
     @classmethod
     def of(cls, seed: int, ran: Run) -> Outcome:
@@ -56,13 +56,13 @@ class Outcome(NamedTuple):
 
 
 class Totals:
-    """What came of many."""
+    """The sum of many outcomes."""
 
     def __init__(self) -> None:
         self.worlds = self.steps = self.events = self.grants = self.losses = 0
         self.happened: Counter[str] = Counter()
-        self.tested: Counter[str] = Counter()  # in how many worlds each promise was put to the test
-        self.broken: Counter[str] = Counter()  # in how many it was broken
+        self.tested: Counter[str] = Counter()  # by promise: worlds that tested it
+        self.broken: Counter[str] = Counter()  # by promise: worlds that broke it
         self.failing: list[Outcome] = []
 
     def add(self, outcome: Outcome) -> None:
@@ -79,21 +79,21 @@ class Totals:
 
 
 def usable_cores() -> int:
-    """How many this process may run on."""
+    """The number of cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):  # not on macOS and Windows
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 def search(plan: Plan, seeds: Iterable[int], *, jobs: int | None = None) -> Generator[Outcome]:
-    """Every seed's outcome, in order. Close the iterator to end it early.
+    """Yield the outcome of every seed, in order. Close the iterator to end it early.
 
-    A plan that cannot be sent to other processes, because its classes were made on the fly, is searched in this one.
+    A plan that cannot be sent to other processes, because its classes cannot be imported, is searched in this process.
     """
     remaining = iter(seeds)
     chunks = iter(lambda: list(itertools.islice(remaining, CHUNK)), [])
     jobs = usable_cores() if jobs is None else jobs
-    if jobs == 1 or not _can_travel(plan):
+    if jobs == 1 or not _can_be_pickled(plan):
         for chunk in chunks:
             yield from _outcomes(plan, chunk)
     else:
@@ -102,36 +102,36 @@ def search(plan: Plan, seeds: Iterable[int], *, jobs: int | None = None) -> Gene
 
 
 def _in_order(chunks: Iterator[Sequence[int]], pipes: Sequence[Connection]) -> Iterator[Outcome]:
-    """Hand out chunks to whoever is free; hand on what comes back in the order of the chunks."""
-    at_work: dict[Connection, int] = {}
+    """Send chunks to free workers; yield their outcomes in the order of the chunks."""
+    busy: dict[Connection, int] = {}
     done: dict[int, list[Outcome]] = {}
     numbered = enumerate(chunks)
-    given = next_out = 0
+    sent = next_chunk = 0
     free = list(pipes)
     while True:
         for pipe, (number, chunk) in zip(free, numbered, strict=False):
             pipe.send(chunk)
-            at_work[pipe] = number
-            given += 1
-        if next_out == given:
+            busy[pipe] = number
+            sent += 1
+        if next_chunk == sent:
             return
-        free = [pipe for pipe in wait(list(at_work)) if isinstance(pipe, Connection)]
+        free = [pipe for pipe in wait(list(busy)) if isinstance(pipe, Connection)]
         for pipe in free:
-            done[at_work.pop(pipe)] = _received(pipe)
-        while next_out in done:
-            yield from done.pop(next_out)
-            next_out += 1
+            done[busy.pop(pipe)] = _receive(pipe)
+        while next_chunk in done:
+            yield from done.pop(next_chunk)
+            next_chunk += 1
 
 
-def _received(pipe: Connection) -> list[Outcome]:
+def _receive(pipe: Connection) -> list[Outcome]:
     try:
         outcomes: list[Outcome] = pipe.recv()
     except EOFError:
-        raise RuntimeError("a process of the search has died; its own words are above") from None
+        raise RuntimeError("a process of the search has died; its output is above") from None
     return outcomes
 
 
-def _can_travel(plan: Plan) -> bool:
+def _can_be_pickled(plan: Plan) -> bool:
     try:
         pickle.dumps(plan)
     except (pickle.PicklingError, AttributeError):
@@ -148,8 +148,8 @@ def _outcomes(plan: Plan, seeds: Iterable[int]) -> Iterator[Outcome]:
 
 @contextmanager
 def _workers(plan: Plan, jobs: int) -> Iterator[list[Connection]]:
-    """Processes that take chunks of seeds from their pipes; they are gone when this ends, however it ends."""
-    context = multiprocessing.get_context("spawn")  # a forked child would inherit locks, and threads that are not there
+    """Processes that receive chunks of seeds from their pipes; all are terminated at the end."""
+    context = multiprocessing.get_context("spawn")  # a forked child inherits locks of threads that it does not have
     processes: list[SpawnProcess] = []
     pipes: list[Connection] = []
     try:
@@ -164,7 +164,7 @@ def _workers(plan: Plan, jobs: int) -> Iterator[list[Connection]]:
         yield pipes
     finally:
         for pipe in pipes:
-            pipe.close()  # who waits for more seeds ends by itself
+            pipe.close()  # a worker that waits for seeds ends by itself
         for process in processes:
             process.terminate()
             process.join()
@@ -172,10 +172,10 @@ def _workers(plan: Plan, jobs: int) -> Iterator[list[Connection]]:
 
 @contextmanager
 def _no_interrupts() -> Iterator[None]:
-    """A Ctrl-C is for this process, which ends the others: they are born deaf to it."""
+    """Workers start with SIGINT ignored: this process handles Ctrl-C and terminates them."""
     try:
         before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    except ValueError:  # not the main thread, which alone may say so: then a Ctrl-C makes them print what it hit
+    except ValueError:  # only the main thread may set it; workers then print a traceback at Ctrl-C
         yield
         return
     try:
@@ -189,4 +189,4 @@ def _work(plan: Plan, pipe: Connection) -> None:
         while True:
             pipe.send(list(_outcomes(plan, pipe.recv())))
     except (EOFError, BrokenPipeError):
-        return  # nobody wants any more
+        return  # the search has ended

@@ -1,11 +1,11 @@
-"""Shrinking: from a run that fails to a short and simple one that breaks the same promise.
+"""Shrinking: reduce a failing run to a short and simple one that breaks the same promise.
 
-First the plan: fewer kinds of faults, clients, rounds; less variety. A smaller plan reads the tape differently, so it
-is tried with the tape as it is and then with some seeds. Then the tape: numbers are set to zero (the tame choice),
-taken out, cut off at the end, lowered. Each step is kept if the same failure is still there, and all of it is repeated
-until nothing helps.
+First the plan: fewer kinds of faults, clients and rounds, less variety. A smaller plan uses decisions differently, so
+it is tried with the recorded decisions and then with some seeds. Then the decisions: numbers are set to zero (the
+harmless choice), removed, cut off at the end, or lowered. Each step that keeps the failure is kept, and all steps are
+repeated until none helps.
 
-The budget is a number of runs, not of seconds: so the same failure always shrinks to the same run.
+The budget is a number of runs, not of seconds, so the same failure always shrinks to the same run.
 """
 
 from __future__ import annotations
@@ -18,37 +18,37 @@ from holdfast.sim import faults as faults_
 from holdfast.sim.run import Plan, Run, run
 
 RUNS = 3000
-_LEAP_SEEDS, _STEP_SEEDS = 40, 20  # that each smaller plan is tried with
+_LEAP_SEEDS, _STEP_SEEDS = 40, 20  # seeds that each smaller plan is tried with
 
 Progress = Callable[[int, "Shrunk"], None]
 
 
 class Shrunk(NamedTuple):
-    """A failing run, and how to have it again: `run(plan, tape=tape)`."""
+    """A failing run; repeat it with `run(plan, decisions=decisions)`."""
 
     plan: Plan
     decisions: tuple[int, ...]
     run: Run
-    runs: int = 0  # that it took
+    runs: int = 0  # number of runs that shrinking took
 
 
 def shrink(plan: Plan, failing: Run, *, runs: int = RUNS, progress: Progress | None = None) -> Shrunk:
-    """The simplest run found that fails as this one does.
+    """The simplest run found with the same failure.
 
     Raises:
-        ValueError: it does not fail.
+        ValueError: the run does not fail.
     """
     if failing.failure is None:
         raise ValueError("only a run that fails can be shrunk")
-    return _Shrinking(plan, failing, runs, progress).result()
+    return _Shrinker(plan, failing, runs, progress).result()
 
 
-class _Over(Exception):
-    """No more runs."""
+class _BudgetSpent(Exception):
+    """The budget of runs is spent."""
 
 
-class _Shrinking:
-    """The best run so far, and all ways to a better one."""
+class _Shrinker:
+    """The best run so far, and the steps to a simpler one."""
 
     def __init__(self, plan: Plan, failing: Run, budget: int, progress: Progress | None) -> None:
         self._failure = failing.failure
@@ -56,22 +56,22 @@ class _Shrinking:
         self._runs = 0
         self._progress = progress
         self._seen: set[tuple[int, ...]] = set()
-        self.best = _without_what_was_off(plan, failing)
+        self.best = _with_drawn_faults(plan, failing)
 
     def result(self) -> Shrunk:
         try:
             before: Shrunk | None = None
             while before is not self.best:
                 before = self.best
-                self._smaller_plan()
-                self._simpler_tape()
-        except _Over:
+                self._simplify_plan()
+                self._simplify_decisions()
+        except _BudgetSpent:
             pass
         return self.best._replace(runs=self._runs)
 
     # ── the plan ─────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _smaller_plan(self) -> None:
+    def _simplify_plan(self) -> None:
         self._first_that_fails(_leaps(self.best.plan, self.best.run), _LEAP_SEEDS)
         while self._first_that_fails(_steps(self.best.plan, self.best.run), _STEP_SEEDS):
             pass
@@ -82,19 +82,19 @@ class _Shrinking:
             for plan in plans
         )
 
-    # ── the tape ─────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── the decisions ────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _simpler_tape(self) -> None:
+    def _simplify_decisions(self) -> None:
         before: tuple[int, ...] | None = None
         while before != self.best.decisions:
             before = self.best.decisions
-            self._cut_off()
+            self._truncate()
             self._by_chunks(lambda decisions, start, end: (*decisions[:start], *(0,) * (end - start), *decisions[end:]))
             self._by_chunks(lambda decisions, start, end: (*decisions[:start], *decisions[end:]))
             self._lower()
 
-    def _cut_off(self) -> None:
-        """The end of the tape: halves of it, then smaller parts."""
+    def _truncate(self) -> None:
+        """Cut off the end: half of the decisions, then smaller parts."""
         part = len(self.best.decisions) // 2
         while part:
             if not self._is_simpler(self.best.decisions[:-part]):
@@ -102,7 +102,7 @@ class _Shrinking:
             part = min(part, len(self.best.decisions))
 
     def _by_chunks(self, change: Callable[[tuple[int, ...], int, int], tuple[int, ...]]) -> None:
-        """Large parts first, then smaller ones, from the end to the beginning."""
+        """Change large parts first, then smaller ones, from the end to the start."""
         size = max(1, len(self.best.decisions) // 2)
         while size:
             end = len(self.best.decisions)
@@ -114,18 +114,18 @@ class _Shrinking:
             size //= 2
 
     def _lower(self) -> None:
-        """Each number, to the smallest that still does it, if it lies on the way of a bisection."""
-        place = 0
-        while place < len(self.best.decisions):
-            low, high = 0, self.best.decisions[place]
-            while low < high and place < len(self.best.decisions):
+        """Lower each number by bisection to a smaller one that still fails."""
+        index = 0
+        while index < len(self.best.decisions):
+            low, high = 0, self.best.decisions[index]
+            while low < high and index < len(self.best.decisions):
                 middle = (low + high) // 2
                 decisions = self.best.decisions
-                if self._is_simpler((*decisions[:place], middle, *decisions[place + 1 :])):
+                if self._is_simpler((*decisions[:index], middle, *decisions[index + 1 :])):
                     high = middle
                 else:
                     low = middle + 1
-            place += 1
+            index += 1
 
     def _is_simpler(self, decisions: Sequence[int]) -> bool:
         decisions = _stripped(decisions)
@@ -136,29 +136,29 @@ class _Shrinking:
 
     def _fails(self, plan: Plan, decisions: Sequence[int] = (), *, seed: int | None = None) -> bool:
         if self._runs >= self._budget:
-            raise _Over
+            raise _BudgetSpent
         self._runs += 1
         again = run(plan, seed, decisions)
-        is_it = again.failure == self._failure
-        if is_it:
-            # What was not read off the tape need not be on it.
+        is_same = again.failure == self._failure
+        if is_same:
+            # Decisions that were not used need not be kept.
             self.best = Shrunk(
                 plan, _stripped(again.decisions if seed is not None else again.decisions[: len(decisions)]), again
             )
         if self._progress is not None:
             self._progress(self._runs, self.best)
-        return is_it
+        return is_same
 
 
-def _without_what_was_off(plan: Plan, failing: Run) -> Shrunk:
-    """The very same run, in a plan that has only the kinds of faults which the run drew, and draws none itself."""
+def _with_drawn_faults(plan: Plan, failing: Run) -> Shrunk:
+    """The same run, with a plan that has exactly the kinds of faults that the run drew."""
     drawn = 0 if plan.enable >= 1.0 else len(faults_.enabled(plan.possible_faults))
     same = replace(plan, faults=failing.faults, enable=1.0)
     return Shrunk(same, _stripped(failing.decisions[drawn:]), failing)
 
 
 def _leaps(plan: Plan, failing: Run) -> Iterator[Plan]:
-    """The smallest plans first, with nothing in them but what happened."""
+    """The smallest plans first, with only the faults that happened."""
     faults = faults_.only(plan.faults, frozenset(kind for kind, count in failing.happened.items() if count))
     for clients in range(1, min(4, plan.workload.clients)):
         for rounds in (1, 2, 4):
@@ -174,7 +174,7 @@ def _leaps(plan: Plan, failing: Run) -> Iterator[Plan]:
 
 
 def _steps(plan: Plan, failing: Run) -> Iterator[Plan]:
-    """Plans that are simpler in one way each, the boldest first."""
+    """Plans that are simpler in one way each, the largest steps first."""
     kinds = faults_.enabled(plan.faults)
     happened = [kind for kind in kinds if failing.happened.get(kind)]
     if len(happened) < len(kinds):
@@ -187,9 +187,9 @@ def _steps(plan: Plan, failing: Run) -> Iterator[Plan]:
     if len(workload.kinds) > 1:
         for name in workload.kinds:
             yield replace(plan, workload=replace(workload, kinds=(name,)))
-    if len(workload.uses) > 1:
-        for name in workload.uses:
-            yield replace(plan, workload=replace(workload, uses=(name,)))
+    if len(workload.primitives) > 1:
+        for name in workload.primitives:
+            yield replace(plan, workload=replace(workload, primitives=(name,)))
     for clients in range(1, workload.clients):
         yield replace(plan, workload=replace(workload, clients=clients))
     for rounds in range(1, workload.rounds):
@@ -197,12 +197,12 @@ def _steps(plan: Plan, failing: Run) -> Iterator[Plan]:
 
 
 def _weight(decisions: Sequence[int]) -> tuple[int, int, int]:
-    """What is simpler weighs less: few choices that are not tame, a short tape, small numbers."""
+    """A simpler list weighs less: fewer numbers other than 0, then fewer numbers, then smaller ones."""
     return len(decisions) - decisions.count(0), len(decisions), sum(decisions)
 
 
 def _stripped(decisions: Sequence[int]) -> tuple[int, ...]:
-    """Without the zeros at its end: a tape that has run out goes on with them anyway."""
+    """Without trailing zeros, which are the default after the end of the list."""
     end = len(decisions)
     while end and decisions[end - 1] == 0:
         end -= 1

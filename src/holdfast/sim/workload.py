@@ -1,4 +1,4 @@
-"""What the clients of a simulated world do: take locks in all the ways there are, work under them, give them back."""
+"""The calls of clients in a simulated world: acquire locks in every way, work under them, release them."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """How much of what. Times are seconds."""
+    """The amount and kinds of work. Times are seconds."""
 
     clients: int = 4
-    rounds: int = 5  # locks that each client takes, one after the other
+    rounds: int = 5  # locks that each client acquires, one after the other
     ttl: float = 6.0
-    several_ttls: bool = False  # some locks have half of it
+    several_ttls: bool = False  # some locks have half of the ttl
     hold_max: float = 4.0  # for each of one to three steps of work
     think_max: float = 2.0  # between two rounds
     timeout_max: float = 8.0
-    kinds: Sequence[str] = ("lock", "rwlock", "semaphore")  # of which every run has one or two
+    kinds: Sequence[str] = ("lock", "rwlock", "semaphore")  # kinds of locks; each run has one or two
     variety: bool = True  # re-entry, renew=False, max_hold, stop_margin, explicit renewal
-    uses: Sequence[str] = ()  # what else there is, by the names of primitives.py: each run has what its store can do
-    wrong_max: float = 3.0  # by which the wall clock of a process is wrong that claims periods
-    runs_for: float = 30.0  # and then the world heals
+    primitives: Sequence[str] = ()  # other primitives, by name; each run has those that its store supports
+    clock_error_max: float = 3.0  # error of the wall clock of a process that claims periods
+    faults_for: float = 30.0  # seconds with faults; then the world is healed
 
 
 USUAL = Workload()
@@ -48,20 +48,20 @@ _MORE = tuple(
 )
 WORKLOADS: Mapping[str, Workload] = {
     "locks": USUAL,
-    **{primitive: Workload(kinds=("lock",), uses=(primitive,)) for primitive in _MORE},
-    "everything": Workload(uses=_MORE),
+    **{primitive: Workload(kinds=("lock",), primitives=(primitive,)) for primitive in _MORE},
+    "everything": Workload(primitives=_MORE),
 }
 
 
 class Name(NamedTuple):
-    """A lock of this run; everybody agrees on its kind."""
+    """A lock of this run; all clients use it as the same kind."""
 
     name: str
     kind: str
     limit: int
 
     def shape(self, choices: Choices) -> tuple[int | None, bool]:
-        """Limit and exclusive, as this round takes it."""
+        """Limit and exclusive of this round."""
         if self.kind == "semaphore":
             return self.limit, False
         if self.kind == "rwlock" and choices.chance(0.6):
@@ -69,20 +69,20 @@ class Name(NamedTuple):
         return 1, True
 
 
-_TOGETHER_MAX = 4  # locks in one call
+_GROUP_MAX = 4  # locks in one call
 JOB, PERIOD = "job", Period(2)
 DELAYS = (1.0, 3.0)
 OWNERS = ("x", "y")
-SEAT = Name("seat", "lock", 1)  # that candidates run for
+SEAT = Name("seat", "lock", 1)  # the lock of the election
 
 
 def draw_names(workload: Workload, choices: Choices) -> list[Name]:
-    count = 3 + choices.below(2) if "lock_all" in workload.uses else 1 + choices.below(2)
+    count = 3 + choices.below(2) if "lock_all" in workload.primitives else 1 + choices.below(2)
     return [Name(f"lock-{number}", choices.pick(workload.kinds), 2 + choices.below(2)) for number in range(count)]
 
 
 class Worker:
-    """One client at work. After a crash a new one goes on with the rounds that are left."""
+    """The work of one client. After a crash a new worker does the remaining rounds."""
 
     def __init__(
         self,
@@ -100,12 +100,12 @@ class Worker:
         self._choices = process.world.choices
         self._client = client
         self._resource = resource
-        if "once_per" in workload.uses:
+        if "once_per" in workload.primitives:
             client.runtime.wall_step = -process.offset
         self.rounds_left = rounds
-        self.is_busy = False  # inside a call that can be cancelled
-        self.stays = False  # it has ended its rounds, or was told to
-        self.is_refused = False  # its client refuses to go on: the program has to be started again
+        self.is_busy = False  # in a call that can be cancelled
+        self.is_done = False  # all rounds are done
+        self.must_restart = False  # its client refuses to continue, so the program must restart
 
     async def run(self) -> None:
         while self.rounds_left > 0:
@@ -114,37 +114,37 @@ class Worker:
                 await self._pause(self._workload.think_max)
                 await self._round()
             except ConfigurationError:
-                self.is_refused = True
+                self.must_restart = True
                 return
             except (HoldfastError, Cancelled):
-                continue  # it is in the history; a program would log it and go on
-        self.stays = True
+                continue  # it is in the history; a program would log it and continue
+        self.is_done = True
 
     async def _round(self) -> None:
-        """One thing of those that this run has."""
-        if not self._workload.uses:
-            await self._take_one()
+        """Use one of the primitives of this run."""
+        if not self._workload.primitives:
+            await self._use_one_lock()
             return
-        match self._choices.pick(["lock", *self._workload.uses]):
+        match self._choices.pick(["lock", *self._workload.primitives]):
             case "lock_all":
-                await self._take_several()
+                await self._use_several_locks()
             case "once_per":
                 await self.claim(1 + self._choices.below(3))
             case "revoke":
-                await self._request(2 + self._choices.below(3))
+                await self._revoke(2 + self._choices.below(3))
             case "election":
                 await self._campaign()
             case _:
-                await self._take_one()
+                await self._use_one_lock()
 
-    async def _request(self, times: int) -> None:
-        """Ask holders to let go, more than once: a lock may be free, or its holder may not listen."""
+    async def _revoke(self, times: int) -> None:
+        """Request revocations several times: a lock may be free, or its holder not revocable."""
         for _ in range(times):
             await self._busy(self._client.request_revoke(self._choices.pick(self._names).name))
             await self._pause(self._workload.think_max)
 
     async def claim_again(self, times: int) -> None:
-        """The same when the world is healed: a connection may still have to be found out to be dead."""
+        """Claim in a healed world; a client may still have to notice that a connection is dead."""
         for _ in range(times):
             try:
                 await self.claim(1)
@@ -152,13 +152,13 @@ class Worker:
                 continue  # it is in the history
 
     async def claim(self, times: int) -> None:
-        """A scheduler, which fires whenever it likes, on a machine with a clock that somebody may set."""
+        """A scheduler that runs at random times, with a clock that is set now and then."""
         choices = self._choices
         for _ in range(times):
             if choices.chance(0.2):
-                wrong_max = self._workload.wrong_max
-                wrong = choices.between(0.0, 2 * wrong_max) - wrong_max
-                self._client.runtime.wall_step = wrong - self._process.offset
+                clock_error_max = self._workload.clock_error_max
+                error = choices.between(0.0, 2 * clock_error_max) - clock_error_max
+                self._client.runtime.wall_step = error - self._process.offset
             await self._busy(self._client.claim(JOB, PERIOD))
             await self._pause(self._workload.hold_max)
 
@@ -173,33 +173,33 @@ class Worker:
         finally:
             await self._busy(self._client.release(lease))
 
-    async def _take_several(self) -> None:
+    async def _use_several_locks(self) -> None:
         choices, client = self._choices, self._client
-        names, wanted = list(self._names), 2 + choices.below(min(_TOGETHER_MAX, len(self._names)) - 1)
+        names, wanted = list(self._names), 2 + choices.below(min(_GROUP_MAX, len(self._names)) - 1)
         options = self._options(exclusive=True)
         options.pop("reentrant", None)
         locks = []
-        for _ in range(wanted):  # in an order of our own: everybody else has another one
+        for _ in range(wanted):  # in a random order, different for each client
             name = names.pop(choices.below(len(names)))
             locks.append(client.lock(name.name, options=options))
-        bundle = await self._busy(client.acquire_all(locks, self._timeout()))
-        if bundle is None:
+        group = await self._busy(client.acquire_all(locks, self._timeout()))
+        if group is None:
             return
         try:
             for _ in range(1 + choices.below(3)):
-                values = [(lease, self._resource.read(self._process, lease)) for lease in bundle.leases]
+                values = [(lease, self._resource.read(self._process, lease)) for lease in group.leases]
                 await self._pause(self._workload.hold_max)
-                if not client.check_all(bundle) or bundle.revoke_requested:
+                if not client.check_all(group) or group.revoke_requested:
                     break
                 for lease, value in values:
                     if value is not None:
                         self._resource.write(self._process, lease, value + 1, value)
-                if not bundle.leases[0]._spec.renew and choices.chance(0.7):
-                    await self._busy(client.renew_all(bundle))
+                if not group.leases[0]._spec.renew and choices.chance(0.7):
+                    await self._busy(client.renew_all(group))
         finally:
-            await self._busy(client.release_all(bundle))
+            await self._busy(client.release_all(group))
 
-    async def _take_one(self) -> None:
+    async def _use_one_lock(self) -> None:
         choices = self._choices
         name = choices.pick(self._names)
         limit, exclusive = name.shape(choices)
@@ -210,7 +210,7 @@ class Worker:
             return
         inner: SimLease | None = None
         try:
-            if lock._spec.reentrant and not lock._spec.is_permit:  # a second permit may never come
+            if lock._spec.reentrant and not lock._spec.is_permit:  # a second permit may never be granted
                 inner = await self._client.acquire(lock, None)
             await self._work(lease, exclusive=exclusive)
         finally:
@@ -250,12 +250,12 @@ class Worker:
                     options["max_hold"] = choices.between(ttl / 2, ttl * 2)
                 case _:
                     pass
-        uses = self._workload.uses
-        if "lock_delay" in uses and choices.chance(0.6):
+        primitives = self._workload.primitives
+        if "lock_delay" in primitives and choices.chance(0.6):
             options["lock_delay"] = choices.pick(DELAYS)
-        if "owner" in uses and exclusive and "reentrant" not in options and choices.chance(0.8):
+        if "owner" in primitives and exclusive and "reentrant" not in options and choices.chance(0.8):
             options["owner"] = choices.pick(OWNERS)
-        if "revoke" in uses and options.get("renew", True) and choices.chance(0.8):
+        if "revoke" in primitives and options.get("renew", True) and choices.chance(0.8):
             options["revocable"] = True
         return options
 

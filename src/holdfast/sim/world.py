@@ -1,7 +1,7 @@
-"""The world: one true clock that jumps from event to event, and tasks that take turns in an order that is drawn.
+"""The world: one true clock that jumps from event to event, and tasks that run one at a time in a random order.
 
-A task is a coroutine. It runs until it awaits a `Trap`; the trap says what has to happen until it goes on. Between two
-traps nothing else runs: every trap is a point where tasks interleave, messages get lost, processes die.
+A task is a coroutine. It runs until it awaits a `Trap`, which arranges when the task resumes. Nothing else runs between
+two traps: tasks interleave, messages get lost and processes die only at traps.
 """
 
 from __future__ import annotations
@@ -19,27 +19,27 @@ if TYPE_CHECKING:
     from holdfast.sim.process import Process
 
 STEPS_MAX = 200_000
-_ORDERS = 4  # things due at the same moment come in one of the orders that this many ranks allow
+_ORDERS = 4  # each event due now gets one of this many random ranks
 
 
 class Cancelled(BaseException):
-    """What a cancelled task gets, where it waits. As asyncio.CancelledError, it is no Exception."""
+    """Raised in a cancelled task where it waits. Like asyncio.CancelledError, it is not an Exception."""
 
 
 class Trap:
-    """Awaited: hands the task over to the world. `begin` arranges for `task.resume(turn, …)` to be called."""
+    """An awaitable that suspends the task. `begin` arranges a call of `task.resume(turn, …)`."""
 
     __slots__ = ()
 
     def begin(self, task: Task, turn: int) -> None:
-        raise NotImplementedError  # every kind of trap has its own
+        raise NotImplementedError  # each subclass has its own
 
     def __await__(self) -> Generator[Trap, Any, Any]:
         return (yield self)
 
 
 class World:
-    """Time and tasks. Knows no locks."""
+    """Time and tasks; independent of locks."""
 
     def __init__(self, choices: Choices) -> None:
         self.choices = choices
@@ -51,30 +51,30 @@ class World:
         self.held_mutexes = 0
 
     def at(self, when: float, action: Callable[..., None], *arguments: Any) -> None:
-        """Have it done at this moment; what is due at the same moment comes in an order that is drawn."""
+        """Call the action at this time; actions at the same time run in the order in which they were added."""
         self._count += 1
         heapq.heappush(self._due, (when, 0, self._count, action, arguments))
 
     def soon(self, action: Callable[..., None], *arguments: Any) -> None:
-        """Have it done now, before or after whatever else is to be done now."""
+        """Call the action at the current time, in a random order with others that are due now."""
         self._count += 1
         heapq.heappush(self._due, (self.now, self.choices.below(_ORDERS), self._count, action, arguments))
 
     def run(self, until: float) -> None:
-        """Do what is due, in order, up to this moment."""
+        """Run all actions up to this time, in order."""
         due = self._due
         while due and due[0][0] <= until:
             when, _, _, action, arguments = heapq.heappop(due)
             self.now = max(self.now, when)
             self.steps += 1
             if self.steps > STEPS_MAX:
-                raise RuntimeError(f"no end after {STEPS_MAX} steps: something here goes round in circles")
+                raise RuntimeError(f"not finished after {STEPS_MAX} steps: the simulation may be in an endless loop")
             action(*arguments)
         self.now = max(self.now, until)
 
 
 class Task:
-    """A coroutine that belongs to a process: it stands still with it, and dies with it."""
+    """A coroutine of a process: it is paused and dies with the process."""
 
     __slots__ = (
         "_coroutine",
@@ -94,19 +94,19 @@ class Task:
         self.process = process
         self.name = name
         self.caller = Caller()
-        self.call = 0  # the attempt that it is about, for the history
+        self.call = 0  # its current attempt in the history
         self.is_done = False
         self.suspensions = 0
-        self.cancel_at: int | None = None  # cancel it at its so-manieth suspension,
-        self.cancel_after = 0.0  # that many seconds into it
+        self.cancel_at: int | None = None  # cancel it at its nth suspension,
+        self.cancel_after = 0.0  # this many seconds after it began
         self.was_cancelled = False
         self._coroutine = coroutine
         self._turn = 0
         process.world.soon(self.resume, 0)
 
     def resume(self, turn: int, value: Any = None, error: BaseException | None = None) -> None:
-        """Go on after the trap of this turn; a turn that is over is nobody's business any more."""
-        if self.is_over(turn):
+        """Continue after the trap of this turn; ignored if that turn has ended."""
+        if self.has_ended(turn):
             return
         process = self.process
         if process.is_dead:
@@ -127,7 +127,7 @@ class Task:
             self.is_done = True
         else:
             if world.held_mutexes:
-                raise AssertionError(f"{self.name} waits with a mutex held")
+                raise AssertionError(f"{self.name} waits while it holds a mutex")
             self.suspensions += 1
             if self.suspensions == self.cancel_at:
                 self.cancel(self.cancel_after)
@@ -137,24 +137,24 @@ class Task:
 
     @property
     def is_keeper(self) -> bool:
-        """It belongs to a client's keeper."""
+        """Whether this is a task of a client's keeper."""
         return self.name.endswith(("/keeper", "/keeper-io"))
 
-    def is_over(self, turn: int) -> bool:
-        """Nothing that comes for this turn is heard any more."""
+    def has_ended(self, turn: int) -> bool:
+        """Whether this turn has ended, so that events for it are ignored."""
         return turn != self._turn or self.is_done
 
     def cancel(self, after: float = 0.0) -> None:
-        """Have Cancelled raised where it waits, if it still does then."""
+        """Raise Cancelled where the task waits, if it still waits then."""
         world = self.process.world
         if after:
             world.at(world.now + after, self.resume, self._turn, None, Cancelled())
         else:
             world.soon(self.resume, self._turn, None, Cancelled())
 
-    def bury(self) -> None:
-        """After the end of the world: its clean-up code may run, and finds nothing that it could change."""
+    def close(self) -> None:
+        """Close the coroutine after the end of the world; its clean-up code may run but changes nothing."""
         self.is_done = True
         while inspect.getcoroutinestate(self._coroutine) != inspect.CORO_CLOSED:
-            with contextlib.suppress(RuntimeError):  # the clean-up waits for something: on to the next
+            with contextlib.suppress(RuntimeError):  # the clean-up code awaited something: close again
                 self._coroutine.close()

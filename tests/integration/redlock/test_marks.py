@@ -1,6 +1,6 @@
 """Hazard: a mark that two have raised to one number, or that is gone because some of the nodes are.
 
-The order of messages is the simulator's matter (tests/sim/test_marks_worlds.py); here are real nodes.
+The order of messages is the simulator's matter (tests/sim/test_register_worlds.py); here are real nodes.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How far it is: a bar in place on a terminal, a plain line now and then otherwise. On stderr, beside the result."""
+"""Progress on stderr: a bar on a terminal, otherwise a line every ten seconds."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Self, TextIO
 from holdfast.cli.terminal import Display, Terminal
 
 _BAR = 24  # columns
-_FRAME, _LINE = 0.1, 10.0  # seconds from one to the next
+_FRAME, _LINE = 0.1, 10.0  # seconds between two updates
 
 
 class Progress:
-    """For one search after the other; ended by leaving the `with` block."""
+    """The progress of one search; cleared at the end of the `with` block."""
 
     def __init__(self, *, stream: TextIO | None = None) -> None:
         self._stream = sys.stderr if stream is None else stream
@@ -26,15 +26,15 @@ class Progress:
 
     def __exit__(self, *_: object) -> None:
         if self._display is not None:
-            self._display.draw([])  # what was shown is of no use beside the result
+            self._display.draw([])  # clear the bar before the result is printed
 
-    def show(self, what: str, done: int, of: int | None, more: str = "") -> None:
-        """Say so, if it is time."""
+    def show(self, noun: str, done: int, of: int | None, more: str = "") -> None:
+        """Show the progress, if the last update is old enough."""
         now = time.monotonic()
         if now < self._next:
             return
         count = f"{done:,}" if of is None else f"{done:,} of {of:,}"
-        line = f"{what}: {count}{f', {more}' if more else ''}"
+        line = f"{noun}: {count}{f', {more}' if more else ''}"
         if self._display is None:
             self._next = now + _LINE
             print(self._terminal.fit(line, self._terminal.columns), file=self._stream, flush=True)

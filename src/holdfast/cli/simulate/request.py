@@ -1,4 +1,4 @@
-"""What was asked for: a plan, and the one command that asks for it again."""
+"""From options to a plan, and from a plan to the command that repeats it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def plan_of(arguments: argparse.Namespace) -> Plan:
     """The plan that the options describe.
 
     Raises:
-        ConfigurationError: there is no such fault or mutant, or the store cannot do what the workload is about.
+        ConfigurationError: a fault or mutant is unknown, or the store does not support the workload.
     """
     plan = Plan(backend=arguments.backend, workload=_workload_of(arguments), faults=faults_.ALL)
     if arguments.no_faults:
@@ -43,10 +43,10 @@ def plan_of(arguments: argparse.Namespace) -> Plan:
 
 def _workload_of(arguments: argparse.Namespace) -> Workload:
     workload = WORKLOADS[arguments.workload]
-    lacks = lacks_of(SERVERS[arguments.backend]) if arguments.mutant is None and workload.uses else {}
-    if workload.uses and all(name in lacks for name in workload.uses):
-        reason = lacks[workload.uses[0]]
-        raise ConfigurationError(f"--workload {arguments.workload}: {arguments.backend} has no such thing ({reason})")
+    lacks = lacks_of(SERVERS[arguments.backend]) if arguments.mutant is None and workload.primitives else {}
+    if workload.primitives and all(name in lacks for name in workload.primitives):
+        reason = lacks[workload.primitives[0]]
+        raise ConfigurationError(f"--workload {arguments.workload}: {arguments.backend} does not support it ({reason})")
     return workload
 
 
@@ -54,24 +54,24 @@ def replay_of(arguments: argparse.Namespace) -> Replay:
     """The saved run, with its mutant applied.
 
     Raises:
-        ConfigurationError: it cannot be read, or names a mutant that is not ours.
+        ConfigurationError: the file cannot be read, or names a foreign mutant.
     """
     try:
         with open(arguments.replay, encoding="utf-8") as file:
             replay = from_text(file.read())
     except (OSError, ValueError) as error:
         raise ConfigurationError(f"--replay {arguments.replay}: {error}") from error
-    # A file that somebody sent does not get to say which module is imported.
+    # A file from elsewhere must not choose the module that is imported.
     name = arguments.mutant or replay.mutant
     if arguments.mutant is None and name is not None and ":" in name:
         raise ConfigurationError(
-            f"--replay {arguments.replay} was recorded with a mutant: say --mutant {name}, if you trust it"
+            f"--replay {arguments.replay} was recorded with a mutant: add --mutant {name}, if you trust it"
         )
     return replay if name is None else replay._replace(plan=find_mutant(name).apply(replay.plan), mutant=name)
 
 
 def find_mutant(name: str) -> Mutant:
-    """One of ours by its name, or somebody's own as MODULE:NAME.
+    """A mutant of holdfast by name, or a foreign one as MODULE:NAME.
 
     Raises:
         ConfigurationError: there is no such mutant.
@@ -82,31 +82,31 @@ def find_mutant(name: str) -> Mutant:
     module, colon, attribute = name.partition(":")
     if colon:
         try:
-            found = getattr(importlib.import_module(module), attribute)
+            mutant = getattr(importlib.import_module(module), attribute)
         except (ImportError, AttributeError) as error:
             raise ConfigurationError(f"--mutant {name}: {error}") from error
-        if not isinstance(found, Mutant):
-            raise ConfigurationError(f"--mutant {name}: that is a {type(found).__name__}, no Mutant")
-        return found
+        if not isinstance(mutant, Mutant):
+            raise ConfigurationError(f"--mutant {name}: a {type(mutant).__name__} is not a Mutant")
+        return mutant
     if name not in MUTANTS:
         raise ConfigurationError(f"no such mutant: {name!r} (`--mutant list` shows them)")
     return MUTANTS[name]
 
 
 def command_for(arguments: argparse.Namespace, *more: str) -> str:
-    """The command line that runs the same plan, with these options for what to do with it."""
-    words = ["holdfast", "simulate"]
+    """The command line that runs the same plan, with these further options."""
+    command = ["holdfast", "simulate"]
     if arguments.mutant is not None:
-        words += ["--mutant", arguments.mutant]
+        command += ["--mutant", arguments.mutant]
     elif arguments.replay is None:
-        words += ["--backend", arguments.backend]
+        command += ["--backend", arguments.backend]
     if arguments.workload != "locks":
-        words += ["--workload", arguments.workload]
+        command += ["--workload", arguments.workload]
     if arguments.no_faults:
-        words.append("--no-faults")
+        command.append("--no-faults")
     elif arguments.faults is not None:
-        words += ["--faults", ",".join(arguments.faults)]
+        command += ["--faults", ",".join(arguments.faults)]
     for option in ("clients", "rounds"):
         if getattr(arguments, option) is not None:
-            words += [f"--{option}", str(getattr(arguments, option))]
-    return shlex.join([*words, *more])
+            command += [f"--{option}", str(getattr(arguments, option))]
+    return shlex.join([*command, *more])

@@ -1,4 +1,4 @@
-"""The ways to search, each to its verdict."""
+"""The kinds of searches, each with its report and exit status."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from holdfast.checking import Verdict, report, svg, timeline
 from holdfast.checking import history as h
 from holdfast.cli import statuses
 from holdfast.cli.interrupts import Interrupts
-from holdfast.cli.simulate import SEEDS, request, words
+from holdfast.cli.simulate import SEEDS, reports, request
 from holdfast.cli.simulate.progress import Progress
 from holdfast.cli.terminal import Terminal
 from holdfast.errors import ConfigurationError
@@ -32,11 +32,11 @@ _WIDTH_MAX = 120
 
 
 class _Interrupted(Exception):
-    """Enough."""
+    """Raised to end shrinking after a signal."""
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """What was asked for."""
+    """Run the command; the exit status."""
     if arguments.mutant == "list" or arguments.faults == ["list"]:
         _print_list("mutants" if arguments.mutant == "list" else "faults")
         return statuses.DONE
@@ -47,15 +47,15 @@ def run(arguments: argparse.Namespace) -> int:
             ran = run_world(replay.plan, decisions=replay.decisions)
             return session.show(replay.plan, ran, ["--replay", arguments.replay])
         if (arguments.exhaustive or arguments.cancels) and arguments.faults is not None:
-            arguments.parser.error("argument --faults: these worlds have faults of their own")
+            arguments.parser.error("argument --faults: these worlds have their own faults")
         plan = request.plan_of(arguments)
         if arguments.exhaustive:
             if issubclass(plan.server_type, ZookeeperServer):
                 arguments.parser.error(
                     "argument --exhaustive: an ensemble has too many states; use --seeds or --cancels"
                 )
-            is_council = issubclass(plan.server_type, RedlockServer)
-            return session.search_fences(plan) if is_council else session.search_all(plan)
+            is_redlock = issubclass(plan.server_type, RedlockServer)
+            return session.search_fences(plan) if is_redlock else session.search_all(plan)
         if arguments.cancels:
             return session.cancel_everywhere(plan)
         if arguments.seed is not None:
@@ -72,7 +72,7 @@ class _Session:
         self._width = min(Terminal.of(sys.stdout).columns, _WIDTH_MAX)
 
     def search(self, plan: Plan) -> int:
-        """Many seeds; the first that fails is shown."""
+        """Search many seeds, and show the first that fails."""
         arguments, totals = self._arguments, Totals()
         count = SEEDS if arguments.seeds is None else arguments.seeds
         began = time.monotonic()
@@ -85,59 +85,61 @@ class _Session:
                     break
         outcomes.close()
         seconds = time.monotonic() - began
-        data = words.as_data(plan, totals, seconds)
+        data = reports.as_data(plan, totals, seconds)
         if not arguments.json:
-            print(*words.verdict_of(plan, totals, seconds, width=self._width), sep="\n")
+            print(*reports.summary_of(plan, totals, seconds, width=self._width), sep="\n")
         if totals.failing:
             seed = totals.failing[0].seed
-            data["first"] = self._story(plan, run_world(plan, seed), ["--seed", str(seed)])
+            data["first"] = self._show_run(plan, run_world(plan, seed), ["--seed", str(seed)])
         elif not arguments.json and any((arguments.svg, arguments.history, arguments.save)):
-            print("no world failed, so none was written; --seed S writes any")
+            print("no world failed, so no file was written; use --seed S to write one")
         self._print_data(data)
         return self._status(is_ok=not totals.failing)
 
     def search_all(self, plan: Plan) -> int:
-        """Small worlds, one after the other, until one breaks a promise."""
+        """Search small worlds exhaustively, until one breaks a promise."""
         arguments, all_data = self._arguments, []
-        for usual in exhaustive.SIZES:
-            size = usual._replace(clients=arguments.clients or usual.clients, rounds=arguments.rounds or usual.rounds)
+        for default in exhaustive.SIZES:
+            size = default._replace(
+                clients=arguments.clients or default.clients, rounds=arguments.rounds or default.rounds
+            )
             size = size._replace(faults=0) if arguments.no_faults else size
             began = time.monotonic()
             with Progress() as progress:
 
-                def look(runs: int, states: int, progress: Progress = progress) -> bool:
+                def check_interrupt(runs: int, states: int, progress: Progress = progress) -> bool:
                     progress.show("runs", runs, None, f"{states:,} states")
                     return self._interrupts.received is None
 
-                searched = exhaustive.search_all(plan, size, progress=look)
-            data = words.exhaustive_as_data(size, searched, time.monotonic() - began)
+                searched = exhaustive.search_all(plan, size, progress=check_interrupt)
+            data = reports.exhaustive_as_data(size, searched, time.monotonic() - began)
             if not arguments.json:
-                print(*words.exhaustive_words(plan, size, searched, width=self._width), sep="\n")
-            for found in searched.found[:1]:
-                self._tell(found.history, found.verdict, request.command_for(arguments, "--exhaustive"))
+                print(*reports.exhaustive_summary(plan, size, searched, width=self._width), sep="\n")
+            for failing in searched.failures[:1]:
+                self._show_history(failing.history, failing.verdict, request.command_for(arguments, "--exhaustive"))
             all_data.append(data)
-            if searched.found or self._interrupts.received is not None:
+            if searched.failures or self._interrupts.received is not None:
                 break
         self._print_data({"backend": plan.backend, "ok": all(data["ok"] for data in all_data), "worlds": all_data})
         return self._status(is_ok=all(data["ok"] for data in all_data))
 
     def search_fences(self, plan: Plan) -> int:
-        """Councils, one after the other, until one breaks the order of fences."""
+        """Search configurations of Redlock exhaustively, until one breaks the order of fences."""
         arguments, all_data = self._arguments, []
         if arguments.clients is not None or arguments.rounds is not None or arguments.no_faults:
-            arguments.parser.error("argument --exhaustive: of redlock, always two clients, and all that can go wrong")
+            arguments.parser.error("argument --exhaustive: for redlock it always has two clients and all faults")
         for size in redlock_configs.SIZES:
             began = time.monotonic()
             with Progress() as progress:
 
-                def look(states: int, left: int, progress: Progress = progress) -> bool:
+                def check_interrupt(states: int, left: int, progress: Progress = progress) -> bool:
                     progress.show("states", states, None, f"{left:,} to follow")
                     return self._interrupts.received is None
 
-                searched = redlock_configs.search_fences(plan, size, progress=look)
-            all_data.append(words.council_as_data(size, searched, time.monotonic() - began))
+                searched = redlock_configs.search_fences(plan, size, progress=check_interrupt)
+            all_data.append(reports.fences_as_data(size, searched, time.monotonic() - began))
             if not arguments.json:
-                print(*words.council_words(plan, size, searched, width=self._width), sep="\n")
+                print(*reports.fences_summary(plan, size, searched, width=self._width), sep="\n")
             if searched.broken is not None:
                 if not arguments.json:
                     print("", *searched.story, "", f"Again: {request.command_for(arguments, '--exhaustive')}", sep="\n")
@@ -145,76 +147,75 @@ class _Session:
             if self._interrupts.received is not None:
                 break
         is_ok = all(data["ok"] for data in all_data)
-        self._print_data({"backend": plan.backend, "ok": is_ok, "councils": all_data})
+        self._print_data({"backend": plan.backend, "ok": is_ok, "configs": all_data})
         return self._status(is_ok=is_ok)
 
     def cancel_everywhere(self, plan: Plan) -> int:
-        """Every call, cancelled in every place; those that left something behind are listed, the first is shown."""
+        """Cancel every call at every point; list the cases with a problem, and show the first."""
         tried: Counter[str] = Counter()
         wrong: list[Cancellation] = []
         with Progress() as progress:
-            for one in cancellations(plan):
-                tried[one.case.call] += 1
-                if one.problem is not None:
-                    wrong.append(one)
+            for result in cancellations(plan):
+                tried[result.case.call] += 1
+                if result.problem is not None:
+                    wrong.append(result)
                 progress.show("cancellations", tried.total(), None)
                 if self._interrupts.received is not None:
                     break
         if not self._arguments.json:
-            print(*words.cancel_words(plan, tried, wrong, width=self._width), sep="\n")
-        for one in wrong[:1]:
-            self._tell(one.history, one.verdict, request.command_for(self._arguments, "--cancels"))
-        self._print_data(words.cancels_as_data(plan, tried, wrong))
+            print(*reports.cancellation_summary(plan, tried, wrong, width=self._width), sep="\n")
+        for result in wrong[:1]:
+            self._show_history(result.history, result.verdict, request.command_for(self._arguments, "--cancels"))
+        self._print_data(reports.cancellations_as_data(plan, tried, wrong))
         return self._status(is_ok=not wrong)
 
-    def _tell(self, history: list[h.Event], verdict: Verdict, again: str) -> None:
-        """A world that was not drawn from a seed."""
+    def _show_history(self, history: list[h.Event], verdict: Verdict, again: str) -> None:
+        """Show a world that has no seed."""
         if not self._arguments.json:
-            told = report(history, verdict, width=self._width) if verdict.violations else timeline(history)
-            print("", told, f"Again: {again}", sep="\n")
+            shown = report(history, verdict, width=self._width) if verdict.violations else timeline(history)
+            print("", shown, f"Again: {again}", sep="\n")
         self._write_pictures(history, verdict)
 
     def show(self, plan: Plan, ran: Run, again: list[str]) -> int:
-        """One run, whatever came of it."""
-        self._print_data({"backend": plan.backend, "ok": ran.failure is None, **self._story(plan, ran, again)})
+        """Show one run, failing or not."""
+        self._print_data({"backend": plan.backend, "ok": ran.failure is None, **self._show_run(plan, ran, again)})
         return self._status(is_ok=ran.failure is None)
 
-    def _story(self, plan: Plan, ran: Run, again: list[str]) -> dict[str, Any]:
-        """Tell it, shrunk if it failed; write what was to be written."""
+    def _show_run(self, plan: Plan, ran: Run, again: list[str]) -> dict[str, Any]:
+        """Show the run, shrunk if it failed; write the requested files; its data for JSON."""
         arguments, shrunk = self._arguments, None
-        wants_it = (
-            arguments.replay is None if arguments.shrink is None else arguments.shrink
-        )  # a saved run was shrunk before
-        if ran.failure is not None and wants_it:
+        # A saved run is shrunk already.
+        wants_shrinking = arguments.replay is None if arguments.shrink is None else arguments.shrink
+        if ran.failure is not None and wants_shrinking:
             shrunk = self._shrunk(plan, ran)
-        told = ran if shrunk is None else shrunk.run
+        shown = ran if shrunk is None else shrunk.run
         command = request.command_for(arguments, *again)
         if not arguments.json:
-            print("", words.story_of(told, width=self._width), sep="\n")
+            print("", reports.run_report(shown, width=self._width), sep="\n")
             if shrunk is not None:
-                print(*words.shrunk_words(shrunk, width=self._width), sep="\n")
+                print(*reports.shrink_summary(shrunk, width=self._width), sep="\n")
             print(f"Again: {command}")
-        self._write(plan, told, shrunk)
-        return {**words.run_as_data(told, shrunk), "again": command}
+        self._write(plan, shown, shrunk)
+        return {**reports.run_as_data(shown, shrunk), "again": command}
 
     def _shrunk(self, plan: Plan, ran: Run) -> Shrunk | None:
         with Progress() as progress:
 
-            def look(runs: int, best: Shrunk) -> None:
+            def check_interrupt(runs: int, best: Shrunk) -> None:
                 if self._interrupts.received is not None:
                     raise _Interrupted
                 progress.show("shrinking", runs, RUNS, f"{len(best.run.history):,} events left")
 
             try:
-                return shrink(plan, ran, progress=look)
+                return shrink(plan, ran, progress=check_interrupt)
             except _Interrupted:
                 return None
 
-    def _write(self, plan: Plan, told: Run, shrunk: Shrunk | None) -> None:
-        self._write_pictures(told.history, told.verdict)
+    def _write(self, plan: Plan, shown: Run, shrunk: Shrunk | None) -> None:
+        self._write_pictures(shown.history, shown.verdict)
         arguments = self._arguments
         if arguments.save is not None:
-            replay = Replay(plan, told.decisions) if shrunk is None else Replay(shrunk.plan, shrunk.decisions)
+            replay = Replay(plan, shown.decisions) if shrunk is None else Replay(shrunk.plan, shrunk.decisions)
             _write_file(arguments.save, to_text(replay._replace(mutant=arguments.mutant)))
 
     def _write_pictures(self, history: list[h.Event], verdict: Verdict) -> None:
@@ -240,8 +241,8 @@ def _write_file(path: str, text: str) -> None:
         raise ConfigurationError(f"cannot write {path}: {error}") from error
 
 
-def _print_list(what: str) -> None:
-    if what == "faults":
+def _print_list(kind: str) -> None:
+    if kind == "faults":
         print(*faults_.KINDS, sep="\n")
         return
     from holdfast.sim.mutants import MUTANTS

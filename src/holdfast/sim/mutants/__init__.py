@@ -1,8 +1,8 @@
-"""Deliberately broken variants of engine and protocols. Each has to be caught: a survivor is a hole in the harness.
+"""Deliberately broken variants of the engine and the protocols. Each must be caught: a survivor is a gap in the tests.
 
-Mutants subclass the shipped code and change one thing; they are never used outside the simulator. Which promise each
-one breaks is in tests/sim/test_mutants.py. "Fenced writes", "single grants" and "bounded waiting" have none of their
-own: for these, tests/unit/checking plants the violations.
+Mutants subclass the shipped code and change one thing; they are used only in the simulator. tests/sim/test_mutants.py
+has the promise that each one breaks. "Fenced writes", "single grants" and "bounded waiting" have no mutants:
+tests/unit/checking has histories that violate them.
 """
 
 from __future__ import annotations

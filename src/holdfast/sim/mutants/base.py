@@ -1,4 +1,4 @@
-"""What a mutant is: one deliberate bug, and where to look for it."""
+"""A mutant: one deliberate bug, and the worlds in which to search for it."""
 
 from __future__ import annotations
 
@@ -15,30 +15,30 @@ if TYPE_CHECKING:
     from holdfast.sim.run import Plan
     from holdfast.sim.servers.base import Server
 
-BUDGET = 300  # runs within which a mutant has to be caught, unless it says otherwise
+BUDGET = 300  # default number of runs within which a mutant must be caught
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mutant:
-    """The shipped code with one thing wrong."""
+    """The shipped code with one bug."""
 
     name: str
-    mistake: str  # what it does wrong, in a sentence
+    mistake: str  # the bug in one sentence
     backend: str = "memory"
     engine: type[Engine[SimLease]] | None = None
     server: type[Server] | None = None
     client: type[SimClient] = SimClient
-    workload: str | None = None  # that brings it out, by its name; None: as the plan has it
-    kinds: frozenset[str] | None = None  # of faults that bring it out, all in every run; None: as the plan has them
+    workload: str | None = None  # the workload that exposes it; None: that of the plan
+    kinds: frozenset[str] | None = None  # the faults that expose it, all in every run; None: those of the plan
     budget: int = BUDGET
-    by_seeds: bool = True  # chance brings it out; else only the exhaustive search does
+    by_seeds: bool = True  # random search finds it; otherwise only exhaustive search does
 
     def apply(self, plan: Plan) -> Plan:
-        """The same plan, with this bug."""
+        """The plan with this bug."""
         mutated = replace(plan, backend=self.backend, engine=self.engine, server=self.server, client=self.client)
         if self.workload is not None:
-            asked, usual = WORKLOADS[self.workload], plan.workload
-            mutated = replace(mutated, workload=replace(usual, kinds=asked.kinds, uses=asked.uses))
+            wanted, usual = WORKLOADS[self.workload], plan.workload
+            mutated = replace(mutated, workload=replace(usual, kinds=wanted.kinds, primitives=wanted.primitives))
         if self.kinds is None:
             return mutated
         faults = ALL if self.kinds & POOLED else plan.faults

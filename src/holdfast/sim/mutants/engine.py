@@ -1,4 +1,4 @@
-"""Engines and keepers with one bug each. Most are bugs of libraries that people use: research has the cases."""
+"""Engines and keepers with one bug each. Most are bugs of published libraries."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class _WithKeeper(SimEngine):
 
 
 class _WithBackend(SimEngine):
-    """An engine that hears something else than what its backend says."""
+    """An engine that gets other replies than those of its backend."""
 
     def __init__(self, backend: Any, *arguments: Any) -> None:
         super().__init__(self.wrap(backend), *arguments)
@@ -42,13 +42,13 @@ class _WithBackend(SimEngine):
     def wrap(self, backend: Any) -> Any:
         try_acquire = backend.try_acquire
 
-        async def heard(ticket: Ticket, *, queue: bool, deadline: float) -> Granted | Waiting:
-            return self.hear(await try_acquire(ticket, queue=self.queues(queue=queue), deadline=deadline))
+        async def try_acquire_changed(ticket: Ticket, *, queue: bool, deadline: float) -> Granted | Waiting:
+            return self.change_reply(await try_acquire(ticket, queue=self.queues(queue=queue), deadline=deadline))
 
-        backend.try_acquire = heard
+        backend.try_acquire = try_acquire_changed
         return backend
 
-    def hear(self, outcome: Granted | Waiting) -> Granted | Waiting:
+    def change_reply(self, outcome: Granted | Waiting) -> Granted | Waiting:
         return outcome
 
     def queues(self, *, queue: bool) -> bool:
@@ -56,14 +56,14 @@ class _WithBackend(SimEngine):
 
 
 class LateReplyIsAGrant(_WithBackend):
-    def hear(self, outcome: Granted | Waiting) -> Granted | Waiting:
+    def change_reply(self, outcome: Granted | Waiting) -> Granted | Waiting:
         if isinstance(outcome, Granted):
             return outcome._replace(deadline=max(outcome.deadline, self.runtime.now() + 3.0))
         return outcome
 
 
-class NoSecondLook(_WithBackend):
-    def hear(self, outcome: Granted | Waiting) -> Granted | Waiting:
+class NoSecondPoll(_WithBackend):
+    def change_reply(self, outcome: Granted | Waiting) -> Granted | Waiting:
         return outcome._replace(poll_after=1e6) if isinstance(outcome, Waiting) else outcome
 
 
@@ -81,12 +81,12 @@ class LateSuccessRevives(SimEngine):
 
     def lose(self, lease: BaseLease, reason: str) -> None:
         super().lose(lease, reason)
-        self._keeper.cancel(lease._ticket)  # so that there is something to revive
+        self._keeper.cancel(lease._ticket)  # so that the lease can be revived
 
 
-class LossNotTold(SimEngine):
+class LossNotReported(SimEngine):
     def _report_lost(self, lease: BaseLease) -> None:
-        """Only logged, say."""
+        """Report nothing."""
 
 
 class NonceDroppedBeforeRelease(SimEngine):
@@ -108,7 +108,7 @@ class CancelledAcquireLeavesTicket(SimEngine):
 
 
 class TimeoutRestartsAtWake(SimEngine):
-    """As kazoo's lock did: the time is counted anew after every wake-up, be it only for another look."""
+    """As in kazoo's lock: the timeout starts again after every wake-up, even one for a poll."""
 
     _waits = 0
 
@@ -126,7 +126,7 @@ class TimeoutRestartsAtWake(SimEngine):
                 return result
 
 
-class BusySaidOfSilence(SimEngine):
+class BusyWithoutAnswer(SimEngine):
     async def acquire_new(
         self, lock: BaseLock[SimLease], caller: Caller, timeout: float | None
     ) -> AcquireResult[SimLease]:
@@ -136,38 +136,38 @@ class BusySaidOfSilence(SimEngine):
             return AcquireResult(None)
 
 
-class BelievesTheServerOnly(SimEngine):
-    """No clock of its own: a lease counts as held until the server says otherwise."""
+class TrustsTheServerOnly(SimEngine):
+    """No local clock: a lease counts as held until the server reports otherwise."""
 
     def __init__(self, backend: Any, runtime: Any, events: Any, lease_type: type[SimLease]) -> None:
-        class Believer(lease_type):  # type: ignore[misc, valid-type]  # a class that is made here
+        class Endless(lease_type):  # type: ignore[misc, valid-type]  # its base is a variable
             __slots__ = ()
 
             @property
             def _stop_at(self) -> float:
                 return 1e9
 
-        super().__init__(backend, runtime, events, Believer)
+        super().__init__(backend, runtime, events, Endless)
 
 
 class _DiesAtFirstError(Keeper):
     def _again(self, leases: Sequence[BaseLease]) -> None:
         for lease in leases:
-            lease._renew_at = 1e9  # unless a success, which comes after this, says otherwise
+            lease._renew_at = 1e9  # unless a later success resets it
         with self._mutex:
             for lease in leases:
                 self._renewals.add(lease)
 
 
-class _ForgetsDebts(Keeper):
+class _DropsPendingReleases(Keeper):
     def _put_off(self, tickets: Sequence[Ticket]) -> None:
         for ticket in tickets:
             self._pending.pop(ticket.nonce, None)
 
 
-class _PaysNothing(Keeper):
+class _NoPendingReleases(Keeper):
     def schedule(self, ticket: Ticket, after: float = 0.0, caller: weakref.ref[Caller] | None = None) -> None:
-        """Nobody owes anything."""
+        """Schedule nothing."""
 
 
 class _OneTry(Keeper):
@@ -188,7 +188,7 @@ class _TimerDoesIo(Keeper):
         return True
 
 
-class _ForgetsWithoutThread(Keeper):
+class _DropsReleasesWithoutThread(Keeper):
     def _ensure_timer(self, when: float) -> None:
         try:
             super()._ensure_timer(when)
@@ -209,15 +209,15 @@ class SubscribersBeforeTheHolder(SimEngine):
     """The event first: a slow subscriber delays the report of the loss."""
 
     def _report_lost(self, lease: BaseLease) -> None:
-        tell = super()._report_lost
+        report = super()._report_lost
         self._report(Event("lost", lease.name, lease.fence, 0.0, lease._reason))
-        self.runtime.notify(lambda: tell(lease), here=False)
+        self.runtime.notify(lambda: report(lease), here=False)
 
 
-class UnkeptIsLeft(_WithKeeper):
-    """A lock that was granted when no thread could be started to keep it is left to lapse."""
+class UnkeptLockNotReleased(_WithKeeper):
+    """A lock that was granted when no keeper thread could be started is left to expire."""
 
-    keeper_type = _ForgetsWithoutThread
+    keeper_type = _DropsReleasesWithoutThread
 
     async def _withdraw(self, ticket: Ticket, give_up: float) -> None:
         if self._keeper._timer:
@@ -225,7 +225,7 @@ class UnkeptIsLeft(_WithKeeper):
 
 
 class RenewsByTheTtlOnly(SimEngine):
-    """A lease whose grant took long is renewed a third of its ttl later all the same."""
+    """A lease with a late grant is still renewed a third of its ttl after it."""
 
     def _publish(self, lease: SimLease, lock: BaseLock[SimLease], caller: Caller) -> None:
         lease._renew_at = lease._since + lease.ttl / 3
@@ -236,32 +236,32 @@ class RenewalDiesAtFirstError(_WithKeeper):
     keeper_type = _DiesAtFirstError
 
 
-class DebtForgotten(_WithKeeper):
-    keeper_type = _ForgetsDebts
+class PendingReleaseDropped(_WithKeeper):
+    keeper_type = _DropsPendingReleases
 
 
-class NoDebts(_WithKeeper):
-    keeper_type = _PaysNothing
+class NoPendingReleases(_WithKeeper):
+    keeper_type = _NoPendingReleases
 
 
 ENGINES = [
     Mutant(
         name="late-reply-is-a-grant",
-        mistake="a reply that comes after the lease's deadline is taken as a grant",
+        mistake="a reply after the lease's deadline counts as a grant",
         engine=LateReplyIsAGrant,
     ),
     Mutant(
-        name="no-second-look",
-        mistake="a waiter relies on being woken: a wake-up that gets lost leaves it waiting",
-        engine=NoSecondLook,
+        name="no-second-poll",
+        mistake="a waiter does not poll: a lost notification leaves it waiting",
+        engine=NoSecondPoll,
     ),
-    Mutant(name="zero-timeout-queues", mistake="timeout=0 takes a place in line", engine=ZeroTimeoutQueues),
+    Mutant(name="zero-timeout-queues", mistake="timeout=0 queues", engine=ZeroTimeoutQueues),
     Mutant(
         name="late-success-revives",
         mistake="a renewal that succeeds after the loss makes the lease held again",
         engine=LateSuccessRevives,
     ),
-    Mutant(name="loss-not-told", mistake="a loss is noticed, and told to nobody", engine=LossNotTold),
+    Mutant(name="loss-not-reported", mistake="a loss is noticed but not reported", engine=LossNotReported),
     Mutant(
         name="nonce-dropped-before-release",
         mistake="a release that gets no answer is not repeated",
@@ -274,28 +274,32 @@ ENGINES = [
     ),
     Mutant(
         name="timeout-restarts-at-wake",
-        mistake="the timeout is counted anew after every wake-up",
+        mistake="the timeout starts again after every wake-up",
         engine=TimeoutRestartsAtWake,
     ),
     Mutant(
-        name="busy-said-of-silence",
-        mistake="an acquire that could not ask the server says that the lock is busy",
-        engine=BusySaidOfSilence,
+        name="busy-without-answer",
+        mistake="an acquire without an answer of the server reports that the lock is busy",
+        engine=BusyWithoutAnswer,
     ),
     Mutant(
-        name="believes-the-server-only",
-        mistake="a holder counts on the server to tell it of a loss, and looks at no clock",
-        engine=BelievesTheServerOnly,
+        name="trusts-the-server-only",
+        mistake="a holder relies on the server to report a loss, and checks no clock",
+        engine=TrustsTheServerOnly,
     ),
     Mutant(
         name="renewal-dies-at-first-error",
         mistake="one failed renewal ends all renewal of that lease",
         engine=RenewalDiesAtFirstError,
     ),
-    Mutant(name="debt-forgotten", mistake="a ticket that is owed is tried once, and forgotten", engine=DebtForgotten),
+    Mutant(
+        name="pending-release-dropped",
+        mistake="a pending release is tried once and then dropped",
+        engine=PendingReleaseDropped,
+    ),
     Mutant(
         name="one-try-for-a-renewal",
-        mistake="a renewal waits for its answer until the lease has ended: one lost reply costs the lease",
+        mistake="a renewal waits for its answer until the lease has ended, so one lost reply loses the lease",
         engine=OneTryForARenewal,
         kinds=frozenset({"lose_reply"}),
         budget=1000,
@@ -309,22 +313,26 @@ ENGINES = [
     ),
     Mutant(
         name="subscribers-before-the-holder",
-        mistake="a holder learns of a loss after the subscribers have returned",
+        mistake="a loss is reported to the holder after the subscribers have returned",
         engine=SubscribersBeforeTheHolder,
         kinds=frozenset({"slow_subscriber", "cut", "stall"}),
     ),
     Mutant(
-        name="unkept-is-left",
-        mistake="a lock that no thread can be started for is not given back",
-        engine=UnkeptIsLeft,
+        name="unkept-lock-not-released",
+        mistake="a lock without a keeper thread is not released",
+        engine=UnkeptLockNotReleased,
         kinds=frozenset({"no_thread"}),
     ),
     Mutant(
         name="renews-by-the-ttl-only",
-        mistake="a lease that was granted late is renewed as late as any other, and runs out before",
+        mistake="a lease that was granted late is renewed too late, and expires before",
         engine=RenewsByTheTtlOnly,
         kinds=frozenset({"slow", "stall"}),
         budget=3000,
     ),
-    Mutant(name="no-debts", mistake="what nobody waits for is never taken off the server", engine=NoDebts),
+    Mutant(
+        name="no-pending-releases",
+        mistake="an unused ticket is never removed from the server",
+        engine=NoPendingReleases,
+    ),
 ]

@@ -1,4 +1,4 @@
-"""What every simulated server is to the world: it does steps, can stand still, can forget, and can be looked at."""
+"""The interface of a simulated server: it runs steps, can stall or lose state, and shows its tickets."""
 
 from __future__ import annotations
 
@@ -21,41 +21,40 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _FAULT_METHODS = {"drop": "drop", "restart": "restart", "lose_data": "lose_data", "old_data": "restore_data"}
-EPOCH = 1_700_000_000.0  # what its wall clock shows at the beginning of the world
+EPOCH = 1_700_000_000.0  # its wall clock at the start of the world
 
 
 class Server(ABC):
     """A store, on a machine whose clock is the true one."""
 
     guarantees: ClassVar[Guarantees]
-    orphaning_faults: ClassVar[frozenset[str]]  # faults after which there may be tickets that only their ttl can end
-    keeps_order: ClassVar[bool] = False  # what a process asks for is done in the order in which it asked
+    orphaning_faults: ClassVar[frozenset[str]]  # faults that may leave tickets which only expire
+    keeps_order: ClassVar[bool] = False  # requests of a process are done in order
     # Faults that the real store cannot have, besides those without a method here. Over TCP no request arrives twice.
     excluded_faults: ClassVar[frozenset[str]] = frozenset({"duplicate"})
     node_type: ClassVar[type[Server] | None] = None  # of a store of several nodes: the class that has the faults
-    kinds: ClassVar[Sequence[str]] = ("lock", "rwlock", "semaphore")  # of locks that it can keep
-    idle_max: ClassVar[float] = 12.0  # seconds from the end of a dead holder's lease until the next one is in
-    dead_waiter_max: ClassVar[float | None] = None  # seconds until a dead waiter has left, if promised
+    kinds: ClassVar[Sequence[str]] = ("lock", "rwlock", "semaphore")  # supported kinds of locks
+    idle_max: ClassVar[float] = 12.0  # seconds from the end of a dead holder's lease to the next grant
+    dead_waiter_max: ClassVar[float | None] = None  # seconds until a dead waiter is removed, if promised
     decides: ClassVar[bool] = True  # a grant on the server is a grant to the client, which adds no check of its own
-    several_ttls: ClassVar[bool] = False  # locks with the same ttl share something, so a run has two ttls
-    # Seconds within which a free lock is granted past any number of waiters that died, or that are paused; None: not
-    # judged.
+    several_ttls: ClassVar[bool] = False  # locks with the same ttl share a session, so a run has two ttls
+    # Seconds within which a free lock is granted past any number of dead, or paused, waiters; None: not checked.
     grant_past_dead_max: ClassVar[float | None] = None
     grant_past_paused_max: ClassVar[float | None] = None
-    clock_back_max: ClassVar[float] = 3600.0  # seconds by which its wall clock is set back at once, at most
+    clock_back_max: ClassVar[float] = 3600.0  # seconds by which its wall clock is set back in one step, at most
 
     def __init__(self, world: World, recorder: Recorder) -> None:
         self.world = world
         self.recorder = recorder
-        self.starts = 1  # it is in its so-manieth run
+        self.starts = 1  # number of its current run
         self.is_stalled = False
         self.wall_step = 0.0
-        self.set_back = 0.0  # seconds by which its wall clock has gone back, all in all
+        self.set_back = 0.0  # seconds by which its wall clock was set back in total
         self._backlog: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
 
-    @classmethod  # noqa: B027  (most need nothing)
+    @classmethod  # noqa: B027  (optional)
     def require(cls) -> None:
-        """Raise ConfigurationError, with the fix, if something is not installed that this model needs."""
+        """Raise ConfigurationError, with the fix, if a package that this model needs is not installed."""
 
     @classmethod
     def impossible_faults(cls) -> frozenset[str]:
@@ -69,10 +68,10 @@ class Server(ABC):
 
     @abstractmethod
     def open(self, link: Link, runtime: SimRuntime) -> Backend:
-        """The real protocol of this store, over a port that comes here."""
+        """The real protocol of this store, over a simulated port."""
 
     def execute(self, step: Callable[[], T]) -> T:
-        """Do a step now, and look at what it has changed."""
+        """Run a step, and record the changes."""
         try:
             return step()
         finally:
@@ -80,30 +79,30 @@ class Server(ABC):
 
     @abstractmethod
     def tickets(self) -> dict[str, Entry]:
-        """All tickets that it has, by nonce."""
+        """All tickets on the server, by nonce."""
 
     @abstractmethod
     def live(self) -> dict[str, Entry]:
-        """Those that count: not run out, not a dead process's."""
+        """The tickets in force: not expired, and not of a dead process."""
 
     def state(self) -> object:
-        """All that it knows, to compare by its `repr`; for exhaustive search."""
-        raise NotImplementedError  # a model without it is searched by seeds only
+        """Its whole state, compared by `repr`; for exhaustive search."""
+        raise NotImplementedError  # a model without it supports only random search
 
     @property
     def nodes(self) -> Sequence[Server]:
-        """What can fail alone: itself, unless it is several."""
+        """The parts that fail independently: itself, unless it has several nodes."""
         return [self]
 
-    def prepare(self, faults: Faults, ttl: float) -> None:  # noqa: B027  (most need to know nothing)
-        """What will happen to it, and how long leases last."""
+    def prepare(self, faults: Faults, ttl: float) -> None:  # noqa: B027  (optional)
+        """Called before the run, with its faults and ttl."""
 
     def state_lost(self, what: h.StateKind, detail: str = "") -> list[h.Event]:
-        """What a history says of it that something is about to be forgotten here."""
+        """The events that record a loss of state which is about to happen."""
         return [h.StateLost(self.world.now, what, detail=detail)]
 
     def stall_event(self) -> h.Event:
-        """What a history says of it that this has begun to stand still."""
+        """The event that records the start of a stall."""
         return h.Unreachable(self.world.now)
 
     def stall_end_event(self) -> h.Event:
@@ -111,46 +110,46 @@ class Server(ABC):
 
     @abstractmethod
     def break_lock(self, name: str, fence: int) -> None:
-        """As an operator would."""
+        """End this lease, as an operator would."""
 
-    def process_died(self, process: Process) -> None:  # noqa: B027  (most cannot know)
-        """Some see that at once."""
+    def process_died(self, process: Process) -> None:  # noqa: B027  (optional)
+        """Called when a process dies, for stores that notice this at once."""
 
     def lose_data(self) -> None:
-        """Come back with nothing."""
-        raise NotImplementedError  # who names `lose_data` in `cannot` is never asked
+        """Restart without data."""
+        raise NotImplementedError  # not overridden: this fault never happens
 
     def restore_data(self) -> None:
-        """Come back with what was there some time ago."""
-        raise NotImplementedError  # likewise `old_data`
+        """Restart with the data of the last `back_up`."""
+        raise NotImplementedError  # likewise
 
     def restart(self) -> None:
-        """Go down and come back with everything that was there."""
-        raise NotImplementedError  # likewise `restart`
+        """Restart with all data."""
+        raise NotImplementedError  # likewise
 
     def drop(self, process: Process) -> bool:
-        """End the connection on which this process hears wake-ups; False if it has none."""
-        raise NotImplementedError  # likewise `drop`
+        """End the connection on which this process receives notifications; False if it has none."""
+        raise NotImplementedError  # likewise
 
-    def back_up(self) -> None:  # noqa: B027  (who cannot have old data needs no copy of it)
-        """Keep what is there now, to come back with it later."""
+    def back_up(self) -> None:  # noqa: B027  (needed only for old data)
+        """Copy the data, for `restore_data`."""
 
-    def end(self) -> None:  # noqa: B027  (most have nothing to close)
-        """The world is over."""
+    def end(self) -> None:  # noqa: B027  (optional)
+        """Free its resources at the end of the world."""
 
     @property
     def recovery_time(self) -> float:
-        """Seconds for which it may not be of use yet although nothing is wrong with it any more."""
+        """Seconds for which it may refuse requests after all faults have ended."""
         return 0.0
 
     @property
     def extra_lease_time(self) -> float:
-        """Seconds by which leases may have lasted too long, because the clock that ends them was set back."""
+        """Seconds by which leases may last too long, because the clock that ends them was set back."""
         return 0.0
 
     @property
     def extra_idle_time(self) -> float:
-        """Likewise, of leases that keep a waiter out."""
+        """The same, for leases that block a waiter."""
         return self.extra_lease_time
 
     def step_clock(self, seconds: float) -> None:
@@ -162,7 +161,7 @@ class Server(ABC):
         return EPOCH + self.world.now + self.wall_step
 
     def when_running(self, action: Callable[..., None], *arguments: Any) -> None:
-        """Now, or as soon as it does not stand still any more."""
+        """Call the action now, or when the stall ends."""
         if self.is_stalled:
             self._backlog.append((action, arguments))
         else:

@@ -137,7 +137,7 @@ class _Asking(Trap):
 
     @property
     def is_over(self) -> bool:
-        return self.task.is_over(self._turn)
+        return self.task.has_ended(self._turn)
 
     def fail(self, error: BaseException) -> None:
         """By nothing that a client could handle."""

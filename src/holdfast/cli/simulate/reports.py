@@ -1,4 +1,4 @@
-"""What came of a search, in words that a person reads in seconds; and the same as data, for programs."""
+"""The results of a search, as text for people and as JSON for programs."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ CASES_SHOWN = 5
 _INDENT = "  "
 
 
-def verdict_of(plan: Plan, totals: Totals, seconds: float, *, width: int) -> list[str]:
-    """All of a search, but for the worlds that failed."""
+def summary_of(plan: Plan, totals: Totals, seconds: float, *, width: int) -> list[str]:
+    """The summary of a search, without the failing worlds."""
     worlds = f"{totals.worlds:,} {_plural('world', totals.worlds)}"
     if totals.failing:
         heading = f"{plan.backend}: BROKEN in {len(totals.failing):,} of {worlds}: {_seeds(totals)}"
@@ -42,17 +42,17 @@ def verdict_of(plan: Plan, totals: Totals, seconds: float, *, width: int) -> lis
     return [*lines, *_wrapped(f"kept: {kept or 'none'}", width)]
 
 
-def story_of(ran: Run, *, width: int) -> str:
-    """One run: what it broke, or that all is well; and its timeline in any case."""
+def run_report(ran: Run, *, width: int) -> str:
+    """The report of one run, with its timeline."""
     if ran.error is not None:
         problem = "".join(traceback.format_exception(ran.error)).rstrip()
         return f"ENDED BY AN ERROR\n\n{problem}\n\n{timeline(ran.history, width=width)}"
-    told = report(ran.history, ran.verdict, width=width)
-    return told if ran.verdict.violations else f"{timeline(ran.history, width=width)}\n{told}"
+    shown = report(ran.history, ran.verdict, width=width)
+    return shown if ran.verdict.violations else f"{timeline(ran.history, width=width)}\n{shown}"
 
 
-def shrunk_words(shrunk: Shrunk, *, width: int) -> list[str]:
-    """What is left of a world that was shrunk."""
+def shrink_summary(shrunk: Shrunk, *, width: int) -> list[str]:
+    """The size of a shrunk world."""
     workload = shrunk.plan.workload
     left = (
         f"Shrunk in {shrunk.runs:,} runs to {workload.clients} {_plural('client', workload.clients)}, "
@@ -62,11 +62,15 @@ def shrunk_words(shrunk: Shrunk, *, width: int) -> list[str]:
     return wrap(left, width)
 
 
-def exhaustive_words(plan: Plan, size: Size, searched: Search, *, width: int) -> list[str]:
-    """All that can happen in one small world."""
-    kept = "every promise kept" if not searched.found else f"BROKEN: {', '.join(one.failure for one in searched.found)}"
+def exhaustive_summary(plan: Plan, size: Size, searched: Search, *, width: int) -> list[str]:
+    """The summary of an exhaustive search."""
+    kept = (
+        "every promise kept"
+        if not searched.failures
+        else f"BROKEN: {', '.join(run.failure for run in searched.failures)}"
+    )
     complete = "complete" if searched.is_complete else "NOT COMPLETE, ended early"
-    heading = f"{plan.backend}: {kept}, whatever happens to {_size(size)}"
+    heading = f"{plan.backend}: {kept} in all schedules of {_size(size)}"
     counts = (
         f"{searched.runs:,} runs, {searched.states:,} states, {searched.pruned:,} runs ended in a known state, "
         f"up to {searched.depth} choices each; {complete}"
@@ -74,48 +78,53 @@ def exhaustive_words(plan: Plan, size: Size, searched: Search, *, width: int) ->
     return [*_wrapped(heading, width, ""), *_wrapped(counts, width)]
 
 
-def council_words(plan: Plan, size: redlock_configs.Size, searched: redlock_configs.Search, *, width: int) -> list[str]:
-    """All that can happen to the fences of one council."""
+def fences_summary(
+    plan: Plan, size: redlock_configs.Size, searched: redlock_configs.Search, *, width: int
+) -> list[str]:
+    """The summary of an exhaustive search for fences."""
     kept = f"BROKEN: {searched.broken}" if searched.broken is not None else "0 violations"
     complete = "complete" if searched.is_complete else "NOT COMPLETE, ended early"
-    heading = f"{plan.backend}: fences of {_council(size)}: {kept}"
+    heading = f"{plan.backend}: fences of {_config_size(size)}: {kept}"
     counts = f"{searched.states:,} states, {searched.steps:,} steps, {searched.grants:,} of them grants; {complete}"
     return [*_wrapped(heading, width, ""), *_wrapped(counts, width)]
 
 
-def cancel_words(plan: Plan, tried: Mapping[str, int], wrong: Sequence[Cancellation], *, width: int) -> list[str]:
-    """All cancellations."""
+def cancellation_summary(
+    plan: Plan, tried: Mapping[str, int], wrong: Sequence[Cancellation], *, width: int
+) -> list[str]:
+    """The summary of all cancellations."""
     total = sum(tried.values())
     if wrong:
-        heading = f"{plan.backend}: {len(wrong):,} of {total:,} cancellations left something behind"
+        heading = f"{plan.backend}: {len(wrong):,} of {total:,} cancellations caused a problem"
     else:
-        heading = f"{plan.backend}: {total:,} cancellations, and none left anything behind"
+        heading = f"{plan.backend}: {total:,} cancellations, no problem"
     counts = ", ".join(f"{call} ({count:,})" for call, count in tried.items())
     listed = [f"{one.case}: {one.problem}" for one in wrong[:CASES_SHOWN]]
     return [heading, *_wrapped(counts, width), *(line for each in listed for line in _wrapped(each, width))]
 
 
 def exhaustive_as_data(size: Size, searched: Search, seconds: float) -> dict[str, Any]:
-    """The same, for a program."""
+    """The same, as JSON data."""
     return {
-        "ok": not searched.found,
+        "ok": not searched.failures,
         "clients": size.clients,
         "rounds": size.rounds,
         "faults": size.faults,
-        "together": size.together,
+        "window": size.window,
         "runs": searched.runs,
         "states": searched.states,
         "pruned": searched.pruned,
         "complete": searched.is_complete,
         "seconds": round(seconds, 3),
         "broken": [
-            {"failure": one.failure, "faults": dict(one.happened), "script": list(one.script)} for one in searched.found
+            {"failure": one.failure, "faults": dict(one.happened), "script": list(one.script)}
+            for one in searched.failures
         ],
     }
 
 
-def council_as_data(size: redlock_configs.Size, searched: redlock_configs.Search, seconds: float) -> dict[str, Any]:
-    """The same, for a program."""
+def fences_as_data(size: redlock_configs.Size, searched: redlock_configs.Search, seconds: float) -> dict[str, Any]:
+    """The same, as JSON data."""
     return {
         "ok": searched.broken is None,
         "nodes": len(size.clocks[0]),
@@ -133,26 +142,26 @@ def council_as_data(size: redlock_configs.Size, searched: redlock_configs.Search
     }
 
 
-def cancels_as_data(plan: Plan, tried: Mapping[str, int], wrong: Sequence[Cancellation]) -> dict[str, Any]:
-    """The same, for a program."""
+def cancellations_as_data(plan: Plan, tried: Mapping[str, int], wrong: Sequence[Cancellation]) -> dict[str, Any]:
+    """The same, as JSON data."""
     return {
         "backend": plan.backend,
         "ok": not wrong,
         "cancellations": dict(tried),
-        "wrong": [{"case": str(one.case), "what": one.problem} for one in wrong],
+        "wrong": [{"case": str(one.case), "problem": one.problem} for one in wrong],
     }
 
 
-def _council(size: redlock_configs.Size) -> str:
+def _config_size(size: redlock_configs.Size) -> str:
     attempts = " and ".join(f"{count} {_plural('attempt', count)}" for count in size.attempts)
     apart = f", clocks apart in {len(size.clocks)} ways" if len(size.clocks) > 1 else ""
     resent = f", {size.resent} acquire sent twice" if size.resent else ""
-    amnesia = f", {size.amnesia} node that forgets" if size.amnesia else ""
+    amnesia = f", {size.amnesia} node that loses its data" if size.amnesia else ""
     return f"{len(size.clocks[0])} nodes, {len(size.attempts)} clients with {attempts}{apart}{resent}{amnesia}"
 
 
 def _size(size: Size) -> str:
-    orders = ", close things in any order" if size.together else ""
+    orders = ", close actions in any order" if size.window else ""
     return (
         f"{size.clients} {_plural('client', size.clients)} with {size.rounds} {_plural('round', size.rounds)} each "
         f"and up to {size.faults} {_plural('fault', size.faults)}{orders}"
@@ -160,7 +169,7 @@ def _size(size: Size) -> str:
 
 
 def as_data(plan: Plan, totals: Totals, seconds: float) -> dict[str, Any]:
-    """All of a search, for a program."""
+    """The result of a search, as JSON data."""
     return {
         "backend": plan.backend,
         "ok": not totals.failing,
@@ -181,12 +190,12 @@ def as_data(plan: Plan, totals: Totals, seconds: float) -> dict[str, Any]:
 
 
 def run_as_data(ran: Run, shrunk: Shrunk | None) -> dict[str, Any]:
-    """One run, for a program."""
+    """One run, as JSON data."""
     violation = ran.verdict.gravest
     return {
         "failure": ran.failure,
         "at": None if violation is None else violation.at,
-        "what": repr(ran.error) if ran.error is not None else None if violation is None else violation.message,
+        "message": repr(ran.error) if ran.error is not None else None if violation is None else violation.message,
         "events": len(ran.history),
         "faults": dict(ran.happened),
         "clients": None if shrunk is None else shrunk.plan.workload.clients,
@@ -204,7 +213,7 @@ def _in_order(tested: Iterable[str]) -> list[str]:
 
 def _tested(name: str, totals: Totals) -> str:
     count = totals.tested[name]
-    return name if count == totals.worlds else f"{name} (put to the test in {count:,})"
+    return name if count == totals.worlds else f"{name} (tested in {count:,})"
 
 
 def _listed(happened: Mapping[str, int]) -> str:

@@ -81,7 +81,7 @@ class Rough(SmallWorld):
         member.process.crash()
         member.client.engine.abandon("its process has died")
         self.server.process_died(member.process)
-        self._gone.append(member)
+        self._dead_members.append(member)
 
     async def work(self, member: ClientProcess) -> None:
         name = member.process.name

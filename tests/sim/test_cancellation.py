@@ -10,8 +10,8 @@ from holdfast.sim.cancellation import cancellations
 from holdfast.sim.mutants import MUTANTS
 from holdfast.sim.run import Plan
 
-ONE = {"acquire, free", "acquire, busy", "acquire, time up", "release", "renew", "keeper"}
-SEVERAL = {"acquire all, free", "acquire all, busy", "acquire all, time up", "release all", "renew all"}
+ONE = {"acquire, free", "acquire, busy", "acquire, timeout", "release", "renew", "keeper"}
+SEVERAL = {"acquire all, free", "acquire all, busy", "acquire all, timeout", "release all", "renew all"}
 CALLS = ONE | SEVERAL
 
 
@@ -55,6 +55,6 @@ def test_a_cancelled_call_for_several_locks_that_leaves_some_behind_is_found() -
 
 
 def test_a_cancelled_call_whose_debt_nobody_pays_is_found() -> None:
-    plan = MUTANTS["no-debts"].apply(Plan())
+    plan = MUTANTS["no-pending-releases"].apply(Plan())
 
     assert any(one.problem is not None for one in cancellations(plan) if one.case.call == "acquire, busy")
