@@ -1,6 +1,6 @@
-"""Hazard: connections that vanish without a word: a NAT or load balancer forgets them, a virtual address moves.
+"""Hazard: connections that vanish silently: a NAT or load balancer drops them, a virtual address moves.
 
-New connections work at once. So one request may wait for an answer that does not come, and no second one.
+New connections work at once. So one request may wait in vain for an answer, but no second one.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tests.support.processes import eventually
 from tests.support.redis import shared as redis
 from tests.support.redis.proxy import Proxy
 
-BURST = 4  # connections that are there when they vanish
+BURST = 4  # connections that are open when they vanish
 FRESH_URLS: dict[str, Callable[[], str]] = {
     "redis": redis.fresh_url,
     "memcached": memcached.fresh_url,
@@ -29,7 +29,7 @@ FRESH_URLS: dict[str, Callable[[], str]] = {
     "mysql": mysql.fresh_url,
     "postgresql": lambda: postgresql.fresh_url(sslmode="disable"),
 }
-# Here each lock has a connection of its own, and its lease is lost with it; some are kept for the next lock.
+# Here each lock has its own connection, and its lease is lost with it; some are kept for the next lock.
 OWN_CONNECTIONS: dict[str, Callable[[], str]] = {
     "mysql-row": lambda: mysql.fresh_url(method="row"),
     "postgresql-advisory": lambda: postgresql.fresh_url(method="advisory", sslmode="disable"),
@@ -61,7 +61,7 @@ def through(proxy: Proxy, url: str) -> str:
 
 
 def burst(client: holdfast.Client) -> None:
-    """Have several connections idle at the same time."""
+    """Make several connections idle at the same time."""
     with client.lock("warm", timeout=30):
         pass
     together = threading.Barrier(BURST)
@@ -80,17 +80,17 @@ def burst(client: holdfast.Client) -> None:
 
 
 @pytest.mark.parametrize("url", [*FRESH_URLS, *OWN_CONNECTIONS], indirect=True)
-def test_a_lock_is_taken_within_the_callers_time(client: holdfast.Client, proxy: Proxy) -> None:
+def test_a_lock_is_acquired_before_the_timeout(client: holdfast.Client, proxy: Proxy) -> None:
     burst(client)
     proxy.forget()
 
-    lease = client.lock("a").acquire(timeout=20)  # of which a request gets 5 s
+    lease = client.lock("a").acquire(timeout=20)  # a request gets 5 s of it
 
     assert lease is not None
     lease.release()
 
 
-def test_a_lease_survives(client: holdfast.Client, proxy: Proxy) -> None:
+def test_a_lease_survives_vanished_connections(client: holdfast.Client, proxy: Proxy) -> None:
     burst(client)
     lease = client.lock("job", ttl=4).acquire(timeout=30)
     assert lease is not None
@@ -104,7 +104,7 @@ def test_a_lease_survives(client: holdfast.Client, proxy: Proxy) -> None:
     lease.release()
 
 
-async def test_a_lease_of_a_loop_survives(url: str, proxy: Proxy) -> None:
+async def test_a_lease_on_asyncio_survives_vanished_connections(url: str, proxy: Proxy) -> None:
     async with holdfast.AsyncClient(through(proxy, url)) as client:
         lease = await client.lock("job", ttl=4).acquire(timeout=30)
         assert lease is not None

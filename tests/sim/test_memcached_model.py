@@ -1,7 +1,7 @@
-"""A model of memcached that answers otherwise than memcached: the same bytes to the model and to a real server.
+"""Hazard: a model of memcached that differs from memcached. The model and a real server get the same bytes.
 
-The real one's coarse clock is read before and after each step, and the model is told the time: expiries have to agree
-to the second. Versions grow by the same rule on both sides, but a real server may skip some: they are translated.
+The coarse clock of the real server is read before and after each step and set in the model, so expiries must agree
+to the second. Versions grow by the same rule on both sides, but a real server may skip some, so they are translated.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from holdfast.backends.memcached.protocol import meta
 from holdfast.backends.memcached.protocol.meta import Parser, Reply
 from holdfast.backends.memcached.protocol.values import FREE, value_of
 from holdfast.sim.servers.memcached.machine import _STARTS_AT, Machine
-from tests.support.memcached.servers import Line, Server, running
+from tests.support.memcached.servers import RawConnection, Server, running
 
 KEYS = (b"a", b"b", b"c%20d", b"k" * 250)
 
@@ -31,16 +31,16 @@ def server() -> Iterator[Server]:
 
 
 class Sides:
-    """A real server and the model."""
+    """A real server and its model."""
 
-    def __init__(self, line: Line) -> None:
-        self.real = line
-        facts = line.call(meta.STATS).stats()
+    def __init__(self, connection: RawConnection) -> None:
+        self.real = connection
+        facts = connection.call(meta.STATS).stats()
         self.model = Machine(int(facts["time"]) - int(facts["uptime"]), int(facts["pid"]))
-        self._real_version = {0: 0}  # by the model's
+        self._real_version = {0: 0}  # by the version of the model
 
     def step(self, request: bytes) -> tuple[Reply, Reply]:
-        """The real answer, and the model's with versions as the real one counts them."""
+        """The real reply, and that of the model with the versions of the real one."""
         translated = re.sub(
             rb"\A(m[sd] \S+(?: \d+)?) C(\d+)",
             lambda found: b"%b C%d" % (found[1], self._real_version.get(int(found[2]), 0)),
@@ -50,11 +50,11 @@ class Sides:
         real = self.real.call(translated)
         after = self._time()
         model, shown = self._at(before, request, real)
-        if shown != real and after != before:  # it has ticked before the step, not after it
+        if shown != real and after != before:  # the clock ticked before the step, not after it
             model, shown = self._at(after, request, real)
         self.model = model
         if after != before and request.startswith(b"ms") and real.code == "HD":
-            # Stored before the tick or after it: nobody can tell when it will expire, so it must not stay.
+            # It is unknown whether it was stored before or after the tick, and so when it expires: remove it.
             gone = b"md %b\r\n" % request.split()[1]
             self.real.call(gone)
             self.model.respond(gone)
@@ -105,10 +105,10 @@ def a_request(rng: random.Random, model: Machine) -> bytes:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_the_same_requests_get_the_same_answers(server: Server, seed: int) -> None:
+def test_the_same_requests_get_the_same_replies(server: Server, seed: int) -> None:
     rng = random.Random(seed)  # noqa: S311
-    with server.connect() as line:
-        sides = Sides(line)
+    with server.connect() as connection:
+        sides = Sides(connection)
         codes = set()
         for number in range(1500):
             request = a_request(rng, sides.model)
@@ -124,8 +124,8 @@ def test_the_same_requests_get_the_same_answers(server: Server, seed: int) -> No
 
 
 def test_items_expire_at_the_same_tick(server: Server) -> None:
-    with server.connect() as line:
-        sides = Sides(line)
+    with server.connect() as connection:
+        sides = Sides(connection)
         for seconds in (1, 2, 3):
             sides.step(meta.add(b"t%d" % seconds, seconds, b"x"))
 
@@ -140,17 +140,17 @@ def test_items_expire_at_the_same_tick(server: Server) -> None:
     assert not alive
 
 
-def test_what_the_server_says_of_itself_is_the_same(server: Server) -> None:
-    with server.connect() as line:
-        sides = Sides(line)
+def test_the_stats_of_the_server_are_the_same(server: Server) -> None:
+    with server.connect() as connection:
+        sides = Sides(connection)
         sides.step(meta.add(b"a%20b", 60, b"x"))
         for request in (meta.STATS, meta.SETTINGS):
-            real, model = line.call(request).stats(), _parsed(sides.model.respond(request)).stats()
+            real, model = connection.call(request).stats(), _parsed(sides.model.respond(request)).stats()
             shared = [name for name in model if name not in {"uptime", "time"}]
 
             assert {name: real[name] for name in shared} == {name: model[name] for name in shared}
-        real, model = line.call(meta.STATS).stats(), _parsed(sides.model.respond(meta.STATS)).stats()
+        real, model = connection.call(meta.STATS).stats(), _parsed(sides.model.respond(meta.STATS)).stats()
         assert int(real["time"]) - int(real["uptime"]) == int(model["time"]) - int(model["uptime"])
 
-        dumped, known = line.call(meta.DUMP).lines, _parsed(sides.model.respond(meta.DUMP)).lines
+        dumped, known = connection.call(meta.DUMP).lines, _parsed(sides.model.respond(meta.DUMP)).lines
         assert [one.split()[0] for one in dumped] == [one.split()[0] for one in known] == [b"key=a%2520b"]

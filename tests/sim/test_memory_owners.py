@@ -1,4 +1,4 @@
-"""The reference protocol's named owners: one who was let in past others, and has lapsed since, comes again."""
+"""Hazard: a ticket of an owner that was granted before others, and has expired, is requested again."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ TTL = 3.0
 
 
 class Steps:
-    """The steps of one backend on its store, at moments of our own."""
+    """The steps of one backend on its store, at chosen times."""
 
     def __init__(self) -> None:
         world = SmallWorld(Plan(backend="memory"), Choices(decisions=()))
@@ -39,12 +39,12 @@ def ticket(nonce: str, owner: str) -> Ticket:
     return Ticket("lock", nonce, TTL, 1, exclusive=True, agent="", info="{}", owner=owner)
 
 
-def lapsed_behind_another() -> tuple[Steps, int]:
-    """`kin` was let in past `other`, both of its owner ended, and `other` got in; its fence."""
+def expired_after_another() -> tuple[Steps, int]:
+    """`second` was granted before `other`, both tickets of its owner ended, and `other` was granted; its fence."""
     steps = Steps()
     first = steps.try_acquire(0.0, "first", "x")
     assert isinstance(steps.try_acquire(0.0, "other", "y"), Waiting)
-    assert steps.try_acquire(0.0, "kin", "x") == first
+    assert steps.try_acquire(0.0, "second", "x") == first
     assert steps.release(1.0, "first", "x")
     assert isinstance(steps.try_acquire(2.0, "other", "y"), Waiting)
     fence = steps.try_acquire(TTL, "other", "y")
@@ -52,24 +52,24 @@ def lapsed_behind_another() -> tuple[Steps, int]:
     return steps, fence
 
 
-def test_a_lapsed_ticket_that_comes_again_waits_for_who_was_let_in_since() -> None:
-    steps, _ = lapsed_behind_another()
+def test_an_expired_ticket_waits_for_the_holder_that_followed_it() -> None:
+    steps, _ = expired_after_another()
 
-    assert isinstance(steps.try_acquire(TTL + 1, "kin", "x"), Waiting)
+    assert isinstance(steps.try_acquire(TTL + 1, "second", "x"), Waiting)
 
 
-def test_a_lapsed_ticket_that_is_let_in_again_has_a_fence_of_its_own() -> None:
-    steps, fence = lapsed_behind_another()
+def test_an_expired_ticket_that_is_granted_again_has_a_new_fence() -> None:
+    steps, fence = expired_after_another()
     steps.release(TTL + 1, "other", "y")
 
-    again = steps.try_acquire(TTL + 2, "kin", "x")
+    again = steps.try_acquire(TTL + 2, "second", "x")
 
     assert isinstance(again, int)
     assert again > fence
 
 
-def test_a_lapsed_ticket_is_not_renewed_beside_who_was_let_in_since() -> None:
-    steps, _ = lapsed_behind_another()
+def test_an_expired_ticket_is_not_renewed_during_the_next_lease() -> None:
+    steps, _ = expired_after_another()
 
-    assert not steps.renew(TTL + 1, "kin", "x")
+    assert not steps.renew(TTL + 1, "second", "x")
     assert steps.renew(TTL + 1, "other", "y")

@@ -1,8 +1,8 @@
-"""A model of a store that answers otherwise than the store: the same steps, on the simulated file and on a real one.
+"""Hazard: a model that differs from the store. The same steps run on the simulated file and on a real one.
 
-Time passes on both sides, but only one thing depends on it: a ticket either outlives the test or is over by the next
-step. (Marks wait for the disk, so more of it passes on the real side.) Fences differ (they are drawn from the clock);
-that they are drawn, and grow, does not.
+Time passes on both sides, but only one result depends on it: a ticket either outlives the test or has expired by the
+next step. (Registers wait for the disk, so more time passes on the real side.) Fences differ, because they come from
+the clock; that they exist, and grow, does not differ.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ LONG, OVER = 1000.0, 1e-6
 
 
 class Side(Protocol):
-    """One of the two."""
+    """The real file or the model."""
 
     backends: dict[str, Backend]
 
@@ -71,7 +71,7 @@ class Simulated:
         async def run() -> None:
             try:
                 outcome.append(await step(self.backends[client], process.now() + 5.0))
-            except Exception as error:  # an answer too
+            except Exception as error:  # a result too
                 outcome.append(error)
 
         process.start(run(), "step")
@@ -96,7 +96,7 @@ def sides(tmp_path: Path) -> Iterator[Sides]:
     for client in CLIENTS:
         for side in both:
             side.open(client)
-    # The model has no state without a file, which reading verbs report and do not create.
+    # The model has no missing file, which verbs that only read would report and not create.
     both.real.do("a", lambda backend, by: backend.advance_register("file", 1, nonce="f" * 32, keep=LONG, deadline=by))
     yield both
     for client in CLIENTS:
@@ -105,7 +105,7 @@ def sides(tmp_path: Path) -> Iterator[Sides]:
 
 
 class Steps:
-    """Random steps, done to both; what each answered, without what has to differ."""
+    """Random steps on both sides, and their results without the parts that must differ."""
 
     def __init__(
         self,
@@ -117,7 +117,7 @@ class Steps:
     ) -> None:
         self._sides = sides
         self._shapes, self._owners = shapes, owners
-        self._random = random.Random(seed)  # noqa: S311  (it has to be repeatable)
+        self._random = random.Random(seed)  # noqa: S311  (it must be repeatable)
         self._tickets: dict[str, list[Ticket]] = {client: [] for client in CLIENTS}
         self._fences: dict[str, dict[str, int]] = {"Real": {}, "Simulated": {}}
         self.kinds: set[str] = set()
@@ -245,7 +245,7 @@ def _facts(info: LockInfo, fences: dict[str, int]) -> object:
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_the_model_answers_as_the_file_does(sides: Sides, seed: int) -> None:
+def test_the_model_answers_as_the_file(sides: Sides, seed: int) -> None:
     sequence = Steps(sides, seed)
 
     steps = [sequence.step() for _ in range(120)]
@@ -256,7 +256,7 @@ def test_the_model_answers_as_the_file_does(sides: Sides, seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_the_model_answers_as_the_file_does_to_named_owners(sides: Sides, seed: int) -> None:
+def test_the_model_answers_as_the_file_with_named_owners(sides: Sides, seed: int) -> None:
     sequence = Steps(sides, seed, shapes=SHAPES[:1], owners=("", "x", "y"))
 
     steps = [sequence.step() for _ in range(120)]

@@ -1,7 +1,7 @@
-"""SQL that decides otherwise than the one rule says: owners, several locks at once, delays, and marks among them.
+"""Hazard: SQL that differs from the one rule, also for owners, several locks, delays and registers.
 
-The memory protocol says in Python what this one says in SQL: the same random steps have to come out the same, in two
-worlds whose clocks go together. That they would tell is shown by SQL with a mistake, which they have to find.
+The memory protocol is the reference in Python: the same random steps must have the same results, in two worlds with the
+same clock. SQL with a mistake, which the steps must find, shows that they are effective.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from holdfast.sim.servers.sqlite import SimTransaction, SqliteServer
 from tests.sim.test_redis_rule import Side, Steps
 
 TTL, DELAY = 5.0, 3.0
-BUDGET = 150  # sequences within which a mistake has to be found
+BUDGET = 150  # sequences within which a mistake must be found
 
 
 def steps_on(server: type[SqliteServer], seed: int) -> None:
@@ -29,14 +29,14 @@ def steps_on(server: type[SqliteServer], seed: int) -> None:
         steps = Steps(sides, seed, shares=True, lapses=True)
         for _ in range(80):
             steps.step()
-        assert sides[0].steps == sides[1].steps, "several locks are one step"
+        assert sides[0].steps == sides[1].steps, "several locks took more than one step"
     finally:
         for side in sides:
             side.end()
 
 
 def with_mistake(sql: str, wrong: str) -> type[SqliteServer]:
-    """Its SQL with this statement instead of that one."""
+    """The server with the statement `wrong` instead of `sql`."""
 
     class Transaction(SimTransaction):
         def row(self, sql_: str, *values: Any) -> tuple[Any, ...] | None:
@@ -52,7 +52,7 @@ def with_mistake(sql: str, wrong: str) -> type[SqliteServer]:
 
 
 @pytest.mark.parametrize("seed", range(24))
-def test_the_same_steps_come_out_the_same(seed: int) -> None:
+def test_the_same_steps_have_the_same_results(seed: int) -> None:
     steps_on(SqliteServer, seed)
 
 
@@ -61,20 +61,26 @@ MISTAKES = {
         queue._FIRST,
         "SELECT max(number) + 2 FROM tickets WHERE name = ?",
     ),
-    "an owner waits for itself": (queue._SAME_OWNER, queue._SAME_OWNER.replace("owner = ?", "owner = ? || '?'")),
-    "an owner goes in past another's lease": (
+    "an owner waits for its own tickets": (
+        queue._SAME_OWNER,
+        queue._SAME_OWNER.replace("owner = ?", "owner = ? || '?'"),
+    ),
+    "an owner is granted during another owner's lease": (
         queue._SAME_OWNER,
         queue._SAME_OWNER.replace("owner = ?", "owner <> ? || '?'"),
     ),
-    "a break ends one of an owner's tickets": (
+    "a break ends only one of an owner's tickets": (
         queue._BREAK,
         "DELETE FROM tickets WHERE number = (SELECT max(number) FROM tickets WHERE name = ? AND fence = ?)",
     ),
-    "a mark goes down": (
+    "a register goes down": (
         queue._ADVANCE_REGISTER,
         queue._ADVANCE_REGISTER.replace("number < excluded.number OR", "TRUE OR"),
     ),
-    "a mark is anybody's": (queue._ADVANCE_REGISTER, queue._ADVANCE_REGISTER.replace("AND nonce = excluded.nonce", "")),
+    "a register ignores the nonce": (
+        queue._ADVANCE_REGISTER,
+        queue._ADVANCE_REGISTER.replace("AND nonce = excluded.nonce", ""),
+    ),
 }
 
 
@@ -88,16 +94,16 @@ def test_a_mistake_in_the_sql_is_found(mistake: str) -> None:
             steps_on(with_mistake(right, wrong), seed)
 
 
-# ── what memory:// has nothing to say to: deaths ─────────────────────────────────────────────────────────────────────
+# ── deaths, which memory:// does not have ────────────────────────────────────────────────────────────────────────────
 
 
 class Deaths:
-    """One that holds a lock with a delay dies at some moment; two more want it."""
+    """The holder of a lock with a delay dies; two other clients want the lock."""
 
     def __init__(self, seed: int, server: type[SqliteServer] = SqliteServer) -> None:
         self._small = SmallWorld(Plan(backend="sqlite", server=server), Choices(seed=seed))
         holder, *others = (self._small.add(name) for name in ("holder", "first", "second"))
-        self.over = 0.0  # when the holder's ttl was
+        self.over = 0.0  # when the ttl of the holder has passed
         self.entered: list[float] = []
         world = self._small.world
         holder.start(self._hold(holder))
@@ -106,7 +112,7 @@ class Deaths:
         world.run(2.0 + self._small.choices.between(0.0, TTL))
         holder.process.crash()
         self._small.server.process_died(holder.process)
-        # Who opens the file later sweeps it first.
+        # A process that opens the file later removes ended tickets first.
         late = self._small.add("late")
         late.start(self._want(late))
         world.run(world.now + 60.0)
@@ -139,7 +145,7 @@ class Deaths:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_nobody_is_let_in_before_a_dead_holders_delay_is_over_and_all_are_soon_after(seed: int) -> None:
+def test_waiters_acquire_soon_after_the_delay_of_a_dead_holder_and_not_before(seed: int) -> None:
     deaths = Deaths(seed)
 
     assert len(deaths.entered) == 3
@@ -147,7 +153,7 @@ def test_nobody_is_let_in_before_a_dead_holders_delay_is_over_and_all_are_soon_a
     assert max(deaths.entered) < deaths.over + 1.0
 
 
-def test_a_sweep_that_knows_no_delay_is_found() -> None:
+def test_a_cleanup_that_ignores_the_delay_is_found() -> None:
     wrong = with_mistake(queue._AHEAD, queue._AHEAD.replace("owner, delay", "owner, 0.0"))
 
     deaths = [Deaths(seed, wrong) for seed in range(20)]

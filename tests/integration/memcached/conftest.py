@@ -1,4 +1,4 @@
-"""A server for every test: memcached starts in milliseconds and keeps nothing."""
+"""A server for every test: memcached starts in milliseconds and stores nothing on disk."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import holdfast
 from tests.support.memcached.servers import Server, running
 from tests.support.redis.proxy import Proxy
 
-# Processes are watched in /proc here.
+# These tests read /proc.
 collect_ignore_glob = [] if sys.platform == "linux" else ["test_*.py"]
 
 StartServer = Callable[..., Server]
@@ -21,7 +21,7 @@ OpenClient = Callable[[str], holdfast.Client]
 
 @pytest.fixture
 def start_server() -> Iterator[StartServer]:
-    """Starts servers that end with the test; takes options of the command line."""
+    """Starts servers that end with the test, with command line options."""
     with contextlib.ExitStack() as stack:
         yield lambda *options: stack.enter_context(running(Server(*options)))
 
@@ -33,7 +33,7 @@ def server(start_server: StartServer) -> Server:
 
 @pytest.fixture
 def proxy(server: Server) -> Iterator[Proxy]:
-    """Before the server."""
+    """A proxy in front of the server."""
     with Proxy(server.port) as proxy:
         yield proxy
 

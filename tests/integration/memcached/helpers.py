@@ -1,4 +1,4 @@
-"""What the tests in this folder have in common."""
+"""Helpers of the tests in this folder."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from holdfast.backends.memcached.protocol.meta import Reply
 from tests.support.memcached.servers import Server
 
 T = TypeVar("T")
-TTL = 4.0  # seconds: no busy machine misses all renewals within it
+TTL = 4.0  # seconds: long enough for renewals on a busy machine
 
 
 def take(client: holdfast.Client, name: str, **options: float) -> holdfast.Lease:
@@ -24,12 +24,12 @@ def take(client: holdfast.Client, name: str, **options: float) -> holdfast.Lease
 
 
 def item(server: Server, name: str) -> Reply:
-    """What the server has under the lock's key; EN if nothing."""
+    """The item of a lock on the server; EN if there is none."""
     return server.call(meta.read(key_of("holdfast:", name)))
 
 
 def in_background(function: Callable[[], T]) -> Future[T]:
-    """Call it on a thread of its own; its result or its error is in the future."""
+    """Call the function on a new thread. Its result or error is in the future."""
     future: Future[T] = Future()
 
     def run() -> None:

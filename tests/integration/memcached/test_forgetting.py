@@ -1,4 +1,4 @@
-"""Hazard: a cache forgets. The holder has to learn of it at its next renewal, and must do no harm to who came after."""
+"""Hazard: a cache loses data. A holder must learn of it at its next renewal, and must not harm the next holder."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def flush(server: Server) -> None:
 
 
 @pytest.mark.parametrize("forget", [flush, Server.restart], ids=["flush_all", "restart"])
-def test_a_holder_learns_at_its_next_renewal_that_its_lease_was_forgotten(
+def test_a_holder_learns_of_the_loss_of_its_item_at_its_next_renewal(
     server: Server, open_client: OpenClient, forget: object
 ) -> None:
     lease = take(open_client(server.url), "a")
@@ -34,20 +34,20 @@ def test_a_holder_learns_at_its_next_renewal_that_its_lease_was_forgotten(
 
 
 @pytest.mark.parametrize("forget", [flush, Server.restart], ids=["flush_all", "restart"])
-def test_who_comes_after_has_a_greater_fence_and_is_not_disturbed(
+def test_the_next_holder_has_a_greater_fence_and_is_not_disturbed(
     server: Server, open_client: OpenClient, forget: object
 ) -> None:
     old, new = open_client(server.url), open_client(server.url)
     stale = take(old, "a", ttl=30)
     first_uptime = int(server.stats()["uptime"])
     assert callable(forget)
-    if forget is Server.restart:  # two runs that begin in the same second could not be told apart by their fences
+    if forget is Server.restart:  # fences of two runs that start in the same second could overlap
         eventually(lambda: int(server.stats()["uptime"]) > first_uptime + 1)
 
     forget(server)
     fresh = take(new, "a", ttl=30)
 
-    # After a restart versions begin anew: what the stale holder knows as its own is the other's now, by number.
+    # A restarted server reuses versions: the version that the stale holder knows belongs to the other holder now.
     with pytest.raises(holdfast.LockLost):
         stale.release()
     assert fresh.fence > stale.fence
@@ -57,7 +57,7 @@ def test_who_comes_after_has_a_greater_fence_and_is_not_disturbed(
     assert item(server, "a").code == "EN"
 
 
-def test_a_renewal_by_a_stale_holder_touches_nothing(server: Server, open_client: OpenClient) -> None:
+def test_a_renewal_by_a_stale_holder_changes_nothing(server: Server, open_client: OpenClient) -> None:
     stale = take(open_client(server.url), "a", ttl=30)
     flush(server)
     fresh = take(open_client(server.url), "a", ttl=30)
@@ -72,7 +72,7 @@ def test_a_renewal_by_a_stale_holder_touches_nothing(server: Server, open_client
     fresh.release()
 
 
-def test_an_evicted_lock_is_a_loss_and_the_client_says_that_the_server_evicts(
+def test_an_evicted_lock_is_lost_and_the_client_warns_of_evictions(
     start_server: StartServer, open_client: OpenClient
 ) -> None:
     server = start_server("-m", "2")
@@ -81,27 +81,29 @@ def test_an_evicted_lock_is_a_loss_and_the_client_says_that_the_server_evicts(
     lease = take(client, "a", ttl=30)
     size = len(item(server, "a").value)
 
-    with server.connect() as line:  # items of the same kind as the lock's, until it is the oldest and goes
+    with (
+        server.connect() as connection
+    ):  # items of the same size as the lock's, until the lock is the oldest and is evicted
         for number in range(200):
-            stores = (b"ms other-%d-%d %d T0 q\r\n%b\r\n" % (number, one, size, b"x" * size) for one in range(500))
-            line.call(b"".join(stores) + b"mn\r\n")
-            if number % 40 == 39 and line.call(b"mg holdfast:a s\r\n").code == "EN":
+            stores = (b"ms other-%d-%d %d T0 q\r\n%b\r\n" % (number, count, size, b"x" * size) for count in range(500))
+            connection.call(b"".join(stores) + b"mn\r\n")
+            if number % 40 == 39 and connection.call(b"mg holdfast:a s\r\n").code == "EN":
                 break
     assert int(server.stats()["evictions"]) > 0
 
     with pytest.raises(holdfast.LockLost):
         lease.renew()
-    time.sleep(2 * SILENCE_MAX)  # after which the server is asked how it is
+    time.sleep(2 * SILENCE_MAX)  # after which the client requests its stats
     take(client, "b").release()
     assert "has evicted" in client.warnings[0]
 
 
-def test_a_broken_lease_is_a_loss_and_its_fence_has_to_be_right(server: Server, open_client: OpenClient) -> None:
+def test_a_lease_is_broken_only_by_its_fence(server: Server, open_client: OpenClient) -> None:
     client = open_client(server.url)
     lease = take(client, "a")
 
     assert not client.break_lock("a", fence=lease.fence + 1)
-    lease.renew()  # gives the item another version, and keeps its fence
+    lease.renew()  # this changes the version of the item, not its fence
     assert client.break_lock("a", fence=lease.fence)
 
     assert lease.wait_lost(30)

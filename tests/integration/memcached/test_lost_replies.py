@@ -1,4 +1,4 @@
-"""Hazard: requests and replies that get lost. Whatever was done, the lock is nobody's in the end, or its holder's."""
+"""Hazard: lost requests and replies. In the end the lock is free or held by its holder."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FREE = b"holdfast:free"
 
 
 @pytest.mark.parametrize("then", ["cut", "hang"])
-def test_an_add_whose_reply_is_lost_is_found_to_be_ours(
+def test_a_lost_reply_to_an_add_is_recovered_by_the_nonce(
     server: Server, proxy: Proxy, proxied: str, open_client: OpenClient, then: Then
 ) -> None:
     client = open_client(f"{proxied}?io_timeout=1")
@@ -44,7 +44,7 @@ def test_a_lost_request_is_sent_again(server: Server, proxy: Proxy, proxied: str
     take(open_client(server.url), "a").release()
 
 
-def test_an_acquire_that_hears_nothing_leaves_nothing(
+def test_an_acquire_without_an_answer_leaves_no_lease(
     server: Server, proxy: Proxy, proxied: str, open_client: OpenClient
 ) -> None:
     client = open_client(f"{proxied}?io_timeout=0.5")
@@ -62,7 +62,7 @@ def test_an_acquire_that_hears_nothing_leaves_nothing(
 
 
 @pytest.mark.parametrize("then", ["cut", "hang"])
-def test_a_renewal_whose_reply_is_lost_loses_no_lease(
+def test_a_lost_reply_to_a_renewal_does_not_lose_the_lease(
     server: Server, proxy: Proxy, proxied: str, open_client: OpenClient, then: Then
 ) -> None:
     client = open_client(f"{proxied}?io_timeout=1")
@@ -71,7 +71,7 @@ def test_a_renewal_whose_reply_is_lost_loses_no_lease(
 
     proxy.await_loss()
 
-    # The item has another version now than the one that its holder knows.
+    # The item has another version than its holder knows.
     eventually(lambda: lease.remaining > 5)
     assert not lease.lost
     lease.release()
@@ -79,7 +79,7 @@ def test_a_renewal_whose_reply_is_lost_loses_no_lease(
 
 
 @pytest.mark.parametrize("then", ["cut", "hang"])
-def test_a_release_whose_reply_is_lost_is_repeated_and_ends_well(
+def test_a_release_is_repeated_when_its_reply_is_lost(
     server: Server, proxy: Proxy, proxied: str, open_client: OpenClient, then: Then
 ) -> None:
     client = open_client(f"{proxied}?io_timeout=1")
@@ -93,8 +93,8 @@ def test_a_release_whose_reply_is_lost_is_repeated_and_ends_well(
     assert item(server, "a").code == "EN"
 
 
-def test_an_add_that_comes_late_finds_that_its_ticket_has_gone(server: Server, open_client: OpenClient) -> None:
-    """The server stands still while it is told; the client gives up; then it does what it was told."""
+def test_a_late_add_has_no_effect_after_the_release(server: Server, open_client: OpenClient) -> None:
+    """The server is stopped when the add arrives, the client gives up, then the server executes the add."""
     client = open_client(f"{server.url}?io_timeout=1")
     take(client, "a").release()
 
@@ -110,7 +110,7 @@ def test_an_add_that_comes_late_finds_that_its_ticket_has_gone(server: Server, o
     eventually(lambda: not other.inspect("a").holders)
 
 
-def test_what_stands_there_for_a_late_add_keeps_nobody_out(
+def test_a_free_item_against_a_late_add_blocks_no_client(
     server: Server, proxy: Proxy, proxied: str, open_client: OpenClient
 ) -> None:
     client, other = open_client(f"{proxied}?io_timeout=0.5"), open_client(server.url)
@@ -128,12 +128,12 @@ def test_what_stands_there_for_a_late_add_keeps_nobody_out(
     assert server.call(b"ms holdfast:a 4 ME T600\r\nlate\r\n").code == "NS"
     lease.release()
 
-    assert item(server, "a").value == FREE, "it may come after the next one, too"
+    assert item(server, "a").value == FREE, "the add may also arrive after the next holder's release"
     assert server.call(b"ms holdfast:a 4 ME T600\r\nlate\r\n").code == "NS"
     take(other, "a").release()
 
 
-def test_a_waiter_outlasts_a_server_that_is_away(server: Server, open_client: OpenClient) -> None:
+def test_a_waiter_survives_an_outage_of_the_server(server: Server, open_client: OpenClient) -> None:
     holder, waiter = open_client(server.url), open_client(server.url)
     take(holder, "a", ttl=30)
     waiting = in_background(lambda: waiter.lock("a", ttl=30).acquire(timeout=60))
@@ -143,11 +143,11 @@ def test_a_waiter_outlasts_a_server_that_is_away(server: Server, open_client: Op
     server.start()
 
     lease = waiting.result(60)
-    assert lease is not None, "the lock was gone with the server"
+    assert lease is not None, "the lock did not survive the server"
     lease.release()
 
 
-def test_nobody_is_there(server: Server, open_client: OpenClient) -> None:
+def test_acquire_fails_when_no_server_listens(server: Server, open_client: OpenClient) -> None:
     client = open_client(server.url)
     server.kill()
 

@@ -1,7 +1,7 @@
-"""Hazard: memcached stores by a clock that it reads once a second, and not at all while it stands still.
+"""Hazard: memcached stores by a clock that it reads once a second, and not while it is paused.
 
-What is stored just after a pause is too short by as long as the pause was: a lease would end on the server while its
-holder believes in it.
+An item stored just after a pause expires early by the length of the pause: a lease would end on the server while its
+holder still counts on it.
 """
 
 from __future__ import annotations
@@ -21,38 +21,38 @@ PAUSE = 4.0
 SECONDS = 60
 
 
-def test_what_waits_for_a_server_that_stands_still_is_stored_too_short(start_server: StartServer) -> None:
-    """So that nobody takes the care in pulse.py for superstition. It is a race; of a dozen, some are lost."""
+def test_memcached_stores_requests_that_waited_for_a_paused_server_too_short(start_server: StartServer) -> None:
+    """This shows that clock_check.py is needed. It is a race: of a dozen items, some expire early."""
     servers = [start_server() for _ in range(4)]
     shortest = math.inf
     for _ in range(3):
-        lines = [server.connect() for server in servers]
+        connections = [server.connect() for server in servers]
         for server in servers:
             server.stop()
         time.sleep(PAUSE)
-        for line in lines:
-            line.send(b"ms a 1 T%d\r\nx\r\n" % SECONDS)
+        for connection in connections:
+            connection.send(b"ms a 1 T%d\r\nx\r\n" % SECONDS)
         for server in servers:
             server.resume()
-        for line in lines:
-            line.hear()
-        time.sleep(0.2)  # for its clock to tick
-        left = [line.call(b"mg a t\r\n").seconds_left for line in lines]
-        for line in lines:
-            line.close()
+        for connection in connections:
+            connection.receive()
+        time.sleep(0.2)  # so that its clock ticks
+        left = [connection.call(b"mg a t\r\n").seconds_left for connection in connections]
+        for connection in connections:
+            connection.close()
         shortest = min(shortest, *left)
         if shortest < SECONDS - 2:
             break
 
-    assert shortest < SECONDS - 2, "it is safe on this machine: is it another memcached?"
+    assert shortest < SECONDS - 2, "no item expired early: is this another memcached?"
 
 
 @pytest.mark.parametrize("pause", [1.5, 3.5])
-def test_a_lease_that_is_taken_at_a_pause_lasts_on_the_server_for_as_long_as_it_is_believed(
+def test_a_lease_acquired_at_a_pause_lives_on_the_server_until_its_deadline(
     server: Server, open_client: OpenClient, pause: float
 ) -> None:
     clients = [open_client(f"{server.url}?connect_timeout=10") for _ in range(6)]
-    known, strangers = clients[:3], clients[3:]  # these meet the server for the first time when it stands still
+    known, strangers = clients[:3], clients[3:]  # these connect for the first time while it is stopped
     for number, client in enumerate(known):
         take(client, f"warm-{number}").release()
 
@@ -66,15 +66,17 @@ def test_a_lease_that_is_taken_at_a_pause_lasts_on_the_server_for_as_long_as_it_
     leases = [future.result(30) for future in taking]
 
     eventually(lambda: int(server.stats()["uptime"]) > 0)
-    time.sleep(0.2)  # for its clock to tick
+    time.sleep(0.2)  # so that its clock ticks
     for number, lease in enumerate(leases):
         assert lease is not None
         left = item(server, f"a-{number}").seconds_left
-        assert left >= lease.remaining, f"{number}: {left} s on the server, {lease.remaining} s believed"
+        assert left >= lease.remaining, f"{number}: {left} s on the server, {lease.remaining} s at the holder"
         lease.release()
 
 
-def test_a_renewal_after_a_pause_is_no_shorter(server: Server, open_client: OpenClient) -> None:
+def test_a_lease_renewed_after_a_pause_lives_on_the_server_until_its_deadline(
+    server: Server, open_client: OpenClient
+) -> None:
     lease = take(open_client(server.url), "a", ttl=30, renew=False)
 
     server.stop()
@@ -83,12 +85,12 @@ def test_a_renewal_after_a_pause_is_no_shorter(server: Server, open_client: Open
     server.resume()
     renewing.result(30)
 
-    time.sleep(0.2)  # for its clock to tick
+    time.sleep(0.2)  # so that its clock ticks
     assert item(server, "a").seconds_left >= lease.remaining
     lease.release()
 
 
-def test_a_holder_gives_up_by_its_own_clock_while_the_server_stands_still(
+def test_a_holder_loses_its_lease_by_its_own_clock_while_the_server_is_stopped(
     server: Server, open_client: OpenClient
 ) -> None:
     lease = take(open_client(server.url), "a", ttl=3)
@@ -104,18 +106,16 @@ def test_a_holder_gives_up_by_its_own_clock_while_the_server_stands_still(
 
 
 @pytest.mark.parametrize("ttl", [0.5, 1.0, 2.5])
-def test_a_lease_is_on_the_server_for_as_long_as_it_is_believed(
-    server: Server, open_client: OpenClient, ttl: float
-) -> None:
+def test_a_lease_lives_on_the_server_until_its_deadline(server: Server, open_client: OpenClient, ttl: float) -> None:
     client, looker = open_client(server.url), open_client(server.url)
     lease = client.lock("a", ttl=ttl, renew=False).acquire(timeout=0)
     assert lease is not None
 
-    looks = 0
+    polls = 0
     while True:
         shown = looker.inspect("a").holders
         if lease.lost:
             break
         assert [holder.fence for holder in shown] == [lease.fence]
-        looks += 1
-    assert looks
+        polls += 1
+    assert polls

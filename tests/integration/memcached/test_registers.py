@@ -1,4 +1,4 @@
-"""Hazard: two who have both raised a mark to one number, a reply that gets lost, a mark that ends before its time."""
+"""Hazard: two clients that advance a register to one number, a lost reply, a register that ends too early."""
 
 from __future__ import annotations
 
@@ -37,7 +37,9 @@ def _item(server: Server, name: str) -> Reply:
     return server.call(meta.read(register_key_of("holdfast:", name)))
 
 
-def test_of_many_who_raise_a_mark_to_one_number_one_has(server: Server, opens: Callable[[str], Verbs]) -> None:
+def test_only_one_of_many_clients_advances_a_register_to_a_number(
+    server: Server, opens: Callable[[str], Verbs]
+) -> None:
     raised: list[int] = []
 
     def raise_all(client: Verbs) -> None:
@@ -53,7 +55,7 @@ def test_of_many_who_raise_a_mark_to_one_number_one_has(server: Server, opens: C
     assert max(raised) == 100
 
 
-def test_a_resend_has_raised_it_and_a_stranger_has_not(server: Server, opens: Callable[[str], Verbs]) -> None:
+def test_a_repeated_call_succeeds_and_another_client_does_not(server: Server, opens: Callable[[str], Verbs]) -> None:
     verbs = opens(server.url)
     assert verbs.advance_register("one", 7, nonce=OURS)
 
@@ -66,7 +68,7 @@ def test_a_resend_has_raised_it_and_a_stranger_has_not(server: Server, opens: Ca
 
 
 @pytest.mark.parametrize("before", [0, 6])
-def test_a_call_that_got_no_answer_finds_that_it_has_raised_it(
+def test_a_call_without_an_answer_recognises_its_own_write(
     proxy: Proxy, proxied: str, opens: Callable[[str], Verbs], before: int
 ) -> None:
     verbs = opens(f"{proxied}?io_timeout=1")
@@ -87,13 +89,13 @@ def test_a_call_that_got_no_answer_finds_that_it_has_raised_it(
     ("keeps", "least", "most"),
     [
         ([100.0], 100, 106),
-        ([100.0, 10.0], 99, 106),  # what was promised first holds
+        ([100.0, 10.0], 99, 106),  # the first promise holds
         ([30 * DAY - 5], 30 * DAY - 6, 30 * DAY),
-        ([30 * DAY], -1, -1),  # never: what is longer memcached takes for a date, and a small date is long over
+        ([30 * DAY], -1, -1),  # never: memcached takes longer times for dates
         ([30 * DAY, 10.0], -1, -1),
     ],
 )
-def test_a_mark_is_kept_for_as_long_as_was_asked_for(
+def test_a_register_is_kept_for_as_long_as_requested(
     server: Server, opens: Callable[[str], Verbs], keeps: list[float], least: float, most: float
 ) -> None:
     verbs = opens(server.url)
@@ -103,7 +105,7 @@ def test_a_mark_is_kept_for_as_long_as_was_asked_for(
     assert least <= _item(server, "one").seconds_left <= most
 
 
-def test_locks_and_marks_of_one_name_do_not_meet(server: Server, opens: Callable[[str], Verbs]) -> None:
+def test_locks_and_registers_of_one_name_are_independent(server: Server, opens: Callable[[str], Verbs]) -> None:
     verbs = opens(server.url)
     names = ["one", "x" * 528, "é" * 528]
     for number, name in enumerate(names, start=1):
@@ -114,7 +116,7 @@ def test_locks_and_marks_of_one_name_do_not_meet(server: Server, opens: Callable
     assert verbs.read_registers(*names) == [1, 2, 3]
 
 
-def test_what_another_program_keeps_there_is_not_touched(server: Server, opens: Callable[[str], Verbs]) -> None:
+def test_an_item_of_another_program_is_not_changed(server: Server, opens: Callable[[str], Verbs]) -> None:
     verbs = opens(server.url)
     server.call(meta.add(register_key_of("holdfast:", "one"), 0, b"holdfast:mark:what"))
 
@@ -125,7 +127,7 @@ def test_what_another_program_keeps_there_is_not_touched(server: Server, opens: 
     assert _item(server, "one").value == b"holdfast:mark:what"
 
 
-def test_marks_of_several_servers_are_asked_for_together(
+def test_registers_of_several_servers_are_read_together(
     start_server: StartServer, opens: Callable[[str], Verbs]
 ) -> None:
     servers = [start_server() for _ in range(3)]

@@ -1,4 +1,4 @@
-"""Servers that are set up in ways which matter: without versions, without room, with users, with TLS."""
+"""Hazard: servers without versions, without memory, with users or with TLS."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def test_a_ttl_that_memcached_would_take_for_a_date_is_refused(server: Server, o
     lease.release()
 
 
-def test_meta_that_does_not_fit_is_refused_and_ends_nobodys_lease(server: Server, open_client: OpenClient) -> None:
-    """Sent, it would delete what is there: "avoid stale data", says memcached's source."""
+def test_meta_that_is_too_long_is_refused_and_ends_no_lease(server: Server, open_client: OpenClient) -> None:
+    """Sent, it would delete the item under its key ("avoid stale data" in memcached's source)."""
     holder, other = open_client(server.url), open_client(server.url)
     lease = take(holder, "a")
 
@@ -43,7 +43,7 @@ def test_meta_that_does_not_fit_is_refused_and_ends_nobodys_lease(server: Server
     lease.release()
 
 
-def test_where_memory_is_out_the_error_says_so_and_the_holder_keeps_its_lease(
+def test_a_full_memory_is_reported_and_the_holder_keeps_its_lease(
     start_server: StartServer, open_client: OpenClient
 ) -> None:
     server = start_server("-M", "-m", "2")
@@ -55,7 +55,7 @@ def test_where_memory_is_out_the_error_says_so_and_the_holder_keeps_its_lease(
         while line.call(b"ms other-%d %d T0\r\n%b\r\n" % (number, size, b"x" * size)).code == "HD":
             number += 1
 
-    assert other.lock("a").acquire(timeout=0) is None, "who reads first destroys nothing"
+    assert other.lock("a").acquire(timeout=0) is None, "a client that reads first deletes nothing"
     with pytest.raises(holdfast.BackendError, match="no memory left"):
         other.lock("b").acquire(timeout=0)
 
@@ -63,7 +63,7 @@ def test_where_memory_is_out_the_error_says_so_and_the_holder_keeps_its_lease(
     lease.release()
 
 
-def test_a_server_that_lists_nothing_cannot_show_locks_but_one(
+def test_a_server_without_metadump_can_show_one_lock_but_not_list_them(
     start_server: StartServer, open_client: OpenClient
 ) -> None:
     client = open_client(start_server("-X").url)
@@ -74,7 +74,7 @@ def test_a_server_that_lists_nothing_cannot_show_locks_but_one(
         assert [holder.fence for holder in client.inspect("a").holders] == [lease.fence]
 
 
-def test_a_server_that_wants_a_user_lets_in_who_has_the_password(
+def test_a_server_with_users_requires_the_right_password(
     start_server: StartServer, open_client: OpenClient, tmp_path: Path
 ) -> None:
     (tmp_path / "users").write_text("locks:s3cret@word\n")
@@ -107,7 +107,7 @@ def take_in_task(url: str) -> None:
 
 
 @pytest.mark.parametrize("take_at", [take_in_thread, take_in_task], ids=["threads", "asyncio"])
-def test_tls_checks_who_is_there(
+def test_tls_verifies_the_server(
     start_server: StartServer, certificates: Certificates, take_at: Callable[[str], None]
 ) -> None:
     server = start_server("-Z", "-o", f"ssl_chain_cert={certificates.server},ssl_key={certificates.server_key}")
@@ -120,7 +120,7 @@ def test_tls_checks_who_is_there(
 
 
 def test_a_server_that_is_not_memcached_is_not_used(open_client: OpenClient, start_server: StartServer) -> None:
-    server = start_server("-B", "binary")  # speaks, but not in text
+    server = start_server("-B", "binary")  # it does not use the text protocol
 
     with pytest.raises(holdfast.BackendError):
         take(open_client(f"{server.url}?connect_timeout=1"), "a")

@@ -1,4 +1,4 @@
-"""Several clients and servers: nobody overlaps, a name has one home, and a dead server takes its own locks only."""
+"""Hazard: holders that overlap, names on two servers, or a dead server that ends locks of the others."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ NAMES = [
 ]
 
 
-def test_names_are_exact_whatever_is_in_them(server: Server, open_client: OpenClient) -> None:
+def test_names_with_any_characters_are_exact(server: Server, open_client: OpenClient) -> None:
     client = open_client(server.url)
 
     leases = [take(client, name) for name in NAMES]
@@ -42,7 +42,7 @@ def test_names_are_exact_whatever_is_in_them(server: Server, open_client: OpenCl
     assert client.locks() == []
 
 
-def test_threads_and_tasks_take_turns(server: Server) -> None:
+def test_threads_and_tasks_exclude_each_other(server: Server) -> None:
     inside: list[str] = []
     fences: list[int] = []
     until = time.monotonic() + 2.0
@@ -63,10 +63,10 @@ def test_threads_and_tasks_take_turns(server: Server) -> None:
         thread.join(60)
 
     assert len(fences) > 20
-    assert fences == sorted(set(fences)), "each greater than the one before"
+    assert fences == sorted(set(fences)), "fences do not grow"
 
 
-def test_a_lock_whose_holder_was_killed_is_free_when_its_time_is_over(server: Server, open_client: OpenClient) -> None:
+def test_a_lock_is_free_after_the_ttl_when_its_holder_was_killed(server: Server, open_client: OpenClient) -> None:
     with WorkerPool(WORKER) as pool:
         worker = pool.start(server.url)
         fence = worker.call("acquire", lock="a", ttl=1)["fence"]
@@ -79,7 +79,7 @@ def test_a_lock_whose_holder_was_killed_is_free_when_its_time_is_over(server: Se
     lease.release()
 
 
-def test_a_forked_child_opens_connections_of_its_own(server: Server, open_client: OpenClient) -> None:
+def test_a_forked_child_opens_new_connections(server: Server, open_client: OpenClient) -> None:
     client = open_client(server.url)
     lease = take(client, "a", ttl=30)
 
@@ -97,7 +97,7 @@ def test_a_forked_child_opens_connections_of_its_own(server: Server, open_client
     lease.release()
 
 
-def test_a_foreign_item_keeps_us_out_and_is_not_touched(server: Server, open_client: OpenClient) -> None:
+def test_an_item_of_another_program_blocks_the_lock_and_is_not_changed(server: Server, open_client: OpenClient) -> None:
     client = open_client(server.url)
     server.call(b"ms holdfast:a 5 ME T60\r\nother\r\n")
 
@@ -113,7 +113,7 @@ def test_a_foreign_item_keeps_us_out_and_is_not_touched(server: Server, open_cli
 # ── several servers ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_every_name_has_one_home_for_all_clients(start_server: StartServer, open_client: OpenClient) -> None:
+def test_every_name_has_the_same_server_for_all_clients(start_server: StartServer, open_client: OpenClient) -> None:
     servers = [start_server() for _ in range(3)]
     places = [server.address for server in servers]
     one = open_client("memcached://" + ",".join(places))
@@ -132,7 +132,7 @@ def test_every_name_has_one_home_for_all_clients(start_server: StartServer, open
     assert other.locks() == []
 
 
-async def test_a_dead_server_takes_only_its_own_locks(start_server: StartServer) -> None:
+async def test_a_dead_server_ends_only_its_own_locks(start_server: StartServer) -> None:
     servers = [start_server() for _ in range(3)]
     async with holdfast.AsyncClient("memcached://" + ",".join(server.address for server in servers)) as client:
         leases = {f"name-{number}": await client.lock(f"name-{number}", ttl=4).acquire() for number in range(30)}
@@ -151,7 +151,7 @@ async def test_a_dead_server_takes_only_its_own_locks(start_server: StartServer)
             await lease.release()
 
 
-def test_a_dead_server_takes_only_its_own_locks_from_threads(
+def test_a_silent_server_ends_only_its_own_locks_for_threads(
     start_server: StartServer, open_client: OpenClient
 ) -> None:
     servers = [start_server() for _ in range(3)]
@@ -159,9 +159,9 @@ def test_a_dead_server_takes_only_its_own_locks_from_threads(
     leases = {f"name-{number}": take(client, f"name-{number}", ttl=6) for number in range(30)}
     lost = {name for name in leases if item(servers[0], name).code == "VA"}
 
-    servers[0].stop()  # silent, which is worse than dead
+    servers[0].stop()  # silent, which is harder to detect than dead
     eventually(lambda: {name for name, lease in leases.items() if lease.lost} == lost)
-    time.sleep(2.5)  # for one more renewal of the others
+    time.sleep(2.5)  # so that the others are renewed
     servers[0].resume()
 
     assert {name for name, lease in leases.items() if lease.lost} == lost

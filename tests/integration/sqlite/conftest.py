@@ -1,4 +1,4 @@
-"""A lock file of its own for every test, worker processes on it, and an observer in the test's own process."""
+"""A separate lock file for every test, worker processes that use it, and an observer in the process of the test."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from tests.support.processes import WORKER, WorkerPool, eventually
 
 HERE = os.path.dirname(__file__)
 
-# Processes are watched by pidfd and /proc here.
+# These tests use pidfd and /proc.
 collect_ignore_glob = [] if sys.platform == "linux" else ["test_*.py"]
 
 
 class Store:
-    """A lock file, and what can be seen of it from outside."""
+    """A lock file, and its contents as seen from outside."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -29,7 +29,7 @@ class Store:
         self.sessions = Path(f"{path}-sessions")
 
     def query(self, sql: str) -> list[tuple[object, ...]]:
-        """Ask or change the file without holdfast."""
+        """Query or change the file without holdfast."""
         with contextlib.closing(sqlite3.connect(self.path, isolation_level=None, timeout=5)) as connection:
             return connection.execute(sql).fetchall()
 
@@ -41,7 +41,7 @@ class Store:
 
 
 class Observer:
-    """Sees who holds a lock and who waits for it."""
+    """Reports the holders and waiters of a lock."""
 
     def __init__(self, client: holdfast.Client) -> None:
         self._client = client
@@ -55,7 +55,7 @@ class Observer:
         return [waiter.pid for waiter in self._client.inspect(lock).waiters]
 
     def await_queue(self, lock: str, *pids: int) -> None:
-        """Return when exactly these wait, in this order."""
+        """Return when exactly these processes wait, in this order."""
         eventually(lambda: self.waiters(lock) == list(pids))
 
 
@@ -77,6 +77,6 @@ def pool() -> Iterator[WorkerPool]:
 
 
 @pytest.fixture
-def aio_crew() -> Iterator[WorkerPool]:
+def aio_pool() -> Iterator[WorkerPool]:
     with WorkerPool(os.path.join(HERE, "worker_aio.py")) as pool:
         yield pool

@@ -1,7 +1,7 @@
-"""Hazard: a process that is killed keeps its lock, or its place in the queue, until a ttl of 30 s is over.
+"""Hazard: a killed process keeps its lock, or its place in the queue, until a ttl of 30 s has passed.
 
-The kernel closes what a process had open when it dies, however it dies; the next in line is told by that. Bounds are
-far above what is measured (tens of milliseconds) and far below the ttl.
+The kernel closes the files of a process that dies for any reason; that wakes the next waiter. The bounds are
+far above the measured times (tens of milliseconds) and far below the ttl.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tests.support.processes import Worker, WorkerPool, eventually, now
 PROMPT = 5.0  # seconds
 
 
-def test_the_death_of_the_holder_lets_the_next_waiter_in_at_once(
+def test_the_first_waiter_acquires_at_once_when_the_holder_dies(
     pool: WorkerPool, store: Store, observer: Observer
 ) -> None:
     holder, waiter = pool.start_many(2, store.url)
@@ -32,7 +32,7 @@ def test_the_death_of_the_holder_lets_the_next_waiter_in_at_once(
     assert new["fence"] > old["fence"]
 
 
-def test_a_dead_holder_is_no_obstacle_for_one_who_comes_later_and_does_not_wait(pool: WorkerPool, store: Store) -> None:
+def test_a_dead_holder_does_not_block_a_later_acquire_without_waiting(pool: WorkerPool, store: Store) -> None:
     holder, late = pool.start_many(2, store.url)
     old = holder.call("acquire", lock="one", ttl=30)
 
@@ -43,7 +43,7 @@ def test_a_dead_holder_is_no_obstacle_for_one_who_comes_later_and_does_not_wait(
     assert new["fence"] > old["fence"]
 
 
-def test_the_death_of_the_first_waiter_lets_the_second_in_at_the_release(
+def test_the_second_waiter_acquires_at_the_release_when_the_first_has_died(
     pool: WorkerPool, store: Store, observer: Observer
 ) -> None:
     holder, first, second = _queue(pool, store, observer, 3)
@@ -56,7 +56,7 @@ def test_the_death_of_the_first_waiter_lets_the_second_in_at_the_release(
     assert entered - leaving < PROMPT
 
 
-def test_the_death_of_a_waiter_in_the_middle_holds_nobody_up(
+def test_the_death_of_a_waiter_in_the_middle_delays_no_other(
     pool: WorkerPool, store: Store, observer: Observer
 ) -> None:
     holder, first, middle, last = _queue(pool, store, observer, 4)
@@ -83,21 +83,21 @@ def test_holder_and_first_waiter_may_die_together(pool: WorkerPool, store: Store
     assert entered - killed < PROMPT
 
 
-def test_a_waiter_takes_the_place_of_a_dead_one_before_it_and_is_told_of_the_holder_s_death(
+def test_a_waiter_that_follows_a_dead_one_is_woken_by_the_death_of_the_holder(
     pool: WorkerPool, store: Store, observer: Observer
 ) -> None:
     holder, first, second = _queue(pool, store, observer, 3)
     places = "SELECT number, expires FROM tickets ORDER BY number DESC LIMIT 1"
     before = store.query(places)
     first.kill()
-    eventually(lambda: store.query(places) != before)  # the second has looked, and the holder was alive
+    eventually(lambda: store.query(places) != before)  # the second has polled, and the holder was alive
 
     killed = now()
     holder.kill()
     entered = second.receive()["acquired"]
 
     report(f"in {(entered - killed) * 1e3:.1f} ms after the kill")
-    assert entered - killed < 2.0  # told, that is: by itself it would look some 2.5 s after its last look
+    assert entered - killed < 2.0  # it was woken: it would poll about 2.5 s after its last poll
 
 
 def test_all_but_the_last_of_a_long_queue_may_die_together(pool: WorkerPool, store: Store, observer: Observer) -> None:
@@ -113,11 +113,11 @@ def test_all_but_the_last_of_a_long_queue_may_die_together(pool: WorkerPool, sto
 
 
 @pytest.mark.parametrize("dead", ["holder", "waiter before it", "both"])
-def test_an_asyncio_waiter_learns_of_a_death_at_once_too(
-    dead: str, pool: WorkerPool, aio_crew: WorkerPool, store: Store, observer: Observer
+def test_an_asyncio_waiter_is_woken_by_a_death(
+    dead: str, pool: WorkerPool, aio_pool: WorkerPool, store: Store, observer: Observer
 ) -> None:
     holder, before = _queue(pool, store, observer, 2)
-    waiter = aio_crew.start(store.url)
+    waiter = aio_pool.start(store.url)
     waiter.send("acquire", lock="one", ttl=30)
     observer.await_queue("one", before.pid, waiter.pid)
 
@@ -137,10 +137,10 @@ def test_an_asyncio_waiter_learns_of_a_death_at_once_too(
     assert entered - freed < PROMPT
 
 
-def test_a_process_that_waits_for_an_asyncio_holder_learns_of_its_death_at_once(
-    pool: WorkerPool, aio_crew: WorkerPool, store: Store, observer: Observer
+def test_a_waiter_is_woken_by_the_death_of_an_asyncio_holder(
+    pool: WorkerPool, aio_pool: WorkerPool, store: Store, observer: Observer
 ) -> None:
-    holder, waiter = aio_crew.start(store.url), pool.start(store.url)
+    holder, waiter = aio_pool.start(store.url), pool.start(store.url)
     holder.call("acquire", lock="one", ttl=30)
     waiter.send("acquire", lock="one", ttl=30)
     observer.await_queue("one", waiter.pid)

@@ -1,4 +1,4 @@
-"""A program that closes descriptors it does not know (as some do to become daemons) makes us look dead to others."""
+"""Hazard: a program that closes unknown descriptors (as some daemons do) makes us look dead to others."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from tests.integration.sqlite.conftest import Store
 from tests.support.processes import eventually
 
 
-def test_a_holder_whose_session_was_closed_behind_its_back_has_lost_the_lock(store: Store) -> None:
+def test_a_holder_loses_the_lock_when_its_session_is_closed(store: Store) -> None:
     with holdfast.Client(store.url) as holder, holdfast.Client(store.url) as other:
         lease = holder.lock("one").acquire()
         assert lease is not None
         (session,) = (path for path in store.sessions.iterdir())
 
-        _close_behind_our_back(str(session))
+        _close_session(str(session))
 
         with other.lock("one", timeout=20) as successor:
             with pytest.raises(holdfast.LockLost, match="closed by somebody else"):
@@ -31,14 +31,14 @@ def test_a_client_whose_session_was_closed_makes_a_new_one_and_closes_no_other_d
         with client.lock("one"):
             pass
         (session,) = (path for path in store.sessions.iterdir())
-        number = _close_behind_our_back(str(session))
+        number = _close_session(str(session))
         reused = os.open(os.devnull, os.O_RDONLY)
         os.dup2(reused, number)
 
         with client.lock("one", timeout=20) as lease:
             lease.check()
 
-        os.fstat(number)  # not closed by mistake
+        os.fstat(number)  # it was not closed
         for descriptor in {reused, number}:
             os.close(descriptor)
 
@@ -48,7 +48,7 @@ def test_a_lease_of_a_closed_session_stays_lost_when_its_client_has_made_a_new_s
         lease = holder.lock("one").acquire()
         assert lease is not None
         (session,) = store.sessions.iterdir()
-        _close_behind_our_back(str(session))
+        _close_session(str(session))
 
         with holder.lock("two", timeout=20):  # with a new session, in the same file
             pass
@@ -72,7 +72,7 @@ def test_a_waiter_whose_session_was_closed_is_granted_the_lock_under_its_new_ses
         eventually(lambda: len(holder.inspect("one").waiters) == 1)
         (session,) = set(store.sessions.iterdir()) - before
 
-        _close_behind_our_back(str(session))
+        _close_session(str(session))
         held.release()
         thread.join()
 
@@ -86,7 +86,7 @@ def test_a_waiter_whose_session_was_closed_is_granted_the_lock_under_its_new_ses
             client.close()
 
 
-def _close_behind_our_back(path: str) -> int:
+def _close_session(path: str) -> int:
     for number in os.listdir("/proc/self/fd"):
         if os.path.islink(f"/proc/self/fd/{number}") and os.readlink(f"/proc/self/fd/{number}") == path:
             os.close(int(number))

@@ -1,4 +1,4 @@
-"""Hazard: two processes or threads are in at the same time, or fences that do not follow the order of the leases.
+"""Hazard: two processes or threads hold the lock at the same time, or fences do not follow the order of the leases.
 
 The workers report intervals from just after each acquire to just before each release, on the clock that they share.
 """
@@ -11,11 +11,11 @@ from tests.integration.sqlite.conftest import Store
 from tests.support.intervals import assert_exclusive, gaps, quantile, report, turns_of
 from tests.support.processes import WorkerPool, now
 
-SOON = 0.3  # seconds: enough for all workers to hear when to begin
+SOON = 0.3  # seconds: enough for all workers to receive the start time
 
 
 @pytest.mark.slow
-def test_16_processes_that_take_one_lock_500_times_each_are_never_in_together(pool: WorkerPool, store: Store) -> None:
+def test_16_processes_that_acquire_one_lock_500_times_each_never_overlap(pool: WorkerPool, store: Store) -> None:
     workers = pool.start_many(16, store.url)
 
     start = now() + SOON
@@ -29,9 +29,7 @@ def test_16_processes_that_take_one_lock_500_times_each_are_never_in_together(po
     report(f"{len(turns)} turns in {seconds:.1f} s; median gap {quantile(gaps(turns), 0.5) * 1e6:.0f} µs")
 
 
-def test_threads_that_share_a_lock_object_exclude_each_other_and_those_of_other_processes(
-    pool: WorkerPool, store: Store
-) -> None:
+def test_threads_with_one_lock_object_exclude_each_other_and_other_processes(pool: WorkerPool, store: Store) -> None:
     workers = pool.start_many(4, store.url)
 
     start = now() + SOON

@@ -1,5 +1,5 @@
-"""Hazard: a file that cannot be used (read-only, full, damaged, not ours, held by a stopped process) looks like a busy
-lock, or shows itself as an error of sqlite3 that nobody can act upon, or is made worse by us.
+"""Hazard: an unusable file (read-only, full, damaged, of another program, held by a stopped process) looks like a busy
+lock, gives an error of sqlite3 without advice, or is damaged further.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from tests.integration.sqlite.conftest import Observer, Store
 from tests.support.intervals import report
 from tests.support.processes import PATIENCE, Refused, Worker, WorkerPool, now
 
-# ── permissions, as a user to whom modes mean something ──────────────────────────────────────────────────────────────
+# ── permissions, as a user that is not root ──────────────────────────────────────────────────────────────────────────
 
 
 @pytest.fixture
-def nobodys(tmp_path: Path) -> Iterator[Store]:
-    """A store in a folder that belongs to `nobody`, or to us if we are not root; tmp_path itself may be private."""
+def user_store(tmp_path: Path) -> Iterator[Store]:
+    """A store in a folder of the user `nobody`, or of this user if it is not root; tmp_path itself may be private."""
     folder = tempfile.mkdtemp(prefix="holdfast-test-")
     try:
         if os.geteuid() == 0:
@@ -42,13 +42,13 @@ def nobodys(tmp_path: Path) -> Iterator[Store]:
 
 
 @pytest.fixture
-def nobody(nobodys: Store, pool: WorkerPool) -> Worker:
-    """A worker that is not root, and has made the lock file; ended before its folder is removed."""
-    worker = pool.start(nobodys.url)
+def nobody(user_store: Store, pool: WorkerPool) -> Worker:
+    """A worker that is not root and has created the lock file; it ends before its folder is removed."""
+    worker = pool.start(user_store.url)
     worker.call("become_nobody")
     worker.call("acquire", lock="one")
     worker.call("release", lock="one")
-    worker.call("open", url=nobodys.url)
+    worker.call("open", url=user_store.url)
     return worker
 
 
@@ -57,26 +57,26 @@ def nobody(nobodys: Store, pool: WorkerPool) -> Worker:
     [("", 0o400), ("", 0o000), ("-sessions", 0o500), ("-sessions", 0o000), ("/..", 0o500), ("/..", 0o000)],
     ids=["read-only file", "secret file", "read-only sessions", "secret sessions", "read-only folder", "secret folder"],
 )
-def test_what_this_user_may_not_write_is_named(suffix: str, mode: int, nobody: Worker, nobodys: Store) -> None:
-    target = nobodys.path.parent if suffix == "/.." else Path(f"{nobodys.path}{suffix}")
+def test_a_path_that_this_user_may_not_write_is_named(
+    suffix: str, mode: int, nobody: Worker, user_store: Store
+) -> None:
+    target = user_store.path.parent if suffix == "/.." else Path(f"{user_store.path}{suffix}")
     os.chmod(target, mode)
 
     with pytest.raises(Refused) as refused:
-        nobody.call("open", url=nobodys.url)
+        nobody.call("open", url=user_store.url)
         nobody.call("acquire", lock="one", timeout=0)
 
     report(str(refused.value))
     assert refused.value.kind in {"ConfigurationError", "BackendUnavailable"}
-    assert str(nobodys.path) in refused.value.message
+    assert str(user_store.path) in refused.value.message
     assert "unable to open" not in refused.value.message
 
 
-def test_a_folder_made_read_only_under_an_open_store_does_not_break_what_goes_on(
-    nobody: Worker, nobodys: Store
-) -> None:
+def test_a_folder_that_becomes_read_only_does_not_break_an_open_store(nobody: Worker, user_store: Store) -> None:
     nobody.call("acquire", lock="one")
 
-    os.chmod(nobodys.path.parent, 0o500)
+    os.chmod(user_store.path.parent, 0o500)
 
     nobody.call("renew", lock="one")
     nobody.call("check", lock="one")
@@ -88,7 +88,7 @@ def test_a_folder_made_read_only_under_an_open_store_does_not_break_what_goes_on
 
 @pytest.fixture
 def small_disk(pool: WorkerPool, tmp_path: Path) -> Worker:
-    """A worker with a disk of 1 MB of its own at tmp_path/disk: a mount that nobody else sees and that ends with it."""
+    """A worker with a private disk of 1 MB at tmp_path/disk: a mount that only it sees and that ends with it."""
     disk = tmp_path / "disk"
     disk.mkdir()
     mount = ["unshare", "--mount", "sh", "-c", 'mount -t tmpfs -o size=1m tmpfs "$0" && exec "$@"', str(disk)]
@@ -101,7 +101,7 @@ def small_disk(pool: WorkerPool, tmp_path: Path) -> Worker:
     return pool.start(f"sqlite://{disk}/locks.db", under=mount)
 
 
-def test_a_full_disk_at_the_first_use_is_named_and_passes_with_its_cause(small_disk: Worker, tmp_path: Path) -> None:
+def test_a_full_disk_at_the_first_use_is_named_until_there_is_space(small_disk: Worker, tmp_path: Path) -> None:
     small_disk.call("fill_disk", path=f"{tmp_path}/disk/ballast")
 
     with pytest.raises(Refused) as refused:
@@ -115,12 +115,12 @@ def test_a_full_disk_at_the_first_use_is_named_and_passes_with_its_cause(small_d
     small_disk.call("release", lock="one")
 
 
-def test_a_disk_that_becomes_full_is_named_and_passes_with_its_cause(small_disk: Worker, tmp_path: Path) -> None:
+def test_a_disk_that_becomes_full_is_named_until_there_is_space(small_disk: Worker, tmp_path: Path) -> None:
     small_disk.call("acquire", lock="held")
     small_disk.call("fill_disk", path=f"{tmp_path}/disk/ballast")
 
     with pytest.raises(Refused) as refused:
-        for number in range(1000):  # the log has some room left
+        for number in range(1000):  # the log has some space left
             small_disk.call("acquire", lock=f"lock-{number}", timeout=0)
 
     report(f"after {number} locks: {refused.value}")
@@ -137,7 +137,7 @@ def test_a_disk_that_becomes_full_is_named_and_passes_with_its_cause(small_disk:
 # ── modes ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_files_and_folders_that_holdfast_makes_are_private_whatever_the_umask_is(tmp_path: Path) -> None:
+def test_new_files_and_folders_are_private_with_any_umask(tmp_path: Path) -> None:
     above = tmp_path / "made" / "by" / "us"
     umask = os.umask(0)
     try:
@@ -158,7 +158,7 @@ def test_files_and_folders_that_holdfast_makes_are_private_whatever_the_umask_is
     assert all(mode & 0o077 == 0 for mode in modes.values())
 
 
-def test_a_folder_that_another_program_keeps_locked_is_named(store: Store) -> None:
+def test_a_folder_that_another_program_has_locked_is_named(store: Store) -> None:
     folder = os.open(store.path.parent, os.O_RDONLY)
     try:
         fcntl.flock(folder, fcntl.LOCK_EX)
@@ -171,7 +171,7 @@ def test_a_folder_that_another_program_keeps_locked_is_named(store: Store) -> No
 # ── files of other programs among the sessions ───────────────────────────────────────────────────────────────────────
 
 
-def test_files_of_other_programs_among_the_sessions_are_left_alone_and_keep_no_client_out(store: Store) -> None:
+def test_files_of_other_programs_among_the_sessions_are_kept_and_block_no_client(store: Store) -> None:
     _make_lock_file(store)
     store.query("UPDATE tickets SET session = 'another boot' WHERE name = ''")
     (store.sessions / ".keep").touch()
@@ -185,7 +185,7 @@ def test_files_of_other_programs_among_the_sessions_are_left_alone_and_keep_no_c
     assert {path.name for path in store.sessions.iterdir()} == {".keep", "pipe", "agent"}
 
 
-# ── a file that is not a lock file, or not any more ──────────────────────────────────────────────────────────────────
+# ── files that are not lock files, or are damaged ────────────────────────────────────────────────────────────────────
 
 
 def _overwrite(store: Store, start: int, end: int) -> None:
@@ -213,7 +213,7 @@ DAMAGE = {
 
 
 @pytest.mark.parametrize("damage", DAMAGE)
-def test_a_damaged_file_is_an_outage_that_names_the_file(damage: str, store: Store) -> None:
+def test_a_damaged_file_is_named(damage: str, store: Store) -> None:
     _make_lock_file(store)
     _overwrite(store, *DAMAGE[damage])
 
@@ -224,7 +224,7 @@ def test_a_damaged_file_is_an_outage_that_names_the_file(damage: str, store: Sto
     assert str(store.path) in str(refused.value)
 
 
-def test_a_file_cut_in_half_is_an_outage_that_names_the_file(store: Store) -> None:
+def test_a_truncated_file_is_named(store: Store) -> None:
     _make_lock_file(store)
     os.truncate(store.path, PAGE + PAGE // 2)
 
@@ -235,14 +235,14 @@ def test_a_file_cut_in_half_is_an_outage_that_names_the_file(store: Store) -> No
     assert str(store.path) in str(refused.value)
 
 
-def test_an_empty_file_is_as_good_as_none(store: Store) -> None:
+def test_an_empty_file_is_used_as_a_new_one(store: Store) -> None:
     store.path.touch()
 
     with holdfast.Client(store.url) as client, client.lock("one", timeout=0) as lease:
         assert lease.held
 
 
-def test_a_text_file_is_refused_and_left_alone(store: Store) -> None:
+def test_a_text_file_is_refused_and_not_changed(store: Store) -> None:
     store.path.write_text("a shopping list\n" * 1000)
     before = _digest(store)
 
@@ -252,7 +252,7 @@ def test_a_text_file_is_refused_and_left_alone(store: Store) -> None:
     assert _digest(store) == before
 
 
-def test_a_file_without_its_own_row_is_an_outage_that_names_the_file(store: Store) -> None:
+def test_a_file_without_the_row_of_the_file_is_named(store: Store) -> None:
     _make_lock_file(store)
     with closing(sqlite3.connect(store.path)) as somebody:
         somebody.execute("DELETE FROM tickets")
@@ -263,8 +263,8 @@ def test_a_file_without_its_own_row_is_an_outage_that_names_the_file(store: Stor
 
 
 @pytest.mark.parametrize("version", [0, 1, 3, 7])
-def test_somebody_else_s_database_is_refused_and_left_alone(version: int, store: Store) -> None:
-    # 3 is our own version number, 1 the most common one of others.
+def test_a_database_of_another_program_is_refused_and_not_changed(version: int, store: Store) -> None:
+    # 3 is a version number of holdfast, 1 the most common one of other programs.
     with closing(sqlite3.connect(store.path)) as theirs:
         theirs.execute("CREATE TABLE invoices (number)")
         theirs.execute(f"PRAGMA user_version = {version}")
@@ -276,11 +276,11 @@ def test_somebody_else_s_database_is_refused_and_left_alone(version: int, store:
     report(str(refused.value))
     assert _digest(store) == before
     assert sorted(path.name for path in store.path.parent.iterdir()) == [store.path.name]
-    if version != 7:  # that could be a version of ours yet to come
+    if version != 7:  # that could be a future version of holdfast
         assert "another program" in str(refused.value)
 
 
-def test_a_file_of_a_newer_version_is_refused_and_left_alone(store: Store) -> None:
+def test_a_file_of_a_newer_version_is_refused_and_not_changed(store: Store) -> None:
     _make_lock_file(store)
     store.query("PRAGMA user_version = 99")
     before = _digest(store)
@@ -320,10 +320,10 @@ def test_a_process_stopped_in_a_transaction_is_named_to_the_others(pool: WorkerP
     stuck.resume()
     stuck.call("commit_raw")
     assert late.call("acquire", lock="one", timeout=5)["acquired"] is not None
-    assert late.call("acquire", lock="held", timeout=5)["acquired"] is not None  # that release was made up for
+    assert late.call("acquire", lock="held", timeout=5)["acquired"] is not None  # that release was repeated
 
 
-def test_a_waiter_waits_on_while_a_process_is_stopped_in_a_transaction(
+def test_a_waiter_keeps_waiting_while_a_process_is_stopped_in_a_transaction(
     pool: WorkerPool, store: Store, observer: Observer
 ) -> None:
     holder, waiter, stuck = pool.start_many(3, store.url)
@@ -333,7 +333,7 @@ def test_a_waiter_waits_on_while_a_process_is_stopped_in_a_transaction(
 
     stuck.call("begin_raw")
     stuck.stop()
-    assert waiter.is_silent(2.0)  # it has looked again meanwhile, in vain
+    assert waiter.is_silent(2.0)  # it has polled in vain
     stuck.resume()
     stuck.call("commit_raw")
     holder.call("release", lock="one")
@@ -359,7 +359,7 @@ def test_a_lease_that_cannot_be_renewed_because_of_a_stopped_process_is_lost_in_
         holder.call("check", lock="one")
 
 
-def test_the_news_of_a_loss_is_not_held_up_by_another_thread_s_request(pool: WorkerPool, store: Store) -> None:
+def test_a_loss_is_reported_in_time_during_a_request_of_another_thread(pool: WorkerPool, store: Store) -> None:
     holder, stuck = pool.start_many(2, store.url)
     holder.call("acquire_and_watch", lock="one", ttl=1.5)
 
@@ -373,7 +373,7 @@ def test_the_news_of_a_loss_is_not_held_up_by_another_thread_s_request(pool: Wor
     assert lost_at - begun < 4.0
 
 
-def test_one_who_does_not_want_to_wait_is_not_held_up_by_another_thread_s_request(
+def test_an_acquire_without_waiting_returns_in_time_during_a_request_of_another_thread(
     pool: WorkerPool, store: Store
 ) -> None:
     other, alone, stuck = pool.start_many(3, store.url)
@@ -398,7 +398,7 @@ def test_one_who_does_not_want_to_wait_is_not_held_up_by_another_thread_s_reques
 
 
 @pytest.mark.parametrize("rebooted", [False, True], ids=["same boot", "another boot"])
-def test_tickets_of_another_boot_are_over(
+def test_tickets_of_another_boot_have_ended(
     rebooted: bool,  # noqa: FBT001  a parameter of the test
     pool: WorkerPool,
     store: Store,
@@ -406,7 +406,7 @@ def test_tickets_of_another_boot_are_over(
     holder = pool.start(store.url)
     holder.call("acquire", lock="one", ttl=300)
     holder.kill()
-    shutil.rmtree(store.sessions)  # so that it counts as alive, until its ttl is over
+    shutil.rmtree(store.sessions)  # so that it counts as alive until its ttl has passed
 
     if rebooted:
         store.query("UPDATE tickets SET session = 'another' WHERE name = ''")

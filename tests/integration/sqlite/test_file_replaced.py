@@ -1,7 +1,7 @@
-"""Hazard: the lock file is deleted or replaced under its users, who then hold "the" lock in two different files.
+"""Hazard: the lock file is deleted or replaced while it is used, so that a lock is held in two different files.
 
-Nothing can keep root from doing that, so the promise is: whoever held a lock in the old file is told at the next check
-or renewal, everybody meets again in the new file, and the fences of the new file are greater.
+Nothing can prevent root from doing that. The guarantee is: a holder of a lock in the old file learns of it at the next
+check or renewal, all clients use the new file, and the fences of the new file are greater.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def delete(store: Store, way: str) -> None:
 
 
 def open_files(pid: int) -> list[str]:
-    """Their paths; the kernel marks those that are deleted."""
+    """The paths of its open files; the kernel marks deleted ones."""
     folder = f"/proc/{pid}/fd"
     paths = []
     for fd in os.listdir(folder):
@@ -51,7 +51,7 @@ def open_files(pid: int) -> list[str]:
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_holder_whose_file_was_deleted_learns_it_at_the_next_check(way: str, pool: WorkerPool, store: Store) -> None:
+def test_a_holder_learns_at_the_next_check_that_its_file_was_deleted(way: str, pool: WorkerPool, store: Store) -> None:
     holder = pool.start(store.url)
     holder.call("acquire", lock="one")
 
@@ -73,7 +73,7 @@ def test_a_holder_whose_file_was_deleted_loses_at_the_next_renewal(way: str, poo
 
     report(f"told after {lost['at'] - deleted:.2f} s; renewed every second")
     assert lost["lost"] is True
-    assert lost["at"] - deleted < 2.5  # before the ttl is over: by the renewal, not by the clock
+    assert lost["at"] - deleted < 2.5  # before the ttl has passed: by the renewal, not by the clock
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -89,9 +89,7 @@ def test_a_holder_whose_file_was_deleted_cannot_release(way: str, pool: WorkerPo
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("who", ["same process", "other process", "process that used the old file"])
-def test_a_lock_can_be_taken_in_a_new_file_and_its_fence_is_greater(
-    who: str, way: str, pool: WorkerPool, store: Store
-) -> None:
+def test_a_lock_in_a_new_file_has_a_greater_fence(who: str, way: str, pool: WorkerPool, store: Store) -> None:
     holder, other = pool.start_many(2, store.url)
     old = holder.call("acquire", lock="one")
     if who == "process that used the old file":
@@ -113,11 +111,9 @@ def test_a_lock_can_be_taken_in_a_new_file_and_its_fence_is_greater(
     taker.call("release", lock="one")
 
 
-def test_a_lease_of_the_old_file_is_lost_even_if_its_own_client_has_gone_on_to_the_new_one(
-    pool: WorkerPool, store: Store
-) -> None:
-    # The new file may get the very inode number that the old one had, once its last user has closed it: often, not
-    # always.
+def test_a_lease_of_the_old_file_is_lost_even_if_its_client_uses_the_new_one(pool: WorkerPool, store: Store) -> None:
+    # The new file often gets the inode number of the old one after the last user has closed it.
+
     holder = pool.start(store.url)
 
     for number in range(20):
@@ -147,7 +143,7 @@ def test_a_death_is_noticed_at_once_in_the_new_file_too(pool: WorkerPool, store:
     assert entered - killed < 5.0
 
 
-def test_processes_whose_file_is_deleted_again_and_again_meet_in_the_last_one(pool: WorkerPool, store: Store) -> None:
+def test_processes_whose_file_is_deleted_repeatedly_use_the_last_one(pool: WorkerPool, store: Store) -> None:
     workers = pool.start_many(4, store.url)
     seconds = 2.0
     start = now() + 0.1
@@ -171,10 +167,8 @@ def test_processes_whose_file_is_deleted_again_and_again_meet_in_the_last_one(po
     assert_exclusive(turns)
 
 
-def test_without_sqlite_s_two_files_beside_it_the_file_is_not_the_one_that_was_locked(
-    pool: WorkerPool, store: Store
-) -> None:
-    # They look like leftovers, and are where the newest tickets and all of SQLite's own locks are.
+def test_a_holder_loses_the_lock_when_the_wal_and_shm_files_are_deleted(pool: WorkerPool, store: Store) -> None:
+    # They look like leftovers, but contain the newest tickets and all locks of SQLite.
     holder, other = pool.start_many(2, store.url)
     holder.call("acquire", lock="one")
 
@@ -188,7 +182,7 @@ def test_without_sqlite_s_two_files_beside_it_the_file_is_not_the_one_that_was_l
 
 @pytest.fixture
 def coarse_disk(tmp_path: Path) -> Iterator[Path]:
-    """A mounted file system that keeps its times in whole seconds: ext4 with inodes of 128 bytes."""
+    """A mounted file system that stores times in whole seconds: ext4 with inodes of 128 bytes."""
     image, mount = tmp_path / "image", tmp_path / "mount"
     mount.mkdir()
     with image.open("wb") as file:
@@ -217,7 +211,7 @@ def test_the_files_are_compared_at_every_check_on_a_disk_with_times_of_whole_sec
         eventually(lambda: time.time_ns() - changed > 2 * FileIdentity._SETTLED_NS)
 
         assert identity.is_unchanged()
-        assert identity._settled is None  # the folder's time says nothing about changes within the same second
+        assert identity._settled is None  # the folder's time does not show changes within the same second
 
 
 def test_a_file_with_a_second_hard_link_is_refused(store: Store, tmp_path: Path) -> None:
@@ -228,7 +222,7 @@ def test_a_file_with_a_second_hard_link_is_refused(store: Store, tmp_path: Path)
 
         with pytest.raises(holdfast.ConfigurationError, match="2 hard links"):
             holdfast.Client(f"sqlite://{other}/locks.db")
-        lease.check()  # the first path is the one that counts
+        lease.check()  # the first path stays valid
 
 
 def test_a_client_made_before_the_second_hard_link_is_refused_at_its_first_use(store: Store, tmp_path: Path) -> None:
@@ -272,25 +266,23 @@ def test_a_file_deleted_while_it_is_opened_is_not_taken_for_the_one_that_follows
     first.call("acquire", lock="old")
     stranger.call("begin_raw")
     slow.send("acquire", lock="one")
-    eventually(lambda: str(store.path) in open_files(slow.pid))  # it has the old file and waits for the stranger
+    eventually(lambda: str(store.path) in open_files(slow.pid))  # it has the old file open and waits
 
     delete(store, "the file and SQLite's two")
     quick.send("acquire", lock="one")
     stranger.call("commit_raw")
     eventually(lambda: not (quick.is_silent(0.01) and slow.is_silent(0.01)))
-    # Mostly the quick one; but the slow one looks again all the time, and may come first.
+    # Mostly the quick one; but the slow one polls too, and may be first.
     winner, other = (quick, slow) if slow.is_silent(0.01) else (slow, quick)
 
-    assert other.is_silent(0.5), "both hold it, in two files"
+    assert other.is_silent(0.5), "both hold the lock, in two files"
     assert winner.receive()["acquired"] is not None
     winner.call("release", lock="one")
     assert other.receive()["acquired"] is not None
     assert f"{store.path} (deleted)" not in open_files(slow.pid)
 
 
-def test_a_holder_whose_file_was_replaced_by_another_lock_file_is_told_and_others_go_on(
-    pool: WorkerPool, store: Store
-) -> None:
+def test_a_holder_loses_the_lock_when_its_file_is_replaced_by_another_lock_file(pool: WorkerPool, store: Store) -> None:
     with holdfast.Client(f"{store.url}.new") as client, client.lock("one"):
         pass
     holder, other = pool.start_many(2, store.url)

@@ -1,8 +1,8 @@
-"""Hazard: a forked child that inherits its parent's lock, gives it back, stands in for its parent's life, or hangs on
-what another thread of the parent had in its hands.
+"""Hazard: a forked child that inherits its parent's lock, releases it, keeps its parent's session alive, or hangs on
+a mutex that another thread of the parent held.
 
-SQLite adds one of its own: what a process knows of the locks that it has on a file is inherited, the locks are not. A
-child that opens the file beside an inherited connection believes in locks that it does not have.
+SQLite adds another hazard: a child inherits the memory of the locks that its parent has on a file, but not the locks. A
+child that opens the file while it has an inherited connection assumes locks that it does not have.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def test_the_child_owns_no_lease_of_its_parent(pool: WorkerPool, store: Store) -
     parent.call("release", lock="one")
 
 
-def test_the_child_takes_locks_of_its_own_and_is_kept_out_by_its_parent(
+def test_the_child_acquires_locks_and_is_blocked_by_its_parent(
     pool: WorkerPool, store: Store, observer: Observer
 ) -> None:
     parent = pool.start(store.url, forks=True)
@@ -53,7 +53,7 @@ def test_the_child_takes_locks_of_its_own_and_is_kept_out_by_its_parent(
     assert child.receive()["acquired"] is not None
 
 
-def test_the_parent_s_lease_goes_on_being_renewed(pool: WorkerPool, store: Store) -> None:
+def test_the_lease_of_the_parent_is_still_renewed(pool: WorkerPool, store: Store) -> None:
     parent = pool.start(store.url, forks=True)
     parent.call("acquire", lock="one", ttl=1)
 
@@ -67,7 +67,7 @@ def test_the_parent_s_lease_goes_on_being_renewed(pool: WorkerPool, store: Store
 
 
 @pytest.mark.parametrize("uses_locks", [False, True], ids=["idle child", "child with a lock"])
-def test_the_parent_s_lock_is_free_when_the_parent_dies_although_the_child_lives_on(
+def test_the_lock_of_the_parent_is_free_when_it_dies_although_the_child_lives(
     uses_locks: bool,  # noqa: FBT001  a parameter of the test
     pool: WorkerPool,
     store: Store,
@@ -94,7 +94,7 @@ def test_the_parent_s_lock_is_free_when_the_parent_dies_although_the_child_lives
 
 
 @pytest.mark.parametrize("how", ["closes its client", "ends", "takes a lock and ends", "takes a lock and closes"])
-def test_a_child_that_goes_does_not_disturb_its_parent_s_lock(
+def test_the_end_of_a_child_does_not_disturb_the_lock_of_its_parent(
     how: str, pool: WorkerPool, store: Store, observer: Observer
 ) -> None:
     parent, other = pool.start(store.url, forks=True), pool.start(store.url)
@@ -118,7 +118,7 @@ def test_a_child_that_goes_does_not_disturb_its_parent_s_lock(
 
 
 @pytest.mark.parametrize("goes", ["parent", "child"])
-def test_parent_and_child_go_on_excluding_others_when_one_of_the_two_has_closed(
+def test_parent_and_child_exclude_others_after_one_of_them_has_closed(
     goes: str, pool: WorkerPool, store: Store
 ) -> None:
     parent, other = pool.start(store.url, forks=True), pool.start(store.url)
@@ -135,7 +135,7 @@ def test_parent_and_child_go_on_excluding_others_when_one_of_the_two_has_closed(
 
 
 @pytest.mark.skipif("coverage" in sys.modules, reason="coverage's own lock may be taken when the child is made")
-def test_a_child_never_hangs_on_what_another_thread_of_its_parent_was_doing(pool: WorkerPool, store: Store) -> None:
+def test_a_child_never_hangs_on_a_mutex_of_another_thread_of_its_parent(pool: WorkerPool, store: Store) -> None:
     parent = pool.start(store.url)
 
     outcomes = parent.call("fork_in_a_crowd", times=100, backoff=10.0)["outcomes"]
@@ -144,14 +144,12 @@ def test_a_child_never_hangs_on_what_another_thread_of_its_parent_was_doing(pool
     assert outcomes == {"fine": 100}, parent.errors()
 
 
-def test_a_child_made_while_the_file_was_busy_does_not_believe_in_locks_that_it_has_not(
-    pool: WorkerPool, store: Store
-) -> None:
+def test_a_child_forked_during_a_transaction_does_not_assume_locks(pool: WorkerPool, store: Store) -> None:
     parent, stranger, other = pool.start(store.url, forks=True), *pool.start_many(2, store.url)
     parent.call("acquire", lock="one")
     stranger.call("begin_raw")
     parent.call("acquire_in_background", lock="two")
-    child = parent.fork()  # while that thread is at it
+    child = parent.fork()  # while that thread uses the file
     stranger.call("commit_raw")
 
     with contextlib.suppress(Refused):
@@ -160,14 +158,14 @@ def test_a_child_made_while_the_file_was_busy_does_not_believe_in_locks_that_it_
     parent.call("close")
     other.call("acquire", lock="three")
     in_child = None
-    with contextlib.suppress(Refused):  # not to use the file at all would be right too
+    with contextlib.suppress(Refused):  # a refusal to use the file is correct too
         in_child = child.call("acquire", lock="three", timeout=0)["acquired"]
 
-    assert in_child is None, "both hold it"
+    assert in_child is None, "both hold the lock"
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])
-def test_a_client_can_be_handed_to_a_child_of_multiprocessing(method: str, pool: WorkerPool, store: Store) -> None:
+def test_a_client_can_be_passed_to_a_child_of_multiprocessing(method: str, pool: WorkerPool, store: Store) -> None:
     parent = pool.start(store.url)
     mine = parent.call("acquire", lock="one")
 

@@ -1,4 +1,4 @@
-"""Hazard: rows and FIFOs that nobody needs any more pile up beside the lock file."""
+"""Hazard: rows and FIFOs that are not needed any more accumulate beside the lock file."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from tests.integration.sqlite.conftest import Observer, Store
 from tests.support.processes import WorkerPool
 
 
-def test_nothing_is_left_when_all_clients_have_closed(pool: WorkerPool, aio_crew: WorkerPool, store: Store) -> None:
-    workers = [*pool.start_many(3, store.url), aio_crew.start(store.url)]
+def test_nothing_is_left_when_all_clients_have_closed(pool: WorkerPool, aio_pool: WorkerPool, store: Store) -> None:
+    workers = [*pool.start_many(3, store.url), aio_pool.start(store.url)]
     for number, worker in enumerate(workers):
         worker.call("acquire", lock="contended", timeout=0)
         worker.call("acquire", lock=f"own-{number}")
@@ -22,10 +22,10 @@ def test_nothing_is_left_when_all_clients_have_closed(pool: WorkerPool, aio_crew
     assert store.tickets == 0
     assert list(store.sessions.iterdir()) == []
     left = {path.name for path in store.path.parent.iterdir()}
-    assert left == {store.path.name, store.sessions.name}  # no -wal, no -shm: the last one has tidied up
+    assert left == {store.path.name, store.sessions.name}  # no -wal, no -shm: the last client has removed them
 
 
-def test_a_waiter_that_gives_up_leaves_nothing(pool: WorkerPool, store: Store) -> None:
+def test_a_waiter_that_gives_up_leaves_no_ticket(pool: WorkerPool, store: Store) -> None:
     holder, waiter = pool.start_many(2, store.url)
     holder.call("acquire", lock="one")
 
@@ -34,10 +34,10 @@ def test_a_waiter_that_gives_up_leaves_nothing(pool: WorkerPool, store: Store) -
     assert store.tickets == 1
 
 
-def test_the_next_to_come_cleans_up_after_everybody_was_killed(
-    pool: WorkerPool, aio_crew: WorkerPool, store: Store, observer: Observer
+def test_the_next_client_cleans_up_after_all_others_were_killed(
+    pool: WorkerPool, aio_pool: WorkerPool, store: Store, observer: Observer
 ) -> None:
-    workers = [*pool.start_many(3, store.url), aio_crew.start(store.url)]
+    workers = [*pool.start_many(3, store.url), aio_pool.start(store.url)]
     holder, *waiters = workers
     holder.call("acquire", lock="contended", ttl=300)
     for number, waiter in enumerate(waiters, start=1):
@@ -53,12 +53,14 @@ def test_the_next_to_come_cleans_up_after_everybody_was_killed(
     assert store.tickets == 1
     late.call("close")
     assert store.tickets == 0
-    assert len(list(store.sessions.iterdir())) == 1  # the observer's
+    assert len(list(store.sessions.iterdir())) == 1  # that of the observer
 
 
 @pytest.mark.parametrize("ending", ["close", "kill"])
-def test_what_a_client_cannot_give_back_does_not_outlive_it(ending: str, pool: WorkerPool, store: Store) -> None:
-    # The file is busy while it closes, so its ticket stays behind; but its process is gone, and that can be seen.
+def test_a_ticket_that_a_client_could_not_release_ends_with_the_client(
+    ending: str, pool: WorkerPool, store: Store
+) -> None:
+    # The file is busy while the client closes, so its ticket remains; but others see that its session has ended.
     holder, stuck, other = pool.start_many(3, store.url)
     holder.call("acquire", lock="one", ttl=300)
     stuck.call("begin_raw")

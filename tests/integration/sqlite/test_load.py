@@ -1,4 +1,4 @@
-"""Hazard: a thread for every lease, or a keeper that cannot keep up with thousands of them and lets some run out."""
+"""Hazard: a thread per lease, or a keeper that is too slow for thousands of leases and lets some expire."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ TTL = 6.0
 
 
 @pytest.mark.slow
-def test_one_keeper_thread_keeps_10_000_leases_of_one_client(pool: WorkerPool, store: Store) -> None:
+def test_one_keeper_thread_renews_10_000_leases_of_one_client(pool: WorkerPool, store: Store) -> None:
     worker = pool.start(store.url)
 
     taking = worker.call("hold_many", count=10_000, ttl=TTL)["seconds"]

@@ -1,7 +1,7 @@
-"""Hazard: somebody overtakes, or one unlucky waiter waits many times longer than the others.
+"""Hazard: a waiter is overtaken, or waits many times longer than the others.
 
-In a fair queue of n each waits for the turns of the others, once. Waits are counted in turns: how fast this machine is
-does not matter, only that nobody is passed over.
+In a fair queue of n, each client waits for one turn of every other. Waits are counted in turns, so that the speed of
+this machine does not matter.
 """
 
 from __future__ import annotations
@@ -15,9 +15,7 @@ from tests.support.intervals import assert_exclusive, gaps, quantile, report, tu
 from tests.support.processes import Worker, WorkerPool, now
 
 
-def test_waiters_are_served_in_the_order_in_which_they_queued(
-    pool: WorkerPool, store: Store, observer: Observer
-) -> None:
+def test_waiters_acquire_in_the_order_of_the_queue(pool: WorkerPool, store: Store, observer: Observer) -> None:
     holder, *waiters = pool.start_many(7, store.url)
     first = holder.call("acquire", lock="one")
     for number, waiter in enumerate(waiters, start=1):
@@ -35,7 +33,7 @@ def test_waiters_are_served_in_the_order_in_which_they_queued(
     assert [answer["acquired"] for answer in served] == sorted(answer["acquired"] for answer in served)
 
 
-def test_one_who_does_not_wait_does_not_overtake_those_who_do(
+def test_an_acquire_without_waiting_does_not_overtake_waiters(
     pool: WorkerPool, store: Store, observer: Observer
 ) -> None:
     holder, stopped, other = pool.start_many(3, store.url)
@@ -47,22 +45,22 @@ def test_one_who_does_not_wait_does_not_overtake_those_who_do(
     holder.call("release", lock="one")
     overtaken = other.call("acquire", lock="one", timeout=0)
 
-    assert overtaken["acquired"] is None  # free, but it is the stopped one's turn for another second
+    assert overtaken["acquired"] is None  # it is free, but reserved for the stopped waiter for another second
     stopped.resume()
     assert stopped.receive()["acquired"] is not None
 
 
-def test_8_processes_that_hold_2_ms_each_get_their_turns_one_after_the_other(pool: WorkerPool, store: Store) -> None:
+def test_8_processes_that_hold_2_ms_each_acquire_in_a_fair_order(pool: WorkerPool, store: Store) -> None:
     workers = pool.start_many(8, store.url)
 
-    # Who is stalled by the machine just before it asks is passed by others: one of three runs has to keep the bounds.
+    # A process that the machine stalls before its request is overtaken: one of three runs must keep the bounds.
     runs = (_waits_against_fair_ones(workers) for _ in range(3))
 
     assert any(p99 <= 1.5 and longest <= 4 and gap < WOKEN_LEASE for p99, longest, gap in runs)
 
 
 def _waits_against_fair_ones(workers: list[Worker]) -> tuple[float, float, float]:
-    """p99 and the longest wait, as multiples of what a perfectly fair queue would need; the longest gap; for 5 s."""
+    """The p99 and longest wait as multiples of those in a perfectly fair queue, and the longest gap, in 5 s."""
     start = now() + 0.3
     for worker in workers:
         worker.send("turns", lock="one", start=start, seconds=5.0, hold=0.002)

@@ -1,4 +1,4 @@
-"""Hazard: tickets of one owner that are in together, of which the first that leaves lets others in."""
+"""Hazard: several tickets of one owner are granted, and the first release grants the lock to others."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.support.verbs import Verbs
 
 @pytest.fixture(params=["memory", "sqlite"])
 def opens(request: pytest.FixtureRequest, store: Store) -> Iterator[Callable[[], Verbs]]:
-    """memory:// too: it is the reference."""
+    """Also for memory://, which is the reference."""
     url = store.url if request.param == "sqlite" else f"memory://{store.path}"
     opened: list[Verbs] = []
 
@@ -26,14 +26,14 @@ def opens(request: pytest.FixtureRequest, store: Store) -> Iterator[Callable[[],
         verbs.close()
 
 
-def test_who_waits_is_kept_out_until_the_last_of_the_owners_has_left(opens: Callable[[], Verbs]) -> None:
+def test_a_waiter_is_blocked_until_the_last_ticket_of_the_owner_is_released(opens: Callable[[], Verbs]) -> None:
     one, other = opens(), opens()
     first, second = one.ticket("a", owner="x"), other.ticket("a", owner="x")
     fence = _fence(one.try_acquire(first))
     waiting = other.ticket("a")
     assert isinstance(other.try_acquire(waiting), Waiting)
 
-    assert _fence(other.try_acquire(second)) == fence  # past the queue
+    assert _fence(other.try_acquire(second)) == fence  # before the queue
     assert one.release(first) == [True]
     assert isinstance(other.try_acquire(waiting), Waiting)
     assert other.release(second) == [True]
@@ -41,7 +41,7 @@ def test_who_waits_is_kept_out_until_the_last_of_the_owners_has_left(opens: Call
     assert _fence(other.try_acquire(waiting)) > fence
 
 
-def test_those_of_the_owner_who_wait_are_woken_and_are_in_with_it(opens: Callable[[], Verbs]) -> None:
+def test_waiting_tickets_of_the_owner_are_woken_and_granted(opens: Callable[[], Verbs]) -> None:
     one, other = opens(), opens()
     stranger = one.ticket("a")
     one.try_acquire(stranger)
@@ -58,7 +58,7 @@ def test_those_of_the_owner_who_wait_are_woken_and_are_in_with_it(opens: Callabl
     assert len(one.inspect("a").holders) == 2
 
 
-def test_a_resend_gets_the_same_fence_while_the_owner_is_in(opens: Callable[[], Verbs]) -> None:
+def test_a_repeated_request_gets_the_same_fence(opens: Callable[[], Verbs]) -> None:
     one = opens()
     first, second = one.ticket("a", owner="x"), one.ticket("a", owner="x")
     fence = _fence(one.try_acquire(first))
@@ -69,7 +69,7 @@ def test_a_resend_gets_the_same_fence_while_the_owner_is_in(opens: Callable[[], 
     assert len(one.inspect("a").holders) == 2
 
 
-def test_another_owner_waits_in_line(opens: Callable[[], Verbs]) -> None:
+def test_another_owner_is_queued(opens: Callable[[], Verbs]) -> None:
     one = opens()
     one.try_acquire(one.ticket("a", owner="x"))
 
@@ -77,7 +77,7 @@ def test_another_owner_waits_in_line(opens: Callable[[], Verbs]) -> None:
     assert isinstance(one.try_acquire(one.ticket("a")), Waiting)
 
 
-def test_each_lives_and_ends_for_itself(opens: Callable[[], Verbs]) -> None:
+def test_each_ticket_of_an_owner_expires_separately(opens: Callable[[], Verbs]) -> None:
     one = opens()
     short, long = one.ticket("a", owner="x", ttl=0.05), one.ticket("a", owner="x")
     fence = _fence(one.try_acquire(short))
@@ -104,14 +104,14 @@ def test_breaking_its_fence_ends_all_of_an_owners_tickets(opens: Callable[[], Ve
     assert one.release(*tickets) == [False, False, False]
 
 
-def test_the_death_of_one_leaves_the_others_in(store: Store) -> None:
+def test_the_death_of_one_process_keeps_the_tickets_of_others(store: Store) -> None:
     one, other = Verbs(store.url), Verbs(store.url)
     one.try_acquire(one.ticket("a", owner="x"))
     kin, waiting = other.ticket("a", owner="x"), other.ticket("a")
     other.try_acquire(kin)
     other.try_acquire(waiting)
 
-    one.close()  # with its ticket: as a process that dies
+    one.close()  # its ticket stays, as after the death of a process
 
     assert isinstance(other.try_acquire(waiting), Waiting)
     other.release(kin)

@@ -1,5 +1,5 @@
-"""Hazard: a process that stands still (SIGSTOP, a debugger) believes in its lock when it goes on, or keeps everybody
-else waiting because it was the next in line.
+"""Hazard: a paused process (SIGSTOP, a debugger) assumes that it holds its lock when it resumes, or blocks all others
+because it was the first waiter.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from tests.integration.sqlite.conftest import Observer, Store
 from tests.support.intervals import report
 from tests.support.processes import Refused, WorkerPool, now
 
-WOKEN_LEASE = 1.0  # seconds that a waiter whose turn has come keeps its place without a sign of life
-POLL_INTERVAL = 1.0  # seconds after which at the latest the next one finds that out
+WOKEN_LEASE = 1.0  # seconds for which a woken waiter keeps its place without a poll
+POLL_INTERVAL = 1.0  # seconds after which the next waiter polls
 
 
 def test_a_holder_stopped_past_its_ttl_learns_of_its_loss_at_the_first_check(
@@ -30,7 +30,7 @@ def test_a_holder_stopped_past_its_ttl_learns_of_its_loss_at_the_first_check(
         holder.call("check", lock="one")
     assert new["fence"] > old["fence"]
     assert holder.call("state", lock="one")["held"] is False
-    other.call("check", lock="one")  # the other's lease is not disturbed by it
+    other.call("check", lock="one")  # the other lease is not disturbed
     other.call("release", lock="one")
 
 
@@ -53,7 +53,7 @@ def test_a_holder_stopped_past_its_ttl_leaves_its_body_with_lock_lost(
     other.call("release", lock="one")
 
 
-def test_a_stopped_first_waiter_holds_the_others_up_for_its_woken_lease_and_still_gets_in_later(
+def test_a_stopped_first_waiter_delays_the_others_for_its_woken_lease_and_acquires_later(
     pool: WorkerPool, store: Store, observer: Observer
 ) -> None:
     holder, stopped, *others = pool.start_many(4, store.url)
@@ -64,7 +64,7 @@ def test_a_stopped_first_waiter_holds_the_others_up_for_its_woken_lease_and_stil
         queue.append(waiter.pid)
         observer.await_queue("one", *queue)
     stopped.stop()
-    assert others[0].is_silent(1.7)  # so that it does not look by chance when the woken lease has just run out
+    assert others[0].is_silent(1.7)  # so that it does not poll by chance when the woken lease has just expired
 
     leaving = holder.call("release", lock="one")["leaving"]
     entered = [others[0].receive()["acquired"]]
@@ -74,13 +74,13 @@ def test_a_stopped_first_waiter_holds_the_others_up_for_its_woken_lease_and_stil
     held_up = entered[0] - leaving
     report(f"the second in line was held up {held_up:.2f} s; the woken lease is {WOKEN_LEASE:g} s")
     stopped.resume()
-    assert stopped.is_silent(0.1)  # it lost its place, not its wish
+    assert stopped.is_silent(0.1)  # it lost its place, but still waits
     others[1].call("release", lock="one")
     assert stopped.receive()["acquired"] > entered[1]
-    assert held_up < WOKEN_LEASE + POLL_INTERVAL + 1.2  # looking as seldom as those behind, it would be up to 3.5
+    assert held_up < WOKEN_LEASE + POLL_INTERVAL + 1.2  # with the poll interval of later waiters it could be 3.5
 
 
-def test_a_first_waiter_stopped_for_a_moment_keeps_its_place(
+def test_a_first_waiter_that_is_stopped_briefly_keeps_its_place(
     pool: WorkerPool, store: Store, observer: Observer
 ) -> None:
     holder, stopped, other = pool.start_many(3, store.url)

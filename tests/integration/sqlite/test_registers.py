@@ -1,4 +1,4 @@
-"""Hazard: a mark that is forgotten too early, by a clock, a restart or a power cut; or two who both have raised it."""
+"""Hazard: a register that is lost by a clock, a restart or a power cut; or two clients that both advance it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _reboot(store: Store) -> None:
     store.query("UPDATE tickets SET session = 'another boot' WHERE name = ''")
 
 
-def test_of_many_who_raise_a_mark_to_one_number_one_has(store: Store) -> None:
+def test_only_one_of_many_clients_advances_a_register_to_a_number(store: Store) -> None:
     clients = [Verbs(store.url) for _ in range(4)]
     raised: list[int] = []
 
@@ -47,7 +47,7 @@ def test_of_many_who_raise_a_mark_to_one_number_one_has(store: Store) -> None:
         client.close()
 
 
-def test_a_resend_has_raised_it_and_a_stranger_has_not(verbs: Verbs) -> None:
+def test_a_repeated_call_succeeds_and_another_client_does_not(verbs: Verbs) -> None:
     assert verbs.advance_register("one", 7, nonce="a" * 32)
 
     assert verbs.advance_register("one", 7, nonce="a" * 32)
@@ -58,7 +58,7 @@ def test_a_resend_has_raised_it_and_a_stranger_has_not(verbs: Verbs) -> None:
     assert verbs.read_registers("one", "other") == [2**63 - 1, 0]
 
 
-def test_a_mark_outlives_its_process_and_the_boot_of_the_machine(store: Store) -> None:
+def test_a_register_outlives_its_process_and_the_boot_of_the_machine(store: Store) -> None:
     first = Verbs(store.url)
     first.advance_register("one", 7)
     first.try_acquire(first.ticket("one"))
@@ -69,11 +69,11 @@ def test_a_mark_outlives_its_process_and_the_boot_of_the_machine(store: Store) -
 
     assert second.read_registers("one") == [7]
     assert not second.advance_register("one", 7)
-    assert second.locks() == []  # the reboot has ended what was held
+    assert second.locks() == []  # the reboot has ended all leases
     second.close()
 
 
-def test_a_mark_goes_when_both_clocks_say_so(store: Store, verbs: Verbs) -> None:
+def test_a_register_ends_when_both_clocks_have_passed_its_times(store: Store, verbs: Verbs) -> None:
     verbs.advance_register("over", 7, keep=0.0)
     verbs.advance_register("kept", 7, keep=100.0)
     store.query(_AGES)
@@ -83,14 +83,14 @@ def test_a_mark_goes_when_both_clocks_say_so(store: Store, verbs: Verbs) -> None
     assert verbs.read_registers("over", "kept") == [0, 7]
 
 
-def test_a_wall_clock_that_was_set_forward_ends_no_mark(store: Store, verbs: Verbs) -> None:
+def test_a_wall_clock_that_is_set_forward_ends_no_register(store: Store, verbs: Verbs) -> None:
     verbs.advance_register("one", 7, keep=100.0)
     store.query("UPDATE marks SET until = 0.0")
 
     assert not verbs.advance_register("one", 7)
 
 
-def test_after_a_reboot_the_wall_clock_decides(store: Store) -> None:
+def test_a_register_ends_by_the_wall_clock_after_a_reboot(store: Store) -> None:
     first = Verbs(store.url)
     first.advance_register("over", 7, keep=0.0)
     first.advance_register("kept", 7, keep=100.0)
@@ -105,7 +105,7 @@ def test_after_a_reboot_the_wall_clock_decides(store: Store) -> None:
     second.close()
 
 
-def test_a_mark_is_kept_as_long_as_the_longest_that_was_asked_for(store: Store, verbs: Verbs) -> None:
+def test_a_register_is_kept_for_the_longest_time_requested(store: Store, verbs: Verbs) -> None:
     verbs.advance_register("one", 7, keep=1e6)
     verbs.advance_register("one", 8, keep=0.0)
     store.query(_AGES)
@@ -115,7 +115,7 @@ def test_a_mark_is_kept_as_long_as_the_longest_that_was_asked_for(store: Store, 
     assert verbs.read_registers("one") == [8]
 
 
-def test_locks_and_marks_of_one_name_do_not_meet(verbs: Verbs) -> None:
+def test_locks_and_registers_of_one_name_are_independent(verbs: Verbs) -> None:
     name = "x" * 528
     verbs.advance_register(name, 7)
     verbs.try_acquire(verbs.ticket("one"))
@@ -124,7 +124,7 @@ def test_locks_and_marks_of_one_name_do_not_meet(verbs: Verbs) -> None:
     assert verbs.read_registers("one", name) == [0, 7]
 
 
-def test_what_has_to_outlive_a_power_cut_waits_for_the_disk_and_nothing_else_does(store: Store) -> None:
+def test_only_durable_transactions_wait_for_the_disk(store: Store) -> None:
     runtime = ThreadRuntime()
     port = BlockingPort(config_of(parse(store.url)), runtime)
 

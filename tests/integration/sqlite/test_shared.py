@@ -1,6 +1,6 @@
-"""Hazard: a writer among readers, more holders than permits, or a writer who never gets in for all the readers.
+"""Hazard: a writer among readers, more holders than permits, or a writer that readers starve.
 
-Every process takes a reader/writer lock (as a reader, or as a writer) and a permit in turn, for some time.
+Every process acquires a reader/writer lock (as a reader or as a writer) and a permit in turn, for some time.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ SECONDS = float(os.environ.get("HOLDFAST_TEST_SECONDS", "10"))
 
 
 @pytest.mark.slow
-def test_readers_writers_and_permits_of_16_processes_keep_their_rules_and_nobody_starves(
+def test_readers_writers_and_permits_of_16_processes_keep_the_rule_and_none_starves(
     pool: WorkerPool, store: Store
 ) -> None:
     workers = pool.start_many(16, store.url)
@@ -36,7 +36,7 @@ def test_readers_writers_and_permits_of_16_processes_keep_their_rules_and_nobody
     assert_no_overlap(writes, reads)
     assert most_at_once(permits) == 3
     assert most_at_once(reads) > 1
-    # Counted in turns of others, not in seconds: a machine that is busy with something else makes all of them slower.
+    # Counted in turns of others, not in seconds, because a busy machine slows all of them.
     grants = [turn.acquired for turn in turns_of(answer["book"] for answer in answers.values())]
     passed = [bisect(grants, turn.acquired) - bisect(grants, turn.asked) for turn in writes]
     least = min(len(answers[worker.pid]["book"]) for worker in writers)

@@ -1,4 +1,4 @@
-"""Hazard: no thread can be started for a moment (a limit on processes): a client that stays broken afterwards."""
+"""Hazard: a client stays broken after no thread could be started for a moment (a limit on processes)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.support.processes import eventually
 
 @contextmanager
 def without_threads(monkeypatch: pytest.MonkeyPatch, name: str) -> Iterator[None]:
-    """A limit of the kernel would also stop the test's own threads, so only threads of this name cannot start."""
+    """Only threads of this name cannot start, because a limit of the kernel would also stop the threads of the test."""
     start: Callable[[threading.Thread], None] = threading.Thread.start
 
     def refuse(thread: threading.Thread) -> None:
@@ -31,7 +31,9 @@ def without_threads(monkeypatch: pytest.MonkeyPatch, name: str) -> Iterator[None
         yield
 
 
-def test_a_waiter_polls_while_no_thread_can_be_started_to_listen(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_waiter_polls_while_the_listening_thread_cannot_be_started(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with holdfast.Client(store.url) as holder, holdfast.Client(store.url) as waiter:
         held = holder.lock("one").acquire()
         assert held is not None
@@ -73,7 +75,7 @@ async def test_a_client_can_be_closed_while_no_thread_can_be_started(
         await client.close()
 
 
-def test_a_waiter_that_was_interrupted_while_it_began_to_watch_a_session_can_be_dismissed(tmp_path: Path) -> None:
+def test_a_waiter_that_was_interrupted_while_it_subscribed_can_unsubscribe(tmp_path: Path) -> None:
     def interrupted(_fd: int, _callback: Callable[[], None]) -> None:
         raise KeyboardInterrupt
 

@@ -1,4 +1,4 @@
-"""Hazard: a lock file of an older holdfast that cannot be used any more, or is changed under programs that use it."""
+"""Hazard: a lock file of an older holdfast becomes unusable, or is changed while older programs use it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ CREATE TABLE tickets (
 
 @pytest.fixture
 def old(store: Store) -> Iterator[sessions.Session]:
-    """A program with an older holdfast: a file as it made it, a lock that it holds, and its session."""
+    """A program with an older holdfast: its file, a lock that it holds, and its session."""
     store.sessions.mkdir()
     session = sessions.Session(str(store.sessions), "5e55105e55105e55105e55105e55105e")
     file = sqlite3.connect(store.path, isolation_level=None)
@@ -45,7 +45,7 @@ def old(store: Store) -> Iterator[sessions.Session]:
     session.close()
 
 
-def test_an_old_file_is_brought_up_to_date_and_its_fences_go_on(store: Store, old: sessions.Session) -> None:
+def test_an_old_file_is_upgraded_and_its_fences_continue(store: Store, old: sessions.Session) -> None:
     old.abandon()  # it has died
 
     verbs = Verbs(store.url)
@@ -58,7 +58,7 @@ def test_an_old_file_is_brought_up_to_date_and_its_fences_go_on(store: Store, ol
     verbs.close()
 
 
-def test_it_has_the_same_columns_as_a_new_one(store: Store, old: sessions.Session) -> None:
+def test_an_upgraded_file_has_the_same_columns_as_a_new_one(store: Store, old: sessions.Session) -> None:
     old.abandon()
     verbs, new = Verbs(store.url), Store(store.path.with_name("new.db"))
     verbs.read_registers("one")
@@ -71,8 +71,8 @@ def test_it_has_the_same_columns_as_a_new_one(store: Store, old: sessions.Sessio
         assert store.query(columns) == new.query(columns)
 
 
-def test_tickets_of_a_session_of_which_nothing_is_known_stay(store: Store, old: sessions.Session) -> None:
-    # Its FIFO is gone: then its ttl decides, before and after.
+def test_tickets_of_a_session_without_a_fifo_are_kept(store: Store, old: sessions.Session) -> None:
+    # Without the FIFO the ttl decides, before and after the upgrade.
     old.close()
 
     verbs = Verbs(store.url)
@@ -81,7 +81,7 @@ def test_tickets_of_a_session_of_which_nothing_is_known_stay(store: Store, old: 
     verbs.close()
 
 
-def test_while_an_older_program_uses_it_the_file_is_left_alone(store: Store, old: sessions.Session) -> None:
+def test_a_file_is_not_upgraded_while_an_older_program_uses_it(store: Store, old: sessions.Session) -> None:
     verbs = Verbs(store.url)
 
     with pytest.raises(BackendUnavailable, match="end them first"):
@@ -90,5 +90,5 @@ def test_while_an_older_program_uses_it_the_file_is_left_alone(store: Store, old
     assert store.query("PRAGMA user_version") == [(3,)]
     assert store.tickets == 1
     old.abandon()
-    assert isinstance(verbs.try_acquire(verbs.ticket("two")), Granted)  # as soon as it has ended
+    assert isinstance(verbs.try_acquire(verbs.ticket("two")), Granted)  # after the older program has ended
     verbs.close()

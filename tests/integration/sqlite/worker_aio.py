@@ -1,4 +1,4 @@
-"""What tests/support/worker.py does, for asyncio: the few commands that differ. The loop stays free meanwhile."""
+"""The commands of tests/support/worker.py that differ for asyncio. The loop is never blocked."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One memcached: started on a free loopback port, spoken to, stopped, killed, restarted, always reaped.
+"""A memcached process on a free loopback port: start, request, stop, kill, restart; it is always reaped.
 
 Start servers from the main thread: they are killed with the *thread* that started them.
 """
@@ -23,10 +23,10 @@ from tests.support.redis.servers import _with_parent, free_ports
 
 
 class Server:
-    """A server process. It keeps nothing: started again, it is empty."""
+    """A server process. After a restart it is empty."""
 
     def __init__(self, *options: str, port: int | None = None) -> None:
-        """`options` are of its command line, such as ("-m", "2")."""
+        """`options` are command line options, such as ("-m", "2")."""
         self._path = shutil.which("memcached") or missing("no memcached on this machine: `make servers` installs it")
         self.port = free_ports(1)[0] if port is None else port
         self.options = list(options)
@@ -46,10 +46,10 @@ class Server:
         return self._process.pid
 
     def start(self) -> None:
-        """Returns when it takes connections."""
+        """Returns when it accepts connections."""
         assert self._process is None
-        assert threading.current_thread() is threading.main_thread(), "it would die with this thread"
-        # What it says on its way down is of no use; what it says on its way up is in the exit code.
+        assert threading.current_thread() is threading.main_thread(), "the server would end with this thread"
+        # Its output at the end is not needed; a failed start shows in the exit code.
         self._process = subprocess.Popen(
             [*_with_parent(), self._path, "-l", "127.0.0.1", "-p", str(self.port), "-U", "0", *_user(), *self.options],
             stdin=subprocess.DEVNULL,
@@ -67,14 +67,14 @@ class Server:
         eventually(listens)
 
     def kill(self) -> None:
-        """SIGKILL; returns when it is dead and reaped."""
+        """Send SIGKILL; returns when the process is reaped."""
         assert self._process is not None
         self._process.kill()
         self._process.wait(PATIENCE)
         self._process = None
 
     def stop(self) -> None:
-        """SIGSTOP; returns when it stands still. Connections stay open, nothing is answered."""
+        """Send SIGSTOP; returns when the process is stopped. Connections stay open, without answers."""
         os.kill(self.pid, signal.SIGSTOP)
         eventually(lambda: _state(self.pid) == "T")
 
@@ -82,30 +82,30 @@ class Server:
         os.kill(self.pid, signal.SIGCONT)
 
     def restart(self) -> None:
-        """Killed and started again, empty, on the same port."""
+        """Kill it and start it again, empty, on the same port."""
         self.kill()
         self.start()
 
     def end(self) -> None:
-        """Dead or alive: nothing of it is left."""
+        """End the process, if it runs, and clean up."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
             self._process = None
 
-    def connect(self) -> Line:
-        return Line(self.port)
+    def connect(self) -> RawConnection:
+        return RawConnection(self.port)
 
     def call(self, request: bytes) -> Reply:
-        """One request on a connection of its own."""
-        with self.connect() as line:
-            return line.call(request)
+        """Send one request on a new connection."""
+        with self.connect() as connection:
+            return connection.call(request)
 
     def stats(self) -> dict[str, str]:
         return self.call(b"stats\r\n").stats()
 
 
-class Line:
+class RawConnection:
     """One connection."""
 
     def __init__(self, port: int) -> None:
@@ -114,12 +114,12 @@ class Line:
 
     def call(self, request: bytes) -> Reply:
         self.send(request)
-        return self.hear()
+        return self.receive()
 
     def send(self, request: bytes) -> None:
         self._sock.sendall(request)
 
-    def hear(self) -> Reply:
+    def receive(self) -> Reply:
         while (reply := self._parser.next_reply()) is None:
             data = self._sock.recv(65536)
             assert data, "the server closed the connection"
@@ -138,7 +138,7 @@ class Line:
 
 @contextlib.contextmanager
 def running(server: Server) -> Iterator[Server]:
-    """The server, started, for as long as the block lasts."""
+    """Run the server for the block."""
     try:
         server.start()
         yield server
@@ -147,5 +147,5 @@ def running(server: Server) -> Iterator[Server]:
 
 
 def _user() -> list[str]:
-    """It does not run as root unless it is told to."""
+    """Memcached refuses to run as root without -u."""
     return ["-u", pwd.getpwuid(os.getuid()).pw_name] if os.getuid() == 0 else []

@@ -1,4 +1,4 @@
-"""Servers for all tests that only need some memcached: started when first asked for, stopped with the test run."""
+"""Servers that tests share: started at first use, stopped with the test run."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.support.memcached.servers import Server, running
 
 
 def fresh_url(**options: str) -> str:
-    """One server, with items that nobody else uses."""
+    """One server, with a prefix that no other test uses."""
     return _url(1, options)
 
 

@@ -1,4 +1,4 @@
-"""Hazard: a URL that is understood otherwise than it was meant."""
+"""Hazard: a URL that is parsed differently from what its author meant."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ def config(url: str) -> MemcachedConfig:
     return config_of(parse(url))
 
 
-def test_what_is_not_said_is_the_default() -> None:
+def test_options_have_defaults() -> None:
     assert config("memcached://") == MemcachedConfig(url="memcached://", nodes=(Node("localhost", 11211),))
 
 
-def test_hosts_ports_and_brackets() -> None:
-    found = config("memcached://B.example:1,[::1]:2,a.example?prefix=app:&io_timeout=1.5&connect_timeout=2")
+def test_hosts_may_have_ports_and_brackets() -> None:
+    parsed = config("memcached://B.example:1,[::1]:2,a.example?prefix=app:&io_timeout=1.5&connect_timeout=2")
 
-    assert found.nodes == (Node("::1", 2), Node("a.example", 11211), Node("b.example", 1))
-    assert (found.prefix, found.io_timeout, found.connect_timeout) == ("app:", 1.5, 2.0)
-    assert [str(node) for node in found.nodes] == ["[::1]:2", "a.example:11211", "b.example:1"]
+    assert parsed.nodes == (Node("::1", 2), Node("a.example", 11211), Node("b.example", 1))
+    assert (parsed.prefix, parsed.io_timeout, parsed.connect_timeout) == ("app:", 1.5, 2.0)
+    assert [str(node) for node in parsed.nodes] == ["[::1]:2", "a.example:11211", "b.example:1"]
 
 
 def test_a_password_is_used_and_never_shown() -> None:
-    found = config("memcached://us%40er:pa%3Ass@host")
+    parsed = config("memcached://us%40er:pa%3Ass@host")
 
-    assert (found.user, found.password) == ("us@er", "pa:ss")
-    assert "pa:ss" not in repr(found)
-    assert "pa" not in found.url.partition("@")[0].partition(":***")[2]
+    assert (parsed.user, parsed.password) == ("us@er", "pa:ss")
+    assert "pa:ss" not in repr(parsed)
+    assert "pa" not in parsed.url.partition("@")[0].partition(":***")[2]
     assert holdfast.Client("memcached://user:secret@host").url == "memcached://user:***@host"
 
 
-def test_tls_checks_the_server_unless_it_is_told_not_to() -> None:
+def test_tls_verifies_the_server_by_default() -> None:
     checked, unchecked = config("memcacheds://host").tls, config("memcacheds://host?verify=none").tls
 
     assert checked is not None

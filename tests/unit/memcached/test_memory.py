@@ -1,4 +1,4 @@
-"""A client that is refused again and again must not remember each time."""
+"""Hazard: a client that is refused repeatedly uses more memory each time."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from holdfast.runtimes import system
 from holdfast.runtimes.threads import ThreadRuntime, run_sync
 
 NODE = Node("here", 11211)
-LIFE = ServerRun(started=1, pid=7, evicts=False)
+RUN = ServerRun(started=1, pid=7, evicts=False)
 
 
 class Busy:
-    """A server where the lock is free at each look, and taken by another client before each write."""
+    """A server on which the lock is free at each read, and acquired by another client before each write."""
 
     is_down = False
 
@@ -32,12 +32,12 @@ class Busy:
     async def request(self, batch: Batch, *, deadline: float) -> Answer:
         (request,) = batch.requests
         if request == meta.STATS:
-            return Answer(LIFE, [Reply("LIST", lines=(b"STAT time %d" % time.time(), b"STAT evictions 0"))])
+            return Answer(RUN, [Reply("LIST", lines=(b"STAT time %d" % time.time(), b"STAT evictions 0"))])
         if request.startswith(b"mg"):
-            return Answer(LIFE, [Reply("VA", version=3, seconds_left=4, value=FREE)])
+            return Answer(RUN, [Reply("VA", version=3, seconds_left=4, value=FREE)])
         if self.is_down:
             raise BackendUnavailable(backend="here", problem="the connection was refused")
-        return Answer(LIFE, [Reply("EX")])
+        return Answer(RUN, [Reply("EX")])
 
 
 def test_an_acquire_that_is_refused_leaves_nothing_in_memory() -> None:

@@ -1,4 +1,4 @@
-"""Hazard: marks of periods long gone that fill the memory of a process that runs for months."""
+"""Hazard: registers of old periods fill the memory of a process that runs for months."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from holdfast.backends.memory.port import stores
 from holdfast.runtimes.threads import run_sync
 
 
-def test_marks_whose_time_is_over_are_dropped_and_those_that_count_are_not() -> None:
+def test_expired_registers_are_dropped_and_others_are_kept() -> None:
     url = "memory://marks"
     with holdfast.Client(url) as client:
         backend, deadline = client._engine.backend, client._engine.runtime.now() + 60

@@ -37,7 +37,7 @@ URLS = {
 
 
 class NameServers:
-    """The answer to every look-up, for as long as there is one."""
+    """Answers every look-up, or none while it is silent."""
 
     def __init__(self) -> None:
         self.lookups = 0
@@ -69,7 +69,7 @@ def look_up(host: str = HOST, seconds: float = 30.0) -> list[str]:
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1", "fe80::1%lo"])
-def test_an_address_is_not_looked_up(name_servers: NameServers, host: str) -> None:
+def test_an_ip_address_is_not_looked_up(name_servers: NameServers, host: str) -> None:
     assert look_up(host) == [host]
     assert name_servers.lookups == 0
 
@@ -81,7 +81,7 @@ def test_a_lookup_that_gets_no_answer_ends_at_the_deadline(name_servers: NameSer
         look_up(seconds=0.1)
 
 
-async def test_a_lookup_on_a_loop_leaves_the_loop_and_its_executor_alone(name_servers: NameServers) -> None:
+async def test_a_lookup_on_a_loop_blocks_neither_the_loop_nor_its_executor(name_servers: NameServers) -> None:
     asyncio.get_running_loop().set_default_executor(executor := ThreadPoolExecutor(1))
     busy = asyncio.get_running_loop().run_in_executor(None, (work := threading.Event()).wait)
     poller = LoopPoller(AsyncioRuntime())
@@ -100,15 +100,15 @@ async def test_a_lookup_on_a_loop_leaves_the_loop_and_its_executor_alone(name_se
 def test_callers_share_one_lookup(name_servers: NameServers) -> None:
     name_servers.answer.clear()
     with ThreadPoolExecutor(8) as callers:
-        found = [callers.submit(look_up) for _ in range(8)]
+        futures = [callers.submit(look_up) for _ in range(8)]
         eventually(lambda: name_servers.lookups == 1)
         name_servers.answer.set()
 
-        assert [one.result() for one in found] == 8 * [["192.0.2.7"]]
+        assert [future.result() for future in futures] == 8 * [["192.0.2.7"]]
     assert name_servers.lookups < 8
 
 
-def test_every_caller_gets_an_error_of_its_own(name_servers: NameServers) -> None:
+def test_every_caller_gets_a_separate_error(name_servers: NameServers) -> None:
     name_servers.error = socket.gaierror(socket.EAI_NONAME, "Name or service not known")
 
     for _ in range(2):
@@ -117,7 +117,7 @@ def test_every_caller_gets_an_error_of_its_own(name_servers: NameServers) -> Non
 
 
 @pytest.mark.parametrize("failure", ["silence", "try again"])
-def test_a_recent_answer_is_used_while_there_is_no_new_one(name_servers: NameServers, failure: str) -> None:
+def test_a_recent_answer_is_used_while_lookups_fail(name_servers: NameServers, failure: str) -> None:
     assert look_up() == ["192.0.2.7"]
     if failure == "silence":
         name_servers.answer.clear()
@@ -136,7 +136,7 @@ def test_an_old_answer_is_not_used(name_servers: NameServers, monkeypatch: pytes
         look_up(seconds=0.1)
 
 
-def test_a_host_that_does_not_exist_any_more_is_not_remembered(name_servers: NameServers) -> None:
+def test_the_last_answer_is_not_used_when_the_host_no_longer_exists(name_servers: NameServers) -> None:
     look_up()
     name_servers.error = socket.gaierror(socket.EAI_NONAME, "Name or service not known")
 
@@ -144,7 +144,7 @@ def test_a_host_that_does_not_exist_any_more_is_not_remembered(name_servers: Nam
         look_up()
 
 
-def test_a_lookup_that_no_thread_can_do_is_an_error_and_not_remembered(
+def test_a_lookup_is_an_error_and_is_not_kept_when_no_thread_starts(
     name_servers: NameServers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(_: threading.Thread) -> None:

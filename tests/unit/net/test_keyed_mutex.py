@@ -1,4 +1,4 @@
-"""Tasks that come to the same lock on connections of their own: none overtakes another, none waits for ever."""
+"""Hazard: tasks that acquire one lock on different connections overtake each other, or wait forever."""
 
 from __future__ import annotations
 
@@ -12,54 +12,54 @@ from holdfast.runtimes import system
 from holdfast.runtimes.aio import AsyncioRuntime
 
 
-def mutex() -> KeyedMutex:
-    return KeyedMutex(AsyncioRuntime(), lambda: BackendUnavailable(backend="test://", problem="others were asking"))
+def new_mutex() -> KeyedMutex:
+    return KeyedMutex(AsyncioRuntime(), lambda: BackendUnavailable(backend="test://", problem="the mutex was busy"))
 
 
 def soon() -> float:
     return system.now() + 30
 
 
-async def test_those_who_come_to_the_same_lock_are_served_one_after_the_other_in_their_order() -> None:
-    here, served = mutex(), []
+async def test_holders_of_one_key_follow_each_other_in_order() -> None:
+    keyed, order = new_mutex(), []
 
-    async def come(number: int) -> None:
-        async with here.hold("a", soon()):
-            served.append(number)
-            for _ in range(10 - number):  # the later ones would be faster
+    async def acquire(number: int) -> None:
+        async with keyed.hold("a", soon()):
+            order.append(number)
+            for _ in range(10 - number):  # later tasks would be faster
                 await asyncio.sleep(0)
-            served.append(number)
+            order.append(number)
 
-    await asyncio.gather(*map(come, range(10)))
+    await asyncio.gather(*map(acquire, range(10)))
 
-    assert served == [number for number in range(10) for _ in range(2)]
+    assert order == [number for number in range(10) for _ in range(2)]
 
 
-async def test_other_locks_are_not_held_up() -> None:
-    here = mutex()
+async def test_other_keys_are_not_blocked() -> None:
+    keyed = new_mutex()
 
-    async with here.hold("a", soon()), here.hold("b", soon()):
+    async with keyed.hold("a", soon()), keyed.hold("b", soon()):
         pass
 
 
-async def test_who_does_not_get_its_turn_in_time_is_told_so_and_holds_up_nobody() -> None:
-    here = mutex()
+async def test_a_task_that_times_out_gets_an_error_and_blocks_no_other() -> None:
+    keyed = new_mutex()
 
-    async with here.hold("a", soon()):
-        with pytest.raises(BackendUnavailable, match="others were asking"):
-            async with here.hold("a", system.now() + 0.01):
+    async with keyed.hold("a", soon()):
+        with pytest.raises(BackendUnavailable, match="the mutex was busy"):
+            async with keyed.hold("a", system.now() + 0.01):
                 pass
 
-    async with here.hold("a", soon()):
+    async with keyed.hold("a", soon()):
         pass
 
 
-async def test_a_turn_ends_with_an_error_too() -> None:
-    here = mutex()
+async def test_the_mutex_is_released_after_an_error() -> None:
+    keyed = new_mutex()
 
     with pytest.raises(LookupError):
-        async with here.hold("a", soon()):
+        async with keyed.hold("a", soon()):
             raise LookupError
 
-    async with here.hold("a", soon()):
+    async with keyed.hold("a", soon()):
         pass

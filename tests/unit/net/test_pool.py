@@ -1,4 +1,4 @@
-"""The connections of one client: never more than allowed, none lost to an error or an interrupt, no dead one used."""
+"""Hazard: more connections than allowed, connections lost to an error or an interrupt, or a dead one that is used."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from holdfast.sim.run import Plan
 from holdfast.sim.scenarios import SmallWorld
 
 
-class Line:
-    """One end of a pair of sockets. Its server is the other end."""
+class PipeConnection:
+    """A connection of a pool: one end of a pair of sockets. The other end is its server."""
 
     def __init__(self) -> None:
         self.ours, self.server = socket.socketpair()
@@ -44,61 +44,63 @@ class Line:
         self.server.close()
 
 
-class Lines:
-    """Opens them, and knows those that it has opened."""
+class Connector:
+    """Opens connections and records them."""
 
     def __init__(self) -> None:
-        self.opened: list[Line] = []
+        self.opened: list[PipeConnection] = []
 
-    async def open(self, deadline: float) -> Line:
-        self.opened.append(Line())
+    async def open(self, deadline: float) -> PipeConnection:
+        self.opened.append(PipeConnection())
         return self.opened[-1]
 
 
 @pytest.fixture
-def lines() -> Iterator[Lines]:
-    made = Lines()
+def connector() -> Iterator[Connector]:
+    made = Connector()
     yield made
-    for line in made.opened:
-        line.close()
+    for connection in made.opened:
+        connection.close()
 
 
 @pytest.fixture
-def pool(lines: Lines) -> ConnectionPool[Line]:
-    return ConnectionPool("test://", lines.open, ThreadRuntime())
+def pool(connector: Connector) -> ConnectionPool[PipeConnection]:
+    return ConnectionPool("test://", connector.open, ThreadRuntime())
 
 
-def get(pool: ConnectionPool[Line], seconds: float = 30.0) -> Line:
+def get(pool: ConnectionPool[PipeConnection], seconds: float = 30.0) -> PipeConnection:
     return pool.get_idle(system.now()) or run_sync(pool.open_or_wait(system.now() + seconds))
 
 
-def test_the_one_used_last_is_used_next(pool: ConnectionPool[Line], lines: Lines) -> None:
+def test_the_most_recently_used_connection_is_used_next(
+    pool: ConnectionPool[PipeConnection], connector: Connector
+) -> None:
     first, second = get(pool), get(pool)
     pool.put(first)
     pool.put(second)
 
     assert get(pool) is second
     assert get(pool) is first
-    assert len(lines.opened) == 2
+    assert len(connector.opened) == 2
 
 
-def test_when_the_client_rests_the_connections_of_a_burst_are_closed(lines: Lines) -> None:
+def test_the_connections_of_a_burst_are_closed_when_the_client_is_idle(connector: Connector) -> None:
     runtime = ThreadRuntime()
-    pool = ConnectionPool("test://", lines.open, runtime)
+    pool = ConnectionPool("test://", connector.open, runtime)
     taken = [get(pool) for _ in range(5)]
-    for line in taken:
-        pool.put(line)
+    for connection in taken:
+        pool.put(connection)
 
     runtime.report_idle()
 
-    assert [line.is_open for line in lines.opened].count(True) == IDLE_KEPT
+    assert [connection.is_open for connection in connector.opened].count(True) == IDLE_KEPT
     assert get(pool) is taken[-1]
     assert len(pool._counted) == IDLE_KEPT
 
 
-def test_a_pool_that_is_gone_is_not_kept_by_its_runtime(lines: Lines) -> None:
+def test_the_runtime_does_not_keep_a_pool_alive(connector: Connector) -> None:
     runtime = ThreadRuntime()
-    gone = weakref.ref(ConnectionPool("test://", lines.open, runtime))
+    gone = weakref.ref(ConnectionPool("test://", connector.open, runtime))
 
     gc.collect()
     runtime.report_idle()
@@ -106,26 +108,34 @@ def test_a_pool_that_is_gone_is_not_kept_by_its_runtime(lines: Lines) -> None:
     assert gone() is None
 
 
-def test_one_that_the_server_has_closed_is_not_used(pool: ConnectionPool[Line], lines: Lines) -> None:
-    line = get(pool)
-    pool.put(line)
-    line.server.close()
+def test_a_connection_that_the_server_has_closed_is_not_used(
+    pool: ConnectionPool[PipeConnection], connector: Connector
+) -> None:
+    connection = get(pool)
+    pool.put(connection)
+    connection.server.close()
 
-    assert get(pool) is not line
-    assert not line.is_open
+    assert get(pool) is not connection
+    assert not connection.is_open
 
 
-def test_who_finds_all_in_use_is_told_so_when_the_time_is_up(pool: ConnectionPool[Line], lines: Lines) -> None:
+def test_a_caller_gets_an_error_when_all_connections_are_in_use(
+    pool: ConnectionPool[PipeConnection], connector: Connector
+) -> None:
     used = [get(pool) for _ in range(CONNECTIONS_MAX)]
 
     with pytest.raises(BackendUnavailable, match="all 16 connections were in use"):
         get(pool, seconds=0.01)
 
-    assert len(used) == len(lines.opened) == CONNECTIONS_MAX
+    assert len(used) == len(connector.opened) == CONNECTIONS_MAX
 
 
-@pytest.mark.parametrize("end", [Line.close, lambda line: line.server.close()], ids=["by us", "by the server"])
-def test_one_that_has_ended_makes_room(pool: ConnectionPool[Line], end: Callable[[Line], None]) -> None:
+@pytest.mark.parametrize(
+    "end", [PipeConnection.close, lambda connection: connection.server.close()], ids=["by us", "by the server"]
+)
+def test_a_closed_connection_does_not_count(
+    pool: ConnectionPool[PipeConnection], end: Callable[[PipeConnection], None]
+) -> None:
     used = [get(pool) for _ in range(CONNECTIONS_MAX)]
     end(used[0])
     pool.put(used[0])
@@ -133,43 +143,45 @@ def test_one_that_has_ended_makes_room(pool: ConnectionPool[Line], end: Callable
     assert get(pool, seconds=1.0).is_open
 
 
-def test_one_that_an_interrupt_has_dropped_makes_room() -> None:
-    async def connect(deadline: float) -> Line:
-        return Line()
+def test_a_connection_that_an_interrupt_dropped_does_not_count() -> None:
+    async def connect(deadline: float) -> PipeConnection:
+        return PipeConnection()
 
     pool = ConnectionPool("test://", connect, ThreadRuntime())
     used = [get(pool) for _ in range(CONNECTIONS_MAX)]
     dropped = used.pop()
     dropped.close()
-    del dropped  # and nobody has given it back
+    del dropped  # without a put
 
     used.append(get(pool, seconds=1.0))
-    for line in used:
-        line.close()
+    for connection in used:
+        connection.close()
 
 
-def test_one_that_could_not_be_opened_makes_room_even_while_its_error_is_kept(lines: Lines) -> None:
+def test_a_failed_attempt_to_connect_does_not_count_while_its_error_is_kept(connector: Connector) -> None:
     errors: list[BackendUnavailable] = []
 
-    async def connect(deadline: float) -> Line:
+    async def connect(deadline: float) -> PipeConnection:
         if len(errors) < 2 * CONNECTIONS_MAX:
-            raise BackendUnavailable(backend="test://", problem="nobody is there")
-        return await lines.open(deadline)
+            raise BackendUnavailable(backend="test://", problem="connection refused")
+        return await connector.open(deadline)
 
     pool = ConnectionPool("test://", connect, ThreadRuntime())
     for _ in range(2 * CONNECTIONS_MAX):
-        with pytest.raises(BackendUnavailable, match="nobody is there") as caught:
+        with pytest.raises(BackendUnavailable, match="connection refused") as caught:
             get(pool, seconds=1.0)
         errors.append(caught.value)
 
     assert get(pool, seconds=1.0).is_open
 
 
-def test_one_that_got_no_answer_makes_room_even_while_its_error_is_kept(pool: ConnectionPool[Line]) -> None:
+def test_a_connection_without_an_answer_does_not_count_while_its_error_is_kept(
+    pool: ConnectionPool[PipeConnection],
+) -> None:
     errors: list[Exception] = []
 
-    async def fail(line: Line) -> None:
-        line.close()
+    async def fail(connection: PipeConnection) -> None:
+        connection.close()
         raise OutcomeUnknown(backend="test://", problem="no answer in time")
 
     for _ in range(2 * CONNECTIONS_MAX):
@@ -180,23 +192,23 @@ def test_one_that_got_no_answer_makes_room_even_while_its_error_is_kept(pool: Co
     assert get(pool, seconds=1.0).is_open
 
 
-def test_one_that_got_no_answer_takes_all_with_it_that_were_idle_before(
-    pool: ConnectionPool[Line], lines: Lines
+def test_a_connection_without_an_answer_closes_all_that_were_idle_before_its_request(
+    pool: ConnectionPool[PipeConnection], connector: Connector
 ) -> None:
     used = [get(pool) for _ in range(8)]
-    for line in used[:6]:
-        pool.put(line)
+    for connection in used[:6]:
+        pool.put(connection)
     failed = get(pool)
 
     pool.discard_failed(failed)
     pool.put(used[6])
 
-    assert [line.is_open for line in used] == [*(6 * [False]), True, True]
+    assert [connection.is_open for connection in used] == [*(6 * [False]), True, True]
     assert get(pool) is used[6]
     assert get(pool) not in used
 
 
-def test_one_that_has_answered_since_stays(pool: ConnectionPool[Line]) -> None:
+def test_a_connection_that_has_answered_since_is_kept(pool: ConnectionPool[PipeConnection]) -> None:
     failing, other = get(pool), get(pool)
     pool.put(other)
     assert get(pool) is other
@@ -207,63 +219,63 @@ def test_one_that_has_answered_since_stays(pool: ConnectionPool[Line]) -> None:
     assert get(pool) is other
 
 
-async def test_an_interrupted_request_closes_its_connection(lines: Lines) -> None:
-    pool = ConnectionPool("test://", lines.open, AsyncioRuntime(), 1)
+async def test_an_interrupted_request_closes_its_connection(connector: Connector) -> None:
+    pool = ConnectionPool("test://", connector.open, AsyncioRuntime(), 1)
 
-    async def hang(line: Line) -> None:
+    async def hang(connection: PipeConnection) -> None:
         await asyncio.Event().wait()
 
     hanging = asyncio.create_task(pool.run(hang, system.now() + 30))
-    while not lines.opened:
+    while not connector.opened:
         await asyncio.sleep(0)
     hanging.cancel()
     await asyncio.wait([hanging])
 
-    assert not lines.opened[0].is_open
+    assert not connector.opened[0].is_open
     assert (await pool.open_or_wait(system.now() + 30)).is_open
 
 
-def test_connections_of_a_burst_are_closed_when_they_are_not_needed_any_more(
-    pool: ConnectionPool[Line], lines: Lines
+def test_surplus_idle_connections_are_closed_after_a_burst(
+    pool: ConnectionPool[PipeConnection], connector: Connector
 ) -> None:
-    for line in [get(pool) for _ in range(CONNECTIONS_MAX)]:
-        pool.put(line)
-    for line in lines.opened:
-        line.used_at -= IDLE_MAX + 1
+    for connection in [get(pool) for _ in range(CONNECTIONS_MAX)]:
+        pool.put(connection)
+    for connection in connector.opened:
+        connection.used_at -= IDLE_MAX + 1
 
     pool.put(get(pool))
 
-    assert sum(line.is_open for line in lines.opened) == IDLE_KEPT
+    assert sum(connection.is_open for connection in connector.opened) == IDLE_KEPT
 
 
-def test_the_limit_can_be_set(lines: Lines) -> None:
-    pool = ConnectionPool("test://", lines.open, ThreadRuntime(), 1, server="db.example")
+def test_the_limit_can_be_set(connector: Connector) -> None:
+    pool = ConnectionPool("test://", connector.open, ThreadRuntime(), 1, server="db.example")
     get(pool)
 
     with pytest.raises(BackendUnavailable, match=r"db\.example: all 1 connections were in use"):
         get(pool, seconds=0.01)
 
 
-def test_a_server_that_answers_on_a_new_connection_gives_up_an_old_one_early(
-    pool: ConnectionPool[Line], lines: Lines
+def test_a_probe_shortens_the_wait_when_the_server_accepts_a_new_connection(
+    pool: ConnectionPool[PipeConnection], connector: Connector
 ) -> None:
-    line = get(pool)
-    assert line.probe is None
-    pool.put(line)
+    connection = get(pool)
+    assert connection.probe is None
+    pool.put(connection)
     assert get(pool).probe is not None
     far = system.now() + 1000
 
     assert run_sync(pool.probe(far)) < far
 
-    pool.discard_failed(line)
-    assert get(pool) is lines.opened[1]
+    pool.discard_failed(connection)
+    assert get(pool) is connector.opened[1]
 
 
-def test_a_server_that_cannot_be_reached_anew_gets_all_the_time(lines: Lines) -> None:
-    async def connect(deadline: float) -> Line:
-        if lines.opened:
+def test_a_probe_keeps_the_deadline_when_the_server_cannot_be_reached(connector: Connector) -> None:
+    async def connect(deadline: float) -> PipeConnection:
+        if connector.opened:
             raise BackendUnavailable(backend="test://", problem="no answer in time")
-        return await lines.open(deadline)
+        return await connector.open(deadline)
 
     pool = ConnectionPool("test://", connect, ThreadRuntime())
     pool.put(get(pool))
@@ -273,15 +285,15 @@ def test_a_server_that_cannot_be_reached_anew_gets_all_the_time(lines: Lines) ->
     assert run_sync(pool.probe(far)) == far
 
 
-def test_where_all_connections_are_in_use_nothing_is_known(lines: Lines) -> None:
-    pool = ConnectionPool("test://", lines.open, ThreadRuntime(), 1)
+def test_a_probe_keeps_the_deadline_when_all_connections_are_in_use(connector: Connector) -> None:
+    pool = ConnectionPool("test://", connector.open, ThreadRuntime(), 1)
     get(pool)
     far = system.now() + 1000
 
     assert run_sync(pool.probe(far)) == far
 
 
-def test_closed_it_keeps_none_and_closes_what_comes_back(pool: ConnectionPool[Line]) -> None:
+def test_a_closed_pool_closes_all_connections(pool: ConnectionPool[PipeConnection]) -> None:
     idle, used = get(pool), get(pool)
     pool.put(idle)
 
@@ -292,13 +304,13 @@ def test_closed_it_keeps_none_and_closes_what_comes_back(pool: ConnectionPool[Li
     assert not used.is_open
 
 
-async def test_those_that_are_just_being_opened_count_too(lines: Lines) -> None:
-    let_in = asyncio.Event()
+async def test_connections_that_are_being_opened_count(connector: Connector) -> None:
+    may_open = asyncio.Event()
 
-    async def connect(deadline: float) -> Line:
-        line = await lines.open(deadline)
-        await let_in.wait()
-        return line
+    async def connect(deadline: float) -> PipeConnection:
+        connection = await connector.open(deadline)
+        await may_open.wait()
+        return connection
 
     pool = ConnectionPool("test://", connect, AsyncioRuntime())
 
@@ -306,16 +318,16 @@ async def test_those_that_are_just_being_opened_count_too(lines: Lines) -> None:
         pool.put(pool.get_idle(system.now()) or await pool.open_or_wait(system.now() + 30))
 
     users = [asyncio.create_task(use()) for _ in range(3 * CONNECTIONS_MAX)]
-    while len(lines.opened) < CONNECTIONS_MAX:
+    while len(connector.opened) < CONNECTIONS_MAX:
         await asyncio.sleep(0)
-    let_in.set()
+    may_open.set()
     await asyncio.gather(*users)
 
-    assert len(lines.opened) == CONNECTIONS_MAX
+    assert len(connector.opened) == CONNECTIONS_MAX
 
 
-class Rested:
-    """When the client has rested."""
+class IdleRecorder:
+    """Records when the runtime reports that the client is idle."""
 
     def __init__(self, small: SmallWorld) -> None:
         self._world = small.world
@@ -325,9 +337,9 @@ class Rested:
         self.times.append(self._world.now)
 
 
-def test_a_client_rests_when_its_keeper_had_nothing_to_do_for_a_while() -> None:
+def test_a_client_is_idle_when_its_keeper_had_nothing_to_do_for_a_while() -> None:
     small = SmallWorld(Plan(backend="memory"), Choices(decisions=()))
-    party, rested = small.add("a"), Rested(small)
+    party, rested = small.add("a"), IdleRecorder(small)
     party.client.runtime.on_idle(rested.note)
 
     async def work() -> None:

@@ -1,4 +1,4 @@
-"""Hazard: a peer that vanishes without a word, and a connection that two processes have."""
+"""Hazard: a peer that vanishes silently, and a connection that two processes share."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ PATIENCE = 30.0
 
 @pytest.fixture
 def silent() -> Iterator[socket.socket]:
-    """A server that takes connections and says nothing."""
+    """A server that accepts connections and sends nothing."""
     with socket.create_server(("127.0.0.1", 0)) as made:
         made.settimeout(PATIENCE)
         yield made
 
 
-def test_the_kernel_watches_every_connection(silent: socket.socket) -> None:
+def test_every_connection_has_keepalive_and_a_user_timeout(silent: socket.socket) -> None:
     host, port = silent.getsockname()
     with run_sync(open_socket(host, port, BlockingPoller(), system.now() + PATIENCE)) as sock:
         assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
@@ -35,9 +35,7 @@ def test_the_kernel_watches_every_connection(silent: socket.socket) -> None:
         assert not sock.getblocking()
 
 
-def test_an_address_that_refuses_leaves_the_next_one_to_be_tried(
-    silent: socket.socket, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_next_address_is_tried_when_one_refuses(silent: socket.socket, monkeypatch: pytest.MonkeyPatch) -> None:
     places = [(socket.AF_INET6, 1, 6, "", ("::1", 0, 0, 0)), (socket.AF_INET, 1, 6, "", ("127.0.0.1", 0))]
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: places)
 
@@ -48,9 +46,7 @@ def test_an_address_that_refuses_leaves_the_next_one_to_be_tried(
 
 
 @pytest.mark.parametrize("scheme", ["redis", "memcached", "mysql", "zookeeper"])
-def test_a_child_does_not_keep_a_connection_that_another_thread_is_just_opening(
-    silent: socket.socket, scheme: str
-) -> None:
+def test_a_child_does_not_keep_a_connection_that_another_thread_is_opening(silent: socket.socket, scheme: str) -> None:
     client = holdfast.Client(f"{scheme}://127.0.0.1:{silent.getsockname()[1]}/{'db' if scheme == 'mysql' else ''}")
 
     def use() -> None:
@@ -59,16 +55,16 @@ def test_a_child_does_not_keep_a_connection_that_another_thread_is_just_opening(
 
     thread = threading.Thread(target=use)
     thread.start()
-    accepted, _ = silent.accept()  # and the client waits for its first word
+    accepted, _ = silent.accept()  # the client waits for the handshake
     ended, end = os.pipe()
     child = os.fork()
     if child == 0:
         os.close(end)
-        os.read(ended, 1)  # until the parent has seen what it wants to see
+        os.read(ended, 1)  # until the parent has checked
         os._exit(0)
     os.close(ended)
     try:
-        thread.join(PATIENCE)  # it gives up, and its connection ends
+        thread.join(PATIENCE)  # it times out, and its connection ends
         client.close()
         accepted.settimeout(PATIENCE)
         while accepted.recv(4096):

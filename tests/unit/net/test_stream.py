@@ -1,4 +1,4 @@
-"""Hazard: a wait that outlives its deadline: because signals start it again, or because select has no poll()."""
+"""Hazard: a wait that outlives its deadline, because signals restart it or because select has no poll()."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
 
 @pytest.fixture
 def signals() -> Iterator[list[int]]:
-    """A timer that interrupts this thread all the time, as profilers have it."""
+    """A timer that interrupts this thread continuously, as a profiler does."""
     seen: list[int] = []
     before = signal.signal(signal.SIGALRM, lambda number, _: seen.append(number))
     signal.setitimer(signal.ITIMER_REAL, SIGNALS_EACH, SIGNALS_EACH)
@@ -53,7 +53,7 @@ def send(sock: socket.socket) -> None:
 
 
 @pytest.mark.parametrize("wait", [exchange, read, send])
-def test_signals_do_not_put_off_the_deadline(
+def test_signals_do_not_delay_the_deadline(
     pair: tuple[socket.socket, socket.socket], signals: list[int], wait: Callable[[socket.socket], None]
 ) -> None:
     began = time.monotonic()
@@ -65,7 +65,7 @@ def test_signals_do_not_put_off_the_deadline(
     assert signals
 
 
-def test_acquire_ends_although_signals_arrive_and_the_server_hangs(signals: list[int]) -> None:
+def test_acquire_ends_in_time_when_signals_arrive_and_the_server_hangs(signals: list[int]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         client = holdfast.Client(f"memcached://127.0.0.1:{silent.getsockname()[1]}?connect_timeout=0.3")
 
@@ -75,18 +75,18 @@ def test_acquire_ends_although_signals_arrive_and_the_server_hangs(signals: list
         client.close()
 
 
-def test_a_request_of_which_a_part_was_sent_was_not_sent(pair: tuple[socket.socket, socket.socket]) -> None:
+def test_a_partly_sent_request_is_an_error(pair: tuple[socket.socket, socket.socket]) -> None:
     with pytest.raises(NotSent):
         Stream(pair[0]).exchange(b"x" * (1 << 24), DEADLINE, system.now() + DEADLINE, None)
 
 
-def test_what_has_arrived_is_read_after_the_deadline(pair: tuple[socket.socket, socket.socket]) -> None:
+def test_data_that_has_arrived_is_read_after_the_deadline(pair: tuple[socket.socket, socket.socket]) -> None:
     pair[1].send(b"answer")
 
     assert Stream(pair[0]).read(system.now() - 1) == b"answer"
 
 
-def test_the_end_of_a_connection_is_an_error_and_can_be_seen(pair: tuple[socket.socket, socket.socket]) -> None:
+def test_the_end_of_a_connection_is_detected_and_is_an_error(pair: tuple[socket.socket, socket.socket]) -> None:
     stream = Stream(pair[0])
     assert not stream.is_dead()
 
@@ -97,7 +97,7 @@ def test_the_end_of_a_connection_is_an_error_and_can_be_seen(pair: tuple[socket.
         stream.read(system.now() + FOR_EVER)
 
 
-def test_without_poll_the_same_is_done_by_select(pair: tuple[socket.socket, socket.socket]) -> None:
+def test_select_replaces_poll_where_it_is_missing(pair: tuple[socket.socket, socket.socket]) -> None:
     ours, theirs = pair
     poll = SelectPoll()
     poll.register(ours, READ)
@@ -122,7 +122,7 @@ def test_locks_work_where_the_standard_library_has_no_poll(monkeypatch: pytest.M
     client.close()
 
 
-def test_a_descriptor_that_is_closed_is_readable_so_that_its_user_finds_out(
+def test_a_closed_descriptor_counts_as_readable(
     pair: tuple[socket.socket, socket.socket],
 ) -> None:
     number = pair[0].fileno()

@@ -1,4 +1,4 @@
-"""Not noticing that the lock file is not the one any more, because only its folder was looked at."""
+"""Hazard: a replaced lock file goes unnoticed, because only its folder was checked."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def path(tmp_path: Path) -> Path:
 
 
 def settled(path: Path) -> FileIdentity:
-    """One that looks at nothing but the folder from now on."""
+    """An identity that checks only the folder from now on."""
     identity = FileIdentity(str(path))
     identity.record()
     eventually(lambda: identity.is_unchanged() and identity._settled is not None)
@@ -48,7 +48,7 @@ CHANGES: dict[str, Callable[[Path], object]] = {
 
 @pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize("make", [settled, None], ids=["settled", "fresh"])
-def test_every_change_is_noticed(path: Path, make: Callable[[Path], FileIdentity] | None, change: str) -> None:
+def test_every_replacement_is_detected(path: Path, make: Callable[[Path], FileIdentity] | None, change: str) -> None:
     if make is not None:
         identity = make(path)
     else:
@@ -61,16 +61,16 @@ def test_every_change_is_noticed(path: Path, make: Callable[[Path], FileIdentity
     assert not identity.is_unchanged()
 
 
-def test_files_of_others_that_come_and_go_do_not_matter(path: Path) -> None:
+def test_other_files_in_the_folder_may_change(path: Path) -> None:
     identity = settled(path)
 
     path.with_name("other").touch()
 
     assert identity.is_unchanged()
-    assert identity._settled is None  # until the folder is at rest again, each file is looked at
+    assert identity._settled is None  # until the folder is settled again, each file is checked
 
 
-def test_a_file_behind_a_symbolic_link_is_looked_at_each_time(path: Path, tmp_path: Path) -> None:
+def test_a_file_behind_a_symbolic_link_is_checked_each_time(path: Path, tmp_path: Path) -> None:
     link = tmp_path / "link.db"
     link.symlink_to(path)
     identity = FileIdentity(str(link))

@@ -1,4 +1,4 @@
-"""Where a lock file may be: not on a network file system, whatever its mount point is called."""
+"""Hazard: a lock file on a network file system, which any mount point can be."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ def test_a_folder_is_on_the_nearest_mount_above_it(folder: str, kind: str) -> No
     ("url", "path"),
     [
         ("sqlite:///usr/locks.db", "/usr/locks.db"),
-        ("sqlite:////usr/locks.db", "/usr/locks.db"),  # as SQLAlchemy spells it
+        ("sqlite:////usr/locks.db", "/usr/locks.db"),  # the form of SQLAlchemy
         ("sqlite:////new-in-the-root-folder/locks.db", "/new-in-the-root-folder/locks.db"),
         ("sqlite:////new.db", "/new.db"),
         ("sqlite:///usr/with%20blank.db", "/usr/with blank.db"),
     ],
 )
-def test_a_url_names_an_absolute_path_behind_three_or_four_slashes(url: str, path: str) -> None:
+def test_a_url_has_an_absolute_path_after_three_or_four_slashes(url: str, path: str) -> None:
     assert config_of(parse(url)).path == path
 
 
@@ -68,28 +68,28 @@ def test_a_local_file_system_is_accepted(kind: str | None) -> None:
 
 
 @pytest.mark.parametrize("kind", ["nfs", "nfs4", "cifs", "fuse.sshfs", "9p", "ocfs2"])
-def test_a_network_file_system_is_refused_also_when_the_user_calls_it_local(kind: str) -> None:
+def test_a_network_file_system_is_refused_even_with_local_yes(kind: str) -> None:
     for is_local in (False, True):
         assert "network file system" in (refusal(kind, is_local=is_local) or "")
 
 
-def test_a_file_system_of_unknown_type_is_refused_unless_the_user_calls_it_local() -> None:
+def test_a_file_system_of_unknown_type_is_refused_without_local_yes() -> None:
     assert "?local=yes" in (refusal("fuse.newfs", is_local=False) or "")
     assert refusal("fuse.newfs", is_local=True) is None
 
 
-def test_the_kernel_says_what_a_folder_is_on(tmp_path: Path) -> None:
+def test_the_file_system_of_a_folder_is_read_from_the_kernel(tmp_path: Path) -> None:
     assert file_system.file_system_of(str(tmp_path)) == file_system.file_system_in(
         Path("/proc/self/mountinfo").read_text(), os.path.realpath(tmp_path)
     )
     assert file_system.file_system_of("/proc") == "proc"
 
 
-def test_the_boot_id_stays_the_same() -> None:
+def test_the_boot_id_is_stable() -> None:
     assert file_system.boot_id() == file_system.boot_id() != ""
 
 
-def test_nobody_holds_the_write_lock_of_a_file_that_is_not_there(tmp_path: Path) -> None:
+def test_no_process_holds_the_write_lock_of_a_missing_file(tmp_path: Path) -> None:
     assert file_system.write_lock_holder(str(tmp_path / "locks.db-shm")) is None
     (tmp_path / "locks.db-shm").touch()
     assert file_system.write_lock_holder(str(tmp_path / "locks.db-shm")) is None

@@ -23,7 +23,7 @@ from holdfast.sim.mutants.engine import SimEngine
 from holdfast.sim.mutants.memory import server_with
 from holdfast.sim.world import Cancelled
 
-# ── several locks ─────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── several locks ────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 class KeepsGrantedLocks(SimEngine):

@@ -63,7 +63,7 @@ class _Observation(NamedTuple):
 
 
 class ClockCheck:
-    """What one client knows of the clock of one server."""
+    """The clock of one server, as one client has observed it."""
 
     def __init__(self) -> None:
         self.confirmed_at = -math.inf  # when the last exchange was sent that showed a running clock

@@ -66,7 +66,7 @@ _GONE = LeaseGone("the server no longer has this lease: it expired, was broken o
 
 @dataclass(slots=True)
 class KnownItem:
-    """What this client knows of a ticket's item. It is only a hint; the nonce in the item decides."""
+    """A ticket's item as this client last saw it. It is only a hint; the nonce in the item decides."""
 
     run: ServerRun
     version: int
@@ -432,7 +432,7 @@ class MemcachedBackend(OneByOne):
         )
         return LockInfo(name, (holder,), ())
 
-    # ── requests ────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── requests ─────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def _check_clock(self, node: Node, deadline: float) -> ServerRun:
         """Return when the clock of the server is confirmed. Only then may a request be sent that starts a timer.

@@ -7,27 +7,27 @@
 CREATE TABLE IF NOT EXISTS tickets (
     name TEXT NOT NULL,
     number INTEGER NOT NULL,
-    nonce TEXT NOT NULL,        -- the file's: tells it from another that gets the same inode when this one is deleted
-    session TEXT NOT NULL,      -- whose it is: a FIFO that the kernel closes when that process dies. The file's: the
-                                -- boot of the machine that `expires` counts from; tickets of another boot are over
-    fence INTEGER,              -- drawn when the ticket is granted; NULL while it waits
+    nonce TEXT NOT NULL,        -- of the file: distinguishes it from a later file with the same inode
+    session TEXT NOT NULL,      -- the FIFO of its client, which the kernel closes when that process dies. Of the file:
+                                -- the boot to which `expires` belongs; tickets of another boot have ended
+    fence INTEGER,              -- assigned when the ticket is granted; NULL while it waits
     exclusive INTEGER NOT NULL,
     "limit" INTEGER,
     expires REAL NOT NULL,      -- seconds of CLOCK_BOOTTIME
-    since REAL NOT NULL,        -- Unix time, for people: when it was queued, then when it was granted
+    since REAL NOT NULL,        -- Unix time, for operators: when it was queued, then when it was granted
     agent TEXT NOT NULL,
     info TEXT NOT NULL,
-    owner TEXT NOT NULL DEFAULT '',     -- granted tickets that name the same one are in together, before all who wait
-    delay REAL NOT NULL DEFAULT 0,      -- not 0: once granted it stays until it expires, also if its process has died
+    owner TEXT NOT NULL DEFAULT '',     -- granted tickets with the same owner share the lock, before all waiters
+    delay REAL NOT NULL DEFAULT 0,      -- not 0: once granted it stays until it expires, even if its process has died
     PRIMARY KEY (name, number)
 ) STRICT, WITHOUT ROWID;
 
--- Numbers that never go down, one for each name; of no session and no boot: they outlive both.
+-- Registers: a number per name that only grows. They belong to no session and no boot, and outlive both.
 CREATE TABLE IF NOT EXISTS marks (
     name TEXT PRIMARY KEY NOT NULL,
     number INTEGER NOT NULL,
-    nonce TEXT NOT NULL,        -- who has raised it to this number
-    until REAL NOT NULL,        -- it may go when both clocks have passed these: this one is Unix time,
-    expires REAL NOT NULL       -- and this is of CLOCK_BOOTTIME; 0 if it was raised in another boot
+    nonce TEXT NOT NULL,        -- of the call that set this number
+    until REAL NOT NULL,        -- it is dropped when both clocks have passed these times: this one is Unix time,
+    expires REAL NOT NULL       -- and this one CLOCK_BOOTTIME; 0 if it was set in another boot
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS marks_until ON marks (until);
