@@ -3,8 +3,8 @@
     python examples/apscheduler_job.py              # start it twice, here or on several machines
     python examples/apscheduler_job.py --asyncio    # the same with AsyncIOScheduler and AsyncClient
 
-$HOLDFAST_URL names the store that they have in common; without it, processes of this machine share a file. Each process
-calls the job every half second and prints what the call returned. Ctrl-C or SIGTERM ends it.
+$HOLDFAST_URL is the store that they share; without it, processes of this machine share a file. Each process calls the
+job every half second and prints the result. Ctrl-C or SIGTERM ends it.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""Celery's beat on every machine: each sends the task, of which one runs in each period.
+"""Celery beat on every machine: each one sends the task, and one task runs in each period.
 
     cd examples
     celery -A celery_beat worker --beat -s /tmp/schedule-1 -n one@%h -l INFO        # start it twice, with other names
     celery -A celery_beat worker --beat -s /tmp/schedule-2 -n two@%h -l INFO
 
-One beat for a whole fleet is what Celery asks for: two send every task twice, and if its machine dies none is sent.
-With `once_per` around the task any number of beats will do. $BROKER_URL is Celery's broker, $HOLDFAST_URL the store.
+Celery requires one beat for the whole fleet: two send every task twice, and if its machine dies no task is sent. With
+`once_per` around the task, any number of beats can run. $BROKER_URL is the broker of Celery, $HOLDFAST_URL the store.
 """
 
 from __future__ import annotations

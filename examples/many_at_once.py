@@ -1,10 +1,10 @@
-"""Fifty locks at once: what they cost in round trips, and two callers that name them the other way round.
+"""Fifty locks at once: the number of round trips, and two callers that name them in opposite order.
 
     python examples/many_at_once.py redis://localhost:6379/0 --seconds 30
 
-The first part puts a relay before the server and counts how often the client speaks after the server has: each time is
-a round trip. The second part lets two processes take the same locks, one naming them from the first to the last, the
-other from the last to the first; if they could wait for each other for ever, they would.
+The first part puts a relay before the server and counts how often the client sends after the server has: each time is a
+round trip. In the second part two processes acquire the same locks, one in ascending and the other in descending order;
+a possible deadlock would show.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ NAMES = [f"seat:{number:02}" for number in range(50)]
 
 
 class Relay:
-    """Passes on what is said between clients and a server, and counts the turns."""
+    """Forwards data between clients and a server, and counts round trips."""
 
     def __init__(self, host: str, port: int) -> None:
         self._server = (host, port)
@@ -57,21 +57,21 @@ class Relay:
 
 
 def count_round_trips(url: str, names: list[str]) -> tuple[int, int]:
-    """To take all of them, and to give them back."""
-    place = urlsplit(url)
-    relay = Relay(place.hostname or "127.0.0.1", place.port or 0)
-    user = f"{place.netloc.rpartition('@')[0]}@" if "@" in place.netloc else ""
-    with holdfast.Client(place._replace(netloc=f"{user}127.0.0.1:{relay.port}").geturl()) as client:
+    """Return the round trips to acquire all locks, and to release them."""
+    address = urlsplit(url)
+    relay = Relay(address.hostname or "127.0.0.1", address.port or 0)
+    user = f"{address.netloc.rpartition('@')[0]}@" if "@" in address.netloc else ""
+    with holdfast.Client(address._replace(netloc=f"{user}127.0.0.1:{relay.port}").geturl()) as client:
         with client.lock_all(["the first contact", "costs more"]):
             pass
         before = relay.round_trips
         with client.lock_all(names):
-            taken = relay.round_trips
-        return taken - before, relay.round_trips - taken
+            acquired = relay.round_trips
+        return acquired - before, relay.round_trips - acquired
 
 
 def work(url: str, names: list[str], seconds: float, counts: multiprocessing.Queue[int]) -> None:
-    """Take all of them, again and again."""
+    """Acquire and release all locks repeatedly."""
     ends = time.monotonic() + seconds
     turns = 0
     with holdfast.Client(url) as client:
@@ -82,7 +82,9 @@ def work(url: str, names: list[str], seconds: float, counts: multiprocessing.Que
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description="What fifty locks at once cost, and that nobody waits for ever.")
+    parser = argparse.ArgumentParser(
+        description="Count the round trips of fifty locks at once, and check that they cannot deadlock."
+    )
     parser.add_argument("url")
     parser.add_argument("--seconds", type=float, default=5.0)
     arguments = parser.parse_args()
@@ -90,8 +92,8 @@ def main() -> int:
     if urlsplit(arguments.url).port is None:
         print("no port in the URL, so no round trips to count")
     else:
-        try_acquire, release = count_round_trips(arguments.url, NAMES)
-        print(f"{len(NAMES)} locks: round trips to take them: {try_acquire}, to give them back: {release}")
+        acquire, release = count_round_trips(arguments.url, NAMES)
+        print(f"{len(NAMES)} locks: round trips to take them: {acquire}, to give them back: {release}")
 
     counts: multiprocessing.Queue[int] = multiprocessing.Queue()
     callers = [

@@ -1,10 +1,10 @@
-"""A writer is paused while it holds a lock, for longer than its ttl. Its late write: without a guard, and with one.
+"""A writer is paused while it holds a lock, for longer than its ttl. Its late write, without and with a guard.
 
     python examples/paused_writer.py
 
 Two shops, each with 100 pieces in stock and two workers that sell from it under a lock. Worker 1 reads the stock and is
-stopped (SIGSTOP; in real life a laptop's lid, a virtual machine that moves). Its lease runs out, worker 2 takes over,
-sells and is done. Then worker 1 goes on where it was: it has read 100, and writes what is left by its own count.
+stopped (SIGSTOP; in practice a laptop's lid, a migrated virtual machine). Its lease expires, worker 2 takes over and
+sells. Then worker 1 continues: it has read 100, and writes the stock that it has computed from that.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import holdfast
 from holdfast.fencing.sql import SQLiteGuard
 
 TTL = 3.0  # seconds
-PATIENCE = 30.0  # seconds after which something is broken
+PATIENCE = 30.0  # seconds; a longer wait is a failure
 SHOPS = {"without the guard": False, "with the guard": True}
 
 Pause = Callable[[], None]
@@ -44,12 +44,12 @@ def sell(shop: str, database: sqlite3.Connection, pieces: int, fence: int, pause
     return int(left - pieces)
 
 
-def work(shop: str, path: str, pieces: int, line: Connection, *, guarded: bool) -> None:
-    """A worker: one process, one sale. It tells on the line what happens, and goes on when it is told to."""
+def work(shop: str, path: str, pieces: int, pipe: Connection, *, guarded: bool) -> None:
+    """A worker process with one sale. It reports its steps on the pipe, and pauses until it receives a message."""
 
     def pause() -> None:
-        line.send("has read the stock")
-        line.recv()
+        pipe.send("has read the stock")
+        pipe.recv()
 
     try:
         with (
@@ -57,32 +57,32 @@ def work(shop: str, path: str, pieces: int, line: Connection, *, guarded: bool) 
             holdfast.Client() as client,  # the embedded default, or $HOLDFAST_URL
             client.lock(shop, ttl=TTL) as lease,
         ):
-            line.send(f"wrote {sell(shop, database, pieces, lease.fence, pause, guarded=guarded)}")
+            pipe.send(f"wrote {sell(shop, database, pieces, lease.fence, pause, guarded=guarded)}")
     except holdfast.StaleFence:
-        line.send("StaleFence")
+        pipe.send("StaleFence")
     except holdfast.LockLost:
-        line.send("LockLost")  # true, and too late: it has written
+        pipe.send("LockLost")  # too late: it has written
 
 
 class Worker:
-    """A worker, seen from outside."""
+    """A worker process and the pipe to it."""
 
     def __init__(self, shop: str, path: str, pieces: int, *, guarded: bool) -> None:
         context = multiprocessing.get_context("spawn")
-        self._line, theirs = context.Pipe()
+        self._pipe, theirs = context.Pipe()
         self._process = context.Process(
             target=work, args=(shop, path, pieces, theirs), kwargs={"guarded": guarded}, daemon=True
         )
         self._process.start()
         theirs.close()
 
-    def hear(self) -> str:
-        if not self._line.poll(PATIENCE):
-            raise SystemExit("a worker has gone silent")
-        return str(self._line.recv())
+    def receive(self) -> str:
+        if not self._pipe.poll(PATIENCE):
+            raise SystemExit("a worker does not answer")
+        return str(self._pipe.recv())
 
-    def go_on(self) -> None:
-        self._line.send("go on")
+    def resume(self) -> None:
+        self._pipe.send("resume")
 
     def signal(self, number: int) -> None:
         os.kill(self._process.pid or 0, number)
@@ -103,24 +103,24 @@ def main() -> int:
                 database.execute("INSERT INTO stock VALUES (100)")
                 database.commit()
 
-        def hire(pieces: int) -> list[Worker]:
+        def start_workers(pieces: int) -> list[Worker]:
             return [Worker(names[shop], paths[shop], pieces, guarded=guarded) for shop, guarded in SHOPS.items()]
 
         row("", list(SHOPS))
-        first = hire(pieces=5)
-        row("worker 1 takes the lock", [worker.hear() for worker in first])
+        first = start_workers(pieces=5)
+        row("worker 1 takes the lock", [worker.receive() for worker in first])
         for worker in first:
             worker.signal(signal.SIGSTOP)
         row("worker 1 is stopped", ["…", "…"])
-        second = hire(pieces=30)
-        row(f"worker 2 gets it after {TTL:g} s", [worker.hear() for worker in second])
+        second = start_workers(pieces=30)
+        row(f"worker 2 gets it after {TTL:g} s", [worker.receive() for worker in second])
         for worker in second:
-            worker.go_on()
-        row("worker 2 sells 30", [worker.hear() for worker in second])
+            worker.resume()
+        row("worker 2 sells 30", [worker.receive() for worker in second])
         for worker in first:
             worker.signal(signal.SIGCONT)
-            worker.go_on()
-        row("worker 1 goes on and sells 5", [worker.hear() for worker in first])
+            worker.resume()
+        row("worker 1 goes on and sells 5", [worker.receive() for worker in first])
 
         left = []
         for path in paths.values():

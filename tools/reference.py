@@ -1,7 +1,6 @@
-"""Writes docs/reference.md from the docstrings, with the examples of tools/reference_examples.txt: `make docs`.
+"""Write docs/reference.md from the docstrings, with the examples of tools/reference_examples.txt: `make docs`.
 
-The docstrings say what the caller gets, so nothing is said twice; a test sees to it that the page is as this makes it,
-that nothing public is missing, and that every example is true.
+A test checks that the page is current, that no public name is missing, and that every example is correct.
 """
 
 from __future__ import annotations
@@ -23,8 +22,8 @@ PAGE = ROOT / "docs" / "reference.md"
 EXAMPLES = ROOT / "tools" / "reference_examples.txt"
 GUARDS = ("sql", "redis", "files", "http")  # of holdfast.fencing
 
-# Where a name goes that is neither a function nor an error; what is not named here comes last.
-PLACES = {
+# The sections of names that are neither functions nor errors. All other names come last.
+SECTIONS = {
     "Clients": ("Client",),
     "Locks": ("Lock", "RWLock", "Semaphore", "LockAll", "Election"),
     "Leases": ("Lease", "LeaseAll"),
@@ -49,7 +48,7 @@ process has it.
 
 
 def page() -> str:
-    """The whole of docs/reference.md."""
+    """Return the content of docs/reference.md."""
     examples = read_examples()
     parts = [INTRODUCTION.format(backends=", ".join(_backends()))]
     for title, names in groups().items():
@@ -68,9 +67,9 @@ def page() -> str:
 
 
 def groups() -> dict[str, list[str]]:
-    """All public names, but for the asyncio twins, in the order of the page."""
-    placed = {name: title for title, names in PLACES.items() for name in names}
-    found: dict[str, list[str]] = {title: [] for title in (*PLACES, "Functions", "Values", "Errors")}
+    """Return all public names in the order of the page, without their asyncio counterparts."""
+    placed = {name: title for title, names in SECTIONS.items() for name in names}
+    found: dict[str, list[str]] = {title: [] for title in (*SECTIONS, "Functions", "Values", "Errors")}
     for name in holdfast.__all__:
         member = getattr(holdfast, name)
         if name.startswith("Async") and name.removeprefix("Async") in holdfast.__all__:
@@ -83,14 +82,14 @@ def groups() -> dict[str, list[str]]:
             title = "Errors" if issubclass(member, BaseException) else "Values"
         found[title].append(name)
     for title, names in found.items():
-        order = PLACES.get(title)
+        order = SECTIONS.get(title)
         names.sort(key=order.index if order else str.lower)
     found["Errors"].sort(key=lambda name: [base.__name__ for base in reversed(getattr(holdfast, name).__mro__)])
     return found
 
 
 def public_of_module(module: Any) -> dict[str, Any]:
-    """What it defines itself, in its own order."""
+    """Return the names that a module defines itself, in its own order."""
     return {
         name: member
         for name, member in vars(module).items()
@@ -101,7 +100,7 @@ def public_of_module(module: Any) -> dict[str, Any]:
 
 
 def members(owner: type) -> dict[str, Any]:
-    """The public methods and properties of a class, those that it inherits from ours included."""
+    """Return the public methods and properties of a class, including those inherited from our classes."""
     found: dict[str, Any] = {}
     for name in sorted(dir(owner)):
         if name.startswith("_") or name in getattr(owner, "_fields", ()):
@@ -114,7 +113,7 @@ def members(owner: type) -> dict[str, Any]:
 
 
 def read_examples() -> dict[str, str]:
-    """By name. A line `== name` begins one."""
+    """Return the examples by name. A line `== name` begins one."""
     pieces = re.split(r"^== (\S+)\n", EXAMPLES.read_text(), flags=re.MULTILINE)
     return {name: text.strip("\n") for name, text in zip(pieces[1::2], pieces[2::2], strict=True)}
 
@@ -141,30 +140,30 @@ def _class(path: str, name: str, owner: type, examples: dict[str, str]) -> Itera
     yield from _example(path, examples)
     twin = getattr(holdfast, f"Async{name}", None)
     if twin is not None and f"Async{name}" in holdfast.__all__:
-        awaited = [word for word, member in members(twin).items() if _is_awaited(member)]
+        awaited = [attribute for attribute, member in members(twin).items() if _is_awaited(member)]
         yield f"`Async{name}`: the same for asyncio{_awaited(awaited)}.\n"
     neighbours = vars(holdfast) if path == name else vars(importlib.import_module(owner.__module__))
     parent = next((base for base in owner.__mro__[1:] if neighbours.get(base.__name__) is base), object)
     known = members(parent)
-    for word, member in members(owner).items():
-        if known.get(word) is member:
+    for attribute, member in members(owner).items():
+        if known.get(attribute) is member:
             continue
-        yield f"#### {path}.{word}\n"
+        yield f"#### {path}.{attribute}\n"
         if callable(member) or isinstance(member, (staticmethod, classmethod)):
-            yield f"`{_signature(word, getattr(owner, word), is_method=True)}`\n"
-        yield _prose(member) or _as_elsewhere(owner, word)
-        yield from _example(f"{path}.{word}", examples)
+            yield f"`{_signature(attribute, getattr(owner, attribute), is_method=True)}`\n"
+        yield _prose(member) or _as_elsewhere(owner, attribute)
+        yield from _example(f"{path}.{attribute}", examples)
     if known:
         yield f"The rest is that of `{parent.__name__}`.\n"
 
 
-def _as_elsewhere(owner: type, word: str) -> str:
-    """A verb is documented once, on its protocol."""
+def _as_elsewhere(owner: type, attribute: str) -> str:
+    """Return the docstring of a method, which may be on its protocol."""
     prefix = "Async" if owner.__name__.startswith("Async") else ""
     for name, other in public_of_module(importlib.import_module(owner.__module__)).items():
-        if name.startswith(prefix) and inspect.isclass(other) and inspect.getdoc(getattr(other, word, None)):
+        if name.startswith(prefix) and inspect.isclass(other) and inspect.getdoc(getattr(other, attribute, None)):
             return f"As in `{name}`.\n"
-    raise LookupError(f"{owner.__name__}.{word} has no docstring")
+    raise LookupError(f"{owner.__name__}.{attribute} has no docstring")
 
 
 def _is_made_by_callers(owner: type) -> bool:
@@ -172,13 +171,15 @@ def _is_made_by_callers(owner: type) -> bool:
 
 
 def _is_awaited(member: Any) -> bool:
-    """A coroutine function, or one that notes its caller and then returns a coroutine."""
+    """Whether it is a coroutine function, or a function that returns a coroutine."""
     returned = getattr(member, "__annotations__", {}).get("return", "")
     return inspect.iscoroutinefunction(member) or str(returned).startswith("Coroutine[")
 
 
 def _awaited(words: list[str]) -> str:
-    return f"; awaited: {', '.join(f'`{word}`' for word in words)}" if words else ", which awaits nothing itself"
+    return (
+        f"; awaited: {', '.join(f'`{attribute}`' for attribute in words)}" if words else ", which awaits nothing itself"
+    )
 
 
 def _data_of(error: type) -> str:
@@ -189,16 +190,16 @@ def _data_of(error: type) -> str:
 
 
 def _fields(owner: type) -> str:
-    """Of a named tuple or a typed dictionary, with the comments beside them."""
+    """Return the fields of a named tuple or a typed dictionary, with their comments."""
     annotations = vars(owner).get("__annotations__", {})
     if not (hasattr(owner, "_fields") or hasattr(owner, "__total__")) or not annotations:
         return ""
     source = inspect.getsource(owner)
     rows = []
     for name, kind in annotations.items():
-        said = re.search(rf"^    {name}: [^#\n]*#\s*(.*)$", source, flags=re.MULTILINE)
+        comment = re.search(rf"^    {name}: [^#\n]*#\s*(.*)$", source, flags=re.MULTILINE)
         written: str = getattr(kind, "__forward_arg__", kind)
-        rows.append(f"| `{name}` | {_cell(_words(written))} | {said[1] if said else _values(owner, written)} |")
+        rows.append(f"| `{name}` | {_cell(_words(written))} | {comment[1] if comment else _values(owner, written)} |")
     return "| field | type | |\n|---|---|---|\n" + "\n".join(rows) + "\n"
 
 
@@ -207,15 +208,15 @@ def _cell(kind: str) -> str:
 
 
 def _values(owner: type, kind: str) -> str:
-    """What the field may be, where its type is a list of that."""
+    """Return the possible values of a field with a Literal or Enum type."""
     found = getattr(importlib.import_module(owner.__module__), kind, None)
     if inspect.isclass(found) and issubclass(found, Enum):
         return f"{inspect.getdoc(found)} One of: {', '.join(f'`{member.value}`' for member in found)}."
-    return ", ".join(f"`{word}`" for word in get_args(found) if isinstance(word, str))
+    return ", ".join(f"`{attribute}`" for attribute in get_args(found) if isinstance(attribute, str))
 
 
 def _signature(name: str, function: Callable[..., Any], *, is_method: bool = False) -> str:
-    """As a caller writes it: without self, and without what is there only to be refused."""
+    """Return the signature as a caller uses it: without self and without parameters that exist only to be refused."""
     signature = inspect.signature(function)
     parameters = [one for one in signature.parameters.values() if one.name not in ("self", "unknown")]
     if is_method and isinstance(inspect.getattr_static(function, "__self__", None), type):
@@ -226,7 +227,7 @@ def _signature(name: str, function: Callable[..., Any], *, is_method: bool = Fal
 
 
 def _words(text: str) -> str:
-    """Annotations as users know them."""
+    """Simplify annotations."""
     text = re.sub(r"\*\*options: '?Unpack\[(\w+)\]'?", r"**options: \1", text)
     text = text.replace("AllOptions", "LockOptions")
     text = re.sub(r": '([^']*)'", r": \1", text)
@@ -237,10 +238,10 @@ def _words(text: str) -> str:
 
 
 def _prose(member: Any) -> str:
-    """A docstring as Markdown: its sections as lists, its examples as code."""
-    said = inspect.getdoc(member.fget if isinstance(member, property) else member) or ""
+    """Convert a docstring to Markdown: its sections as lists, its examples as code."""
+    comment = inspect.getdoc(member.fget if isinstance(member, property) else member) or ""
     lines: list[str] = []
-    for block in re.split(r"\n\n", said):
+    for block in re.split(r"\n\n", comment):
         if block.startswith(("Args:\n", "Raises:\n")):
             head, _, rest = block.partition("\n")
             lines += [f"{'Arguments' if head == 'Args:' else 'Raises'}:\n", _list(rest) + "\n"]
@@ -264,7 +265,7 @@ def _list(text: str) -> str:
 
 
 def _escaped(text: str) -> str:
-    """Outside of `…`, what Markdown would take for something else."""
+    """Escape Markdown characters outside of `…`."""
     pieces = text.split("`")
     pieces[::2] = [re.sub(r"([*_<])", r"\\\1", piece) for piece in pieces[::2]]
     return "`".join(pieces)
@@ -276,8 +277,8 @@ def _example(path: str, examples: dict[str, str]) -> Iterator[str]:
 
 
 def _tree() -> str:
-    said = inspect.getdoc(importlib.import_module("holdfast.errors")) or ""
-    tree = next(block for block in said.split("\n\n") if "├──" in block)
+    comment = inspect.getdoc(importlib.import_module("holdfast.errors")) or ""
+    tree = next(block for block in comment.split("\n\n") if "├──" in block)
     return f"```\n{textwrap.dedent(tree)}\n```\n"
 
 

@@ -1,4 +1,4 @@
-"""Examples in docstrings are true."""
+"""The examples in docstrings are correct."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ WITH_EXAMPLES = sorted(path for path in SOURCE.rglob("*.py") if ">>> " in path.r
 
 
 @pytest.mark.parametrize("path", WITH_EXAMPLES, ids=lambda path: path.stem)
-def test_the_examples_of_a_module_are_true(path: Path) -> None:
+def test_docstring_examples_are_correct(path: Path) -> None:
     module = importlib.import_module(".".join(path.relative_to(SOURCE).with_suffix("").parts))
 
     results = doctest.testmod(module)

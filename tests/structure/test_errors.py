@@ -1,4 +1,4 @@
-"""Errors carry their data through pickling, say whose turn it is, and never show a password."""
+"""Errors keep their data when they are pickled, and have the expected base classes."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_an_error_survives_pickling(error: Any) -> None:
     assert repr(vars(copy)) == repr(vars(error))
 
 
-def test_errors_are_what_people_catch() -> None:
+def test_errors_have_the_expected_base_classes() -> None:
     assert isinstance(EXAMPLES[0], TimeoutError)
     assert issubclass(holdfast.ConfigurationError, ValueError)
     assert not issubclass(holdfast.BackendUnavailable, TimeoutError)

@@ -1,4 +1,4 @@
-"""The examples of the guides run, from top to bottom."""
+"""The examples of the guides run from top to bottom, and links exist."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ def test_the_examples_of_a_guide_run(guide: str) -> None:
     names: dict[str, Any] = {"__name__": guide}
 
     for example in examples:
-        exec(compile(example, guide, "exec"), names)  # noqa: S102  (that is the point)
+        exec(compile(example, guide, "exec"), names)  # noqa: S102  (the examples are ours)
 
     names["client"].close()
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_the_links_of_a_page_lead_somewhere(page: str) -> None:
+def test_the_links_of_a_page_exist(page: str) -> None:
     targets = re.findall(r"\]\((?!https?:)([^)#\s]+)", (DOCS / page).read_text())
 
     assert [target for target in targets if not (DOCS / page).parent.joinpath(target).exists()] == []

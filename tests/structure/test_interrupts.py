@@ -1,9 +1,9 @@
-"""A KeyboardInterrupt reaches the handler that surrounds it, in every function that callers' threads run.
+"""A KeyboardInterrupt reaches the surrounding handler, in every function that runs on a thread of a caller.
 
-CPython runs signal handlers at backward jumps, too. From Python 3.13 on the compiler leaves some of these jumps, those
-of loops and comprehensions that end in a condition, outside of the `try` or `with` around them; up to 3.12 an interrupt
-counts as coming before the loop. Where that is so, a mutex stays locked, a ticket stays on the server, or a connection
-with an unread reply is used again. The cure is to move the loop into a function of its own.
+CPython also runs signal handlers at backward jumps. Since Python 3.13 the compiler puts some of these jumps, those of
+loops and comprehensions that end in a condition, outside of the `try` or `with` around them; up to 3.12 an interrupt is
+raised before the loop. Then a mutex stays locked, a ticket stays on the server, or a connection with an unread reply is
+used again. The fix is to move the loop into a function of its own.
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ import pytest
 
 SOURCE = Path(__file__).parents[2] / "src" / "holdfast"
 
-# Run by loops, by our own background threads or by commands, where no KeyboardInterrupt arrives or the process ends.
-NOT_BY_CALLERS = (
+# These run on event loops, on our own background threads or in commands: no KeyboardInterrupt arrives, or the process
+# ends.
+NOT_ON_CALLER_THREADS = (
     "cli/",
     "sim/",
     "checking/",
@@ -49,7 +50,7 @@ def codes(code: CodeType) -> Iterator[CodeType]:
 
 
 def uncovered(code: CodeType) -> Iterator[int]:
-    """The lines of backward jumps whose loop has a handler that an interrupt at the jump does not reach."""
+    """Yield the lines of backward jumps at which an interrupt does not reach a handler of the loop."""
     bytecode: Any = dis.Bytecode(code)
     entries = bytecode.exception_entries
     if not entries:
@@ -58,14 +59,14 @@ def uncovered(code: CodeType) -> Iterator[int]:
     position = {instruction.offset: number for number, instruction in enumerate(instructions)}
 
     def handlers(offset: int) -> set[int]:
-        found: set[int] = set()
-        ahead = [offset]
-        while ahead:
-            now = ahead.pop()
-            new = {entry.target for entry in entries if entry.start <= now < entry.end} - found
-            found |= new
-            ahead.extend(new)
-        return {target for target in found if catches_interrupts(instructions[position[target] :])}
+        targets: set[int] = set()
+        pending = [offset]
+        while pending:
+            current = pending.pop()
+            new = {entry.target for entry in entries if entry.start <= current < entry.end} - targets
+            targets |= new
+            pending.extend(new)
+        return {target for target in targets if catches_interrupts(instructions[position[target] :])}
 
     for jump in instructions:
         if jump.opname == "JUMP_BACKWARD":
@@ -76,7 +77,7 @@ def uncovered(code: CodeType) -> Iterator[int]:
 
 
 def catches_interrupts(handler: Sequence[dis.Instruction]) -> bool:
-    """It is a `finally`, a `with` or an `except BaseException`, not an `except` for other errors alone."""
+    """Whether it is a `finally`, a `with` or an `except BaseException`."""
     if handler[0].opname != "PUSH_EXC_INFO":
         return False  # restores the variables of a comprehension
     kinds: list[object] = []
@@ -89,22 +90,22 @@ def catches_interrupts(handler: Sequence[dis.Instruction]) -> bool:
     return "CHECK_EXC_MATCH" not in first or "BaseException" in kinds
 
 
-def places() -> Iterator[str]:
+def uncovered_jumps() -> Iterator[str]:
     for path in sorted(SOURCE.rglob("*.py")):
         name = str(path.relative_to(SOURCE))
         for code in codes(compile(path.read_text(), name, "exec")):
             for line in uncovered(code):
-                place = f"{name}:{line} {code.co_qualname}"
-                if not any(part in place for part in NOT_BY_CALLERS):
-                    yield place
+                jump = f"{name}:{line} {code.co_qualname}"
+                if not any(part in jump for part in NOT_ON_CALLER_THREADS):
+                    yield jump
 
 
 def test_an_interrupt_at_a_backward_jump_reaches_the_handlers_around_it() -> None:
-    assert list(places()) == []
+    assert list(uncovered_jumps()) == []
 
 
 @pytest.mark.skipif(sys.version_info < (3, 13), reason="the compiler covers this jump")
-def test_the_check_finds_a_jump_that_is_not_covered() -> None:
+def test_the_check_detects_an_uncovered_jump() -> None:
     source = "def f(mutex, items):\n    with mutex:\n        return [item for item in items if item]\n"
 
     assert [line for code in codes(compile(source, "f.py", "exec")) for line in uncovered(code)] == [3]

@@ -1,4 +1,4 @@
-"""The house stays in order: dependencies point one way, protocols touch only ports, `import holdfast` stays light."""
+"""The structure of the package: the direction of imports, pure protocols, a light `import holdfast`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tools import import_graph
 
 SOURCE = Path(__file__).parents[2] / "src" / "holdfast"
 
-# From the bottom to the top; a module imports from its own layer and from those below it.
+# From bottom to top. A module imports from its own layer and from those below it.
 LAYERS = [
     {"errors", "guarantees", "primitives"},
     {"core"},
@@ -31,8 +31,8 @@ LAYERS = [
     {"cli", "dashboard", "__main__"},
 ]
 
-# What would tie a protocol to one way of running it.
-WORLDLY = {
+# Modules that would tie a protocol to one runtime.
+IO_MODULES = {
     "asyncio",
     "threading",
     "time",
@@ -51,12 +51,12 @@ def modules() -> list[Path]:
     return sorted(SOURCE.rglob("*.py"))
 
 
-def room(path: Path) -> str:
+def top_package(path: Path) -> str:
     return path.relative_to(SOURCE).parts[0].removesuffix(".py")
 
 
 def imports(path: Path) -> Iterator[str]:
-    """Every module that is imported here at run time, as a dotted name."""
+    """Yield every module that is imported at run time, as a dotted name."""
     tree = ast.parse(path.read_text())
     typing_only = {
         id(node)
@@ -80,21 +80,21 @@ def level(name: str) -> int:
 
 
 @pytest.mark.parametrize("path", modules(), ids=lambda path: str(path.relative_to(SOURCE)))
-def test_imports_point_downwards(path: Path) -> None:
+def test_modules_import_only_from_their_layer_and_below(path: Path) -> None:
     for name in imports(path):
         parts = name.split(".")
         if parts[0] == "holdfast":
             target = parts[1] if len(parts) > 1 else "__init__"
-            assert level(target) <= level(room(path)), f"{path.name} imports {name}, which is above it"
+            assert level(target) <= level(top_package(path)), f"{path.name} imports {name}, which is above it"
 
 
 @pytest.mark.parametrize(
     "path",
-    [path for path in modules() if room(path) == "core" or "protocol" in path.parts],
+    [path for path in modules() if top_package(path) == "core" or "protocol" in path.parts],
     ids=lambda path: str(path.relative_to(SOURCE)),
 )
-def test_protocols_touch_only_ports(path: Path) -> None:
-    assert WORLDLY.isdisjoint(name.split(".")[0] for name in imports(path))
+def test_protocols_import_no_io(path: Path) -> None:
+    assert IO_MODULES.isdisjoint(name.split(".")[0] for name in imports(path))
 
 
 def test_every_backend_has_the_same_shape() -> None:
@@ -124,7 +124,7 @@ def test_a_cycle_between_packages_is_found() -> None:
 
 
 def test_nothing_imports_the_command_line() -> None:
-    below = [path for path in modules() if room(path) not in ("cli", "dashboard", "__main__")]
+    below = [path for path in modules() if top_package(path) not in ("cli", "dashboard", "__main__")]
 
     assert not [path for path in below for name in imports(path) if name.split(".")[:2] == ["holdfast", "cli"]]
 

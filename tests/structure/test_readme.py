@@ -1,4 +1,4 @@
-"""The README says what the code promises: its table of guarantees is made from the data, its examples are run.
+"""The README matches the code: its table of guarantees is generated, and its examples are run.
 
 As a program (`make readme`) this writes the table.
 """
@@ -42,7 +42,7 @@ EXAMPLE_URLS = {
 
 
 def table() -> str:
-    """A row for each backend, and for each of its methods; schemes of one backend differ in how to get there only."""
+    """Return a row for each backend and each of its methods. The schemes of a backend have the same guarantees."""
     lines = ["| backend | " + " | ".join(Guarantees._fields) + " |", "|---" * (1 + len(Guarantees._fields)) + "|"]
     backends: dict[str, list[str]] = {}
     for scheme, row in SCHEMES.items():
@@ -58,7 +58,7 @@ def table() -> str:
     return "\n".join(lines) + "\n"
 
 
-def test_a_client_that_has_asked_nobody_yet_promises_what_the_table_says() -> None:
+def test_an_unused_client_has_the_guarantees_of_the_table() -> None:
     for scheme, row in SCHEMES.items():
         promised = importlib.import_module(f"{row.package}.protocol.guarantees").GUARANTEES
         least = next(iter(promised.values())) if isinstance(promised, dict) else promised
@@ -66,7 +66,7 @@ def test_a_client_that_has_asked_nobody_yet_promises_what_the_table_says() -> No
         assert holdfast.Client(EXAMPLE_URLS[scheme]).guarantees == least
 
 
-def test_the_table_of_guarantees_is_what_the_backends_claim() -> None:
+def test_the_table_of_guarantees_matches_the_backends() -> None:
     found = MARKED.search(README.read_text())
 
     assert found is not None
@@ -87,7 +87,7 @@ def test_the_examples_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
             code = f"import asyncio\nasync def main():\n{textwrap.indent(code, '    ')}\nasyncio.run(main())"
         if ".holders[0]" in code:
             code = f"held = client.lock('order:42').acquire()\n{code}\nheld.release()"
-        exec(compile(code, str(README), "exec"), names)  # noqa: S102  (that is the point)
+        exec(compile(code, str(README), "exec"), names)  # noqa: S102  (the examples are ours)
 
     names["client"].close()
     holdfast.default_client().close()

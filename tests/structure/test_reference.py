@@ -1,4 +1,4 @@
-"""The reference has everything that is public, says what the docstrings say, and its examples are true."""
+"""The reference has every public name, matches the docstrings, and its examples are correct."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ HEADINGS = {line.lstrip("#").strip() for line in PAGE.splitlines() if line.start
 EXAMPLES = reference.read_examples()
 
 
-def test_the_reference_is_as_make_docs_makes_it() -> None:
+def test_the_reference_is_current() -> None:
     assert reference.page() == PAGE, "run `make docs`"
 
 
 @pytest.mark.parametrize("name", holdfast.__all__)
-def test_every_public_name_is_in_it(name: str) -> None:
+def test_the_reference_has_every_public_name(name: str) -> None:
     if name.startswith("Async"):
         assert f"`{name}`: the same for asyncio" in PAGE
     else:
@@ -37,7 +37,7 @@ def test_dir_of_the_package_lists_the_documented_names() -> None:
 
 
 def objects() -> list[Any]:
-    """One of each kind that users hold in their hands."""
+    """Return one object of each public kind."""
 
     def of_client(client: Any) -> list[Any]:
         lock, several = client.lock("a"), client.lock_all(["b", "c"])
@@ -60,7 +60,7 @@ def objects() -> list[Any]:
 
 
 @pytest.mark.parametrize("found", objects(), ids=lambda found: type(found).__name__)
-def test_dir_of_an_object_lists_what_is_documented_and_nothing_else(found: Any) -> None:
+def test_dir_of_an_object_lists_only_documented_names(found: Any) -> None:
     kind = type(found)
     builtin = next(base for base in kind.__mro__ if not base.__module__.startswith("holdfast"))  # tuple, Exception
 
@@ -70,7 +70,7 @@ def test_dir_of_an_object_lists_what_is_documented_and_nothing_else(found: Any) 
 
 
 def documented(kind: type) -> set[str]:
-    """Under the heading of this class, and of those that it adds to."""
+    """Return the names under the heading of this class and of its base classes."""
     name = kind.__name__.removeprefix("Async")
     words = {heading.partition(".")[2] for heading in HEADINGS if heading.startswith(f"{name}.")}
     entry = PAGE.partition(f"\n### {name}\n")[2].partition("\n### ")[0]
@@ -82,14 +82,14 @@ def documented(kind: type) -> set[str]:
 
 
 @pytest.mark.parametrize("module", reference.GUARDS)
-def test_every_guard_is_in_it(module: str) -> None:
+def test_the_reference_has_every_guard(module: str) -> None:
     guards = reference.public_of_module(importlib.import_module(f"holdfast.fencing.{module}"))
 
     assert guards
     assert {f"fencing.{module}.{name}" for name in guards} <= HEADINGS
 
 
-def test_every_error_and_every_option_is_in_it() -> None:
+def test_the_reference_has_every_error_and_option() -> None:
     errors = importlib.import_module("holdfast.errors")
 
     assert reference.public_of_module(errors).keys() <= HEADINGS
@@ -97,12 +97,12 @@ def test_every_error_and_every_option_is_in_it() -> None:
         assert f"| `{option}` |" in PAGE
 
 
-def test_every_example_belongs_to_something() -> None:
+def test_every_example_belongs_to_an_entry() -> None:
     assert EXAMPLES.keys() <= HEADINGS
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_an_example_is_true(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_example_is_correct(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     url = f"memory://{uuid.uuid4().hex}"
     monkeypatch.setenv("HOLDFAST_URL", url)
     monkeypatch.setattr("holdfast.default._default", None)

@@ -1,4 +1,4 @@
-"""The two shells stay alike: same names, same arguments, same words; what is awaited is the only difference."""
+"""The APIs for threads and for asyncio have the same names, arguments and docstrings; only `await` differs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PAIRS = [
     (holdfast.LockAll, holdfast.AsyncLockAll),
     (holdfast.LeaseAll, holdfast.AsyncLeaseAll),
 ]
-# What does no I/O is not awaited.
+# Methods without I/O are not awaited.
 LOCAL: dict[str, set[str]] = {
     "Client": {
         "lock",
@@ -39,7 +39,7 @@ LOCAL: dict[str, set[str]] = {
     "LockAll": set(),
     "LeaseAll": {"check"},
 }
-# A plain function that returns a coroutine, because the lease belongs to the task that calls it.
+# Plain functions that return a coroutine, because the lease belongs to the calling task.
 NOTES_ITS_CALLER = {"acquire", "campaign"}
 
 pytestmark = pytest.mark.parametrize(("sync", "aio"), PAIRS, ids=lambda shell: shell.__name__)
@@ -49,12 +49,12 @@ def public(shell: type) -> dict[str, Any]:
     return {name: member for name, member in inspect.getmembers(shell) if not name.startswith("_")}
 
 
-def test_the_names_are_the_same(sync: type, aio: type) -> None:
+def test_both_apis_have_the_same_names(sync: type, aio: type) -> None:
     assert public(sync).keys() == public(aio).keys()
     assert ("__enter__" in dir(sync)) == ("__aenter__" in dir(aio))
 
 
-def test_the_arguments_are_the_same(sync: type, aio: type) -> None:
+def test_both_apis_have_the_same_arguments(sync: type, aio: type) -> None:
     for name, member in public(sync).items():
         if callable(member):
             ours = inspect.signature(member).parameters
@@ -64,14 +64,14 @@ def test_the_arguments_are_the_same(sync: type, aio: type) -> None:
             ], name
 
 
-def test_the_words_are_the_same(sync: type, aio: type) -> None:
+def test_both_apis_have_the_same_docstrings(sync: type, aio: type) -> None:
     for name, member in public(sync).items():
         said = inspect.getdoc(getattr(aio, name)) or ""
         assert said, f"{aio.__name__}.{name} has no docstring"
         assert said.replace("from any task", "from any thread") == inspect.getdoc(member), name
 
 
-def test_what_asks_the_server_is_awaited_and_nothing_else(sync: type, aio: type) -> None:
+def test_only_methods_that_contact_the_server_are_awaited(sync: type, aio: type) -> None:
     for name, member in public(aio).items():
         if callable(member):
             is_awaited = inspect.iscoroutinefunction(member) or name in NOTES_ITS_CALLER
