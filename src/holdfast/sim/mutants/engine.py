@@ -90,7 +90,7 @@ class LossNotReported(SimEngine):
 
 
 class NonceDroppedBeforeRelease(SimEngine):
-    def schedule(self, lease: SimLease) -> None:
+    def unconfirmed(self, lease: SimLease) -> None:
         lease._phase = Phase.UNCONFIRMED
 
 
@@ -151,7 +151,7 @@ class TrustsTheServerOnly(SimEngine):
 
 
 class _DiesAtFirstError(Keeper):
-    def _again(self, leases: Sequence[BaseLease]) -> None:
+    def _reschedule(self, leases: Sequence[BaseLease]) -> None:
         for lease in leases:
             lease._renew_at = 1e9  # unless a later success resets it
         with self._mutex:
@@ -160,7 +160,7 @@ class _DiesAtFirstError(Keeper):
 
 
 class _DropsPendingReleases(Keeper):
-    def _put_off(self, tickets: Sequence[Ticket]) -> None:
+    def _postpone(self, tickets: Sequence[Ticket]) -> None:
         for ticket in tickets:
             self._pending.pop(ticket.nonce, None)
 
