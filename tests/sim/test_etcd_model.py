@@ -1,4 +1,4 @@
-"""A simulated etcd that answers otherwise than a real one proves nothing: the two have to agree, request by request."""
+"""Hazard: the model answers differently from a real etcd, and proves nothing. Both have to return the same answers."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def real() -> Iterator[Server]:
 
 
 class Requests:
-    """Draws what clients of ours ask for, on few keys, so that they meet."""
+    """Random requests of our protocols, on few keys, so that they conflict."""
 
     def __init__(self, seed: int) -> None:
         self._draw = random.Random(seed)  # noqa: S311 (a test)
@@ -142,7 +142,7 @@ class Requests:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_the_model_and_a_real_etcd_answer_alike(real: Server, seed: int) -> None:
+def test_the_model_and_a_real_etcd_return_the_same_answers(real: Server, seed: int) -> None:
     store, requests = Store(), Requests(seed)
 
     for number in range(STEPS):
@@ -160,7 +160,7 @@ def test_the_model_and_a_real_etcd_answer_alike(real: Server, seed: int) -> None
     assert heard(real, len(changes)) == changes
 
 
-def test_the_model_and_a_real_etcd_answer_alike_after_a_snapshot_was_restored(real: Server) -> None:
+def test_the_model_and_a_real_etcd_return_the_same_answers_after_a_restore(real: Server) -> None:
     store, requests = Store(), Requests(7)
 
     def ask(number: int) -> None:
@@ -191,7 +191,7 @@ def test_the_model_and_a_real_etcd_answer_alike_after_a_snapshot_was_restored(re
 
 
 def plain(answer: Any) -> Any:
-    """Without what differs from server to server."""
+    """The answer without the parts that differ between servers."""
     if isinstance(answer, list):
         return [plain(one) for one in answer]
     if not isinstance(answer, dict):
@@ -203,7 +203,7 @@ def plain(answer: Any) -> Any:
 
 
 def heard(real: Server, count: int) -> list[tuple[int, bytes, bool]]:
-    """What a watch on all keys says, from the first revision on."""
+    """The events of a watch on all keys, from the first revision on."""
     events: list[tuple[int, bytes, bool]] = []
     connection = http.client.HTTPConnection("127.0.0.1", real.port, timeout=10)
     connection.request("POST", "/v3/watch", json.dumps(watch_request(Watch(b"\0", 1, end=b"\0", puts=True))))
@@ -216,7 +216,7 @@ def heard(real: Server, count: int) -> list[tuple[int, bytes, bool]]:
     return events
 
 
-def test_a_lease_that_ends_takes_its_keys_along_in_one_revision() -> None:
+def test_an_expired_lease_deletes_its_keys_in_one_revision() -> None:
     store = Store()
     store.call("lease/grant", {"ID": "7", "TTL": "5"}, now=0.0)
     for key in (b"a", b"b"):
@@ -234,16 +234,16 @@ class WithoutLookingAgain(EtcdServer):
     backend = NoPolling
 
 
-def test_where_no_hint_is_lost_a_watch_from_a_revision_is_enough() -> None:
-    """What the mutant without a revision is to be compared with: it is the missing revision that it is caught by."""
+def test_a_watch_from_a_revision_is_enough_when_no_notification_is_lost() -> None:
+    """The control for the mutant without a revision: it shows that the missing revision is what catches the mutant."""
     mutant = MUTANTS["etcd-watch-without-revision"]
     plan = replace(mutant, server=WithoutLookingAgain).apply(Plan())
 
     assert [seed for seed in range(40) if run(plan, seed).failure] == []
 
 
-def test_a_waiter_that_runs_keeps_its_place_for_as_long_as_it_waits() -> None:
-    """Its lease is shorter than the wait, so it has to be kept alive."""
+def test_a_running_waiter_keeps_its_place_while_it_waits() -> None:
+    """The waiter lease is shorter than the wait, so it has to be kept alive."""
     plan = Plan(backend="etcd", faults=CALM, workload=replace(USUAL, hold_max=12.0))
     waits: list[float] = []
     for seed in range(10):
@@ -258,7 +258,7 @@ def test_a_waiter_that_runs_keeps_its_place_for_as_long_as_it_waits() -> None:
     assert max(waits) > 5 * WAITER_TTL
 
 
-def test_a_waiter_dies_behind_a_lost_lease_of_its_own_call() -> None:
+def test_a_dead_waiter_leaves_the_queue_behind_a_lost_lease_of_its_own_client() -> None:
     """The lost lease has a `lock_delay`, so its key stays. The waiter's key leaves in time."""
     small = SmallWorld(Plan(backend="etcd"), Choices(decisions=()))
     world, server = small.world, small.server
@@ -276,7 +276,7 @@ def test_a_waiter_dies_behind_a_lost_lease_of_its_own_call() -> None:
         await a.client.acquire_all([a.client.lock(name, options=options) for name in ("x", "y")], None)
 
     def on_x() -> tuple[int, int]:
-        """How many hold it, and how many wait for it."""
+        """The number of holders and of waiters."""
         fences = [entry.fence for entry in server.live().values() if entry.lock == "x"]
         return len(fences) - fences.count(None), fences.count(None)
 
@@ -287,7 +287,7 @@ def test_a_waiter_dies_behind_a_lost_lease_of_its_own_call() -> None:
         a.process.pause()  # it loses 'x'
         world.run(7.5)
         a.process.resume()
-        world.run(9.0)  # it was granted 'y', and began again
+        world.run(9.0)  # it was granted 'y', and started again
         assert on_x() == (1, 1)
         a.process.crash()
         server.process_died(a.process)
@@ -303,7 +303,7 @@ def test_a_waiter_dies_behind_a_lost_lease_of_its_own_call() -> None:
 
 
 @pytest.mark.parametrize("backend", ["etcd", "etcd-key"])
-def test_the_protocols_keep_their_promises_in_all_worlds(backend: str) -> None:
+def test_the_protocols_keep_their_guarantees_in_all_worlds(backend: str) -> None:
     failed = {seed: result.failure for seed in range(60) if (result := run(Plan(backend=backend), seed)).failure}
 
     assert failed == {}

@@ -1,4 +1,4 @@
-"""A model that answers otherwise than ZooKeeper does: the same requests, in the same order, to both."""
+"""Hazard: the model answers differently from ZooKeeper. Both get the same requests in the same order."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Real:
 
 
 class Model:
-    """A tree that one member has, and who watches what."""
+    """The tree of one member, and its watches."""
 
     def __init__(self, session: int) -> None:
         self.tree = Tree()
@@ -84,7 +84,7 @@ def real() -> Iterator[Real]:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_the_same_requests_have_the_same_answers_and_fire_the_same_watches(real: Real, seed: int) -> None:
+def test_the_model_and_a_real_server_return_the_same_answers_and_fire_the_same_watches(real: Real, seed: int) -> None:
     draw = random.Random(seed)  # noqa: S311  (it has to be repeatable)
     root = f"/model-{uuid.uuid4().hex}"
     model = Model(real.session.id)
@@ -120,7 +120,7 @@ def _drawn(draw: random.Random, known: list[str]) -> Request:
         Get(path, watch=draw.random() < 0.5),
         Ephemerals(known[0]),
     ]
-    if path not in known[:4]:  # the others may have children, which the protocol never deletes
+    if path not in known[:4]:  # other nodes may have children; the protocol never deletes such nodes
         requests += [Delete(path)] * 2
     picked: Request = draw.choice(requests)
     below_a_ticket = isinstance(picked, CreateParent) and "-lock-" in picked.path
@@ -128,7 +128,7 @@ def _drawn(draw: random.Random, known: list[str]) -> Request:
 
 
 def _together(draw: random.Random, known: list[str]) -> Transaction:
-    """In any order, also several of the same node."""
+    """Sorted, because watches fire in any order, also several for one node."""
     lasting = f"{known[0]}/lasting"
     kinds: list[Check | Set | Delete] = [
         Check(draw.choice(known), draw.randrange(3)),
@@ -141,7 +141,7 @@ def _together(draw: random.Random, known: list[str]) -> Transaction:
 
 
 def _comparable(answer: Answer) -> object:
-    """Without the numbers of transactions and the times, which are the server's own."""
+    """The answer without transaction numbers and times, which differ between servers."""
     if isinstance(answer, Created):
         return answer.path
     if isinstance(answer, Node):
@@ -149,7 +149,7 @@ def _comparable(answer: Answer) -> object:
     return sorted(answer) if isinstance(answer, list) else answer
 
 
-def test_numbers_are_written_as_zookeeper_writes_them() -> None:
+def test_sequence_numbers_are_formatted_like_those_of_zookeeper() -> None:
     assert [sequence_suffix(changes) for changes in (0, 17, 2**31 - 1, 2**31, 2**32 - 1)] == [
         "0000000000",
         "0000000017",

@@ -1,4 +1,4 @@
-"""What chance hardly ever brings together in a simulated ensemble: here it is brought together, and has to be seen."""
+"""Scenarios in a simulated ensemble that random worlds rarely reach; each has to catch its mutants."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TTL = 60.0
 
 
 class Scene:
-    """A world in which nothing is left to chance."""
+    """A world without random faults."""
 
     def __init__(self, mutant: str | None, *, timeout: float, tick: float) -> None:
         plan = Plan(backend="zookeeper")
@@ -36,12 +36,12 @@ class Scene:
         self.granted: dict[str, float] = {}
 
     def client(self, name: str, member: Member) -> ClientProcess:
-        """One whose own server is that member."""
+        """A client that is connected to this member."""
         self.prefer(member)
         return self.small.add(name)
 
     def prefer(self, member: Member) -> None:
-        """Who connects from now on takes the first: this one."""
+        """New connections use this member first."""
         self.server._members.sort(key=lambda one: one is not member)
 
     def take(
@@ -69,7 +69,7 @@ class Scene:
         member.process.resume()
 
     def run_until(self, what: str) -> None:
-        """Until this client has got the lock."""
+        """Run until this client has acquired the lock."""
         with quiet():
             while what not in self.granted and self.world.now < 100.0:
                 self.world.run(self.world.now + 0.001)
@@ -85,7 +85,7 @@ def scenes() -> Iterator[list[Scene]]:
 
 
 @pytest.mark.parametrize("mutant", [None, "one-write-is-proof", "ping-as-renewal"])
-def test_a_follower_is_cut_off_after_a_write_and_before_its_next_word_to_the_leader(
+def test_exclusion_holds_when_a_follower_is_cut_off_between_a_write_and_its_next_report(
     scenes: list[Scene], mutant: str | None
 ) -> None:
     scene = Scene(mutant, timeout=6.0, tick=0.25)
@@ -93,14 +93,14 @@ def test_a_follower_is_cut_off_after_a_write_and_before_its_next_word_to_the_lea
     follower, other = scene.server.nodes[1], scene.server.nodes[2]
     holder, waiter = scene.client("holder", follower), scene.client("waiter", other)
     scene.prefer(follower)
-    scene.take(holder, renew=False)  # so that nothing is heard of it but its pulse
+    scene.take(holder, renew=False)  # so that its heartbeat is its only request
     scene.run_until("holder")
     scene.prefer(other)
     scene.take(waiter)
     scene.run(0.5)
-    scene.prefer(follower)  # the holder knows no other server
+    scene.prefer(follower)  # the holder can connect to no other server
 
-    # A write of the pulse, committed and answered, for which the lease is renewed; and no ping of the leader's since.
+    # A write of the heartbeat was committed and answered, which renews the lease; the leader sent no ping since.
     with quiet():
         while not follower.active_sessions or scene.world.now < 3.0:
             scene.world.run(scene.world.now + 0.0005)
@@ -115,7 +115,7 @@ def test_a_follower_is_cut_off_after_a_write_and_before_its_next_word_to_the_lea
 
 
 @pytest.mark.parametrize("mutant", [None, "old-session-s-node"])
-def test_a_node_that_went_with_its_session_is_seen_by_a_member_that_lags_behind(
+def test_a_node_of_an_ended_session_is_not_used_when_a_lagging_member_shows_it(
     scenes: list[Scene], mutant: str | None
 ) -> None:
     scene = Scene(mutant, timeout=2.0, tick=0.5)
@@ -123,7 +123,7 @@ def test_a_node_that_went_with_its_session_is_seen_by_a_member_that_lags_behind(
     slow = scene.server.nodes[1]
     late = scene.client("late", slow)
     late.client.engine.io_timeout = 5.0
-    # Its session is there, and then the reply to its create is lost with all that follows.
+    # Its session is open, and then the reply to its create and all later replies are lost.
     scene.take(late, hold=0.001)
     scene.run_until("late")
     scene.run(1.0)
@@ -155,7 +155,7 @@ def test_a_node_that_went_with_its_session_is_seen_by_a_member_that_lags_behind(
 
 
 @pytest.mark.parametrize("mutant", [None, "all-watch-the-first"])
-def test_each_hand_over_is_looked_at_by_one_and_not_by_all(scenes: list[Scene], mutant: str | None) -> None:
+def test_each_hand_over_makes_one_waiter_poll(scenes: list[Scene], mutant: str | None) -> None:
     looks: dict[int, float] = {}
     for crowd in (3, 12):
         scene = Scene(mutant, timeout=60.0, tick=1.0)
@@ -180,23 +180,23 @@ def test_each_hand_over_is_looked_at_by_one_and_not_by_all(scenes: list[Scene], 
 
 
 @pytest.mark.parametrize("mutant", [None, "end-reported-at-renewal"])
-def test_a_lease_is_lost_when_the_end_of_its_session_is_known(scenes: list[Scene], mutant: str | None) -> None:
+def test_a_lease_is_lost_as_soon_as_the_end_of_its_session_is_known(scenes: list[Scene], mutant: str | None) -> None:
     scene = Scene(mutant, timeout=30.0, tick=1.0)
     scenes.append(scene)
     holder = scene.client("holder", scene.server.nodes[0])
-    scene.take(holder, renew=False)  # so that it is not learned from a renewal
+    scene.take(holder, renew=False)  # so that a renewal does not report it
     scene.run_until("holder")
     (number,) = scene.server.sessions
 
     scene.server.close(number)
-    scene.run(6.0)  # more than the pause between two pairs of writes, less than what is proven of the session
+    scene.run(6.0)  # more than the pause between two pairs of writes, less than the proven time of the session
 
     assert scene.leases["holder"].lost == (mutant is None)
 
 
 @pytest.mark.parametrize("mutant", [None, "fails-with-its-session"])
 @pytest.mark.parametrize("timeout", [0.0, 5.0])
-def test_an_acquire_opens_a_new_session_if_the_servers_have_ended_the_old_one(
+def test_an_acquire_opens_a_new_session_when_the_servers_have_closed_the_old_one(
     scenes: list[Scene], mutant: str | None, timeout: float
 ) -> None:
     scene = Scene(mutant, timeout=30.0, tick=1.0)
@@ -225,9 +225,7 @@ def test_an_acquire_opens_a_new_session_if_the_servers_have_ended_the_old_one(
 
 @pytest.mark.parametrize("mutant", [None, "silent-about-fences"])
 @pytest.mark.parametrize("data", ["none", "old"])
-def test_fences_that_begin_again_after_a_restore_are_reported(
-    scenes: list[Scene], mutant: str | None, data: str
-) -> None:
+def test_fences_that_go_back_after_a_restore_are_reported(scenes: list[Scene], mutant: str | None, data: str) -> None:
     scene = Scene(mutant, timeout=6.0, tick=0.5)
     scenes.append(scene)
     member = scene.client("holder", scene.server.nodes[0])
@@ -256,9 +254,7 @@ def test_fences_that_begin_again_after_a_restore_are_reported(
 
 
 @pytest.mark.parametrize("mutant", [None, "own-node-not-made-again"])
-def test_a_session_is_kept_although_the_node_that_its_pulse_writes_to_was_deleted(
-    scenes: list[Scene], mutant: str | None
-) -> None:
+def test_a_session_survives_the_deletion_of_its_heartbeat_node(scenes: list[Scene], mutant: str | None) -> None:
     scene = Scene(mutant, timeout=6.0, tick=0.5)
     scenes.append(scene)
     scene.take(scene.client("holder", scene.server.nodes[0]))
@@ -276,9 +272,7 @@ def test_a_session_is_kept_although_the_node_that_its_pulse_writes_to_was_delete
 
 
 @pytest.mark.parametrize("mutant", [None, "root-taken-for-granted"])
-def test_a_client_creates_the_root_node_again_for_a_lock_that_is_new_to_it(
-    scenes: list[Scene], mutant: str | None
-) -> None:
+def test_a_client_creates_a_deleted_root_node_again_for_a_new_lock(scenes: list[Scene], mutant: str | None) -> None:
     scene = Scene(mutant, timeout=6.0, tick=0.5)
     scenes.append(scene)
     member = scene.client("holder", scene.server.nodes[0])
@@ -299,9 +293,7 @@ def test_a_client_creates_the_root_node_again_for_a_lock_that_is_new_to_it(
 
 @pytest.mark.parametrize("delay", [0.0, 3.0])
 @pytest.mark.parametrize("phase", [0.0, 0.5, 1.0, 1.5])
-def test_a_lease_that_was_not_lost_in_a_pause_is_not_lost_after_it(
-    scenes: list[Scene], phase: float, delay: float
-) -> None:
+def test_a_lease_that_survives_a_pause_is_renewed_after_it(scenes: list[Scene], phase: float, delay: float) -> None:
     scene = Scene(None, timeout=12.0, tick=1.0)
     scenes.append(scene)
     holder = scene.client("holder", scene.server.nodes[1])
@@ -319,7 +311,7 @@ def test_a_lease_that_was_not_lost_in_a_pause_is_not_lost_after_it(
 @pytest.mark.parametrize("delay", [0.0, 3.0])
 @pytest.mark.parametrize("pause", [4.0, 6.0, 8.0])
 @pytest.mark.parametrize("later", [0.0, 1.0, 3.3])
-def test_a_lease_is_not_granted_for_the_rest_of_what_was_proven_before_a_pause(
+def test_a_lease_is_not_granted_on_a_proof_from_before_a_pause(
     scenes: list[Scene], delay: float, pause: float, later: float
 ) -> None:
     scene = Scene(None, timeout=12.0, tick=1.0)

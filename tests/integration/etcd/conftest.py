@@ -19,26 +19,26 @@ Open = Callable[..., holdfast.Client]
 
 @pytest.fixture
 def server() -> Server:
-    """The one that all tests share."""
+    """The server that all tests share."""
     return shared.server()
 
 
 @pytest.fixture
 def url() -> str:
-    """The shared server, with keys of its own."""
+    """The shared server, with a prefix for this test alone."""
     return shared.fresh_url()
 
 
 @pytest.fixture(scope="module")
 def folder() -> Iterator[Path]:
-    """For servers: off the disk, since a busy one can take a second to write, and elections do not wait that long."""
+    """A folder for servers in memory: a busy disk can take a second to write, which is too long for elections."""
     with tempfile.TemporaryDirectory(prefix="holdfast-etcd-", dir=shared.in_memory()) as name:
         yield Path(name)
 
 
 @pytest.fixture(scope="module")
 def own_server(folder: Path) -> Iterator[Server]:
-    """One that a test may stop and kill."""
+    """A server that a test may stop and kill."""
     with running(Server(folder / "own")) as started:
         yield started
 
@@ -59,7 +59,7 @@ def trio(started_trio: Trio) -> Iterator[Trio]:
 
 @pytest.fixture
 def client_of() -> Iterator[Open]:
-    """Makes clients, and closes them."""
+    """Creates clients, and closes them after the test."""
     clients: list[holdfast.Client] = []
 
     def make(url: str, **options: Any) -> holdfast.Client:
@@ -73,6 +73,6 @@ def client_of() -> Iterator[Open]:
 
 @pytest.fixture
 def pool() -> Iterator[WorkerPool]:
-    """Processes with a client each; what they can be told is the same for every store."""
+    """Processes with a client each; their commands are the same for every store."""
     with WorkerPool(str(Path(__file__).parents[2] / "support" / "worker.py")) as pool:
         yield pool

@@ -1,4 +1,4 @@
-"""Being let in: TLS, client certificates, users and passwords, tokens that run out, rights that are missing."""
+"""Access: TLS, client certificates, users and passwords, expired tokens, missing permissions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import holdfast
-from tests.integration.etcd.crowds import taken, waiting
+from tests.integration.etcd.helpers import acquired, waiting
 from tests.support.etcd.servers import Server, running
 from tests.support.redis.certificates import Certificates
 
@@ -21,7 +21,7 @@ SECRET = "s3cret/word"  # noqa: S105 (that is the point)
 
 @pytest.fixture(scope="module")
 def guarded(folder: Path) -> Iterator[Server]:
-    """Asks for a password; `app` may use the keys below holdfast/."""
+    """A server with authentication; the user `app` may use the keys below holdfast/."""
     with running(Server(folder / "guarded")) as server:
         server.call("auth/user/add", name="root", password=SECRET)
         server.call("auth/user/add", name="app", password=SECRET)
@@ -39,22 +39,22 @@ def as_app(server: Server, *, word: str = "s3cret%2Fword", options: str = "") ->
     return f"etcd://app:{word}@{server.address}{options}"
 
 
-def test_a_user_with_its_password_is_let_in(guarded: Server, client_of: Open) -> None:
-    taken(client_of(as_app(guarded)), "a").release()
+def test_a_user_with_a_password_is_accepted(guarded: Server, client_of: Open) -> None:
+    acquired(client_of(as_app(guarded)), "a").release()
 
 
-def test_a_token_that_is_good_no_more_is_replaced(guarded: Server, client_of: Open) -> None:
+def test_a_token_is_replaced_when_the_server_refuses_it(guarded: Server, client_of: Open) -> None:
     holder, waiter = client_of(as_app(guarded)), client_of(as_app(guarded))
-    lease = taken(holder, "a")
+    lease = acquired(holder, "a")
 
     with waiting(waiter, "a"):
-        guarded.kill()  # it keeps tokens in memory, and knows none of them afterwards
+        guarded.kill()  # the server keeps tokens in memory, and loses them
         guarded.start()
         lease.renew()
         lease.release()
 
 
-def test_without_a_user_the_error_says_what_is_missing(guarded: Server, client_of: Open) -> None:
+def test_an_error_names_the_missing_user_and_password(guarded: Server, client_of: Open) -> None:
     with pytest.raises(holdfast.ConfigurationError, match="requires a user and a password"):
         client_of(guarded.url).lock("a").acquire(timeout=0)
 
@@ -68,13 +68,13 @@ def test_a_wrong_password_is_not_shown(guarded: Server, client_of: Open) -> None
     assert "guess" not in str(caught.value) + repr(client)
 
 
-def test_a_missing_right_is_named(guarded: Server, client_of: Open) -> None:
+def test_a_missing_permission_is_named(guarded: Server, client_of: Open) -> None:
     with pytest.raises(holdfast.ConfigurationError, match="lacks a permission"):
         client_of(as_app(guarded, options="?prefix=elsewhere/")).lock("a").acquire(timeout=0)
 
 
-def test_a_user_is_no_hindrance_where_nobody_is_asked(server: Server, client_of: Open) -> None:
-    taken(client_of(as_app(server)), "not asked").release()
+def test_a_user_is_ignored_when_authentication_is_off(server: Server, client_of: Open) -> None:
+    acquired(client_of(as_app(server)), "not asked").release()
 
 
 # ── TLS ──────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -87,7 +87,7 @@ def certificates(folder: Path) -> Certificates:
 
 @pytest.fixture(scope="module")
 def secure(folder: Path, certificates: Certificates) -> Iterator[Server]:
-    """Speaks TLS only, and asks for a certificate."""
+    """A server with TLS only, which requires a client certificate."""
     context = ssl.create_default_context(cafile=str(certificates.ca))
     context.load_cert_chain(str(certificates.client), str(certificates.client_key))
     files = ["--cert-file", str(certificates.server), "--key-file", str(certificates.server_key)]
@@ -108,7 +108,7 @@ def test_locks_work_over_tls_with_a_client_certificate(
     secure: Server, certificates: Certificates, client_of: Open
 ) -> None:
     holder, waiter = (client_of(secure.url, **options(certificates)) for _ in range(2))
-    lease = taken(holder, "a")
+    lease = acquired(holder, "a")
 
     with waiting(waiter, "a"):
         lease.renew()
@@ -132,7 +132,9 @@ async def test_asyncio_waits_over_tls_too(secure: Server, certificates: Certific
 
 
 @pytest.mark.parametrize("missing", ["ca_certs", "certfile"])
-def test_a_stranger_is_not_let_in(secure: Server, certificates: Certificates, client_of: Open, missing: str) -> None:
+def test_a_client_is_refused_when_it_has_no_certificate(
+    secure: Server, certificates: Certificates, client_of: Open, missing: str
+) -> None:
     given = options(certificates)
     if missing == "ca_certs":
         given["ca_certs"] = str(certificates.other_ca)
@@ -143,7 +145,7 @@ def test_a_stranger_is_not_let_in(secure: Server, certificates: Certificates, cl
         client_of(secure.url, **given).lock("a").acquire(timeout=0)
 
 
-def test_the_gateway_s_refusal_of_a_common_name_is_explained(
+def test_the_error_explains_the_refusal_of_a_common_name(
     folder: Path, certificates: Certificates, client_of: Open
 ) -> None:
     context = ssl.create_default_context(cafile=str(certificates.ca))

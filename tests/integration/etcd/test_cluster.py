@@ -1,4 +1,4 @@
-"""Three members: what a member that dies, hangs or is alone does to those who hold and wait."""
+"""Three members: holders and waiters when a member dies, hangs or is cut off."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 import holdfast
-from tests.integration.etcd.crowds import crowd, taken, waiting
+from tests.integration.etcd.helpers import acquired, waiters_in_order, waiting
 from tests.support.etcd.servers import Server, Trio
 from tests.support.processes import eventually
 
@@ -16,12 +16,12 @@ Open = Callable[..., holdfast.Client]
 
 
 @pytest.mark.parametrize("ends", [Server.kill, Server.stop], ids=["killed", "hung"])
-def test_a_lease_and_a_place_in_line_outlast_the_leader(
+def test_a_lease_and_a_waiter_survive_the_death_of_the_leader(
     trio: Trio, client_of: Open, ends: Callable[[Server], None]
 ) -> None:
     leader = trio.leader()
     holder, waiter = client_of(trio.url_from(leader)), client_of(trio.url_from(leader))
-    lease = taken(holder, "kept", ttl=20)
+    lease = acquired(holder, "kept", ttl=20)
 
     with waiting(waiter, "kept") as got:
         ends(leader)
@@ -34,7 +34,7 @@ def test_a_lease_and_a_place_in_line_outlast_the_leader(
     assert got[0].fence > lease.fence
 
 
-def test_a_member_that_hangs_costs_only_its_share_of_the_time(trio: Trio, client_of: Open) -> None:
+def test_a_member_that_hangs_uses_only_its_share_of_the_time(trio: Trio, client_of: Open) -> None:
     hung = trio.followers()[0]
     client = client_of(trio.url_from(hung))
     with client.lock("a"):
@@ -49,9 +49,9 @@ def test_a_member_that_hangs_costs_only_its_share_of_the_time(trio: Trio, client
     lease.release()
 
 
-def test_without_a_majority_nobody_gets_in_and_the_holder_loses_in_time(trio: Trio, client_of: Open) -> None:
+def test_no_lock_is_granted_and_the_holder_loses_its_lease_without_a_majority(trio: Trio, client_of: Open) -> None:
     holder, other = client_of(trio.url), client_of(trio.url)
-    lease = taken(holder, "a", ttl=4)
+    lease = acquired(holder, "a", ttl=4)
     gone = trio.followers()
     for server in gone:
         server.kill()
@@ -63,15 +63,15 @@ def test_without_a_majority_nobody_gets_in_and_the_holder_loses_in_time(trio: Tr
         lease.check()
 
     trio.heal()
-    after = taken(other, "a")
+    after = acquired(other, "a")
     assert after.fence > lease.fence
     after.release()
 
 
-def test_fifty_wait_while_all_members_are_killed_and_started_again(trio: Trio, client_of: Open) -> None:
-    lease = taken(client_of(trio.url), "crowded", ttl=30)
+def test_fifty_waiters_are_granted_after_all_members_are_killed_and_restarted(trio: Trio, client_of: Open) -> None:
+    lease = acquired(client_of(trio.url), "crowded", ttl=30)
 
-    with crowd(lambda: client_of(trio.url), "crowded", 50) as fences:
+    with waiters_in_order(lambda: client_of(trio.url), "crowded", 50) as fences:
         for server in trio.servers:
             server.kill()
         trio.heal()

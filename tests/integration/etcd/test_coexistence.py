@@ -1,4 +1,4 @@
-"""`etcdctl lock`, and so Go's concurrency.Mutex, and holdfast keep each other out of the same lock."""
+"""`etcdctl lock`, which uses Go's concurrency.Mutex, and holdfast exclude each other."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import holdfast
-from tests.integration.etcd.crowds import taken
+from tests.integration.etcd.helpers import acquired
 from tests.support.etcd import shared
 from tests.support.etcd.servers import Server, etcdctl
 from tests.support.processes import PATIENCE, eventually
@@ -22,7 +22,7 @@ Open = Callable[..., holdfast.Client]
 SECONDS = float(os.environ.get("HOLDFAST_TEST_SECONDS", "10"))
 TURNS_MIN = 5
 
-# What runs under the lock on either side: it notes when it came and went.
+# The command that runs under the lock on both sides: it records when it starts and ends.
 NOTES = """
 import sys, time
 with open(sys.argv[1], "a") as notes:
@@ -44,14 +44,16 @@ def client(server: Server, prefix: str, client_of: Open) -> holdfast.Client:
 
 @pytest.fixture
 def theirs(server: Server, prefix: str) -> Iterator[subprocess.Popen[str]]:
-    """`etcdctl lock` on the lock `shared`, until it is told to end."""
+    """`etcdctl lock` on the lock `shared`, until the block ends."""
     with etcdctl(server, "lock", f"{prefix}shared", "--ttl", "5") as process:
         yield process
         process.terminate()
         process.communicate(timeout=20)
 
 
-def test_etcdctl_keeps_us_out_and_lets_us_in(client: holdfast.Client, theirs: subprocess.Popen[str]) -> None:
+def test_a_lock_of_etcdctl_blocks_holdfast_until_it_is_released(
+    client: holdfast.Client, theirs: subprocess.Popen[str]
+) -> None:
     assert theirs.stdout is not None
     assert theirs.stdout.readline(), "it says its key when it has the lock"
 
@@ -68,10 +70,10 @@ def test_etcdctl_keeps_us_out_and_lets_us_in(client: holdfast.Client, theirs: su
     assert not waiting.is_alive()
 
 
-def test_we_keep_etcdctl_out_and_let_it_in(
+def test_a_lease_of_holdfast_blocks_etcdctl_until_it_is_released(
     server: Server, prefix: str, client: holdfast.Client, request: pytest.FixtureRequest
 ) -> None:
-    ours = taken(client, "shared")
+    ours = acquired(client, "shared")
     theirs = request.getfixturevalue("theirs")
     eventually(lambda: len(server.keys(f"{prefix}shared/")) == 2)
     assert len(client.inspect("shared").waiters) == 1
@@ -81,7 +83,7 @@ def test_we_keep_etcdctl_out_and_let_it_in(
     assert theirs.stdout.readline().startswith(f"{prefix}shared/")
 
 
-def test_a_broken_lease_of_theirs_is_over(client: holdfast.Client, theirs: subprocess.Popen[str]) -> None:
+def test_a_lock_of_etcdctl_can_be_broken(client: holdfast.Client, theirs: subprocess.Popen[str]) -> None:
     assert theirs.stdout is not None
     theirs.stdout.readline()
 
@@ -90,7 +92,7 @@ def test_a_broken_lease_of_theirs_is_over(client: holdfast.Client, theirs: subpr
     assert client.lock("shared").acquire(timeout=0)
 
 
-def test_names_with_slashes_meet_with_raw_names(server: Server, prefix: str, client_of: Open) -> None:
+def test_names_with_slashes_are_shared_when_raw_names_is_on(server: Server, prefix: str, client_of: Open) -> None:
     raw = client_of(server.url, prefix=prefix, raw_names="yes")
     with etcdctl(server, "lock", f"{prefix}jobs/nightly") as theirs:
         assert theirs.stdout is not None
@@ -101,11 +103,11 @@ def test_names_with_slashes_meet_with_raw_names(server: Server, prefix: str, cli
         theirs.terminate()
         theirs.communicate(timeout=20)
 
-    taken(raw, "jobs/nightly").release()
+    acquired(raw, "jobs/nightly").release()
 
 
 def _contend(server: Server, prefix: str, client: holdfast.Client, notes: Path) -> dict[str, int]:
-    """Until the time is up and each has had some turns, or it is clear that somebody will not. Turns of each."""
+    """Contend until the time is up and each client has had some turns, or one clearly gets none. Returns all turns."""
     begin = time.monotonic()
     script = notes.with_suffix(".py")
     script.write_text(NOTES)
@@ -120,7 +122,7 @@ def _contend(server: Server, prefix: str, client: holdfast.Client, notes: Path) 
             command = (sys.executable, str(script), str(notes), who)
             with etcdctl(server, "lock", f"{prefix}both", *command) as process:
                 _, said = process.communicate(timeout=30)
-                assert process.returncode == 0, said  # else pytest tells of it, and there are too few turns
+                assert process.returncode == 0, said  # otherwise pytest reports the error, and there are too few turns
             turns[who] += 1
 
     def with_holdfast(who: str) -> None:
@@ -143,7 +145,7 @@ def _contend(server: Server, prefix: str, client: holdfast.Client, notes: Path) 
 
 
 @pytest.mark.slow
-def test_mixed_contention_never_overlaps_and_all_get_turns(
+def test_mixed_contention_never_overlaps_and_all_clients_get_turns(
     server: Server, prefix: str, client: holdfast.Client, tmp_path: Path
 ) -> None:
     notes = tmp_path / "notes"

@@ -1,4 +1,4 @@
-"""`etcdctl elect`, as Go's concurrency.Election, and holdfast elect one leader among them, and see each other lead."""
+"""`etcdctl elect`, which uses Go's concurrency.Election, and holdfast elect one leader, and both report it."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ def election(server: Server, prefix: str, client_of: Open) -> holdfast.Election:
 
 @pytest.fixture
 def theirs(server: Server, prefix: str) -> Iterator[subprocess.Popen[str]]:
-    """A candidate of theirs, until it is told to end."""
+    """A candidate of etcdctl, until the block ends."""
     with etcdctl(server, "elect", f"{prefix}scheduler", "their-proposal") as process:
         yield process
         process.terminate()
         process.communicate(timeout=20)
 
 
-def test_their_leader_is_seen_and_keeps_us_out_until_it_resigns(
+def test_a_leader_of_etcdctl_is_reported_and_blocks_ours_until_it_resigns(
     election: holdfast.Election, theirs: subprocess.Popen[str]
 ) -> None:
     assert theirs.stdout is not None
@@ -52,7 +52,7 @@ def test_their_leader_is_seen_and_keeps_us_out_until_it_resigns(
         eventually(lambda: (seen := next(changes)) is not None and seen.term == lease.fence)
 
 
-def test_our_leader_is_seen_by_theirs_and_keeps_their_candidate_out(
+def test_our_leader_is_visible_to_etcdctl_and_blocks_its_candidate(
     server: Server, prefix: str, election: holdfast.Election, request: pytest.FixtureRequest
 ) -> None:
     with election as lease, etcdctl(server, "elect", "--listen", f"{prefix}scheduler") as listener:

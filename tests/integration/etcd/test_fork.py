@@ -1,5 +1,5 @@
-"""Hazard: a forked child that inherits its parent's lock or connections: it releases what is not its own, or mixes its
-words and answers with its parent's.
+"""Hazard: a forked child inherits its parent's lock or connections. It releases a lock of its parent, or mixes its
+requests and answers with those of its parent.
 """
 
 from __future__ import annotations
@@ -9,13 +9,13 @@ import sys
 import pytest
 
 import holdfast
-from tests.integration.etcd.crowds import taken
+from tests.integration.etcd.helpers import acquired
 from tests.support.etcd.servers import Server
 from tests.support.processes import Refused, WorkerPool, eventually
 
 
 @pytest.mark.parametrize("method", ["queue", "key"])
-def test_the_child_owns_no_lease_of_its_parent_and_takes_its_own(pool: WorkerPool, url: str, method: str) -> None:
+def test_a_child_owns_no_lease_of_its_parent_and_acquires_its_own(pool: WorkerPool, url: str, method: str) -> None:
     parent = pool.start(f"{url}&method={method}", forks=True)
     parent.call("acquire", lock="one", ttl=6)
 
@@ -33,7 +33,7 @@ def test_the_child_owns_no_lease_of_its_parent_and_takes_its_own(pool: WorkerPoo
 
 
 @pytest.mark.parametrize("how", ["closes its client", "ends"])
-def test_a_child_that_goes_does_not_disturb_its_parent(how: str, pool: WorkerPool, server: Server, url: str) -> None:
+def test_a_child_that_exits_does_not_disturb_its_parent(how: str, pool: WorkerPool, server: Server, url: str) -> None:
     parent = pool.start(url, forks=True)
     parent.call("acquire", lock="one", ttl=30)
     child = parent.fork()
@@ -54,9 +54,9 @@ def test_a_child_that_goes_does_not_disturb_its_parent(how: str, pool: WorkerPoo
     eventually(lambda: server.keys(url.partition("prefix=")[2].replace("%2F", "/")) == [])
 
 
-def test_a_child_made_while_its_parent_waits_hears_nothing_of_it(pool: WorkerPool, url: str) -> None:
+def test_a_child_gets_no_notifications_of_its_waiting_parent(pool: WorkerPool, url: str) -> None:
     with holdfast.Client(url) as holder:
-        lease = taken(holder, "one")
+        lease = acquired(holder, "one")
         parent = pool.start(url, forks=True)
         parent.call("acquire_in_background", lock="one")
         eventually(lambda: len(holder.inspect("one").waiters) == 1)
@@ -74,7 +74,7 @@ def test_a_child_made_while_its_parent_waits_hears_nothing_of_it(pool: WorkerPoo
 
 
 @pytest.mark.skipif("coverage" in sys.modules, reason="coverage's own lock may be taken when the child is made")
-def test_a_child_never_hangs_on_what_another_thread_of_its_parent_was_doing(pool: WorkerPool, url: str) -> None:
+def test_a_child_never_hangs_on_a_lock_of_another_thread_of_its_parent(pool: WorkerPool, url: str) -> None:
     parent = pool.start(url)
 
     outcomes = parent.call("fork_in_a_crowd", times=20, backoff=10.0)["outcomes"]

@@ -1,4 +1,4 @@
-"""A request whose answer is lost, or which arrives late, leaves no key behind and takes no lock for nobody."""
+"""Hazard: a request that arrives late, or whose answer is lost, leaves a key, or acquires a lock without a holder."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from holdfast.core.tickets import Ticket
 from holdfast.runtimes import system
 from holdfast.runtimes.threads import ThreadRuntime, run_sync
 from holdfast.url import parse
-from tests.integration.etcd.crowds import taken, waiting
-from tests.integration.etcd.roads import SlowRoad
+from tests.integration.etcd.harness import FaultyCluster
+from tests.integration.etcd.helpers import acquired, waiting
 from tests.support.etcd import shared
 from tests.support.etcd.servers import Server
 from tests.support.processes import eventually
@@ -44,12 +44,14 @@ def direct(server: Server, prefix: str) -> str:
     return f"{server.url}?prefix={prefix}"
 
 
-def test_a_lost_answer_to_an_enter_is_found_out(server: Server, proxy: Proxy, prefix: str, client_of: Open) -> None:
+def test_an_acquire_is_found_when_its_answer_was_lost(
+    server: Server, proxy: Proxy, prefix: str, client_of: Open
+) -> None:
     client = client_of(through(proxy, prefix))
-    taken(client, "warm").release()
+    acquired(client, "warm").release()
     proxy.lose_next_reply("request_put")
 
-    lease = taken(client, "a")
+    lease = acquired(client, "a")
 
     proxy.await_loss()
     assert client_of(direct(server, prefix)).inspect("a").holders[0].fence == lease.fence
@@ -57,9 +59,9 @@ def test_a_lost_answer_to_an_enter_is_found_out(server: Server, proxy: Proxy, pr
     assert len(client_of(direct(server, prefix)).locks()) == 0
 
 
-def test_an_enter_that_is_given_up_leaves_nothing(server: Server, proxy: Proxy, prefix: str, client_of: Open) -> None:
+def test_an_abandoned_acquire_leaves_no_key(server: Server, proxy: Proxy, prefix: str, client_of: Open) -> None:
     client = client_of(through(proxy, prefix))
-    taken(client, "warm").release()
+    acquired(client, "warm").release()
     proxy.lose_replies()
 
     with pytest.raises(holdfast.OutcomeUnknown):
@@ -67,50 +69,52 @@ def test_an_enter_that_is_given_up_leaves_nothing(server: Server, proxy: Proxy, 
     proxy.cut()
     proxy.heal()
 
-    taken(client_of(direct(server, prefix)), "a").release()
+    acquired(client_of(direct(server, prefix)), "a").release()
 
 
 @pytest.mark.parametrize("limit", [1, 3])
-def test_an_enter_that_arrives_after_it_was_withdrawn_takes_nothing(server: Server, prefix: str, limit: int) -> None:
+def test_an_acquire_does_nothing_when_it_arrives_after_a_withdrawal(server: Server, prefix: str, limit: int) -> None:
     place = config_of(parse(direct(server, prefix)))
     if place.method == "key" and limit > 1:
         pytest.skip("method=key has no permits")
     runtime = ThreadRuntime()
-    road = SlowRoad(place, BlockingPoller(), BackgroundThreads(), runtime)
-    backend = backend_on(road, place, runtime)
+    cluster = FaultyCluster(place, BlockingPoller(), BackgroundThreads(), runtime)
+    backend = backend_on(cluster, place, runtime)
     ticket = Ticket("a", "f" * 32, 30.0, limit, limit == 1, "me", '{"who": {}, "meta": {}}')
     run_sync(backend.try_acquire(ticket._replace(nonce="0" * 32), queue=False, deadline=system.now() + 5))
     run_sync(backend.release([ticket._replace(nonce="0" * 32)], deadline=system.now() + 5))
 
-    road.keeps = True
+    cluster.hold_next = True
     with pytest.raises(holdfast.OutcomeUnknown):
         run_sync(backend.try_acquire(ticket, queue=True, deadline=system.now() + 5))
     run_sync(backend.release([ticket], deadline=system.now() + 5))
-    late = road.deliver()
+    late = cluster.deliver()
 
     assert not late.message.get("succeeded")
     assert run_sync(backend.locks("", deadline=system.now() + 5)) == []
     run_sync(backend.close())
 
 
-def test_a_lost_answer_to_a_release_is_made_up_for(server: Server, proxy: Proxy, prefix: str, client_of: Open) -> None:
+def test_a_release_is_repeated_when_its_answer_was_lost(
+    server: Server, proxy: Proxy, prefix: str, client_of: Open
+) -> None:
     client = client_of(through(proxy, prefix))
-    lease = taken(client, "a")
+    lease = acquired(client, "a")
     proxy.lose_next_reply("delete")
 
     with pytest.raises(holdfast.OutcomeUnknown):
         lease.release()
 
-    taken(client_of(direct(server, prefix)), "a").release()
+    acquired(client_of(direct(server, prefix)), "a").release()
     eventually(lambda: not client._engine._keeper._pending)
 
 
-def test_a_waiter_whose_connections_are_cut_hears_again(
+def test_a_waiter_is_notified_after_its_connections_were_cut(
     server: Server, proxy: Proxy, prefix: str, client_of: Open
 ) -> None:
     if "method=key" in prefix:
         pytest.skip("nobody but the waiters themselves knows who waits")
-    lease = taken(client_of(direct(server, prefix)), "a")
+    lease = acquired(client_of(direct(server, prefix)), "a")
 
     with waiting(client_of(through(proxy, prefix)), "a") as got:
         before = proxy.connections_made
@@ -121,12 +125,12 @@ def test_a_waiter_whose_connections_are_cut_hears_again(
     assert got[0].fence > lease.fence
 
 
-def test_a_client_that_is_closed_leaves_no_key(server: Server, client_of: Open) -> None:
+def test_a_closed_client_leaves_no_key(server: Server, client_of: Open) -> None:
     url = shared.fresh_url()
     prefix = url.partition("prefix=")[2].replace("%2F", "/")
     client = client_of(url)
 
-    taken(client, "a").release()
+    acquired(client, "a").release()
     client.close()
 
     assert server.keys(prefix) == []

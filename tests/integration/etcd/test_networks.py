@@ -1,5 +1,5 @@
-"""Cut off in a real network, in every manner: who holds a lock knows that it has lost it before anybody else gets it,
-nobody ever holds it beside another, who can reach a majority goes on, and all is well when the cut is healed.
+"""Partitions of a real network, of every kind: a holder reports its loss before another client acquires the lock, two
+clients never hold it at the same time, clients that reach a majority continue, and all clients work after the heal.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ def started(net: Network) -> Iterator[Trio]:
 
 @pytest.fixture(params=TIMES)
 def trio(net: Network, started: Trio) -> Trio:
-    """All three, and nothing is cut."""
+    """Three running members without a partition."""
     net.heal()
     started.heal()
     return started
 
 
-def test_a_client_that_is_cut_off_knows_before_anybody_else_gets_in(net: Network, trio: Trio) -> None:
-    """All manners at once, each done to another client."""
+def test_a_partitioned_client_reports_its_loss_before_the_next_grant(net: Network, trio: Trio) -> None:
+    """All kinds of cuts at once, each for another client."""
     servers = [server.host for server in trio.servers]
 
     def cut() -> None:
@@ -54,7 +54,7 @@ def test_a_client_that_is_cut_off_knows_before_anybody_else_gets_in(net: Network
 
 
 @pytest.mark.parametrize("how", BETWEEN_SERVERS)
-def test_the_client_of_a_leader_that_is_cut_off_knows_before_anybody_else_gets_in(
+def test_the_client_of_a_partitioned_leader_reports_its_loss_before_the_next_grant(
     net: Network, trio: Trio, how: Cut
 ) -> None:
     leader, followers = trio.leader(), trio.followers()

@@ -13,8 +13,8 @@ import pytest
 import holdfast
 from holdfast.backends.etcd.protocol.leases import WAITER_TTL
 from holdfast.core.tickets import Granted, Ticket, Waiting
-from tests.integration.etcd.crowds import taken, waiting
-from tests.integration.etcd.roads import Bench, bench, ticket
+from tests.integration.etcd.harness import Harness, harness, ticket
+from tests.integration.etcd.helpers import acquired, waiting
 from tests.support.etcd.servers import Server
 from tests.support.processes import eventually
 
@@ -34,20 +34,20 @@ def prefix(url: str) -> str:
 
 
 @pytest.fixture
-def holder(url: str) -> Iterator[Bench]:
-    with bench(url) as made:
+def holder(url: str) -> Iterator[Harness]:
+    with harness(url) as made:
         yield made
 
 
 @pytest.fixture
-def waiter(url: str) -> Iterator[Bench]:
-    with bench(url) as made:
+def waiter(url: str) -> Iterator[Harness]:
+    with harness(url) as made:
         made.backend._leases.waiter_ttl = 60  # type: ignore[attr-defined]  # a busy machine needs its time between steps
         yield made
 
 
 def key_of(server: Server, prefix: str, created: int) -> dict[str, Any]:
-    """The key of the ticket that was created at this revision, as the server has it."""
+    """The key on the server that was created at this revision."""
     start = base64.b64encode(f"{prefix}a/".encode()).decode()
     end = base64.b64encode(f"{prefix}a0".encode()).decode()
     found = server.call("kv/range", key=start, range_end=end)["kvs"]
@@ -65,8 +65,8 @@ def created_last(server: Server, prefix: str) -> int:
     return max(int(one["create_revision"]) for one in server.call("kv/range", key=start, range_end=end)["kvs"])
 
 
-def queued_behind(holder: Bench, waiter: Bench, ttl: float = 30.0) -> tuple[Ticket, Ticket]:
-    """A granted ticket, and one that is next in line."""
+def queued_behind(holder: Harness, waiter: Harness, ttl: float = 30.0) -> tuple[Ticket, Ticket]:
+    """A granted ticket, and the next waiter."""
     first, second = ticket("a"), ticket("a", ttl=ttl)
     assert isinstance(holder.try_acquire(first), Granted)
     assert isinstance(waiter.try_acquire(second, queue=True), Waiting)
@@ -77,7 +77,7 @@ def queued_behind(holder: Bench, waiter: Bench, ttl: float = 30.0) -> tuple[Tick
 
 def test_waiters_of_a_killed_process_do_not_block_a_free_lock_for_their_ttl(url: str, client_of: Open) -> None:
     client = client_of(url)
-    lease = taken(client, "a", ttl=30)
+    lease = acquired(client, "a", ttl=30)
     process = subprocess.Popen([sys.executable, "-c", WAITERS, url])
     try:
         eventually(lambda: len(client.inspect("a").waiters) == 3)
@@ -87,13 +87,13 @@ def test_waiters_of_a_killed_process_do_not_block_a_free_lock_for_their_ttl(url:
 
     lease.release()
 
-    taken(client, "a").release()  # within 10 s
+    acquired(client, "a").release()  # within 10 s
 
 
-def test_a_waiter_is_under_the_waiter_lease_and_a_granted_one_under_the_lease_of_its_ttl(
+def test_a_waiter_is_under_the_waiter_lease_and_a_granted_ticket_under_the_lease_of_its_ttl(
     server: Server, url: str, prefix: str, client_of: Open
 ) -> None:
-    lease = taken(client_of(url), "a")
+    lease = acquired(client_of(url), "a")
 
     with waiting(client_of(url), "a") as got:
         created = created_last(server, prefix)
@@ -104,7 +104,7 @@ def test_a_waiter_is_under_the_waiter_lease_and_a_granted_one_under_the_lease_of
         assert ttl_of(server, key_of(server, prefix, created)["lease"]) == 6
 
 
-def test_an_uncontended_acquire_is_one_request_and_so_is_a_hand_over(holder: Bench, waiter: Bench) -> None:
+def test_an_uncontended_acquire_is_one_request_and_so_is_a_hand_over(holder: Harness, waiter: Harness) -> None:
     assert isinstance(holder.try_acquire(ticket("b"), queue=True), Granted)
     assert holder.calls() == ["kv/txn"]
     first, second = queued_behind(holder, waiter)
@@ -115,14 +115,14 @@ def test_an_uncontended_acquire_is_one_request_and_so_is_a_hand_over(holder: Ben
     assert waiter.calls() == ["kv/txn"]
 
 
-def test_a_lost_answer_to_a_grant_is_found_out(holder: Bench, waiter: Bench) -> None:
+def test_a_grant_is_found_when_its_answer_was_lost(holder: Harness, waiter: Harness) -> None:
     first, second = queued_behind(holder, waiter)
     holder.release([first])
 
-    waiter.road.loses_writes = True
+    waiter.cluster.lose_write_answers = True
     with pytest.raises(holdfast.OutcomeUnknown):
         waiter.try_acquire(second, queue=True)
-    waiter.road.loses_writes = False
+    waiter.cluster.lose_write_answers = False
     granted = waiter.try_acquire(second, queue=True)
 
     assert isinstance(granted, Granted)
@@ -130,40 +130,40 @@ def test_a_lost_answer_to_a_grant_is_found_out(holder: Bench, waiter: Bench) -> 
     assert waiter.locked() == []
 
 
-def test_a_grant_that_arrives_after_the_ticket_was_withdrawn_does_nothing(holder: Bench, waiter: Bench) -> None:
+def test_a_grant_does_nothing_when_it_arrives_after_a_withdrawal(holder: Harness, waiter: Harness) -> None:
     first, second = queued_behind(holder, waiter)
     holder.release([first])
 
-    waiter.road.keeps = True
+    waiter.cluster.hold_next = True
     with pytest.raises(holdfast.OutcomeUnknown):
         waiter.try_acquire(second, queue=True)
     waiter.release([second])
-    late = waiter.road.deliver()
+    late = waiter.cluster.deliver()
 
     assert not late.message.get("succeeded")
     assert waiter.locked() == []
 
 
-def test_a_place_that_arrives_after_the_ticket_was_withdrawn_is_not_taken(holder: Bench, waiter: Bench) -> None:
+def test_a_queue_request_does_nothing_when_it_arrives_after_a_withdrawal(holder: Harness, waiter: Harness) -> None:
     first, second = ticket("a"), ticket("a")
     warm = ticket("a")
     holder.try_acquire(first)
-    waiter.try_acquire(warm, queue=True)  # so that the waiter lease is there
+    waiter.try_acquire(warm, queue=True)  # so that the waiter lease exists
     waiter.release([warm])
 
-    waiter.road.keeps_after = 1  # the first request only finds the lock taken
+    waiter.cluster.hold_after = 1  # the first request only finds that the lock is busy
     with pytest.raises(holdfast.OutcomeUnknown):
         waiter.try_acquire(second, queue=True)
     waiter.release([second])
-    late = waiter.road.deliver()
+    late = waiter.cluster.deliver()
 
     assert not late.message.get("succeeded")
     holder.release([first])
     assert waiter.locked() == []
 
 
-def test_a_waiter_whose_lease_ends_before_its_grant_queues_again_behind_the_others(
-    server: Server, url: str, prefix: str, holder: Bench, waiter: Bench
+def test_a_waiter_queues_again_at_the_end_when_its_lease_ends_before_its_grant(
+    server: Server, url: str, prefix: str, holder: Harness, waiter: Harness
 ) -> None:
     first, second = queued_behind(holder, waiter)
     place = created_last(server, prefix)

@@ -8,7 +8,7 @@ import pytest
 
 import holdfast
 from tests.support.zookeeper import shared
-from tests.support.zookeeper.ensembles import Linked, running
+from tests.support.zookeeper.ensembles import ProxiedEnsemble, running
 from tests.support.zookeeper.servers import Server
 
 Open = Callable[[str], holdfast.Client]
@@ -16,33 +16,33 @@ Open = Callable[[str], holdfast.Client]
 
 @pytest.fixture
 def server() -> Server:
-    """The one that all tests share."""
+    """The server that all tests share."""
     return shared.server()
 
 
 @pytest.fixture
 def url() -> str:
-    """The shared server, with a node of its own."""
+    """The shared server, with a root node for this test alone."""
     return shared.fresh_url()
 
 
 @pytest.fixture(scope="session")
-def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Linked]:
-    """An ensemble whose members give each other up late, so that one that is cut off goes on answering."""
-    with running(Linked(tmp_path_factory.mktemp("ensemble"), sync_limit=25)) as started:
+def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProxiedEnsemble]:
+    """An ensemble with long timeouts between members, so that a member that is cut off continues to answer."""
+    with running(ProxiedEnsemble(tmp_path_factory.mktemp("ensemble"), sync_limit=25)) as started:
         yield started
 
 
 @pytest.fixture
-def ensemble(three: Linked) -> Linked:
-    """All of its members run, and can reach each other, whatever the test before has done."""
+def ensemble(three: ProxiedEnsemble) -> ProxiedEnsemble:
+    """The ensemble, with all members running and connected."""
     three.heal()
     return three
 
 
 @pytest.fixture
 def client_of() -> Iterator[Open]:
-    """Makes clients, and closes them."""
+    """Creates clients, and closes them after the test."""
     clients: list[holdfast.Client] = []
 
     def make(url: str) -> holdfast.Client:

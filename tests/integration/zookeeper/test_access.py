@@ -1,4 +1,4 @@
-"""Names, rights, TLS: a lock is exactly the one that was named, and for whom it is meant."""
+"""Names, ACLs and TLS: a name is exactly one lock, and only permitted users can use it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def test_a_name_with_slashes_is_one_node(url: str, server: Server, client_of: Op
         assert set(observer.get_children("/" + url.rpartition("/")[2])) >= {"a%2Fb", "a", "b"}
 
 
-def test_raw_names_are_paths_and_still_locks_of_their_own(url: str, server: Server, client_of: Open) -> None:
+def test_raw_names_are_paths_and_separate_locks(url: str, server: Server, client_of: Open) -> None:
     client, other = client_of(f"{url}?raw_names=yes"), client_of(f"{url}?raw_names=yes")
     root = "/" + url.rpartition("/")[2]
     with client.lock("a/b"), other.lock("a", timeout=0), kazoo(server.address) as observer:
@@ -35,7 +35,7 @@ def test_raw_names_are_paths_and_still_locks_of_their_own(url: str, server: Serv
             client.lock(name).acquire(timeout=0)
 
 
-def test_what_the_creator_made_is_not_for_others(url: str, client_of: Open) -> None:
+def test_nodes_with_acl_creator_are_closed_to_other_users(url: str, client_of: Open) -> None:
     ours = url.replace("://", "://app:secret@") + "?acl=creator"
     mine, also_mine, theirs = client_of(ours), client_of(ours), client_of(ours.replace("app:secret", "eve:guess"))
     lease = mine.lock("a").acquire(timeout=0)
@@ -57,7 +57,7 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
 
 @pytest.fixture(scope="module")
 def secure(certificates: Certificates, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """host:port of a server that wants TLS, and a certificate of its clients."""
+    """host:port of a server that requires TLS and a client certificate."""
     folder = tmp_path_factory.mktemp("secure")
     (port,) = free_ports(1)
     together = folder / "server.pem"
@@ -75,7 +75,7 @@ def secure(certificates: Certificates, tmp_path_factory: pytest.TempPathFactory)
         yield f"127.0.0.1:{port}"
 
 
-def test_over_tls_both_sides_are_known(secure: str, certificates: Certificates, client_of: Open) -> None:
+def test_tls_verifies_client_and_server(secure: str, certificates: Certificates, client_of: Open) -> None:
     us = f"certfile={certificates.client}&keyfile={certificates.client_key}"
 
     with client_of(f"zookeeper://{secure}/locks?tls=yes&ca_certs={certificates.ca}&{us}").lock("a", timeout=10):
@@ -88,7 +88,7 @@ def test_over_tls_both_sides_are_known(secure: str, certificates: Certificates, 
         client_of(f"zookeeper://{secure}/locks?tls=yes&ca_certs=/nowhere").lock("a").acquire()
 
 
-def test_a_password_is_nowhere_to_be_seen(url: str, client_of: Open, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_password_is_never_shown(url: str, client_of: Open, caplog: pytest.LogCaptureFixture) -> None:
     client = client_of(url.replace("://", "://app:hush-hush@"))
     with caplog.at_level(0), client.lock("a"):
         pass

@@ -1,4 +1,4 @@
-"""Beside Curator and kazoo on the same lock: never two at a time, and everybody gets turns."""
+"""holdfast, Curator and kazoo on the same lock: never two holders at a time, and all of them get turns."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CURATOR = ("curator-recipes", "curator-framework", "curator-client", "zookeeper-
 
 
 class Field:
-    """Where the contenders of a test meet: a file that only one of them may make at a time."""
+    """A file that only the holder of the lock may create: a second create shows two holders."""
 
     def __init__(self, folder: Path) -> None:
         self.inside = folder / "inside"
@@ -110,7 +110,7 @@ def test_holdfast_and_curator_take_turns(
     assert min(field.turns.values()) * 3 > max(field.turns.values()), f"first come, first served: {field.turns}"
 
 
-def test_who_waits_for_a_foreign_holder_is_woken_by_its_release(url: str, server: Server, client_of: Open) -> None:
+def test_a_waiter_is_woken_by_the_release_of_another_program(url: str, server: Server, client_of: Open) -> None:
     client = client_of(url)
     with kazoo(server.address) as peer:
         lock = peer.Lock(f"/{url.rpartition('/')[2]}/a")

@@ -1,5 +1,5 @@
-"""Cut off in a real network, in every manner: who holds a lock knows that it has lost it before anybody else gets it,
-nobody ever holds it beside another, who can reach a majority goes on, and all is well when the cut is healed.
+"""Partitions of a real network, of every kind: a holder reports its loss before another client acquires the lock, two
+clients never hold it at the same time, clients that reach a majority continue, and all clients work after the heal.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tests.support.zookeeper.ensembles import Ensemble, running
 from tests.support.zookeeper.servers import TICK
 
 SERVERS = ("n1", "n2", "n3")
-# Milliseconds for which an election waits for who cannot be reached, and after which it tries again at the latest.
+# Milliseconds for which an election waits for an unreachable member, and the longest pause before it tries again.
 QUICK_ELECTIONS = ("-Dzookeeper.cnxTimeout=300", "-Dzookeeper.fastleader.maxNotificationInterval=500")
 
 
@@ -34,7 +34,7 @@ def quick_three(net: Network, tmp_path_factory: pytest.TempPathFactory) -> Itera
 
 @pytest.fixture(params=TIMES)
 def quick(net: Network, quick_three: Ensemble) -> Ensemble:
-    """Three that give each other up soon. All run, and nothing is cut."""
+    """Three running members with short timeouts between them, without a partition."""
     net.heal()
     quick_three.heal()
     return quick_three
@@ -48,7 +48,7 @@ def patient_three(net: Network, tmp_path_factory: pytest.TempPathFactory) -> Ite
 
 @pytest.fixture(params=TIMES)
 def patient(net: Network, patient_three: Ensemble) -> Ensemble:
-    """Three of which a follower without its leader still answers when its clients' sessions are over."""
+    """Three members. A follower that is cut off from the leader answers longer than its clients' sessions live."""
     net.heal()
     patient_three.heal()
     return patient_three
@@ -59,8 +59,8 @@ def started(net: Network, folder: Path, **limits: int) -> contextlib.AbstractCon
     return running(Ensemble(folder, hosts=hosts, flags=QUICK_ELECTIONS, **limits))
 
 
-def test_a_client_that_is_cut_off_knows_before_anybody_else_gets_in(net: Network, quick: Ensemble) -> None:
-    """All manners at once, each done to another client."""
+def test_a_partitioned_client_reports_its_loss_before_the_next_grant(net: Network, quick: Ensemble) -> None:
+    """All kinds of cuts at once, each for another client."""
     servers = [server.host for server in quick.servers]
 
     def cut() -> None:
@@ -73,7 +73,7 @@ def test_a_client_that_is_cut_off_knows_before_anybody_else_gets_in(net: Network
 
 
 @pytest.mark.parametrize("how", BETWEEN_SERVERS)
-def test_the_client_of_a_leader_that_is_cut_off_knows_before_anybody_else_gets_in(
+def test_the_client_of_a_partitioned_leader_reports_its_loss_before_the_next_grant(
     net: Network, quick: Ensemble, how: Cut
 ) -> None:
     leader, followers = quick.leader, quick.followers
@@ -84,13 +84,13 @@ def test_the_client_of_a_leader_that_is_cut_off_knows_before_anybody_else_gets_i
         everywhere=Location(here, quick.url(leader, *followers)),
         cut=lambda: net.cut_off(leader.host, [server.host for server in followers], how),
         heal=net.heal,
-        # Who hears a leader that is deaf votes for it again and again: ZooKeeper has none until that is healed.
+        # Members vote again for a leader that sends but receives nothing: ZooKeeper elects none until the heal.
         has_quorum=how is not Cut.LOSE_REPLIES,
     )
 
 
 @pytest.mark.parametrize("how", BETWEEN_SERVERS)
-def test_the_client_of_a_follower_that_is_cut_off_from_the_leader_knows_before_anybody_else_gets_in(
+def test_the_client_of_a_partitioned_follower_reports_its_loss_before_the_next_grant(
     net: Network, patient: Ensemble, how: Cut
 ) -> None:
     leader, (follower, other) = patient.leader, patient.followers

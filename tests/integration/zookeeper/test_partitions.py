@@ -1,6 +1,6 @@
-"""Cut off: a holder knows that it has lost the lock before anybody else gets it, wherever the cut is.
+"""A holder reports its loss before another client acquires the lock, wherever a connection is cut.
 
-Here by proxies, which need no root; test_networks.py has the other manners, and a leader that is cut off.
+Here proxies cut connections, which needs no root; test_networks.py loses packets, and also cuts off a leader.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import holdfast
 from holdfast.backends.zookeeper.protocol.session_proof import SessionProof
 from tests.support.processes import PATIENCE, eventually, now
 from tests.support.redis.proxy import Proxy
-from tests.support.zookeeper.ensembles import Linked
+from tests.support.zookeeper.ensembles import ProxiedEnsemble
 from tests.support.zookeeper.servers import TICK, Server, kazoo
 
 Open = Callable[[str], holdfast.Client]
@@ -26,7 +26,7 @@ LOCKS = 20
 
 
 class Scene:
-    """A holder of many locks, and somebody who waits for each of them; when each was lost, and when it was granted."""
+    """A holder of many locks, and a waiter for each; records when each was lost and granted."""
 
     def __init__(self, holder: holdfast.Client, waiter: holdfast.Client) -> None:
         self.lost: dict[str, float] = {}
@@ -56,7 +56,9 @@ class Scene:
         lease.release()
 
 
-def test_a_client_that_is_cut_off_knows_before_anybody_else_gets_in(ensemble: Linked, client_of: Open) -> None:
+def test_a_partitioned_client_reports_its_loss_before_the_next_grant(
+    ensemble: ProxiedEnsemble, client_of: Open
+) -> None:
     with Proxy(ensemble.followers[0].port) as proxy:
         holder = client_of(f"zookeeper://127.0.0.1:{proxy.port}/locks?session_timeout={TIMEOUT}")
         scene = Scene(holder, client_of(ensemble.url(session_timeout=TIMEOUT)))
@@ -68,8 +70,8 @@ def test_a_client_that_is_cut_off_knows_before_anybody_else_gets_in(ensemble: Li
         assert [name for name in scene.names if scene.lost[name] >= scene.granted[name]] == []
 
 
-def test_the_client_of_a_follower_that_is_cut_off_knows_before_anybody_else_gets_in(
-    ensemble: Linked, client_of: Open
+def test_the_client_of_a_partitioned_follower_reports_its_loss_before_the_next_grant(
+    ensemble: ProxiedEnsemble, client_of: Open
 ) -> None:
     leader, (follower, other) = ensemble.leader, ensemble.followers
     holder = client_of(ensemble.url(follower, session_timeout=TIMEOUT))
@@ -86,8 +88,8 @@ def test_the_client_of_a_follower_that_is_cut_off_knows_before_anybody_else_gets
     "HOLDFAST_TEST_QUIET" not in os.environ,
     reason="shows to a tenth of a second when ZooKeeper ends sessions: HOLDFAST_TEST_QUIET=1 if nothing else runs",
 )
-def test_one_write_does_not_prove_that_the_leader_has_heard_of_the_session(ensemble: Linked) -> None:
-    """Why standing.py is as it is: counted from the last write, sessions end too early, by more than a tick."""
+def test_one_write_does_not_prove_that_the_leader_reset_the_timer(ensemble: ProxiedEnsemble) -> None:
+    """The reason for session_proof.py: counted from the last write, sessions end too early, by more than a tick."""
     leader, follower = ensemble.leader, ensemble.followers[0]
     timeout = 4.0
     with _sessions(follower, 30, timeout) as clients, kazoo(leader.address) as observer:
@@ -95,25 +97,23 @@ def test_one_write_does_not_prove_that_the_leader_has_heard_of_the_session(ensem
         for number, client in enumerate(clients):
             client.create(f"/session-{number}", ephemeral=True)
             note = lambda event: gone.setdefault(event.path, now())  # noqa: E731
-            observer.get_children(
-                f"/session-{number}", watch=note
-            )  # which fires when it goes, not when it is written to
-        quiet = now() + timeout / 3 - 0.5  # kazoo pings after a third, less up to 0.4 s
+            observer.get_children(f"/session-{number}", watch=note)  # fires when it is deleted, not when it is written
+        quiet = now() + timeout / 3 - 0.5  # kazoo pings after a third, minus up to 0.4 s
         while now() < quiet:
             threading.Event().wait(0.01)
         sent = now()
         for write in [client.set_async(f"/session-{number}", b"") for number, client in enumerate(clients)]:
-            write.get(timeout=PATIENCE)  # committed, all of them
+            write.get(timeout=PATIENCE)  # all are committed
 
         ensemble.part(follower, leader)
 
         eventually(lambda: len(gone) == len(clients))
         by_the_last_write = sent + timeout - TICK / 1000
-        ensemble.heal()  # so that the clients can say goodbye
+        ensemble.heal()  # so that the clients can close their sessions
         assert min(gone.values()) < by_the_last_write
 
 
-def test_what_is_proven_of_a_session_holds_however_its_follower_is_cut_off(ensemble: Linked) -> None:
+def test_a_session_proof_holds_when_its_follower_is_cut_off_at_any_moment(ensemble: ProxiedEnsemble) -> None:
     leader, follower = ensemble.leader, ensemble.followers[0]
     timeout = 3.0
     with _sessions(follower, 10, timeout) as clients, kazoo(leader.address) as observer:
@@ -121,8 +121,8 @@ def test_what_is_proven_of_a_session_holds_however_its_follower_is_cut_off(ensem
         standings = [_Pulse(client, f"/proven-{number}", timeout) for number, client in enumerate(clients)]
         for number, pulse in enumerate(standings):
             note = lambda _, number=number: gone.setdefault(number, now())  # noqa: E731
-            observer.get_children(pulse.path, watch=note)  # which fires when it goes, not when it is written to
-            pulse.start(after=number * timeout / 50)  # so that the cut comes at another moment for each
+            observer.get_children(pulse.path, watch=note)  # fires when it is deleted, not when it is written
+            pulse.start(after=number * timeout / 50)  # so that the cut falls on another moment for each
         eventually(lambda: all(pulse.pairs > 4 for pulse in standings))
 
         ensemble.part(follower, leader)
@@ -136,7 +136,7 @@ def test_what_is_proven_of_a_session_holds_however_its_follower_is_cut_off(ensem
 
 
 class _Pulse:
-    """Pairs of writes by a client of kazoo's, as the backend does them."""
+    """Pairs of writes by a kazoo client, like those of the backend."""
 
     def __init__(self, client: KazooClient, path: str, timeout: float) -> None:
         self.path = path

@@ -1,4 +1,4 @@
-"""Servers that die, hang, restart or lose their majority: leases go on if they can, and nobody wrong gets in."""
+"""Servers that die, hang, restart or lose their majority: leases continue if possible, and exclusion holds."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from holdfast import BackendError
 from holdfast.guarantees import FenceOrder
 from tests.support.processes import PATIENCE, eventually
 from tests.support.redis.proxy import Proxy
-from tests.support.zookeeper.ensembles import Linked
+from tests.support.zookeeper.ensembles import ProxiedEnsemble
 from tests.support.zookeeper.servers import Server, kazoo, running
 
 Open = Callable[[str], holdfast.Client]
@@ -24,12 +24,12 @@ CROWD = 50
 
 @pytest.fixture(scope="module")
 def own_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """One that a test may kill."""
+    """A server that a test may kill."""
     with running(Server(tmp_path_factory.mktemp("zookeeper") / "server")) as started:
         yield started
 
 
-def test_a_lease_and_its_waiter_outlive_the_leader(ensemble: Linked, client_of: Open) -> None:
+def test_a_lease_and_a_waiter_survive_the_death_of_the_leader(ensemble: ProxiedEnsemble, client_of: Open) -> None:
     url = ensemble.url(session_timeout=40)
     holder, waiter = client_of(url), client_of(url)
     lease = holder.lock("a", ttl=40).acquire(timeout=0)
@@ -45,12 +45,12 @@ def test_a_lease_and_its_waiter_outlive_the_leader(ensemble: Linked, client_of: 
     assert got[0].fence > lease.fence
 
 
-def test_a_lease_outlives_a_leader_that_hangs(ensemble: Linked, client_of: Open) -> None:
+def test_a_lease_survives_a_leader_that_hangs(ensemble: ProxiedEnsemble, client_of: Open) -> None:
     leader = ensemble.leader
     lease = client_of(ensemble.url(session_timeout=20)).lock("a").acquire(timeout=0)
     assert lease is not None
 
-    leader.stop()  # the others notice after 25 ticks, which are 5 s
+    leader.stop()  # the others detect it after 25 ticks, which are 5 s
     others = [server for server in ensemble.servers if server is not leader]
     eventually(lambda: "leader" in [server.mode() for server in others])
 
@@ -59,7 +59,7 @@ def test_a_lease_outlives_a_leader_that_hangs(ensemble: Linked, client_of: Open)
     lease.release()
 
 
-def test_a_minority_is_not_missed(ensemble: Linked, client_of: Open) -> None:
+def test_a_lock_works_without_a_minority_of_servers(ensemble: ProxiedEnsemble, client_of: Open) -> None:
     client = client_of(ensemble.url(session_timeout=12))
     lease = client.lock("a").acquire(timeout=0)
     assert lease is not None
@@ -73,7 +73,9 @@ def test_a_minority_is_not_missed(ensemble: Linked, client_of: Open) -> None:
     lease.release()
 
 
-def test_without_a_majority_nobody_gets_in_and_a_lease_ends_at_its_deadline(ensemble: Linked, client_of: Open) -> None:
+def test_no_lock_is_granted_and_a_lease_ends_at_its_deadline_without_a_majority(
+    ensemble: ProxiedEnsemble, client_of: Open
+) -> None:
     url = ensemble.url(session_timeout=3)
     holder, other = client_of(url), client_of(url)
     lease = holder.lock("a").acquire(timeout=0)
@@ -94,7 +96,7 @@ def test_without_a_majority_nobody_gets_in_and_a_lease_ends_at_its_deadline(ense
         lease.release()
 
 
-def test_a_server_that_is_killed_while_fifty_wait_serves_them_all_when_it_is_back(
+def test_fifty_waiters_are_granted_after_their_server_is_killed_and_restarted(
     own_server: Server, client_of: Open
 ) -> None:
     url = f"{own_server.url}/crowd?session_timeout=20"
@@ -115,7 +117,7 @@ def test_a_server_that_is_killed_while_fifty_wait_serves_them_all_when_it_is_bac
     threads = [threading.Thread(target=take) for _ in range(CROWD)]
     for thread in threads:
         thread.start()
-    eventually(lambda: len(waiting) == CROWD)  # who has no answer yet when the server dies is told that it is down
+    eventually(lambda: len(waiting) == CROWD)  # a waiter without an answer when the server dies gets an error
 
     own_server.kill()
     own_server.start()
@@ -129,14 +131,14 @@ def test_a_server_that_is_killed_while_fifty_wait_serves_them_all_when_it_is_bac
     assert len(served) == CROWD
 
 
-def test_nobody_is_there_to_answer(client_of: Open) -> None:
+def test_backend_unavailable_is_raised_when_no_server_runs(client_of: Open) -> None:
     client = client_of("zookeeper://127.0.0.1:1,127.0.0.1:2/locks")
 
     with pytest.raises(holdfast.BackendUnavailable, match=r"127\.0\.0\.1:[12]"):
         client.lock("a").acquire()
 
 
-def test_a_reply_that_the_server_skips_ends_the_connection_and_no_lease(server: Server, client_of: Open) -> None:
+def test_a_skipped_reply_closes_the_connection_and_ends_no_lease(server: Server, client_of: Open) -> None:
     with Proxy(server.port) as proxy:
         client = client_of(f"zookeeper://127.0.0.1:{proxy.port}/skipped?session_timeout=40")
         lease = client.lock("a", ttl=40).acquire(timeout=PATIENCE)
@@ -152,7 +154,7 @@ def test_a_reply_that_the_server_skips_ends_the_connection_and_no_lease(server: 
 
 
 class _waiting:  # noqa: N801  (reads as a function)
-    """Somebody who waits for the lock, and has got it when the block ends; its lease is in the list then, released."""
+    """A waiter for the lock. After the block it has acquired and released the lock, and the list has its lease."""
 
     def __init__(self, client: holdfast.Client, name: str) -> None:
         self._client, self._name = client, name
@@ -165,7 +167,7 @@ class _waiting:  # noqa: N801  (reads as a function)
         self._got.append(lease)
 
     def __enter__(self) -> list[holdfast.Lease]:
-        # Its ticket is on the server a moment before it knows that, and until it does an outage is an error.
+        # Its ticket is on the server before it has the answer, and until then an outage is an error.
         is_waiting = threading.Event()
         unsubscribe = self._client.subscribe(lambda event: is_waiting.set() if event.kind == "waiting" else None)
         self._thread.start()
@@ -180,7 +182,7 @@ class _waiting:  # noqa: N801  (reads as a function)
 
 
 @pytest.mark.parametrize("data", ["none", "old"])
-def test_a_client_goes_on_when_the_servers_come_back_with_older_data(
+def test_a_client_continues_when_the_servers_have_older_data(
     own_server: Server, client_of: Open, tmp_path: Path, data: str
 ) -> None:
     url, folder = f"{own_server.url}/{data}", own_server.folder / "data"
@@ -213,7 +215,7 @@ def test_a_client_goes_on_when_the_servers_come_back_with_older_data(
     strict.close()
 
 
-def test_a_released_ticket_in_a_restored_copy_does_not_come_back_with_its_session(
+def test_a_released_ticket_is_deleted_when_a_restored_copy_has_it_and_its_session(
     own_server: Server, client_of: Open, tmp_path: Path
 ) -> None:
     folder = own_server.folder / "data"
@@ -230,16 +232,16 @@ def test_a_released_ticket_in_a_restored_copy_does_not_come_back_with_its_sessio
         shutil.copytree(tmp_path / "copy", folder)
         own_server.start()
         other = client_of(f"{own_server.url}/released?session_timeout=40")
-        for _ in range(20):  # so many transactions that the servers do not turn the client's session away
+        for _ in range(20):  # so many transactions that the servers do not reject the client's session
             with other.lock("b", timeout=PATIENCE):
                 pass
         proxy.heal()
 
         with other.lock("released", timeout=PATIENCE):
-            held.release()  # in the same session, which goes on
+            held.release()  # in the same session, which continues
 
 
-def test_a_client_creates_the_root_node_again_that_an_operator_has_deleted(
+def test_a_client_creates_the_root_node_again_when_an_operator_deleted_it(
     server: Server, url: str, client_of: Open
 ) -> None:
     client = client_of(url)

@@ -1,4 +1,4 @@
-"""Lost replies, ended sessions, forks: what a ticket left on the servers is found, used once, or taken away."""
+"""Lost replies, closed sessions, forks: a node that a ticket left on the servers is found and used, or deleted."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def root_of(url: str) -> str:
 
 
 @pytest.mark.parametrize("then", ["cut", "hang"])
-def test_a_create_whose_reply_is_lost_is_found_and_used(
+def test_a_created_node_is_found_and_used_when_its_reply_was_lost(
     proxy: Proxy, proxied: str, server: Server, client_of: Open, then: str
 ) -> None:
     client = client_of(proxied)
@@ -65,7 +65,7 @@ def test_a_create_whose_reply_is_lost_is_found_and_used(
         eventually(lambda: observer.get_children(f"{root_of(proxied)}/a") == [])
 
 
-def test_a_delete_whose_reply_is_lost_is_repeated(proxy: Proxy, proxied: str, client_of: Open) -> None:
+def test_a_delete_is_repeated_when_its_reply_was_lost(proxy: Proxy, proxied: str, client_of: Open) -> None:
     client, other = client_of(proxied), client_of(proxied)
     lease = client.lock("a").acquire()
     assert lease is not None
@@ -78,7 +78,7 @@ def test_a_delete_whose_reply_is_lost_is_repeated(proxy: Proxy, proxied: str, cl
     assert other.lock("a").acquire(timeout=20) is not None, "the keeper has repeated it"
 
 
-def test_a_wait_that_ends_while_nobody_answers_leaves_no_contender(
+def test_a_wait_leaves_no_node_when_it_ends_while_no_server_answers(
     proxy: Proxy, proxied: str, url: str, client_of: Open
 ) -> None:
     holder, waiter = client_of(url), client_of(proxied)
@@ -95,7 +95,7 @@ def test_a_wait_that_ends_while_nobody_answers_leaves_no_contender(
     lease.release()
 
 
-def test_a_session_that_is_ended_by_somebody_else_is_a_loss(url: str, server: Server, client_of: Open) -> None:
+def test_leases_are_lost_when_another_client_closes_the_session(url: str, server: Server, client_of: Open) -> None:
     client, other = client_of(f"{url}?session_timeout=6"), client_of(url)
     lease = client.lock("a").acquire()
     assert lease is not None
@@ -115,7 +115,9 @@ def test_a_session_that_is_ended_by_somebody_else_is_a_loss(url: str, server: Se
     successor.release()
 
 
-def test_a_loss_is_reported_when_the_end_of_the_session_is_known(url: str, server: Server, client_of: Open) -> None:
+def test_a_loss_is_reported_as_soon_as_the_end_of_the_session_is_known(
+    url: str, server: Server, client_of: Open
+) -> None:
     client, told = client_of(url), threading.Event()
     lease = client.lock("a", ttl=30, renew=False, on_lost=lambda _: told.set()).acquire()
     assert lease is not None
@@ -126,7 +128,7 @@ def test_a_loss_is_reported_when_the_end_of_the_session_is_known(url: str, serve
     assert lease.lost
 
 
-async def test_a_body_is_cancelled_when_the_end_of_the_session_is_known(url: str, server: Server) -> None:
+async def test_a_body_is_cancelled_as_soon_as_the_end_of_the_session_is_known(url: str, server: Server) -> None:
     async with holdfast.AsyncClient(url) as client, asyncio.timeout(10):
         with pytest.raises(LockLost, match="session"):
             async with client.lock("a", ttl=30, renew=False):
@@ -135,7 +137,7 @@ async def test_a_body_is_cancelled_when_the_end_of_the_session_is_known(url: str
                 await asyncio.sleep(PATIENCE)
 
 
-def test_who_waits_when_its_session_ends_waits_on(url: str, server: Server, client_of: Open) -> None:
+def test_a_waiter_continues_to_wait_when_its_session_ends(url: str, server: Server, client_of: Open) -> None:
     holder, waiter = client_of(url), client_of(f"{url}?session_timeout=6")
     lease = holder.lock("a").acquire()
     assert lease is not None
@@ -153,12 +155,12 @@ def test_who_waits_when_its_session_ends_waits_on(url: str, server: Server, clie
     got[0].release()
 
 
-async def test_a_task_that_is_cancelled_leaves_nothing(url: str, server: Server) -> None:
+async def test_a_cancelled_task_leaves_no_node(url: str, server: Server) -> None:
     async with holdfast.AsyncClient(url) as client:
         lease = await client.lock("a").acquire()
         assert lease is not None
 
-        async def take() -> None:  # in a task of its own: a lease belongs to the task that calls acquire()
+        async def take() -> None:  # in another task, because a lease belongs to the task that calls acquire()
             await client.lock("a").acquire()
 
         for seconds in (0.0, 0.001, 0.003, 0.01):
@@ -173,7 +175,7 @@ async def test_a_task_that_is_cancelled_leaves_nothing(url: str, server: Server)
         await lease.release()
 
 
-def test_a_client_that_is_not_used_any_more_ends_its_session(
+def test_an_idle_client_closes_its_session(
     url: str, server: Server, client_of: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("holdfast.backends.zookeeper.protocol.heartbeat.IDLE_MAX", 0.2)
@@ -184,14 +186,12 @@ def test_a_client_that_is_not_used_any_more_ends_its_session(
 
     eventually(lambda: not port.sessions)
 
-    monkeypatch.undo()  # a busy machine may need longer than that for the next
+    monkeypatch.undo()  # a busy machine may need longer than that for the next request
     with client.lock("a"):
         pass
 
 
-def test_a_client_that_has_only_read_for_longer_than_a_session_lasts_acquires_at_once(
-    url: str, client_of: Open
-) -> None:
+def test_a_client_acquires_at_once_after_it_has_only_read_for_longer_than_a_session(url: str, client_of: Open) -> None:
     client = client_of(f"{url}?session_timeout=2")
     client.locks()
     backend: Any = client._engine.backend
@@ -204,7 +204,7 @@ def test_a_client_that_has_only_read_for_longer_than_a_session_lasts_acquires_at
     lease.release()
 
 
-def test_a_child_neither_keeps_nor_disturbs_what_its_parent_holds(url: str) -> None:
+def test_a_child_neither_keeps_nor_disturbs_leases_of_its_parent(url: str) -> None:
     with WorkerPool(str(WORKER)) as pool:
         parent = pool.start(url, forks=True)
         parent.call("acquire", lock="one", ttl=3)
@@ -228,15 +228,15 @@ def _end_session(client: holdfast.Client, server: Server) -> None:
 
 
 def _close_elsewhere(session: KazooSession, server: Server) -> None:
-    """As an operator would who has its number and password."""
+    """Close the session from another client, which has its id and password."""
     thief = KazooClient(server.address, client_id=session._client.client_id, timeout=6.0)
     thief.start(timeout=PATIENCE)
     thief.stop()
     thief.close()
 
 
-async def test_who_asks_when_the_connection_has_just_come_does_not_overtake_those_who_wait_for_it(url: str) -> None:
-    """It comes on a thread of kazoo's: a loop that is held up hears of it later than it can see it."""
+async def test_a_new_task_does_not_overtake_tasks_that_wait_for_the_connection(url: str) -> None:
+    """Kazoo's thread sets the connection before it wakes the loop, so a new task can see it first."""
     async with holdfast.AsyncClient(url) as client:
         served: list[str] = []
 
@@ -247,7 +247,7 @@ async def test_who_asks_when_the_connection_has_just_come_does_not_overtake_thos
         first = asyncio.create_task(take("first"))
         await asyncio.sleep(0)
         ensemble = client._engine.backend._port  # type: ignore[attr-defined]  # ZooKeeper has it
-        eventually(lambda: bool(ensemble.sessions[0].connection))  # without a turn of the loop
+        eventually(lambda: bool(ensemble.sessions[0].connection))  # without an iteration of the loop
         second = asyncio.create_task(take("second"))
         await asyncio.gather(first, second)
 
@@ -280,9 +280,7 @@ def test_a_client_works_again_after_a_thread_could_not_be_started(
 
 
 @pytest.mark.parametrize("timeout", [0, 20])
-def test_an_acquire_succeeds_after_a_pause_that_was_longer_than_the_session(
-    url: str, server: Server, timeout: int
-) -> None:
+def test_an_acquire_succeeds_after_a_pause_longer_than_the_session(url: str, server: Server, timeout: int) -> None:
     with WorkerPool(str(WORKER)) as pool, observing(server) as observer:
         process = pool.start(url)
         process.call("acquire", lock="a", ttl=1)

@@ -1,4 +1,4 @@
-"""A dead client's lock that is free only after 30 s, however short its ttl is, and a client with too many sessions."""
+"""Hazards: a dead client's lock is free only after 30 s, even with a short ttl; a client has too many sessions."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ WORKER = Path(__file__).parents[2] / "support" / "worker.py"
 LESS_THAN_BEFORE = 20.0  # seconds: much more than a ttl of 1 s and a few ticks, and less than a session of 30 s
 
 
-def test_a_lock_is_free_soon_after_the_ttl_of_a_holder_that_was_killed(url: str, client_of: Open) -> None:
+def test_a_lock_is_free_soon_after_the_ttl_when_its_holder_is_killed(url: str, client_of: Open) -> None:
     with WorkerPool(str(WORKER)) as pool:
         holder = pool.start(url)
         holder.call("acquire", lock="a", ttl=1)
@@ -23,9 +23,7 @@ def test_a_lock_is_free_soon_after_the_ttl_of_a_holder_that_was_killed(url: str,
     assert client_of(url).lock("a", ttl=1).acquire(timeout=LESS_THAN_BEFORE) is not None
 
 
-def test_a_free_lock_is_blocked_by_a_killed_waiter_for_no_longer_than_the_waiters_ttl(
-    url: str, client_of: Open
-) -> None:
+def test_a_killed_waiter_blocks_a_free_lock_for_at_most_its_ttl(url: str, client_of: Open) -> None:
     client = client_of(url)
     lease = client.lock("a").acquire()
     assert lease is not None
@@ -66,7 +64,7 @@ def test_an_idle_session_makes_room_for_one_with_another_timeout(url: str, clien
     assert len(port.sessions) <= 3
 
 
-def test_locks_of_different_ttls_exclude_each_other_and_are_taken_together(url: str, client_of: Open) -> None:
+def test_locks_of_different_ttls_exclude_each_other_and_are_acquired_at_once(url: str, client_of: Open) -> None:
     client, other = client_of(url), client_of(url)
     with client.lock("a", ttl=3), client.lock("b", ttl=30):
         assert other.lock("a", ttl=30).acquire(timeout=0) is None

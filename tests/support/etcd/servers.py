@@ -26,7 +26,7 @@ from tests.support.processes import PATIENCE, _state, eventually
 from tests.support.redis.binaries import missing
 from tests.support.redis.servers import free_ports
 
-# Quick elections: the ttl of a lease cannot be less than one and a half election timeouts.
+# Short election timeouts, because the shortest ttl of a lease is one and a half election timeouts.
 _FAST = ("--heartbeat-interval", "20", "--election-timeout", "200")
 
 
@@ -51,7 +51,7 @@ class Server:
         tls: ssl.SSLContext | None = None,
         host: Host = HERE,
     ) -> None:
-        """`cluster`: names and peer addresses of all members, of which this is one by its number."""
+        """`cluster`: names and peer addresses of all members; `number` is the index of this one."""
         self.folder = folder
         self.name = f"n{number}"
         self.host = host
@@ -75,7 +75,7 @@ class Server:
         assert self._process is not None
         return self._process.pid
 
-    # ── life and death ───────────────────────────────────────────────────────────────────────────────────────────
+    # ── processes ────────────────────────────────────────────────────────────────────────────────────────────────
 
     def start(self) -> None:
         """Returns when it answers, and has a leader."""
@@ -83,7 +83,7 @@ class Server:
         self.await_answer()
 
     def spawn(self) -> None:
-        """Start the process; those of a cluster need each other to answer."""
+        """Start the process without waiting; members of a cluster answer only when others run."""
         assert self._process is None
         assert threading.current_thread() is threading.main_thread(), "it would die with this thread"
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -120,7 +120,7 @@ class Server:
         self._process = None
 
     def stop(self) -> None:
-        """SIGSTOP; returns when it stands still. Connections stay open, nothing is answered."""
+        """SIGSTOP; returns when the process is stopped. Connections stay open, and get no answers."""
         os.kill(self.pid, signal.SIGSTOP)
         eventually(lambda: _state(self.pid) == "T")
 
@@ -128,14 +128,14 @@ class Server:
         os.kill(self.pid, signal.SIGCONT)
 
     def end(self) -> None:
-        """Dead or alive: nothing of it is left."""
+        """Kill the process, if it runs."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
             self._process = None
 
     def save_snapshot(self) -> None:
-        """For `restore_snapshot`; it takes the place of the one before."""
+        """Take a snapshot for `restore_snapshot`; it replaces the previous one."""
         self._etcdctl("--endpoints", self.address, "snapshot", "save", str(self.folder / "snapshot"))
 
     def restore_snapshot(self, *, cluster: str = "etcd-cluster") -> None:
@@ -157,10 +157,10 @@ class Server:
     def log(self) -> str:
         return (self.folder / "log").read_text(errors="replace")
 
-    # ── words ────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── requests ─────────────────────────────────────────────────────────────────────────────────────────────────
 
     def request(self, verb: str, path: str, body: str | None = None, *, token: str = "") -> Any:
-        """One request on a connection of its own; the JSON that comes back."""
+        """Send one request on a new connection; returns the JSON of the answer."""
         return json.loads(self.text(verb, path, body, token=token))
 
     def text(self, verb: str, path: str, body: str | None = None, *, token: str = "") -> str:
@@ -177,7 +177,7 @@ class Server:
         return self.request("POST", f"/v3/{method}", json.dumps(message), token=token)
 
     def keys(self, prefix: str = "") -> list[str]:
-        """All keys that start like this."""
+        """All keys with this prefix."""
         start = prefix.encode() or b"\0"
         end = start[:-1] + bytes([start[-1] + 1]) if prefix else b"\0"
         found = self.call("kv/range", key=_b64(start), range_end=_b64(end), keys_only=True)
@@ -190,7 +190,7 @@ class Server:
         return int(self.call("kv/deleterange", key=_b64(key.encode())).get("deleted", 0))
 
     def make_space(self, prefix: str) -> None:
-        """Delete all keys that start like this, for good, and end the alarm that the database is full."""
+        """Delete all keys with this prefix, compact, and disarm the alarm of a full database."""
         start = prefix.encode()
         self.call("kv/deleterange", key=_b64(start), range_end=_b64(start[:-1] + bytes([start[-1] + 1])))
         self.call("kv/compaction", revision=str(self.revision()), physical=True)
@@ -212,7 +212,7 @@ class Server:
         return bool(said["header"]["member_id"] == said.get("leader"))
 
     def metrics(self) -> dict[str, float]:
-        """The server's own counters, those with labels under their full names."""
+        """The server's counters; the name of a counter with labels includes them."""
         lines = [line for line in self.text("GET", "/metrics").splitlines() if line and not line.startswith("#")]
         return {name: float(value) for name, _, value in (line.rpartition(" ") for line in lines)}
 
@@ -236,7 +236,7 @@ class Trio:
         return "etcd://" + ",".join(server.address for server in self.servers)
 
     def url_from(self, first: Server) -> str:
-        """The same, with this member to be asked first."""
+        """The URL of the cluster, with this member first."""
         others = [server for server in self.servers if server is not first]
         return "etcd://" + ",".join(server.address for server in (first, *others))
 
@@ -251,7 +251,7 @@ class Trio:
             server.end()
 
     def heal(self) -> None:
-        """All members run, and agree."""
+        """Make all members run, and wait until they agree."""
         for server in self.servers:
             if server._process is None:
                 server.spawn()
@@ -284,7 +284,7 @@ def _leads(server: Server) -> bool:
 
 @contextlib.contextmanager
 def running(server: Server | Trio) -> Iterator[Any]:
-    """The server or servers, started, for as long as the block lasts."""
+    """Start the server or servers, and end them after the block."""
     try:
         server.start()
         yield server
@@ -293,7 +293,7 @@ def running(server: Server | Trio) -> Iterator[Any]:
 
 
 def etcdctl(server: Server, *arguments: str, environment: Mapping[str, str] | None = None) -> subprocess.Popen[str]:
-    """`etcdctl …` on this server, as a process that the caller ends."""
+    """Run `etcdctl …` on this server as a process that the caller ends."""
     return subprocess.Popen(
         [*_with_parent(), binary("etcdctl"), "--endpoints", server.address, *arguments],
         stdin=subprocess.DEVNULL,
@@ -305,7 +305,7 @@ def etcdctl(server: Server, *arguments: str, environment: Mapping[str, str] | No
 
 
 def _with_parent() -> list[str]:
-    """What has a command killed with the thread that starts it, where that is known."""
+    """The prefix of a command that kills it with the thread that starts it, where that is supported."""
     setpriv = shutil.which("setpriv")
     return [] if setpriv is None else [setpriv, "--pdeathsig", "KILL", "--"]
 

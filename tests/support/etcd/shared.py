@@ -1,4 +1,4 @@
-"""One server for all tests that only need some etcd: started when first asked for, stopped with the test run."""
+"""One etcd server for all tests that need no private one: started at first use, stopped with the test run."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from urllib.parse import urlencode
 
 from tests.support.etcd.servers import Server, running
 
-ROOM = 4 << 30  # bytes: a server needs 130 MB from the beginning, and each worker has one
+ROOM = 4 << 30  # bytes: a server needs 130 MB from its start, and each worker has one
 
 
 def fresh_url(**options: str) -> str:
-    """With keys that nobody else uses."""
+    """The URL of the server with a prefix that no other test uses."""
     return f"{server().url}?{urlencode({'prefix': f'test-{uuid.uuid4().hex}/', **options})}"
 
 
 def in_memory() -> str | None:
-    """A folder that is not on a disk, if there is one: servers wait for the disk at every step, and tests need not."""
+    """A folder in memory, if there is one: servers would wait for a disk at every write, which tests do not need."""
     memory = "/dev/shm"  # noqa: S108 (each server has a folder of its own there)
     return memory if os.path.isdir(memory) and shutil.disk_usage(memory).free > ROOM else None
 

@@ -1,4 +1,4 @@
-"""Three servers that decide together, on hosts of their own or on this one."""
+"""Ensembles of three servers, on separate hosts or on this one."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ class Ensemble:
         flags: Sequence[str] = (),
         hosts: Sequence[Host] = (HERE, HERE, HERE),
     ) -> None:
-        """After `sync_limit` ticks without a word a follower and its leader give each other up, before they have come
-        together after `init_limit` ticks. The flags are Java's.
+        """A follower and its leader drop each other after `sync_limit` ticks without a message, and after `init_limit`
+        ticks if they are not synchronised yet. The flags are Java's.
         """
         at = dict(enumerate(hosts, start=1))
         self._quorum = {number: f"{host.address}:{free_ports(1)[0]}" for number, host in at.items()}
@@ -42,7 +42,7 @@ class Ensemble:
             self.servers.append(Server(own, number=number, peers=peers, settings=settings, flags=flags, host=host))
 
     def _seen(self, one: int, other: int) -> str:
-        """Where the first finds the second, should that one lead."""
+        """The address at which the first server reaches the second as its leader."""
         return self._quorum[other]
 
     def start(self) -> None:
@@ -51,7 +51,7 @@ class Ensemble:
         self.await_leader()
 
     def await_leader(self) -> None:
-        """Until all that run serve, and one of them leads."""
+        """Wait until all running members serve, and one of them is the leader."""
         running = [server for server in self.servers if server.is_running]
 
         def serves() -> bool:
@@ -73,13 +73,13 @@ class Ensemble:
         return ",".join(server.address for server in self.servers)
 
     def url(self, *servers: Server, **options: object) -> str:
-        """Of these of them, or of all."""
+        """The URL of these servers, or of all."""
         hosts = ",".join(server.address for server in servers) or self.hosts
         query = "&".join(f"{name}={value}" for name, value in options.items())
         return f"zookeeper://{hosts}/locks" + (f"?{query}" if query else "")
 
     def heal(self) -> None:
-        """What runs is resumed, and what was killed is started."""
+        """Resume stopped servers, and start killed ones."""
         for server in self.servers:
             if server.is_running:
                 server.resume()
@@ -92,25 +92,25 @@ class Ensemble:
             server.end()
 
 
-class Linked(Ensemble):
-    """Each reaches the others through proxies, so that anybody can cut a link: no root needed, and no packets lost."""
+class ProxiedEnsemble(Ensemble):
+    """Members reach each other through proxies, so that links can be cut without root; no packets are lost."""
 
     def __init__(self, folder: Path, *, sync_limit: int = 10) -> None:
         self._stack = contextlib.ExitStack()
-        self.links: dict[tuple[int, int], Proxy] = {}  # from a follower to whichever of them leads
+        self.links: dict[tuple[int, int], Proxy] = {}  # from a follower to each possible leader
         super().__init__(folder, sync_limit=sync_limit)
 
     def part(self, follower: Server, leader: Server) -> None:
-        """Nothing gets through between these two any more, either way; no connection is closed."""
+        """Block all data between these two, in both directions, without closing connections."""
         link = self.links[follower.number, leader.number]
         link.lose_requests()
         link.lose_replies()
 
     def heal(self) -> None:
-        """All is as before."""
+        """Remove all cuts, and make all members run."""
         for link in self.links.values():
             link.heal()
-            link.cut()  # what was lost on them is lost: begin anew
+            link.cut()  # data on them were lost: use new connections
         super().heal()
 
     def end(self) -> None:
@@ -126,7 +126,7 @@ class Linked(Ensemble):
 
 @contextlib.contextmanager
 def running(ensemble: _Kind) -> Iterator[_Kind]:
-    """The ensemble, started, for as long as the block lasts."""
+    """Start the ensemble, and end it after the block."""
     try:
         ensemble.start()
         yield ensemble

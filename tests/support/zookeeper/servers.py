@@ -24,7 +24,7 @@ from tests.support.redis.binaries import missing
 from tests.support.redis.servers import free_ports
 
 JARS = Path("/usr/share/java")
-TICK = 200  # milliseconds: sessions of the tests are short
+TICK = 200  # milliseconds: short, because sessions of tests are short
 _JAVA = (
     *("-Xmx64m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData"),
     *("-Dzookeeper.admin.enableServer=false", "-Dzookeeper.4lw.commands.whitelist=*"),
@@ -33,11 +33,11 @@ _JAVA = (
 
 
 def java() -> str:
-    """The command, if there is one, and ZooKeeper's jars with it."""
-    found = shutil.which("java")
-    if found is None or not (JARS / "zookeeper.jar").exists():
+    """The java command; the test is skipped if it or ZooKeeper's jars are missing."""
+    command = shutil.which("java")
+    if command is None or not (JARS / "zookeeper.jar").exists():
         missing("no ZooKeeper on this machine: `make servers` installs it")
-    return found
+    return command
 
 
 def class_path(*more: str) -> str:
@@ -149,7 +149,7 @@ class Server:
         self._process = None
 
     def stop(self) -> None:
-        """SIGSTOP; returns when it stands still. Connections stay open, nothing is answered."""
+        """SIGSTOP; returns when the process is stopped. Connections stay open, and get no answers."""
         os.kill(self.pid, signal.SIGSTOP)
         eventually(lambda: _state(self.pid) == "T")
 
@@ -157,7 +157,7 @@ class Server:
         os.kill(self.pid, signal.SIGCONT)
 
     def end(self) -> None:
-        """Dead or alive: nothing of it is left."""
+        """Kill the process, if it runs."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
@@ -169,7 +169,7 @@ class Server:
 
 @contextlib.contextmanager
 def running(server: Server) -> Iterator[Server]:
-    """The server, started, for as long as the block lasts."""
+    """Start the server, and end it after the block."""
     try:
         server.start()
         yield server
@@ -179,7 +179,7 @@ def running(server: Server) -> Iterator[Server]:
 
 @contextlib.contextmanager
 def kazoo(hosts: str, *, timeout: float = 10.0) -> Iterator[KazooClient]:
-    """A client of kazoo's own, as other programs use it."""
+    """A kazoo client, for the requests of other programs."""
     client = KazooClient(hosts, timeout=timeout)
     client.start(timeout=PATIENCE)
     try:

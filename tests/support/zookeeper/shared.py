@@ -1,4 +1,4 @@
-"""One server for all tests that only need some ZooKeeper: started when first asked for, stopped with the test run."""
+"""One ZooKeeper server for all tests that need no private one: started at first use, stopped with the test run."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.support.zookeeper.servers import Server, running
 
 
 def fresh_url(**options: str) -> str:
-    """With a node that nobody else uses."""
+    """The URL of the server with a root node that no other test uses."""
     query = "&".join(f"{name}={value}" for name, value in options.items())
     return f"{server().url}/test-{uuid.uuid4().hex}" + (f"?{query}" if query else "")
 

@@ -1,4 +1,4 @@
-"""A client goes on with a store whose data were replaced by an old copy, and gets fences that were given before."""
+"""Hazard: a client works with a store that was restored from an old copy, and gets fences that were granted before."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from holdfast.runtimes.threads import run_sync
 
 
 class Cluster:
-    """Answers with the header that it was told to."""
+    """Returns answers with the header that the test has set."""
 
     def __init__(self) -> None:
         self.header: Mapping[str, str] = {}
@@ -57,7 +57,7 @@ def test_a_revision_that_went_back_is_refused(cluster: Cluster, port: CheckedPor
     assert not port.is_same_cluster
 
 
-def test_a_write_that_gets_a_revision_that_was_there_before_is_refused(cluster: Cluster, port: CheckedPort) -> None:
+def test_a_write_is_refused_when_its_revision_is_not_new(cluster: Cluster, port: CheckedPort) -> None:
     cluster.is_at(18)
     ask(port)
     ask(port)
@@ -67,9 +67,7 @@ def test_a_write_that_gets_a_revision_that_was_there_before_is_refused(cluster: 
         run_sync(port.call("kv/txn", write, deadline=0.0))
 
 
-def test_a_raft_term_that_went_back_is_refused_although_the_revision_did_not(
-    cluster: Cluster, port: CheckedPort
-) -> None:
+def test_a_raft_term_that_went_back_is_refused_when_the_revision_did_not(cluster: Cluster, port: CheckedPort) -> None:
     cluster.is_at(18, term=9)
     ask(port)
     cluster.is_at(19, term=2)
@@ -87,9 +85,7 @@ def test_another_cluster_is_refused(cluster: Cluster, port: CheckedPort) -> None
         ask(port)
 
 
-def test_a_client_that_has_noticed_sends_nothing_more_but_what_takes_keys_away(
-    cluster: Cluster, port: CheckedPort
-) -> None:
+def test_a_client_sends_only_deletes_after_the_cluster_has_changed(cluster: Cluster, port: CheckedPort) -> None:
     cluster.is_at(18)
     ask(port)
     cluster.is_at(7)
@@ -106,7 +102,9 @@ def test_a_client_that_has_noticed_sends_nothing_more_but_what_takes_keys_away(
     assert cluster.calls == calls + 1
 
 
-def test_a_member_that_lags_behind_may_answer_what_is_not_about_keys(cluster: Cluster, port: CheckedPort) -> None:
+def test_a_member_that_lags_behind_may_answer_requests_that_are_not_about_keys(
+    cluster: Cluster, port: CheckedPort
+) -> None:
     cluster.is_at(18, term=3)
     ask(port)
     cluster.is_at(15, term=2, member="2")

@@ -1,4 +1,4 @@
-"""An answer that is read wrongly is taken for another one's. It may arrive in any pieces."""
+"""Hazard: a response that arrives in pieces is parsed wrongly, or is taken for that of another request."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ CHUNKED = (
 )
 
 
-def test_a_request_says_where_how_much_and_who() -> None:
+def test_a_request_has_host_length_and_token() -> None:
     assert encode_request("h:1", "/v3/kv/range", "token", b"{}") == (
         b"POST /v3/kv/range HTTP/1.1\r\nHost: h:1\r\nAuthorization: token\r\nContent-Length: 2\r\n\r\n{}"
     )
@@ -21,7 +21,7 @@ def test_a_request_says_where_how_much_and_who() -> None:
 
 @pytest.mark.parametrize("data", [WHOLE, CHUNKED], ids=["whole", "chunked"])
 @pytest.mark.parametrize("step", [1, 2, 7, 1000])
-def test_an_answer_may_come_in_pieces(data: bytes, step: int) -> None:
+def test_a_response_can_arrive_in_pieces(data: bytes, step: int) -> None:
     response = Response()
 
     for start in range(0, len(data), step):
@@ -33,7 +33,7 @@ def test_an_answer_may_come_in_pieces(data: bytes, step: int) -> None:
     assert response.status in (200, 404)
 
 
-def test_lines_of_a_stream_are_there_as_soon_as_they_are_complete() -> None:
+def test_lines_of_a_stream_are_returned_as_soon_as_they_are_complete() -> None:
     response = Response()
     response.feed(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\n{}\n{}\r\n")
     assert response.lines() == [b"{}"]
@@ -44,7 +44,7 @@ def test_lines_of_a_stream_are_there_as_soon_as_they_are_complete() -> None:
     assert not response.is_complete
 
 
-def test_a_connection_that_the_server_closes_is_not_used_again() -> None:
+def test_a_connection_is_not_reused_when_the_server_closes_it() -> None:
     response = Response()
     response.feed(WHOLE.replace(b"Content-Type: application/json", b"Connection: close"))
 
@@ -63,6 +63,6 @@ def test_a_connection_that_the_server_closes_is_not_used_again() -> None:
     ],
     ids=["end", "another protocol", "no length", "odd length", "odd chunk", "endless head"],
 )
-def test_what_is_no_answer_is_not_taken_for_one(data: bytes) -> None:
+def test_invalid_http_is_refused(data: bytes) -> None:
     with pytest.raises(NotHttp):
         Response().feed(data)

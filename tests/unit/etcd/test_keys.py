@@ -1,4 +1,4 @@
-"""Two locks whose keys meet keep each other out, or see each other's tickets."""
+"""Hazard: two locks whose keys overlap block each other, or list each other's tickets."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ NAMES = ["a", "A", "a/b", "a%2Fb", "a%2fb", "a%", "%", "/", "", "ä", "\0", "a\0
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_name_is_found_in_its_keys(name: str) -> None:
+def test_keys_contain_the_lock_name(name: str) -> None:
     keys = Keys("locks/", raw_names=False)
 
     assert keys.lock_name(keys.ticket(name, "0" * 32, 1, exclusive=True)) == name
     assert keys.single_key_name(keys.base(name)) == name
 
 
-def test_no_lock_s_folder_is_in_another_s() -> None:
+def test_folders_of_locks_do_not_overlap() -> None:
     keys = Keys("locks/", raw_names=False)
     folders = [keys.folder(name) for name in NAMES]
 
@@ -25,7 +25,7 @@ def test_no_lock_s_folder_is_in_another_s() -> None:
         assert [other for other in folders if other.startswith(one)] == [one]
 
 
-def test_the_marks_of_withdrawn_tickets_are_no_lock_s() -> None:
+def test_tombstones_belong_to_no_lock() -> None:
     keys = Keys("", raw_names=False)
 
     assert keys.lock_name(keys.tombstone("0" * 32)) is None
@@ -37,7 +37,7 @@ def test_the_marks_of_withdrawn_tickets_are_no_lock_s() -> None:
     [(True, 1), (False, None), (False, 1), (False, 1_000_000)],
     ids=["x", "r", "s1", "s million"],
 )
-def test_a_key_says_what_kind_of_ticket_it_is(exclusive: bool, limit: int | None) -> None:  # noqa: FBT001 (parametrised)
+def test_parse_key_returns_the_kind_of_ticket(exclusive: bool, limit: int | None) -> None:  # noqa: FBT001 (parametrised)
     key = Keys("", raw_names=False).ticket("a", "0123456789abcdef" * 2, limit, exclusive=exclusive)
 
     found = parse_key(key, 7)
@@ -52,7 +52,7 @@ def test_a_key_of_another_program_is_exclusive(last: str) -> None:
     assert (found.exclusive, found.is_ours) == (True, False)
 
 
-def test_the_end_of_a_range() -> None:
+def test_range_end_follows_all_keys_with_the_prefix() -> None:
     assert range_end(b"a/") == b"a0"
     assert range_end(b"a\xff") == b"b"
     assert range_end(b"\xff") == b"\0"

@@ -1,4 +1,4 @@
-"""A key that is named like one of an earlier ticket must not be deleted by a late request of that ticket."""
+"""Hazard: a late request of an earlier ticket deletes the key of a new ticket that reuses its name."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def answer(request: Coroutine[Any, Any, Any]) -> None:
     raise AssertionError("it has another request")
 
 
-def test_a_key_is_not_used_again_while_another_release_of_its_ticket_is_on_its_way() -> None:
+def test_a_key_is_not_reused_while_another_release_of_its_ticket_is_in_flight() -> None:
     keys = Keys("holdfast/", raw_names=False)
     backend = EtcdBackend("etcd://here", ParkedPort(), ThreadRuntime(), keys)
     old, new = (Ticket("lock", nonce * 32, 30.0, 1, exclusive=True, agent="", info="{}") for nonce in "ab")

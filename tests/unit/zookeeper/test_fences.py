@@ -1,4 +1,4 @@
-"""Fences that go back without a word: the servers came back with older data."""
+"""Hazard: fences go back without a warning, because the servers have older data than before."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ def test_fences_that_grow_are_no_problem(fences: Fences) -> None:
     assert (fences.greatest, fences.problem) == (11, "")
 
 
-def test_answers_that_arrive_in_another_order_are_no_problem(fences: Fences) -> None:
+def test_answers_out_of_order_are_no_problem(fences: Fences) -> None:
     fences.check_fence(12, before=10)
-    fences.check_fence(11, before=10)  # requested before the other was answered
+    fences.check_fence(11, before=10)  # requested before the answer to the other
 
     assert (fences.greatest, fences.problem) == (12, "")
 
 
 @pytest.mark.parametrize("fence", [3, 10])
-def test_a_fence_that_is_not_greater_than_one_before_is_reported_once(
+def test_a_fence_is_reported_once_when_it_is_not_greater_than_before(
     fences: Fences, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, fence: int
 ) -> None:
     monkeypatch.setattr(logger(), "post", lambda call: call())  # at once, not in the background
@@ -44,7 +44,7 @@ def test_a_fence_that_is_not_greater_than_one_before_is_reported_once(
     assert len(caplog.records) == 1
 
 
-def test_the_problem_is_over_when_a_fence_is_greater_than_all_before(fences: Fences) -> None:
+def test_the_problem_ends_when_a_fence_is_greater_than_all_before(fences: Fences) -> None:
     fences.observe(20)
     fences.check_fence(3, before=fences.greatest)
     fences.check_fence(4, before=3)

@@ -1,4 +1,4 @@
-"""Names of nodes: exact and reversible, ordered by number as ZooKeeper counts, ours told from those of others."""
+"""Names of nodes are exact and reversible, are ordered by ZooKeeper's numbers, and show who created them."""
 
 from __future__ import annotations
 
@@ -36,25 +36,25 @@ NONCE = "0123456789abcdef0123456789abcdef"
         ("%sessions", "%25sessions"),
     ],
 )
-def test_a_name_is_written_so_that_zookeeper_takes_it_and_read_as_it_was(name: str, node: str) -> None:
+def test_escaped_names_are_valid_and_reversible(name: str, node: str) -> None:
     assert escaped(name) == node
     assert unescaped(node) == name
     assert path_problem(f"/locks/{node}") == ""
 
 
 @pytest.mark.parametrize("node", [nodes.SESSIONS, "a%2fb", "%41", "%", "%ff", "zookeeper"])
-def test_what_we_would_not_write_is_not_one_of_our_locks(node: str) -> None:
+def test_a_node_is_no_lock_when_its_name_is_not_escaped(node: str) -> None:
     assert unescaped(node) is None
 
 
 @pytest.mark.parametrize("path", ["a", "/", "/a/", "/a//b", "/./a", "/a/..", "/zookeeper/a", "/a\0", "/\x85", "/😀"])
-def test_a_path_that_zookeeper_refuses_is_refused_before_it_is_sent(path: str) -> None:
+def test_path_problem_names_why_zookeeper_would_refuse_a_path(path: str) -> None:
     assert path_problem(path)
 
 
 @pytest.mark.parametrize("layout", nodes.LAYOUTS)
 @pytest.mark.parametrize(("limit", "exclusive"), [(1, True), (None, False), (5, False)])
-def test_a_node_of_ours_tells_all_that_the_rule_needs(layout: str, limit: int | None, exclusive: bool) -> None:  # noqa: FBT001
+def test_parse_node_returns_all_that_the_rule_needs(layout: str, limit: int | None, exclusive: bool) -> None:  # noqa: FBT001
     node = node_prefix(layout, 0xF100005D2F8A0001, NONCE, limit, exclusive=exclusive) + "0000000017"
 
     found = parse_node(node)
@@ -77,7 +77,7 @@ def test_a_node_of_ours_tells_all_that_the_rule_needs(layout: str, limit: int | 
         ("lock--000000001", -1),
     ],
 )
-def test_a_numbered_node_of_others_counts_as_exclusive(node: str, number: int) -> None:
+def test_a_sequential_node_of_another_program_counts_as_exclusive(node: str, number: int) -> None:
     found = parse_node(node)
 
     assert found is not None
@@ -85,18 +85,18 @@ def test_a_numbered_node_of_others_counts_as_exclusive(node: str, number: int) -
 
 
 @pytest.mark.parametrize("node", ["config", "b", "a-17", "a%2Fb"])
-def test_a_node_without_a_number_is_no_contender(node: str) -> None:
+def test_a_node_without_a_number_is_not_in_the_queue(node: str) -> None:
     assert parse_node(node) is None
 
 
-def test_order_is_by_number_and_not_by_text_or_by_name() -> None:
+def test_queue_entries_are_ordered_by_number() -> None:
     listed = ["z__lock__0000000009", "_c_a-lock-0000000010", "other", "_c_z-lock-0000000008"]
 
     assert [one.number for one in queue_entries(listed)] == [8, 9, 10]
 
 
 @pytest.mark.parametrize("turned", range(4))
-def test_order_goes_round_where_the_numbers_do(turned: int) -> None:
+def test_queue_entries_are_ordered_when_numbers_wrap_around(turned: int) -> None:
     listed = ["lock-2147483646", "lock-2147483647", "lock--2147483648", "lock--2147483647"]
 
     ordered = queue_entries(listed[turned:] + listed[:turned])

@@ -1,4 +1,4 @@
-"""Many who wait: few connections, and a hand-over that costs the same whether 2 wait or 200."""
+"""Many waiters use few connections, and a hand-over costs the same with 2 waiters and with 200."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 import holdfast
 from holdfast import BackendError
-from tests.integration.etcd.crowds import taken
+from tests.integration.etcd.helpers import acquired
 from tests.support.etcd.servers import Server
 from tests.support.processes import eventually
 
@@ -20,21 +20,21 @@ TURNS = 5
 
 
 def connections(server: Server) -> int:
-    """To the server's port, of whatever kind."""
+    """The number of open connections to the server's port."""
     with open("/proc/net/tcp") as table:
         ends = [line.split()[1:4] for line in table.readlines()[1:]]
     return sum(remote.endswith(f":{server.port:04X}") and state == "01" for _, remote, state in ends)
 
 
-def asked(server: Server) -> float:
-    """How many calls about keys it has been asked, and how many events it has sent; keep-alives are not counted."""
+def operations(server: Server) -> float:
+    """The number of calls about keys and of watch events so far; keep-alives are not counted."""
     counters = server.metrics().items()
     calls = sum(count for name, count in counters if name.startswith("grpc_server_started_total") and "KV" in name)
     return calls + sum(count for name, count in counters if name == "etcd_debugging_mvcc_events_total")
 
 
 class Crowd:
-    """Threads that wait for one lock, each with a place in its queue, until they are let in one after the other."""
+    """Threads that are queued for one lock, until they acquire it one after the other."""
 
     def __init__(self, clients: list[holdfast.Client], number: int) -> None:
         self._clients = clients
@@ -57,7 +57,7 @@ class Crowd:
         eventually(lambda: len(self._clients[0].inspect("a").waiters) == len(self._threads))
 
     def stand_still(self) -> None:
-        """Until a call of the crowd has got no answer, and its client has turned to hearing anew."""
+        """Wait until a call of a waiter has had no answer, and its client opens watches again."""
         with pytest.raises(BackendError):
             self._clients[0].lock("b").acquire(timeout=0)
 
@@ -72,50 +72,50 @@ class Crowd:
             thread.join(100)
 
 
-def test_many_who_wait_in_one_client_share_a_few_connections(own_server: Server, client_of: Open) -> None:
-    lease = taken(client_of(own_server.url), "a", ttl=60)
-    crowd = Crowd([client_of(own_server.url)], 150)
-    crowd.gather()
+def test_many_waiters_of_one_client_share_a_few_connections(own_server: Server, client_of: Open) -> None:
+    lease = acquired(client_of(own_server.url), "a", ttl=60)
+    waiters_in_order = Crowd([client_of(own_server.url)], 150)
+    waiters_in_order.gather()
 
     eventually(lambda: connections(own_server) <= 40)
 
     lease.release()
-    crowd.disperse()
-    assert len(crowd.inside) == 150
+    waiters_in_order.disperse()
+    assert len(waiters_in_order.inside) == 150
 
 
-def test_those_who_wait_hear_again_after_their_server_stood_still(own_server: Server, client_of: Open) -> None:
-    lease = taken(client_of(own_server.url), "a", ttl=60)
-    crowd = Crowd([client_of(own_server.url)], 150)
-    crowd.gather()
+def test_waiters_are_notified_again_after_their_server_was_paused(own_server: Server, client_of: Open) -> None:
+    lease = acquired(client_of(own_server.url), "a", ttl=60)
+    waiters_in_order = Crowd([client_of(own_server.url)], 150)
+    waiters_in_order.gather()
     os.kill(own_server.pid, signal.SIGSTOP)
     try:
-        crowd.stand_still()
+        waiters_in_order.stand_still()
     finally:
         os.kill(own_server.pid, signal.SIGCONT)
 
     lease.release()
-    crowd.disperse()  # by looking alone it would take longer than they wait
+    waiters_in_order.disperse()  # by polling alone it would take longer than their timeout
 
-    assert len(crowd.inside) == 150
+    assert len(waiters_in_order.inside) == 150
 
 
-def test_a_hand_over_costs_the_same_whether_2_wait_or_200(own_server: Server, client_of: Open) -> None:
+def test_a_hand_over_costs_the_same_with_2_waiters_and_with_200(own_server: Server, client_of: Open) -> None:
     costs = []
     for number in (2, 200):
-        lease = taken(client_of(own_server.url), "a", ttl=60)
-        crowd = Crowd([client_of(own_server.url) for _ in range(20)], number + TURNS)
-        crowd.gather()
+        lease = acquired(client_of(own_server.url), "a", ttl=60)
+        waiters_in_order = Crowd([client_of(own_server.url) for _ in range(20)], number + TURNS)
+        waiters_in_order.gather()
         lease.release()
-        eventually(lambda there=crowd: len(there.inside) == 1)  # type: ignore[misc]
+        eventually(lambda there=waiters_in_order: len(there.inside) == 1)  # type: ignore[misc]
 
-        # Those behind look again every few seconds: the best of some turns is one in which nobody does.
+        # Other waiters poll every few seconds. In the best of some turns none of them does.
         each = []
         for _ in range(TURNS):
-            before = asked(own_server)
-            crowd.next_turn()
-            each.append(asked(own_server) - before)
+            before = operations(own_server)
+            waiters_in_order.next_turn()
+            each.append(operations(own_server) - before)
         costs.append(min(each))
-        crowd.disperse()
+        waiters_in_order.disperse()
 
     assert costs[1] <= costs[0] + 2, costs

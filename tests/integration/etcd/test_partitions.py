@@ -1,6 +1,6 @@
-"""A holder that is cut off knows that it has lost the lock before anybody else is let in, whenever the cut comes.
+"""A holder that is cut off at any moment reports its loss before another client acquires the lock.
 
-Here by a proxy, which needs no root; test_networks.py has the other manners, and servers cut off from each other.
+Here a proxy cuts connections, which needs no root; test_networks.py loses packets, and also cuts off servers.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ TIMES = 20
 TTL = 3.0
 
 
-def test_a_holder_that_is_cut_off_reports_the_loss_before_the_other_is_let_in(server: Server, client_of: Open) -> None:
+def test_a_partitioned_holder_reports_its_loss_before_the_next_grant(server: Server, client_of: Open) -> None:
     lost: dict[int, float] = {}
     granted: dict[int, float] = {}
 
@@ -34,7 +34,7 @@ def test_a_holder_that_is_cut_off_reports_the_loss_before_the_other_is_let_in(se
     with Proxy(server.port) as proxy:
         leases = []
         for number in range(TIMES):
-            # A client each, so that the cut comes at another moment between the keep-alives of each.
+            # Each has its own client, so that the cut falls on another moment between keep-alives.
             holder = client_of(f"etcd://127.0.0.1:{proxy.port}", prefix=prefix)
             on_lost = lambda _, which=number: lost.setdefault(which, system.now())  # noqa: E731
             leases.append(holder.lock(f"lock {number}", ttl=TTL, on_lost=on_lost).acquire(timeout=10))

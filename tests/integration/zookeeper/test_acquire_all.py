@@ -1,4 +1,4 @@
-"""Several locks at once: in two round trips, none behind one that is busy, nothing left behind."""
+"""Several locks at once: acquired in two round trips, none after a busy one, and no nodes are left."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ import pytest
 
 import holdfast
 from holdfast.core.tickets import Granted, Waiting
-from tests.integration.zookeeper.roads import Bench, bench, ticket
+from tests.integration.zookeeper.harness import Harness, harness, ticket
 
 
 @pytest.fixture
-def ours(url: str) -> Iterator[Bench]:
-    with bench(url) as made:
+def ours(url: str) -> Iterator[Harness]:
+    with harness(url) as made:
         yield made
 
 
 @pytest.fixture
-def theirs(url: str) -> Iterator[Bench]:
-    with bench(url) as made:
+def theirs(url: str) -> Iterator[Harness]:
+    with harness(url) as made:
         yield made
 
 
-def test_fifty_are_taken_in_two_round_trips_and_given_back_in_one(ours: Bench) -> None:
+def test_fifty_locks_are_acquired_in_two_round_trips_and_released_in_one(ours: Harness) -> None:
     tickets = [ticket(f"n{number:03}") for number in range(50)]
 
     outcomes = ours.try_acquire_all(tickets)
@@ -37,7 +37,7 @@ def test_fifty_are_taken_in_two_round_trips_and_given_back_in_one(ours: Bench) -
     assert ours.locked() == []
 
 
-def test_those_before_the_first_that_is_busy_are_taken_and_none_behind_it(ours: Bench, theirs: Bench) -> None:
+def test_only_locks_before_the_first_busy_one_are_acquired(ours: Harness, theirs: Harness) -> None:
     tickets = [ticket(name) for name in "abcde"]
     theirs.try_acquire(ticket("c"))
 
@@ -50,9 +50,9 @@ def test_those_before_the_first_that_is_busy_are_taken_and_none_behind_it(ours: 
     assert ours.locked() == ["a", "b", "c"]
 
 
-def test_who_comes_between_the_look_and_the_create_is_not_overtaken(ours: Bench, theirs: Bench) -> None:
+def test_a_ticket_created_between_listing_and_create_is_not_overtaken(ours: Harness, theirs: Harness) -> None:
     tickets = [ticket(name) for name in "abc"]
-    ours.road.before_writes = lambda: theirs.try_acquire(ticket("b"))
+    ours.ensemble.before_writes = lambda: theirs.try_acquire(ticket("b"))
 
     outcomes = ours.try_acquire_all(tickets)
 
@@ -62,12 +62,12 @@ def test_who_comes_between_the_look_and_the_create_is_not_overtaken(ours: Bench,
     assert ours.locked() == ["b"]
 
 
-def test_a_lost_answer_leaves_nothing_once_it_is_withdrawn(ours: Bench) -> None:
+def test_a_withdrawal_deletes_all_nodes_when_an_answer_was_lost(ours: Harness) -> None:
     tickets = [ticket(name) for name in "ab"]
-    ours.road.loses_writes = True
+    ours.ensemble.lose_write_answers = True
     with pytest.raises(holdfast.OutcomeUnknown):
         ours.try_acquire_all(tickets)
-    ours.road.loses_writes = False
+    ours.ensemble.lose_write_answers = False
     assert ours.locked() == ["a", "b"]
 
     ours.release(tickets)
@@ -75,12 +75,12 @@ def test_a_lost_answer_leaves_nothing_once_it_is_withdrawn(ours: Bench) -> None:
     assert ours.locked() == []
 
 
-def test_who_asks_again_after_a_lost_answer_has_what_it_has(ours: Bench) -> None:
+def test_a_repeated_acquire_finds_its_tickets_when_the_answer_was_lost(ours: Harness) -> None:
     tickets = [ticket(name) for name in "ab"]
-    ours.road.loses_writes = True
+    ours.ensemble.lose_write_answers = True
     with pytest.raises(holdfast.OutcomeUnknown):
         ours.try_acquire_all(tickets)
-    ours.road.loses_writes = False
+    ours.ensemble.lose_write_answers = False
 
     outcomes = [*ours.try_acquire_all(tickets), *ours.try_acquire_all(tickets[1:])]
 

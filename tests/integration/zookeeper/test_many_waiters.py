@@ -1,4 +1,4 @@
-"""Many who wait: a hand-over costs the servers as much for 200 as for 2, and nobody is forgotten."""
+"""Many waiters: a hand-over costs the servers the same with 200 as with 2, and every waiter is granted."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.support.zookeeper.servers import Server
 
 
 async def _requests_per_handover(server: Server, url: str, waiters: int) -> float:
-    """Of which each has had its turn at the end."""
+    """Waiters on threads. After the block each has held the lock."""
     waiting = 0
 
     def count(event: holdfast.Event) -> None:
@@ -36,18 +36,18 @@ async def _requests_per_handover(server: Server, url: str, waiters: int) -> floa
         return (server.counted("zk_packets_received") - before) / waiters
 
 
-async def test_a_hand_over_costs_the_same_for_two_and_for_two_hundred(server: Server, url: str) -> None:
+async def test_a_hand_over_costs_the_same_with_2_waiters_and_with_200(server: Server, url: str) -> None:
     few = min([await _requests_per_handover(server, f"{url}/{number}", 2) for number in range(3)])
     many = await _requests_per_handover(server, f"{url}/many", 200)
 
-    # Each: a delete, the listing of the one that it wakes, and a word that it is in now. What comes with the session
-    # (pings, the pulse) counts for more where there are two.
+    # Each hand-over: a delete, the listing of the woken waiter, and its write. With two waiters, pings and heartbeats
+    # of the session are a larger part.
     assert many < 5
     assert many <= few + 1
 
 
 @pytest.mark.parametrize("way", ["lock", "read", "semaphore"])
-async def test_nobody_is_forgotten_in_a_crowd_of_several_clients(url: str, way: str) -> None:
+async def test_every_waiter_of_several_clients_is_granted(url: str, way: str) -> None:
     clients = [holdfast.AsyncClient(url) for _ in range(4)]
     inside = most = 0
 

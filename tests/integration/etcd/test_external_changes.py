@@ -1,4 +1,4 @@
-"""What operators and the server itself can do to keys, leases, revisions, and the cluster as a whole."""
+"""Changes of keys, leases, revisions and the whole cluster by operators and by the server itself."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import pytest
 
 import holdfast
 from holdfast.core.tickets import Granted
-from tests.integration.etcd.crowds import taken, waiting
-from tests.integration.etcd.roads import bench, ticket
+from tests.integration.etcd.harness import harness, ticket
+from tests.integration.etcd.helpers import acquired, waiting
 from tests.support.etcd import shared
 from tests.support.etcd.servers import Server, running
 from tests.support.processes import eventually
@@ -24,9 +24,9 @@ def prefix(url: str) -> str:
     return url.partition("prefix=")[2].replace("%2F", "/")
 
 
-def test_a_holder_whose_lease_is_revoked_learns_it_at_the_next_renewal(own_server: Server, client_of: Open) -> None:
+def test_a_holder_learns_of_its_revoked_lease_at_the_next_renewal(own_server: Server, client_of: Open) -> None:
     before = own_server.leases()
-    lease = taken(client_of(own_server.url), "a", ttl=3)
+    lease = acquired(client_of(own_server.url), "a", ttl=3)
 
     for one in set(own_server.leases()) - set(before):
         own_server.revoke(one)
@@ -36,15 +36,15 @@ def test_a_holder_whose_lease_is_revoked_learns_it_at_the_next_renewal(own_serve
         lease.check()
 
 
-def test_a_waiter_whose_own_lease_is_revoked_takes_a_new_place_and_is_not_let_in_before_the_holder_leaves(
+def test_a_waiter_queues_again_when_its_lease_is_revoked_and_is_granted_after_the_release(
     own_server: Server, client_of: Open
 ) -> None:
     holder, waiter = client_of(own_server.url), client_of(own_server.url)
-    lease = taken(holder, "a")
+    lease = acquired(holder, "a")
     before = own_server.leases()
 
     with waiting(waiter, "a") as got:
-        for own in set(own_server.leases()) - set(before):  # the one of its ttl and the one for waiters
+        for own in set(own_server.leases()) - set(before):  # the lease of its ttl and the waiter lease
             own_server.revoke(own)
         eventually(lambda: len(holder.inspect("a").waiters) == 1)  # the new place
         assert got == []
@@ -53,10 +53,8 @@ def test_a_waiter_whose_own_lease_is_revoked_takes_a_new_place_and_is_not_let_in
     assert got[0].fence > lease.fence
 
 
-def test_a_waiter_whose_key_is_deleted_takes_a_new_place(
-    server: Server, url: str, prefix: str, client_of: Open
-) -> None:
-    lease = taken(client_of(url), "a")
+def test_a_waiter_queues_again_when_its_key_is_deleted(server: Server, url: str, prefix: str, client_of: Open) -> None:
+    lease = acquired(client_of(url), "a")
     before = set(server.keys(f"{prefix}a/"))
 
     with waiting(client_of(url), "a"):
@@ -66,9 +64,9 @@ def test_a_waiter_whose_key_is_deleted_takes_a_new_place(
         lease.release()
 
 
-def test_the_lease_s_other_locks_outlast_the_release_of_one(url: str, client_of: Open) -> None:
+def test_other_locks_of_a_lease_survive_the_release_of_one(url: str, client_of: Open) -> None:
     client, other = client_of(url), client_of(url)
-    leases = [taken(client, name) for name in "abc"]
+    leases = [acquired(client, name) for name in "abc"]
 
     leases[1].release()
 
@@ -82,7 +80,7 @@ def test_one_lease_serves_all_locks_of_a_client_with_the_same_ttl(own_server: Se
     client = client_of(own_server.url)
     before = own_server.leases()
 
-    leases = [taken(client, str(number), ttl=20) for number in range(10)]
+    leases = [acquired(client, str(number), ttl=20) for number in range(10)]
 
     assert len(set(own_server.leases()) - set(before)) == 1
     client.close()
@@ -90,10 +88,8 @@ def test_one_lease_serves_all_locks_of_a_client_with_the_same_ttl(own_server: Se
     assert [lease.held for lease in leases] == [False] * 10
 
 
-def test_a_lock_that_is_taken_again_and_again_uses_the_same_key(
-    server: Server, url: str, prefix: str, client_of: Open
-) -> None:
-    """Etcd looks at all keys that ever were, until it is compacted: a new one each time makes it slower and slower."""
+def test_repeated_acquires_of_a_lock_use_the_same_key(server: Server, url: str, prefix: str, client_of: Open) -> None:
+    """Until a compaction, etcd scans all keys that ever existed: a new key for each acquire makes a lock slower."""
     client, keys = client_of(url), set()
 
     for _ in range(10):
@@ -103,9 +99,9 @@ def test_a_lock_that_is_taken_again_and_again_uses_the_same_key(
     assert len(keys) == 2
 
 
-def test_a_dropped_lease_ends_although_the_client_s_etcd_lease_lives_on(url: str, client_of: Open) -> None:
+def test_a_dropped_lease_ends_while_the_etcd_lease_of_its_client_lives(url: str, client_of: Open) -> None:
     client, other = client_of(url), client_of(url)
-    kept = taken(client, "kept", ttl=3)
+    kept = acquired(client, "kept", ttl=3)
 
     with pytest.warns(ResourceWarning, match="dropped without release"):
         client.lock("dropped", ttl=3).acquire()
@@ -117,25 +113,25 @@ def test_a_dropped_lease_ends_although_the_client_s_etcd_lease_lives_on(url: str
     kept.release()
 
 
-def test_revisions_that_were_compacted_away_do_not_stop_who_waits(own_server: Server, client_of: Open) -> None:
-    lease = taken(client_of(own_server.url), "a")
+def test_a_waiter_is_granted_when_its_revisions_were_compacted(own_server: Server, client_of: Open) -> None:
+    lease = acquired(client_of(own_server.url), "a")
 
     with waiting(client_of(own_server.url), "a") as got:
         for number in range(20):
             own_server.put("something", str(number))
         own_server.call("kv/compaction", revision=str(own_server.revision()), physical=True)
-        own_server.kill()  # so that the watch has to be opened anew, at a revision that is gone
+        own_server.kill()  # so that the watch has to be opened again, at a compacted revision
         own_server.start()
         lease.release()
 
     assert got[0].fence > lease.fence
 
 
-def test_names_with_slashes_are_locks_of_their_own(url: str, client_of: Open) -> None:
+def test_names_with_slashes_are_separate_locks(url: str, client_of: Open) -> None:
     client = client_of(url)
     names = ["a", "a/b", "a/b/c", "/", "//", "a%2Fb", "a%", "%gone"]
 
-    leases = [taken(client, name) for name in names]
+    leases = [acquired(client, name) for name in names]
 
     assert [info.name for info in client.locks()] == sorted(names)
     assert [info.name for info in client.locks("a/")] == ["a/b", "a/b/c"]
@@ -144,8 +140,8 @@ def test_names_with_slashes_are_locks_of_their_own(url: str, client_of: Open) ->
 
 
 @pytest.mark.parametrize(("ours", "theirs"), [("queue", "key"), ("key", "queue")])
-def test_two_methods_on_one_name_are_a_clear_error(url: str, client_of: Open, ours: str, theirs: str) -> None:
-    lease = taken(client_of(url, method=ours), "a")
+def test_two_methods_on_one_name_raise_name_conflict(url: str, client_of: Open, ours: str, theirs: str) -> None:
+    lease = acquired(client_of(url, method=ours), "a")
 
     with pytest.raises(holdfast.NameConflict, match="same method"):
         client_of(url, method=theirs).lock("a").acquire(timeout=0)
@@ -154,22 +150,22 @@ def test_two_methods_on_one_name_are_a_clear_error(url: str, client_of: Open, ou
     lease.release()
 
 
-def test_a_key_of_somebody_else_is_not_a_lock_of_method_key(
+def test_a_key_of_another_program_is_not_a_lock_of_method_key(
     server: Server, url: str, prefix: str, client_of: Open
 ) -> None:
     server.put(f"{prefix}a", "precious")
 
     with pytest.raises(holdfast.NameConflict, match="other data"):
         client_of(url, method="key").lock("a").acquire(timeout=0)
-    taken(client_of(url), "a").release()  # below it is room for tickets
+    acquired(client_of(url), "a").release()  # tickets are keys below it
 
 
 @pytest.mark.parametrize("method", ["queue", "key"])
-def test_an_acquire_that_is_refused_leaves_nothing_in_memory(
+def test_a_refused_acquire_leaves_no_state_in_memory(
     server: Server, url: str, prefix: str, client_of: Open, method: str
 ) -> None:
     holder, client = client_of(url), client_of(url, method=method)
-    leases = [taken(holder, "a"), holder.semaphore("b", 3).acquire()]
+    leases = [acquired(holder, "a"), holder.semaphore("b", 3).acquire()]
     server.put(f"{prefix}c", "precious")
     dead = client_of(f"{server.url.rpartition(':')[0]}:1", method=method)
 
@@ -196,8 +192,8 @@ def test_an_acquire_that_is_refused_leaves_nothing_in_memory(
         lease.release()
 
 
-def test_a_busy_lock_of_method_key_leaves_nothing_in_memory(url: str, client_of: Open) -> None:
-    lease, client = taken(client_of(url, method="key"), "a"), client_of(url, method="key")
+def test_a_busy_lock_of_method_key_leaves_no_state_in_memory(url: str, client_of: Open) -> None:
+    lease, client = acquired(client_of(url, method="key"), "a"), client_of(url, method="key")
     assert client.lock("a").acquire(timeout=0) is None
     before = _in_memory(client)
 
@@ -209,15 +205,15 @@ def test_a_busy_lock_of_method_key_leaves_nothing_in_memory(url: str, client_of:
 
 
 def _in_memory(client: holdfast.Client) -> dict[str, int]:
-    """How much the backend remembers, by attribute."""
+    """The number of items in the backend's state, by attribute."""
     backend = vars(client._engine.backend)
     parts = [backend, vars(backend["_wakeups"]), vars(backend["_slots"]) if "_slots" in backend else {}]
     return {name: len(kept) for part in parts for name, kept in part.items() if isinstance(kept, dict | set | list)}
 
 
-def test_a_full_database_lets_nobody_in_and_keeps_who_is(folder: Path, client_of: Open) -> None:
+def test_a_full_database_grants_no_lock_and_keeps_holders(folder: Path, client_of: Open) -> None:
     with running(Server(folder / "full", options=["--quota-backend-bytes", "2000000"])) as server:
-        lease = taken(client_of(server.url), "a")
+        lease = acquired(client_of(server.url), "a")
         for number in range(60):
             server.put(f"filler {number}", "x" * 100_000)
 
@@ -229,13 +225,13 @@ def test_a_full_database_lets_nobody_in_and_keeps_who_is(folder: Path, client_of
         assert server.keys("holdfast/") == []
 
 
-def test_a_waiter_whose_turn_comes_while_the_database_is_full_keeps_its_place_until_there_is_space(
+def test_the_next_waiter_keeps_its_place_while_the_database_is_full(
     folder: Path,
 ) -> None:
     with (
         running(Server(folder / "full-in-turn", options=["--quota-backend-bytes", "2000000"])) as server,
-        bench(server.url) as holder,
-        bench(server.url) as waiter,
+        harness(server.url) as holder,
+        harness(server.url) as waiter,
     ):
         waiter.backend._leases.waiter_ttl = 60  # type: ignore[attr-defined]  # etcd has it
         first, second = ticket("a"), ticket("a")
@@ -260,17 +256,17 @@ def test_a_waiter_whose_turn_comes_while_the_database_is_full_keeps_its_place_un
 @pytest.mark.parametrize(
     ("token", "noticed"), [("another", "another etcd cluster"), ("etcd-cluster", "revision went back")]
 )
-def test_a_cluster_that_was_restored_from_a_snapshot_is_refused_and_its_leases_are_lost(
+def test_a_restored_cluster_is_refused_and_leases_are_lost(
     folder: Path, client_of: Open, token: str, noticed: str
 ) -> None:
-    """With the token that it had before, which is etcd's default, the cluster's id is the same."""
+    """With the same token as before, which is etcd's default, the cluster's id is the same."""
     server = Server(folder / f"restored-{token}")
     with running(server):
         client = client_of(server.url)
-        old = taken(client, "a", ttl=4)
+        old = acquired(client, "a", ttl=4)
         server.save_snapshot()
         for _ in range(5):
-            taken(client, "b").release()
+            acquired(client, "b").release()
         server.restore_snapshot(cluster=token)
 
         assert old.wait_lost(10)
@@ -281,15 +277,13 @@ def test_a_cluster_that_was_restored_from_a_snapshot_is_refused_and_its_leases_a
         assert server.keys("holdfast/b") == []
 
 
-def test_a_client_that_notices_a_restored_snapshot_by_an_acquire_has_lost_its_leases_and_leaves_no_key(
-    folder: Path, client_of: Open
-) -> None:
+def test_an_acquire_on_a_restored_cluster_loses_leases_and_leaves_no_key(folder: Path, client_of: Open) -> None:
     server = Server(folder / "restored")
     with running(server):
         client = client_of(server.url)
-        taken(client, "b", ttl=60).release()
+        acquired(client, "b", ttl=60).release()
         server.save_snapshot()
-        held = taken(client, "a", ttl=60)
+        held = acquired(client, "a", ttl=60)
         server.restore_snapshot()
 
         with pytest.raises(holdfast.ConfigurationError, match="went back"):
@@ -299,7 +293,7 @@ def test_a_client_that_notices_a_restored_snapshot_by_an_acquire_has_lost_its_le
         assert server.keys("holdfast/") == []
 
 
-def test_a_server_that_is_no_etcd_is_named(client_of: Open) -> None:
+def test_an_error_names_a_server_that_is_not_etcd(client_of: Open) -> None:
     client = client_of(f"etcd://{shared.server()._peer}")
 
     with pytest.raises(holdfast.BackendError, match=r"no JSON gateway|answered"):

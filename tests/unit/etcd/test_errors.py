@@ -1,4 +1,4 @@
-"""An error that is taken for "nothing happened" although something may have leaves a lock taken by nobody."""
+"""Hazard: an error is reported as "nothing was changed" although a lock may have been acquired, and stays held."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ from holdfast.errors import BackendUnavailable, ConfigurationError, OutcomeUnkno
         (3, "etcdserver: authentication failed, invalid user ID or password", ConfigurationError),
     ],
 )
-def test_what_an_error_means(code: int, message: str, means: type[Exception]) -> None:
+def test_error_for_translates_etcd_errors(code: int, message: str, means: type[Exception]) -> None:
     body = json.dumps({"error": message, "message": message, "code": code}).encode()
 
     assert type(error_for(503, body, "etcd://h", "h:2379")) is means
 
 
-def test_what_is_no_error_of_etcd_s_may_have_come_from_a_proxy_behind_which_it_was_done() -> None:
+def test_error_for_returns_outcome_unknown_when_the_answer_is_not_from_etcd() -> None:
     assert isinstance(error_for(502, b"<html>Bad Gateway</html>", "etcd://h", "h:2379"), OutcomeUnknown)
     assert isinstance(error_for(404, b"404 page not found", "etcd://h", "h:2379"), BackendUnavailable)

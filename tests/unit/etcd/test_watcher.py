@@ -1,4 +1,4 @@
-"""Watches that the gateway has dropped, because it had begun to answer: they must not count as heard."""
+"""Hazard: watches that the gateway has dropped, because it had started to answer, count as active."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ def active_watches(stream: WatchStream, now: float) -> list[str]:
     return [nonce for nonce, _ in stream.active_watches(now)]
 
 
-def test_a_watch_is_expected_for_a_while_and_then_only_if_it_was_confirmed() -> None:
+def test_a_watch_is_active_after_its_time_only_when_confirmed() -> None:
     stream = WatchStream(cast("Any", None), dict(WATCHES), opened=10.0)
     assert active_watches(stream, 10.0 + CONFIRMED_MAX / 2) == ["a", "b", "c"]
 
-    for _ in range(3):  # of six: all of the first, and half of the second
+    for _ in range(3):  # of six watches: both of the first ticket, and one of the second
         stream.confirmed(10.1)
 
     assert active_watches(stream, 10.1 + CONFIRMED_MAX / 2) == ["a", "b", "c"]
@@ -26,7 +26,7 @@ def test_a_watch_is_expected_for_a_while_and_then_only_if_it_was_confirmed() -> 
     assert not stream.is_confirmed
 
 
-def test_what_is_confirmed_stays_heard() -> None:
+def test_a_confirmed_watch_stays_active() -> None:
     stream = WatchStream(cast("Any", None), dict(WATCHES), opened=10.0)
     for _ in range(6):
         stream.confirmed(10.0)
@@ -35,7 +35,7 @@ def test_what_is_confirmed_stays_heard() -> None:
     assert active_watches(stream, 1000.0) == ["a", "b", "c"]
 
 
-def test_many_are_spread_over_several_streams_and_those_of_a_ticket_stay_together() -> None:
+def test_many_watches_use_several_streams_and_those_of_a_ticket_stay_together() -> None:
     many = {f"{number}": WATCHES["a"] for number in range(WATCHES_MAX)}
 
     parts = list(_batches(many))

@@ -1,4 +1,4 @@
-"""A URL that is read wrongly leads to another server, shows a password, or fails far from its cause."""
+"""Hazard: a URL is parsed wrongly, so that a client uses another server, shows a password, or fails later."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ def place(url: str) -> EtcdConfig:
     return config_of(parse(url))
 
 
-def test_what_a_url_says() -> None:
+def test_config_of_parses_all_parts_of_a_url() -> None:
     found = place("etcd://me:p%40ss@one.example,[::1]:2380,10.0.0.1:3?prefix=app/&raw_names=true&connect_timeout=1.5")
 
     assert found.nodes == (Node("one.example", 2379), Node("::1", 2380), Node("10.0.0.1", 3))
@@ -28,7 +28,7 @@ def test_no_message_shows_the_password() -> None:
     assert "secret" not in repr(found)
 
 
-def test_tls_checks_certificates_and_names_unless_told_otherwise() -> None:
+def test_tls_checks_certificates_and_names_by_default() -> None:
     strict, lax = place("etcds://one.example").tls, place("etcds://one.example?verify=none").tls
 
     assert strict is not None

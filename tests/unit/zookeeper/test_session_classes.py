@@ -1,4 +1,4 @@
-"""A dead holder's lock that is free later than its ttl says, and a client that uses up the servers' connections."""
+"""Hazards: a dead holder's lock is free later than its ttl, or a client uses up the servers' connections."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from holdfast.backends.zookeeper.protocol.session_classes import CLASSES_MAX, LA
 
 
 def opened(*ttls: float) -> list[float]:
-    """The timeouts of the sessions that these tickets get, one after the other, if none of them ends."""
+    """The timeouts of the sessions that these tickets get, in this order, if no session is closed."""
     timeouts: list[float] = []
     for ttl in ttls:
         timeouts.append(timeout_for(ttl, set(timeouts)))
     return timeouts
 
 
-def test_three_ttls_have_a_session_each_if_one_is_short() -> None:
+def test_three_ttls_have_a_session_each_when_one_is_short() -> None:
     for ttls in itertools.permutations((3.0, 10.0, 30.0)):
         assert opened(*ttls) == list(ttls)
 
@@ -40,6 +40,6 @@ def test_the_same_ttl_gets_the_same_session() -> None:
     assert opened(30.0, 3.0, 10.0, 30.0, 3.0, 10.0) == [30.0, 3.0, 10.0, 30.0, 3.0, 10.0]
 
 
-def test_what_is_requested_has_bounds() -> None:
+def test_the_requested_timeout_has_limits() -> None:
     assert opened(0.05) == [0.5]
     assert opened(86400.0) == [3600.0]

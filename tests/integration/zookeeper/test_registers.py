@@ -1,7 +1,7 @@
-"""Marks in ZooKeeper: one of many raises one, it outlives its session, and nothing that looks for locks sees it.
+"""Registers in ZooKeeper: one of many clients advances one, it outlives its session, and it is not listed as a lock.
 
-Old ones are taken away by who makes new ones. A node that is made anew has the versions of the one before: who has seen
-that one must not write over it, nor take it away.
+Clients that create registers delete old ones. A node that is created again has the same versions as the old node: a
+client that has read the old node must neither overwrite nor delete the new one.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ import holdfast
 from holdfast.backends.zookeeper.port import CreateParent, Delete, Get, Transaction
 from holdfast.backends.zookeeper.protocol.registers import BATCH_MAX, REAP_SAMPLE
 from holdfast.core.tickets import Granted
-from tests.integration.zookeeper.roads import Bench, bench, ticket
-from tests.support.zookeeper.ensembles import Linked
+from tests.integration.zookeeper.harness import Harness, harness, ticket
+from tests.support.zookeeper.ensembles import ProxiedEnsemble
 
 FIRST, SECOND = "1" * 32, "2" * 32
-SHORT = 0.001  # seconds that a mark is kept, of one that is old as soon as the server's clock has gone on
-ALWAYS, NEVER = 0.0, 0.99  # whether it is time to look for old ones
+SHORT = 0.001  # seconds to keep a register that is old as soon as the server's clock has advanced
+ALWAYS, NEVER = 0.0, 0.99  # values of jitter: search for old registers, or not
 
 
 @pytest.fixture
-def ours(url: str) -> Iterator[Bench]:
-    with bench(url) as made:
+def ours(url: str) -> Iterator[Harness]:
+    with harness(url) as made:
         yield made
 
 
-def test_a_mark_is_raised_by_one_and_never_goes_down(ours: Bench) -> None:
+def test_a_register_is_advanced_by_one_client_and_never_goes_back(ours: Harness) -> None:
     assert ours.advance_register("a", 5, FIRST)
     assert not ours.advance_register("a", 5, SECOND)
     assert not ours.advance_register("a", 4, SECOND)
@@ -41,7 +41,7 @@ def test_a_mark_is_raised_by_one_and_never_goes_down(ours: Bench) -> None:
     assert ours.read_registers() == []
 
 
-def test_who_comes_too_late_asks_once_and_who_raises_it_twice(ours: Bench) -> None:
+def test_a_late_advance_needs_one_request_and_a_successful_one_two(ours: Harness) -> None:
     ours.advance_register("a", 1)
     ours.round_trips()
 
@@ -51,11 +51,11 @@ def test_who_comes_too_late_asks_once_and_who_raises_it_twice(ours: Bench) -> No
     assert ours.round_trips() == 1
 
 
-def test_of_many_at_once_one_raises_it(url: str) -> None:
+def test_one_of_many_concurrent_clients_advances_a_register(url: str) -> None:
     raised: list[int] = []
 
     def raise_all(number: int) -> None:
-        with bench(url) as own:
+        with harness(url) as own:
             raised.extend(period for period in range(1, 30) if own.advance_register("a", period, f"{number:032x}"))
 
     threads = [threading.Thread(target=raise_all, args=(number,)) for number in range(4)]
@@ -69,39 +69,39 @@ def test_of_many_at_once_one_raises_it(url: str) -> None:
 
 
 @pytest.mark.parametrize("before", [0, 2])
-def test_one_who_comes_between_the_look_and_the_write_is_seen(url: str, ours: Bench, before: int) -> None:
-    with bench(url) as theirs:
+def test_an_advance_between_read_and_write_is_detected(url: str, ours: Harness, before: int) -> None:
+    with harness(url) as theirs:
         if before:
             ours.advance_register("a", before)
-        ours.road.before_writes = lambda: theirs.advance_register("a", 3, SECOND)
+        ours.ensemble.before_writes = lambda: theirs.advance_register("a", 3, SECOND)
 
         assert not ours.advance_register("a", 3, FIRST)
-        ours.road.before_writes = lambda: theirs.advance_register("a", 4, SECOND)
+        ours.ensemble.before_writes = lambda: theirs.advance_register("a", 4, SECOND)
         assert ours.advance_register("a", 5, FIRST)
         assert theirs.read_registers("a") == [5]
 
 
-def test_a_lost_answer_is_found_out_by_the_nonce(ours: Bench) -> None:
-    ours.road.loses_writes = True
+def test_an_advance_is_found_by_its_nonce_when_the_answer_was_lost(ours: Harness) -> None:
+    ours.ensemble.lose_write_answers = True
     with pytest.raises(holdfast.OutcomeUnknown):
         ours.advance_register("a", 3, FIRST)
-    ours.road.loses_writes = False
+    ours.ensemble.lose_write_answers = False
 
     assert not ours.advance_register("a", 3, SECOND)
     assert ours.advance_register("a", 3, FIRST)
 
 
-def test_it_outlives_the_session(url: str) -> None:
-    with bench(url) as first:
+def test_a_register_outlives_its_session(url: str) -> None:
+    with harness(url) as first:
         first.advance_register("a", 7)
 
-    with bench(url) as second:
+    with harness(url) as second:
         assert second.read_registers("a") == [7]
 
 
 @pytest.mark.parametrize("raw", ["no", "yes"])
-def test_nothing_that_looks_for_locks_sees_a_mark(url: str, raw: str) -> None:
-    with bench(f"{url}?raw_names={raw}") as ours:
+def test_registers_are_not_listed_as_locks(url: str, raw: str) -> None:
+    with harness(f"{url}?raw_names={raw}") as ours:
         for name in ("a", "x/y", "%", "n-lock-0000000001", "a" * 528):
             assert ours.advance_register(name, 1)
 
@@ -110,24 +110,24 @@ def test_nothing_that_looks_for_locks_sees_a_mark(url: str, raw: str) -> None:
         assert ours.locked() == ["a"]
 
 
-def test_a_raw_name_is_not_taken_for_the_marks(url: str) -> None:
-    with bench(f"{url}?raw_names=yes") as ours, pytest.raises(holdfast.ConfigurationError, match="%marks is taken"):
+def test_a_raw_name_cannot_be_the_parent_of_registers(url: str) -> None:
+    with harness(f"{url}?raw_names=yes") as ours, pytest.raises(holdfast.ConfigurationError, match="%marks is taken"):
         ours.try_acquire(ticket("%marks/a"))
 
 
-def test_what_is_no_mark_is_named(url: str, ours: Bench) -> None:
-    with bench(f"{url}/%25marks?raw_names=yes") as vandal:
+def test_an_error_names_data_that_are_no_register(url: str, ours: Harness) -> None:
+    with harness(f"{url}/%25marks?raw_names=yes") as other:
         ours.advance_register("b", 1)
-        vandal.try_acquire(ticket("a"))
+        other.try_acquire(ticket("a"))
 
         with pytest.raises(holdfast.NameConflict, match="other data"):
             ours.advance_register("a", 1)
 
 
-# ── old marks ────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── old registers ────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_marks_whose_time_is_over_go_while_new_ones_are_made(ours: Bench) -> None:
+def test_old_registers_are_deleted_while_new_ones_are_created(ours: Harness) -> None:
     old = [f"old-{number}" for number in range(20)]
     for name in old:
         ours.advance_register(name, 1, keep=SHORT)
@@ -138,9 +138,9 @@ def test_marks_whose_time_is_over_go_while_new_ones_are_made(ours: Bench) -> Non
     assert ours.read_registers("kept", *made) == [1] * (1 + len(made))
 
 
-def test_a_mark_that_is_gone_can_be_made_anew(ours: Bench) -> None:
+def test_a_deleted_register_can_be_created_again(ours: Harness) -> None:
     ours.advance_register("a", 7, keep=SHORT)
-    ours.dice.thrown = ALWAYS
+    ours.runtime.fixed = ALWAYS
     until_gone(ours, "a")
 
     assert ours.advance_register("a", 1, SECOND)
@@ -148,8 +148,8 @@ def test_a_mark_that_is_gone_can_be_made_anew(ours: Bench) -> None:
     assert ours.read_registers("a") == [1]
 
 
-def test_a_short_time_does_not_cut_short_that_of_the_number_before(ours: Bench) -> None:
-    ours.dice.thrown = ALWAYS
+def test_a_shorter_time_does_not_shorten_that_of_the_previous_number(ours: Harness) -> None:
+    ours.runtime.fixed = ALWAYS
     ours.advance_register("a", 1, keep=60.0)
     ours.advance_register("a", 2, keep=SHORT)
     ours.advance_register("old", 1, keep=SHORT)
@@ -159,58 +159,58 @@ def test_a_short_time_does_not_cut_short_that_of_the_number_before(ours: Bench) 
     assert ours.read_registers("a") == [2]
 
 
-def test_making_a_mark_is_two_round_trips_and_now_and_then_a_few_more(ours: Bench) -> None:
-    ours.dice.thrown = NEVER
+def test_a_new_register_needs_two_round_trips_and_sometimes_a_few_more(ours: Harness) -> None:
+    ours.runtime.fixed = NEVER
     ours.advance_register("first", 1, keep=SHORT)
     ours.round_trips()
 
     ours.advance_register("a", 1)
     assert ours.round_trips() == 2
-    ours.dice.thrown = ALWAYS
+    ours.runtime.fixed = ALWAYS
     until_gone(ours, "first")
     ours.round_trips()
     ours.advance_register("b", 1)
-    assert ours.round_trips() == 4  # the names, and what they are
+    assert ours.round_trips() == 4  # the names, and their data
 
 
-def test_only_so_many_are_looked_at_at_one_time(ours: Bench) -> None:
-    ours.dice.thrown = NEVER
+def test_a_search_reads_a_limited_sample(ours: Harness) -> None:
+    ours.runtime.fixed = NEVER
     old = [f"old-{number}" for number in range(REAP_SAMPLE + 10)]
     for name in old:
         ours.advance_register(name, 1, keep=SHORT)
     until_old(ours, old[-1])
     ours.round_trips()
 
-    ours.dice.thrown = ALWAYS
+    ours.runtime.fixed = ALWAYS
     ours.advance_register("a", 1)
 
-    trips = ours.road.trips
+    trips = ours.ensemble.trips
     looks = [sum(isinstance(one, Get) for one in requests) for requests in trips]
     assert max(looks) == BATCH_MAX
-    assert sum(looks) == REAP_SAMPLE + 4  # and two looks at the mark itself, and what it stands below
+    assert sum(looks) == REAP_SAMPLE + 4  # and two reads of the register itself and of its parent
     transactions = [one for requests in trips for one in requests if isinstance(one, Transaction)]
     gone = [len([one for one in together.requests if isinstance(one, Delete)]) for together in transactions]
-    assert REAP_SAMPLE - 10 < sum(gone) <= REAP_SAMPLE  # but for the new ones
+    assert REAP_SAMPLE - 10 < sum(gone) <= REAP_SAMPLE  # except the new ones
     assert max(gone) == BATCH_MAX
     assert sum(ours.read_registers(*old)) == len(old) - sum(gone)
 
 
-def test_one_that_is_raised_after_it_was_seen_to_be_old_stays(url: str, ours: Bench) -> None:
-    with bench(url) as theirs:
+def test_an_old_register_stays_when_it_is_advanced_before_its_delete(url: str, ours: Harness) -> None:
+    with harness(url) as theirs:
         ours.advance_register("a", 1, keep=SHORT)
         until_old(ours, "a")
-        ours.dice.thrown = ALWAYS
+        ours.runtime.fixed = ALWAYS
         before_old_ones_go(ours, lambda: theirs.advance_register("a", 2))
 
         assert ours.advance_register("new", 1)
         assert ours.read_registers("a") == [2]
 
 
-def test_one_that_is_made_anew_after_it_was_seen_to_be_old_stays(url: str, ours: Bench) -> None:
-    with bench(url) as theirs:
+def test_an_old_register_stays_when_it_is_created_again_before_its_delete(url: str, ours: Harness) -> None:
+    with harness(url) as theirs:
         ours.advance_register("a", 1, keep=SHORT)
         until_old(ours, "a")
-        ours.dice.thrown = theirs.dice.thrown = ALWAYS
+        ours.runtime.fixed = theirs.runtime.fixed = ALWAYS
         before_old_ones_go(ours, lambda: (until_gone(theirs, "a"), theirs.advance_register("a", 2)))
 
         assert ours.advance_register("new", 1)
@@ -218,25 +218,27 @@ def test_one_that_is_made_anew_after_it_was_seen_to_be_old_stays(url: str, ours:
 
 
 @pytest.mark.parametrize("number", [4, 5])
-def test_who_has_seen_the_one_before_does_not_write_over_one_that_is_made_anew(
-    url: str, ours: Bench, number: int
+def test_a_register_that_was_created_again_is_not_overwritten_by_a_reader_of_the_old_one(
+    url: str, ours: Harness, number: int
 ) -> None:
-    with bench(url) as theirs:
+    with harness(url) as theirs:
         theirs.advance_register("a", 1, keep=SHORT)
-        theirs.dice.thrown = ALWAYS
-        ours.road.before_writes = lambda: (until_gone(theirs, "a"), theirs.advance_register("a", 5, SECOND))
+        theirs.runtime.fixed = ALWAYS
+        ours.ensemble.before_writes = lambda: (until_gone(theirs, "a"), theirs.advance_register("a", 5, SECOND))
 
         assert not ours.advance_register("a", number, FIRST)
         assert theirs.read_registers("a") == [5]
 
 
-def test_on_three_servers_one_of_many_raises_it_while_old_ones_go(ensemble: Linked) -> None:
+def test_one_of_many_clients_advances_on_three_servers_while_old_registers_are_deleted(
+    ensemble: ProxiedEnsemble,
+) -> None:
     raised: list[int] = []
     url = ensemble.url(session_timeout=40)
 
     def raise_all(number: int) -> None:
-        with bench(url) as own:
-            own.dice.thrown = ALWAYS
+        with harness(url) as own:
+            own.runtime.fixed = ALWAYS
             for period in range(1, 30):
                 own.advance_register(f"old-{number}-{period}", 1, keep=SHORT)
                 if own.advance_register("marked", period, f"{number:032x}"):
@@ -249,42 +251,42 @@ def test_on_three_servers_one_of_many_raises_it_while_old_ones_go(ensemble: Link
         thread.join()
 
     assert len(raised) == len(set(raised))
-    with bench(url) as ours:
+    with harness(url) as ours:
         assert ours.read_registers("marked") == [29]
-        ours.dice.thrown = ALWAYS
+        ours.runtime.fixed = ALWAYS
         until_gone(ours, *(f"old-{number}-{period}" for number in range(4) for period in range(1, 30)))
 
 
-def test_what_goes_wrong_with_old_ones_is_no_error_of_the_new_one(ours: Bench) -> None:
+def test_a_failed_search_for_old_registers_is_no_error_of_the_advance(ours: Harness) -> None:
     ours.advance_register("a", 1, keep=SHORT)
     until_old(ours, "a")
-    ours.dice.thrown = ALWAYS
-    before_old_ones_go(ours, lambda: setattr(ours.road, "loses_writes", True))
+    ours.runtime.fixed = ALWAYS
+    before_old_ones_go(ours, lambda: setattr(ours.ensemble, "lose_write_answers", True))
 
     assert ours.advance_register("new", 1)
-    assert ours.road.loses_writes, "it came to that"
+    assert ours.ensemble.lose_write_answers, "the fault did not happen"
 
 
-def test_the_node_that_counts_what_has_gone_is_none_that_servers_take_away(ours: Bench) -> None:
+def test_the_parent_of_registers_is_no_container(ours: Harness) -> None:
     ours.advance_register("a", 1)
 
-    made = [one for requests in ours.road.trips for one in requests if isinstance(one, CreateParent)]
+    made = [one for requests in ours.ensemble.trips for one in requests if isinstance(one, CreateParent)]
     assert made[-1] == CreateParent(f"{ours.root}/%marks", is_container=False)
 
 
-def test_what_is_no_mark_is_left_alone(url: str, ours: Bench) -> None:
-    with bench(f"{url}/%25marks?raw_names=yes") as vandal:
+def test_a_search_ignores_data_that_are_no_register(url: str, ours: Harness) -> None:
+    with harness(f"{url}/%25marks?raw_names=yes") as other:
         ours.advance_register("old", 1, keep=SHORT)
-        vandal.try_acquire(ticket("a"))
-        ours.dice.thrown = ALWAYS
+        other.try_acquire(ticket("a"))
+        ours.runtime.fixed = ALWAYS
 
         until_gone(ours, "old")
 
-        assert vandal.locked() == ["a"]
+        assert other.locked() == ["a"]
 
 
-def until_gone(ours: Bench, *names: str) -> list[str]:
-    """Make marks until these are no more; which were made."""
+def until_gone(ours: Harness, *names: str) -> list[str]:
+    """Create registers until these are deleted; return the new ones."""
     made: list[str] = []
     while any(ours.read_registers(*names)):
         made.append(next(_fresh))
@@ -293,18 +295,18 @@ def until_gone(ours: Bench, *names: str) -> list[str]:
     return made
 
 
-def until_old(ours: Bench, name: str) -> None:
-    """Make marks until its time is over by the server's clock; it is still there."""
-    ours.dice.thrown = NEVER
-    is_closed = False
-    while not is_closed:
+def until_old(ours: Harness, name: str) -> None:
+    """Create registers until this one is old by the server's clock; it still exists."""
+    ours.runtime.fixed = NEVER
+    is_old = False
+    while not is_old:
         ours.advance_register(made := next(_fresh), 1)
-        is_closed = ours.marked_at(made) > ours.marked_at(name) + SHORT
+        is_old = ours.written_at(made) > ours.written_at(name) + SHORT
 
 
-def before_old_ones_go(ours: Bench, happens: Callable[[], object]) -> None:
-    """The first write is that of the new mark, the second takes old ones away."""
-    ours.road.before_writes = lambda: setattr(ours.road, "before_writes", happens)
+def before_old_ones_go(ours: Harness, happens: Callable[[], object]) -> None:
+    """The first write creates the new register, the second deletes old ones."""
+    ours.ensemble.before_writes = lambda: setattr(ours.ensemble, "before_writes", happens)
 
 
 _fresh = (f"new-{number}" for number in itertools.count())

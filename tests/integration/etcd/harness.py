@@ -1,4 +1,4 @@
-"""A backend by itself, on a road to the server that counts, and can keep requests under way."""
+"""A backend without an engine, on a port that counts requests and can delay them."""
 
 from __future__ import annotations
 
@@ -19,43 +19,43 @@ from holdfast.runtimes.threads import ThreadRuntime, run_sync
 from holdfast.url import parse
 
 
-class SlowRoad(Cluster):
-    """A network on which requests can be kept under way."""
+class FaultyCluster(Cluster):
+    """A cluster whose requests can be held back, and whose answers can be lost."""
 
-    keeps = False  # the next request, of which nothing is heard
-    keeps_after = 0  # as many requests as are answered before one is kept; 0: this is not in use
-    asks_another = False  # instead, another member is asked, and answers
-    loses_writes = False  # what is done under a condition is done, and nobody hears of it
+    hold_next = False  # hold back the next request, which gets no answer
+    hold_after = 0  # hold back the nth request from now; 0: none
+    repeat_elsewhere = False  # send the held request to another member, which answers
+    lose_write_answers = False  # execute conditional transactions, but lose their answers
     kept: tuple[str, Mapping[str, Any]] | None = None
-    asked: Sequence[str] = ()  # the methods, one after the other
+    methods: Sequence[str] = ()  # of all requests, in order
 
     async def call(self, method: str, message: Mapping[str, Any], *, deadline: float, once: bool = False) -> Answer:
-        self.asked = [*self.asked, method]
-        if not self.keeps:
-            self.keeps = self.keeps_after == 1
-            self.keeps_after = max(0, self.keeps_after - 1)
+        self.methods = [*self.methods, method]
+        if not self.hold_next:
+            self.hold_next = self.hold_after == 1
+            self.hold_after = max(0, self.hold_after - 1)
             answer = await super().call(method, message, deadline=deadline, once=once)
-            if self.loses_writes and message.get("compare"):
+            if self.lose_write_answers and message.get("compare"):
                 raise holdfast.OutcomeUnknown(backend="test", problem="the answer was lost")
             return answer
-        self.keeps, self.kept = False, (method, message)
-        if not self.asks_another:
-            raise holdfast.OutcomeUnknown(backend="test", problem="it is under way")
+        self.hold_next, self.held_back = False, (method, message)
+        if not self.repeat_elsewhere:
+            raise holdfast.OutcomeUnknown(backend="test", problem="the request is held back")
         return (await super().call(method, message, deadline=deadline, once=once))._replace(repeated=True)
 
     def deliver(self) -> Answer:
-        """What was kept."""
-        assert self.kept is not None
-        return run_sync(super().call(*self.kept, deadline=soon()))
+        """Send the request that was held back."""
+        assert self.held_back is not None
+        return run_sync(super().call(*self.held_back, deadline=soon()))
 
 
-class Bench:
-    """One backend and its road; each verb with five seconds."""
+class Harness:
+    """One backend and its cluster; each verb has five seconds."""
 
     def __init__(self, url: str) -> None:
-        place, runtime = config_of(parse(url)), ThreadRuntime()
-        self.road = SlowRoad(place, BlockingPoller(), BackgroundThreads(), runtime)
-        self.backend: Backend = backend_on(self.road, place, runtime)
+        config, runtime = config_of(parse(url)), ThreadRuntime()
+        self.cluster = FaultyCluster(config, BlockingPoller(), BackgroundThreads(), runtime)
+        self.backend: Backend = backend_on(self.cluster, config, runtime)
 
     def try_acquire(self, ticket: Ticket, *, queue: bool = False) -> Granted | Waiting:
         return run_sync(self.backend.try_acquire(ticket, queue=queue, deadline=soon()))
@@ -67,7 +67,7 @@ class Bench:
         return list(run_sync(self.backend.release(tickets, deadline=soon())))
 
     def locked(self) -> list[str]:
-        """Which locks somebody has."""
+        """The names of locks in use."""
         return [info.name for info in run_sync(self.backend.locks("", deadline=soon()))]
 
     def advance_register(self, name: str, number: int, nonce: str = "a" * 32, keep: float = 60.0) -> bool:
@@ -77,21 +77,21 @@ class Bench:
         return list(run_sync(self.backend.read_registers(names, deadline=soon())))
 
     def calls(self) -> list[str]:
-        """What was asked since the last time that this was."""
-        asked, self.road.asked = list(self.road.asked), ()
-        return asked
+        """The methods of all requests since the last call."""
+        methods, self.cluster.methods = list(self.cluster.methods), ()
+        return methods
 
 
 @contextlib.contextmanager
-def bench(url: str) -> Iterator[Bench]:
-    """With its first lease granted, as it is after the first lock."""
-    made = Bench(url)
+def harness(url: str) -> Iterator[Harness]:
+    """A harness whose first etcd lease is granted, as after the first lock."""
+    opened = Harness(url)
     first = ticket("warm")
-    made.try_acquire(first)
-    made.release([first])
-    made.calls()
-    yield made
-    run_sync(made.backend.close())
+    opened.try_acquire(first)
+    opened.release([first])
+    opened.calls()
+    yield opened
+    run_sync(opened.backend.close())
 
 
 def ticket(name: str, *, ttl: float = 30.0, delay: float = 0.0) -> Ticket:

@@ -1,4 +1,4 @@
-"""zookeeper:// URLs: what they say is understood, and what they get wrong is named with the fix."""
+"""zookeeper:// URLs are parsed completely, and an error names the wrong part and the fix."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ def place(url: str) -> ZookeeperConfig:
     return config_of(parse(url))
 
 
-def test_a_plain_url_has_good_defaults() -> None:
+def test_config_of_has_defaults_for_a_plain_url() -> None:
     found = place("zookeeper://one")
 
     assert (found.hosts, found.root, found.layout, found.raw_names) == ("one:2181", "/holdfast", "curator", False)
@@ -18,7 +18,7 @@ def test_a_plain_url_has_good_defaults() -> None:
     assert found.acl == (Access(31, "world", "anyone"),)
 
 
-def test_a_url_can_say_much() -> None:
+def test_config_of_parses_all_parts_of_a_url() -> None:
     found = place(
         "zookeeper://app:p%40ss@one,two:2182,[::1]:2183/a/b?layout=kazoo&raw_names=yes&session_timeout=6"
         "&acl=read&tls=yes&ca_certs=/ca.pem&certfile=/c.pem&keyfile=/k.pem&verify=no"
@@ -34,11 +34,11 @@ def test_a_url_can_say_much() -> None:
     assert "p%40ss" not in repr(found)
 
 
-def test_the_root_itself_can_be_meant() -> None:
+def test_the_path_can_be_the_root() -> None:
     assert place("zookeeper://one/").root == ""
 
 
-def test_an_acl_may_be_written_out() -> None:
+def test_an_acl_can_be_a_list_of_entries() -> None:
     assert place("zookeeper://one?acl=world:anyone:rc,ip:10.0.0.1:cdrwa").acl == (
         Access(5, "world", "anyone"),
         Access(31, "ip", "10.0.0.1"),

@@ -1,4 +1,4 @@
-"""A backend by itself, on a road to the server that counts, and can lose what comes back."""
+"""A backend without an engine, on a port that counts round trips and can lose answers."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from holdfast.runtimes.threads import ThreadRuntime, run_sync
 from holdfast.url import parse
 
 
-class Road(BlockingEnsemble):
-    """Counts what is asked below the node, and so not the pulse's own."""
+class FaultyEnsemble(BlockingEnsemble):
+    """Counts round trips without those of the heartbeat, and can lose answers."""
 
     trips: Sequence[Sequence[Request]] = ()
-    loses_writes = False  # they are done, and nobody hears of it
-    before_writes: Callable[[], object] | None = None  # what happens, once, before the next of them gets there
+    lose_write_answers = False  # execute writes, but lose their answers
+    before_writes: Callable[[], object] | None = None  # called once, before the next write is sent
 
     async def call(self, session: Session, requests: Sequence[Request], *, deadline: float) -> list[Answer]:
         is_own = "%sessions" in repr(requests)
@@ -32,28 +32,28 @@ class Road(BlockingEnsemble):
         answers = await super().call(session, requests, deadline=deadline)
         if not is_own:
             self.trips = [*self.trips, requests]
-            if self.loses_writes and is_write:
+            if self.lose_write_answers and is_write:
                 raise holdfast.OutcomeUnknown(backend="test", problem="the answer was lost")
         return answers
 
 
-class Dice(ThreadRuntime):
-    """Chance, unless a test throws."""
+class FixedJitter(ThreadRuntime):
+    """A runtime whose jitter a test can fix."""
 
-    thrown: float | None = None
+    fixed: float | None = None
 
     def jitter(self) -> float:
-        return ThreadRuntime.jitter() if self.thrown is None else self.thrown
+        return ThreadRuntime.jitter() if self.fixed is None else self.fixed
 
 
-class Bench:
-    """One backend and its road; each verb with ten seconds."""
+class Harness:
+    """One backend and its ensemble; each verb has ten seconds."""
 
     def __init__(self, url: str) -> None:
-        config, self.dice = config_of(parse(url)), Dice()
+        config, self.runtime = config_of(parse(url)), FixedJitter()
         self.root = config.root
-        self.road = Road(config, self.dice)
-        self.backend = ZookeeperBackend(config, self.road, self.dice)
+        self.ensemble = FaultyEnsemble(config, self.runtime)
+        self.backend = ZookeeperBackend(config, self.ensemble, self.runtime)
 
     def try_acquire(self, ticket: Ticket) -> Granted | Waiting:
         return run_sync(self.backend.try_acquire(ticket, queue=False, deadline=soon()))
@@ -65,7 +65,7 @@ class Bench:
         return list(run_sync(self.backend.release(tickets, deadline=soon())))
 
     def locked(self) -> list[str]:
-        """Which locks somebody has."""
+        """The names of locks in use."""
         return [info.name for info in run_sync(self.backend.locks("", deadline=soon()))]
 
     def advance_register(self, name: str, number: int, nonce: str = "a" * 32, *, keep: float = 60.0) -> bool:
@@ -74,10 +74,10 @@ class Bench:
     def read_registers(self, *names: str) -> list[int]:
         return run_sync(self.backend.read_registers(names, deadline=soon()))
 
-    def marked_at(self, name: str) -> float:
-        """When it was raised, by the server's clock."""
-        (session,) = self.road.sessions
-        (node,) = run_sync(self.road.call(session, (Get(f"{self.root}/%marks/{name}"),), deadline=soon()))
+    def written_at(self, name: str) -> float:
+        """When the register was last written, by the server's clock."""
+        (session,) = self.ensemble.sessions
+        (node,) = run_sync(self.ensemble.call(session, (Get(f"{self.root}/%marks/{name}"),), deadline=soon()))
         assert isinstance(node, Node)
         return node.mtime
 
@@ -85,16 +85,16 @@ class Bench:
         run_sync(self.backend.close())
 
     def round_trips(self) -> int:
-        """Since the last time that this was asked."""
-        trips, self.road.trips = self.road.trips, ()
+        """The number of round trips since the last call."""
+        trips, self.ensemble.trips = self.ensemble.trips, ()
         return len(trips)
 
 
 @contextlib.contextmanager
-def bench(url: str) -> Iterator[Bench]:
-    made = Bench(url)
-    yield made
-    made.close()
+def harness(url: str) -> Iterator[Harness]:
+    opened = Harness(url)
+    yield opened
+    opened.close()
 
 
 def ticket(name: str, *, ttl: float = 20.0, delay: float = 0.0) -> Ticket:

@@ -1,4 +1,4 @@
-"""Several locks in one step: in as few requests as promised, none behind one that is busy, nothing left behind."""
+"""Several locks at once: acquired in few requests, none after a busy one, and no keys are left."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 import holdfast
 from holdfast.core.tickets import Granted, Waiting
-from tests.integration.etcd.roads import Bench, bench, ticket
+from tests.integration.etcd.harness import Harness, harness, ticket
 from tests.support.etcd import shared
 from tests.support.etcd.servers import Server
 
@@ -19,18 +19,18 @@ def url(request: pytest.FixtureRequest, server: Server) -> str:
 
 
 @pytest.fixture
-def ours(url: str) -> Iterator[Bench]:
-    with bench(url) as made:
+def ours(url: str) -> Iterator[Harness]:
+    with harness(url) as made:
         yield made
 
 
 @pytest.fixture
-def theirs(url: str) -> Iterator[Bench]:
-    with bench(url) as made:
+def theirs(url: str) -> Iterator[Harness]:
+    with harness(url) as made:
         yield made
 
 
-def test_fifty_are_taken_in_one_request_and_given_back_in_one(ours: Bench) -> None:
+def test_fifty_locks_are_acquired_in_one_request_and_released_in_one(ours: Harness) -> None:
     tickets = [ticket(f"n{number:03}") for number in range(50)]
 
     outcomes = ours.try_acquire_all(tickets)
@@ -44,7 +44,9 @@ def test_fifty_are_taken_in_one_request_and_given_back_in_one(ours: Bench) -> No
     assert ours.locked() == []
 
 
-def test_more_than_a_transaction_holds_are_taken_in_several_and_in_order(ours: Bench, theirs: Bench) -> None:
+def test_more_locks_than_fit_into_a_transaction_are_acquired_in_several_in_order(
+    ours: Harness, theirs: Harness
+) -> None:
     tickets = [ticket(f"n{number:03}") for number in range(200)]
     theirs.try_acquire(ticket("n150"))
 
@@ -61,7 +63,7 @@ def test_more_than_a_transaction_holds_are_taken_in_several_and_in_order(ours: B
     assert ours.locked() == ["n150"]
 
 
-def test_tickets_with_much_to_say_are_taken_in_requests_that_etcd_takes(ours: Bench) -> None:
+def test_tickets_with_long_metadata_are_split_into_requests_that_etcd_accepts(ours: Harness) -> None:
     long = '{"who": {}, "meta": {"text": "' + 40_000 * "é" + '"}}'
     tickets = [ticket(f"n{number:03}")._replace(info=long) for number in range(60)]
 
@@ -74,7 +76,7 @@ def test_tickets_with_much_to_say_are_taken_in_requests_that_etcd_takes(ours: Be
     ours.release(tickets)
 
 
-def test_those_before_the_first_that_is_busy_are_taken_and_none_behind_it(ours: Bench, theirs: Bench) -> None:
+def test_only_locks_before_the_first_busy_one_are_acquired(ours: Harness, theirs: Harness) -> None:
     tickets = [ticket(name) for name in "abcde"]
     theirs.try_acquire(ticket("c"))
 
@@ -87,7 +89,7 @@ def test_those_before_the_first_that_is_busy_are_taken_and_none_behind_it(ours: 
     assert ours.locked() == ["a", "b", "c"]
 
 
-def test_if_the_first_is_busy_one_request_says_so(ours: Bench, theirs: Bench) -> None:
+def test_one_request_is_enough_when_the_first_lock_is_busy(ours: Harness, theirs: Harness) -> None:
     theirs.try_acquire(ticket("a"))
 
     outcomes = ours.try_acquire_all([ticket("a"), ticket("b")])
@@ -97,12 +99,12 @@ def test_if_the_first_is_busy_one_request_says_so(ours: Bench, theirs: Bench) ->
     assert ours.locked() == ["a"]
 
 
-def test_who_asks_again_after_a_lost_answer_has_what_it_has(ours: Bench, theirs: Bench) -> None:
+def test_a_repeated_acquire_finds_its_tickets_when_the_answer_was_lost(ours: Harness, theirs: Harness) -> None:
     tickets = [ticket(name) for name in "ab"]
-    ours.road.keeps = True
+    ours.cluster.hold_next = True
     with pytest.raises(holdfast.OutcomeUnknown):
         ours.try_acquire_all(tickets)
-    first = ours.road.deliver()
+    first = ours.cluster.deliver()
 
     outcomes = ours.try_acquire_all(tickets)
 
@@ -114,51 +116,53 @@ def test_who_asks_again_after_a_lost_answer_has_what_it_has(ours: Bench, theirs:
     assert ours.locked() == []
 
 
-def test_what_arrives_after_it_was_withdrawn_takes_nothing(ours: Bench) -> None:
+def test_a_create_does_nothing_when_it_arrives_after_a_withdrawal(ours: Harness) -> None:
     tickets = [ticket(name) for name in "ab"]
-    ours.road.keeps = True
+    ours.cluster.hold_next = True
     with pytest.raises(holdfast.OutcomeUnknown):
         ours.try_acquire_all(tickets)
 
     ours.release(tickets)
-    late = ours.road.deliver()
+    late = ours.cluster.deliver()
 
     assert not late.message.get("succeeded")
     assert ours.locked() == []
 
 
 @pytest.mark.parametrize("free", [0, 1])
-def test_what_arrives_after_another_member_refused_it_takes_nothing(ours: Bench, theirs: Bench, free: int) -> None:
-    """Nobody withdraws what has to wait: it was never in."""
+def test_a_create_does_nothing_when_another_member_has_refused_it_before(
+    ours: Harness, theirs: Harness, free: int
+) -> None:
+    """The engine does not withdraw a ticket that is not granted."""
     tickets = [ticket(name) for name in "abc"]
     busy = ticket(tickets[free].name)
     theirs.try_acquire(busy)
-    ours.road.keeps = ours.road.asks_another = True
+    ours.cluster.hold_next = ours.cluster.repeat_elsewhere = True
     outcomes = ours.try_acquire_all(tickets)
     assert [type(outcome) for outcome in outcomes] == [Granted] * free + [Waiting]
 
     theirs.release([busy])
     ours.release(tickets[:free])
-    late = ours.road.deliver()
+    late = ours.cluster.deliver()
 
     assert not late.message.get("succeeded")
     assert ours.locked() == []
 
 
-def test_what_arrives_after_another_member_granted_it_and_it_was_released_takes_nothing(ours: Bench) -> None:
+def test_a_create_does_nothing_when_another_member_has_granted_it_and_it_was_released(ours: Harness) -> None:
     tickets = [ticket(name) for name in "ab"]
-    ours.road.keeps = ours.road.asks_another = True
+    ours.cluster.hold_next = ours.cluster.repeat_elsewhere = True
     ours.try_acquire_all(tickets)
 
     ours.release(tickets)
-    late = ours.road.deliver()
+    late = ours.cluster.deliver()
 
     assert not late.message.get("succeeded")
     assert ours.locked() == []
 
 
-def test_a_lease_that_was_revoked_meanwhile_is_replaced(own_server: Server) -> None:
-    with bench(own_server.url) as ours:
+def test_a_lease_is_replaced_when_it_was_revoked(own_server: Server) -> None:
+    with harness(own_server.url) as ours:
         before = own_server.leases()
         for one in before:
             own_server.revoke(one)
@@ -170,9 +174,9 @@ def test_a_lease_that_was_revoked_meanwhile_is_replaced(own_server: Server) -> N
 
 
 @pytest.mark.parametrize(("first", "second"), [("queue", "key"), ("key", "queue")])
-def test_two_methods_on_one_name_are_a_clear_error(server: Server, first: str, second: str) -> None:
+def test_two_methods_on_one_name_raise_name_conflict(server: Server, first: str, second: str) -> None:
     url = shared.fresh_url()
-    with bench(f"{url}&method={first}") as theirs, bench(f"{url}&method={second}") as ours:
+    with harness(f"{url}&method={first}") as theirs, harness(f"{url}&method={second}") as ours:
         held = ticket("b")
         theirs.try_acquire(held)
         tickets = [ticket("a"), ticket("b")]
@@ -185,11 +189,11 @@ def test_two_methods_on_one_name_are_a_clear_error(server: Server, first: str, s
         assert theirs.release([held]) == [True]
 
 
-def test_one_of_another_program_is_waited_for(server: Server) -> None:
+def test_a_lock_is_busy_when_another_program_holds_it(server: Server) -> None:
     url = shared.fresh_url()
     prefix = url.partition("prefix=")[2].replace("%2F", "/")
     server.put(f"{prefix}b/694d8bb3a01e2c07", "")
-    with bench(url) as ours:
+    with harness(url) as ours:
         granted, waiting = ours.try_acquire_all([ticket("a"), ticket("b")])
 
         assert isinstance(granted, Granted)
@@ -197,9 +201,9 @@ def test_one_of_another_program_is_waited_for(server: Server) -> None:
         assert waiting.holder == "another program"
 
 
-def test_who_tries_in_vain_leaves_nothing_to_remember(server: Server) -> None:
+def test_a_failed_attempt_leaves_no_state_in_memory(server: Server) -> None:
     url = shared.fresh_url()
-    with bench(url) as theirs, bench(url) as ours:
+    with harness(url) as theirs, harness(url) as ours:
         held = [ticket("a"), ticket("b")]
         theirs.try_acquire_all(held)
 

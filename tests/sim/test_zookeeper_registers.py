@@ -1,4 +1,4 @@
-"""Marks in ZooKeeper that are made anew while others take old ones away: no number is raised twice in its time."""
+"""Registers in ZooKeeper that are created again while others are deleted: no number is written twice in its time."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ REGISTERS = f"{ROOT}/%marks"
 
 
 class Raised(NamedTuple):
-    """Some time between these two moments."""
+    """A write that happened between two moments."""
 
     name: str
     number: int
@@ -37,7 +37,7 @@ class Raised(NamedTuple):
 
 
 class Rough(SmallWorld):
-    """Those who raise a few marks that are soon over, on a bad network."""
+    """Clients that advance a few registers with short times, on a faulty network."""
 
     def __init__(self, plan: Plan, seed: int) -> None:
         super().__init__(plan, Choices(seed))
@@ -62,7 +62,7 @@ class Rough(SmallWorld):
 
     async def work(self, member: ClientProcess) -> None:
         while self.world.now < ROUGH_UNTIL:
-            # A new mark is the occasion to take old ones away, so many are new.
+            # Each new register can start a search for old ones, so many are new.
             name = self.choices.pick(["m", f"once@{self.world.now:.1f}"])
             number = 1 + self.choices.below(4)
             await self.advance_register(member, name, number, keep=self.choices.pick([0.05, 0.05, 2.0]))
@@ -89,7 +89,7 @@ class Rough(SmallWorld):
                 keep = one.keep if is_first else min(one.keep, other.keep)
                 apart_max = max(one.until, other.until) - min(one.since, other.since)
                 if one is other or one.name != other.name or apart_max >= keep:
-                    continue  # the time of the first may have been over
+                    continue  # the time of the first may have passed
                 if one.number == other.number:
                     found.append(f"raised twice: {one} and {other}")
                 if one.number > other.number and is_first:
@@ -107,7 +107,7 @@ class OftenReaped(Registers):
 
 
 class Often(ZookeeperBackend):
-    """Each new mark is the occasion."""
+    """Searches for old registers at each create."""
 
     port_type: type[SimPort] = SimPort
 
@@ -118,7 +118,7 @@ class Often(ZookeeperBackend):
 
 
 class Changed(SimPort):
-    """Sends something else."""
+    """A port that changes transactions."""
 
     async def call(self, session: Session, requests: Sequence[Request], *, deadline: float) -> list[Answer]:
         changed = [self.changed(one) if isinstance(one, Transaction) else one for one in requests]
@@ -129,7 +129,7 @@ class Changed(SimPort):
 
 
 class WritesUnchecked(Changed):
-    """By the mark's own version alone."""
+    """Checks only the register's own version."""
 
     def changed(self, transaction: Transaction) -> Transaction:
         return Transaction(tuple(one for one in transaction.requests if not isinstance(one, Check)))
@@ -141,7 +141,7 @@ class ReapsUncounted(Changed):
 
 
 class ReapsAnyVersion(Changed):
-    """Also a mark that was raised meanwhile."""
+    """Also deletes a register that was advanced since it was read."""
 
     def changed(self, transaction: Transaction) -> Transaction:
         parts = (one._replace(version=-1) if isinstance(one, Delete) else one for one in transaction.requests)
@@ -159,7 +159,7 @@ def lived(plan: Plan, seed: int) -> Rough:
     return rough
 
 
-def test_no_number_is_raised_twice_in_its_time_and_what_is_old_goes() -> None:
+def test_no_number_is_written_twice_in_its_time_and_old_registers_are_deleted() -> None:
     for seed in SEEDS:
         rough = lived(served(SimPort), seed)
 
@@ -169,5 +169,5 @@ def test_no_number_is_raised_twice_in_its_time_and_what_is_old_goes() -> None:
 
 
 @pytest.mark.parametrize("port", [WritesUnchecked, ReapsUncounted, ReapsAnyVersion])
-def test_a_protocol_with_one_bug_is_caught(port: type[SimPort]) -> None:
+def test_a_mutant_is_caught(port: type[SimPort]) -> None:
     assert any(lived(served(port), seed).broken() for seed in range(100))

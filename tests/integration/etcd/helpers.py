@@ -1,4 +1,4 @@
-"""People who hold and wait, on threads."""
+"""Holders and waiters on threads."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.support.processes import eventually
 TTL = 6.0
 
 
-def taken(client: holdfast.Client, name: str, ttl: float = TTL) -> holdfast.Lease:
+def acquired(client: holdfast.Client, name: str, ttl: float = TTL) -> holdfast.Lease:
     lease = client.lock(name, ttl=ttl).acquire(timeout=10)
     assert lease is not None
     return lease
@@ -20,26 +20,26 @@ def taken(client: holdfast.Client, name: str, ttl: float = TTL) -> holdfast.Leas
 
 @contextlib.contextmanager
 def waiting(client: holdfast.Client, name: str) -> Iterator[list[holdfast.Lease]]:
-    """Somebody who waits for the lock, and has got it when the block ends; its lease is in the list then, released."""
-    got: list[holdfast.Lease] = []
+    """A waiter for the lock. After the block it has acquired and released the lock, and the list has its lease."""
+    leases: list[holdfast.Lease] = []
 
     def take() -> None:
         lease = client.lock(name, ttl=TTL).acquire(timeout=40)
         assert lease is not None
-        got.append(lease)
+        leases.append(lease)
 
     thread = threading.Thread(target=take)
     thread.start()
     eventually(lambda: len(client.inspect(name).waiters) == 1)
-    yield got
+    yield leases
     thread.join(50)
-    assert got
-    got[0].release()
+    assert leases
+    leases[0].release()
 
 
 @contextlib.contextmanager
-def crowd(client_of: Callable[[], holdfast.Client], name: str, number: int) -> Iterator[list[int]]:
-    """That many who wait, each with a turn by the end of the block; the list has their fences, in that order."""
+def waiters_in_order(client_of: Callable[[], holdfast.Client], name: str, number: int) -> Iterator[list[int]]:
+    """That many waiters. After the block each has held the lock, and the list has their fences in that order."""
     fences: list[int] = []
 
     def take(client: holdfast.Client) -> None:

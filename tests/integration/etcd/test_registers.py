@@ -1,4 +1,4 @@
-"""Marks in etcd: one of many raises one, it outlives its client, and nothing that looks for locks sees it."""
+"""Registers in etcd: one of many clients advances one, it outlives its client, and it is not listed as a lock."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 import holdfast
 from holdfast.backends.etcd.protocol.messages import b64
 from holdfast.core.tickets import Granted
-from tests.integration.etcd.roads import Bench, bench, ticket
+from tests.integration.etcd.harness import Harness, harness, ticket
 from tests.support.etcd import shared
 from tests.support.etcd.servers import Server, etcdctl
 
@@ -23,8 +23,8 @@ def url(request: pytest.FixtureRequest, server: Server) -> str:
 
 
 @pytest.fixture
-def ours(url: str) -> Iterator[Bench]:
-    with bench(url) as made:
+def ours(url: str) -> Iterator[Harness]:
+    with harness(url) as made:
         yield made
 
 
@@ -32,7 +32,7 @@ def prefix_in(url: str) -> str:
     return url.partition("prefix=")[2].partition("&")[0].replace("%2F", "/")
 
 
-def test_a_mark_is_raised_by_one_and_never_goes_down(ours: Bench) -> None:
+def test_a_register_is_advanced_by_one_client_and_never_goes_back(ours: Harness) -> None:
     assert ours.advance_register("a", 5, FIRST)
     assert not ours.advance_register("a", 5, SECOND)
     assert not ours.advance_register("a", 4, SECOND)
@@ -42,7 +42,7 @@ def test_a_mark_is_raised_by_one_and_never_goes_down(ours: Bench) -> None:
     assert ours.read_registers("a") == [2**63 - 1]
 
 
-def test_who_comes_too_late_asks_once_and_who_raises_it_twice(ours: Bench) -> None:
+def test_a_late_advance_needs_one_request_and_a_successful_one_two(ours: Harness) -> None:
     ours.advance_register("a", 1)
     ours.calls()
 
@@ -52,11 +52,11 @@ def test_who_comes_too_late_asks_once_and_who_raises_it_twice(ours: Bench) -> No
     assert ours.calls() == ["kv/txn"]
 
 
-def test_of_many_at_once_one_raises_it(url: str) -> None:
+def test_one_of_many_concurrent_clients_advances_a_register(url: str) -> None:
     raised: list[int] = []
 
     def raise_all(number: int) -> None:
-        with bench(url) as own:
+        with harness(url) as own:
             raised.extend(period for period in range(1, 30) if own.advance_register("a", period, f"{number:032x}"))
 
     threads = [threading.Thread(target=raise_all, args=(number,)) for number in range(4)]
@@ -69,29 +69,29 @@ def test_of_many_at_once_one_raises_it(url: str) -> None:
     assert max(raised) == 29
 
 
-def test_a_lost_answer_is_found_out_by_the_nonce(ours: Bench) -> None:
-    ours.road.loses_writes = True
+def test_an_advance_is_found_by_its_nonce_when_the_answer_was_lost(ours: Harness) -> None:
+    ours.cluster.lose_write_answers = True
     with pytest.raises(holdfast.OutcomeUnknown):
         ours.advance_register("a", 3, FIRST)
-    ours.road.loses_writes = False
+    ours.cluster.lose_write_answers = False
 
     assert not ours.advance_register("a", 3, SECOND)
     assert ours.advance_register("a", 3, FIRST)
 
 
-def test_it_outlives_the_client_for_as_long_as_was_asked(server: Server, url: str) -> None:
-    with bench(url) as first:
+def test_a_register_outlives_its_client_for_the_requested_time(server: Server, url: str) -> None:
+    with harness(url) as first:
         first.advance_register("a", 7, keep=500)
 
-    with bench(url) as second:
+    with harness(url) as second:
         assert second.read_registers("a") == [7]
     found = server.call("kv/range", key=b64(f"{prefix_in(url)}%mark/a".encode()))["kvs"][0]
     left = server.call("lease/timetolive", ID=found["lease"])
     assert int(left["TTL"]) >= 500
 
 
-def test_one_lease_serves_many_marks(own_server: Server) -> None:
-    with bench(own_server.url) as ours:
+def test_one_lease_serves_many_registers(own_server: Server) -> None:
+    with harness(own_server.url) as ours:
         ours.advance_register("x", 1)
         before = len(own_server.leases())
 
@@ -101,8 +101,8 @@ def test_one_lease_serves_many_marks(own_server: Server) -> None:
         assert len(own_server.leases()) == before
 
 
-def test_a_lease_that_somebody_revokes_takes_its_marks_along_and_the_next_has_another(own_server: Server) -> None:
-    with bench(own_server.url) as ours:
+def test_a_revoked_lease_ends_its_registers_and_is_replaced(own_server: Server) -> None:
+    with harness(own_server.url) as ours:
         before = own_server.leases()
         ours.advance_register("revoked", 1)
         for one in set(own_server.leases()) - set(before):
@@ -112,26 +112,26 @@ def test_a_lease_that_somebody_revokes_takes_its_marks_along_and_the_next_has_an
         assert ours.advance_register("revoked", 2)
 
 
-def test_nothing_that_looks_for_locks_sees_a_mark(server: Server, url: str, ours: Bench) -> None:
+def test_registers_are_not_listed_as_locks(server: Server, url: str, ours: Harness) -> None:
     for name in ("a", "x/y", "%", "a" * 528):
         assert ours.advance_register(name, 1)
 
     assert ours.locked() == []
-    with bench(f"{server.url}?prefix={prefix_in(url)[:-5]}") as wider:
+    with harness(f"{server.url}?prefix={prefix_in(url)[:-5]}") as wider:
         assert wider.locked() == []
     assert isinstance(ours.try_acquire(ticket("a")), Granted)
     with etcdctl(server, "lock", f"{prefix_in(url)}b", "true") as foreign:
         assert foreign.wait(10) == 0
 
 
-def test_what_is_no_mark_is_named(server: Server, url: str, ours: Bench) -> None:
+def test_an_error_names_data_that_are_no_register(server: Server, url: str, ours: Harness) -> None:
     server.put(f"{prefix_in(url)}%mark/a", "something")
 
     with pytest.raises(holdfast.NameConflict, match="is no register"):
         ours.advance_register("a", 1)
 
 
-def test_hundreds_are_read(ours: Bench) -> None:
+def test_hundreds_of_registers_are_read(ours: Harness) -> None:
     ours.advance_register("n249", 3)
 
     assert ours.read_registers(*(f"n{number}" for number in range(250))) == [0] * 249 + [3]
