@@ -149,7 +149,7 @@ def test_dead_waiters_do_not_keep_a_lock_that_is_free(backend: str) -> None:
     assert waited < 1.0
 
 
-@pytest.mark.parametrize("mutant", ["unique-woken-alone", "row-expelled-alone"])
+@pytest.mark.parametrize("mutant", ["unique-woken-alone", "row-terminated-alone"])
 def test_waiters_that_lapse_one_after_the_other_are_found(mutant: str) -> None:
     plan = MUTANTS[mutant].apply(Plan())
 
@@ -205,7 +205,7 @@ def test_a_dead_holder_keeps_the_lock_for_little_longer_when_the_clock_is_set_ba
 
 
 @pytest.mark.parametrize(
-    "mutant", ["unique-clock-never-goes-back", "row-clock-never-goes-back", "version-clock-never-goes-back"]
+    "mutant", ["unique-ignores-a-clock-set-back", "row-ignores-a-clock-set-back", "version-ignores-a-clock-set-back"]
 )
 def test_a_lease_that_ends_late_because_the_clock_was_set_back_is_found(mutant: str) -> None:
     plan = MUTANTS[mutant].apply(Plan())
@@ -247,7 +247,7 @@ def test_a_writer_beside_the_readers_of_a_lock_whose_row_was_deleted_is_found() 
 
 
 def test_a_gate_that_nobody_is_expelled_from_stays_shut() -> None:
-    plan = MUTANTS["row-nobody-is-expelled"].apply(Plan())
+    plan = MUTANTS["row-holder-not-terminated"].apply(Plan())
 
     assert behind_a_stopped_holder(plan) is None
 
@@ -394,7 +394,7 @@ def test_a_mark_is_raised_to_a_number_by_one_client_whatever_gets_lost(backend: 
 
 
 def test_a_mark_that_is_raised_in_two_steps_is_raised_twice() -> None:
-    plan = MUTANTS["unique-mark-in-two-steps"].apply(Plan())
+    plan = MUTANTS["unique-register-in-two-steps"].apply(Plan())
 
     assert any(count > 1 for seed in SEEDS for count in marked(plan, seed).values())
 
@@ -452,12 +452,12 @@ def test_an_owner_is_in_with_its_own_and_with_nobody_else_whatever_gets_lost() -
 
 
 def test_an_owner_that_passes_the_lease_of_another_is_found() -> None:
-    plan = MUTANTS["unique-any-owner-is-kin"].apply(Plan())
+    plan = MUTANTS["unique-any-owner-joins"].apply(Plan())
 
     assert any(len(owners) > 1 for seed in SEEDS for owners in together(plan, seed).owners)
 
 
-@pytest.mark.parametrize("mutant", ["unique-kin-with-its-own-fence", "unique-kin-draws-again"])
+@pytest.mark.parametrize("mutant", ["unique-owner-with-two-fences", "unique-owner-draws-again"])
 def test_a_fence_that_those_of_one_owner_do_not_share_is_found(mutant: str) -> None:
     plan = MUTANTS[mutant].apply(Plan())
 

@@ -184,7 +184,7 @@ def test_of_several_locks_nobody_has_one_that_another_has_and_none_is_left() -> 
 
 
 @pytest.mark.parametrize(
-    ("name", "told"), [("takes-past-the-line", "is in while"), ("nobody-is-remembered", "is left")]
+    ("name", "told"), [("acquires-past-the-queue", "is in while"), ("releases-not-remembered", "is left")]
 )
 def test_a_mutant_that_takes_several_wrongly_is_caught(name: str, told: str) -> None:
     plan = MUTANTS[name].apply(PLAN)
@@ -231,9 +231,9 @@ def test_exactly_one_is_told_that_it_raised_a_mark(backend: str) -> None:
 # ── mutants ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 WRONG_IN = {
-    "anybody-is-kin": "is in while",
-    "kin-draws-again": "are in with",
-    "kin-stands-behind": "is in while",
+    "any-owner-joins": "is in while",
+    "postgresql-owner-draws-again": "are in with",
+    "owner-queued-behind": "is in while",
 }
 
 
@@ -246,7 +246,7 @@ def test_a_mutant_that_lets_the_wrong_ones_in_is_caught(name: str) -> None:
     assert any(WRONG_IN[name] in one for one in wrong), wrong
 
 
-WRONGLY_TOLD = {"mark-in-two-steps": {2, 3}, "mark-of-nobody": {0}}
+WRONGLY_TOLD = {"register-in-two-steps": {2, 3}, "register-without-nonce": {0}}
 
 
 @pytest.mark.parametrize(("name", "told"), WRONGLY_TOLD.items())

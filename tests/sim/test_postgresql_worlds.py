@@ -356,4 +356,4 @@ def test_who_stands_still_at_the_gate_is_put_out_once_its_lease_is_over() -> Non
 
     assert waited is not None
     assert 2.0 < waited < 15.0
-    assert waits_behind_a_stopped_process(MUTANTS["nobody-is-put-out"].apply(Plan())) is None
+    assert waits_behind_a_stopped_process(MUTANTS["holder-not-terminated"].apply(Plan())) is None

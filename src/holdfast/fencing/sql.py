@@ -7,17 +7,17 @@
         guard.check(cursor, "stock", lease.fence)   # first, before anything is read
         cursor.execute("UPDATE stock SET …")
 
-`check` raises the stored fence by one statement, which takes the lock of that row and keeps it until the caller's
-transaction ends. Two writers are therefore one after the other, and the later one sees the fence of the earlier one,
-unless that was rolled back together with its writes.
+`check` raises the stored fence with one statement, which locks that row until the caller's transaction ends. So two
+writers run one after the other, and the later one sees the fence of the earlier one, unless that was rolled back
+together with its writes.
 
-Why first. The row lock makes what follows serial, not what went before: a value that was read before it may be old
-by then. READ COMMITTED reads anew with every statement. Under REPEATABLE READ and SERIALIZABLE PostgreSQL ends a
-transaction whose snapshot is older than the row with a serialization failure; it reaches the caller as the driver's
-own error, to be retried like any other. MySQL does not: its statements that write see the newest rows, its plain SELECT
-the snapshot of the transaction's first one. So with `check` first the snapshot is taken under the row lock; START
-TRANSACTION WITH CONSISTENT SNAPSHOT would take it too early. SQLite has one writer at a time, and refuses to
-let a transaction write that has read something older (SQLITE_BUSY).
+Call `check` first. The row lock serialises what follows it, not what came before: a value that was read earlier may be
+old. READ COMMITTED reads the newest rows with every statement. Under REPEATABLE READ and SERIALIZABLE, PostgreSQL ends
+a transaction whose snapshot is older than the row with a serialization failure; the caller gets the driver's own
+error, and can retry. MySQL does not: its statements that write see the newest rows, but its plain SELECT reads the
+snapshot of the transaction's first SELECT. With `check` first, that snapshot is taken under the row lock; START
+TRANSACTION WITH CONSISTENT SNAPSHOT would take it too early. SQLite has one writer at a time, and refuses a write in a
+transaction that has read older data (SQLITE_BUSY).
 """
 
 from __future__ import annotations
@@ -38,23 +38,23 @@ _FOUND_ROWS = 2  # MySQL's CLIENT_FOUND_ROWS
 
 
 class FenceColumn(NamedTuple):
-    """The texts for a fence that is kept in the row itself, see `SqlGuard.column`."""
+    """The SQL for a fence in the row itself, see `SqlGuard.column`."""
 
     assignment: str
     condition: str
 
 
 class SqlGuard:
-    """What the three have in common. `paramstyle` is the driver's: "format" and "pyformat" (%s), or "qmark" (?).
+    """The base of the three guards. `paramstyle` is that of the driver: "format" and "pyformat" (%s), or "qmark" (?).
 
-    A guard is a value: it has no connection and may be shared by everybody.
+    A guard has no connection and no state, so it may be shared by threads and tasks.
     """
 
     ddl: str
-    """What creates the table, for a DBA; it may be run again."""
+    """The statement that creates the table, for a DBA; it may be run again."""
 
     keep_open: ClassVar[str] = ""
-    """What turns off the server's time limits for idle transactions, in the transaction or session that runs it."""
+    """The statement that turns off the server's time limits for idle transactions, for its transaction or session."""
 
     _DDL: ClassVar[str]
     _RAISE: ClassVar[str]
@@ -72,18 +72,18 @@ class SqlGuard:
         self._read = self._READ.format(table=table, mark=self._mark)
 
     def create(self, cursor: Any) -> None:
-        """Create the table if it is not there. MySQL ends the current transaction with it: do it at deployment."""
+        """Create the table if it does not exist. MySQL commits the current transaction then: do it at deployment."""
         cursor.execute(self.ddl)
 
     def check(self, cursor: Any, resource: str, fence: int) -> None:
-        """Let this fence write to the resource until the transaction ends, and none smaller from then on.
+        """Allow this fence to write to the resource until the transaction ends, and refuse smaller fences from then on.
 
-        Waits while another transaction has passed the check and has not ended. What the database says to that (lock
-        wait timeout, deadlock, serialization failure) is raised as the driver's own error.
+        Waits while another transaction that has passed the check is open. An error of the database (lock wait timeout,
+        deadlock, serialization failure) is raised as the driver's own error.
 
         Raises:
             StaleFence: the resource has seen a newer fence. Roll back.
-            UsageError: the connection is in autocommit mode: the check would be over before the write.
+            UsageError: the connection is in autocommit mode, so the row lock would end before the write.
         """
         values = self._values(resource, fence)
         cursor.execute(self._raise, values)
@@ -102,7 +102,7 @@ class SqlGuard:
         self._require_transaction(cursor)
 
     def column(self, column: str = "fence") -> FenceColumn:
-        """The texts for an UPDATE of a row that has a column for its fence: no other table, and no other statement.
+        """The SQL for an UPDATE of a row that has a column for its fence, without another table or statement.
 
             fenced = guard.column("fence")
             cursor.execute(
@@ -111,18 +111,18 @@ class SqlGuard:
             )
             guard.check_updated(cursor, "order:42", lease.fence)
 
-        Each text has one placeholder, for the fence. A row whose fence is NULL has not been written under one yet. An
-        INSERT or a DELETE leaves no row that could refuse: keep the row, or use `check`.
+        Each text has one placeholder, for the fence. A row whose fence is NULL was not written with a fence yet. An
+        INSERT or a DELETE leaves no row that could refuse a stale fence: keep the row, or use `check`.
         """
         _check_identifier("column", column)
         return FenceColumn(f"{column} = {self._mark}", f"({column} IS NULL OR {column} <= {self._mark})")
 
     def check_updated(self, cursor: Any, resource: str, fence: int) -> None:
-        """Whether such an UPDATE found its row, by the cursor's rowcount.
+        """Check by the cursor's rowcount that such an UPDATE has found its row.
 
         Raises:
-            StaleFence: it changed nothing: the row has a newer fence, or is not there.
-            UsageError: the cursor's rowcount does not tell.
+            StaleFence: it changed nothing: the row has a newer fence, or does not exist.
+            UsageError: the cursor's rowcount cannot show that.
         """
         check_resource(resource)
         check_fence(fence)
@@ -133,11 +133,11 @@ class SqlGuard:
             raise StaleFence(resource=resource, fence=fence, newest=None)
 
     def _values(self, resource: str, fence: int) -> tuple[Any, ...]:
-        # As bytes: no collation folds or pads them, and NUL is a character like any other.
+        # As bytes, which no collation folds or pads, and which may contain NUL.
         return check_resource(resource).encode(), check_fence(fence)
 
     def _has_passed(self, cursor: Any) -> bool:
-        """Whether the statement that raises says so already."""
+        """Whether the result of the statement that raises the fence shows that the check has passed."""
         return bool(cursor.rowcount == 1)
 
     def _refuse(self, resource: str, fence: int, row: Any) -> None:
@@ -152,24 +152,24 @@ class SqlGuard:
             )
 
     def _is_outside_of_transactions(self, cursor: Any) -> bool:
-        raise NotImplementedError  # each database has its own; nobody makes a bare one
+        raise NotImplementedError  # in each subclass
 
     def _require_rowcount(self, cursor: Any) -> None:
-        """Most count the rows that an UPDATE found."""
+        """Raise if the driver does not count the rows that an UPDATE found. Most do."""
 
 
 class PostgreSQLGuard(SqlGuard):
     """For PostgreSQL, with psycopg (also its AsyncCursor) or psycopg2."""
 
-    # Of these, transaction_timeout exists since PostgreSQL 17; a SET would fail on older ones.
+    # transaction_timeout exists since PostgreSQL 17; a SET would fail on older servers.
     keep_open = (
         "SELECT set_config(name, '0', true) FROM pg_settings "
         "WHERE name IN ('idle_in_transaction_session_timeout', 'transaction_timeout')"
     )
     _paramstyle = "format"
     _DDL = "CREATE TABLE IF NOT EXISTS {table} (resource bytea PRIMARY KEY, fence bigint NOT NULL)"
-    # The row is locked also where the condition does not hold (manual, INSERT, "ON CONFLICT Clause"), so what is read
-    # after a refusal is what refused it.
+    # The row is locked even if the condition is false (manual, INSERT, "ON CONFLICT Clause"), so the fence that is read
+    # after a refusal is the one that refused it.
     _RAISE = (
         "INSERT INTO {table} AS seen (resource, fence) VALUES ({mark}, {mark}) ON CONFLICT (resource) "
         "DO UPDATE SET fence = excluded.fence WHERE seen.fence <= excluded.fence"
@@ -181,9 +181,9 @@ class PostgreSQLGuard(SqlGuard):
 
 
 class MySQLGuard(SqlGuard):
-    """For MySQL and MariaDB, with PyMySQL or what follows it."""
+    """For MySQL and MariaDB, with PyMySQL or a compatible driver."""
 
-    # MySQL takes the second half for a comment: only MariaDB has these. A year is the most that is allowed.
+    # Only MariaDB has the variables in the second half, which MySQL ignores as a comment. A year is the maximum.
     keep_open = (
         "SET SESSION wait_timeout = 31536000 /*M!100300 , idle_transaction_timeout = 0, "
         "idle_write_transaction_timeout = 0, idle_readonly_transaction_timeout = 0 */"
@@ -203,15 +203,15 @@ class MySQLGuard(SqlGuard):
         return (*super()._values(resource, fence), fence)
 
     def _has_passed(self, cursor: Any) -> bool:
-        # An equal fence and a stale one both change nothing, which counts as a row or not by the connection's flags.
+        # An equal fence and a stale one both change nothing; whether that counts as a row depends on the connection.
         return False
 
     def _is_outside_of_transactions(self, cursor: Any) -> bool:
-        status = getattr(cursor.connection, "server_status", None)  # PyMySQL; others do not show it
+        status = getattr(cursor.connection, "server_status", None)  # of PyMySQL; other drivers do not have it
         return status is not None and not status & _IN_TRANSACTION
 
     def _require_rowcount(self, cursor: Any) -> None:
-        # Without this flag a row that was found but had these very values already is not counted.
+        # Without this flag, a row that was found but already had these values is not counted.
         flags = getattr(cursor.connection, "client_flag", None)
         if flags is not None and not flags & _FOUND_ROWS:
             raise UsageError(

@@ -1,4 +1,4 @@
-"""The mysql protocols with one bug each: what people get wrong with rows as locks, and with versions of rows."""
+"""The mysql protocols with one bug each: common mistakes with rows as locks, and with versions of rows."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _server(base: type[MysqlServer], tables: type[Tables], **more: Any) -> type[
 
 
 class _Port:
-    """A port that asks otherwise."""
+    """A port that sends other statements."""
 
     def __init__(self, port: MysqlPort, runtime: Runtime) -> None:
         self._port = port
@@ -40,17 +40,17 @@ class _Port:
         return getattr(self._port, name)
 
 
-def _asking(backend: Callable[..., Any], port_type: type[_Port]) -> Callable[..., Any]:
+def _with_port(backend: Callable[..., Any], port_type: type[_Port]) -> Callable[..., Any]:
     def open_backend(url: str, port: MysqlPort, runtime: Runtime) -> Any:
         return backend(url, port_type(port, runtime), runtime)
 
     return open_backend
 
 
-# ── of both methods ──────────────────────────────────────────────────────────────────────────────────────────────────
+# ── several methods ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-class FreesBlindly(Tables):
+class ReleasesBlindly(Tables):
     def is_holder(self, lock: Lock, nonce: str) -> bool:
         return lock.nonce is not None
 
@@ -91,7 +91,7 @@ class AnyVersion(Tables):
         return True
 
 
-class NothingIsOutdated(Tables):
+class VersionNotBumped(Tables):
     def bump_version_answer(self, key: bytes, nonce: str) -> Answer:
         return Answer()
 
@@ -99,7 +99,7 @@ class NothingIsOutdated(Tables):
 # ── method=unique ────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-class _LooksFirst(_Port):
+class _ChecksFirst(_Port):
     async def execute(self, statement: Statement, values: Sequence[Value], *, deadline: float) -> Answer:
         if statement is statements.FAST_ACQUIRE:
             found = await self._port.execute(statements.STATE, values[:1], deadline=deadline)
@@ -110,34 +110,34 @@ class _LooksFirst(_Port):
 
 
 class DeletedWithItsTickets(Tables):
-    """A lock whose row was deleted by hand counts as free, although it has readers."""
+    """A lock whose row an operator has deleted counts as free, although it has readers."""
 
     def hides_tickets(self, key: bytes) -> bool:
         return False
 
 
-class TakesBlindly(DeletedWithItsTickets):
+class AcquiresBlindly(DeletedWithItsTickets):
     def is_free(self, lock: Lock, now: int) -> bool:
         return True
 
 
-class TakesPastTheLine(DeletedWithItsTickets):
+class AcquiresPastTheQueue(DeletedWithItsTickets):
     def is_free(self, lock: Lock, now: int) -> bool:
         return lock.nonce is None or lock.expires <= now
 
 
-class NobodyIsRemembered(Tables):
+class ReleasesNotRemembered(Tables):
     def remember_departed(self, key: bytes, name: str, nonce: str, now: int) -> None:
         pass
 
 
-class NothingRunsOut(Tables):
+class NothingExpires(Tables):
     def has_expired(self, expires: int, now: int) -> bool:
         return False
 
 
 class ReapsByNumber(Tables):
-    """As if nobody could hold a lock for three seconds."""
+    """As if no lock could be held for three seconds."""
 
     def is_idle(self, lock: Lock, now: int) -> bool:
         return lock.drawn < now - us(3.0)
@@ -149,14 +149,14 @@ class WokenKeepsItsLease(Tables):
 
 
 class WokenAlone(Tables):
-    """The lease of the next waiter is shortened, but not those of the other waiters of its client."""
+    """The lease of the next waiter is shortened, but not the leases of the other waiters of its client."""
 
     def is_woken(self, ticket: Row, next_ones: Sequence[Row]) -> bool:
         return ticket in next_ones
 
 
-class ClockNeverGoesBack(Tables):
-    """A lease ends when the clock shows its end, also if the clock was set back since it was renewed."""
+class IgnoresClockSetBack(Tables):
+    """A lease ends when the clock shows its expiry, even if the clock was set back since its renewal."""
 
     def rebase(self, lock: Lock, tickets: Sequence[Row], now: int) -> None:
         pass
@@ -165,43 +165,43 @@ class ClockNeverGoesBack(Tables):
         return Answer()
 
 
-class AnyOwnerIsKin(Tables):
-    """As if it were enough to have some owner."""
+class AnyOwnerJoins(Tables):
+    """Any owner counts as the same owner."""
 
     def same_owner(self, key: bytes, owner: str) -> list[Row]:
         return [ticket for ticket in self._queue(key) if ticket.fence is not None and ticket.owner]
 
 
-class KinWithAFenceOfItsOwn(Tables):
+class OwnerWithTwoFences(Tables):
     def fence_of(self, same_owner: Sequence[Row], drawn: int) -> int:
         return drawn
 
 
-class KinDrawsAgain(Tables):
-    """As it once was: an enter that comes late draws a new fence for who is in, and works with the old one."""
+class OwnerDrawsAgain(Tables):
+    """An earlier bug: a late try_acquire draws a new fence for a granted ticket that uses the old one."""
 
-    _asks = ""
+    _requested = ""
 
     def try_acquire_owned_answer(self, key: bytes, name: str, nonce: str, *values: Any) -> Answer:
-        self._asks = nonce
+        self._requested = nonce
         try:
             return super().try_acquire_owned_answer(key, name, nonce, *values)
         finally:
-            self._asks = ""
+            self._requested = ""
 
     def same_owner(self, key: bytes, owner: str) -> list[Row]:
-        return [ticket for ticket in super().same_owner(key, owner) if ticket.nonce != self._asks]
+        return [ticket for ticket in super().same_owner(key, owner) if ticket.nonce != self._requested]
 
 
-# ── marks, of all methods ────────────────────────────────────────────────────────────────────────────────────────────
+# ── registers ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-class MarksBlindly(Tables):
+class AdvancesBlindly(Tables):
     def is_lower(self, register: Register, number: int) -> bool:
         return True
 
 
-class _MarksInTwoSteps(_Port):
+class _ReadsRegisterFirst(_Port):
     async def execute(self, statement: Statement, values: Sequence[Value], *, deadline: float) -> Answer:
         if statement is statements.ADVANCE_REGISTER:
             key, _, number, *_ = values
@@ -215,33 +215,33 @@ class _MarksInTwoSteps(_Port):
 
 
 class WaitsForItself(RowBackend):
-    """As it once was: who has a lease without knowing waits at the gate for who waits for that lease."""
+    """An earlier bug: a ticket with an unknown lease waits for the row lock of a ticket that waits for that lease."""
 
     async def _release_own_lease(self, ticket: Ticket, state: State, deadline: float) -> bool:
         return False
 
 
-class NobodyIsExpelled(RowServer):
-    """A session keeps the gate for as long as it likes."""
+class HolderNotTerminated(RowServer):
+    """A session can keep the row lock without a lease."""
 
     def run(self, statement: Statement, values: Sequence[Value]) -> Answer:
         return Answer() if statement.name == "kill" else super().run(statement, values)
 
 
-class ExpelledAlone(RowServer):
-    """Of a client that does not answer, only the session that has the gate is ended."""
+class TerminatedAlone(RowServer):
+    """Of a client that does not respond, only the session with the row lock is killed."""
 
     def run(self, statement: Statement, values: Sequence[Value]) -> Answer:
         return Answer() if statement.name == "same_client" else super().run(statement, values)
 
 
 class KillsByNumber(RowServer):
-    """The number of the connection is read in one request and killed by another, which may be slow."""
+    """One request reads the id of the connection, and another, which may be slow, kills it."""
 
     def run(self, statement: Statement, values: Sequence[Value]) -> Answer:
         if statement.name != "kill":
             return super().run(statement, values)
-        connection = self.marks.get(str(values[0]).encode())
+        connection = self.named_locks.get(str(values[0]).encode())
         if connection is not None:
             self.world.at(self.world.now + 3.0, self.when_running, self._kill, connection)
         return Answer()
@@ -254,113 +254,113 @@ class KillsByNumber(RowServer):
 MYSQL = [
     Mutant(
         name="version-not-compared",
-        mistake="the state is read in one step and written in another, which does not look whether it is still that",
+        mistake="one step reads the state, and another writes it without comparing the version",
         backend="mysql-version",
         server=_server(VersionServer, CheckThenSet),
     ),
     Mutant(
         name="version-of-any-age",
-        mistake="a lock that is free is taken, however long ago that was decided, and by whom",
+        mistake="a free lock is acquired by any earlier decision, also one on an old version",
         backend="mysql-version",
         server=_server(VersionServer, AnyVersion),
         kinds=frozenset({"slow", "cancel"}),
     ),
     Mutant(
-        name="version-freed-blindly",
-        mistake="a release empties the lock's row, whoever's it is",
+        name="version-released-blindly",
+        mistake="a release empties the row of the lock, even if another ticket holds it",
         backend="mysql-version",
-        server=_server(VersionServer, FreesBlindly),
+        server=_server(VersionServer, ReleasesBlindly),
     ),
     Mutant(
         name="version-by-client-clock",
-        mistake="the client's clock is sent along, and the lock goes by it",
+        mistake="the client's clock is sent to the server and used there",
         backend="mysql-version",
-        server=_server(VersionServer, ClientClock, backend=_asking(VersionBackend, _ClientTime)),
+        server=_server(VersionServer, ClientClock, backend=_with_port(VersionBackend, _ClientTime)),
     ),
     Mutant(
-        name="version-never-outdated",
-        mistake="who leaves draws no new version: an enter of its own that comes later takes the lock for nobody",
+        name="version-not-bumped",
+        mistake="a release draws no new version: a try_acquire that arrives after it acquires the lock for no client",
         backend="mysql-version",
-        server=_server(VersionServer, NothingIsOutdated),
+        server=_server(VersionServer, VersionNotBumped),
         kinds=frozenset({"slow", "cancel"}),
     ),
     Mutant(
         name="version-is-the-clock",
-        mistake="the version is the server's clock, and the last one does not count",
+        mistake="the version is the server's clock, without the last version as a floor",
         backend="mysql-version",
         server=_server(VersionServer, FenceByClock),
         kinds=frozenset({"step_clock"}),
     ),
     Mutant(
         name="unique-check-then-insert",
-        mistake="whether the lock is free is looked at in one statement, and it is taken in another",
+        mistake="one statement checks that the lock is free, and another acquires it",
         backend="mysql",
-        server=_server(UniqueServer, TakesBlindly, backend=_asking(UniqueBackend, _LooksFirst)),
+        server=_server(UniqueServer, AcquiresBlindly, backend=_with_port(UniqueBackend, _ChecksFirst)),
     ),
     Mutant(
-        name="unique-takes-past-the-line",
-        mistake="a lock without an exclusive holder is taken although others share it, or wait for it",
+        name="unique-acquires-past-the-queue",
+        mistake="a lock without an exclusive holder is acquired although other tickets share it or wait for it",
         backend="mysql",
-        server=_server(UniqueServer, TakesPastTheLine),
+        server=_server(UniqueServer, AcquiresPastTheQueue),
     ),
     Mutant(
-        name="unique-freed-blindly",
-        mistake="a release empties the lock's row, whoever's it is",
+        name="unique-released-blindly",
+        mistake="a release empties the row of the lock, even if another ticket holds it",
         backend="mysql",
-        server=_server(UniqueServer, FreesBlindly),
+        server=_server(UniqueServer, ReleasesBlindly),
     ),
     Mutant(
         name="unique-by-client-clock",
-        mistake="the client's clock is sent along, and the tables go by it",
+        mistake="the client's clock is sent to the server and used there",
         backend="mysql",
-        server=_server(UniqueServer, ClientClock, backend=_asking(UniqueBackend, _ClientTime)),
+        server=_server(UniqueServer, ClientClock, backend=_with_port(UniqueBackend, _ClientTime)),
     ),
     Mutant(
-        name="unique-nobody-is-remembered",
-        mistake="nobody remembers who left: an enter that comes after its own leave takes the lock for nobody",
+        name="unique-releases-not-remembered",
+        mistake="no memory of releases: a try_acquire that arrives after its release acquires the lock for no client",
         backend="mysql",
-        server=_server(UniqueServer, NobodyIsRemembered),
+        server=_server(UniqueServer, ReleasesNotRemembered),
         kinds=frozenset({"slow", "cancel"}),
     ),
     Mutant(
-        name="unique-nothing-runs-out",
-        mistake="rows of the dead stay for ever",
+        name="unique-nothing-expires",
+        mistake="rows of dead clients stay forever",
         backend="mysql",
-        server=_server(UniqueServer, NothingRunsOut),
+        server=_server(UniqueServer, NothingExpires),
     ),
     Mutant(
         name="unique-reaps-by-number",
-        mistake="the reaper goes by when a lock was last taken, and removes leases that are alive",
+        mistake="the reaper checks only when a lock was last acquired, and removes live leases",
         backend="mysql",
         server=_server(UniqueServer, ReapsByNumber),
     ),
     Mutant(
         name="unique-fence-by-clock",
-        mistake="the fence is the server's clock, and the last one does not count",
+        mistake="the fence is the server's clock, without the last fence as a floor",
         backend="mysql",
         server=_server(UniqueServer, FenceByClock),
         kinds=frozenset({"step_clock"}),
     ),
     Mutant(
         name="unique-woken-alone",
-        mistake="of a dead client's waiters only the next is woken and lapses, so they keep a free lock in turn",
+        mistake="of the waiters of a dead client only the next is woken and expires, so they block a free lock in turn",
         backend="mysql",
         server=_server(UniqueServer, WokenAlone),
         by_seeds=False,  # the usual clients wait for one lock at a time
     ),
     Mutant(
         name="unique-deleted-with-its-tickets",
-        mistake="a lock whose row was deleted by hand is taken although it has readers",
+        mistake="a lock whose row an operator has deleted is acquired although it has readers",
         backend="mysql",
         server=_server(UniqueServer, DeletedWithItsTickets),
         kinds=frozenset({"lose_reply"}),
     ),
     *(
         Mutant(
-            name=f"{method}-clock-never-goes-back",
+            name=f"{method}-ignores-a-clock-set-back",
             mistake="a lease ends late by as much as the server's clock was set back since its renewal",
             backend=backend,
-            server=_server(server, ClockNeverGoesBack),
+            server=_server(server, IgnoresClockSetBack),
             kinds=frozenset({"crash", "step_clock"}),
         )
         for method, backend, server in (
@@ -370,65 +370,65 @@ MYSQL = [
         )
     ),
     Mutant(
-        name="unique-any-owner-is-kin",
-        mistake="who has an owner is in at once if anybody is who has one, whoever's that is",
+        name="unique-any-owner-joins",
+        mistake="a ticket with an owner is granted together with a holder of any owner",
         backend="mysql",
-        server=_server(UniqueServer, AnyOwnerIsKin),
+        server=_server(UniqueServer, AnyOwnerJoins),
         by_seeds=False,  # the usual clients have no owners
     ),
     Mutant(
-        name="unique-kin-with-its-own-fence",
-        mistake="those of one owner are in together, each with a fence of its own",
+        name="unique-owner-with-two-fences",
+        mistake="tickets of one owner hold the lock together, each with its own fence",
         backend="mysql",
-        server=_server(UniqueServer, KinWithAFenceOfItsOwn),
+        server=_server(UniqueServer, OwnerWithTwoFences),
         by_seeds=False,  # likewise
     ),
     Mutant(
-        name="unique-kin-draws-again",
-        mistake="an enter that comes late draws a new fence for a ticket that is in, and others of its owner get that",
+        name="unique-owner-draws-again",
+        mistake="a late try_acquire draws a new fence for a granted ticket, and other tickets of its owner get that",
         backend="mysql",
-        server=_server(UniqueServer, KinDrawsAgain),
+        server=_server(UniqueServer, OwnerDrawsAgain),
         by_seeds=False,  # likewise
     ),
     Mutant(
-        name="unique-mark-in-two-steps",
-        mistake="whether a mark is lower is looked at in one statement, and it is raised in another",
+        name="unique-register-in-two-steps",
+        mistake="one statement reads a register, and another writes it",
         backend="mysql",
-        server=_server(UniqueServer, MarksBlindly, backend=_asking(UniqueBackend, _MarksInTwoSteps)),
-        by_seeds=False,  # nor do they raise marks
+        server=_server(UniqueServer, AdvancesBlindly, backend=_with_port(UniqueBackend, _ReadsRegisterFirst)),
+        by_seeds=False,  # nor do they use registers
     ),
     Mutant(
-        name="row-gate-is-the-lock",
-        mistake="a locked row is taken for the lock: it ends with its connection, while its holder works on",
+        name="row-lock-is-the-lock",
+        mistake="the row lock is the lock: it ends with its connection, while its holder works on",
         backend="mysql-row",
-        server=_server(RowServer, TakesBlindly),
+        server=_server(RowServer, AcquiresBlindly),
         kinds=frozenset({"drop"}),
     ),
     Mutant(
         name="row-waits-for-itself",
-        mistake="who has a lease without knowing, and lost its gate, waits at the gate for who waits for that lease",
+        mistake="a ticket with an unknown lease, which lost its row lock, waits for a ticket that waits for that lease",
         backend="mysql-row",
         server=_server(RowServer, Tables, backend=WaitsForItself),
         kinds=frozenset({"lose_reply", "drop"}),
         budget=1000,
     ),
     Mutant(
-        name="row-nobody-is-expelled",
-        mistake="a connection that keeps the gate without a lease, as that of a stopped process, keeps all others out",
+        name="row-holder-not-terminated",
+        mistake="a connection with the row lock and without a lease, as of a stopped process, blocks all others",
         backend="mysql-row",
-        server=NobodyIsExpelled,
+        server=HolderNotTerminated,
         by_seeds=False,  # in a healed world no process is stopped
     ),
     Mutant(
-        name="row-expelled-alone",
-        mistake="each waiter of a stopped process has the gate in turn, until its connection is ended",
+        name="row-terminated-alone",
+        mistake="each waiter of a stopped process gets the row lock in turn, until its connection is killed",
         backend="mysql-row",
-        server=ExpelledAlone,
+        server=TerminatedAlone,
         by_seeds=False,  # in a healed world no process is stopped
     ),
     Mutant(
         name="row-kills-by-number",
-        mistake="the number of a connection is read, then killed, when it may belong to the next lease already",
+        mistake="the id of a connection is read, then killed when it may belong to the next lease already",
         backend="mysql-row",
         server=KillsByNumber,
         by_seeds=False,  # it takes one world in a thousand

@@ -1,4 +1,4 @@
-"""The postgresql protocol with one bug each: what people get wrong with rows as locks, and with sessions."""
+"""The postgresql protocols with one bug each: common mistakes with rows and with sessions as locks."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from holdfast.sim.world import World
 
 
-def _gated(tables: type[Tables]) -> type[AdvisoryServer]:
+def _advisory(tables: type[Tables]) -> type[AdvisoryServer]:
     return type("Mutated", (AdvisoryServer,), {"tables_type": tables})
 
 
@@ -34,7 +34,7 @@ def _server(tables: type[Tables], **more: Any) -> type[PostgresqlServer]:
 
 
 class _Port:
-    """A port that asks otherwise."""
+    """A port that sends other statements."""
 
     def __init__(self, port: PostgresqlPort, runtime: Runtime) -> None:
         self._port = port
@@ -44,19 +44,19 @@ class _Port:
         return getattr(self._port, name)
 
 
-def _asking(port_type: type[_Port]) -> Callable[..., PostgresqlBackend]:
+def _with_port(port_type: type[_Port]) -> Callable[..., PostgresqlBackend]:
     def open_backend(url: str, port: PostgresqlPort, runtime: Runtime) -> PostgresqlBackend:
         return PostgresqlBackend(url, port_type(port, runtime), runtime)
 
     return open_backend
 
 
-# ── taking and giving back ───────────────────────────────────────────────────────────────────────────────────────────
+# ── acquire and release ──────────────────────────────────────────────────────────────────────────────────────────────
 
 _POLL = Statement("holdfast_is_free", "SELECT, without a lock on the row")
 
 
-class _LooksFirst(_Port):
+class _ChecksFirst(_Port):
     async def execute(self, statement: Statement, values: Sequence[Value], *, deadline: float) -> list[Row]:
         if statement is queue._FAST_ACQUIRE and not await self._port.execute(_POLL, values[:1], deadline=deadline):
             return []
@@ -72,23 +72,23 @@ class CheckThenInsert(Tables):
         return True
 
 
-class TakesPastTheLine(Tables):
+class AcquiresPastTheQueue(Tables):
     def is_free(self, lock: Lock) -> bool:
         return lock.nonce is None
 
 
-class LineForgotten(Tables):
+class QueueForgotten(Tables):
     def has_tickets(self, name: str, head: int) -> bool:
         return False
 
 
-class FreesBlindly(Tables):
+class ReleasesBlindly(Tables):
     def fast_release_rows(self, name: str, nonce: str) -> list[Row]:
         lock = self.locks.get(name)
         return [] if lock is None or lock.nonce is None else super().fast_release_rows(name, lock.nonce)
 
 
-class NobodyIsRemembered(Tables):
+class ReleasesNotRemembered(Tables):
     def remember_departed(self, name: str, nonce: str, now: int) -> None:
         pass
 
@@ -111,7 +111,7 @@ class ClientClock(Tables):
             self.clock = clock
 
 
-class NothingRunsOut(Tables):
+class NothingExpires(Tables):
     def has_expired(self, expires: int | None, now: int) -> bool:
         return False
 
@@ -136,25 +136,25 @@ class WokenKeepsItsLease(Tables):
         self.notify(ticket.channel, ticket.nonce)
 
 
-class IgnoresTheClockBack(Tables):
-    """As it once was: a lease ends when the clock shows its time, however often the clock was set back."""
+class IgnoresClockSetBack(Tables):
+    """An earlier bug: a lease ends when the clock shows its expiry, even if the clock was set back."""
 
     def is_set_back(self, renewed: int, now: int) -> bool:
         return False
 
 
-# ── clients that have died ───────────────────────────────────────────────────────────────────────────────────────────
+# ── dead clients ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 class DeadWaitersInTurn(Tables):
-    """As it once was: each is woken, and its time has to be over, before the next one's turn."""
+    """An earlier bug: each dead waiter is woken, and has to expire before the next one's turn."""
 
     def lapse(self, ticket: Ticket, now: int, head: int, caller: str | None) -> str | None:
         return super().lapse(ticket, now, head, ticket.channel)
 
 
 class StoppedWaitersInTurn(Tables):
-    """Of a client that does not answer, one waiter is passed over, and the next one is woken."""
+    """Of a client that does not respond, one waiter is skipped, and the next one is woken."""
 
     def lapse(self, ticket: Ticket, now: int, head: int, caller: str | None) -> str | None:
         return super().lapse(ticket, now, head, caller) and "ticket"
@@ -163,11 +163,11 @@ class StoppedWaitersInTurn(Tables):
         return [one for one in super().same_client(ticket, head) if one is ticket]
 
 
-# ── what is removed ──────────────────────────────────────────────────────────────────────────────────────────────────
+# ── the reaper ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 class ReapsByNumber(Tables):
-    """As if nobody could hold a lock for three seconds."""
+    """As if no lock could be held for three seconds."""
 
     def reap(self, now: int) -> int:
         old = [lock.name for lock in self.locks.values() if lock.drawn < now - us(3.0)]
@@ -177,14 +177,14 @@ class ReapsByNumber(Tables):
 
 
 class NewRowsAreFree(Tables):
-    """As it once was: a lock whose row somebody has deleted is nobody's, whatever tickets it has."""
+    """An earlier bug: a lock whose row an operator has deleted is free, even if it has tickets."""
 
     def may_have_tickets(self) -> bool:
         return False
 
 
 class ReapsTooSoon(PostgresqlServer):
-    """What is remembered of who left goes with the row."""
+    """The remembered releases are removed with the row."""
 
     def prepare(self, faults: Faults, ttl: float) -> None:
         super().prepare(faults, ttl)
@@ -209,7 +209,7 @@ class SequenceFence(Tables):
 
 
 class SequenceServer(PostgresqlServer):
-    """A counter of which a crash forgets the last few values, as of a sequence that nobody has waited for."""
+    """A counter that loses its last values in a crash, as a sequence does whose values were not committed."""
 
     kinds = ("lock",)
     tables_type = SequenceFence
@@ -223,15 +223,15 @@ class SequenceServer(PostgresqlServer):
 # ── owners ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-class AnybodyIsKin(Tables):
+class AnyOwnerJoins(Tables):
     def owner_fence(self, lock: Lock, owner: str, now: int) -> int | None:
         known = {ticket.owner for ticket in self.tickets if ticket.name == lock.name and ticket.owner}
-        fences = (super(AnybodyIsKin, self).owner_fence(lock, one, now) for one in sorted(known))
+        fences = (super(AnyOwnerJoins, self).owner_fence(lock, one, now) for one in sorted(known))
         return next((fence for fence in fences if fence is not None), None)
 
 
-class KinDrawsAgain(Tables):
-    """As it once was: a request that is late draws a new fence for a ticket that is in, and has told its own."""
+class OwnerDrawsAgain(Tables):
+    """An earlier bug: a late request draws a new fence for a granted ticket that has reported the old one."""
 
     def try_acquire_owner(self, *values: Any) -> Row:
         name, nonce = values[:2]
@@ -241,15 +241,15 @@ class KinDrawsAgain(Tables):
         return super().try_acquire_owner(*values)
 
 
-class KinStandsBehind(Tables):
+class OwnerQueuedBehind(Tables):
     def first_number(self, lock: Lock, drawn: int) -> int:
         return drawn
 
 
-# ── marks ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── registers ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-class _ReadsItsMark(_Port):
+class _ReadsRegisterFirst(_Port):
     async def execute(self, statement: Statement, values: Sequence[Value], *, deadline: float) -> list[Row]:
         if statement is queue._ADVANCE_REGISTER:
             name, number, *_ = values
@@ -261,21 +261,21 @@ class _ReadsItsMark(_Port):
         return await self._port.execute(statement, values, deadline=deadline)
 
 
-class MarkWritten(Tables):
+class RegisterOverwritten(Tables):
     def is_lower(self, register: Register, number: int, nonce: str) -> bool:
         return True
 
 
-class MarkOfNobody(Tables):
+class RegisterWithoutNonce(Tables):
     def is_lower(self, register: Register, number: int, nonce: str) -> bool:
         return register.number < number
 
 
-# ── gates ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── advisory locks ───────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-class GateBeforeLease(Tables):
-    """As it once was: who has a lease without knowing waits at the gate for who waits for that lease."""
+class AdvisoryLockBeforeLease(Tables):
+    """An earlier bug: a ticket with an unknown lease waits for a ticket that waits for that lease."""
 
     def pass_(self, name: str, nonce: str, ttl: int, who: tuple[str, str], *, has_advisory_lock: bool) -> Row:
         if has_advisory_lock or name not in self.locks:
@@ -283,8 +283,8 @@ class GateBeforeLease(Tables):
         return super().pass_(name, "nobody", ttl, who, has_advisory_lock=False)
 
 
-class GateIsTheLock(Tables):
-    """Who comes through the gate is in, whatever lease there is."""
+class AdvisoryLockIsTheLock(Tables):
+    """The ticket with the advisory lock is granted, even if there is a lease."""
 
     def pass_(self, name: str, nonce: str, ttl: int, who: tuple[str, str], *, has_advisory_lock: bool) -> Row:
         if has_advisory_lock and name in self.locks:
@@ -293,15 +293,15 @@ class GateIsTheLock(Tables):
 
 
 class TrustsItsConnection(AdvisoryBackend):
-    """As it once was: who waits at the gate hears of it on that connection, or never."""
+    """An earlier bug: a waiter trusts that its connection is alive."""
 
     async def _close_session(self, session: WaiterSession, name: str, deadline: float) -> None:
         if session not in self._sessions.values():
             await super()._close_session(session, name, deadline)
 
 
-class NobodyIsPutOut(AdvisoryServer):
-    """A session keeps the gate for as long as it likes."""
+class HolderNotTerminated(AdvisoryServer):
+    """A session can keep the advisory lock without a lease."""
 
     def run(self, port: SimPort, statement: Statement, values: Sequence[Value]) -> list[Row]:
         return [] if statement is advisory._TERMINATE_HOLDER else super().run(port, statement, values)
@@ -311,7 +311,7 @@ class NobodyIsPutOut(AdvisoryServer):
 
 
 class LeaseOfASession(PostgresqlServer):
-    """The lock is a row that is locked in an open transaction: it ends with the connection, and without a delay."""
+    """The lock is a row lock in an open transaction: it ends with the connection, at once."""
 
     def __init__(self, world: World, recorder: Recorder) -> None:
         super().__init__(world, recorder)
@@ -338,190 +338,190 @@ class LeaseOfASession(PostgresqlServer):
 POSTGRESQL = [
     Mutant(
         name="check-then-insert",
-        mistake="whether the lock is free is looked at in one step, and it is taken in another",
+        mistake="one step checks that the lock is free, and another acquires it",
         backend="postgresql",
-        server=_server(CheckThenInsert, backend=_asking(_LooksFirst)),
+        server=_server(CheckThenInsert, backend=_with_port(_ChecksFirst)),
     ),
     Mutant(
-        name="takes-past-the-line",
-        mistake="a lock without an exclusive holder is taken although others share it, or wait for it",
+        name="acquires-past-the-queue",
+        mistake="a lock without an exclusive holder is acquired although other tickets share it or wait for it",
         backend="postgresql",
-        server=_server(TakesPastTheLine),
+        server=_server(AcquiresPastTheQueue),
     ),
     Mutant(
-        name="line-forgotten",
-        mistake="who gets in says that nobody waits, without looking",
+        name="queue-forgotten",
+        mistake="a grant records that there are no waiters, without a check",
         backend="postgresql",
-        server=_server(LineForgotten),
+        server=_server(QueueForgotten),
     ),
     Mutant(
-        name="frees-blindly",
-        mistake="a release empties the lock's row, whoever's it is",
+        name="releases-blindly",
+        mistake="a release empties the row of the lock, even if another ticket holds it",
         backend="postgresql",
-        server=_server(FreesBlindly),
+        server=_server(ReleasesBlindly),
     ),
     Mutant(
-        name="nobody-is-remembered",
-        mistake="nobody remembers who left: an enter that comes after its own leave takes the lock for nobody",
+        name="releases-not-remembered",
+        mistake="no memory of releases: a try_acquire that arrives after its release acquires the lock for no client",
         backend="postgresql",
-        server=_server(NobodyIsRemembered),
+        server=_server(ReleasesNotRemembered),
         kinds=frozenset({"slow", "cancel"}),
     ),
     Mutant(
         name="client-clock-as-now",
-        mistake="the client's clock is sent along, and the tables go by it",
+        mistake="the client's clock is sent to the server and used there",
         backend="postgresql",
-        server=_server(ClientClock, backend=_asking(_ClientTime)),
+        server=_server(ClientClock, backend=_with_port(_ClientTime)),
     ),
     Mutant(
-        name="nothing-runs-out",
-        mistake="rows of the dead stay for ever",
+        name="nothing-expires",
+        mistake="rows of dead clients stay forever",
         backend="postgresql",
-        server=_server(NothingRunsOut),
+        server=_server(NothingExpires),
     ),
     Mutant(
         name="row-renewed-blindly",
-        mistake="a renewal prolongs the lock's row although another ticket is in it",
+        mistake="a renewal prolongs the lease of another ticket",
         backend="postgresql",
         server=_server(RenewsBlindly),
         kinds=frozenset({"break_lock"}),
     ),
     Mutant(
         name="row-renewal-recreates",
-        mistake="a renewal puts a lease back that is gone, if nobody else is in",
+        mistake="a renewal restores a lease that is gone, if the lock is free",
         backend="postgresql",
         server=_server(RenewalRecreates),
     ),
     Mutant(
         name="woken-keeps-its-lease",
-        mistake="who is woken and does not come keeps its place for as long as any waiter",
+        mistake="a woken waiter that does not poll keeps its place as long as any waiter",
         backend="postgresql",
         server=_server(WokenKeepsItsLease),
         by_seeds=False,  # in a healed world no process is stopped
     ),
     Mutant(
-        name="ignores-the-clock-back",
-        mistake="a lease that met a clock that was set back lasts until the clock shows its time again",
+        name="ignores-a-clock-set-back",
+        mistake="after the clock was set back, a lease lasts until the clock shows its expiry again",
         backend="postgresql",
-        server=_server(IgnoresTheClockBack),
+        server=_server(IgnoresClockSetBack),
         kinds=frozenset({"step_clock", "crash"}),
     ),
     Mutant(
         name="dead-waiters-in-turn",
-        mistake="waiters whose client has died are woken one after the other, as if they could come",
+        mistake="waiters of a dead client are woken one after the other, as if they could poll",
         backend="postgresql",
         server=_server(DeadWaitersInTurn),
         by_seeds=False,  # no process has several waiters there
     ),
     Mutant(
         name="stopped-waiters-in-turn",
-        mistake="of a client that does not answer one waiter is passed over, and the next one is woken",
+        mistake="of a client that does not respond, one waiter is skipped, and the next one is woken",
         backend="postgresql",
         server=_server(StoppedWaitersInTurn),
         by_seeds=False,  # likewise
     ),
     Mutant(
         name="new-rows-are-free",
-        mistake="a lock whose row was deleted by hand is taken although others share it",
+        mistake="a lock whose row an operator has deleted is acquired although other tickets share it",
         backend="postgresql",
         server=_server(NewRowsAreFree),
         kinds=frozenset({"lose_reply"}),
     ),
     Mutant(
         name="reaps-by-number",
-        mistake="the reaper goes by when a lock was last taken, and removes leases that are alive",
+        mistake="the reaper checks only when a lock was last acquired, and removes live leases",
         backend="postgresql",
         server=_server(ReapsByNumber),
     ),
     Mutant(
         name="reaps-too-soon",
-        mistake="a lock is removed while it remembers who has just left: an enter of theirs may still come",
+        mistake="a lock is removed with its remembered releases, while a try_acquire of theirs may still arrive",
         backend="postgresql",
         server=ReapsTooSoon,
         kinds=frozenset({"slow", "cancel"}),
     ),
     Mutant(
         name="fence-by-clock-only",
-        mistake="the fence is the server's clock, and the last one does not count",
+        mistake="the fence is the server's clock, without the last fence as a floor",
         backend="postgresql",
         server=_server(FenceByClock),
         kinds=frozenset({"step_clock"}),
     ),
     Mutant(
         name="fence-by-sequence",
-        mistake="the fence is a counter that falls back in a crash",
+        mistake="the fence is a counter that loses values in a crash",
         backend="postgresql",
         server=SequenceServer,
         kinds=frozenset({"restart"}),
     ),
     Mutant(
         name="lease-of-a-session",
-        mistake="a lease ends with its connection, while its holder believes in it",
+        mistake="a lease ends with its connection, while its holder works on",
         backend="postgresql",
         server=LeaseOfASession,
         kinds=frozenset({"drop"}),
     ),
     Mutant(
-        name="anybody-is-kin",
-        mistake="a ticket that names an owner is let in with whichever owner is in",
+        name="any-owner-joins",
+        mistake="a ticket with an owner is granted together with a holder of any owner",
         backend="postgresql",
-        server=_server(AnybodyIsKin),
+        server=_server(AnyOwnerJoins),
         by_seeds=False,
     ),
     Mutant(
-        name="kin-draws-again",
-        mistake="a ticket that is in and asks again gets a new fence, although others of its owner have the old one",
+        name="postgresql-owner-draws-again",
+        mistake="a repeated request of a granted ticket gets a new fence; others of its owner have the old one",
         backend="postgresql",
-        server=_server(KinDrawsAgain),
+        server=_server(OwnerDrawsAgain),
         by_seeds=False,
     ),
     Mutant(
-        name="kin-stands-behind",
-        mistake="a ticket that its owner let in past those who wait has its place behind them: they do not see it",
+        name="owner-queued-behind",
+        mistake="a ticket granted because of its owner is queued behind the waiters, so it does not block them",
         backend="postgresql",
-        server=_server(KinStandsBehind),
+        server=_server(OwnerQueuedBehind),
         by_seeds=False,
     ),
     Mutant(
-        name="mark-in-two-steps",
-        mistake="a mark is read in one step, and written in another",
+        name="register-in-two-steps",
+        mistake="one step reads a register, and another writes it",
         backend="postgresql",
-        server=_server(MarkWritten, backend=_asking(_ReadsItsMark)),
+        server=_server(RegisterOverwritten, backend=_with_port(_ReadsRegisterFirst)),
         by_seeds=False,
     ),
     Mutant(
-        name="mark-of-nobody",
-        mistake="nobody remembers who raised a mark: who did, and got no answer, is told that it did not",
+        name="register-without-nonce",
+        mistake="no nonce is stored: a repeated request is told that it did not advance the register",
         backend="postgresql",
-        server=_server(MarkOfNobody),
+        server=_server(RegisterWithoutNonce),
         by_seeds=False,
     ),
     Mutant(
-        name="gate-before-lease",
-        mistake="who has a lease without knowing, and lost its gate with the answer, waits for who waits for it",
+        name="advisory-lock-before-lease",
+        mistake="a ticket with an unknown lease and no advisory lock waits for a ticket that waits for it",
         backend="postgresql-advisory",
-        server=_gated(GateBeforeLease),
+        server=_advisory(AdvisoryLockBeforeLease),
         kinds=frozenset({"lose_reply"}),
     ),
     Mutant(
-        name="gate-is-the-lock",
-        mistake="an advisory lock is taken for the lock: it ends with its session, while its holder works on",
+        name="advisory-lock-is-the-lock",
+        mistake="the advisory lock is the lock: it ends with its session, while its holder works on",
         backend="postgresql-advisory",
-        server=_gated(GateIsTheLock),
+        server=_advisory(AdvisoryLockIsTheLock),
         kinds=frozenset({"drop"}),
     ),
     Mutant(
         name="trusts-its-connection",
-        mistake="who waits at the gate waits for ever if its connection has ended and no word of that came through",
+        mistake="a waiter waits forever if its connection has ended and the network was cut at that moment",
         backend="postgresql-advisory",
         server=type("Mutated", (AdvisoryServer,), {"backend": TrustsItsConnection}),
         kinds=frozenset({"cut"}),
     ),
     Mutant(
-        name="nobody-is-put-out",
-        mistake="a session that keeps the gate without a lease, as that of a stopped process, keeps all others out",
+        name="holder-not-terminated",
+        mistake="a session with the advisory lock and without a lease, as of a stopped process, blocks all others",
         backend="postgresql-advisory",
-        server=NobodyIsPutOut,
+        server=HolderNotTerminated,
         by_seeds=False,  # in a healed world no process is stopped
     ),
 ]

@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 class SimPort:
-    """The way of one client to the database: several connections, so no order is kept."""
+    """The connections of one client: several, so requests may overtake each other."""
 
     is_durable = True
 
@@ -31,4 +31,4 @@ class SimPort:
     async def close(self) -> None: ...
 
     def abandon(self) -> None:
-        """The process is gone; the server sees its connections end."""
+        """The process has ended; the server sees its connections end."""

@@ -1,4 +1,4 @@
-"""The table of marks, to be read beside statements.py."""
+"""The table of registers, to be read beside statements.py."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Register:
 
 
 class Registers:
-    """Each statement on them."""
+    """Each statement on registers."""
 
     clock: Callable[[], int]
     registers: dict[bytes, Register]
@@ -44,8 +44,8 @@ class Registers:
         return register.number < number
 
     def read_registers_answer(self, keys: tuple[bytes, ...]) -> Answer:
-        found = [register for register in self.registers.values() if register.id in keys]
-        return Answer(rows=[(register.id.hex().upper(), str(register.number)) for register in found])
+        wanted = [register for register in self.registers.values() if register.id in keys]
+        return Answer(rows=[(register.id.hex().upper(), str(register.number)) for register in wanted])
 
     def reap_registers_answer(self, rows: int) -> Answer:
         now = self.clock()

@@ -1,9 +1,9 @@
 """The tables of locks and tickets and every step on them: see schema.sql, statements.py and version.py.
 
-A step is done all at once here: on the server, whoever takes a step on a lock has locked the lock's row first. So what
-depends on how InnoDB locks rows, such as looking at the clock again once a row was got, is not in it.
+A step is atomic here. On the server every step locks the row of its lock first. So the model does not contain what
+depends on InnoDB's row locks, such as reading the clock again after a wait for a row.
 
-NULL is None, and every comparison with it is false; answers are text, as they come from the server.
+NULL is None, and every comparison with it is false; answers are text, as from the server.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from holdfast.backends.mysql.port import Answer
 from holdfast.backends.mysql.sql import FENCE_IDLE, REAP_ROWS, WOKEN
 from holdfast.backends.sql_protocol import us
 from holdfast.core.tickets import WAITER_LEASE
+from holdfast.sim.servers.database import DatabaseTables
 from holdfast.sim.servers.mysql.registers import Register, Registers
 
 if TYPE_CHECKING:
@@ -65,37 +66,17 @@ class Ticket:
     renewed: int = 0
 
 
-Snapshot = tuple[dict[bytes, Lock], list[Ticket], dict[bytes, Register]]
-
-
-class Tables(Registers):
-    """One database. A row's key is its id, and for a ticket its number too."""
+class Tables(DatabaseTables[bytes, Lock, Ticket, Register], Registers):
+    """One database. The key of a row is its id, and for a ticket its number too."""
 
     def __init__(self, clock: Callable[[], int]) -> None:
-        self.clock = clock
-        self.locks: dict[bytes, Lock] = {}
-        self.tickets: list[Ticket] = []
-        self.registers: dict[bytes, Register] = {}
-        self.fence_idle = us(FENCE_IDLE)
+        super().__init__(clock, FENCE_IDLE)
         self.unconfirmed: set[str] = set()  # nonces that are not granted: their rows are new, but there are tickets
 
     def run(self, statement: Statement, values: Sequence[Value]) -> Answer:
-        """What the server would answer."""
+        """The answer of the server."""
         step: Callable[..., Answer] = getattr(self, statement.name + "_answer")
         return step(*values)
-
-    def snapshot(self) -> Snapshot:
-        return (
-            {key: replace(lock) for key, lock in self.locks.items()},
-            [replace(ticket) for ticket in self.tickets],
-            {key: replace(register) for key, register in self.registers.items()},
-        )
-
-    def restore(self, snapshot: Snapshot) -> None:
-        locks, tickets, registers = snapshot
-        self.locks = {key: replace(lock) for key, lock in locks.items()}
-        self.tickets = [replace(ticket) for ticket in tickets]
-        self.registers = {key: replace(register) for key, register in registers.items()}
 
     # ── the statements of version.py ─────────────────────────────────────────────────────────────────────────────
 
@@ -105,7 +86,7 @@ class Tables(Registers):
         self.locks[key] = Lock(key, name, "version", self.clock())
         return Answer(1)
 
-    def cas_acquire_answer(  # noqa: PLR0917  (what the statement takes, in its order)
+    def cas_acquire_answer(  # noqa: PLR0917  (the parameters of the statement)
         self, key: bytes, nonce: str, version: int, ttl: int, agent: str, info: str
     ) -> Answer:
         now = self.clock()
@@ -139,9 +120,9 @@ class Tables(Registers):
             lock.nonce = None
         return Answer(1)
 
-    # ── those of statements.py ───────────────────────────────────────────────────────────────────────────────────
+    # ── the statements of statements.py ────────────────────────────────────────────────────────────────────────────
 
-    def fast_acquire_answer(  # noqa: PLR0917  (what the statement takes, in its order)
+    def fast_acquire_answer(  # noqa: PLR0917  (the parameters of the statement)
         self, key: bytes, name: str, nonce: str, ttl: int, agent: str, info: str, method: str
     ) -> Answer:
         now = self.clock()
@@ -169,20 +150,20 @@ class Tables(Registers):
         return Answer(rows=[(lock.nonce,) for lock in ours if lock.nonce is not None])
 
     def hides_tickets(self, key: bytes) -> bool:
-        """There are tickets, whatever the lock's row says of them: it may be new, because the old one was deleted."""
+        """There are tickets, even if the lock's row says otherwise: an operator may have deleted the old row."""
         return self.has_tickets(key)
 
     def is_free(self, lock: Lock, now: int) -> bool:
-        """Nobody holds it, nobody waits, and nobody is remembered to have left."""
+        """It has no holder, no tickets and no remembered releases."""
         return (lock.nonce is None or lock.expires <= now) and not lock.tickets and lock.departed_until <= now
 
     def fast_acquire_all_answer(self, ttl: int, agent: str, info: str, *locks: Any) -> Answer:
         fences, changes = "", ""
-        goes_on = True
+        continues = True
         for at in range(0, len(locks), 3):
             key, name, nonce = locks[at : at + 3]
-            answer = self.fast_acquire_answer(key, name, nonce, ttl, agent, info, "unique") if goes_on else Answer()
-            goes_on = goes_on and answer.number > 0
+            answer = self.fast_acquire_answer(key, name, nonce, ttl, agent, info, "unique") if continues else Answer()
+            continues = continues and answer.number > 0
             fences, changes = f"{fences}{answer.number},", f"{changes}{answer.changed},"
         return Answer(rows=[(fences, changes)])
 
@@ -302,17 +283,17 @@ class Tables(Registers):
         return ticket in next_ones or (ticket.client != "" and any(one.client == ticket.client for one in next_ones))
 
     def woken(self, expires: int, now: int) -> int:
-        """Until when a waiter that is woken has to poll."""
+        """When the shortened lease of a woken waiter expires."""
         return min(expires, now + WOKEN_US)
 
-    def try_acquire_answer(  # noqa: PLR0917  (what the procedure takes, in its order)
+    def try_acquire_answer(  # noqa: PLR0917  (the parameters of the procedure)
         self,
         key: bytes,
         name: str,
         method: str,
         nonce: str,
         ttl: int,
-        exclusive: bool,  # noqa: FBT001  (as the statement has it)
+        exclusive: bool,  # noqa: FBT001  (a parameter of the statement)
         limit: int | None,
         queue: bool,  # noqa: FBT001  (likewise)
         agent: str,
@@ -341,7 +322,7 @@ class Tables(Registers):
         return Answer(rows=[tuple(map(_text, answer))])
 
     def _drawn(self, key: bytes, name: str, method: str, now: int) -> tuple[Lock, bool]:
-        """The lock, with its next number; and whether its row is new."""
+        """The lock with its next number, and whether its row is new."""
         lock, is_new = self.locks.get(key), False
         if lock is None:
             lock, is_new = Lock(key, name, method, now), True
@@ -352,14 +333,14 @@ class Tables(Registers):
         return lock, is_new
 
     def rebase(self, lock: Lock, tickets: Sequence[Ticket], now: int) -> None:
-        """The clock was set back: what was renewed later than now lasts as long from now on as it did from then on."""
+        """After the clock was set back, a lease lasts as long from now as it did from its renewal."""
         rows: list[Lock | Ticket] = [lock, *tickets]
         for row in rows:
             if row.renewed > now:
                 row.expires, row.renewed = row.expires - row.renewed + now, now
 
     def _step(self, lock: Lock, row: Ticket, method: str, now: int, ttl: int, *, queue: bool) -> _Outcome:
-        """What holdfast_try_acquire does between its first statement and its last."""
+        """The body of holdfast_try_acquire."""
         nonce, had_tickets, has_purged = row.nonce, lock.tickets or self.hides_tickets(lock.id), False
         was_departed = lock.departed_until > now and nonce in (lock.departed or ())
         expires, info = lock.expires, lock.info
@@ -420,7 +401,7 @@ class Tables(Registers):
             self.wake(lock.id, now)
         return outcome
 
-    def try_acquire_owned_answer(  # noqa: PLR0917  (what the procedure takes, in its order)
+    def try_acquire_owned_answer(  # noqa: PLR0917  (the parameters of the procedure)
         self,
         key: bytes,
         name: str,
@@ -456,7 +437,7 @@ class Tables(Registers):
         return Answer(rows=[tuple(map(_text, answer))])
 
     def _step_owned(self, lock: Lock, row: Ticket, now: int, ttl: int, *, queue: bool) -> tuple[_Outcome, int | None]:
-        """What holdfast_try_acquire_owned does between its first statement and its last; and the fence, if it is in."""
+        """The body of holdfast_try_acquire_owned; and the fence, if the ticket is granted."""
         was_departed = lock.departed_until > now and row.nonce in (lock.departed or ())
         has_purged = lock.nonce is not None and self.has_expired(lock.expires, now)
         if has_purged:
@@ -503,15 +484,15 @@ class Tables(Registers):
         return outcome, fence if outcome.outcome == "in" else None
 
     def same_owner(self, key: bytes, owner: str) -> list[Ticket]:
-        """The owner's tickets that are in."""
+        """The granted tickets of this owner."""
         return [ticket for ticket in self._queue(key) if ticket.fence is not None and ticket.owner == owner]
 
     def fence_of(self, same_owner: Sequence[Ticket], drawn: int) -> int:
-        """What a ticket gets that is in because of these."""
+        """The fence of a ticket that is granted because of these."""
         return max(one.fence or 0 for one in same_owner)
 
     def blocker(self, ahead: list[Ticket], row: Ticket) -> Ticket | None:
-        """The first of those ahead that keeps this one out."""
+        """The first ticket before this one that blocks it."""
         for place, ticket in enumerate(ahead, 1):
             if ticket.exclusive or place == row.limit:
                 return ticket
@@ -528,23 +509,23 @@ class Tables(Registers):
         if unanswered:
             self.remember_departed(key, name, nonce, now)
         lock = self.locks.get(key)
-        was_in, is_gone = False, False
+        was_held, is_gone = False, False
         if lock is not None and lock.nonce == nonce:
             lock.nonce = None
-            was_in, is_gone = lock.expires > now, True
+            was_held, is_gone = lock.expires > now, True
         else:
             mine = [ticket for ticket in self._queue(key) if ticket.nonce == nonce]
             is_gone = bool(mine)
-            was_in = any(ticket.fence is not None and ticket.expires > now for ticket in mine)
+            was_held = any(ticket.fence is not None and ticket.expires > now for ticket in mine)
             self._remove(mine)
         if is_gone and (lock is None or lock.nonce is None or lock.expires <= now):
             self.wake(key, now)
         if is_gone and lock is not None:
             lock.tickets = self.has_tickets(key)
-        return Answer(rows=[(_text(was_in),)])
+        return Answer(rows=[(_text(was_held),)])
 
     def remember_departed(self, key: bytes, name: str, nonce: str, now: int) -> None:
-        """That the ticket has left: the first statement of holdfast_leave."""
+        """Remember a release: the first statement of holdfast_leave."""
         lock = self.locks.get(key)
         if lock is None:
             lock = self.locks[key] = Lock(key, name, "unique", now)
@@ -581,10 +562,10 @@ class Tables(Registers):
             return False
         return not any(ticket.expires > now for ticket in self._queue(lock.id))
 
-    # ── what several of them do ──────────────────────────────────────────────────────────────────────────────────
+    # ── shared ──────────────────────────────────────────────────────────────────────────────────
 
     def draw(self, lock: Lock, now: int) -> int:
-        """The next number of a lock that is there."""
+        """The next number of a lock that has a row."""
         return max(lock.drawn + 1, now)
 
     def has_expired(self, expires: int, now: int) -> bool:
@@ -593,10 +574,10 @@ class Tables(Registers):
     def has_tickets(self, key: bytes) -> bool:
         return bool(self._queue(key))
 
-    def _hold(  # noqa: PLR0917  (what the statements take)
+    def _hold(  # noqa: PLR0917  (the parameters of the statements)
         self, lock: Lock, nonce: str, now: int, ttl: int, method: str, agent: str, info: str
     ) -> Answer:
-        """Draw a number: that is the fence."""
+        """Grant the lock with a new number as its fence."""
         lock.drawn = lock.fence = self.draw(lock, now)
         lock.nonce, lock.method, lock.expires, lock.since = nonce, method, now + ttl, now
         lock.renewed = now
@@ -615,10 +596,10 @@ class Tables(Registers):
 
 @dataclass(slots=True, frozen=True)
 class _Outcome:
-    """What holdfast_try_acquire comes to."""
+    """The result of holdfast_try_acquire."""
 
     outcome: str
-    place: int | None  # in line
+    place: int | None  # its number in the queue
     remaining: int | None = None
     limit: int | None = None
     other: str | None = None

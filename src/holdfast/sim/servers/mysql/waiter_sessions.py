@@ -1,7 +1,8 @@
-"""What method=row needs besides the tables: sessions that lock a row, wait for it, and end at either end.
+"""The server side of method=row besides the tables: sessions that lock a gate row, wait for it, and end at either end.
 
-The gates that ship speak here, in their own SQL, on connections of which the server sees the end when the client has
-closed them, and the client some time after the server has: in a network that is cut, once it is whole again.
+The shipped WaiterSessions run here with their own SQL, on simulated connections. The server sees the end of a
+connection that the client has closed. The client sees the end of a session some time after the server, or, if the
+network is cut, when it is whole again.
 """
 
 from __future__ import annotations
@@ -32,16 +33,15 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-AGAIN = 1.0  # seconds between attempts to get something through a network that is cut
+RETRY = 1.0  # seconds between attempts to send through a network that is cut
 _WAIT = re.compile(r"innodb_lock_wait_timeout = (\d+); ")
 _HEX = re.compile(r"x'([0-9a-f]*)'")
 _NONCE = re.compile(r"SET nonce = '([0-9a-z]+)'")
 _REGISTERED = re.compile(r"holdfast_sessions \(id, nonce, client\) VALUES \(x'([0-9a-f]*)', '(\w+)', '(\w+)'\)")
-_MARK = b"holdfast:"
 
 
 class SimConnection:
-    """A connection of its own, seen from both ends: `is_over` at the server, `is_open` and `is_dead` at the client."""
+    """One connection, seen from both ends: `is_over` at the server, `is_open` and `is_dead` at the client."""
 
     def __init__(self, port: RowPort, number: int) -> None:
         self.number = number
@@ -64,7 +64,7 @@ class SimConnection:
             seconds = _WAIT.search(sql)
             if seconds is not None:
                 return await self._wait(sql, int(seconds[1]), deadline, check)
-            return await self.port.request(lambda: self.port.gates.query(self, sql), deadline)
+            return await self.port.request(lambda: self.port.server.query(self, sql), deadline)
         except TransactionConflict:
             raise
         except BaseException:
@@ -72,7 +72,7 @@ class SimConnection:
             raise
 
     async def _wait(self, sql: str, seconds: int, deadline: float, check: PeriodicCheck | None) -> Answer:
-        """What may take long: the answer comes by itself."""
+        """Send a statement that may take long; its answer arrives later."""
         self._answer = None
         self._event.clear()
         self._send(sql, seconds)
@@ -86,28 +86,28 @@ class SimConnection:
         return self._answer
 
     def _send(self, sql: str, seconds: int) -> None:
-        """What is lost is sent again by TCP, unless one of the two has gone."""
-        gates, link = self.port.gates, self.port.link
+        """TCP sends lost data again, unless one of the two ends is closed."""
+        server, link = self.port.server, self.port.link
         world = link.process.world
         if not self.is_open or link.process.is_dead:
             return
         if link.requests_cut or link.happens("lose_request", link.faults.lose_request):
-            world.at(world.now + AGAIN, self._send, sql, seconds)
+            world.at(world.now + RETRY, self._send, sql, seconds)
         else:
-            world.at(link.arrival(), gates.when_running, gates.query_long, self, sql, seconds)
+            world.at(link.arrival(), server.when_running, server.query_long, self, sql, seconds)
 
     def reply(self, answer: Answer | TransactionConflict) -> None:
-        """From the server. Likewise."""
+        """Send an answer from the server, likewise."""
         link = self.port.link
         world = link.process.world
         if self.is_over or link.process.is_dead:
             return
         if link.replies_cut or link.happens("lose_reply", link.faults.lose_reply):
-            world.at(world.now + AGAIN, self.reply, answer)
+            world.at(world.now + RETRY, self.reply, answer)
         else:
-            world.at(world.now + link.delay(), link.process.do, self._hear, answer)
+            world.at(world.now + link.delay(), link.process.do, self._receive, answer)
 
-    def _hear(self, answer: Answer | TransactionConflict) -> None:
+    def _receive(self, answer: Answer | TransactionConflict) -> None:
         if self.is_open:
             self._answer = answer
             self._event.set()
@@ -117,24 +117,24 @@ class SimConnection:
             self.is_open = False
             self._event.set()
             world = self.port.link.process.world
-            world.at(world.now + self.port.link.delay(), self.hang_up)
+            world.at(world.now + self.port.link.delay(), self.server_sees_close)
 
-    def hang_up(self) -> None:
+    def server_sees_close(self) -> None:
         """The server sees that the client has closed it."""
-        link, gates = self.port.link, self.port.gates
+        link, server = self.port.link, self.port.server
         if link.requests_cut and not link.process.is_dead:
-            link.process.world.at(link.process.world.now + AGAIN, self.hang_up)
+            link.process.world.at(link.process.world.now + RETRY, self.server_sees_close)
         else:
-            gates.when_running(gates.end_session, self)
+            server.when_running(server.end_session, self)
 
     def end_soon(self) -> None:
-        """It has ended, and the client sees that some time later."""
+        """The session has ended; the client sees that some time later."""
         link = self.port.link
         world = link.process.world
-        later = AGAIN if link.replies_cut else world.choices.between(0.0, NOTICED_MAX)
-        world.at(world.now + later, self.end_soon if link.replies_cut else self._tell)
+        later = RETRY if link.replies_cut else world.choices.between(0.0, NOTICED_MAX)
+        world.at(world.now + later, self.end_soon if link.replies_cut else self._notify_client)
 
-    def _tell(self) -> None:
+    def _notify_client(self) -> None:
         self.port.link.process.do(self._ended)
 
     def _ended(self) -> None:
@@ -143,31 +143,31 @@ class SimConnection:
 
 
 class RowPort(SimPort):
-    """A port that has connections to give away."""
+    """A port that opens connections for waiter sessions."""
 
     def __init__(self, server: RowServer, link: Link, runtime: SimRuntime) -> None:
         super().__init__(server, link)
-        self.gates = server
+        self.server = server
         self.runtime = runtime
 
     async def open(self, deadline: float) -> SimConnection:
         try:
-            return await self.request(lambda: self.gates.new_session(self), deadline)
+            return await self.request(lambda: self.server.new_session(self), deadline)
         except OutcomeUnknown as error:
             raise BackendUnavailable(backend="sim", problem=error.problem) from error
 
 
-class Gate:
+class GateRow:
     """A row of holdfast_gates."""
 
     def __init__(self) -> None:
-        self.keeper: SimConnection | None = None
-        self.nonce: str | None = None  # which the keeper has written, and not committed
-        self.line: list[tuple[SimConnection, str]] = []  # who waits, and what it said
+        self.holder: SimConnection | None = None
+        self.nonce: str | None = None  # written by the holder, and not committed
+        self.queue: list[tuple[SimConnection, str]] = []  # the waiting connections and their statements
 
 
 class RowServer(MysqlServer):
-    """Locks by `method=row`."""
+    """A server for `method=row`."""
 
     guarantees = GUARANTEES["row"]
     orphaning_faults = frozenset({"crash", "stall", "lose_data", "old_data", "leap_clock"})
@@ -178,9 +178,9 @@ class RowServer(MysqlServer):
 
     def __init__(self, world: World, recorder: Recorder) -> None:
         super().__init__(world, recorder)
-        self.gates: dict[bytes, Gate] = {}
+        self.gates: dict[bytes, GateRow] = {}
         self.sessions: dict[int, SimConnection] = {}
-        self.marks: dict[bytes, SimConnection] = {}
+        self.named_locks: dict[bytes, SimConnection] = {}
         self.registered: dict[
             SimConnection, tuple[bytes, str, str]
         ] = {}  # rows of holdfast_sessions: gate, nonce, client
@@ -201,67 +201,67 @@ class RowServer(MysqlServer):
         return connection
 
     def end_session(self, connection: SimConnection) -> None:
-        """All that it has locked and waits for is over."""
+        """Release all its locks, and remove it from all queues."""
         if connection.is_over:
             return
         connection.is_over = True
         del self.sessions[connection.number]
-        self.marks = {mark: keeper for mark, keeper in self.marks.items() if keeper is not connection}
+        self.named_locks = {name: holder for name, holder in self.named_locks.items() if holder is not connection}
         for gate in self.gates.values():
-            gate.line = [(waiting, sql) for waiting, sql in gate.line if waiting is not connection]
+            gate.queue = [(waiting, sql) for waiting, sql in gate.queue if waiting is not connection]
         self._roll_back(connection)
 
     def query(self, connection: SimConnection, sql: str) -> Answer:
-        """On a session of its own."""
+        """Execute SQL in a waiter session."""
         if connection.is_over:
             raise OutcomeUnknown(backend="sim", problem="connection reset")
         if "DELETE FROM holdfast_gates" in sql:
             keys = {bytes.fromhex(value) for value in _HEX.findall(sql)}
-            if any(self.gates[key].keeper is not None for key in keys if key in self.gates):
+            if any(self.gates[key].holder is not None for key in keys if key in self.gates):
                 raise TransactionConflict("NOWAIT")
             self.gates = {key: gate for key, gate in self.gates.items() if key not in keys}
             return Answer()
         if "FOR UPDATE NOWAIT" in sql:
             self._register(connection, sql)
             key = _bytes(sql)
-            if key in self.gates and self.gates[key].keeper not in {None, connection}:
+            if key in self.gates and self.gates[key].holder not in {None, connection}:
                 raise TransactionConflict("NOWAIT")
             return self._lock(connection, sql)
         if sql.startswith("SELECT GET_LOCK"):
-            keeper = self.marks.setdefault(_bytes(sql), connection)
-            return Answer(rows=[("1" if keeper is connection else "0",)])
+            holder = self.named_locks.setdefault(_bytes(sql), connection)
+            return Answer(rows=[("1" if holder is connection else "0",)])
         if sql.startswith("ROLLBACK"):
             self._roll_back(connection)
-            if "RELEASE_LOCK" in sql and self.marks.get(_bytes(sql)) is connection:
-                del self.marks[_bytes(sql)]
+            if "RELEASE_LOCK" in sql and self.named_locks.get(_bytes(sql)) is connection:
+                del self.named_locks[_bytes(sql)]
             return Answer()
         if sql == "DO 0" or sql.startswith("SET SESSION wait_timeout"):
             return Answer()
-        raise AssertionError(f"nobody knows what to answer to {sql}")
+        raise AssertionError(f"the model does not know this statement: {sql}")
 
     def query_long(self, connection: SimConnection, sql: str, seconds: int) -> None:
-        """Lock a gate, within that many seconds."""
+        """Lock a gate row within that many seconds."""
         if connection.is_over:
             connection.end_soon()
             return
         self._register(connection, sql)
         gate = self.gates.get(_bytes(sql))
-        if gate is None or gate.keeper in {None, connection}:
+        if gate is None or gate.holder in {None, connection}:
             connection.reply(self._lock(connection, sql))
         else:
-            gate.line.append((connection, sql))
+            gate.queue.append((connection, sql))
             self.world.at(self.world.now + seconds, self.when_running, self._give_up, connection, gate, sql)
 
-    def _give_up(self, connection: SimConnection, gate: Gate, sql: str) -> None:
-        if (connection, sql) in gate.line:
-            gate.line.remove((connection, sql))
+    def _give_up(self, connection: SimConnection, gate: GateRow, sql: str) -> None:
+        if (connection, sql) in gate.queue:
+            gate.queue.remove((connection, sql))
             connection.reply(TransactionConflict("lock wait timeout"))
 
     def _lock(self, connection: SimConnection, sql: str) -> Answer:
         gate = self.gates.get(_bytes(sql))
         if gate is None:
             return Answer()
-        gate.keeper = connection
+        gate.holder = connection
         if (nonce := _NONCE.search(sql)) is not None:
             gate.nonce = nonce[1]
         return Answer(rows=[("id",)])
@@ -273,13 +273,13 @@ class RowServer(MysqlServer):
     def _roll_back(self, connection: SimConnection) -> None:
         self.registered.pop(connection, None)
         for gate in self.gates.values():
-            if gate.keeper is connection:
-                gate.keeper = gate.nonce = None
-                if gate.line:
-                    following, sql = gate.line.pop(0)
-                    following.reply(self._lock(following, sql))
+            if gate.holder is connection:
+                gate.holder = gate.nonce = None
+                if gate.queue:
+                    waiter, sql = gate.queue.pop(0)
+                    waiter.reply(self._lock(waiter, sql))
 
-    # ── what anybody asks ────────────────────────────────────────────────────────────────────────────────────────
+    # ── statements of any session ──────────────────────────────────────────────────────────────────────────────────
 
     def run(self, statement: Statement, values: Sequence[Value]) -> Answer:
         value = values[0]
@@ -288,10 +288,12 @@ class RowServer(MysqlServer):
             case "gate":
                 return Answer(rows=[("1",)] if key in self.gates else [])
             case "build_gate":
-                self.gates.setdefault(key, Gate())
+                self.gates.setdefault(key, GateRow())
                 return Answer()
             case "orphan_gates":
-                return Answer(rows=[(one.hex(),) for one in self.gates if one >= key and one not in self.tables.locks])
+                return Answer(
+                    rows=[(gate.hex(),) for gate in self.gates if gate >= key and gate not in self.tables.locks]
+                )
             case "in_gate":
                 return Answer(rows=[(self.gates[key].nonce,)] if key in self.gates else [])
             case "same_client":
@@ -299,34 +301,34 @@ class RowServer(MysqlServer):
                 rows = [row for row in self.registered.values() if row[0] == key and row[2] in clients - {values[2]}]
                 return Answer(rows=[(nonce,) for _, nonce, _ in rows if nonce != values[1]])
             case "kill":
-                if key not in self.marks:
+                if key not in self.named_locks:
                     raise BackendUnavailable(backend="sim", problem="unknown thread id")
-                self._end([self.marks[key]])
+                self._end([self.named_locks[key]])
                 return Answer()
             case _:
                 return super().run(statement, values)
 
     def reap(self) -> object:
         for key, gate in list(self.gates.items()):
-            if key not in self.tables.locks and gate.keeper is None:
+            if key not in self.tables.locks and gate.holder is None:
                 del self.gates[key]
         return super().reap()
 
     def state(self) -> object:
         gates = [
-            (key, gate.keeper and gate.keeper.number, gate.nonce, [connection.number for connection, _ in gate.line])
+            (key, gate.holder and gate.holder.number, gate.nonce, [connection.number for connection, _ in gate.queue])
             for key, gate in self.gates.items()
         ]
-        marks = [(mark, connection.number) for mark, connection in self.marks.items()]
+        named_locks = [(name, connection.number) for name, connection in self.named_locks.items()]
         registered = [(connection.number, row) for connection, row in self.registered.items()]
-        return super().state(), gates, marks, list(self.sessions), registered
+        return super().state(), gates, named_locks, list(self.sessions), registered
 
-    # ── what happens to it ───────────────────────────────────────────────────────────────────────────────────────
+    # ── faults ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def restart(self) -> None:
         super().restart()
         for gate in self.gates.values():
-            gate.line.clear()
+            gate.queue.clear()
         self._end([*self.sessions.values()])
 
     def lose_data(self) -> None:
@@ -341,7 +343,7 @@ class RowServer(MysqlServer):
     def process_died(self, process: Process) -> None:
         for connection in self.sessions.values():
             if connection.port.link.process is process:
-                self.world.at(self.world.now + connection.port.link.delay(), connection.hang_up)
+                self.world.at(self.world.now + connection.port.link.delay(), connection.server_sees_close)
 
     def _end(self, connections: Sequence[SimConnection]) -> bool:
         for connection in connections:
@@ -351,6 +353,6 @@ class RowServer(MysqlServer):
 
 
 def _bytes(sql: str) -> bytes:
-    """The value that is a gate, or a mark."""
+    """The id of a gate row, or the name of a named lock, in this statement."""
     (value, *_) = _HEX.findall(sql)
     return bytes.fromhex(value)

@@ -1,7 +1,7 @@
-"""A model of PostgreSQL, as far as holdfast's tables and steps need it, in virtual time.
+"""A model of PostgreSQL with holdfast's tables and functions, in virtual time.
 
-tables    the tables, and each step of schema.sql and protocol.py
-port      a client's way there: statements, and hints that are heard or missed
-gates     the advisory locks of method=advisory, and a port and a server that have them
-server    the server in its world: restarts, failovers, clocks, the reaper
+tables           the tables, each function of schema.sql and each statement of protocol/
+port             the connections of a client: statements, and notifications that arrive or are lost
+waiter_sessions  the advisory locks of method=advisory, and a port and a server with them
+server           the server in its world: restarts, failovers, clocks, the reaper
 """

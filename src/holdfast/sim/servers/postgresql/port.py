@@ -1,4 +1,4 @@
-"""A PostgresqlPort whose statements travel through a simulated network, and whose hints may be missed."""
+"""A PostgresqlPort whose statements travel through a simulated network, and whose notifications may be lost."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class SimPort(SimSubscriber[str]):
-    """The way of one client to the database: several connections, so no order is kept, and one that listens."""
+    """The connections of one client: several, so requests may overtake each other, and one for notifications."""
 
     is_durable = True
     warnings: tuple[str, ...] = ()
@@ -32,7 +32,7 @@ class SimPort(SimSubscriber[str]):
         return channel
 
     async def open_waiter_session(self, *, deadline: float) -> WaiterSession:
-        raise NotImplementedError  # gates.py has a port with gates
+        raise NotImplementedError  # AdvisoryPort has sessions
 
     def return_waiter_session(self, session: WaiterSession) -> None:
         raise NotImplementedError  # likewise

@@ -1,9 +1,9 @@
-"""The tables and every step on them, to be read beside schema.sql and the statements in protocol.py.
+"""The tables and every step on them, to be read beside schema.sql and the statements in protocol/queue.py.
 
-A step is done all at once here: on the server, whoever takes a step on a lock has locked the lock's row first. So what
-depends on how PostgreSQL locks rows, such as looking at the clock again once a lock was got, is not in it.
+A step is atomic here. On the server every step locks the row of its lock first. So the model does not contain what
+depends on PostgreSQL's row locks, such as reading the clock again after a wait for a lock.
 
-NULL is None, and every comparison with it is false; answers are text, as they come from the server.
+NULL is None, and every comparison with it is false; answers are text, as from the server.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from holdfast.backends.postgresql.sql import FENCE_IDLE
 from holdfast.backends.sql_protocol import us
 from holdfast.core.tickets import WAITER_LEASE, WOKEN_LEASE
+from holdfast.sim.servers.database import DatabaseTables
 
 if TYPE_CHECKING:
     from holdfast.backends.postgresql.port import Row, Statement, Value
@@ -76,11 +77,8 @@ class Register:
     expires: int
 
 
-Snapshot = tuple[dict[str, Lock], list[Ticket], dict[str, Register]]
-
-
-class Tables:
-    """One database. A row's key is its name, and for a ticket its number too.
+class Tables(DatabaseTables[str, Lock, Ticket, Register]):
+    """One database. The key of a row is its name, and for a ticket its number too.
 
     `is_gone` says whether the client of a channel, which last polled at this time, has no session any more.
     """
@@ -91,34 +89,17 @@ class Tables:
         notify: Callable[[str, str], object],
         is_gone: Callable[[str, int | None], bool],
     ) -> None:
-        self.clock = clock
+        super().__init__(clock, FENCE_IDLE)
         self.notify = notify
         self.is_gone = is_gone
-        self.caller: str | None = None  # the channel of the client whose statement this is
-        self.locks: dict[str, Lock] = {}
-        self.tickets: list[Ticket] = []
-        self.registers: dict[str, Register] = {}
-        self.fence_idle = us(FENCE_IDLE)
+        self.caller: str | None = None  # the channel of the client whose statement is executed
 
     def run(self, statement: Statement, values: Sequence[Value]) -> list[Row]:
-        """The rows that the server would answer."""
+        """The rows that the server returns."""
         step: Callable[..., list[Row]] = getattr(self, statement.name.removeprefix("holdfast_") + "_rows")
         return step(*values)
 
-    def snapshot(self) -> Snapshot:
-        return (
-            {name: replace(lock) for name, lock in self.locks.items()},
-            [replace(one) for one in self.tickets],
-            {name: replace(register) for name, register in self.registers.items()},
-        )
-
-    def restore(self, snapshot: Snapshot) -> None:
-        locks, tickets, registers = snapshot
-        self.locks = {name: replace(lock) for name, lock in locks.items()}
-        self.tickets = [replace(ticket) for ticket in tickets]
-        self.registers = {name: replace(register) for name, register in registers.items()}
-
-    # ── the plain statements of protocol.py ──────────────────────────────────────────────────────────────────────
+    # ── the statements of protocol/ ────────────────────────────────────────────────────────────────────────────────
 
     def fast_acquire_rows(self, name: str, nonce: str, ttl: int, agent: str, info: str) -> list[Row]:
         taken = self.take(name, nonce, ttl, (agent, info))
@@ -130,7 +111,7 @@ class Tables:
         return [(_text(fence),)]
 
     def take(self, name: str, nonce: str, ttl: int, who: tuple[str, str]) -> tuple[int | None, int | None] | None:
-        """The fence, and the time if this is the occasion to remove old locks; None if it is not free."""
+        """The fence, and the time if this triggers the removal of old locks; None if the lock is not free."""
         now = self.clock()
         lock = self.locks.get(name)
         is_new = lock is None
@@ -147,7 +128,7 @@ class Tables:
         return lock.fence, lock.drawn if is_new and lock.drawn & 255 == 0 else None
 
     def is_free(self, lock: Lock) -> bool:
-        """Nobody holds it, nobody waits, and nobody is remembered to have left."""
+        """It has no holder, no tickets and no remembered releases."""
         return lock.nonce is None and not lock.queued and lock.departed is None
 
     def fast_release_rows(self, name: str, nonce: str) -> list[Row]:
@@ -158,7 +139,7 @@ class Tables:
         woken = None
         if lock.queued:
             self.wake(name, self.clock(), lock.head)
-            woken = ""  # as void is said
+            woken = ""  # the text of a void result
         return [(_text(_is_after(lock.expires, self.clock())), woken)]
 
     def enter_rows(self, *values: Any) -> list[Row]:
@@ -200,7 +181,7 @@ class Tables:
         return [(None,)]
 
     def is_lower(self, register: Register, number: int, nonce: str) -> bool:
-        """Or this very call's, which came before."""
+        """Or it was advanced by an earlier request of the same call."""
         return register.number < number or (register.number, register.nonce) == (number, nonce)
 
     def read_registers_rows(self, names: str) -> list[Row]:
@@ -208,7 +189,7 @@ class Tables:
             (name, _text(self.registers[name].number)) for name in sorted({*items(names)}) if name in self.registers
         ]
 
-    def leave_rows(self, name: str, nonce: str, unanswered: bool) -> list[Row]:  # noqa: FBT001  (as the statement has it)
+    def leave_rows(self, name: str, nonce: str, unanswered: bool) -> list[Row]:  # noqa: FBT001  (a parameter of the statement)
         return [(_text(self.release(name, nonce, unanswered=unanswered)),)]
 
     def leave_all_rows(self, names: str, nonces: str, unanswered: str) -> list[Row]:
@@ -235,7 +216,7 @@ class Tables:
         return self._described(lambda known: known.startswith(prefix))
 
     def _described(self, is_wanted: Callable[[str], bool]) -> list[Row]:
-        """As the view holdfast_status has it, in order."""
+        """The rows of the view holdfast_status, in order."""
         now = self.clock()
         found = [
             Ticket(
@@ -290,7 +271,7 @@ class Tables:
             lock.expires, lock.renewed = now + (lock.expires - lock.renewed), now
 
     def is_set_back(self, renewed: int, now: int) -> bool:
-        """The clock, since then."""
+        """The clock was set back since this renewal."""
         return renewed > now
 
     def create(self, name: str, method: str, *, reaps: bool) -> bool:
@@ -304,7 +285,7 @@ class Tables:
         return True
 
     def may_have_tickets(self) -> bool:
-        """Of a lock whose row is new: it may have been deleted by hand."""
+        """Whether a lock with a new row can have tickets: an operator may have deleted the old row."""
         return True
 
     def wake(self, name: str, now: int, head: int) -> None:
@@ -331,12 +312,12 @@ class Tables:
         ticket.expires = now + WOKEN_US
         self.notify(ticket.channel, ticket.nonce)
 
-    def try_acquire(  # noqa: PLR0917  (what the function takes, in its order)
+    def try_acquire(  # noqa: PLR0917  (the parameters of the function)
         self,
         name: str,
         nonce: str,
         ttl: int,
-        exclusive: bool,  # noqa: FBT001  (as the statement has it)
+        exclusive: bool,  # noqa: FBT001  (a parameter of the statement)
         limit: int | None,
         queue: bool,  # noqa: FBT001  (likewise)
         agent: str,
@@ -435,18 +416,18 @@ class Tables:
         return _outcome_row("wait", ahead=ahead, remaining=remaining, other=other)
 
     def ahead(self, waiting: list[Ticket], channel: str) -> int:
-        """How soon a ticket behind these, of the client with this channel, has to poll again."""
+        """How often a waiter after these, of the client with this channel, polls: 0 and 1 mean often, 2 rarely."""
         if not waiting:
             return 0
         first, last = waiting[0], waiting[-1]
         return 1 if first is last or first.channel == last.channel != channel else 2
 
-    def try_acquire_owner(  # noqa: PLR0917  (what the function takes, in its order)
+    def try_acquire_owner(  # noqa: PLR0917  (the parameters of the function)
         self,
         name: str,
         nonce: str,
         ttl: int,
-        queue: bool,  # noqa: FBT001  (as the statement has it)
+        queue: bool,  # noqa: FBT001  (a parameter of the statement)
         agent: str,
         info: str,
         channel: str,
@@ -483,14 +464,14 @@ class Tables:
         return _outcome_row("in", fence=fence)
 
     def owner_fence(self, lock: Lock, owner: str, now: int) -> int | None:
-        """The fence of a ticket of this owner that is in."""
+        """The fence of a granted ticket of this owner."""
         for ticket in self._queue(lock.name, lock.head) if lock.queued else ():
             if ticket.owner == owner and ticket.fence is not None and ticket.expires > now:
                 return ticket.fence
         return None
 
     def first_number(self, lock: Lock, drawn: int) -> int:
-        """Before all others."""
+        """A number before all others in the queue."""
         return min([drawn, *(ticket.number - 1 for ticket in self._queue(lock.name, lock.head))])
 
     def release(self, name: str, nonce: str, *, unanswered: bool) -> bool:
@@ -499,24 +480,24 @@ class Tables:
             self.remember_departed(name, nonce, now)
         lock = self.locks.get(name)
         if lock is None:
-            lock = Lock(name, "queue", now, queued=True)  # it was deleted by hand, and may have tickets still
-        was_in = False
+            lock = Lock(name, "queue", now, queued=True)  # an operator has deleted the row; there may be tickets
+        was_held = False
         if lock.nonce == nonce:
-            was_in = _is_after(lock.expires, now)
+            was_held = _is_after(lock.expires, now)
             lock.nonce = None
         elif lock.queued:
             ticket = self._ticket(name, nonce, lock.head)
             if ticket is not None:
                 self.tickets.remove(ticket)
-                was_in = ticket.fence is not None and ticket.expires > now
+                was_held = ticket.fence is not None and ticket.expires > now
             if ticket is None or (_is_after(lock.expires, now) and lock.nonce is not None):
                 return False
         if lock.queued:
             self.wake(name, now, lock.head)
-        return was_in
+        return was_held
 
     def remember_departed(self, name: str, nonce: str, now: int) -> None:
-        """That the ticket has left: the first statement of holdfast_leave."""
+        """Remember a release: the first statement of holdfast_leave."""
         self.create(name, "queue", reaps=True)
         lock = self.locks[name]
         lock.drawn = self.draw(lock, now)
@@ -552,7 +533,7 @@ class Tables:
         return True
 
     def pass_(self, name: str, nonce: str, ttl: int, who: tuple[str, str], *, has_advisory_lock: bool) -> Row:
-        """holdfast_pass without its gate, which belongs to the session: outcome, fence, remaining, other."""
+        """holdfast_pass without its advisory lock, which the session holds: outcome, fence, remaining, other."""
         now = self.clock()
         if has_advisory_lock:
             self.create(name, "advisory", reaps=True)
@@ -583,11 +564,11 @@ class Tables:
         lock = self.locks.get(name)
         if lock is None:
             return []
-        is_taken = lock.nonce is not None and _is_after(lock.expires, self.clock())
+        is_held = lock.nonce is not None and _is_after(lock.expires, self.clock())
         is_set_back = lock.nonce is not None and _is_after(lock.renewed, self.clock())
         if is_set_back:
             self.set_right(name)
-        return [(_text(lock.drawn), _text(is_taken), lock.info, "" if is_set_back else None)]
+        return [(_text(lock.drawn), _text(is_held), lock.info, "" if is_set_back else None)]
 
     def reap(self, now: int) -> int:
         idle = now - self.fence_idle
@@ -612,17 +593,17 @@ class Tables:
             del self.registers[name]
         return len(old)
 
-    # ── what several of them do ──────────────────────────────────────────────────────────────────────────────────
+    # ── shared ──────────────────────────────────────────────────────────────────────────────────
 
     def draw(self, lock: Lock | None, now: int) -> int:
-        """The next number, of a lock that is there or not."""
+        """The next number of a lock, with or without a row."""
         return now if lock is None else max(lock.drawn + 1, now)
 
     def has_expired(self, expires: int | None, now: int) -> bool:
         return expires is not None and expires <= now
 
     def hold(self, lock: Lock, nonce: str, since: int, ttl: int, who: tuple[str, str]) -> None:
-        """Its number has been drawn: that is the fence."""
+        """Grant the lock with its last number as the fence."""
         lock.nonce, lock.fence, lock.expires, lock.since = nonce, lock.drawn, since + ttl, since
         lock.renewed, lock.renewed_fence = since, lock.drawn
         lock.agent, lock.info = who
@@ -631,7 +612,7 @@ class Tables:
         return bool(self._queue(name, head))
 
     def _queue(self, name: str, head: int) -> list[Ticket]:
-        """From the head on: nothing before it is looked at."""
+        """The tickets from the head on, as the functions read them."""
         return sorted((one for one in self.tickets if one.name == name and one.number >= head), key=_number)
 
     def _ticket(self, name: str, nonce: str, head: int) -> Ticket | None:
@@ -680,5 +661,5 @@ def _text(value: str | int | None) -> str | None:
 
 
 def items(array: str) -> list[str]:
-    """What an array that protocol.py has written says."""
+    """The items of an array literal that the protocol has written."""
     return [re.sub(r"\\(.)", r"\1", item, flags=re.DOTALL) for item in _ITEM.findall(array)]

@@ -1,8 +1,8 @@
-"""The gates of method=advisory: advisory locks that sessions hold and wait for, and connections that end at either end.
+"""The waiter sessions of method=advisory: sessions that hold or wait for advisory locks, and end at either end.
 
-A session ends when the server goes down, when somebody terminates it, or when the server sees that its client has gone.
-The client sees that some time later; or never, if the network was cut meanwhile, and nothing comes on that connection
-any more. A message that is lost ends the connection too.
+A session ends when the server goes down, when a client terminates it, or when the server sees that its client has gone.
+The client sees that some time later; or never, if the network was cut at that moment, because no data arrives on that
+connection any more. A lost message ends the connection too.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
     from holdfast.sim.runtime import SimRuntime
     from holdfast.sim.world import World
 
-RETRY = 1.0  # seconds between looks whether a connection has ended, through a network that is cut
+RETRY = 1.0  # seconds between attempts to send through a network that is cut
 
 
 class SimSession:
-    """A connection of its own, seen from both ends: `is_over` at the server, `is_closed` at the client."""
+    """The connection of one ticket, seen from both ends: `is_over` at the server, `is_closed` at the client."""
 
     def __init__(self, port: AdvisoryPort, pid: int) -> None:
         self.pid = pid
@@ -51,7 +51,7 @@ class SimSession:
         if self.is_closed:
             raise BackendUnavailable(backend="sim", problem="connection closed")
         try:
-            return await self.port.request(lambda: self.port.gates.run_on(self, statement, values), deadline)
+            return await self.port.request(lambda: self.port.server.run_on(self, statement, values), deadline)
         except BaseException:
             self.close()
             raise
@@ -77,14 +77,14 @@ class SimSession:
             self.is_closed, self.has_advisory_lock = True, False
             self._event.set()
             world = self.port.link.process.world
-            world.at(world.now + self.port.link.delay(), self.hang_up)
+            world.at(world.now + self.port.link.delay(), self.server_sees_close)
 
     def _reply_arrived(self) -> None:
-        """It is ours; which is read by who waits."""
+        """The answer has arrived: the session has the advisory lock."""
         self._event.set()
 
     def end_soon(self) -> None:
-        """It has ended, and the client sees that some time later, if the news gets through."""
+        """The session has ended; the client sees that some time later, unless the network is cut."""
         world, process = self.port.link.process.world, self.port.link.process
         if self.port.link.replies_cut:
             return
@@ -97,11 +97,11 @@ class SimSession:
         if link.requests_cut or link.happens("lose_request", link.faults.lose_request):
             self.end_soon()
         else:
-            arrived = self.port.gates.when_running
-            world.at(link.arrival(), arrived, self.port.gates.wait_for_lock, self, key)
+            arrived = self.port.server.when_running
+            world.at(link.arrival(), arrived, self.port.server.wait_for_lock, self, key)
 
     def reply(self) -> None:
-        """From the server."""
+        """Send the answer from the server."""
         link = self.port.link
         if link.replies_cut or link.happens("lose_reply", link.faults.lose_reply):
             self.end_soon()
@@ -109,21 +109,21 @@ class SimSession:
             world = link.process.world
             world.at(world.now + link.delay(), link.process.do, self._reply_arrived)
 
-    def hang_up(self) -> None:
+    def server_sees_close(self) -> None:
         """The server sees that the client has closed it, unless the network is cut."""
         link = self.port.link
         if link.requests_cut and not link.process.is_dead:
-            link.process.world.at(link.process.world.now + RETRY, self.hang_up)
+            link.process.world.at(link.process.world.now + RETRY, self.server_sees_close)
         else:
-            self.port.gates.when_running(self.port.gates.end_session, self)
+            self.port.server.when_running(self.port.server.end_session, self)
 
 
 class AdvisoryPort(SimPort):
-    """A port that has gates."""
+    """A port with waiter sessions."""
 
     def __init__(self, server: AdvisoryServer, link: Link, runtime: SimRuntime, number: int) -> None:
         super().__init__(server, link, runtime, number)
-        self.gates = server
+        self.server = server
         self.runtime = runtime
         self._idle: list[SimSession] = []
 
@@ -132,14 +132,14 @@ class AdvisoryPort(SimPort):
             session = self._idle.pop()
             if session.is_open:
                 return session
-        return await self.request(lambda: self.gates.new_session(self), deadline)
+        return await self.request(lambda: self.server.new_session(self), deadline)
 
-    def return_waiter_session(self, session: SimSession) -> None:  # type: ignore[override]  # it is one of ours
+    def return_waiter_session(self, session: SimSession) -> None:  # type: ignore[override]  # it is a SimSession
         self._idle.append(session)
 
 
 class AdvisoryServer(PostgresqlServer):
-    """Locks by `method=advisory`."""
+    """A server for `method=advisory`."""
 
     guarantees = GUARANTEES["advisory"]
     kinds = ("lock",)
@@ -150,7 +150,7 @@ class AdvisoryServer(PostgresqlServer):
     def __init__(self, world: World, recorder: Recorder) -> None:
         super().__init__(world, recorder)
         self.sessions: list[SimSession] = []
-        self._holders: dict[int, SimSession] = {}  # key -> who has the gate
+        self._holders: dict[int, SimSession] = {}  # by key of an advisory lock: its holder
         self._queues: dict[int, list[SimSession]] = {}
         self._pids = 0
 
@@ -159,7 +159,7 @@ class AdvisoryServer(PostgresqlServer):
         self.subscribers.append(port)
         return type(self).backend("sim://postgresql", port, runtime, schema="public")
 
-    # ── sessions and their gates ─────────────────────────────────────────────────────────────────────────────────
+    # ── sessions and advisory locks ────────────────────────────────────────────────────────────────────────────────
 
     def new_session(self, port: AdvisoryPort) -> SimSession:
         self._pids += 1
@@ -168,15 +168,15 @@ class AdvisoryServer(PostgresqlServer):
         return session
 
     def end_session(self, session: SimSession) -> None:
-        """All that it has and waits for is over."""
+        """Release all its locks, and remove it from all queues."""
         if session.is_over:
             return
         session.is_over = True
         self.sessions.remove(session)
-        for line in self._queues.values():
-            if session in line:
-                line.remove(session)
-        for key in [key for key, keeper in self._holders.items() if keeper is session]:
+        for queue in self._queues.values():
+            if session in queue:
+                queue.remove(session)
+        for key in [key for key, holder in self._holders.items() if holder is session]:
             self._unlock(key)
 
     def wait_for_lock(self, session: SimSession, key: int) -> None:
@@ -193,22 +193,22 @@ class AdvisoryServer(PostgresqlServer):
     def _unlock(self, key: int) -> None:
         del self._holders[key]
         if self._queues.get(key):
-            following = self._queues[key].pop(0)
-            self._holders[key] = following
-            following.reply()
+            waiter = self._queues[key].pop(0)
+            self._holders[key] = waiter
+            waiter.reply()
 
     def state(self) -> object:
-        keepers = [(key, keeper.pid) for key, keeper in self._holders.items()]
-        lines = [(key, [session.pid for session in line]) for key, line in self._queues.items()]
+        holders = [(key, holder.pid) for key, holder in self._holders.items()]
+        queues = [(key, [session.pid for session in queue]) for key, queue in self._queues.items()]
         ends = [
             (session.pid, session.has_advisory_lock, session.is_waiting, session.is_closed) for session in self.sessions
         ]
-        return super().state(), keepers, lines, ends
+        return super().state(), holders, queues, ends
 
     # ── statements ───────────────────────────────────────────────────────────────────────────────────────────────
 
     def run_on(self, session: SimSession, statement: Statement, values: Sequence[Value]) -> list[Row]:
-        """On a session of its own."""
+        """Execute a statement in a waiter session."""
         if session.is_over:
             raise OutcomeUnknown(backend="sim", problem="connection reset")
         self.tables.caller = session.port.channel
@@ -218,33 +218,33 @@ class AdvisoryServer(PostgresqlServer):
             if rows and self._holders.get(int(key or 0)) is session:
                 self._unlock(int(key or 0))
             return rows
-        name, nonce, ttl, key, is_gated, stays, agent, info = values
-        has_advisory_lock = bool(is_gated) or self._try_lock(session, int(key or 0))
+        name, nonce, ttl, key, had_lock, stay, agent, info = values
+        has_advisory_lock = bool(had_lock) or self._try_lock(session, int(key or 0))
         row = self.tables.pass_(
             str(name), str(nonce), int(ttl or 0), (str(agent), str(info)), has_advisory_lock=has_advisory_lock
         )
-        if has_advisory_lock and row[0] != "in" and not (row[0] == "wait" and stays):
+        if has_advisory_lock and row[0] != "in" and not (row[0] == "wait" and stay):
             self._unlock(int(key or 0))
             has_advisory_lock = False
         return [(*row, "t" if has_advisory_lock else "f")]
 
     def run(self, port: SimPort, statement: Statement, values: Sequence[Value]) -> list[Row]:
         if statement is advisory._TERMINATE_HOLDER:
-            keeper = self._holders.get(int(values[0] or 0))
-            if keeper is None:
+            holder = self._holders.get(int(values[0] or 0))
+            if holder is None:
                 return []
-            self.end_session(keeper)
-            keeper.end_soon()
+            self.end_session(holder)
+            holder.end_soon()
             return [("t",)]
         if statement is advisory._CANCEL:
             for session in [session for session in self.sessions if session.pid == values[0]]:
-                for line in self._queues.values():
-                    if session in line:
-                        line.remove(session)
+                for queue in self._queues.values():
+                    if session in queue:
+                        queue.remove(session)
             return []
         return super().run(port, statement, values)
 
-    # ── what happens to it ───────────────────────────────────────────────────────────────────────────────────────
+    # ── faults ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def restart(self) -> None:
         super().restart()
@@ -263,10 +263,10 @@ class AdvisoryServer(PostgresqlServer):
 
     @property
     def recovery_time(self) -> float:
-        """Until who waits on a connection that has silently ended has looked twice."""
+        """Until a waiter on a connection that has silently ended has polled twice."""
         return 5.0
 
     def process_died(self, process: Process) -> None:
         super().process_died(process)
         for session in [session for session in self.sessions if session.port.link.process is process]:
-            self.world.at(self.world.now + RETRY, session.hang_up)
+            self.world.at(self.world.now + RETRY, session.server_sees_close)
