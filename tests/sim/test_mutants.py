@@ -137,7 +137,7 @@ CAUGHT_BY = {
     "acquires-past-the-queue": {"fair order", "mutual exclusion"},
     "timeout-restarts-at-wake": {"exact outcomes"},
     "unique-by-client-clock": {"mutual exclusion", "growing fences", "true renewals", "nothing left"},
-    **{f"{method}-clock-never-goes-back": {"steady progress"} for method in ("row", "unique", "version")},
+    **{f"{method}-ignores-a-clock-set-back": {"steady progress"} for method in ("row", "unique", "version")},
     "unique-deleted-with-its-tickets": {"mutual exclusion", "growing fences", "fair order"},
     "unique-check-then-insert": {"mutual exclusion", "fair order"},
     "unique-fence-by-clock": {"growing fences"},
