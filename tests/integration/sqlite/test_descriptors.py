@@ -21,7 +21,7 @@ def test_a_holder_loses_the_lock_when_its_session_is_closed(store: Store) -> Non
         _close_session(str(session))
 
         with other.lock("one", timeout=20) as successor:
-            with pytest.raises(holdfast.LockLost, match="closed by somebody else"):
+            with pytest.raises(holdfast.LockLost, match="closed by another program"):
                 lease.check()
             assert successor.fence > lease.fence
 
