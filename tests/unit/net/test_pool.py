@@ -11,7 +11,14 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from holdfast import BackendUnavailable, OutcomeUnknown
-from holdfast.backends.net.pool import CONNECTIONS_MAX, IDLE_KEPT, IDLE_MAX, ConnectionPool, Probe
+from holdfast.backends.net.pool import (
+    CONNECTIONS_MAX,
+    IDLE_KEPT,
+    IDLE_MAX,
+    ConnectionPool,
+    Probe,
+    exchange_each,
+)
 from holdfast.runtimes import system
 from holdfast.runtimes.aio import AsyncioRuntime
 from holdfast.runtimes.threads import ThreadRuntime, run_sync
@@ -354,3 +361,37 @@ def test_a_client_is_idle_when_its_keeper_had_nothing_to_do_for_a_while() -> Non
 
     (at,) = rested.times
     assert 40.0 < at <= 40.0 + 2 * IDLE_MAX
+
+
+def test_exchanges_are_all_sent_before_the_first_reply_is_read(connector: Connector) -> None:
+    pools = [ConnectionPool("test://", connector.open, ThreadRuntime()) for _ in range(3)]
+    pools[2].put(get(pools[2]))
+    steps: list[tuple[str, int]] = []
+
+    def send(number: int, connection: PipeConnection) -> str | None:
+        steps.append(("send", number))
+        return "known" if number == 1 else None
+
+    def receive(number: int, connection: PipeConnection) -> str:
+        steps.append(("receive", number))
+        connection.close()
+        raise OutcomeUnknown(backend="test://", problem="no answer in time")
+
+    answers = run_sync(exchange_each(pools, send, receive, system.now() + 30))
+
+    assert steps == [("send", 2), ("send", 0), ("send", 1), ("receive", 2), ("receive", 0)]
+    assert [str(answer) for answer in answers] == ["test://: no answer in time", "known", "test://: no answer in time"]
+    assert [len(pool.idle) for pool in pools] == [0, 1, 0]
+
+
+def test_an_interrupted_exchange_closes_all_its_connections(connector: Connector) -> None:
+    pools = [ConnectionPool("test://", connector.open, ThreadRuntime()) for _ in range(2)]
+
+    def receive(number: int, connection: PipeConnection) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_sync(exchange_each(pools, lambda *_: None, receive, system.now() + 30))
+
+    assert not any(connection.is_open for connection in connector.opened)
+    assert [len(pool._counted) for pool in pools] == [0, 0]
