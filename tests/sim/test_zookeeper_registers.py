@@ -21,12 +21,12 @@ from holdfast.sim.servers.zookeeper.ensemble import ROOT, ZookeeperServer
 from holdfast.sim.servers.zookeeper.port import SimPort
 
 SEEDS = range(20)
-ROUGH_UNTIL, REST = 30.0, 10.0  # seconds
-ROUGH = Faults(slow=0.1, slow_max=0.4, lose_request=0.02, lose_reply=0.05, refuse=0.02)
+FAULTS_UNTIL, REST = 30.0, 10.0  # seconds
+FAULTS = Faults(slow=0.1, slow_max=0.4, lose_request=0.02, lose_reply=0.05, refuse=0.02)
 REGISTERS = f"{ROOT}/%marks"
 
 
-class Raised(NamedTuple):
+class Written(NamedTuple):
     """A write that happened between two moments."""
 
     name: str
@@ -36,32 +36,32 @@ class Raised(NamedTuple):
     until: float
 
 
-class Rough(SmallWorld):
+class FaultyWorld(SmallWorld):
     """Clients that advance a few registers with short times, on a faulty network."""
 
     def __init__(self, plan: Plan, seed: int) -> None:
         super().__init__(plan, Choices(seed))
-        self.server.prepare(ROUGH, 6.0)
-        self.raised: list[Raised] = []
+        self.server.prepare(FAULTS, 6.0)
+        self.written: list[Written] = []
 
     def link(self, process: Process) -> Link:
-        return Link(process, self.server, ROUGH)
+        return Link(process, self.server, FAULTS)
 
     def live(self) -> None:
         with quiet():
             for name in ("a", "b", "c", "d", "e", "f"):
                 member = self.add(name)
                 member.start(self.work(member))
-            self.world.run(ROUGH_UNTIL)
+            self.world.run(FAULTS_UNTIL)
             for member in self.members.values():
                 member.link.faults = CALM
-            self.world.run(ROUGH_UNTIL + REST)
+            self.world.run(FAULTS_UNTIL + REST)
             self.members["a"].start(self.advance_register(self.members["a"], "last", 1, keep=60.0))
-            self.world.run(ROUGH_UNTIL + REST + 5.0)
+            self.world.run(FAULTS_UNTIL + REST + 5.0)
         self.end()
 
     async def work(self, member: ClientProcess) -> None:
-        while self.world.now < ROUGH_UNTIL:
+        while self.world.now < FAULTS_UNTIL:
             # Each new register can start a search for old ones, so many are new.
             name = self.choices.pick(["m", f"once@{self.world.now:.1f}"])
             number = 1 + self.choices.below(4)
@@ -72,29 +72,29 @@ class Rough(SmallWorld):
         nonce, since = runtime.nonce(), self.world.now
         while True:
             try:
-                is_raised = await backend.advance_register(
+                is_written = await backend.advance_register(
                     name, number, nonce=nonce, keep=keep, deadline=runtime.now() + 2.0
                 )
             except BackendError:
                 continue
-            if is_raised:
-                self.raised.append(Raised(name, number, keep, since, self.world.now))
+            if is_written:
+                self.written.append(Written(name, number, keep, since, self.world.now))
             return
 
-    def broken(self) -> list[str]:
-        found = []
-        for one in self.raised:
-            for other in self.raised:
-                is_first = one.until <= other.since
-                keep = one.keep if is_first else min(one.keep, other.keep)
-                apart_max = max(one.until, other.until) - min(one.since, other.since)
-                if one is other or one.name != other.name or apart_max >= keep:
+    def violations(self) -> list[str]:
+        problems = []
+        for first in self.written:
+            for other in self.written:
+                is_first = first.until <= other.since
+                keep = first.keep if is_first else min(first.keep, other.keep)
+                apart_max = max(first.until, other.until) - min(first.since, other.since)
+                if first is other or first.name != other.name or apart_max >= keep:
                     continue  # the time of the first may have passed
-                if one.number == other.number:
-                    found.append(f"raised twice: {one} and {other}")
-                if one.number > other.number and is_first:
-                    found.append(f"went down: {one} and {other}")
-        return found
+                if first.number == other.number:
+                    problems.append(f"written twice: {first} and {other}")
+                if first.number > other.number and is_first:
+                    problems.append(f"went back: {first} and {other}")
+        return problems
 
     def left(self) -> set[str]:
         assert isinstance(self.server, ZookeeperServer)
@@ -121,7 +121,7 @@ class Changed(SimPort):
     """A port that changes transactions."""
 
     async def call(self, session: Session, requests: Sequence[Request], *, deadline: float) -> list[Answer]:
-        changed = [self.changed(one) if isinstance(one, Transaction) else one for one in requests]
+        changed = [self.changed(first) if isinstance(first, Transaction) else first for first in requests]
         return await super().call(session, changed, deadline=deadline)
 
     def changed(self, transaction: Transaction) -> Transaction:
@@ -132,19 +132,19 @@ class WritesUnchecked(Changed):
     """Checks only the register's own version."""
 
     def changed(self, transaction: Transaction) -> Transaction:
-        return Transaction(tuple(one for one in transaction.requests if not isinstance(one, Check)))
+        return Transaction(tuple(first for first in transaction.requests if not isinstance(first, Check)))
 
 
 class ReapsUncounted(Changed):
     def changed(self, transaction: Transaction) -> Transaction:
-        return Transaction(tuple(one for one in transaction.requests if one.path != REGISTERS))
+        return Transaction(tuple(first for first in transaction.requests if first.path != REGISTERS))
 
 
 class ReapsAnyVersion(Changed):
     """Also deletes a register that was advanced since it was read."""
 
     def changed(self, transaction: Transaction) -> Transaction:
-        parts = (one._replace(version=-1) if isinstance(one, Delete) else one for one in transaction.requests)
+        parts = (first._replace(version=-1) if isinstance(first, Delete) else first for first in transaction.requests)
         return Transaction(tuple(parts))
 
 
@@ -153,8 +153,8 @@ def served(port: type[SimPort]) -> Plan:
     return Plan(server=type("Served", (ZookeeperServer,), {"backend": backend}))
 
 
-def lived(plan: Plan, seed: int) -> Rough:
-    rough = Rough(plan, seed)
+def lived(plan: Plan, seed: int) -> FaultyWorld:
+    rough = FaultyWorld(plan, seed)
     rough.live()
     return rough
 
@@ -163,11 +163,11 @@ def test_no_number_is_written_twice_in_its_time_and_old_registers_are_deleted() 
     for seed in SEEDS:
         rough = lived(served(SimPort), seed)
 
-        assert rough.broken() == [], seed
+        assert rough.violations() == [], seed
         assert rough.left() == {"last"}, seed
-        assert len(rough.raised) > 50, seed
+        assert len(rough.written) > 50, seed
 
 
 @pytest.mark.parametrize("port", [WritesUnchecked, ReapsUncounted, ReapsAnyVersion])
 def test_a_mutant_is_caught(port: type[SimPort]) -> None:
-    assert any(lived(served(port), seed).broken() for seed in range(100))
+    assert any(lived(served(port), seed).violations() for seed in range(100))

@@ -20,14 +20,14 @@ def url(request: pytest.FixtureRequest, server: Server) -> str:
 
 @pytest.fixture
 def ours(url: str) -> Iterator[Harness]:
-    with harness(url) as made:
-        yield made
+    with harness(url) as opened:
+        yield opened
 
 
 @pytest.fixture
-def theirs(url: str) -> Iterator[Harness]:
-    with harness(url) as made:
-        yield made
+def other(url: str) -> Iterator[Harness]:
+    with harness(url) as opened:
+        yield opened
 
 
 def test_fifty_locks_are_acquired_in_one_request_and_released_in_one(ours: Harness) -> None:
@@ -44,11 +44,9 @@ def test_fifty_locks_are_acquired_in_one_request_and_released_in_one(ours: Harne
     assert ours.locked() == []
 
 
-def test_more_locks_than_fit_into_a_transaction_are_acquired_in_several_in_order(
-    ours: Harness, theirs: Harness
-) -> None:
+def test_more_locks_than_fit_into_a_transaction_are_acquired_in_several_in_order(ours: Harness, other: Harness) -> None:
     tickets = [ticket(f"n{number:03}") for number in range(200)]
-    theirs.try_acquire(ticket("n150"))
+    other.try_acquire(ticket("n150"))
 
     outcomes: list[Granted | Waiting] = []
     while not outcomes or isinstance(outcomes[-1], Granted):
@@ -76,9 +74,9 @@ def test_tickets_with_long_metadata_are_split_into_requests_that_etcd_accepts(ou
     ours.release(tickets)
 
 
-def test_only_locks_before_the_first_busy_one_are_acquired(ours: Harness, theirs: Harness) -> None:
+def test_only_locks_before_the_first_busy_one_are_acquired(ours: Harness, other: Harness) -> None:
     tickets = [ticket(name) for name in "abcde"]
-    theirs.try_acquire(ticket("c"))
+    other.try_acquire(ticket("c"))
 
     *granted, waiting = ours.try_acquire_all(tickets)
 
@@ -89,8 +87,8 @@ def test_only_locks_before_the_first_busy_one_are_acquired(ours: Harness, theirs
     assert ours.locked() == ["a", "b", "c"]
 
 
-def test_one_request_is_enough_when_the_first_lock_is_busy(ours: Harness, theirs: Harness) -> None:
-    theirs.try_acquire(ticket("a"))
+def test_one_request_is_enough_when_the_first_lock_is_busy(ours: Harness, other: Harness) -> None:
+    other.try_acquire(ticket("a"))
 
     outcomes = ours.try_acquire_all([ticket("a"), ticket("b")])
 
@@ -99,7 +97,7 @@ def test_one_request_is_enough_when_the_first_lock_is_busy(ours: Harness, theirs
     assert ours.locked() == ["a"]
 
 
-def test_a_repeated_acquire_finds_its_tickets_when_the_answer_was_lost(ours: Harness, theirs: Harness) -> None:
+def test_a_repeated_acquire_finds_its_tickets_when_the_answer_was_lost(ours: Harness, other: Harness) -> None:
     tickets = [ticket(name) for name in "ab"]
     ours.cluster.hold_next = True
     with pytest.raises(holdfast.OutcomeUnknown):
@@ -131,17 +129,17 @@ def test_a_create_does_nothing_when_it_arrives_after_a_withdrawal(ours: Harness)
 
 @pytest.mark.parametrize("free", [0, 1])
 def test_a_create_does_nothing_when_another_member_has_refused_it_before(
-    ours: Harness, theirs: Harness, free: int
+    ours: Harness, other: Harness, free: int
 ) -> None:
     """The engine does not withdraw a ticket that is not granted."""
     tickets = [ticket(name) for name in "abc"]
     busy = ticket(tickets[free].name)
-    theirs.try_acquire(busy)
+    other.try_acquire(busy)
     ours.cluster.hold_next = ours.cluster.repeat_elsewhere = True
     outcomes = ours.try_acquire_all(tickets)
     assert [type(outcome) for outcome in outcomes] == [Granted] * free + [Waiting]
 
-    theirs.release([busy])
+    other.release([busy])
     ours.release(tickets[:free])
     late = ours.cluster.deliver()
 
@@ -176,9 +174,9 @@ def test_a_lease_is_replaced_when_it_was_revoked(own_server: Server) -> None:
 @pytest.mark.parametrize(("first", "second"), [("queue", "key"), ("key", "queue")])
 def test_two_methods_on_one_name_raise_name_conflict(server: Server, first: str, second: str) -> None:
     url = shared.fresh_url()
-    with harness(f"{url}&method={first}") as theirs, harness(f"{url}&method={second}") as ours:
+    with harness(f"{url}&method={first}") as other, harness(f"{url}&method={second}") as ours:
         held = ticket("b")
-        theirs.try_acquire(held)
+        other.try_acquire(held)
         tickets = [ticket("a"), ticket("b")]
 
         with pytest.raises(holdfast.NameConflict, match="same method"):
@@ -186,7 +184,7 @@ def test_two_methods_on_one_name_raise_name_conflict(server: Server, first: str,
 
         ours.release(tickets)
         assert ours.locked() == []
-        assert theirs.release([held]) == [True]
+        assert other.release([held]) == [True]
 
 
 def test_a_lock_is_busy_when_another_program_holds_it(server: Server) -> None:
@@ -203,15 +201,15 @@ def test_a_lock_is_busy_when_another_program_holds_it(server: Server) -> None:
 
 def test_a_failed_attempt_leaves_no_state_in_memory(server: Server) -> None:
     url = shared.fresh_url()
-    with harness(url) as theirs, harness(url) as ours:
+    with harness(url) as other, harness(url) as ours:
         held = [ticket("a"), ticket("b")]
-        theirs.try_acquire_all(held)
+        other.try_acquire_all(held)
 
         for _ in range(10):
             assert isinstance(ours.try_acquire(ticket("a")), Waiting)
             assert isinstance(ours.try_acquire_all([ticket("a"), ticket("b")])[0], Waiting)
 
-        theirs.release(held)
+        other.release(held)
         ours.try_acquire_all(held_now := [ticket("a"), ticket("b")])
         prefix = url.partition("prefix=")[2].replace("%2F", "/")
         numbers = [int(key.rpartition("/")[2].removesuffix(".x")[-8:], 16) for key in server.keys(prefix)]

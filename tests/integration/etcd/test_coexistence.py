@@ -43,7 +43,7 @@ def client(server: Server, prefix: str, client_of: Open) -> holdfast.Client:
 
 
 @pytest.fixture
-def theirs(server: Server, prefix: str) -> Iterator[subprocess.Popen[str]]:
+def etcdctl_lock(server: Server, prefix: str) -> Iterator[subprocess.Popen[str]]:
     """`etcdctl lock` on the lock `shared`, until the block ends."""
     with etcdctl(server, "lock", f"{prefix}shared", "--ttl", "5") as process:
         yield process
@@ -52,10 +52,10 @@ def theirs(server: Server, prefix: str) -> Iterator[subprocess.Popen[str]]:
 
 
 def test_a_lock_of_etcdctl_blocks_holdfast_until_it_is_released(
-    client: holdfast.Client, theirs: subprocess.Popen[str]
+    client: holdfast.Client, etcdctl_lock: subprocess.Popen[str]
 ) -> None:
-    assert theirs.stdout is not None
-    assert theirs.stdout.readline(), "it says its key when it has the lock"
+    assert etcdctl_lock.stdout is not None
+    assert etcdctl_lock.stdout.readline(), "it prints its key when it holds the lock"
 
     assert client.lock("shared").acquire(timeout=0) is None
     assert client.rwlock("shared").read().acquire(timeout=0) is None
@@ -64,7 +64,7 @@ def test_a_lock_of_etcdctl_blocks_holdfast_until_it_is_released(
     waiting = threading.Thread(target=lambda: client.lock("shared").acquire(timeout=30).release())  # type: ignore[union-attr]
     waiting.start()
     eventually(lambda: len(client.inspect("shared").waiters) == 1)
-    theirs.terminate()
+    etcdctl_lock.terminate()
 
     waiting.join(20)
     assert not waiting.is_alive()
@@ -74,18 +74,18 @@ def test_a_lease_of_holdfast_blocks_etcdctl_until_it_is_released(
     server: Server, prefix: str, client: holdfast.Client, request: pytest.FixtureRequest
 ) -> None:
     ours = acquired(client, "shared")
-    theirs = request.getfixturevalue("theirs")
+    etcdctl_lock = request.getfixturevalue("etcdctl_lock")
     eventually(lambda: len(server.keys(f"{prefix}shared/")) == 2)
     assert len(client.inspect("shared").waiters) == 1
 
     ours.release()
 
-    assert theirs.stdout.readline().startswith(f"{prefix}shared/")
+    assert etcdctl_lock.stdout.readline().startswith(f"{prefix}shared/")
 
 
-def test_a_lock_of_etcdctl_can_be_broken(client: holdfast.Client, theirs: subprocess.Popen[str]) -> None:
-    assert theirs.stdout is not None
-    theirs.stdout.readline()
+def test_a_lock_of_etcdctl_can_be_broken(client: holdfast.Client, etcdctl_lock: subprocess.Popen[str]) -> None:
+    assert etcdctl_lock.stdout is not None
+    etcdctl_lock.stdout.readline()
 
     assert client.break_lock("shared", client.inspect("shared").holders[0].fence or 0)
 
@@ -94,14 +94,14 @@ def test_a_lock_of_etcdctl_can_be_broken(client: holdfast.Client, theirs: subpro
 
 def test_names_with_slashes_are_shared_when_raw_names_is_on(server: Server, prefix: str, client_of: Open) -> None:
     raw = client_of(server.url, prefix=prefix, raw_names="yes")
-    with etcdctl(server, "lock", f"{prefix}jobs/nightly") as theirs:
-        assert theirs.stdout is not None
-        theirs.stdout.readline()
+    with etcdctl(server, "lock", f"{prefix}jobs/nightly") as etcdctl_lock:
+        assert etcdctl_lock.stdout is not None
+        etcdctl_lock.stdout.readline()
 
         assert raw.lock("jobs/nightly").acquire(timeout=0) is None
         assert [info.name for info in raw.locks()] == ["jobs/nightly"]
-        theirs.terminate()
-        theirs.communicate(timeout=20)
+        etcdctl_lock.terminate()
+        etcdctl_lock.communicate(timeout=20)
 
     acquired(raw, "jobs/nightly").release()
 
@@ -121,8 +121,8 @@ def _contend(server: Server, prefix: str, client: holdfast.Client, notes: Path) 
         while goes_on():
             command = (sys.executable, str(script), str(notes), who)
             with etcdctl(server, "lock", f"{prefix}both", *command) as process:
-                _, said = process.communicate(timeout=30)
-                assert process.returncode == 0, said  # otherwise pytest reports the error, and there are too few turns
+                _, output = process.communicate(timeout=30)
+                assert process.returncode == 0, output  # otherwise pytest reports the output
             turns[who] += 1
 
     def with_holdfast(who: str) -> None:

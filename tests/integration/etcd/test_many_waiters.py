@@ -33,12 +33,12 @@ def operations(server: Server) -> float:
     return calls + sum(count for name, count in counters if name == "etcd_debugging_mvcc_events_total")
 
 
-class Crowd:
+class Waiters:
     """Threads that are queued for one lock, until they acquire it one after the other."""
 
     def __init__(self, clients: list[holdfast.Client], number: int) -> None:
         self._clients = clients
-        self.inside: list[holdfast.Lease] = []
+        self.leases: list[holdfast.Lease] = []
         self._go_on = threading.Semaphore(0)
         self._threads = [
             threading.Thread(target=self._wait, args=(clients[index % len(clients)],)) for index in range(number)
@@ -46,27 +46,27 @@ class Crowd:
 
     def _wait(self, client: holdfast.Client) -> None:
         with client.lock("a", ttl=60, timeout=100) as lease:
-            self.inside.append(lease)
+            self.leases.append(lease)
             self._go_on.acquire()
 
-    def gather(self) -> None:
+    def start(self) -> None:
         for number, thread in enumerate(self._threads):
             thread.start()
             if number % 20 == 0:
                 eventually(lambda so_far=number: len(self._clients[0].inspect("a").waiters) >= so_far)  # type: ignore[misc]
         eventually(lambda: len(self._clients[0].inspect("a").waiters) == len(self._threads))
 
-    def stand_still(self) -> None:
+    def await_unanswered_call(self) -> None:
         """Wait until a call of a waiter has had no answer, and its client opens watches again."""
         with pytest.raises(BackendError):
             self._clients[0].lock("b").acquire(timeout=0)
 
     def next_turn(self) -> None:
-        count = len(self.inside)
+        count = len(self.leases)
         self._go_on.release()
-        eventually(lambda: len(self.inside) == count + 1)
+        eventually(lambda: len(self.leases) == count + 1)
 
-    def disperse(self) -> None:
+    def finish(self) -> None:
         self._go_on.release(len(self._threads))
         for thread in self._threads:
             thread.join(100)
@@ -74,48 +74,48 @@ class Crowd:
 
 def test_many_waiters_of_one_client_share_a_few_connections(own_server: Server, client_of: Open) -> None:
     lease = acquired(client_of(own_server.url), "a", ttl=60)
-    waiters_in_order = Crowd([client_of(own_server.url)], 150)
-    waiters_in_order.gather()
+    waiters = Waiters([client_of(own_server.url)], 150)
+    waiters.start()
 
     eventually(lambda: connections(own_server) <= 40)
 
     lease.release()
-    waiters_in_order.disperse()
-    assert len(waiters_in_order.inside) == 150
+    waiters.finish()
+    assert len(waiters.leases) == 150
 
 
 def test_waiters_are_notified_again_after_their_server_was_paused(own_server: Server, client_of: Open) -> None:
     lease = acquired(client_of(own_server.url), "a", ttl=60)
-    waiters_in_order = Crowd([client_of(own_server.url)], 150)
-    waiters_in_order.gather()
+    waiters = Waiters([client_of(own_server.url)], 150)
+    waiters.start()
     os.kill(own_server.pid, signal.SIGSTOP)
     try:
-        waiters_in_order.stand_still()
+        waiters.await_unanswered_call()
     finally:
         os.kill(own_server.pid, signal.SIGCONT)
 
     lease.release()
-    waiters_in_order.disperse()  # by polling alone it would take longer than their timeout
+    waiters.finish()  # by polling alone it would take longer than their timeout
 
-    assert len(waiters_in_order.inside) == 150
+    assert len(waiters.leases) == 150
 
 
 def test_a_hand_over_costs_the_same_with_2_waiters_and_with_200(own_server: Server, client_of: Open) -> None:
     costs = []
     for number in (2, 200):
         lease = acquired(client_of(own_server.url), "a", ttl=60)
-        waiters_in_order = Crowd([client_of(own_server.url) for _ in range(20)], number + TURNS)
-        waiters_in_order.gather()
+        waiters = Waiters([client_of(own_server.url) for _ in range(20)], number + TURNS)
+        waiters.start()
         lease.release()
-        eventually(lambda there=waiters_in_order: len(there.inside) == 1)  # type: ignore[misc]
+        eventually(lambda there=waiters: len(there.leases) == 1)  # type: ignore[misc]
 
         # Other waiters poll every few seconds. In the best of some turns none of them does.
         each = []
         for _ in range(TURNS):
             before = operations(own_server)
-            waiters_in_order.next_turn()
+            waiters.next_turn()
             each.append(operations(own_server) - before)
         costs.append(min(each))
-        waiters_in_order.disperse()
+        waiters.finish()
 
     assert costs[1] <= costs[0] + 2, costs

@@ -18,7 +18,7 @@ def ours(url: str) -> Iterator[Harness]:
 
 
 @pytest.fixture
-def theirs(url: str) -> Iterator[Harness]:
+def other(url: str) -> Iterator[Harness]:
     with harness(url) as made:
         yield made
 
@@ -37,9 +37,9 @@ def test_fifty_locks_are_acquired_in_two_round_trips_and_released_in_one(ours: H
     assert ours.locked() == []
 
 
-def test_only_locks_before_the_first_busy_one_are_acquired(ours: Harness, theirs: Harness) -> None:
+def test_only_locks_before_the_first_busy_one_are_acquired(ours: Harness, other: Harness) -> None:
     tickets = [ticket(name) for name in "abcde"]
-    theirs.try_acquire(ticket("c"))
+    other.try_acquire(ticket("c"))
 
     granted = ours.try_acquire_all(tickets)
     (waiting,) = ours.try_acquire_all(tickets[2:])
@@ -50,9 +50,9 @@ def test_only_locks_before_the_first_busy_one_are_acquired(ours: Harness, theirs
     assert ours.locked() == ["a", "b", "c"]
 
 
-def test_a_ticket_created_between_listing_and_create_is_not_overtaken(ours: Harness, theirs: Harness) -> None:
+def test_a_ticket_created_between_listing_and_create_is_not_overtaken(ours: Harness, other: Harness) -> None:
     tickets = [ticket(name) for name in "abc"]
-    ours.ensemble.before_writes = lambda: theirs.try_acquire(ticket("b"))
+    ours.ensemble.before_writes = lambda: other.try_acquire(ticket("b"))
 
     outcomes = ours.try_acquire_all(tickets)
 

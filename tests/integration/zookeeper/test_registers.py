@@ -26,8 +26,8 @@ ALWAYS, NEVER = 0.0, 0.99  # values of jitter: search for old registers, or not
 
 @pytest.fixture
 def ours(url: str) -> Iterator[Harness]:
-    with harness(url) as made:
-        yield made
+    with harness(url) as created:
+        yield created
 
 
 def test_a_register_is_advanced_by_one_client_and_never_goes_back(ours: Harness) -> None:
@@ -70,15 +70,15 @@ def test_one_of_many_concurrent_clients_advances_a_register(url: str) -> None:
 
 @pytest.mark.parametrize("before", [0, 2])
 def test_an_advance_between_read_and_write_is_detected(url: str, ours: Harness, before: int) -> None:
-    with harness(url) as theirs:
+    with harness(url) as other:
         if before:
             ours.advance_register("a", before)
-        ours.ensemble.before_writes = lambda: theirs.advance_register("a", 3, SECOND)
+        ours.ensemble.before_writes = lambda: other.advance_register("a", 3, SECOND)
 
         assert not ours.advance_register("a", 3, FIRST)
-        ours.ensemble.before_writes = lambda: theirs.advance_register("a", 4, SECOND)
+        ours.ensemble.before_writes = lambda: other.advance_register("a", 4, SECOND)
         assert ours.advance_register("a", 5, FIRST)
-        assert theirs.read_registers("a") == [5]
+        assert other.read_registers("a") == [5]
 
 
 def test_an_advance_is_found_by_its_nonce_when_the_answer_was_lost(ours: Harness) -> None:
@@ -133,15 +133,15 @@ def test_old_registers_are_deleted_while_new_ones_are_created(ours: Harness) -> 
         ours.advance_register(name, 1, keep=SHORT)
     ours.advance_register("kept", 1)
 
-    made = until_gone(ours, *old)
+    created = create_until_deleted(ours, *old)
 
-    assert ours.read_registers("kept", *made) == [1] * (1 + len(made))
+    assert ours.read_registers("kept", *created) == [1] * (1 + len(created))
 
 
 def test_a_deleted_register_can_be_created_again(ours: Harness) -> None:
     ours.advance_register("a", 7, keep=SHORT)
     ours.runtime.fixed = ALWAYS
-    until_gone(ours, "a")
+    create_until_deleted(ours, "a")
 
     assert ours.advance_register("a", 1, SECOND)
     assert not ours.advance_register("a", 1, FIRST)
@@ -154,7 +154,7 @@ def test_a_shorter_time_does_not_shorten_that_of_the_previous_number(ours: Harne
     ours.advance_register("a", 2, keep=SHORT)
     ours.advance_register("old", 1, keep=SHORT)
 
-    until_gone(ours, "old")
+    create_until_deleted(ours, "old")
 
     assert ours.read_registers("a") == [2]
 
@@ -167,7 +167,7 @@ def test_a_new_register_needs_two_round_trips_and_sometimes_a_few_more(ours: Har
     ours.advance_register("a", 1)
     assert ours.round_trips() == 2
     ours.runtime.fixed = ALWAYS
-    until_gone(ours, "first")
+    create_until_deleted(ours, "first")
     ours.round_trips()
     ours.advance_register("b", 1)
     assert ours.round_trips() == 4  # the names, and their data
@@ -178,7 +178,7 @@ def test_a_search_reads_a_limited_sample(ours: Harness) -> None:
     old = [f"old-{number}" for number in range(REAP_SAMPLE + 10)]
     for name in old:
         ours.advance_register(name, 1, keep=SHORT)
-    until_old(ours, old[-1])
+    create_until_old(ours, old[-1])
     ours.round_trips()
 
     ours.runtime.fixed = ALWAYS
@@ -196,22 +196,22 @@ def test_a_search_reads_a_limited_sample(ours: Harness) -> None:
 
 
 def test_an_old_register_stays_when_it_is_advanced_before_its_delete(url: str, ours: Harness) -> None:
-    with harness(url) as theirs:
+    with harness(url) as other:
         ours.advance_register("a", 1, keep=SHORT)
-        until_old(ours, "a")
+        create_until_old(ours, "a")
         ours.runtime.fixed = ALWAYS
-        before_old_ones_go(ours, lambda: theirs.advance_register("a", 2))
+        before_delete(ours, lambda: other.advance_register("a", 2))
 
         assert ours.advance_register("new", 1)
         assert ours.read_registers("a") == [2]
 
 
 def test_an_old_register_stays_when_it_is_created_again_before_its_delete(url: str, ours: Harness) -> None:
-    with harness(url) as theirs:
+    with harness(url) as other:
         ours.advance_register("a", 1, keep=SHORT)
-        until_old(ours, "a")
-        ours.runtime.fixed = theirs.runtime.fixed = ALWAYS
-        before_old_ones_go(ours, lambda: (until_gone(theirs, "a"), theirs.advance_register("a", 2)))
+        create_until_old(ours, "a")
+        ours.runtime.fixed = other.runtime.fixed = ALWAYS
+        before_delete(ours, lambda: (create_until_deleted(other, "a"), other.advance_register("a", 2)))
 
         assert ours.advance_register("new", 1)
         assert ours.read_registers("a") == [2]
@@ -221,13 +221,13 @@ def test_an_old_register_stays_when_it_is_created_again_before_its_delete(url: s
 def test_a_register_that_was_created_again_is_not_overwritten_by_a_reader_of_the_old_one(
     url: str, ours: Harness, number: int
 ) -> None:
-    with harness(url) as theirs:
-        theirs.advance_register("a", 1, keep=SHORT)
-        theirs.runtime.fixed = ALWAYS
-        ours.ensemble.before_writes = lambda: (until_gone(theirs, "a"), theirs.advance_register("a", 5, SECOND))
+    with harness(url) as other:
+        other.advance_register("a", 1, keep=SHORT)
+        other.runtime.fixed = ALWAYS
+        ours.ensemble.before_writes = lambda: (create_until_deleted(other, "a"), other.advance_register("a", 5, SECOND))
 
         assert not ours.advance_register("a", number, FIRST)
-        assert theirs.read_registers("a") == [5]
+        assert other.read_registers("a") == [5]
 
 
 def test_one_of_many_clients_advances_on_three_servers_while_old_registers_are_deleted(
@@ -254,14 +254,14 @@ def test_one_of_many_clients_advances_on_three_servers_while_old_registers_are_d
     with harness(url) as ours:
         assert ours.read_registers("marked") == [29]
         ours.runtime.fixed = ALWAYS
-        until_gone(ours, *(f"old-{number}-{period}" for number in range(4) for period in range(1, 30)))
+        create_until_deleted(ours, *(f"old-{number}-{period}" for number in range(4) for period in range(1, 30)))
 
 
 def test_a_failed_search_for_old_registers_is_no_error_of_the_advance(ours: Harness) -> None:
     ours.advance_register("a", 1, keep=SHORT)
-    until_old(ours, "a")
+    create_until_old(ours, "a")
     ours.runtime.fixed = ALWAYS
-    before_old_ones_go(ours, lambda: setattr(ours.ensemble, "lose_write_answers", True))
+    before_delete(ours, lambda: setattr(ours.ensemble, "lose_write_answers", True))
 
     assert ours.advance_register("new", 1)
     assert ours.ensemble.lose_write_answers, "the fault did not happen"
@@ -270,8 +270,8 @@ def test_a_failed_search_for_old_registers_is_no_error_of_the_advance(ours: Harn
 def test_the_parent_of_registers_is_no_container(ours: Harness) -> None:
     ours.advance_register("a", 1)
 
-    made = [one for requests in ours.ensemble.trips for one in requests if isinstance(one, CreateParent)]
-    assert made[-1] == CreateParent(f"{ours.root}/%marks", is_container=False)
+    created = [one for requests in ours.ensemble.trips for one in requests if isinstance(one, CreateParent)]
+    assert created[-1] == CreateParent(f"{ours.root}/%marks", is_container=False)
 
 
 def test_a_search_ignores_data_that_are_no_register(url: str, ours: Harness) -> None:
@@ -280,31 +280,31 @@ def test_a_search_ignores_data_that_are_no_register(url: str, ours: Harness) -> 
         other.try_acquire(ticket("a"))
         ours.runtime.fixed = ALWAYS
 
-        until_gone(ours, "old")
+        create_until_deleted(ours, "old")
 
         assert other.locked() == ["a"]
 
 
-def until_gone(ours: Harness, *names: str) -> list[str]:
+def create_until_deleted(ours: Harness, *names: str) -> list[str]:
     """Create registers until these are deleted; return the new ones."""
-    made: list[str] = []
+    created: list[str] = []
     while any(ours.read_registers(*names)):
-        made.append(next(_fresh))
-        assert ours.advance_register(made[-1], 1)
-        assert len(made) < 3000
-    return made
+        created.append(next(_fresh))
+        assert ours.advance_register(created[-1], 1)
+        assert len(created) < 3000
+    return created
 
 
-def until_old(ours: Harness, name: str) -> None:
+def create_until_old(ours: Harness, name: str) -> None:
     """Create registers until this one is old by the server's clock; it still exists."""
     ours.runtime.fixed = NEVER
     is_old = False
     while not is_old:
-        ours.advance_register(made := next(_fresh), 1)
-        is_old = ours.written_at(made) > ours.written_at(name) + SHORT
+        ours.advance_register(created := next(_fresh), 1)
+        is_old = ours.written_at(created) > ours.written_at(name) + SHORT
 
 
-def before_old_ones_go(ours: Harness, happens: Callable[[], object]) -> None:
+def before_delete(ours: Harness, happens: Callable[[], object]) -> None:
     """The first write creates the new register, the second deletes old ones."""
     ours.ensemble.before_writes = lambda: setattr(ours.ensemble, "before_writes", happens)
 

@@ -32,10 +32,10 @@ _FAST = ("--heartbeat-interval", "20", "--election-timeout", "200")
 
 @functools.cache
 def binary(name: str = "etcd") -> str:
-    found = shutil.which(name)
-    if found is None:
+    command = shutil.which(name)
+    if command is None:
         missing(f"no {name} on this machine: `make servers` installs it")
-    return str(found)
+    return str(command)
 
 
 class Server:
@@ -180,8 +180,8 @@ class Server:
         """All keys with this prefix."""
         start = prefix.encode() or b"\0"
         end = start[:-1] + bytes([start[-1] + 1]) if prefix else b"\0"
-        found = self.call("kv/range", key=_b64(start), range_end=_b64(end), keys_only=True)
-        return [base64.b64decode(one["key"]).decode() for one in found.get("kvs", ())]
+        answer = self.call("kv/range", key=_b64(start), range_end=_b64(end), keys_only=True)
+        return [base64.b64decode(kv["key"]).decode() for kv in answer.get("kvs", ())]
 
     def put(self, key: str, value: str) -> None:
         self.call("kv/put", key=_b64(key.encode()), value=_b64(value.encode()))
@@ -208,8 +208,8 @@ class Server:
         return int(self.call("kv/range", key=_b64(b"\0"))["header"]["revision"])
 
     def is_leader(self) -> bool:
-        said = self.call("maintenance/status")
-        return bool(said["header"]["member_id"] == said.get("leader"))
+        status = self.call("maintenance/status")
+        return bool(status["header"]["member_id"] == status.get("leader"))
 
     def metrics(self) -> dict[str, float]:
         """The server's counters; the name of a counter with labels includes them."""
@@ -261,14 +261,14 @@ class Trio:
             server.await_answer()
 
     def leader(self) -> Server:
-        found: list[Server] = []
+        leaders: list[Server] = []
 
         def is_there() -> bool:
-            found[:] = [server for server in self.servers if _leads(server)]
-            return len(found) == 1
+            leaders[:] = [server for server in self.servers if _leads(server)]
+            return len(leaders) == 1
 
         eventually(is_there)
-        return found[0]
+        return leaders[0]
 
     def followers(self) -> list[Server]:
         leader = self.leader()

@@ -6,30 +6,32 @@ from holdfast.backends.etcd.config import EtcdConfig, Node, config_of
 from holdfast.url import parse
 
 
-def place(url: str) -> EtcdConfig:
+def config_from(url: str) -> EtcdConfig:
     return config_of(parse(url))
 
 
 def test_config_of_parses_all_parts_of_a_url() -> None:
-    found = place("etcd://me:p%40ss@one.example,[::1]:2380,10.0.0.1:3?prefix=app/&raw_names=true&connect_timeout=1.5")
+    config = config_from(
+        "etcd://me:p%40ss@one.example,[::1]:2380,10.0.0.1:3?prefix=app/&raw_names=true&connect_timeout=1.5"
+    )
 
-    assert found.nodes == (Node("one.example", 2379), Node("::1", 2380), Node("10.0.0.1", 3))
-    assert (found.user, found.password) == ("me", "p@ss")
-    assert (found.prefix, found.raw_names, found.method) == ("app/", True, "queue")
-    assert found.connect_timeout == 1.5
-    assert found.tls is None
-    assert str(found.nodes[1]) == "[::1]:2380"
+    assert config.nodes == (Node("one.example", 2379), Node("::1", 2380), Node("10.0.0.1", 3))
+    assert (config.user, config.password) == ("me", "p@ss")
+    assert (config.prefix, config.raw_names, config.method) == ("app/", True, "queue")
+    assert config.connect_timeout == 1.5
+    assert config.tls is None
+    assert str(config.nodes[1]) == "[::1]:2380"
 
 
 def test_no_message_shows_the_password() -> None:
-    found = place("etcd://me:secret@one.example")
+    config = config_from("etcd://me:secret@one.example")
 
-    assert "secret" not in found.url
-    assert "secret" not in repr(found)
+    assert "secret" not in config.url
+    assert "secret" not in repr(config)
 
 
 def test_tls_checks_certificates_and_names_by_default() -> None:
-    strict, lax = place("etcds://one.example").tls, place("etcds://one.example?verify=none").tls
+    strict, lax = config_from("etcds://one.example").tls, config_from("etcds://one.example?verify=none").tls
 
     assert strict is not None
     assert strict.check_hostname

@@ -38,7 +38,7 @@ class BlockingEnsemble(Ensemble):
 
     def start(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         thread = start_thread(lambda: run_sync(work()), "heartbeat")
-        self._threads = (*(one for one in self._threads if one.is_alive()), thread)
+        self._threads = (*(running for running in self._threads if running.is_alive()), thread)
 
     async def close(self, *, keeps_session: bool = False) -> None:
         await super().close(keeps_session=keeps_session)

@@ -233,7 +233,7 @@ class KazooSession:
             case Check(path, version):
                 return serialization.CheckVersion(path, version)
             case Transaction(requests):
-                return serialization.Transaction([self._encoded(one) for one in requests])
+                return serialization.Transaction([self._encoded(part) for part in requests])
             case CreatePersistent(path, data):
                 return serialization.Create2(path, data, self._acl, 0)
             case CreateParent(path, is_container):
@@ -266,9 +266,11 @@ def answer(request: Request, value: Any, error: Exception | None, url: str) -> A
             return Node(data or b"", stat.czxid, *times, stat.ephemeralOwner, stat.version)
         case Transaction():
             refused = (
-                one for one in value if isinstance(one, Exception) and not isinstance(one, _ROLLED_BACK_WITH_OTHERS)
+                error
+                for error in value
+                if isinstance(error, Exception) and not isinstance(error, _ROLLED_BACK_WITH_OTHERS)
             )
-            return next((_REFUSALS.get(type(one), Refusal.OTHER) for one in refused), None)
+            return next((_REFUSALS.get(type(error), Refusal.OTHER) for error in refused), None)
         case _:
             return None
 

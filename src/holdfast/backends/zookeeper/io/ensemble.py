@@ -75,7 +75,7 @@ class Ensemble(ABC):
             return session
 
     def _forget_ended(self) -> None:
-        self._sessions = {timeout: one for timeout, one in self._sessions.items() if not one.thread_ended}
+        self._sessions = {timeout: session for timeout, session in self._sessions.items() if not session.thread_ended}
 
     async def _wait_for_connection(self, session: KazooSession, deadline: float) -> None:
         """Wait until the session is connected, or has failed to connect.

@@ -185,7 +185,7 @@ class ZookeeperBase(HeartbeatTasks):
         self._heartbeats.close()
         self._wakeups.wake_all()
         # A lease that was lost and not released blocks the lock for its delay, so its session must not be closed.
-        is_delayed = any(one.granted and one.ticket.delay for one in list(self._ticket_nodes.values()))
+        is_delayed = any(node.granted and node.ticket.delay for node in list(self._ticket_nodes.values()))
         await self._port.close(keeps_session=is_delayed)
 
     def without_loop(self) -> None:

@@ -97,7 +97,8 @@ class Heartbeats:
         Unless `creates`, the heartbeat creates no node in a store that does not exist.
         """
         sessions = self._port.sessions
-        timeouts = [*(one.requested for one in sessions if one.connection), *(one.requested for one in sessions)]
+        connected = [session.requested for session in sessions if session.connection]
+        timeouts = [*connected, *(session.requested for session in sessions)]
         timeouts += [*self._classes, self._fixed or DEFAULT_TIMEOUT]
         if not creates:
             return await self._open(self._class_of(timeouts[0]), deadline)
@@ -180,7 +181,7 @@ class Heartbeats:
 
     def late_timeouts(self) -> Sequence[tuple[float, float]]:
         """Granted session timeouts that are longer than the shortest ttl of their tickets, each with that ttl."""
-        shortest = [(one.session, one.shortest) for one in list(self._classes.values())]
+        shortest = [(known.session, known.shortest) for known in list(self._classes.values())]
         return [
             (session.timeout, ttl)
             for session, ttl in shortest

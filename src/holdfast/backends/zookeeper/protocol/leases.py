@@ -121,7 +121,7 @@ class Leases(ZookeeperBase):
 
     def is_needed(self, session: Session) -> bool:
         ticket_nodes, unanswered = list(self._ticket_nodes.values()), list(self._unanswered.values())
-        return session in unanswered or any(one.session is session for one in ticket_nodes)
+        return session in unanswered or any(node.session is session for node in ticket_nodes)
 
     def release_later(self, ticket: Ticket) -> None:
         if ticket.nonce in self._ticket_nodes or ticket.nonce in self._unanswered:
@@ -154,8 +154,8 @@ class Leases(ZookeeperBase):
 
     def next_sweep(self, session: Session) -> float:
         now = self._runtime.now()
-        granted = [one for one in list(self._ticket_nodes.values()) if one.session is session and one.granted]
-        return min((one.kept_until for one in granted if one.kept_until > now), default=math.inf)
+        granted = [node for node in list(self._ticket_nodes.values()) if node.session is session and node.granted]
+        return min((node.kept_until for node in granted if node.kept_until > now), default=math.inf)
 
     def orphans_in(self, session: Session, paths: Sequence[str]) -> list[str]:
         """The ephemeral nodes of the session, among these, that belong to no ticket of this client.

@@ -63,7 +63,7 @@ class Parents:
             self._known.clear()
         if answers and answers[-1] is Refusal.UNKNOWN_REQUEST and self._has_containers:
             self._has_containers = False
-        elif (refused := next((one for one in answers if one not in _DONE), None)) is not None:
+        elif (refused := next((answer for answer in answers if answer not in _DONE), None)) is not None:
             raise self.error_for(refused, path)
 
     def error_for(self, answer: Answer, what: str) -> HoldfastError:
