@@ -56,14 +56,14 @@ _STATE = "SELECT fence, EXISTS (SELECT 1 FROM tickets WHERE name = ?) FROM ticke
 _OWN_NUMBER = "SELECT number FROM tickets WHERE name = ? AND nonce = ?"
 _SET_LAST_NUMBER = "UPDATE tickets SET fence = ? WHERE name = '' AND number = 0"
 _INSERT = "INSERT INTO tickets VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
-# These two set the session too: a client that had to start a new session keeps its place in the queue.
+# _GRANT and _KEEP_PLACE set the session too: a client that had to start a new one keeps its place in the queue.
 _GRANT = "UPDATE tickets SET fence = ?, expires = ?, since = ?, session = ? WHERE name = ? AND number = ?"
 _FIRST = "SELECT min(number) FROM tickets WHERE name = ?"
 _MOVE = "UPDATE tickets SET number = ? WHERE name = ? AND number = ?"
 _KEEP_PLACE = "UPDATE tickets SET expires = ?, session = ? WHERE name = ? AND number = ?"
 _SHORTEN = "UPDATE tickets SET expires = ? WHERE name = ? AND number = ?"
 _REMOVE = "DELETE FROM tickets WHERE name = ? AND number = ?"
-REMOVE_SESSION = "DELETE FROM tickets WHERE session = ? AND (fence IS NULL OR delay = 0)"  # a dead session
+REMOVE_SESSION = "DELETE FROM tickets WHERE session = ? AND (fence IS NULL OR delay = 0)"  # for a dead session
 _RELEASE = "DELETE FROM tickets WHERE name = ? AND nonce = ?"
 _RELEASE_HELD = f"{_RELEASE} AND fence IS NOT NULL AND expires > ?"
 # A lease of an earlier session of this client is not renewed: other processes may reap it at any time as dead.
