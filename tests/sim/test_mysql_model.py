@@ -1,4 +1,4 @@
-"""A model of the tables that does otherwise than MariaDB: the same steps, on the model and on a real server.
+"""Hazard: the model of the tables differs from MariaDB. The same steps run on the model and on a real server.
 
 The statements are those that ship, over the connections that ship. Only the clock of the session is set, so both sides
 have the same time, and every answer, every number drawn and every column of every row has to be equal.
@@ -33,7 +33,7 @@ NAMES = ("plain", "with 'quotes\", {braces} and \\, ", "Ünïcode 🔒 ", "zero\
 SHAPES = ((1, True), (1, True), (None, False), (2, False))  # limit, exclusive
 TTLS = (1, us(1.5), us(30.0), us(30.0))
 CLIENTS = ("", "1" * 32, "1" * 32, "2" * 32)
-OWNERS = ("", "ann", "ann", "Ann", "ann ", "änn")  # no two of them are the same
+OWNERS = ("", "ann", "ann", "Ann", "ann ", "änn")  # all different
 BEGIN = 1_700_000_000_000_000
 
 _COLUMNS = {
@@ -50,14 +50,14 @@ _WRITES = (
     v._BUMP_VERSION,
     s.ADVANCE_REGISTER,
     s.REBASE,
-)  # whose count tells
+)  # whose count of changed rows is compared
 
 
 DELETE = Statement("delete", "DELETE FROM holdfast_locks WHERE id = {0}")  # by an operator
 
 
 class Real:
-    """Tables of our own on a server."""
+    """Tables on a server."""
 
     def __init__(self) -> None:
         self._runtime = ThreadRuntime()
@@ -67,10 +67,10 @@ class Real:
         return run_sync(self._connections.execute(statement, values, deadline=self._runtime.now() + 10.0))
 
     def query(self, sql: str) -> Sequence[Row]:
-        return self.execute(Statement("said", sql), ()).rows
+        return self.execute(Statement("query", sql), ()).rows
 
     def set_clock(self, now: int) -> None:
-        """Of the session: one after the other, all is asked on the same connection."""
+        """Set the clock of the session: all requests use the same connection."""
         self.query(f"SET timestamp = {now // 1_000_000}.{now % 1_000_000:06}")
 
     def rows(self, table: str) -> list[Row]:
@@ -102,11 +102,11 @@ class Modelled(Tables):
             "holdfast_marks": [*self.registers.values()],
         }
         rows = tables[table]
-        found = [tuple(_said(getattr(row, column)) for column in _COLUMNS[table]) for row in rows]
+        found = [tuple(_as_text(getattr(row, column)) for column in _COLUMNS[table]) for row in rows]
         return sorted(found, key=str)
 
 
-def _said(value: str | bytes | int | tuple[str, ...] | None) -> str | None:
+def _as_text(value: str | bytes | int | tuple[str, ...] | None) -> str | None:
     if value is None or isinstance(value, str):
         return value
     if isinstance(value, bytes):
@@ -122,17 +122,17 @@ def real() -> Iterator[Real]:
 
 
 class Steps:
-    """Random steps of some clients, done to both sides at moments of their own."""
+    """Random steps of some clients at random times, executed on both sides."""
 
     def __init__(self, real: Real, seed: int, model: type[Modelled] = Modelled) -> None:
         self._real = real
         self._real.empty()
         self._model = model()
         self._draw = random.Random(seed)  # noqa: S311  (it has to be repeatable)
-        self._names = NAMES if seed % 2 else NAMES[:1]  # on one lock, more tickets wait for each other
+        self._names = NAMES if seed % 2 else NAMES[:1]  # with one lock, more tickets contend
         self._tickets: list[tuple[str, str, int | None, bool]] = []  # name, nonce, limit, exclusive
         self._owners: dict[str, str] = {}  # by nonce
-        self._left: tuple[str, str, int | None, bool] | None = None  # the last one that has
+        self._left: tuple[str, str, int | None, bool] | None = None  # the last ticket that was released
         self._fences = [1]
         self.seen: Counter[str] = Counter()
 
@@ -174,7 +174,7 @@ class Steps:
                 self.seen[f"fast_release_all: {row[1]}"] += 1
 
     def _pass_time(self) -> None:
-        """A moment; to the end of a lease, exactly or nearly; the time for which something is remembered; or back."""
+        """Let time pass: a moment, until a lease ends or nearly, or until `departed` expires; or set the clock back."""
         draw, model = self._draw, self._model
         leases = [lock.expires for lock in model.locks.values() if lock.nonce is not None]
         leases += [ticket.expires for ticket in model.tickets]
@@ -301,7 +301,7 @@ class Steps:
                 return v._BUMP_VERSION, [key, nonce]
 
     def _take_all(self, ttl: int, agent: str, info: str) -> tuple[Statement, list[Value]]:
-        """New tickets, or the last ones once more."""
+        """New tickets, or the last ones again."""
         draw = self._draw
         names = [*NAMES, f"used once {len(self._tickets)}"]
         values: list[Value] = [ttl, agent, info]
@@ -392,7 +392,7 @@ OTHERWISE = [
 
 
 @pytest.mark.parametrize("tables_type", OTHERWISE)
-def test_a_model_that_does_otherwise_is_found_out(real: Real, tables_type: type[Tables]) -> None:
+def test_a_wrong_model_is_detected(real: Real, tables_type: type[Tables]) -> None:
     with pytest.raises(AssertionError, match=" at 1"):
         for seed in range(8):
             steps = Steps(real, seed, type("Otherwise", (Modelled, tables_type), {}))

@@ -1,4 +1,4 @@
-"""Who stands still keeps the others out for ever; two raise one mark; an owner is in with somebody else."""
+"""Hazard: a stopped client blocks the others forever; two clients advance a register; two owners hold a lock."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from holdfast.sim.servers.mysql.server import MysqlServer
 TTL = 3.0
 
 
-class Takers:
-    """A world in which everybody wants the same lock."""
+class Contenders:
+    """A world in which all clients want the same lock."""
 
     def __init__(self, plan: Plan) -> None:
         self.small = SmallWorld(plan, Choices(decisions=()))
@@ -52,35 +52,35 @@ class Takers:
 
 
 def behind_a_stopped_holder(plan: Plan) -> float | None:
-    """How long the next one waits; None: half a minute was not enough."""
-    takers = Takers(plan)
-    takers.take("a")
-    takers.run(1.0)
-    takers.members["a"].process.pause()
-    takers.take("b")
-    takers.run(31.0)
-    takers.small.end()
-    assert "a" in takers.granted
-    return takers.granted["b"] - 1.0 if "b" in takers.granted else None
+    """How long the next client waits; None: more than half a minute."""
+    contenders = Contenders(plan)
+    contenders.take("a")
+    contenders.run(1.0)
+    contenders.members["a"].process.pause()
+    contenders.take("b")
+    contenders.run(31.0)
+    contenders.small.end()
+    assert "a" in contenders.granted
+    return contenders.granted["b"] - 1.0 if "b" in contenders.granted else None
 
 
 def behind_a_stopped_waiter(plan: Plan) -> float | None:
-    """Likewise, if it is stopped before its turn comes."""
-    takers = Takers(plan)
-    takers.take("a", holds=2.0)
-    takers.run(0.5)
-    takers.take("b")
-    takers.run(1.0)
-    takers.members["b"].process.pause()
-    takers.take("c")
-    takers.run(31.0)
-    takers.small.end()
-    assert set(takers.granted) <= {"a", "c"}
-    return takers.granted["c"] - 2.0 if "c" in takers.granted else None
+    """Likewise, if a waiter is stopped before its turn."""
+    contenders = Contenders(plan)
+    contenders.take("a", holds=2.0)
+    contenders.run(0.5)
+    contenders.take("b")
+    contenders.run(1.0)
+    contenders.members["b"].process.pause()
+    contenders.take("c")
+    contenders.run(31.0)
+    contenders.small.end()
+    assert set(contenders.granted) <= {"a", "c"}
+    return contenders.granted["c"] - 2.0 if "c" in contenders.granted else None
 
 
 @pytest.mark.parametrize("backend", ["mysql", "mysql-row", "mysql-version"])
-def test_who_stands_still_in_the_lock_keeps_it_until_its_lease_is_over_and_no_longer(backend: str) -> None:
+def test_a_stopped_holder_keeps_the_lock_until_its_lease_ends_and_no_longer(backend: str) -> None:
     waited = behind_a_stopped_holder(Plan(backend=backend))
 
     assert waited is not None
@@ -88,7 +88,7 @@ def test_who_stands_still_in_the_lock_keeps_it_until_its_lease_is_over_and_no_lo
 
 
 @pytest.mark.parametrize("backend", ["mysql", "mysql-row", "mysql-version"])
-def test_who_stands_still_in_line_holds_up_the_others_for_seconds_only(backend: str) -> None:
+def test_a_stopped_waiter_blocks_the_others_for_a_few_seconds_only(backend: str) -> None:
     waited = behind_a_stopped_waiter(Plan(backend=backend))
 
     assert waited is not None
@@ -97,48 +97,46 @@ def test_who_stands_still_in_line_holds_up_the_others_for_seconds_only(backend: 
 
 # ── waiters of a client that is dead or stopped, a clock that is set back, a row that is deleted ─────────────────────
 
-PASSED_OVER_MAX = 4.0  # seconds, as docs/backends/mysql.md states
+SKIPPED_MAX = 4.0  # seconds, as docs/backends/mysql.md states
 
 
 def behind_the_waiters_of_one_client(plan: Plan, waiters: int, *, is_dead: bool) -> float | None:
-    """How long a free lock is out of reach if all the waiters before the next one are of a client that does not answer.
+    """How long a free lock is blocked if all waiters before the next one are of an unresponsive client.
 
-    None: half a minute was not enough.
+    None: more than half a minute.
     """
-    takers = Takers(plan)
-    takers.take("a", holds=2.0)
-    takers.run(0.5)
-    member = takers.small.add("b")
+    contenders = Contenders(plan)
+    contenders.take("a", holds=2.0)
+    contenders.run(0.5)
+    member = contenders.small.add("b")
 
     async def wait() -> None:
         await member.client.acquire(member.lock(TTL), None)
 
     for _ in range(waiters):
         member.start(wait())
-    takers.run(1.0)
-    takers.take("c")
-    takers.run(1.5)
+    contenders.run(1.0)
+    contenders.take("c")
+    contenders.run(1.5)
     if is_dead:
         member.process.crash()
-        takers.small.server.process_died(member.process)
+        contenders.small.server.process_died(member.process)
     else:
         member.process.pause()
-    takers.run(32.0)
-    takers.small.end()
-    assert set(takers.granted) <= {"a", "c"}
-    return takers.granted["c"] - 2.0 if "c" in takers.granted else None
+    contenders.run(32.0)
+    contenders.small.end()
+    assert set(contenders.granted) <= {"a", "c"}
+    return contenders.granted["c"] - 2.0 if "c" in contenders.granted else None
 
 
 @pytest.mark.parametrize("backend", ["mysql", "mysql-row"])
 @pytest.mark.parametrize("waiters", [1, 4, 20])
 @pytest.mark.parametrize("client", ["dead", "stopped"])
-def test_all_waiters_of_a_client_that_does_not_answer_are_passed_over_together(
-    waiters: int, client: str, backend: str
-) -> None:
+def test_all_waiters_of_an_unresponsive_client_are_skipped_together(waiters: int, client: str, backend: str) -> None:
     waited = behind_the_waiters_of_one_client(Plan(backend=backend), waiters, is_dead=client == "dead")
 
     assert waited is not None
-    assert waited < PASSED_OVER_MAX
+    assert waited < SKIPPED_MAX
 
 
 @pytest.mark.parametrize("backend", ["mysql-row", "mysql-version"])
@@ -150,47 +148,47 @@ def test_dead_waiters_do_not_keep_a_lock_that_is_free(backend: str) -> None:
 
 
 @pytest.mark.parametrize("mutant", ["unique-woken-alone", "row-terminated-alone"])
-def test_waiters_that_lapse_one_after_the_other_are_found(mutant: str) -> None:
+def test_waiters_that_expire_one_by_one_are_detected(mutant: str) -> None:
     plan = MUTANTS[mutant].apply(Plan())
 
     waited = behind_the_waiters_of_one_client(plan, 4, is_dead=False)
 
-    assert waited is None or waited > PASSED_OVER_MAX
+    assert waited is None or waited > SKIPPED_MAX
 
 
 def test_readers_of_one_client_behind_a_writer_are_granted_the_lock_together() -> None:
-    takers = Takers(Plan(backend="mysql"))
-    takers.take("writer", holds=2.0)
-    takers.run(0.5)
-    member = takers.small.add("readers")
+    contenders = Contenders(Plan(backend="mysql"))
+    contenders.take("writer", holds=2.0)
+    contenders.run(0.5)
+    member = contenders.small.add("readers")
     granted: list[float] = []
 
     async def read() -> None:
         lock = member.client.lock("lock", limit=None, exclusive=False, options={"ttl": TTL})
         assert await member.client.acquire(lock, None) is not None
-        granted.append(takers.small.world.now)
+        granted.append(contenders.small.world.now)
 
     for _ in range(20):
         member.start(read())
-    takers.run(6.0)
-    takers.small.end()
+    contenders.run(6.0)
+    contenders.small.end()
 
     assert len(granted) == 20
     assert max(granted) - min(granted) < 0.1
 
 
 def behind_a_dead_holder(plan: Plan, set_back: float) -> float | None:
-    """How long the next one waits if the server's clock is set back when the holder dies; None: too long."""
-    takers = Takers(plan)
-    takers.take("a")
-    takers.run(1.0)
-    takers.members["a"].process.crash()
-    takers.small.server.process_died(takers.members["a"].process)
-    takers.small.server.step_clock(-set_back)
-    takers.take("b")
-    takers.run(31.0)
-    takers.small.end()
-    return takers.granted["b"] - 1.0 if "b" in takers.granted else None
+    """How long the next client waits if the server's clock is set back when the holder dies; None: too long."""
+    contenders = Contenders(plan)
+    contenders.take("a")
+    contenders.run(1.0)
+    contenders.members["a"].process.crash()
+    contenders.small.server.process_died(contenders.members["a"].process)
+    contenders.small.server.step_clock(-set_back)
+    contenders.take("b")
+    contenders.run(31.0)
+    contenders.small.end()
+    return contenders.granted["b"] - 1.0 if "b" in contenders.granted else None
 
 
 @pytest.mark.parametrize("set_back", [0.5, 2.0, 45.0, 3600.0])
@@ -207,14 +205,14 @@ def test_a_dead_holder_keeps_the_lock_for_little_longer_when_the_clock_is_set_ba
 @pytest.mark.parametrize(
     "mutant", ["unique-ignores-a-clock-set-back", "row-ignores-a-clock-set-back", "version-ignores-a-clock-set-back"]
 )
-def test_a_lease_that_ends_late_because_the_clock_was_set_back_is_found(mutant: str) -> None:
+def test_a_lease_prolonged_by_a_clock_set_back_is_detected(mutant: str) -> None:
     plan = MUTANTS[mutant].apply(Plan())
 
     assert behind_a_dead_holder(plan, 45.0) is None
 
 
 def beside_a_reader(plan: Plan) -> bool:
-    """Whether a writer is granted the lock beside a reader after an operator has deleted the lock's row."""
+    """Whether a writer is granted the lock beside a reader after an operator has deleted the row of the lock."""
     small = SmallWorld(plan, Choices(decisions=()))
     reader, writer = small.add("reader"), small.add("writer")
     holds: list[SimLease | None] = []
@@ -242,25 +240,25 @@ def test_a_writer_waits_for_the_readers_of_a_lock_whose_row_was_deleted() -> Non
     assert not beside_a_reader(Plan(backend="mysql"))
 
 
-def test_a_writer_beside_the_readers_of_a_lock_whose_row_was_deleted_is_found() -> None:
+def test_a_writer_beside_readers_of_a_lock_whose_row_was_deleted_is_detected() -> None:
     assert beside_a_reader(MUTANTS["unique-deleted-with-its-tickets"].apply(Plan()))
 
 
-def test_a_gate_that_nobody_is_expelled_from_stays_shut() -> None:
+def test_a_row_lock_of_a_stopped_holder_stays_when_it_is_not_terminated() -> None:
     plan = MUTANTS["row-holder-not-terminated"].apply(Plan())
 
     assert behind_a_stopped_holder(plan) is None
 
 
 def keeps_its_next_lease(plan: Plan) -> bool:
-    """Whether a client that was stopped, and expelled from the row of one lock, keeps the lock that it takes then."""
-    takers = Takers(plan)
-    takers.take("a")
-    takers.run(0.5)
-    stopped = takers.members["a"]
+    """Whether a client that was stopped and terminated at one lock keeps the lock that it acquires then."""
+    contenders = Contenders(plan)
+    contenders.take("a")
+    contenders.run(0.5)
+    stopped = contenders.members["a"]
     stopped.process.pause()
-    takers.take("b")
-    takers.run(TTL + 0.1)  # b has found out that the lease has ended, and that its connection still has the row
+    contenders.take("b")
+    contenders.run(TTL + 0.1)  # b has noticed that the lease has ended and the connection still has the row lock
     holds: list[SimLease | None] = []
 
     async def take_another() -> None:
@@ -268,24 +266,24 @@ def keeps_its_next_lease(plan: Plan) -> bool:
         holds.append(await stopped.client.acquire(lock, None))
 
     stopped.process.resume()
-    takers.run(TTL + 0.5)
+    contenders.run(TTL + 0.5)
     stopped.start(take_another())
-    takers.run(TTL + 10.0)
+    contenders.run(TTL + 10.0)
     is_held = holds[0] is not None and holds[0].held
-    takers.small.end()
+    contenders.small.end()
     return is_held
 
 
-def test_a_connection_that_was_expelled_from_one_lock_is_not_killed_when_it_has_another() -> None:
+def test_a_terminated_connection_is_not_killed_again_when_it_has_another_lock() -> None:
     assert keeps_its_next_lease(Plan(backend="mysql-row"))
 
 
-def test_a_kill_that_comes_late_is_found() -> None:
+def test_a_late_kill_is_detected() -> None:
     assert not keeps_its_next_lease(MUTANTS["row-kills-by-number"].apply(Plan()))
 
 
-class LosesOne(Link):
-    """Of all replies, the one with this number gets lost."""
+class LosesOneReply(Link):
+    """Loses the reply with this number."""
 
     number = 0
     replies = 0
@@ -297,20 +295,20 @@ class LosesOne(Link):
         return self.replies == self.number
 
 
-class OneIsLost(SmallWorld):
-    """For whoever there is."""
+class LossyRandom(SmallWorld):
+    """The same for all clients."""
 
     number = 0
 
     def link(self, process: Process) -> Link:
-        link = LosesOne(process, self.server, CALM)
+        link = LosesOneReply(process, self.server, CALM)
         link.number = self.number
         return link
 
 
 def lost_reply(number: int) -> tuple[str, int]:
-    """What an acquire on method=row comes to if the reply to one of its requests gets lost; and how many there were."""
-    small = OneIsLost(Plan(backend="mysql-row"), Choices(decisions=()))
+    """The result of an acquire with method=row if the reply to one request is lost; and the number of requests."""
+    small = LossyRandom(Plan(backend="mysql-row"), Choices(decisions=()))
     small.number = number
     member = small.add("a")
     ends: list[str] = []
@@ -327,15 +325,15 @@ def lost_reply(number: int) -> tuple[str, int]:
     with quiet():
         small.world.run(60.0)
     small.end()
-    assert isinstance(member.link, LosesOne)
+    assert isinstance(member.link, LosesOneReply)
     return ends[0], member.link.replies
 
 
-def test_a_lost_reply_is_asked_for_again_on_the_way_to_a_gate_too() -> None:
+def test_a_request_of_method_row_is_repeated_when_its_reply_is_lost() -> None:
     _, replies = lost_reply(0)
     found = {number: lost_reply(number)[0] for number in range(1, replies + 1)}
 
-    # To connect, and to say how the connection is to be: until then the server was not there.
+    # The login and the settings: a failure there means that the server is unavailable.
     connecting = {number for number, end in found.items() if end == "BackendUnavailable"}
     assert len(connecting) == 2
     assert set(found.values()) == {"held", "BackendUnavailable"}
@@ -349,7 +347,7 @@ SEEDS = range(60)
 
 
 class LossyWorld(SmallWorld):
-    """Whose requests and replies may be late or lost."""
+    """A world in which requests and replies may be late or lost."""
 
     faults = LOSSY
 
@@ -362,8 +360,8 @@ class LossyWorld(SmallWorld):
             self.end()
 
 
-def marked(plan: Plan, seed: int) -> Counter[int]:
-    """Three raise a mark step by step: how many of them were told, for each number, that it was they who did."""
+def advance_registers(plan: Plan, seed: int) -> Counter[int]:
+    """Three clients advance a register step by step: for each number, how many were told that they did."""
     small = LossyWorld(plan, Choices(seed=seed))
     told: Counter[int] = Counter()
 
@@ -386,34 +384,34 @@ def marked(plan: Plan, seed: int) -> Counter[int]:
 
 
 @pytest.mark.parametrize("backend", ["mysql", "mysql-row", "mysql-version"])
-def test_a_mark_is_raised_to_a_number_by_one_client_whatever_gets_lost(backend: str) -> None:
-    told = [marked(Plan(backend=backend), seed) for seed in SEEDS]
+def test_one_client_advances_a_register_when_messages_get_lost(backend: str) -> None:
+    told = [advance_registers(Plan(backend=backend), seed) for seed in SEEDS]
 
     assert all(count == 1 for numbers in told for count in numbers.values() if count), told
     assert sum(sum(numbers.values()) for numbers in told) > len(SEEDS), "somebody was told so, as a rule"
 
 
-def test_a_mark_that_is_raised_in_two_steps_is_raised_twice() -> None:
+def test_a_register_advanced_in_two_steps_is_advanced_twice() -> None:
     plan = MUTANTS["unique-register-in-two-steps"].apply(Plan())
 
-    assert any(count > 1 for seed in SEEDS for count in marked(plan, seed).values())
+    assert any(count > 1 for seed in SEEDS for count in advance_registers(plan, seed).values())
 
 
-class Inside(NamedTuple):
-    """Who was in a lock, one entry for each time that somebody got in."""
+class Grants(NamedTuple):
+    """The grants of a lock, one entry each."""
 
-    owners: list[set[str]]  # all that were in then
+    owners: list[set[str]]  # the owners of all holders then
     fences: list[set[int]]
-    missed: int  # clients that never got in
+    missed: int  # clients without a grant
 
 
-def together(plan: Plan, seed: int) -> Inside:
-    """Two owners with two clients each, and one without a name, all take the same lock three times."""
+def run_owners(plan: Plan, seed: int) -> Grants:
+    """Two owners with two clients each, and a client without an owner, all acquire the same lock three times."""
     small = LossyWorld(plan, Choices(seed=seed))
     small.faults = Faults(lose_request=0.05, lose_reply=0.1, slow=0.3, slow_max=3.0)
     holds: dict[str, SimLease] = {}
     caller_of = {"a": "ann", "b": "ann", "c": "bob", "d": "bob", "e": ""}
-    inside, done = Inside([], [], 0), []
+    inside, done = Grants([], [], 0), []
 
     async def take(name: str, member: ClientProcess) -> None:
         options: LockOptions = {"ttl": TTL, **({"owner": caller_of[name]} if caller_of[name] else {})}
@@ -433,16 +431,16 @@ def together(plan: Plan, seed: int) -> Inside:
 
     for name in caller_of:
         member = small.add(name)
-        member.client.engine.io_timeout = 0.3  # so that what is late comes while the one that was sent again is in
+        member.client.engine.io_timeout = 0.3  # so that a late request arrives after the repeated one was granted
         member.start(take(name, member))
     small.live(400.0)
     return inside._replace(missed=len(caller_of) - len(done))
 
 
-def test_an_owner_is_in_with_its_own_and_with_nobody_else_whatever_gets_lost() -> None:
+def test_an_owner_holds_the_lock_only_with_its_own_tickets_when_messages_get_lost() -> None:
     shared = 0
     for seed in SEEDS:
-        inside = together(Plan(backend="mysql"), seed)
+        inside = run_owners(Plan(backend="mysql"), seed)
         assert inside.missed == 0
         assert all(len(owners) == 1 for owners in inside.owners), (seed, inside)
         assert all(len(fences) == 1 for fences in inside.fences), (seed, inside)
@@ -451,31 +449,31 @@ def test_an_owner_is_in_with_its_own_and_with_nobody_else_whatever_gets_lost() -
     assert shared > 5 * len(SEEDS), "most of them got in"
 
 
-def test_an_owner_that_passes_the_lease_of_another_is_found() -> None:
+def test_an_owner_granted_beside_another_owner_is_detected() -> None:
     plan = MUTANTS["unique-any-owner-joins"].apply(Plan())
 
-    assert any(len(owners) > 1 for seed in SEEDS for owners in together(plan, seed).owners)
+    assert any(len(owners) > 1 for seed in SEEDS for owners in run_owners(plan, seed).owners)
 
 
 @pytest.mark.parametrize("mutant", ["unique-owner-with-two-fences", "unique-owner-draws-again"])
-def test_a_fence_that_those_of_one_owner_do_not_share_is_found(mutant: str) -> None:
+def test_different_fences_of_one_owner_are_detected(mutant: str) -> None:
     plan = MUTANTS[mutant].apply(Plan())
 
-    assert any(len(fences) > 1 for seed in SEEDS for fences in together(plan, seed).fences)
+    assert any(len(fences) > 1 for seed in SEEDS for fences in run_owners(plan, seed).fences)
 
 
 class Several(NamedTuple):
-    """What came of taking two or three of four locks at once, many times."""
+    """The result of acquiring two or three of four locks at once, many times."""
 
-    taken: int  # times that somebody had all that it wanted
-    overlaps: int  # times that another had one of them, and had reason to believe it
-    left: int  # tickets on the server once everybody has gone
+    taken: int  # times that a client held all its locks
+    overlaps: int  # times that another client validly held one of them
+    left: int  # tickets on the server after all clients have ended
 
 
 def several(plan: Plan, seed: int) -> Several:
     small = LossyWorld(plan, Choices(seed=seed))
     draw = random.Random(seed)  # noqa: S311  (it has to be repeatable)
-    believed: dict[str, dict[str, float]] = {}  # client -> lock -> until when
+    believed: dict[str, dict[str, float]] = {}  # client -> lock -> deadline
     taken = overlaps = 0
 
     async def take_turns(name: str, member: ClientProcess) -> None:
@@ -514,7 +512,7 @@ def several(plan: Plan, seed: int) -> Several:
     return Several(taken, overlaps, still_there)
 
 
-def test_several_locks_are_had_by_one_at_a_time_and_all_given_back_whatever_gets_lost() -> None:
+def test_several_locks_are_exclusive_and_all_released_when_messages_get_lost() -> None:
     found = [several(Plan(backend="mysql"), seed) for seed in SEEDS]
 
     assert sum(one.taken for one in found) > len(SEEDS)
@@ -522,7 +520,7 @@ def test_several_locks_are_had_by_one_at_a_time_and_all_given_back_whatever_gets
     assert not any(one.left for one in found), found
 
 
-def test_locks_that_are_taken_blindly_are_had_by_two() -> None:
+def test_locks_acquired_blindly_have_two_holders() -> None:
     plan = MUTANTS["unique-check-then-insert"].apply(Plan())
 
     assert any(several(plan, seed).overlaps for seed in SEEDS)

@@ -1,7 +1,7 @@
-"""A model of the tables that does otherwise than PostgreSQL: the same steps, on the model and on a real server.
+"""Hazard: the model of the tables differs from PostgreSQL. The same steps run on the model and on a real server.
 
 The statements are those that ship. Only the server's clock is replaced, by one that the test sets: so both sides have
-the same time, and every answer, every hint, every number drawn and every column of every row has to be equal.
+the same time, and every answer, notification, drawn number and column of every row has to be equal.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ from holdfast.sim.mutants import postgresql as mutants
 from holdfast.sim.servers.postgresql.tables import Lock, Register, Tables, Ticket
 from tests.support.postgresql import shared
 
-# Of two clients that have sessions, of one that has none any more, and of one of an older version.
+# Of two clients with sessions, of one without a session, and of one of an older version.
 CHANNELS = (*(connections.CHANNEL + letter * 32 for letter in "abc"), "holdfast_d")
 GONE = CHANNELS[2]
-OURS = CHANNELS[0]  # the client in whose session the steps are done
+OURS = CHANNELS[0]  # the client in whose session the steps are executed
 NAMES = tuple(map(encode_name, ("plain", "with 'quotes\", {braces} and \\, ", "Ünïcode 🔒 ", "zero\0byte")))
 SHAPES = ((1, True), (1, True), (None, False), (2, False))  # limit, exclusive
 OWNERS = ("", "", "o", "o", "o", "p'\\", "p'\\")
 MARKED = (*NAMES[:2], NAMES[0] + "x" * 16)
 TTLS = (1, us(1.5), us(30.0), us(30.0))
-FREE, TAKEN = 7001, 7002  # gates
+FREE, TAKEN = 7001, 7002  # advisory locks
 SEEDS = 9
 BEGIN = 1_700_000_000_000_000
 
@@ -61,7 +61,7 @@ _OTHER_METHOD = Statement(
 
 
 class Real:
-    """Tables of our own on a server, in a session with the settings that ours have."""
+    """Tables on a server, in a session with the settings of holdfast."""
 
     def __init__(self, conninfo: str) -> None:
         self._pgconn = PGconn.connect(conninfo.encode())
@@ -94,8 +94,8 @@ class Real:
     def notified(self) -> list[tuple[str, str]]:
         self._pgconn.consume_input()
         found = []
-        while (said := self._pgconn.notifies()) is not None:
-            found.append((said.relname.decode(), said.extra.decode()))
+        while (notification := self._pgconn.notifies()) is not None:
+            found.append((notification.relname.decode(), notification.extra.decode()))
         return found
 
     def rows(self, table: str) -> list[Row]:
@@ -109,12 +109,14 @@ class Real:
 
 
 class Modelled(Tables):
-    """The model, and what it says to whom."""
+    """The model, and its notifications."""
 
     def __init__(self) -> None:
         self.now = BEGIN
-        self._said: list[tuple[str, str]] = []
-        super().__init__(lambda: self.now, lambda channel, nonce: self._said.append((channel, nonce)), self._is_gone)
+        self._notified: list[tuple[str, str]] = []
+        super().__init__(
+            lambda: self.now, lambda channel, nonce: self._notified.append((channel, nonce)), self._is_gone
+        )
         self.caller = OURS
         self.opened = BEGIN
         self.seen: Counter[str] = Counter()
@@ -144,16 +146,16 @@ class Modelled(Tables):
         return [(str(self.reap_registers(now)),)]
 
     def pass_rows(self, *values: Any) -> list[Row]:
-        """With the gate as holdfast_pass has it: FREE is free for us, nobody gets TAKEN."""
+        """With an advisory lock: FREE is free for us, TAKEN is held by another session."""
         name, nonce, ttl, key, is_gated, stays, agent, info = values
         row = self.pass_(name, nonce, ttl, (agent, info), has_advisory_lock=is_gated or key == FREE)
         is_kept = row[0] == "in" or (row[0] == "wait" and stays)
         return [(*row, "t" if (is_gated or key == FREE) and is_kept else "f")]
 
     def notified(self) -> list[tuple[str, str]]:
-        """Each once, as within one transaction."""
-        said, self._said = self._said, []
-        return list(dict.fromkeys(said))
+        """Notifications without duplicates, as in one transaction."""
+        notified, self._notified = self._notified, []
+        return list(dict.fromkeys(notified))
 
     def rows(self, table: str) -> list[Row]:
         every: dict[str, list[Any]] = {
@@ -164,14 +166,14 @@ class Modelled(Tables):
         rows = every[table]
         found = [[getattr(row, column) for column in _COLUMNS[table]] for row in rows]
         found.sort(key=lambda row: (row[0].encode(), row[1]))
-        return [tuple(map(_said, row)) for row in found]
+        return [tuple(map(_as_text, row)) for row in found]
 
 
 def _decoded(value: bytes | None) -> str | None:
     return None if value is None else value.decode()
 
 
-def _said(value: object) -> str | None:
+def _as_text(value: object) -> str | None:
     if value is None:
         return None
     if isinstance(value, bool):
@@ -187,7 +189,7 @@ def real() -> Iterator[Real]:
 
 
 class Steps:
-    """Random steps of three clients, done to both sides at moments of their own."""
+    """Random steps of three clients at random times, executed on both sides."""
 
     def __init__(self, real: Real, seed: int, model: type[Modelled] = Modelled) -> None:
         self._real = real
@@ -198,7 +200,7 @@ class Steps:
         self._draw = random.Random(seed)  # noqa: S311  (it has to be repeatable)
         self._tickets: list[tuple[str, str, int | None, bool, str]] = []  # name, nonce, limit, exclusive, owner
         self._fences = [1]
-        # In every other run little time passes, and there are few locks: they are crowded.
+        # In every other run little time passes and there are few locks, so that many tickets contend.
         self._moments, self._names = (20, NAMES) if seed % 2 else (100, NAMES[:2])
         self.seen: Counter[str] = Counter()
 
@@ -241,7 +243,7 @@ class Steps:
                 self._fences += [] if fence is None else [int(fence)]
 
     def _pass_time(self) -> None:
-        """A moment; to the end of a lease, exactly or nearly; the time for which something is remembered; or back."""
+        """Let time pass: a moment, until a lease ends or nearly, or until `departed` expires; or set the clock back."""
         draw, model = self._draw, self.model
         leases = [lock.expires for lock in model.locks.values() if lock.expires is not None and lock.nonce is not None]
         leases += [ticket.expires for ticket in model.tickets]
@@ -260,7 +262,7 @@ class Steps:
         else:
             model.now += draw.randrange(1000)
         if draw.random() < 0.2:
-            model.now &= ~255  # what is taken anew now removes what is old
+            model.now &= ~255  # a new row triggers the reaper at this time
 
     def _next(self) -> tuple[Statement, list[Value]]:
         draw = self._draw
@@ -352,7 +354,7 @@ class Steps:
                 return _OTHER_METHOD, [name]
 
     def _many(self) -> list[Value]:
-        """Of some locks, and of some that nobody has used, a ticket each: new, or one that was there."""
+        """A new or an old ticket for each of some locks, used and unused."""
         draw = self._draw
         names = sorted({*draw.choices(self._names, k=2), *(f"one of many {draw.randrange(200)}" for _ in range(2))})
         some = []
@@ -428,7 +430,7 @@ OTHERWISE = [
 
 
 @pytest.mark.parametrize("tables_type", OTHERWISE)
-def test_a_model_that_does_otherwise_is_found_out(real: Real, tables_type: type[Tables]) -> None:
+def test_a_wrong_model_is_detected(real: Real, tables_type: type[Tables]) -> None:
     otherwise = type("Otherwise", (Modelled, tables_type), {})
 
     with pytest.raises(AssertionError, match="holdfast_"):
@@ -436,7 +438,7 @@ def test_a_model_that_does_otherwise_is_found_out(real: Real, tables_type: type[
             compare(Steps(real, seed, otherwise))
 
 
-def test_the_server_s_own_clock_counts_microseconds_and_does_not_stand_still_in_a_transaction(real: Real) -> None:
+def test_the_server_clock_has_microseconds_and_advances_during_a_transaction(real: Real) -> None:
     before = time.time()
 
     ((first,),) = real.say("BEGIN; SELECT {schema}.holdfast_clock()")

@@ -1,4 +1,4 @@
-"""Owners that are in with strangers, several locks of which one is left, marks that two have raised.
+"""Hazard: different owners hold a lock together, one of several locks stays behind, two clients advance a register.
 
 All in worlds that lose and delay messages.
 """
@@ -25,21 +25,21 @@ from holdfast.sim.servers.postgresql.server import PostgresqlServer
 
 LOSSY = Faults(slow=0.05, slow_max=3.0, lose_request=0.05, lose_reply=0.1, lose_notification=0.2)
 OWNERS = ("job", "job", "another", "")
-ANSWERED_MAX = 1.0  # seconds that a request is waited for
+ANSWERED_MAX = 1.0  # seconds until a request is repeated
 TTL, HOLD_MAX = 4.0, 3.0
 WORLDS = 60
 PLAN = Plan(backend="postgresql")
 
 
 class LossyWorld(SmallWorld):
-    """Clients that drive the backend's verbs themselves, each again until it is answered."""
+    """Clients that call the backend directly, and repeat each request until it is answered."""
 
     def link(self, process: Process) -> Link:
         return Link(process, self.server, LOSSY)
 
 
 @contextmanager
-def living(plan: Plan, seed: int, clients: int) -> Iterator[tuple[LossyWorld, list[ClientProcess]]]:
+def run_world(plan: Plan, seed: int, clients: int) -> Iterator[tuple[LossyWorld, list[ClientProcess]]]:
     with quiet():
         world = LossyWorld(plan, Choices(seed))
         yield world, [world.add(f"client-{number}") for number in range(clients)]
@@ -51,7 +51,7 @@ def backend_of(member: ClientProcess) -> Backend:
 
 
 async def answered(member: ClientProcess, verb: Any) -> Any:
-    """What it says in the end."""
+    """The answer, after as many attempts as needed."""
     while True:
         try:
             return await verb(member.client.runtime.now() + ANSWERED_MAX)
@@ -60,14 +60,14 @@ async def answered(member: ClientProcess, verb: Any) -> Any:
 
 
 class Witness:
-    """Sees who believes to be in, and says what is wrong with that."""
+    """Records which clients believe that they hold the lock, and reports errors."""
 
     def __init__(self, world: LossyWorld, members: list[ClientProcess]) -> None:
         self._world = world
         self._parties = members
         self._inside: dict[str, tuple[str, int]] = {}  # nonce -> owner, fence
-        self._last = ("", 0)  # the highest fence, and whose it was
-        self.together = 0  # how often two were in at once
+        self._last = ("", 0)  # the highest fence, and its owner
+        self.together = 0  # how often two held it at once
         self.rounds = 0
         self.wrong: list[str] = []
 
@@ -85,7 +85,7 @@ class Witness:
                 held = choices.between(0.0, HOLD_MAX)
                 await runtime.sleep(min(held, granted.deadline - runtime.now()))
                 del self._inside[ticket.nonce]
-            # One in four is forgotten, as by a process that dies: it runs out.
+            # One in four is not released, as by a process that dies: it expires.
             if choices.below(4):
                 await answered(member, lambda until, ticket=ticket: backend.release([ticket], deadline=until))
             self.rounds += 1
@@ -114,8 +114,8 @@ class Witness:
         self._inside[ticket.nonce] = (ticket.owner, fence)
 
 
-def lived(plan: Plan, seed: int) -> Witness:
-    with living(plan, seed, clients=4) as (world, members):
+def run_owners(plan: Plan, seed: int) -> Witness:
+    with run_world(plan, seed, clients=4) as (world, members):
         witness = Witness(world, members)
         for member in members:
             member.start(witness.work(member))
@@ -128,10 +128,10 @@ def lived(plan: Plan, seed: int) -> Witness:
         return witness
 
 
-def test_those_of_one_owner_are_in_together_and_nobody_else_is() -> None:
+def test_only_tickets_of_one_owner_hold_the_lock_together() -> None:
     together = 0
     for seed in range(WORLDS):
-        witness = lived(PLAN, seed)
+        witness = run_owners(PLAN, seed)
         assert not witness.wrong, seed
         together += witness.together
 
@@ -141,10 +141,10 @@ def test_those_of_one_owner_are_in_together_and_nobody_else_is() -> None:
 # ── several at once ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 NAMES = tuple("abcdef")
-LONG = 120.0  # seconds: what is left behind is there in the end
+LONG = 120.0  # seconds: a ticket that is left behind still exists at the end
 
 
-async def take_several(member: ClientProcess, choices: Choices, inside: dict[str, str], wrong: list[str]) -> None:
+async def acquire_several(member: ClientProcess, choices: Choices, inside: dict[str, str], wrong: list[str]) -> None:
     backend, runtime = backend_of(member), member.client.runtime
     for _ in range(6):
         names = [name for name in NAMES if choices.below(2)] or ["a"]
@@ -166,11 +166,11 @@ async def take_several(member: ClientProcess, choices: Choices, inside: dict[str
 
 
 def several(plan: Plan, seed: int) -> list[str]:
-    """What is wrong."""
+    """The errors."""
     wrong: list[str] = []
-    with living(plan, seed, clients=3) as (world, members):
+    with run_world(plan, seed, clients=3) as (world, members):
         inside: dict[str, str] = {}
-        tasks = [member.start(take_several(member, world.choices, inside, wrong)) for member in members]
+        tasks = [member.start(acquire_several(member, world.choices, inside, wrong)) for member in members]
         world.world.run(60.0)
         assert all(task.is_done for task in tasks)
         assert isinstance(world.server, PostgresqlServer)
@@ -178,7 +178,7 @@ def several(plan: Plan, seed: int) -> list[str]:
     return wrong
 
 
-def test_of_several_locks_nobody_has_one_that_another_has_and_none_is_left() -> None:
+def test_several_locks_are_exclusive_and_all_released() -> None:
     for seed in range(WORLDS):
         assert several(PLAN, seed) == [], seed
 
@@ -186,7 +186,7 @@ def test_of_several_locks_nobody_has_one_that_another_has_and_none_is_left() -> 
 @pytest.mark.parametrize(
     ("name", "told"), [("acquires-past-the-queue", "is in while"), ("releases-not-remembered", "is left")]
 )
-def test_a_mutant_that_takes_several_wrongly_is_caught(name: str, told: str) -> None:
+def test_a_mutant_of_several_locks_is_caught(name: str, told: str) -> None:
     plan = MUTANTS[name].apply(PLAN)
 
     assert any(told in one for seed in range(WORLDS) for one in several(plan, seed))
@@ -195,20 +195,20 @@ def test_a_mutant_that_takes_several_wrongly_is_caught(name: str, told: str) -> 
 # ── marks ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def raised(plan: Plan, seed: int) -> list[list[bool]]:
-    """For each of several numbers, what each of three clients is told that raises the mark to it."""
+def advance_registers(plan: Plan, seed: int) -> list[list[bool]]:
+    """For each of several numbers: the answers to three clients that advance the register to it."""
     told: list[list[bool]] = []
-    with living(plan, seed, clients=3) as (world, members):
+    with run_world(plan, seed, clients=3) as (world, members):
         for number in range(1, 5):
             answers: list[bool] = []
             told.append(answers)
             for member in members:
-                member.start(_raise(member, number, answers))
+                member.start(_advance(member, number, answers))
             world.world.run(world.world.now + 30.0)
     return told
 
 
-def _raise(member: ClientProcess, number: int, answers: list[bool]) -> Coroutine[Any, Any, None]:
+def _advance(member: ClientProcess, number: int, answers: list[bool]) -> Coroutine[Any, Any, None]:
     async def work() -> None:
         backend, nonce = backend_of(member), member.client.runtime.nonce()
         is_ours = await answered(
@@ -222,9 +222,9 @@ def _raise(member: ClientProcess, number: int, answers: list[bool]) -> Coroutine
 
 
 @pytest.mark.parametrize("backend", ["postgresql", "postgresql-advisory"])
-def test_exactly_one_is_told_that_it_raised_a_mark(backend: str) -> None:
+def test_exactly_one_client_advances_a_register(backend: str) -> None:
     for seed in range(WORLDS):
-        for answers in raised(Plan(backend=backend), seed):
+        for answers in advance_registers(Plan(backend=backend), seed):
             assert sorted(answers) == [False, False, True], seed
 
 
@@ -238,10 +238,10 @@ WRONG_IN = {
 
 
 @pytest.mark.parametrize("name", WRONG_IN)
-def test_a_mutant_that_lets_the_wrong_ones_in_is_caught(name: str) -> None:
+def test_a_mutant_of_owners_is_caught(name: str) -> None:
     plan = MUTANTS[name].apply(PLAN)
 
-    wrong = next((witness.wrong for seed in range(WORLDS) if (witness := lived(plan, seed)).wrong), [])
+    wrong = next((witness.wrong for seed in range(WORLDS) if (witness := run_owners(plan, seed)).wrong), [])
 
     assert any(WRONG_IN[name] in one for one in wrong), wrong
 
@@ -250,17 +250,17 @@ WRONGLY_TOLD = {"register-in-two-steps": {2, 3}, "register-without-nonce": {0}}
 
 
 @pytest.mark.parametrize(("name", "told"), WRONGLY_TOLD.items())
-def test_a_mutant_that_tells_the_wrong_number_of_callers_is_caught(name: str, told: set[int]) -> None:
+def test_a_mutant_of_registers_is_caught(name: str, told: set[int]) -> None:
     plan = MUTANTS[name].apply(PLAN)
 
-    winners = {sum(answers) for seed in range(WORLDS) for answers in raised(plan, seed)}
+    winners = {sum(answers) for seed in range(WORLDS) for answers in advance_registers(plan, seed)}
 
     assert winners & told
 
 
-def test_every_mutant_that_seeds_do_not_bring_out_is_here() -> None:
+def test_every_mutant_that_seeds_do_not_catch_is_tested_here() -> None:
     left = {name for name, mutant in MUTANTS.items() if not mutant.by_seeds and mutant.backend == "postgresql"}
 
-    # tests/sim/test_postgresql_worlds.py has these
+    # these are in tests/sim/test_postgresql_worlds.py
     passed_over = {"dead-waiters-in-turn", "stopped-waiters-in-turn", "woken-keeps-its-lease"}
     assert left == {*WRONG_IN, *WRONGLY_TOLD, *passed_over}

@@ -1,4 +1,4 @@
-"""A simulated PostgreSQL that is kinder than a real one: hints for the deaf, statements that survive a restart."""
+"""Hazard: the simulated PostgreSQL is kinder than a real one: it loses no notifications and no statements."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from holdfast.sim.servers.subscriptions import NOTICED_MAX
 NAME, TTL = "lock", us(1.0)
 
 
-class Listening:
-    """A world with two clients, and what `a` hears."""
+class Subscribed:
+    """A world with two clients, and the notifications of `a`."""
 
     def __init__(self) -> None:
         self.small = SmallWorld(Plan(backend="postgresql"), Choices(decisions=()))
@@ -80,7 +80,7 @@ class Listening:
         self.execute(self.b, queue._RELEASE, NAME, nonce, is_unanswered)
 
     def hand_over(self) -> str:
-        """One has the lock, another one gets in line and is given a hint when the first leaves. Its nonce."""
+        """One client holds the lock, another one queues and is notified by the release. Returns its nonce."""
         holder, waiter = self.nonce(), self.nonce()
         assert (self.try_acquire(holder), self.try_acquire(waiter)) == ("in", "wait")
         for nonce in (holder, waiter):
@@ -93,13 +93,13 @@ class Listening:
 
 
 @pytest.fixture
-def world() -> Iterator[Listening]:
-    listening = Listening()
+def world() -> Iterator[Subscribed]:
+    listening = Subscribed()
     yield listening
     listening.small.end()
 
 
-def test_a_hint_reaches_only_who_listens_by_then(world: Listening) -> None:
+def test_a_notification_reaches_only_current_subscribers(world: Subscribed) -> None:
     world.hand_over()
     assert (world.a.subscription(world.a.channel), world.heard) == (0, [])
 
@@ -110,7 +110,7 @@ def test_a_hint_reaches_only_who_listens_by_then(world: Listening) -> None:
     assert world.heard == [late]
 
 
-def test_what_is_said_in_a_gap_is_missed_and_the_client_is_told_of_the_gap(world: Listening) -> None:
+def test_notifications_in_a_gap_are_lost_and_the_gap_is_reported(world: Subscribed) -> None:
     world.subscribe("n")
     before = world.a.subscription(world.a.channel)
 
@@ -124,7 +124,7 @@ def test_what_is_said_in_a_gap_is_missed_and_the_client_is_told_of_the_gap(world
     assert world.heard == ["missed", after]
 
 
-def test_the_connection_that_nobody_waits_on_is_let_go(world: Listening) -> None:
+def test_the_subscriber_connection_is_closed_when_no_ticket_waits(world: Subscribed) -> None:
     world.subscribe("one")
     world.subscribe("other")
 
@@ -139,7 +139,7 @@ def test_the_connection_that_nobody_waits_on_is_let_go(world: Listening) -> None
     assert world.heard == []
 
 
-def test_what_is_on_its_way_when_the_server_goes_down_is_not_done(world: Listening) -> None:
+def test_requests_on_their_way_are_not_executed_when_the_server_goes_down(world: Subscribed) -> None:
     world.small.world.at(world.now + 0.00005, world.server.restart)
 
     answer = world.take(world.nonce())
@@ -148,7 +148,7 @@ def test_what_is_on_its_way_when_the_server_goes_down_is_not_done(world: Listeni
     assert not world.server.tables.locks
 
 
-def test_a_restart_keeps_all_that_was_committed(world: Listening) -> None:
+def test_a_restart_keeps_committed_data(world: Subscribed) -> None:
     nonce = world.nonce()
     world.take(nonce)
 
@@ -157,7 +157,7 @@ def test_a_restart_keeps_all_that_was_committed(world: Listening) -> None:
     assert world.renew(nonce)
 
 
-def test_a_failover_brings_back_what_the_standby_had(world: Listening) -> None:
+def test_a_failover_restores_the_data_of_the_standby(world: Subscribed) -> None:
     first, second = world.nonce(), world.nonce()
     world.take(first)
     world.server.back_up()
@@ -171,7 +171,7 @@ def test_a_failover_brings_back_what_the_standby_had(world: Listening) -> None:
     assert not world.renew(first)
 
 
-def test_lost_data_is_no_data(world: Listening) -> None:
+def test_lose_data_removes_all_rows(world: Subscribed) -> None:
     nonce = world.nonce()
     world.take(nonce)
 
@@ -181,7 +181,7 @@ def test_lost_data_is_no_data(world: Listening) -> None:
     assert not world.server.tickets()
 
 
-def test_leases_end_by_the_server_s_own_clock(world: Listening) -> None:
+def test_leases_end_by_the_server_s_own_clock(world: Subscribed) -> None:
     nonce = world.nonce()
     world.take(nonce)
 
@@ -195,7 +195,7 @@ def test_leases_end_by_the_server_s_own_clock(world: Listening) -> None:
     assert world.server.extra_lease_time == 5.0
 
 
-def lived(seed: int) -> tuple[Simulation, PostgresqlServer]:
+def run_clients(seed: int) -> tuple[Simulation, PostgresqlServer]:
     with quiet():
         simulation = Simulation(Plan(backend="postgresql"), Choices(seed))
         simulation.run()
@@ -203,10 +203,10 @@ def lived(seed: int) -> tuple[Simulation, PostgresqlServer]:
     return simulation, simulation.server
 
 
-def test_in_the_end_nobody_is_in_or_waits_and_unused_locks_are_gone() -> None:
+def test_no_ticket_and_no_unused_lock_is_left_at_the_end() -> None:
     kept = reaped = 0
     for seed in range(40):
-        simulation, server = lived(seed)
+        simulation, server = run_clients(seed)
         assert not server.live(), seed
         used = {event.lock for event in simulation.recorder.history if isinstance(event, h.Granted)}
         left = used & set(server.tables.locks)
@@ -221,10 +221,10 @@ def test_in_the_end_nobody_is_in_or_waits_and_unused_locks_are_gone() -> None:
     assert reaped > 20, "for seconds, so that worlds have it"
 
 
-def test_in_the_end_nobody_listens_for_a_ticket_that_has_gone() -> None:
+def test_no_subscription_is_left_at_the_end() -> None:
     listened = 0
     for seed in range(40):
-        simulation, server = lived(seed)
+        simulation, server = run_clients(seed)
         living = [member.link for member in simulation.members.values()]
         for port in server.subscribers:
             listened += port.subscriptions
@@ -233,7 +233,7 @@ def test_in_the_end_nobody_listens_for_a_ticket_that_has_gone() -> None:
     assert listened > 40
 
 
-def test_who_left_unheard_is_remembered_for_as_long_as_a_waiter_lives(world: Listening) -> None:
+def test_an_unanswered_release_is_remembered_for_a_waiter_lease(world: Subscribed) -> None:
     nonce = world.nonce()
     world.release(nonce, is_unanswered=True)
 
@@ -247,7 +247,7 @@ def test_who_left_unheard_is_remembered_for_as_long_as_a_waiter_lives(world: Lis
 
 
 class Queue:
-    """`a` has the lock, four tasks of `b` wait for it, and then one of `c`. Who was granted it after `a`, and when."""
+    """`a` holds the lock, four tasks of `b` wait for it, then one of `c`. Records the grants after `a`."""
 
     def __init__(self, plan: Plan) -> None:
         self.world = SmallWorld(plan, Choices(decisions=()))
@@ -271,7 +271,7 @@ class Queue:
         self.world.world.run(self.world.world.now + seconds)
 
     def release(self) -> tuple[str, float]:
-        """The next one, and how long it took."""
+        """The next holder, and how long it waited."""
         released = self.world.world.now
         self.a.start(self.a.client.release(self.held[0]))
         self.run(20.0)
@@ -293,7 +293,7 @@ def behind_a_stopped_process(plan: Plan) -> tuple[str, float]:
     return queue.release()
 
 
-def test_all_waiters_of_a_process_that_died_are_passed_over_at_once() -> None:
+def test_all_waiters_of_a_dead_process_are_skipped_at_once() -> None:
     with quiet():
         name, waited = behind_a_dead_process(Plan(backend="postgresql"))
         _, waited_in_turn = behind_a_dead_process(MUTANTS["dead-waiters-in-turn"].apply(Plan()))
@@ -304,7 +304,7 @@ def test_all_waiters_of_a_process_that_died_are_passed_over_at_once() -> None:
 
 
 @pytest.mark.parametrize("mutant", ["dead-waiters-in-turn", "stopped-waiters-in-turn", "woken-keeps-its-lease"])
-def test_all_waiters_of_a_process_that_does_not_answer_are_passed_over_within_a_second_and_a_half(mutant: str) -> None:
+def test_all_waiters_of_an_unresponsive_process_are_skipped_within_1_5_seconds(mutant: str) -> None:
     with quiet():
         name, waited = behind_a_stopped_process(Plan(backend="postgresql"))
         _, waited_in_turn = behind_a_stopped_process(MUTANTS[mutant].apply(Plan()))
@@ -331,7 +331,7 @@ def test_a_client_that_is_reconnecting_keeps_its_place(ends: str) -> None:
 
 
 def waits_behind_a_stopped_process(plan: Plan) -> float | None:
-    """How long the next one waits, of a holder that stands still for ever; None: half a minute was not enough."""
+    """How long the next waiter waits if the holder stays stopped; None: more than half a minute."""
     world = SmallWorld(plan, Choices(decisions=()))
     holder, other = world.add("a"), world.add("b")
     granted: list[float] = []
@@ -351,7 +351,7 @@ def waits_behind_a_stopped_process(plan: Plan) -> float | None:
     return granted[1] - 1.0 if len(granted) > 1 else None
 
 
-def test_who_stands_still_at_the_gate_is_put_out_once_its_lease_is_over() -> None:
+def test_a_stopped_session_is_terminated_when_its_lease_ends() -> None:
     waited = waits_behind_a_stopped_process(Plan(backend="postgresql-advisory"))
 
     assert waited is not None

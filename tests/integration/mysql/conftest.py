@@ -20,27 +20,27 @@ Drive = Callable[[str], Driver]
 
 @pytest.fixture
 def server() -> Server:
-    """The one that all tests share."""
+    """The server that all tests share."""
     return shared.server()
 
 
 @pytest.fixture(scope="module")
 def own_server(folder_for_all: Path) -> Iterator[Server]:
-    """One that a test may stop, kill and set up; it forgets nothing when it is killed."""
+    """A durable server that a test may stop, kill and configure."""
     with running(Server(folder_for_all / "server")) as started:
         yield started
 
 
 @pytest.fixture(scope="module")
 def folder_for_all() -> Iterator[Path]:
-    """Not one of pytest's: every new test run shuts other users out of those, and the server is another user."""
+    """A folder for servers, which run as another user. Each test run removes that user's access to pytest's folders."""
     with tempfile.TemporaryDirectory(prefix="holdfast-mysql-", dir=in_memory()) as folder:
         yield Path(folder)
 
 
 @pytest.fixture
 def database() -> str:
-    """One of its own, on the shared server."""
+    """A database for this test, on the shared server."""
     return shared.fresh_database()
 
 
@@ -51,7 +51,7 @@ def url(server: Server, database: str) -> str:
 
 @pytest.fixture
 def client_of() -> Iterator[Open]:
-    """Makes clients, and closes them."""
+    """A function that opens clients, which are closed at the end."""
     clients: list[holdfast.Client] = []
 
     def make(url: str) -> holdfast.Client:
@@ -65,7 +65,7 @@ def client_of() -> Iterator[Open]:
 
 @pytest.fixture
 def driver_of() -> Iterator[Drive]:
-    """Likewise, for who speaks to a backend directly."""
+    """A function that opens drivers of the backend, which are closed at the end."""
     drivers: list[Driver] = []
 
     def make(url: str) -> Driver:
@@ -78,9 +78,9 @@ def driver_of() -> Iterator[Drive]:
 
 
 def is_busy(lock: holdfast.Lock) -> bool:
-    """Somebody has it, is what one hears who does not wait. First the connection is opened, which may take its time.
+    """Whether an acquire without a wait finds the lock held.
 
-    On a busy machine that is more than the second in which one who does not wait gives up.
+    `locked` opens the connection first: on a busy machine that may take longer than the second that the acquire has.
     """
     lock.locked()
     return lock.acquire(timeout=0) is None

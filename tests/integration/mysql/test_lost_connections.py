@@ -1,4 +1,4 @@
-"""A connection that is ended, a server that crashes or hangs: no lease is lost, nobody waits for ever."""
+"""Hazard: a lost lease or an endless wait when a connection is lost, or the server restarts, crashes or hangs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ TTL = 6.0
 
 @contextlib.contextmanager
 def waiting(client: holdfast.Client, name: str) -> Iterator[list[holdfast.Lease]]:
-    """Somebody who waits for the lock, and has got it when the block ends; its lease is in the list then, released."""
+    """A waiter for the lock, which is granted when the block ends; its released lease is in the list then."""
     got: list[holdfast.Lease] = []
 
     def take() -> None:
@@ -37,7 +37,7 @@ def waiting(client: holdfast.Client, name: str) -> Iterator[list[holdfast.Lease]
     client.subscribe(lambda event: events.append(event.kind))
     thread = threading.Thread(target=take)
     thread.start()
-    eventually(lambda: "waiting" in events)  # it has been answered: from here on it waits, whatever happens
+    eventually(lambda: "waiting" in events)  # it got an answer, so it waits from here on
     yield got
     thread.join(50)
     assert got
@@ -51,7 +51,7 @@ def hold(url: str, client_of: Open) -> holdfast.Lease:
     return lease
 
 
-def test_a_holder_whose_connections_are_ended_keeps_its_lease(
+def test_a_holder_keeps_its_lease_when_its_connections_are_killed(
     server: Server, database: str, hold: holdfast.Lease
 ) -> None:
     assert server.terminate(database)
@@ -61,7 +61,7 @@ def test_a_holder_whose_connections_are_ended_keeps_its_lease(
     hold.release()
 
 
-def test_a_waiter_whose_connections_are_ended_keeps_its_place(
+def test_a_waiter_keeps_its_place_when_its_connections_are_killed(
     server: Server, database: str, url: str, hold: holdfast.Lease, client_of: Open
 ) -> None:
     with waiting(client_of(url), "a") as got:
@@ -73,7 +73,7 @@ def test_a_waiter_whose_connections_are_ended_keeps_its_place(
     assert got[0].fence > hold.fence
 
 
-def test_a_lease_and_a_place_in_line_outlast_a_crash_of_the_server(own_server: Server, client_of: Open) -> None:
+def test_leases_and_queue_entries_survive_a_crash_of_the_server(own_server: Server, client_of: Open) -> None:
     holder, waiter = client_of(own_server.url), client_of(own_server.url)
     lease = holder.lock("kept", ttl=30).acquire(timeout=15)
     assert lease is not None
@@ -90,7 +90,7 @@ def test_a_lease_and_a_place_in_line_outlast_a_crash_of_the_server(own_server: S
     assert got[0].fence > lease.fence
 
 
-def test_a_hung_server_is_given_up_at_the_deadline_and_what_it_does_later_is_undone(
+def test_a_request_to_a_hung_server_ends_at_the_deadline_and_is_undone_later(
     own_server: Server, client_of: Open
 ) -> None:
     client = client_of(own_server.url)
@@ -127,12 +127,12 @@ async def _cancelled_while_hung(server: Server) -> None:
             pass
 
 
-def test_a_task_that_is_cancelled_while_the_server_hangs_leaves_nothing_behind(own_server: Server) -> None:
+def test_a_task_cancelled_while_the_server_hangs_leaves_nothing_behind(own_server: Server) -> None:
     asyncio.run(_cancelled_while_hung(own_server))
 
 
 @pytest.mark.parametrize("method", ["unique", "version"])
-def test_a_statement_on_its_way_does_not_take_the_lock_for_nobody(
+def test_a_late_statement_does_not_acquire_the_lock_after_its_release(
     server: Server, database: str, client_of: Open, method: str
 ) -> None:
     client = client_of(server.url_of(database, method=method))
@@ -141,7 +141,7 @@ def test_a_statement_on_its_way_does_not_take_the_lock_for_nobody(
 
     with contextlib.closing(server.connect(database)) as blocker, blocker.cursor() as cursor:
         blocker.begin()
-        cursor.execute("SELECT * FROM holdfast_locks FOR UPDATE")  # the enter gets as far as this row, and hangs there
+        cursor.execute("SELECT * FROM holdfast_locks FOR UPDATE")  # the try_acquire waits for this row
         with pytest.raises((BackendUnavailable, OutcomeUnknown)):
             client.lock("a", ttl=60).acquire(timeout=0)
         blocker.rollback()
@@ -166,7 +166,7 @@ def test_idle_connections_that_the_server_has_closed_are_noticed_before_they_are
         own_server.run("SET GLOBAL wait_timeout = 28800")
 
 
-def test_nobody_listens_there(own_server: Server) -> None:
+def test_backend_is_unavailable_when_no_server_listens(own_server: Server) -> None:
     own_server.kill()
     try:
         with pytest.raises(BackendUnavailable), holdfast.Client(own_server.url) as client:
@@ -175,7 +175,7 @@ def test_nobody_listens_there(own_server: Server) -> None:
         own_server.start()
 
 
-def test_too_many_connections_is_an_outage(own_server: Server, client_of: Open) -> None:
+def test_backend_is_unavailable_when_the_server_has_too_many_connections(own_server: Server, client_of: Open) -> None:
     own_server.run("CREATE USER IF NOT EXISTS few@'127.0.0.1' WITH MAX_USER_CONNECTIONS 1")
     own_server.run("GRANT ALL ON locks.* TO few@'127.0.0.1'")
     url = own_server.url_of(user="few")
@@ -183,9 +183,7 @@ def test_too_many_connections_is_an_outage(own_server: Server, client_of: Open) 
         client_of(url).lock("few").acquire(timeout=0)
 
 
-def test_threads_that_all_come_at_once_share_sixteen_connections(
-    server: Server, database: str, url: str, client_of: Open
-) -> None:
+def test_many_threads_share_sixteen_connections(server: Server, database: str, url: str, client_of: Open) -> None:
     client = client_of(url)
     with client.lock("tables"):
         pass

@@ -1,4 +1,4 @@
-"""MySQL's own server: what MariaDB does not prove. Give the path of its mysqld in HOLDFAST_TEST_MYSQL."""
+"""MySQL's own server, which differs from MariaDB. HOLDFAST_TEST_MYSQL is the path of its mysqld."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_readers_permits_and_methods(mysql: Server, client_of: Open) -> None:
         assert [name for name, _, _ in rows] == ["book"]
 
 
-def test_only_locks_that_nobody_uses_any_more_are_forgotten(mysql: Server, client_of: Open) -> None:
+def test_only_unused_locks_are_reaped(mysql: Server, client_of: Open) -> None:
     client = client_of(mysql.url)
     for name in ("old 1", "old 2", "old 3"):
         with client.lock(name):
@@ -86,7 +86,7 @@ def test_only_locks_that_nobody_uses_any_more_are_forgotten(mysql: Server, clien
         assert not {name for name in left if name.startswith("old")}
 
 
-def test_several_at_once_owners_and_marks(mysql: Server, driver_of: Drive) -> None:
+def test_several_locks_owners_and_registers(mysql: Server, driver_of: Drive) -> None:
     driver = driver_of(mysql.url)
     tickets = [driver.ticket(f"of many {number}") for number in range(20)]
     assert all(isinstance(outcome, Granted) for outcome in driver.try_acquire_all(tickets))
@@ -107,7 +107,7 @@ def test_several_at_once_owners_and_marks(mysql: Server, driver_of: Drive) -> No
     assert driver.read_registers("report", "other") == [7, 0]
 
 
-def test_older_tables_get_what_they_lack(mysql: Server, driver_of: Drive) -> None:
+def test_older_tables_are_upgraded(mysql: Server, driver_of: Drive) -> None:
     driver = driver_of(mysql.url)
     driver.try_acquire(driver.ticket("before"))
     mysql.run(

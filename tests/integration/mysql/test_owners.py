@@ -1,4 +1,4 @@
-"""An owner whose second process is kept out by its first; and others who get in while one of them is."""
+"""Hazard: a process of an owner is blocked by another process of it, or other owners are granted beside it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def driver(driver_of: Drive) -> Driver:
     return driver_of(shared.fresh_url())
 
 
-def test_those_of_one_owner_are_in_together_with_the_same_fence_past_all_who_wait(driver: Driver) -> None:
+def test_tickets_of_one_owner_are_granted_together_before_all_waiters(driver: Driver) -> None:
     one, two = driver.ticket("a", owner="ann"), driver.ticket("a", owner="ann")
     first = driver.try_acquire(one)
     stranger = driver.ticket("a")
@@ -42,14 +42,14 @@ def test_those_of_one_owner_are_in_together_with_the_same_fence_past_all_who_wai
 
 
 @pytest.mark.parametrize("other", ["", "Ann", "ann ", "änn", "ann\0"])
-def test_another_owner_is_another_however_alike(driver: Driver, other: str) -> None:
+def test_owners_are_compared_exactly(driver: Driver, other: str) -> None:
     driver.try_acquire(driver.ticket("a", owner="ann"))
 
     assert isinstance(driver.try_acquire(driver.ticket("a", owner=other)), Waiting)
     assert isinstance(driver.try_acquire_all([driver.ticket("a", owner=other)])[0], Waiting)
 
 
-def test_an_owner_waits_for_who_has_none(driver: Driver) -> None:
+def test_a_ticket_with_an_owner_waits_for_a_holder_without_one(driver: Driver) -> None:
     stranger = driver.ticket("a")
     driver.try_acquire(stranger)
     one, two = driver.ticket("a", owner="ann"), driver.ticket("a", owner="ann")
@@ -68,7 +68,7 @@ def test_an_owner_waits_for_who_has_none(driver: Driver) -> None:
     assert first.fence == second.fence
 
 
-def test_each_has_a_lease_of_its_own(driver: Driver) -> None:
+def test_each_ticket_of_an_owner_has_its_own_lease(driver: Driver) -> None:
     short, long = driver.ticket("a", owner="ann", ttl=0.2), driver.ticket("a", owner="ann")
     driver.try_acquire(short)
     driver.try_acquire(long)
@@ -83,7 +83,7 @@ def test_each_has_a_lease_of_its_own(driver: Driver) -> None:
     assert isinstance(driver.try_acquire(driver.ticket("a")), Granted)
 
 
-def test_a_broken_lock_is_broken_for_all_of_them(driver: Driver) -> None:
+def test_break_lock_ends_the_leases_of_all_tickets_of_the_owner(driver: Driver) -> None:
     tickets = [driver.ticket("a", owner="ann") for _ in range(3)]
     outcomes = [driver.try_acquire(ticket) for ticket in tickets]
     assert isinstance(outcomes[0], Granted)
@@ -94,7 +94,7 @@ def test_a_broken_lock_is_broken_for_all_of_them(driver: Driver) -> None:
     assert driver.release(*tickets) == [False, False, False]
 
 
-def test_who_asks_again_for_want_of_an_answer_is_in_once_and_as_the_others_are(driver: Driver) -> None:
+def test_a_repeated_try_acquire_is_granted_once_with_the_shared_fence(driver: Driver) -> None:
     one, two = driver.ticket("a", owner="ann"), driver.ticket("a", owner="ann")
     driver.try_acquire(one)
     fence = driver.try_acquire(two)
@@ -107,7 +107,7 @@ def test_who_asks_again_for_want_of_an_answer_is_in_once_and_as_the_others_are(d
     assert len(driver.inspect("a").holders) == 2
 
 
-def test_a_request_that_comes_late_changes_no_fence_that_its_holder_knows(driver: Driver) -> None:
+def test_a_late_request_does_not_change_the_fence_of_a_granted_ticket(driver: Driver) -> None:
     one, two = driver.ticket("a", owner="ann"), driver.ticket("a", owner="ann")
     first = driver.try_acquire(one)
 
@@ -119,7 +119,7 @@ def test_a_request_that_comes_late_changes_no_fence_that_its_holder_knows(driver
     assert second.fence == first.fence
 
 
-def test_readers_and_other_methods_stay_out_too(server: Server, database: str, url: str, driver_of: Drive) -> None:
+def test_readers_and_other_methods_are_excluded_too(server: Server, database: str, url: str, driver_of: Drive) -> None:
     driver = driver_of(url)
     one = driver.ticket("a", owner="ann")
     driver.try_acquire(one)
@@ -135,12 +135,12 @@ def test_readers_and_other_methods_stay_out_too(server: Server, database: str, u
     assert isinstance(driver.try_acquire(one._replace(nonce="5" * 32)), Waiting)
 
 
-def test_an_owner_costs_one_request_to_enter_and_one_to_leave(driver: Driver) -> None:
+def test_an_owner_costs_one_request_to_acquire_and_one_to_release(driver: Driver) -> None:
     driver.read_registers("warm")
     ticket = driver.ticket("a", owner="ann")
-    before = driver.said
+    before = driver.requests
 
     driver.try_acquire(ticket)
     driver.release(ticket)
 
-    assert driver.said - before == 2
+    assert driver.requests - before == 2

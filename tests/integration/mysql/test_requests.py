@@ -1,4 +1,4 @@
-"""More requests to the server than docs/backends/mysql.md says."""
+"""Hazard: more requests to the server than docs/backends/mysql.md states."""
 
 from __future__ import annotations
 
@@ -15,25 +15,27 @@ Drive = Callable[[str], Driver]
 @pytest.mark.parametrize(
     ("method", "takes", "gives", "renews"), [("unique", 1, 1, 1), ("row", 4, 2, 4), ("version", 2, 1, 1)]
 )
-def test_a_lock_costs_what_the_page_says(driver_of: Drive, method: str, takes: int, gives: int, renews: int) -> None:
+def test_a_lock_costs_as_many_requests_as_documented(
+    driver_of: Drive, method: str, takes: int, gives: int, renews: int
+) -> None:
     driver = driver_of(shared.fresh_url(method=method))
-    use(driver)  # it is new, and so are the connections
+    use(driver)  # for the new row and the new connections
 
     costs = use(driver)
     tickets = [driver.ticket(name) for name in "abc"]
     for ticket in tickets:
         driver.try_acquire(ticket)
-    held = driver.said
+    held = driver.requests
     driver.renew(*tickets)
 
     assert costs == (takes, gives)
-    assert driver.said - held == renews
+    assert driver.requests - held == renews
 
 
 def use(driver: Driver) -> tuple[int, int]:
-    """Take a lock and give it back: the requests for each."""
-    ticket, before = driver.ticket("a"), driver.said
+    """Acquire a lock and release it: the number of requests for each."""
+    ticket, before = driver.ticket("a"), driver.requests
     driver.try_acquire(ticket)
-    taken = driver.said
+    acquired = driver.requests
     driver.release(ticket)
-    return taken - before, driver.said - taken
+    return acquired - before, driver.requests - acquired

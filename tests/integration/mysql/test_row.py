@@ -1,4 +1,4 @@
-"""`method=row`: what is waited for is not what is believed. A gate that opens early lets nobody in early."""
+"""Hazard, `method=row`: a row lock that is released before the lease ends must not lead to an early grant."""
 
 from __future__ import annotations
 
@@ -32,19 +32,19 @@ def url(server: Server, database: str) -> str:
     return found
 
 
-def gate_of_holder(server: Server, database: str) -> int:
-    """The connection by which the holder has its gate."""
+def holder_connection(server: Server, database: str) -> int:
+    """The id of the connection on which the holder has its row lock."""
     nonce = server.value("SELECT nonce FROM holdfast_locks WHERE nonce IS NOT NULL", database=database)
     return int(server.value("SELECT IS_USED_LOCK(%s)", (f"holdfast:{nonce}",), database=""))
 
 
-def at_the_gate(server: Server, database: str) -> int:
-    """How many wait inside the server."""
+def waiting_sessions(server: Server, database: str) -> int:
+    """How many sessions wait inside the server."""
     sql = "SELECT COUNT(*) FROM information_schema.processlist WHERE db = %s AND info LIKE %s"
     return int(server.value(sql, (database, "SELECT id FROM holdfast_gates%"), database=""))
 
 
-def test_who_waits_does_it_inside_the_server_and_is_let_in_at_once(
+def test_a_waiter_waits_inside_the_server_and_is_granted_at_once(
     server: Server, database: str, url: str, client_of: Open
 ) -> None:
     lease = client_of(url).lock("a", ttl=30).acquire(timeout=15)
@@ -57,10 +57,11 @@ def test_who_waits_does_it_inside_the_server_and_is_let_in_at_once(
 
     thread = threading.Thread(target=take)
     thread.start()
-    eventually(lambda: at_the_gate(server, database) == 1)
+    eventually(lambda: waiting_sessions(server, database) == 1)
     before = server.questions()
     time.sleep(1.0)
-    # One check a second, on a connection that may have to be opened. A waiter that polls would ask 20 times a second.
+    # One check per second, on a connection that may have to be opened. A polling waiter would send 20 requests per
+    # second.
     assert server.questions() - before < 20
     released = time.monotonic()
     lease.release()
@@ -71,14 +72,14 @@ def test_who_waits_does_it_inside_the_server_and_is_let_in_at_once(
     assert fence > lease.fence
 
 
-def test_a_gate_that_a_dropped_connection_opens_lets_nobody_in_before_the_lease_is_over(
+def test_no_ticket_is_granted_before_the_lease_ends_when_the_holder_loses_its_connection(
     server: Server, database: str, url: str, client_of: Open
 ) -> None:
     holder, other = client_of(url), client_of(url)
     lease = holder.lock("a", ttl=TTL, renew=False).acquire(timeout=15)
     assert lease is not None
 
-    server.rows(f"KILL {gate_of_holder(server, database)}", database="")
+    server.rows(f"KILL {holder_connection(server, database)}", database="")
 
     assert is_busy(other.lock("a"))
     assert other.lock("a").acquire(timeout=0.5) is None
@@ -89,12 +90,12 @@ def test_a_gate_that_a_dropped_connection_opens_lets_nobody_in_before_the_lease_
     next_one.release()
 
 
-def test_a_holder_that_has_lost_its_gate_learns_of_it_at_its_next_renewal(
+def test_a_holder_learns_at_its_next_renewal_that_it_lost_its_row_lock(
     server: Server, database: str, url: str, client_of: Open
 ) -> None:
     lease = client_of(url).lock("a", ttl=TTL, on_lost="event").acquire(timeout=15)
     assert lease is not None
-    server.rows(f"KILL {gate_of_holder(server, database)}", database="")
+    server.rows(f"KILL {holder_connection(server, database)}", database="")
 
     assert lease.wait_lost(30)
 
@@ -104,7 +105,7 @@ def test_a_holder_that_has_lost_its_gate_learns_of_it_at_its_next_renewal(
         pass
 
 
-def test_a_timeout_of_a_fraction_of_a_second_is_kept(url: str, client_of: Open) -> None:
+def test_acquire_keeps_a_timeout_of_a_fraction_of_a_second(url: str, client_of: Open) -> None:
     with client_of(url).lock("a", ttl=30):
         began = time.monotonic()
         assert client_of(url).lock("a").acquire(timeout=1.3) is None
@@ -114,12 +115,12 @@ def test_a_timeout_of_a_fraction_of_a_second_is_kept(url: str, client_of: Open) 
 async def _cancel(server: Server, database: str, url: str) -> None:
     async with holdfast.AsyncClient(url) as holder, holdfast.AsyncClient(url) as other, holder.lock("a", ttl=30):
         task = asyncio.create_task(other.lock("a").acquire())
-        while not at_the_gate(server, database):
+        while not waiting_sessions(server, database):
             await asyncio.sleep(0.01)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        while at_the_gate(server, database):
+        while waiting_sessions(server, database):
             await asyncio.sleep(0.01)
 
 
@@ -135,7 +136,7 @@ time.sleep(60)
 """
 
 
-def test_a_holder_that_is_stopped_does_not_keep_its_gate_for_longer_than_its_lease(url: str, client_of: Open) -> None:
+def test_a_stopped_holder_keeps_its_row_lock_no_longer_than_its_lease(url: str, client_of: Open) -> None:
     with subprocess.Popen([sys.executable, "-c", _HOLDER, url], stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
@@ -151,14 +152,14 @@ def test_a_holder_that_is_stopped_does_not_keep_its_gate_for_longer_than_its_lea
             process.kill()
 
 
-def test_who_is_stopped_at_the_gate_before_it_has_a_lease_is_sent_away(
+def test_a_client_stopped_with_the_row_lock_and_without_a_lease_is_terminated(
     server: Server, database: str, url: str, client_of: Open
 ) -> None:
     client = client_of(url)
     with client.lock("a"):
         pass
     stopped = server.connect(database)
-    with stopped.cursor() as cursor:  # as far as a client gets before the lease
+    with stopped.cursor() as cursor:  # the steps of a client before it gets the lease
         nonce = "f" * 32
         cursor.execute("SELECT GET_LOCK(%s, 0)", (f"holdfast:{nonce}",))
         stopped.begin()
@@ -188,7 +189,7 @@ time.sleep(120)
 """
 
 
-def test_a_waiter_behind_the_waiters_of_a_stopped_process_has_all_of_them_passed_over(
+def test_all_waiters_of_a_stopped_process_are_terminated_by_the_next_waiter(
     server: Server, database: str, url: str, client_of: Open
 ) -> None:
     held = client_of(url).lock("a", ttl=60).acquire(timeout=15)
@@ -196,13 +197,13 @@ def test_a_waiter_behind_the_waiters_of_a_stopped_process_has_all_of_them_passed
     leases: list[holdfast.Lease | None] = []
     client = client_of(url)
     with client.lock("another", timeout=30):
-        pass  # so that it has its connections
+        pass  # opens its connections
     behind = threading.Thread(target=lambda: leases.append(client.lock("a", ttl=60).acquire(timeout=30)), daemon=True)
     with subprocess.Popen([sys.executable, "-c", _WAITERS, url]) as process:
         try:
-            eventually(lambda: at_the_gate(server, database) == 3)
+            eventually(lambda: waiting_sessions(server, database) == 3)
             behind.start()
-            eventually(lambda: at_the_gate(server, database) == 4)
+            eventually(lambda: waiting_sessions(server, database) == 4)
             os.kill(process.pid, signal.SIGSTOP)
             held.release()
 
@@ -210,13 +211,15 @@ def test_a_waiter_behind_the_waiters_of_a_stopped_process_has_all_of_them_passed
 
             (lease,) = leases
             assert lease is not None
-            assert at_the_gate(server, database) == 0, "all waiters of the stopped process were passed over together"
+            assert waiting_sessions(server, database) == 0, (
+                "all waiters of the stopped process were passed over together"
+            )
             lease.release()
         finally:
             process.kill()
 
 
-def test_a_waiter_that_does_not_wait_for_long_passes_over_a_stopped_one_in_the_end(
+def test_waiters_with_short_timeouts_terminate_a_stopped_one_eventually(
     server: Server, database: str, url: str, client_of: Open
 ) -> None:
     client = client_of(url)
@@ -224,7 +227,7 @@ def test_a_waiter_that_does_not_wait_for_long_passes_over_a_stopped_one_in_the_e
     assert held is not None
     with subprocess.Popen([sys.executable, "-c", _WAITERS, url]) as process:
         try:
-            eventually(lambda: at_the_gate(server, database) == 3)
+            eventually(lambda: waiting_sessions(server, database) == 3)
             os.kill(process.pid, signal.SIGSTOP)
             held.release()
 

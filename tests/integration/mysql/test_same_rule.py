@@ -1,4 +1,4 @@
-"""The procedures inside the server decide as the one rule in core/tickets.py does: the memory backend runs that one."""
+"""Hazard: the procedures on the server grant otherwise than the rule in core/tickets.py, as the memory backend does."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def outcome(backend: Backend, ticket: Ticket, *, queue: bool) -> str:
 
 
 def seen(backend: Backend, name: str) -> tuple[list[list[str]], list[str]]:
-    """Who holds it, those with the same fence together; and who waits, in order."""
+    """The holders, grouped by fence; and the waiters, in order."""
     info = run_sync(backend.inspect(name, deadline=system.now() + 20))
     groups: dict[int | None, list[str]] = {}
     for one in info.holders:
@@ -43,7 +43,7 @@ def seen(backend: Backend, name: str) -> tuple[list[list[str]], list[str]]:
 
 
 def outcomes(backend: Backend, tickets: list[Ticket]) -> list[str]:
-    """Of all at once, as the engine takes them."""
+    """The outcomes of several at once, as the engine acquires them."""
     found: list[str] = []
     while len(found) < len(tickets) and "wait" not in found:
         answers = run_sync(backend.try_acquire_all(tickets[len(found) :], deadline=system.now() + 20))
@@ -52,14 +52,14 @@ def outcomes(backend: Backend, tickets: list[Ticket]) -> list[str]:
 
 
 def broken(backend: Backend, ticket: Ticket) -> bool:
-    """The lease of this one, and of all that share it."""
+    """Break the lease of this ticket, and of all that share it."""
     info = run_sync(backend.inspect(ticket.name, deadline=system.now() + 20))
     fence = next((one.fence for one in info.holders if one.agent == ticket.agent), None)
     return fence is not None and run_sync(backend.break_lock(ticket.name, fence, deadline=system.now() + 20))
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_the_same_steps_have_the_same_outcomes(seed: int) -> None:
+def test_mysql_grants_as_the_memory_backend_does(seed: int) -> None:
     choose = random.Random(seed)  # noqa: S311 (to be had again)
     backends = [opened(f"memory://{uuid.uuid4().hex}"), opened(shared.fresh_url())]
     tickets: list[Ticket] = []
@@ -91,7 +91,7 @@ def test_the_same_steps_have_the_same_outcomes(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_so_have_several_at_once_and_owners(seed: int) -> None:
+def test_mysql_grants_as_the_memory_backend_does_with_owners_and_several_locks(seed: int) -> None:
     choose = random.Random(seed)  # noqa: S311 (likewise)
     backends = [opened(f"memory://{uuid.uuid4().hex}"), opened(shared.fresh_url())]
     names = ["a", "b", "c"]
@@ -114,7 +114,7 @@ def test_so_have_several_at_once_and_owners(seed: int) -> None:
             owner = choose.choice(["", "ann"])
             all_of_them = [new(name)._replace(limit=1, exclusive=True, owner=owner) for name in wanted]
             answers = [outcomes(one, all_of_them) for one in backends]
-            tickets += all_of_them  # to leave is to leave, also where one never was
+            tickets += all_of_them  # a release is harmless for a ticket that was not granted
         elif step == "leave" and some:
             answers = [run_sync(one.release(some, deadline=system.now() + 20)) for one in backends]
             tickets = [ticket for ticket in tickets if ticket not in some]

@@ -1,4 +1,4 @@
-"""A wall clock that is set, and a disk that is full."""
+"""Hazard: a wall clock that is set, and a full disk."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def moved() -> Iterator[tuple[Server, WallClock]]:
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_a_clock_that_is_set_back_neither_ends_a_lease_nor_takes_a_fence_back(
+def test_leases_and_fences_stay_valid_when_the_clock_is_set_back(
     moved: tuple[Server, WallClock], client_of: Open, method: str
 ) -> None:
     server, clock = moved
@@ -59,14 +59,14 @@ def test_a_clock_that_is_set_back_neither_ends_a_lease_nor_takes_a_fence_back(
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_a_contender_sets_the_end_of_a_lease_right_when_the_clock_was_set_back(
+def test_a_contender_corrects_the_expiry_of_a_lease_when_the_clock_was_set_back(
     moved: tuple[Server, WallClock], driver_of: Drive, method: str
 ) -> None:
     server, clock = moved
     holder, contender = (driver_of(server.url_of(method=method)) for _ in range(2))
     name = f"dead holder with {method}"
     assert isinstance(holder.try_acquire(holder.ticket(name, ttl=20.0)), Granted)
-    holder.close()  # without leaving: with method=row the next one gets the row that is waited for
+    holder.close()  # without a release: with method=row the next waiter gets the row lock
 
     clock.step(-3600)
     outcome = contender.try_acquire(contender.ticket(name))
@@ -77,7 +77,7 @@ def test_a_contender_sets_the_end_of_a_lease_right_when_the_clock_was_set_back(
     clock.step(3600)
 
 
-def test_a_contender_sets_the_end_of_shared_and_waiting_tickets_right_when_the_clock_was_set_back(
+def test_a_contender_corrects_the_expiry_of_tickets_when_the_clock_was_set_back(
     moved: tuple[Server, WallClock], driver_of: Drive
 ) -> None:
     server, clock = moved
@@ -97,7 +97,7 @@ def test_a_contender_sets_the_end_of_shared_and_waiting_tickets_right_when_the_c
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_a_clock_that_is_set_forward_ends_leases_early_and_the_fence_tells(
+def test_leases_end_early_and_fences_grow_when_the_clock_is_set_forward(
     moved: tuple[Server, WallClock], client_of: Open, method: str
 ) -> None:
     server, clock = moved
@@ -116,7 +116,7 @@ def test_a_clock_that_is_set_forward_ends_leases_early_and_the_fence_tells(
 
 @contextlib.contextmanager
 def small_disk(folder: Path) -> Iterator[None]:
-    """A file system of its own, with little room."""
+    """A small file system."""
     if os.getuid() != 0 or shutil.which("mount") is None:
         pytest.skip("only root can mount a small file system")
     done = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=192m,mode=777", "tmpfs", folder], check=False)
@@ -128,7 +128,7 @@ def small_disk(folder: Path) -> Iterator[None]:
         subprocess.run(["umount", "-l", folder], check=True)
 
 
-def test_a_full_disk_is_an_outage_and_takes_no_lease_back(client_of: Open) -> None:
+def test_a_full_disk_is_an_error_and_loses_no_lease(client_of: Open) -> None:
     with tempfile.TemporaryDirectory(prefix="holdfast-mysql-") as name:
         folder = Path(name)
         folder.chmod(0o755)
@@ -142,7 +142,7 @@ def test_a_full_disk_is_an_outage_and_takes_no_lease_back(client_of: Open) -> No
                     file.write(b"\0" * 65536)
                     file.flush()
 
-            # The tables have some room left inside. Then the server says that it is full, or it ends, as it likes.
+            # The tables have some room left inside. After that the server reports a full disk, or ends.
             with pytest.raises(BackendError):
                 for number in range(20000):
                     with client.lock(f"{number}:{'x' * 480}", meta={"pad": "y" * 8000}):

@@ -1,4 +1,4 @@
-"""Names that look alike, settings of other people, rights that are missing, tables that come and go."""
+"""Hazard: similar names, other settings, missing rights, and tables that are dropped, old or new."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ METHODS = ["unique", "row", "version"]
 
 @pytest.fixture
 def user(server: Server) -> str:
-    """Somebody without any right."""
+    """A user without rights."""
     name = f"user_{uuid.uuid4().hex[:8]}"
     server.run(f"CREATE USER {name}@'127.0.0.1'")
     return name
@@ -35,7 +35,7 @@ def user(server: Server) -> str:
 
 @pytest.fixture
 def own_user(own_server: Server) -> str:
-    """Somebody with all rights in the database, and none beyond."""
+    """A user with all rights in the database, and no others."""
     own_server.run("CREATE USER IF NOT EXISTS app@'127.0.0.1'", "GRANT ALL ON locks.* TO app@'127.0.0.1'")
     return "app"
 
@@ -76,7 +76,7 @@ def test_names_that_look_alike_are_different_locks(server: Server, database: str
         lease.release()
 
 
-def test_what_a_dba_sees(server: Server, database: str, url: str, client_of: Open) -> None:
+def test_generated_columns_show_holders_and_times(server: Server, database: str, url: str, client_of: Open) -> None:
     lease = client_of(url).lock("report", ttl=30, meta={"job": 7}).acquire(timeout=15)
     assert lease is not None
 
@@ -110,7 +110,7 @@ def test_what_a_dba_sees(server: Server, database: str, url: str, client_of: Ope
     ]
 )
 def odd_server(request: pytest.FixtureRequest, own_server: Server, own_user: str) -> Iterator[Server]:
-    """With a default that other people like."""
+    """A server with an unusual default."""
     assert own_user, "which has been made by now: it is not every default that lets one"
     name = request.param.partition(" ")[0].replace("transaction_isolation", "tx_isolation")
     name = name.replace("transaction_read_only", "tx_read_only")
@@ -122,7 +122,7 @@ def odd_server(request: pytest.FixtureRequest, own_server: Server, own_user: str
         cursor.execute(f"SET GLOBAL {name} = %s", (before,))
 
 
-def test_settings_of_the_server_do_not_matter(odd_server: Server, own_user: str, client_of: Open) -> None:
+def test_locks_work_with_any_settings_of_the_server(odd_server: Server, own_user: str, client_of: Open) -> None:
     url = odd_server.url_of(user=own_user)
     fences: list[int] = []
 
@@ -142,7 +142,7 @@ def test_settings_of_the_server_do_not_matter(odd_server: Server, own_user: str,
     assert fences == sorted(set(fences))
 
 
-def test_a_server_that_takes_no_writes_is_named_as_such(own_server: Server, own_user: str, client_of: Open) -> None:
+def test_the_error_says_so_when_the_server_is_read_only(own_server: Server, own_user: str, client_of: Open) -> None:
     url = own_server.url_of(user=own_user)
     lease = client_of(url).lock("read-only", ttl=60).acquire(timeout=15)
     assert lease is not None
@@ -156,7 +156,9 @@ def test_a_server_that_takes_no_writes_is_named_as_such(own_server: Server, own_
 
 
 @pytest.mark.parametrize("setting", [0, 2])
-def test_a_server_that_may_forget_promises_less(own_server: Server, client_of: Open, setting: int) -> None:
+def test_exclusion_is_best_effort_when_the_server_is_not_durable(
+    own_server: Server, client_of: Open, setting: int
+) -> None:
     client = client_of(own_server.url)
     own_server.run(f"SET GLOBAL innodb_flush_log_at_trx_commit = {setting}")
     try:
@@ -170,7 +172,7 @@ def test_a_server_that_may_forget_promises_less(own_server: Server, client_of: O
         own_server.run("SET GLOBAL innodb_flush_log_at_trx_commit = 1")
 
 
-def test_a_binary_log_of_statements_is_no_obstacle(own_server: Server, own_user: str, client_of: Open) -> None:
+def test_locks_work_with_a_statement_based_binary_log(own_server: Server, own_user: str, client_of: Open) -> None:
     own_server.restart("--log-bin", "--binlog-format=STATEMENT")
     try:
         client = client_of(own_server.url_of(user=own_user))
@@ -184,7 +186,7 @@ def test_a_binary_log_of_statements_is_no_obstacle(own_server: Server, own_user:
         own_server.restart()
 
 
-def test_a_user_who_may_not_create_tables_is_told_what_to_do(
+def test_the_error_names_the_fix_when_the_user_may_not_create_tables(
     server: Server, database: str, user: str, client_of: Open
 ) -> None:
     url = server.url_of(database, user=user)
@@ -212,7 +214,7 @@ def test_tables_can_be_created_beforehand_and_more_than_once(server: Server, dat
     assert server.value("SELECT MAX(version) FROM holdfast_schema", database=database) == VERSION
 
 
-# What turns tables of this version into those of version 1: the oldest, without marks and owners, and the newest.
+# Turns tables of this version into those of version 1: the oldest, without registers and owners, and the newest.
 _BOTH = (
     "ALTER TABLE holdfast_locks DROP COLUMN renewed",
     "ALTER TABLE holdfast_tickets DROP COLUMN renewed, DROP COLUMN client",
@@ -224,7 +226,7 @@ _OLDEST = (*_BOTH, "ALTER TABLE holdfast_tickets DROP COLUMN owner", "DROP TABLE
 
 
 @pytest.mark.parametrize("downgrade", [_BOTH, _OLDEST])
-def test_tables_of_version_1_are_upgraded_with_what_is_in_them(
+def test_tables_of_version_1_are_upgraded_with_their_rows(
     server: Server, database: str, url: str, client_of: Open, downgrade: tuple[str, ...]
 ) -> None:
     client = client_of(url)
@@ -246,7 +248,7 @@ def test_tables_of_version_1_are_upgraded_with_what_is_in_them(
     shared.release()
 
 
-def test_a_user_who_may_not_upgrade_the_tables_is_told_what_to_do(
+def test_the_error_names_the_fix_when_the_user_may_not_upgrade_the_tables(
     server: Server, database: str, user: str, client_of: Open
 ) -> None:
     url = server.url_of(database, user=user)
@@ -290,7 +292,7 @@ def test_a_writer_waits_for_the_readers_of_a_lock_whose_row_was_deleted(
     ("method", "options"),
     [("unique", {}), ("unique", {"limit": 2}), ("unique", {"owner": "ann"}), ("row", {}), ("version", {})],
 )
-def test_rows_of_idle_locks_are_removed_however_locks_are_taken(
+def test_rows_of_idle_locks_are_removed_by_every_kind_of_acquire(
     server: Server, database: str, client_of: Open, method: str, options: dict[str, Any]
 ) -> None:
     client = client_of(server.url_of(database, method=method))
@@ -329,7 +331,7 @@ def test_the_first_lock_of_a_database_is_granted_although_its_tables_take_longer
     free.join()
 
 
-def test_many_who_create_the_tables_at_once_agree(url: str, client_of: Open) -> None:
+def test_concurrent_clients_create_the_tables_once(url: str, client_of: Open) -> None:
     fences: list[int] = []
 
     def take() -> None:
@@ -345,7 +347,7 @@ def test_many_who_create_the_tables_at_once_agree(url: str, client_of: Open) -> 
     assert len(set(fences)) == 6
 
 
-def test_tables_that_somebody_dropped_are_made_again(server: Server, database: str, url: str, client_of: Open) -> None:
+def test_dropped_tables_are_created_again(server: Server, database: str, url: str, client_of: Open) -> None:
     client = client_of(url)
     with client.lock("a") as before:
         pass
@@ -362,7 +364,9 @@ def test_tables_that_somebody_dropped_are_made_again(server: Server, database: s
         assert after.fence > then.fence
 
 
-def test_tables_of_a_newer_holdfast_are_left_alone(server: Server, database: str, url: str, client_of: Open) -> None:
+def test_tables_of_a_newer_holdfast_are_refused_and_not_changed(
+    server: Server, database: str, url: str, client_of: Open
+) -> None:
     with client_of(url).lock("a"):
         pass
     server.rows("INSERT INTO holdfast_schema VALUES (99)", database=database)
@@ -371,9 +375,7 @@ def test_tables_of_a_newer_holdfast_are_left_alone(server: Server, database: str
         client_of(url).lock("a").acquire(timeout=15)
 
 
-def test_only_locks_that_nobody_uses_any_more_are_forgotten(
-    server: Server, database: str, url: str, client_of: Open
-) -> None:
+def test_only_unused_locks_are_reaped(server: Server, database: str, url: str, client_of: Open) -> None:
     client = client_of(url)
     lease, shared = client.lock("held").acquire(timeout=15), client.rwlock("shared").read().acquire(timeout=15)
     assert lease is not None
@@ -393,7 +395,7 @@ def test_only_locks_that_nobody_uses_any_more_are_forgotten(
 
 @pytest.mark.parametrize("theirs", METHODS)
 @pytest.mark.parametrize("ours", METHODS)
-def test_two_methods_do_not_share_a_lock(
+def test_a_lock_of_another_method_is_refused(
     server: Server, database: str, client_of: Open, ours: str, theirs: str
 ) -> None:
     if ours == theirs:
@@ -409,7 +411,9 @@ def test_two_methods_do_not_share_a_lock(
 
 
 @pytest.mark.parametrize("method", ["row", "version"])
-def test_readers_count_as_another_method_too(server: Server, database: str, client_of: Open, method: str) -> None:
+def test_a_lock_with_readers_of_another_method_is_refused(
+    server: Server, database: str, client_of: Open, method: str
+) -> None:
     client = client_of(server.url_of(database, method=method))
 
     reader = client_of(server.url_of(database)).rwlock("a").read()
@@ -420,12 +424,12 @@ def test_readers_count_as_another_method_too(server: Server, database: str, clie
         pass
 
 
-def test_a_socket_will_do(server: Server, database: str, client_of: Open) -> None:
+def test_a_unix_socket_is_accepted(server: Server, database: str, client_of: Open) -> None:
     with client_of(f"mariadb://root@/{database}?socket={server.socket}").lock("a", timeout=15):
         assert is_busy(client_of(server.url_of(database)).lock("a"))
 
 
-def test_tls_is_required_where_it_is_asked_for(own_server: Server, client_of: Open) -> None:
+def test_tls_is_required_when_the_url_says_so(own_server: Server, client_of: Open) -> None:
     folder = own_server.folder / "certificates"
     made = Certificates(folder)
     for path in folder.iterdir():
@@ -445,7 +449,7 @@ def test_tls_is_required_where_it_is_asked_for(own_server: Server, client_of: Op
         own_server.restart()
 
 
-def test_a_connection_of_the_driver_or_a_function_will_do_in_place_of_a_url(server: Server, database: str) -> None:
+def test_a_driver_connection_or_a_function_replaces_the_url(server: Server, database: str) -> None:
     made: list[Any] = []
 
     def connect() -> Any:

@@ -1,4 +1,4 @@
-"""Many who wait: in order, and without loading the server with every one of them. Many who renew."""
+"""Hazard: many waiters lose their order or load the server; concurrent renewals disturb each other."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ Open = Callable[[str], holdfast.Client]
 Drive = Callable[[str], Driver]
 
 
-class Crowd:
-    """Threads that wait for one lock; `served` is the order in which they got it."""
+class Waiters:
+    """Threads that wait for one lock; `served` is the order of the grants."""
 
     def __init__(self, client: holdfast.Client) -> None:
         self._client = client
@@ -44,7 +44,7 @@ class Crowd:
 
 
 def load(server: Server, seconds: float) -> float:
-    """Statements a second that the server is sent."""
+    """Statements per second that the server receives."""
     began, before = time.monotonic(), server.questions()
     time.sleep(seconds)
     return (server.questions() - before) / (time.monotonic() - began)
@@ -55,7 +55,7 @@ def test_sixty_four_waiters_load_the_server_less_than_twice_as_much_as_four_and_
 ) -> None:
     lease = client_of(url).lock("crowd", ttl=60).acquire(timeout=15)
     assert lease is not None
-    crowd = Crowd(client_of(url))
+    crowd = Waiters(client_of(url))
 
     crowd.grow(4)
     of_four = load(server, 4.0)
@@ -82,7 +82,7 @@ def test_all_waiters_of_the_client_that_is_next_have_to_poll_soon_and_no_others(
 
 
 @pytest.mark.parametrize("method", ["unique", "row", "version"])
-def test_many_who_renew_one_lease_do_not_disturb_each_other(client_of: Open, method: str) -> None:
+def test_concurrent_renewals_of_one_lease_all_succeed(client_of: Open, method: str) -> None:
     lease = client_of(shared.fresh_url(method=method)).lock("a", ttl=30).acquire(timeout=15)
     assert lease is not None
     done: list[int] = []

@@ -20,13 +20,13 @@ Open = Callable[[str], holdfast.Client]
 
 @pytest.fixture
 def server() -> Server:
-    """The one that all tests share."""
+    """The server that all tests share."""
     return shared.server()
 
 
 @pytest.fixture(scope="module")
 def folder() -> Iterator[Path]:
-    """For servers, which run as another user: pytest's is shut for those whenever somebody begins another test run."""
+    """A folder for servers, which run as another user. Each test run removes that user's access to pytest's folders."""
     with tempfile.TemporaryDirectory(prefix="holdfast-postgresql-", dir=in_memory()) as name:
         os.chmod(name, 0o711)  # noqa: S103  (they have to get through)
         yield Path(name)
@@ -34,20 +34,20 @@ def folder() -> Iterator[Path]:
 
 @pytest.fixture(scope="module")
 def own_server(folder: Path) -> Iterator[Server]:
-    """One that a test may stop and kill."""
+    """A server that a test may stop and kill."""
     with running(Server(folder / "own")) as started:
         yield started
 
 
 @pytest.fixture
 def url() -> str:
-    """The shared server, with tables of its own."""
+    """The shared server, with tables for this test."""
     return shared.fresh_url()
 
 
 @pytest.fixture
 def client_of() -> Iterator[Open]:
-    """Makes clients, and closes them."""
+    """A function that opens clients, which are closed at the end."""
     clients: list[holdfast.Client] = []
 
     def make(url: str) -> holdfast.Client:
@@ -61,7 +61,7 @@ def client_of() -> Iterator[Open]:
 
 @pytest.fixture
 def driver(url: str) -> Iterator[Driver]:
-    """The verbs themselves."""
+    """A driver of the backend."""
     made = Driver(url)
     yield made
     made.close()

@@ -1,4 +1,4 @@
-"""Passwords, TLS, client certificates, sockets: who is let in, who is not, and what is never said."""
+"""Hazard: a login by password, TLS, client certificate or socket that is wrongly accepted or refused, or is shown."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support.postgresql.servers import Server, running
 from tests.support.redis.certificates import Certificates
 
 Open = Callable[[str], holdfast.Client]
-SECRET = "s3:cr/t@%"  # noqa: S105  (nobody's)
+SECRET = "s3:cr/t@%"  # noqa: S105  (of this test only)
 QUOTED = "s3%3Acr%2Ft%40%25"
 
 
@@ -26,9 +26,9 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
 
 
 @pytest.fixture(scope="module")
-def guarded(folder: Path, certificates: Certificates) -> Iterator[Server]:
+def secured_server(folder: Path, certificates: Certificates) -> Iterator[Server]:
     """TLS only; "app" by its password, "holdfast test client" by its certificate; the superuser by the socket."""
-    folder /= "guarded"
+    folder /= "secured_server"
     settings = ["ssl=on"]
     for name, path in (("cert", certificates.server), ("key", certificates.server_key), ("ca", certificates.ca)):
         settings.append(f"ssl_{name}_file={folder / path.name}")
@@ -56,9 +56,9 @@ def use(client: holdfast.Client) -> None:
         pass
 
 
-def test_a_password_over_tls(guarded: Server, certificates: Certificates, client_of: Open) -> None:
+def test_a_password_over_tls_is_accepted(secured_server: Server, certificates: Certificates, client_of: Open) -> None:
     client = client_of(
-        f"postgresql://app:{QUOTED}@127.0.0.1:{guarded.port}/postgres?sslmode=verify-full&sslrootcert={certificates.ca}"
+        f"postgresql://app:{QUOTED}@127.0.0.1:{secured_server.port}/postgres?sslmode=verify-full&sslrootcert={certificates.ca}"
     )
 
     use(client)
@@ -68,34 +68,34 @@ def test_a_password_over_tls(guarded: Server, certificates: Certificates, client
 
 
 @pytest.mark.parametrize("url", ["postgresql://app:wr0ng@{host}/postgres", "postgresql://app@{host}/postgres"])
-def test_a_wrong_password_is_refused_and_not_repeated(guarded: Server, client_of: Open, url: str) -> None:
+def test_a_wrong_password_is_refused_and_not_shown(secured_server: Server, client_of: Open, url: str) -> None:
     with pytest.raises(BackendUnavailable, match="app") as caught:
-        use(client_of(url.format(host=f"127.0.0.1:{guarded.port}")))
+        use(client_of(url.format(host=f"127.0.0.1:{secured_server.port}")))
 
     assert "wr0ng" not in str(caught.value)
 
 
-def test_a_server_that_the_authority_did_not_sign_for(
-    guarded: Server, certificates: Certificates, client_of: Open
+def test_a_server_certificate_of_another_authority_is_refused(
+    secured_server: Server, certificates: Certificates, client_of: Open
 ) -> None:
-    url = f"postgresql://app:{QUOTED}@127.0.0.1:{guarded.port}/postgres?sslmode=verify-full"
+    url = f"postgresql://app:{QUOTED}@127.0.0.1:{secured_server.port}/postgres?sslmode=verify-full"
 
     with pytest.raises(BackendUnavailable, match="certificate"):
         use(client_of(f"{url}&sslrootcert={certificates.other_ca}"))
 
 
-def test_without_tls_nobody_is_let_in(guarded: Server, client_of: Open) -> None:
+def test_the_login_fails_without_tls(secured_server: Server, client_of: Open) -> None:
     with pytest.raises(BackendUnavailable, match=r"no pg_hba\.conf entry"):
-        use(client_of(f"postgresql://app:{QUOTED}@127.0.0.1:{guarded.port}/postgres?sslmode=disable"))
+        use(client_of(f"postgresql://app:{QUOTED}@127.0.0.1:{secured_server.port}/postgres?sslmode=disable"))
 
 
-def test_a_certificate_of_the_client(guarded: Server, certificates: Certificates, client_of: Open) -> None:
-    host = f"127.0.0.1:{guarded.port}/postgres?sslmode=verify-full&sslrootcert={certificates.ca}"
+def test_a_client_certificate_is_accepted(secured_server: Server, certificates: Certificates, client_of: Open) -> None:
+    host = f"127.0.0.1:{secured_server.port}/postgres?sslmode=verify-full&sslrootcert={certificates.ca}"
     key = certificates.client_key
     key.chmod(0o600)
 
     use(client_of(f"postgresql://holdfast%20test%20client@{host}&sslcert={certificates.client}&sslkey={key}"))
 
 
-def test_a_socket(guarded: Server, client_of: Open) -> None:
-    use(client_of(f"postgresql://app:{QUOTED}@/postgres?host={guarded.folder}&port={guarded.port}"))
+def test_a_unix_socket_is_accepted(secured_server: Server, client_of: Open) -> None:
+    use(client_of(f"postgresql://app:{QUOTED}@/postgres?host={secured_server.folder}&port={secured_server.port}"))

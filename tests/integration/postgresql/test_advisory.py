@@ -1,4 +1,4 @@
-"""method=advisory: the gate is PostgreSQL's and may be lost or kept by the wrong one; the lease is what counts."""
+"""Hazard, method=advisory: the advisory lock is lost, or kept by the wrong session; only the lease counts."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def url() -> str:
     return shared.fresh_url(method="advisory")
 
 
-def taken(client: holdfast.Client, name: str, ttl: float = TTL) -> holdfast.Lease:
+def acquired(client: holdfast.Client, name: str, ttl: float = TTL) -> holdfast.Lease:
     lease = client.lock(name, ttl=ttl).acquire(timeout=15)
     assert lease is not None
     return lease
@@ -37,7 +37,7 @@ def taken(client: holdfast.Client, name: str, ttl: float = TTL) -> holdfast.Leas
 
 @contextlib.contextmanager
 def waiting(server: Server, client: holdfast.Client, name: str) -> Iterator[list[holdfast.Lease]]:
-    """Somebody who waits at the gate; its lease is in the list when the block has ended, released."""
+    """A waiter for the advisory lock; its released lease is in the list when the block has ended."""
     before = len(server.clients(WAITS))
     got: list[holdfast.Lease] = []
 
@@ -55,12 +55,12 @@ def waiting(server: Server, client: holdfast.Client, name: str) -> Iterator[list
     assert got
 
 
-def test_a_holder_whose_session_is_ended_keeps_the_lock(server: Server, url: str, client_of: Open) -> None:
+def test_a_holder_keeps_the_lock_when_its_session_is_terminated(server: Server, url: str, client_of: Open) -> None:
     holder, other = client_of(url), client_of(url)
-    lease = taken(holder, "a")
+    lease = acquired(holder, "a")
 
     with waiting(server, other, "a") as got:
-        assert server.terminate("%holdfast_pass%")  # the gate is open now, and the waiter comes through
+        assert server.terminate("%holdfast_pass%")  # the advisory lock is free now, and the waiter gets it
         eventually(lambda: not server.clients(WAITS))
         lease.renew()
         assert not got
@@ -70,8 +70,8 @@ def test_a_holder_whose_session_is_ended_keeps_the_lock(server: Server, url: str
     assert got[0].fence > lease.fence
 
 
-def test_a_lease_that_nobody_has_heard_of_needs_no_gate(server: Server, url: str, client_of: Open) -> None:
-    """Its answer was lost, and the gate with the connection: who has that by now waits for this very lease."""
+def test_an_unanswered_lease_needs_no_advisory_lock(server: Server, url: str, client_of: Open) -> None:
+    """The answer and the advisory lock were lost with the connection; its new holder waits for this lease."""
     with client_of(url).lock("a"):
         pass
     step = sql.SQL(
@@ -91,8 +91,8 @@ def test_a_lease_that_nobody_has_heard_of_needs_no_gate(server: Server, url: str
     assert heard[1] > unanswered[1]
 
 
-def test_a_waiter_whose_session_is_ended_comes_again(server: Server, url: str, client_of: Open) -> None:
-    lease = taken(client_of(url), "a")
+def test_a_waiter_waits_again_when_its_session_is_terminated(server: Server, url: str, client_of: Open) -> None:
+    lease = acquired(client_of(url), "a")
 
     with waiting(server, client_of(url), "a"):
         assert server.terminate(WAITS)
@@ -100,9 +100,9 @@ def test_a_waiter_whose_session_is_ended_comes_again(server: Server, url: str, c
         lease.release()
 
 
-def test_who_gives_up_waiting_leaves_no_session_at_the_gate(server: Server, url: str, client_of: Open) -> None:
+def test_a_timed_out_waiter_leaves_no_waiting_session(server: Server, url: str, client_of: Open) -> None:
     client = client_of(url)
-    lease = taken(client_of(url), "a")
+    lease = acquired(client_of(url), "a")
 
     for _ in range(3):
         assert client.lock("a").acquire(timeout=0.2) is None
@@ -126,20 +126,22 @@ async def _cancelled(server: Server, url: str) -> None:
             pass
 
 
-def test_a_task_that_is_cancelled_leaves_no_session_at_the_gate(server: Server, url: str) -> None:
+def test_a_cancelled_task_leaves_no_waiting_session(server: Server, url: str) -> None:
     asyncio.run(_cancelled(server, url))
 
 
-def test_a_stopped_process_keeps_the_gate_no_longer_than_its_lease(server: Server, url: str, client_of: Open) -> None:
+def test_a_stopped_process_keeps_the_advisory_lock_no_longer_than_its_lease(
+    server: Server, url: str, client_of: Open
+) -> None:
     reader, writer = os.pipe()
     pid = os.fork()
     if pid == 0:  # pragma: no cover (in the child)
         with contextlib.suppress(BaseException):
-            taken(holdfast.Client(url), "a")
+            acquired(holdfast.Client(url), "a")
             os.write(writer, b"!")
             signal.pause()
         os._exit(0)
-    os.close(writer)  # so that we hear if it should end
+    os.close(writer)  # so that the end of the process is noticed
     try:
         assert os.read(reader, 1) == b"!"
         os.kill(pid, signal.SIGSTOP)
@@ -152,9 +154,9 @@ def test_a_stopped_process_keeps_the_gate_no_longer_than_its_lease(server: Serve
 
 
 @pytest.mark.parametrize(("first", "second"), [("queue", "advisory"), ("advisory", "queue")])
-def test_two_methods_are_not_mixed(url: str, client_of: Open, first: str, second: str) -> None:
+def test_a_lock_of_another_method_is_refused(url: str, client_of: Open, first: str, second: str) -> None:
     one, two = client_of(url.replace("advisory", first)), client_of(url.replace("advisory", second))
-    lease = taken(one, "a")
+    lease = acquired(one, "a")
 
     for timeout in (0, 5):
         with pytest.raises(NameConflict, match=f"in use with method={first}"):
@@ -168,7 +170,7 @@ def test_two_methods_are_not_mixed(url: str, client_of: Open, first: str, second
         assert last.fence > after.fence
 
 
-def test_readers_of_another_method_are_not_overlooked(url: str, client_of: Open) -> None:
+def test_a_lock_with_readers_of_another_method_is_refused(url: str, client_of: Open) -> None:
     reader = client_of(url.replace("advisory", "queue")).rwlock("a").read().acquire(timeout=15)
     assert reader is not None
 

@@ -1,4 +1,4 @@
-"""Waiters whose client has died or does not answer: they must not keep a free lock from others."""
+"""Hazard: waiters of a dead or unresponsive client block a free lock."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ WAITERS = 4
 
 
 class Queue:
-    """One client holds the lock, all waiters of the next one are queued before a waiter of a third."""
+    """One client holds the lock; all waiters of a second client are queued before a waiter of a third."""
 
     def __init__(self, server: Server, url: str) -> None:
         self.server = server
@@ -41,7 +41,7 @@ class Queue:
         return [nonce for (nonce,) in self.server.rows(found)]
 
     def end_sessions_of_first(self) -> None:
-        """As the kernel does for a process that was killed."""
+        """Close the sockets, as the kernel does for a killed process."""
         is_alive = sql.SQL(
             "SELECT 1 FROM pg_locks k JOIN {}.holdfast_tickets t ON k.locktype = 'advisory' AND t.nonce = {nonce} "
             "AND k.classid::bigint << 32 | k.objid::bigint = ('x' || substr(t.channel, 18, 16))::bit(64)::bigint"
@@ -62,7 +62,7 @@ def queue(server: Server, url: str) -> Iterator[Queue]:
     made.close()
 
 
-def test_all_waiters_of_a_client_without_a_session_are_passed_over_by_the_release(queue: Queue) -> None:
+def test_a_release_skips_all_waiters_of_a_client_without_a_session(queue: Queue) -> None:
     queue.end_sessions_of_first()
 
     queue.holder.release([queue.held])
@@ -71,9 +71,9 @@ def test_all_waiters_of_a_client_without_a_session_are_passed_over_by_the_releas
     assert isinstance(queue.last.try_acquire(queue.next, queue=True), Granted)
 
 
-def test_all_waiters_of_a_client_without_a_session_are_passed_over_by_the_next_poll(queue: Queue) -> None:
-    queue.holder.release([queue.held])  # which wakes the first one
-    queue.first.try_acquire(queue.waiting[0])  # it is granted, and gives it back
+def test_a_poll_skips_all_waiters_of_a_client_without_a_session(queue: Queue) -> None:
+    queue.holder.release([queue.held])  # wakes the first waiter
+    queue.first.try_acquire(queue.waiting[0])  # it is granted, and released
     queue.first.release([queue.waiting[0]])
     queue.end_sessions_of_first()
 
@@ -82,7 +82,7 @@ def test_all_waiters_of_a_client_without_a_session_are_passed_over_by_the_next_p
     assert queue.nonces() == []
 
 
-def test_all_waiters_of_a_client_that_does_not_answer_are_passed_over_together(queue: Queue) -> None:
+def test_all_waiters_of_an_unresponsive_client_are_skipped_together(queue: Queue) -> None:
     queue.holder.release([queue.held])
     assert queue.nonces() == [*(ticket.nonce for ticket in queue.waiting), queue.next.nonce]
 
@@ -133,8 +133,8 @@ def test_a_client_whose_subscription_has_just_ended_keeps_its_place(
     got[0].release()
 
 
-def test_a_session_that_is_younger_than_the_last_poll_of_a_waiter_does_not_judge_it(queue: Queue, url: str) -> None:
-    """All sessions of a server that was restarted are younger, and its clients are still reconnecting."""
+def test_a_session_younger_than_the_last_poll_of_a_waiter_does_not_remove_it(queue: Queue, url: str) -> None:
+    """After a restart all sessions are younger, and some clients are still reconnecting."""
     queue.end_sessions_of_first()
     young = Driver(url)
     (ticket,) = young.tickets(["a"])

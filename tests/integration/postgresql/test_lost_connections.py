@@ -1,4 +1,4 @@
-"""A connection that is ended, a server that restarts, crashes or hangs: no lease is lost, nobody waits for ever."""
+"""Hazard: a lost lease or an endless wait when a connection is lost, or the server restarts, crashes or hangs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TTL = 6.0
 
 @contextlib.contextmanager
 def waiting(client: holdfast.Client, name: str) -> Iterator[list[holdfast.Lease]]:
-    """Somebody who waits for the lock, and has got it when the block ends; its lease is in the list then, released."""
+    """A waiter for the lock, which is granted when the block ends; its released lease is in the list then."""
     got: list[holdfast.Lease] = []
 
     def take() -> None:
@@ -47,7 +47,7 @@ def hold(url: str, client_of: Open) -> holdfast.Lease:
     return lease
 
 
-def test_a_holder_whose_connections_are_ended_keeps_its_lease(server: Server, hold: holdfast.Lease) -> None:
+def test_a_holder_keeps_its_lease_when_its_connections_are_terminated(server: Server, hold: holdfast.Lease) -> None:
     assert server.terminate()
 
     hold.renew()
@@ -55,7 +55,7 @@ def test_a_holder_whose_connections_are_ended_keeps_its_lease(server: Server, ho
     hold.release()
 
 
-def test_a_waiter_whose_connections_are_ended_keeps_its_place(
+def test_a_waiter_keeps_its_place_when_its_connections_are_terminated(
     server: Server, url: str, hold: holdfast.Lease, client_of: Open
 ) -> None:
     with waiting(client_of(url), "a") as got:
@@ -67,7 +67,7 @@ def test_a_waiter_whose_connections_are_ended_keeps_its_place(
     assert got[0].fence > hold.fence
 
 
-def test_a_listener_whose_connection_is_ended_hears_again(
+def test_the_subscriber_subscribes_again_when_its_connection_is_terminated(
     server: Server, url: str, hold: holdfast.Lease, client_of: Open
 ) -> None:
     with waiting(client_of(url), "a"):
@@ -79,7 +79,7 @@ def test_a_listener_whose_connection_is_ended_hears_again(
 
 
 @pytest.mark.parametrize("end", [Server.stop, Server.kill], ids=["restart", "crash"])
-def test_a_lease_and_a_place_in_line_outlast_the_server(
+def test_leases_and_queue_entries_survive_a_restart_of_the_server(
     own_server: Server, client_of: Open, end: Callable[[Server], None]
 ) -> None:
     holder, waiter = client_of(own_server.url), client_of(own_server.url)
@@ -98,7 +98,7 @@ def test_a_lease_and_a_place_in_line_outlast_the_server(
     assert got[0].fence > lease.fence
 
 
-def test_a_connection_that_hangs_is_given_up_for_a_new_one_and_a_late_statement_on_it_is_undone(
+def test_a_hung_connection_is_replaced_and_its_late_statement_is_undone(
     server: Server, url: str, client_of: Open
 ) -> None:
     client = client_of(url)
@@ -115,13 +115,13 @@ def test_a_connection_that_hangs_is_given_up_for_a_new_one_and_a_late_statement_
         pass
 
 
-def test_a_hung_server_is_given_up_at_the_deadline_and_what_it_does_later_is_undone(
+def test_a_request_to_a_hung_server_ends_at_the_deadline_and_is_undone_later(
     server: Server, url: str, client_of: Open
 ) -> None:
     client = client_of(url)
     with client.lock("a"):
         pass
-    before = [*server.clients("%UPDATE%"), server.pid]  # and what would accept another connection
+    before = [*server.clients("%UPDATE%"), server.pid]  # also the process that accepts connections
 
     with _stopped(before), pytest.raises(BackendError):
         client.lock("a", ttl=60).acquire(timeout=0)
@@ -142,7 +142,7 @@ def _stopped(pids: Sequence[int]) -> Iterator[None]:
 
 
 def _has_unread(server: Server) -> bool:
-    """A process of the server has been sent something that it has not read."""
+    """A server process has received data that it has not read."""
     with open("/proc/net/tcp") as table:
         rows = [line.split() for line in table.readlines()[1:]]
     return any(local.endswith(f":{server.port:04X}") and int(queues[9:], 16) for _, local, _, _, queues, *_ in rows)
@@ -169,11 +169,11 @@ async def _cancelled_while_hung(server: Server, url: str) -> None:
             pass
 
 
-def test_a_task_that_is_cancelled_while_the_server_hangs_leaves_nothing_behind(server: Server, url: str) -> None:
+def test_a_task_cancelled_while_the_server_hangs_leaves_nothing_behind(server: Server, url: str) -> None:
     asyncio.run(_cancelled_while_hung(server, url))
 
 
-def test_nobody_listens_there(own_server: Server) -> None:
+def test_backend_is_unavailable_when_no_server_listens(own_server: Server) -> None:
     own_server.stop()
     try:
         with pytest.raises(BackendUnavailable), holdfast.Client(own_server.url) as client:

@@ -1,4 +1,4 @@
-"""Several locks in one statement: how often we go to the server, in which order, and what is left if one is taken."""
+"""Hazard: several locks cost more than one round trip, deadlock, or stay behind if one of them is held."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ODD = ["a\0", "a\\", "aA", "a b", 'a"', "a,{}", "é", "🔒"]
 
 
 @pytest.mark.parametrize("options", [{}, {"owner": "job"}])
-def test_fifty_locks_are_one_round_trip_to_take_and_one_to_give_back(
+def test_fifty_locks_cost_one_round_trip_to_acquire_and_one_to_release(
     server: Server, client_of: Open, options: dict[str, Any]
 ) -> None:
     names = [f"n{number}" for number in range(MANY)]
@@ -33,7 +33,7 @@ def test_fifty_locks_are_one_round_trip_to_take_and_one_to_give_back(
         path = shared.fresh_url().replace(f":{server.port}/", f":{relay.port}/")
         client = client_of(f"{path}&sslmode=disable")
         locks = client.lock_all([client.lock(name, **options) for name in names], timeout=0)
-        with locks:  # the first time it connects, makes the tables and prepares statements
+        with locks:  # the first time connects, creates the tables and prepares statements
             pass
 
         relay.round_trips = 0
@@ -47,7 +47,7 @@ def test_fifty_locks_are_one_round_trip_to_take_and_one_to_give_back(
     assert len(lease.fences) == MANY
 
 
-def test_up_to_the_first_that_is_taken(driver: Driver) -> None:
+def test_try_acquire_all_stops_at_the_first_held_lock(driver: Driver) -> None:
     (held,) = driver.tickets(["c"])
     driver.try_acquire(held)
     tickets = driver.tickets(["a", "b", "c", "d"])
@@ -61,7 +61,7 @@ def test_up_to_the_first_that_is_taken(driver: Driver) -> None:
     assert driver.held() == ["c"]
 
 
-def test_again_after_an_answer_that_was_lost(driver: Driver) -> None:
+def test_try_acquire_all_can_be_repeated_when_its_answer_was_lost(driver: Driver) -> None:
     tickets = driver.tickets(["a", "b"])
     first = driver.try_acquire_all(tickets)
 
@@ -71,7 +71,7 @@ def test_again_after_an_answer_that_was_lost(driver: Driver) -> None:
     assert driver.release(tickets) == [True, True]
 
 
-def test_names_with_odd_characters_in_the_order_of_the_callers(driver: Driver) -> None:
+def test_names_with_odd_characters_keep_the_order_of_the_caller(driver: Driver) -> None:
     tickets = driver.tickets(ODD)
 
     outcomes = driver.try_acquire_all(tickets)
@@ -83,7 +83,7 @@ def test_names_with_odd_characters_in_the_order_of_the_callers(driver: Driver) -
     assert all(driver.release(tickets))
 
 
-def test_one_that_another_method_holds_is_named(driver: Driver, url: str) -> None:
+def test_the_error_names_the_lock_that_is_in_use_with_another_method(driver: Driver, url: str) -> None:
     other = Driver(f"{url}&method=advisory")
     held = other.tickets(["b"])
     other.try_acquire(held[0])
@@ -97,17 +97,17 @@ def test_one_that_another_method_holds_is_named(driver: Driver, url: str) -> Non
     other.close()
 
 
-def test_who_enters_and_who_leaves_lock_rows_in_one_order(server: Server, url: str, driver: Driver) -> None:
-    r"""Also where the tables have another one: as they have it, a\0 is written a\\0, which comes behind aB."""
+def test_acquire_and_release_lock_rows_in_the_same_order(server: Server, url: str, driver: Driver) -> None:
+    r"""Also if the order in the tables differs: a\0 is stored as a\\0, which sorts after aB."""
     names = ["a\0", "aA", "aB"]
-    leaver, enterer = driver, Driver(url)
-    tickets, others = leaver.tickets(names), enterer.tickets(names[:2])
-    leaver.try_acquire_all(tickets)
-    leaver.release(tickets[:1])  # its row is there, and it is free
+    releaser, acquirer = driver, Driver(url)
+    tickets, others = releaser.tickets(names), acquirer.tickets(names[:2])
+    releaser.try_acquire_all(tickets)
+    releaser.release(tickets[:1])  # its row exists, and the lock is free
     before = _deadlocks(server)
     left: list[bool] = []
-    leaving = threading.Thread(target=lambda: left.extend(leaver.release(tickets)))
-    entering = threading.Thread(target=lambda: enterer.try_acquire_all(others))
+    leaving = threading.Thread(target=lambda: left.extend(releaser.release(tickets)))
+    entering = threading.Thread(target=lambda: acquirer.try_acquire_all(others))
 
     with server.connect() as blocker, blocker.transaction():
         (schema,) = parse_qs(urlsplit(url).query)["schema"]
@@ -121,9 +121,9 @@ def test_who_enters_and_who_leaves_lock_rows_in_one_order(server: Server, url: s
         thread.join(30)
 
     assert left == [False, True, True]
-    enterer.release(others)
-    for one in (leaver, enterer):
-        one.close()  # then the server has counted
+    acquirer.release(others)
+    for one in (releaser, acquirer):
+        one.close()  # the server has counted by then
     assert _deadlocks(server) == before
 
 

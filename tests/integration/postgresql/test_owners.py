@@ -1,4 +1,4 @@
-"""Tickets of one owner, in rows that others wait for: what the model, which does each step at once, cannot show."""
+"""Hazard: concurrent steps of one owner wait for row locks, which the model with its atomic steps cannot show."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ def schema(url: str) -> sql.Identifier:
     return sql.Identifier(parse_qs(urlsplit(url).query)["schema"][0])
 
 
-def enter_again(connection: Any, schema: sql.Identifier, ticket: Ticket) -> None:
-    """What a request does that was stuck on its way, in a transaction of the test's own."""
+def repeat_try_acquire(connection: Any, schema: sql.Identifier, ticket: Ticket) -> None:
+    """The statement of a delayed request, in a transaction of the test."""
     try_acquire = "SELECT * FROM {}.holdfast_enter_owner(%s, %s, 30000000, true, 'main', '{{}}', 'nobody', %s)"
     connection.execute(sql.SQL(try_acquire).format(schema), [ticket.name, ticket.nonce, ticket.owner])
 
 
-def test_a_renewal_finds_a_ticket_that_enters_once_more_at_the_same_time(
+def test_a_renewal_finds_its_ticket_when_a_repeated_try_acquire_is_concurrent(
     server: Server, schema: sql.Identifier, driver: Driver
 ) -> None:
     (ticket,) = driver.tickets(["a"], "job")
@@ -36,7 +36,7 @@ def test_a_renewal_finds_a_ticket_that_enters_once_more_at_the_same_time(
     renewing = threading.Thread(target=lambda: lives.append(driver.renew(ticket)))
 
     with server.connect() as late, late.transaction():
-        enter_again(late, schema, ticket)
+        repeat_try_acquire(late, schema, ticket)
         renewing.start()
         eventually(lambda: server.is_blocked("%holdfast_renew(%"))
     renewing.join(30)
@@ -44,7 +44,7 @@ def test_a_renewal_finds_a_ticket_that_enters_once_more_at_the_same_time(
     assert lives == [True]
 
 
-def test_who_comes_while_the_last_of_its_owner_leaves_gets_in_with_a_new_fence(
+def test_a_ticket_gets_a_new_fence_when_the_last_ticket_of_its_owner_is_released(
     server: Server, schema: sql.Identifier, url: str, driver: Driver
 ) -> None:
     (first,) = driver.tickets(["a"], "job")
@@ -66,7 +66,7 @@ def test_who_comes_while_the_last_of_its_owner_leaves_gets_in_with_a_new_fence(
     other.close()
 
 
-def test_a_lease_that_is_broken_ends_for_all_of_its_owner(driver: Driver) -> None:
+def test_break_lock_ends_the_leases_of_all_tickets_of_the_owner(driver: Driver) -> None:
     tickets = [*driver.tickets(["a"], "job"), *driver.tickets(["a"], "job")]
     (stranger,) = driver.tickets(["a"])
     fences = {getattr(driver.try_acquire(ticket), "fence", None) for ticket in tickets}

@@ -1,4 +1,4 @@
-"""PgBouncer between us and the server: fine while a session is ours alone, refused where it is not."""
+"""Hazard: PgBouncer lends one session to several clients. Session mode is accepted, transaction mode refused."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Open = Callable[[str], holdfast.Client]
 
 @pytest.fixture
 def pooler(request: pytest.FixtureRequest, server: Server, folder: Path) -> Iterator[int]:
-    """Its port."""
+    """A running PgBouncer: its port."""
     program = shutil.which("pgbouncer", path=f"{os.environ['PATH']}:/usr/sbin")
     if program is None:
         missing("no PgBouncer on this machine: `make servers` installs it")
@@ -63,7 +63,7 @@ def _answers(process: subprocess.Popen[bytes], port: int) -> bool:
 
 @pytest.mark.parametrize("pooler", ["transaction", "statement"], indirect=True)
 @pytest.mark.parametrize("method", ["queue", "advisory"])
-def test_sessions_that_are_lent_for_a_transaction_are_refused(pooler: int, client_of: Open, method: str) -> None:
+def test_a_pooler_in_transaction_mode_is_refused(pooler: int, client_of: Open, method: str) -> None:
     client = client_of(f"postgresql://postgres@127.0.0.1:{pooler}/postgres?method={method}")
 
     with pytest.raises(ConfigurationError, match="pooler"):
@@ -72,7 +72,7 @@ def test_sessions_that_are_lent_for_a_transaction_are_refused(pooler: int, clien
 
 @pytest.mark.parametrize("pooler", ["session"], indirect=True)
 @pytest.mark.parametrize("method", ["queue", "advisory"])
-def test_sessions_that_are_lent_for_good_will_do(pooler: int, client_of: Open, method: str) -> None:
+def test_a_pooler_in_session_mode_is_accepted(pooler: int, client_of: Open, method: str) -> None:
     url = f"postgresql://postgres@127.0.0.1:{pooler}/postgres?schema=pooled_{method}&method={method}"
     lease = client_of(url).lock("a").acquire(timeout=15)
     assert lease is not None

@@ -1,4 +1,4 @@
-"""A server that is killed, full, a standby, or whose clock is set: no double grant, no fence twice, a clear error."""
+"""Hazard: a double grant or repeated fence when the server is killed, full, a standby, or has its clock set."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.support.redis.clock import WallClock
 Open = Callable[[str], holdfast.Client]
 
 
-def taken(client: holdfast.Client, name: str, ttl: float = 30.0) -> holdfast.Lease:
+def acquired(client: holdfast.Client, name: str, ttl: float = 30.0) -> holdfast.Lease:
     lease = client.lock(name, ttl=ttl).acquire(timeout=15)
     assert lease is not None
     return lease
@@ -34,7 +34,7 @@ def taken(client: holdfast.Client, name: str, ttl: float = 30.0) -> holdfast.Lea
 def test_kill_9_of_the_server_loses_no_lease(own_server: Server, client_of: Open, method: str) -> None:
     url = own_server.url_of("postgres", method=method)
     holder, waiter = client_of(url), client_of(url)
-    lease = taken(holder, method)
+    lease = acquired(holder, method)
     got: list[holdfast.Lease | None] = []
     thread = threading.Thread(target=lambda: got.append(waiter.lock(method).acquire(timeout=60)))
     thread.start()
@@ -53,8 +53,8 @@ def test_kill_9_of_the_server_loses_no_lease(own_server: Server, client_of: Open
     got[0].release()
 
 
-def test_fences_go_on_growing_after_a_crash(own_server: Server, client_of: Open) -> None:
-    """A sequence would not: what it had drawn ahead of its log is drawn again."""
+def test_fences_grow_after_a_crash(own_server: Server, client_of: Open) -> None:
+    """A sequence would repeat numbers: those that it has drawn ahead of its log are drawn again."""
     client = client_of(own_server.url)
     fences = []
     for _ in range(3):
@@ -69,13 +69,13 @@ def test_fences_go_on_growing_after_a_crash(own_server: Server, client_of: Open)
     assert fences == sorted(set(fences))
 
 
-def test_sessions_that_may_not_idle(folder: Path, client_of: Open) -> None:
+def test_locks_work_when_the_server_ends_idle_sessions(folder: Path, client_of: Open) -> None:
     settings = ["idle_session_timeout=300ms", "idle_in_transaction_session_timeout=300ms"]
     with running(Server(folder / "restless", settings=settings)) as server:
         if server.value("SHOW server_version_num") < "140000":
             pytest.skip("this PostgreSQL has no idle_session_timeout")
         client, waiter = client_of(server.url), client_of(server.url)
-        lease = taken(client, "a")
+        lease = acquired(client, "a")
         got: list[holdfast.Lease | None] = []
         thread = threading.Thread(target=lambda: got.append(waiter.lock("a").acquire(timeout=60)))
         thread.start()
@@ -99,9 +99,9 @@ def small_disk(folder: Path) -> Iterator[Server]:
         yield server
 
 
-def test_a_full_disk_is_an_error_and_no_lock_is_lost(small_disk: Server, client_of: Open) -> None:
+def test_a_full_disk_is_an_error_and_loses_no_lock(small_disk: Server, client_of: Open) -> None:
     client, other = client_of(small_disk.url), client_of(small_disk.url)
-    lease = taken(client, "held")
+    lease = acquired(client, "held")
     small_disk.rows("CREATE UNLOGGED TABLE filler (x text); ALTER TABLE filler ALTER x SET STORAGE PLAIN")
     for size in (7000, 100):
         with contextlib.suppress(psycopg.errors.DiskFull):
@@ -109,7 +109,7 @@ def test_a_full_disk_is_an_error_and_no_lock_is_lost(small_disk: Server, client_
 
     with pytest.raises(BackendUnavailable, match="No space left on device"):
         for number in range(10_000):
-            taken(client, f"{number:0500}").release()
+            acquired(client, f"{number:0500}").release()
     assert other.lock("held").acquire(timeout=0) is None
 
     small_disk.rows("DROP TABLE filler")
@@ -119,8 +119,8 @@ def test_a_full_disk_is_an_error_and_no_lock_is_lost(small_disk: Server, client_
         assert after.fence > lease.fence
 
 
-def test_a_standby_takes_no_locks_until_it_is_promoted(own_server: Server, folder: Path, client_of: Open) -> None:
-    lease = taken(client_of(own_server.url), "followed")
+def test_a_standby_grants_no_locks_before_it_is_promoted(own_server: Server, folder: Path, client_of: Open) -> None:
+    lease = acquired(client_of(own_server.url), "followed")
     with running(Standby(folder / "standby", own_server)) as standby:
         client = client_of(standby.url)
         with pytest.raises(BackendUnavailable, match="takes no writes"):
@@ -130,7 +130,7 @@ def test_a_standby_takes_no_locks_until_it_is_promoted(own_server: Server, folde
         with (
             client_of(f"postgresql://postgres@{hosts}/postgres?target_session_attrs=read-write") as either,
             either.lock("elsewhere", timeout=0),
-        ):  # it goes on to the next host
+        ):  # it tries the next host
             assert own_server.value("SELECT count(*) FROM holdfast_locks WHERE name = 'elsewhere'") == 1
 
         standby.rows("SELECT pg_promote()")
@@ -151,18 +151,18 @@ def clock(folder: Path) -> WallClock:
 
 
 @pytest.fixture(scope="module")
-def clocked(folder: Path, clock: WallClock) -> Iterator[Server]:
-    with running(Server(folder / "clocked", environment=clock.environment)) as server:
+def server_with_clock(folder: Path, clock: WallClock) -> Iterator[Server]:
+    with running(Server(folder / "server_with_clock", environment=clock.environment)) as server:
         yield server
 
 
 @pytest.mark.parametrize("method", ["queue", "advisory"])
-def test_a_step_forward_ends_a_lease_early_and_its_holder_is_told(
-    clock: WallClock, clocked: Server, client_of: Open, method: str
+def test_a_holder_learns_of_its_loss_when_the_clock_is_set_forward(
+    clock: WallClock, server_with_clock: Server, client_of: Open, method: str
 ) -> None:
-    url = clocked.url_of("postgres", method=method)
+    url = server_with_clock.url_of("postgres", method=method)
     first, second = client_of(url), client_of(url)
-    old = taken(first, method)
+    old = acquired(first, method)
 
     clock.step(60)
 
@@ -175,11 +175,13 @@ def test_a_step_forward_ends_a_lease_early_and_its_holder_is_told(
     new.release()
 
 
-def test_a_step_back_repeats_no_fence_and_lets_nobody_in(clock: WallClock, clocked: Server, client_of: Open) -> None:
-    first, second = client_of(clocked.url), client_of(clocked.url)
+def test_no_second_grant_and_no_repeated_fence_when_the_clock_is_set_back(
+    clock: WallClock, server_with_clock: Server, client_of: Open
+) -> None:
+    first, second = client_of(server_with_clock.url), client_of(server_with_clock.url)
     with first.lock("a") as before:
         pass
-    old = taken(first, "a")
+    old = acquired(first, "a")
     assert old.fence > before.fence
 
     clock.step(-3600)
@@ -193,9 +195,9 @@ def test_a_step_back_repeats_no_fence_and_lets_nobody_in(clock: WallClock, clock
 
 @pytest.mark.parametrize("method", ["queue", "advisory"])
 def test_a_dead_holder_s_lock_is_free_after_its_ttl_although_the_clock_was_set_back(
-    clock: WallClock, clocked: Server, client_of: Open, method: str
+    clock: WallClock, server_with_clock: Server, client_of: Open, method: str
 ) -> None:
-    url = clocked.url_of("postgres", method=method)
+    url = server_with_clock.url_of("postgres", method=method)
     dead = Driver(url)
     (ticket,) = dead.tickets(["dead"])
     assert isinstance(dead.try_acquire(ticket._replace(ttl=1.0)), Granted)
@@ -210,9 +212,9 @@ def test_a_dead_holder_s_lock_is_free_after_its_ttl_although_the_clock_was_set_b
 
 @pytest.mark.parametrize("kind", ["semaphore", "rwlock"])
 def test_a_dead_reader_s_lock_is_free_after_its_ttl_although_the_clock_was_set_back(
-    clock: WallClock, clocked: Server, client_of: Open, kind: str
+    clock: WallClock, server_with_clock: Server, client_of: Open, kind: str
 ) -> None:
-    dead = Driver(clocked.url)
+    dead = Driver(server_with_clock.url)
     (ticket,) = dead.tickets([kind])
     limit = None if kind == "rwlock" else 1
     assert isinstance(dead.try_acquire(ticket._replace(ttl=1.0, limit=limit, exclusive=False)), Granted)
@@ -220,7 +222,7 @@ def test_a_dead_reader_s_lock_is_free_after_its_ttl_although_the_clock_was_set_b
     clock.step(-3600)
     dead.close()
 
-    client = client_of(clocked.url)
+    client = client_of(server_with_clock.url)
     lock = client.rwlock(kind).write() if kind == "rwlock" else client.semaphore(kind, 1)
     lease = lock.acquire(timeout=25)
     assert lease is not None
@@ -228,24 +230,22 @@ def test_a_dead_reader_s_lock_is_free_after_its_ttl_although_the_clock_was_set_b
 
 
 def test_a_live_holder_whose_clock_was_set_back_keeps_its_lease(
-    clock: WallClock, clocked: Server, client_of: Open
+    clock: WallClock, server_with_clock: Server, client_of: Open
 ) -> None:
-    lease = taken(client_of(clocked.url), "live", ttl=3.0)
+    lease = acquired(client_of(server_with_clock.url), "live", ttl=3.0)
 
     clock.step(-3600)
 
-    assert client_of(clocked.url).lock("live").acquire(timeout=4.0) is None
+    assert client_of(server_with_clock.url).lock("live").acquire(timeout=4.0) is None
     lease.check()
     lease.release()
 
 
 @pytest.mark.parametrize(("fsync", "exclusion"), [("on", "durable-authority"), ("off", "best-effort")])
-def test_a_server_that_does_not_write_through_to_its_disk_promises_less(
-    folder: Path, client_of: Open, fsync: str, exclusion: str
-) -> None:
+def test_exclusion_is_best_effort_when_fsync_is_off(folder: Path, client_of: Open, fsync: str, exclusion: str) -> None:
     settings = [f"fsync={fsync}", "full_page_writes=on"]
     with running(Server(folder / f"fsync {fsync}", settings=settings)) as server:
         client = client_of(server.url)
-        taken(client, "a").release()
+        acquired(client, "a").release()
 
         assert client.guarantees.exclusion.value == exclusion

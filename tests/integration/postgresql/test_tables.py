@@ -1,4 +1,4 @@
-"""Names that look alike, settings of other people, rights that are missing, tables that come and go."""
+"""Hazard: similar names, other settings, missing rights, and tables that are dropped, old or new."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def schema(url: str) -> str:
 
 @pytest.fixture
 def user(server: Server) -> str:
-    """Somebody without any right."""
+    """A user without rights."""
     name = f"user_{uuid.uuid4().hex[:8]}"
     server.rows(sql.SQL("CREATE ROLE {} LOGIN").format(sql.Identifier(name)))
     return name
@@ -76,7 +76,7 @@ def test_names_that_look_alike_are_different_locks(url: str, client_of: Open) ->
         lease.release()
 
 
-def test_what_a_dba_sees(server: Server, url: str, schema: str, client_of: Open) -> None:
+def test_the_status_view_shows_holders_and_waiters(server: Server, url: str, schema: str, client_of: Open) -> None:
     lease = client_of(url).lock("report", ttl=30, meta={"job": 7}).acquire(timeout=15)
     assert lease is not None
 
@@ -107,7 +107,7 @@ def test_what_a_dba_sees(server: Server, url: str, schema: str, client_of: Open)
         "synchronous_commit = off",
     ],
 )
-def test_settings_of_the_user_do_not_matter(
+def test_locks_work_with_any_settings_of_the_user(
     server: Server, schema: str, user: str, client_of: Open, setting: str
 ) -> None:
     server.rows(sql.SQL("ALTER ROLE {} SUPERUSER").format(sql.Identifier(user)))
@@ -131,7 +131,7 @@ def test_settings_of_the_user_do_not_matter(
     assert fences == sorted(set(fences))
 
 
-def test_a_server_that_takes_no_writes_is_named_as_such(
+def test_the_error_says_so_when_the_server_is_read_only(
     server: Server, url: str, schema: str, user: str, client_of: Open
 ) -> None:
     with client_of(url).lock("a"):
@@ -143,7 +143,7 @@ def test_a_server_that_takes_no_writes_is_named_as_such(
         client_of(server.url_of(user, schema=schema)).lock("a").acquire(timeout=0)
 
 
-def test_a_user_who_may_not_create_tables_is_told_what_to_do(
+def test_the_error_names_the_fix_when_the_user_may_not_create_tables(
     server: Server, schema: str, user: str, client_of: Open
 ) -> None:
     url = server.url_of(user, schema=schema)
@@ -163,7 +163,7 @@ def test_a_user_who_may_not_create_tables_is_told_what_to_do(
         pass
 
 
-def test_tables_that_somebody_dropped_are_made_again(server: Server, url: str, schema: str, client_of: Open) -> None:
+def test_dropped_tables_are_created_again(server: Server, url: str, schema: str, client_of: Open) -> None:
     client = client_of(url)
     with client.lock("a") as before:
         pass
@@ -173,9 +173,7 @@ def test_tables_that_somebody_dropped_are_made_again(server: Server, url: str, s
         assert after.fence > before.fence
 
 
-def test_a_single_table_that_somebody_dropped_is_made_again(
-    server: Server, url: str, schema: str, client_of: Open
-) -> None:
+def test_a_single_dropped_table_is_created_again(server: Server, url: str, schema: str, client_of: Open) -> None:
     client = client_of(url)
     with client.lock("a") as before:
         pass
@@ -185,7 +183,9 @@ def test_a_single_table_that_somebody_dropped_is_made_again(
         assert after.fence > before.fence
 
 
-def test_tables_of_a_newer_holdfast_are_left_alone(server: Server, url: str, schema: str, client_of: Open) -> None:
+def test_tables_of_a_newer_holdfast_are_refused_and_not_changed(
+    server: Server, url: str, schema: str, client_of: Open
+) -> None:
     with client_of(url).lock("a"):
         pass
     server.rows(sql.SQL("INSERT INTO {}.holdfast_schema VALUES (99)").format(sql.Identifier(schema)))
@@ -201,7 +201,7 @@ NEWER = """
 """
 
 
-def use_all_that_is_new(client: holdfast.Client) -> None:
+def use_new_features(client: holdfast.Client) -> None:
     runs: list[str] = []
     with client.lock_all(["x", "y"], timeout=0) as lease:
         assert lease.names == ("x", "y")
@@ -211,7 +211,7 @@ def use_all_that_is_new(client: holdfast.Client) -> None:
     assert runs == ["ran"]
 
 
-def test_tables_of_an_older_holdfast_are_completed_while_locks_are_held(
+def test_tables_of_an_older_holdfast_are_upgraded_while_locks_are_held(
     server: Server, url: str, schema: str, client_of: Open
 ) -> None:
     client = client_of(url)
@@ -222,7 +222,7 @@ def test_tables_of_an_older_holdfast_are_completed_while_locks_are_held(
     assert older.lock("held").acquire(timeout=0) is None
 
     for one in (older, client):
-        use_all_that_is_new(one)
+        use_new_features(one)
 
     assert held is not None
     assert read is not None
@@ -231,7 +231,7 @@ def test_tables_of_an_older_holdfast_are_completed_while_locks_are_held(
         lease.release()
 
 
-def test_init_completes_tables_and_leaves_complete_ones_alone(
+def test_init_upgrades_old_tables_and_does_not_change_current_ones(
     server: Server, url: str, schema: str, user: str, client_of: Open
 ) -> None:
     names = {"schema": sql.Identifier(schema), "user": sql.Identifier(user)}
@@ -250,7 +250,7 @@ def test_init_completes_tables_and_leaves_complete_ones_alone(
     assert server.rows(sql.SQL(new).format(**names)) == [(0,)]
 
 
-def test_where_tables_may_not_be_completed_locks_go_on_and_what_is_new_says_what_to_run(
+def test_locks_work_and_new_features_name_the_fix_when_tables_cannot_be_upgraded(
     server: Server, schema: str, user: str, client_of: Open
 ) -> None:
     names = {"schema": sql.Identifier(schema), "user": sql.Identifier(user)}
@@ -280,17 +280,15 @@ def test_where_tables_may_not_be_completed_locks_go_on_and_what_is_new_says_what
 
     server.rows(tables_ddl(schema))
     server.rows(sql.SQL(rights).format(**names))
-    use_all_that_is_new(client)
+    use_new_features(client)
 
 
-def test_a_new_mark_is_the_occasion_to_forget_those_that_need_not_be_kept(
-    server: Server, url: str, schema: str, client_of: Open
-) -> None:
+def test_a_new_register_removes_expired_ones(server: Server, url: str, schema: str, client_of: Open) -> None:
     client = client_of(url)
     client.once_per("1h", name="kept")(len)("x")
     names = {"schema": sql.Identifier(schema)}
     server.rows(sql.SQL("INSERT INTO {schema}.holdfast_marks VALUES ('old', 1, 'nonce', 1)").format(**names))
-    # One in 256 is, by the last digits of the clock: by this one, all are.
+    # One new row in 256 triggers the reaper, by the last bits of the clock; with this clock every one does.
     clock = "CREATE OR REPLACE FUNCTION {schema}.holdfast_clock() RETURNS bigint LANGUAGE sql AS $$SELECT {now}$$"
     now = sql.Literal((time.time_ns() // 1000) & ~255)
     server.rows(sql.SQL(clock).format(now=now, **names))
@@ -301,9 +299,7 @@ def test_a_new_mark_is_the_occasion_to_forget_those_that_need_not_be_kept(
     assert [name.partition("@")[0].rpartition(":")[2] for (name,) in left] == ["kept", "new"]
 
 
-def test_only_locks_that_nobody_uses_any_more_are_forgotten(
-    server: Server, url: str, schema: str, client_of: Open
-) -> None:
+def test_only_unused_locks_are_reaped(server: Server, url: str, schema: str, client_of: Open) -> None:
     client = client_of(url)
     leases = [client.lock("held").acquire(timeout=0)]
     leases += [client.rwlock(name).read().acquire(timeout=0) for name in ("read", "read by the dead")]
@@ -325,7 +321,7 @@ def test_only_locks_that_nobody_uses_any_more_are_forgotten(
 
 
 @pytest.mark.parametrize("kind", ["lock", "semaphore", "owner", "lock_all", "lock_all of an owner", "advisory"])
-def test_a_new_lock_of_any_kind_is_the_occasion_to_forget_old_ones(
+def test_a_new_lock_of_any_kind_removes_old_ones(
     server: Server, url: str, schema: str, client_of: Open, kind: str
 ) -> None:
     client = client_of(f"{url}&method=advisory" if kind == "advisory" else url)
@@ -333,7 +329,7 @@ def test_a_new_lock_of_any_kind_is_the_occasion_to_forget_old_ones(
         pass
     names = {"schema": sql.Identifier(schema)}
     server.rows(sql.SQL("UPDATE {schema}.holdfast_locks SET drawn = 1").format(**names))
-    # One in 256 is, by the last digits of the clock: by this one, all are.
+    # One new row in 256 triggers the reaper, by the last bits of the clock; with this clock every one does.
     clock = "CREATE OR REPLACE FUNCTION {schema}.holdfast_clock() RETURNS bigint LANGUAGE sql AS $$SELECT {now}$$"
     now = sql.Literal((time.time_ns() // 1000) & ~255)
     server.rows(sql.SQL(clock).format(now=now, **names))
@@ -351,7 +347,7 @@ def test_a_new_lock_of_any_kind_is_the_occasion_to_forget_old_ones(
     assert ("old",) not in left
 
 
-def test_a_lock_whose_row_was_deleted_by_hand_still_has_its_readers(
+def test_a_lock_keeps_its_readers_when_an_operator_deletes_its_row(
     server: Server, url: str, schema: str, client_of: Open
 ) -> None:
     reader, writer = client_of(url), client_of(url)
@@ -373,7 +369,7 @@ def test_a_lock_whose_row_was_deleted_by_hand_still_has_its_readers(
 
 
 @pytest.mark.parametrize("meta", [os.fsdecode(b"caf\xe9.txt"), "a\0b"], ids=["half a surrogate pair", "zero byte"])
-def test_the_view_shows_a_lock_whose_meta_postgresql_cannot_read(
+def test_the_status_view_shows_a_lock_whose_meta_postgresql_cannot_parse(
     server: Server, url: str, schema: str, client_of: Open, meta: str
 ) -> None:
     view = sql.SQL("SELECT name, host, pid FROM {}.holdfast_status").format(sql.Identifier(schema))
@@ -395,7 +391,7 @@ VERSION_1 = """
 """
 
 
-def test_tables_of_version_1_are_changed_while_locks_are_held(
+def test_tables_of_version_1_are_upgraded_while_locks_are_held(
     server: Server, url: str, schema: str, client_of: Open
 ) -> None:
     client = client_of(url)
@@ -405,7 +401,7 @@ def test_tables_of_version_1_are_changed_while_locks_are_held(
     newer = client_of(url)
     assert newer.lock("held").acquire(timeout=0) is None
     assert newer.rwlock("read").write().acquire(timeout=0) is None
-    use_all_that_is_new(newer)
+    use_new_features(newer)
 
     for lease in held:
         assert lease is not None
@@ -414,7 +410,7 @@ def test_tables_of_version_1_are_changed_while_locks_are_held(
     assert server.rows(sql.SQL("SELECT max(version) FROM {}.holdfast_schema").format(sql.Identifier(schema))) == [(2,)]
 
 
-def test_a_user_who_may_not_change_tables_of_version_1_is_told_what_to_do(
+def test_the_error_names_the_fix_when_the_user_may_not_upgrade_version_1(
     server: Server, schema: str, user: str, client_of: Open
 ) -> None:
     names = {"schema": sql.Identifier(schema), "user": sql.Identifier(user)}
@@ -430,8 +426,8 @@ def test_a_user_who_may_not_change_tables_of_version_1_is_told_what_to_do(
         client.lock("a").acquire(timeout=0)
 
     server.rows(tables_ddl(schema))
-    server.rows(sql.SQL(rights).format(**names))  # there is a new table
-    use_all_that_is_new(client)
+    server.rows(sql.SQL(rights).format(**names))  # for the new table
+    use_new_features(client)
 
 
 PAIRS = 1000
@@ -450,7 +446,7 @@ END
 $do$"""
 
 
-def test_old_versions_of_a_row_that_a_long_transaction_keeps_do_not_slow_a_lock_down(
+def test_old_row_versions_of_a_long_transaction_do_not_slow_a_lock_down(
     server: Server, url: str, schema: str, client_of: Open
 ) -> None:
     with client_of(url).lock("hot"):
@@ -462,7 +458,7 @@ def test_old_versions_of_a_row_that_a_long_transaction_keeps_do_not_slow_a_lock_
     try_acquire = "SELECT * FROM {schema}.holdfast_enter('shared', 'n', 30000000, false, 3, true, 'main', '', 'nobody')"
     with server.connect() as old, server.connect() as ours, old.transaction():
         old.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
-        old.execute("SELECT 1")  # its snapshot
+        old.execute("SELECT 1")  # takes its snapshot
         ours.execute(f"{connections._SETTINGS}; SET statement_timeout = 0")
 
         ours.execute(
@@ -478,7 +474,7 @@ def test_old_versions_of_a_row_that_a_long_transaction_keeps_do_not_slow_a_lock_
             assert plan["Plan"]["Shared Hit Blocks"] + plan["Plan"]["Shared Read Blocks"] < PAIRS / 10
 
 
-def test_an_acquire_that_is_refused_leaves_nothing_behind_in_the_client(driver: Driver) -> None:
+def test_a_refused_acquire_leaves_nothing_in_the_client(driver: Driver) -> None:
     held, waits = driver.tickets(["w", "w"])
     driver.try_acquire(held)
     driver.try_acquire(waits, queue=True)
@@ -494,7 +490,7 @@ def test_an_acquire_that_is_refused_leaves_nothing_behind_in_the_client(driver: 
     assert driver.remembered == {waits.nonce}
 
 
-def test_an_acquire_that_does_not_wait_leaves_nothing_behind_in_a_client_with_gates(url: str) -> None:
+def test_an_acquire_without_a_wait_leaves_nothing_in_the_client_with_method_advisory(url: str) -> None:
     gated = Driver(f"{url}&method=advisory")
     other = Driver(f"{url}&method=advisory")
     held, busy = gated.tickets(["w", "w"])
@@ -507,7 +503,7 @@ def test_an_acquire_that_does_not_wait_leaves_nothing_behind_in_a_client_with_ga
         one.close()
 
 
-def test_nobody_is_notified_when_nobody_waits(server: Server, url: str, client_of: Open) -> None:
+def test_no_notification_is_sent_when_there_are_no_waiters(server: Server, url: str, client_of: Open) -> None:
     client = client_of(url)
 
     for _ in range(5):

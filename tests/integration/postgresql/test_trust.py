@@ -1,4 +1,4 @@
-"""A role that may create objects in the schema of the locks: its code must never run with the rights of a client."""
+"""Hazard: code of a role that may create objects in the schema of the locks runs with the rights of a client."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.support.postgresql.servers import Server
 Open = Callable[[str], holdfast.Client]
 
 
-class PostgresqlConfig:
+class OpenSchema:
     """A schema in which every role may create objects, and a role that does."""
 
     def __init__(self, server: Server, url: str) -> None:
@@ -39,8 +39,8 @@ class PostgresqlConfig:
 
 
 @pytest.fixture
-def place(server: Server, url: str) -> Iterator[PostgresqlConfig]:
-    made = PostgresqlConfig(server, url)
+def open_schema(server: Server, url: str) -> Iterator[OpenSchema]:
+    made = OpenSchema(server, url)
     yield made
     made.do("DROP OWNED BY {role}; DROP ROLE {role}")
 
@@ -57,16 +57,16 @@ def use_everything(client: holdfast.Client) -> None:
     client.once_per("1h", name="nightly")(len)("x")
 
 
-def test_functions_of_another_role_are_not_run(url: str, place: PostgresqlConfig, client_of: Open) -> None:
-    """The role was there first, and has changed a function of ours."""
-    place.do(tables_ddl(place.schema).replace("{", "{{").replace("}", "}}"), as_role=True)
-    place.do("GRANT ALL ON ALL TABLES IN SCHEMA {schema} TO PUBLIC", as_role=True)
-    place.do(
+def test_functions_of_another_role_are_not_run(url: str, open_schema: OpenSchema, client_of: Open) -> None:
+    """The role has created our tables first, and changed one of our functions."""
+    open_schema.do(tables_ddl(open_schema.schema).replace("{", "{{").replace("}", "}}"), as_role=True)
+    open_schema.do("GRANT ALL ON ALL TABLES IN SCHEMA {schema} TO PUBLIC", as_role=True)
+    open_schema.do(
         "CREATE OR REPLACE FUNCTION {schema}.holdfast_clock() RETURNS bigint LANGUAGE sql AS $$ SELECT 1::bigint $$",
         as_role=True,
     )
 
-    refused = f"belongs to the role {place.role}"
+    refused = f"belongs to the role {open_schema.role}"
     with pytest.raises(ConfigurationError, match=refused):
         client_of(url).lock("a").acquire(timeout=0)
     with pytest.raises(ConfigurationError, match=refused):
@@ -81,20 +81,18 @@ def test_functions_of_another_role_are_not_run(url: str, place: PostgresqlConfig
         "CREATE FUNCTION {schema}.holdfast_renew(text, text, text) RETURNS boolean LANGUAGE sql AS 'SELECT true'",
     ],
 )
-def test_an_object_of_ours_that_belongs_to_another_role_is_refused(
-    url: str, place: PostgresqlConfig, client_of: Open, statement: str
+def test_a_holdfast_object_of_an_untrusted_role_is_refused(
+    url: str, open_schema: OpenSchema, client_of: Open, statement: str
 ) -> None:
-    place.do(statement, as_role=True)
+    open_schema.do(statement, as_role=True)
 
-    with pytest.raises(ConfigurationError, match=f"belongs to the role {place.role}"):
+    with pytest.raises(ConfigurationError, match=f"belongs to the role {open_schema.role}"):
         client_of(url).lock("a").acquire(timeout=0)
 
 
-def test_a_role_that_was_allowed_by_name_to_create_objects_there_is_trusted(
-    url: str, place: PostgresqlConfig, client_of: Open
-) -> None:
-    place.do("GRANT CREATE ON SCHEMA {schema} TO {role}")
-    place.do(tables_ddl(place.schema).replace("{", "{{").replace("}", "}}"), as_role=True)
+def test_a_role_with_an_explicit_create_grant_is_trusted(url: str, open_schema: OpenSchema, client_of: Open) -> None:
+    open_schema.do("GRANT CREATE ON SCHEMA {schema} TO {role}")
+    open_schema.do(tables_ddl(open_schema.schema).replace("{", "{{").replace("}", "}}"), as_role=True)
 
     use_everything(client_of(url))
 
@@ -119,27 +117,27 @@ TRAPS = """
 
 
 def test_operators_and_functions_of_another_role_in_the_search_path_are_not_run(
-    server: Server, url: str, place: PostgresqlConfig, client_of: Open
+    server: Server, url: str, open_schema: OpenSchema, client_of: Open
 ) -> None:
-    place.do(TRAPS, as_role=True)
+    open_schema.do(TRAPS, as_role=True)
     user = f"user_{uuid.uuid4().hex[:8]}"
-    place.do(f"CREATE ROLE {user} LOGIN SUPERUSER; ALTER ROLE {user} SET search_path = {{schema}}, pg_catalog")
+    open_schema.do(f"CREATE ROLE {user} LOGIN SUPERUSER; ALTER ROLE {user} SET search_path = {{schema}}, pg_catalog")
 
-    use_everything(client_of(server.url_of(user, schema=place.schema)))
+    use_everything(client_of(server.url_of(user, schema=open_schema.schema)))
     client = client_of(url)
     use_everything(client)
 
-    assert place.do("SELECT * FROM {schema}.sprung") == []
+    assert open_schema.do("SELECT * FROM {schema}.sprung") == []
     assert "every role of the database may create objects" in client.warnings[0]
 
 
-def test_every_function_has_a_search_path_of_its_own(server: Server, url: str, place: PostgresqlConfig) -> None:
+def test_every_function_has_a_search_path_of_its_own(server: Server, url: str, open_schema: OpenSchema) -> None:
     create_tables(urls.parse(url))
 
     found = server.rows(
         "SELECT proname FROM pg_proc WHERE pronamespace = %(schema)s::regnamespace "
         "AND proconfig IS DISTINCT FROM ARRAY['search_path=pg_catalog, pg_temp']",
-        {"schema": place.schema},
+        {"schema": open_schema.schema},
     )
 
     assert found == [("holdfast_clock",)], "which is inlined, and has its operator qualified"

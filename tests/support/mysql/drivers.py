@@ -1,4 +1,4 @@
-"""A backend's verbs, as in tests/support/verbs.py, on connections that know what was sent."""
+"""The methods of a backend, as in tests/support/verbs.py, on connections that record what was sent."""
 
 from __future__ import annotations
 
@@ -15,44 +15,44 @@ from holdfast.url import parse
 from tests.support.verbs import Verbs
 
 
-class Heard(socket.socket):
-    """A connection that knows what was sent on it."""
+class RecordingSocket(socket.socket):
+    """A socket that records what was sent on it."""
 
-    said: list[bytes]
+    sent: list[bytes]
 
     def send(self, data: Any, *flags: Any) -> int:
-        self.said.append(bytes(data))
+        self.sent.append(bytes(data))
         return super().send(data, *flags)
 
 
 class CountingConnections(Connections):
-    """Makes such connections."""
+    """Connections on such sockets."""
 
     def __init__(self, config: MysqlConfig, runtime: ThreadRuntime) -> None:
         super().__init__(config, BlockingPoller(), runtime)
-        self.said: list[bytes] = []
+        self.sent: list[bytes] = []
 
     async def _log_in(self, deadline: float) -> socket.socket:
         plain = await super()._log_in(deadline)
-        sock = Heard(plain.family, plain.type, plain.proto, fileno=plain.detach())
+        sock = RecordingSocket(plain.family, plain.type, plain.proto, fileno=plain.detach())
         sock.setblocking(False)  # noqa: FBT003  (its name says it)
-        sock.said = self.said
+        sock.sent = self.sent
         return sock
 
 
 class Driver(Verbs):
-    """A client without an engine. It does not wait in line unless it is told to."""
+    """A client without an engine. It joins no queue by default."""
 
     def __init__(self, url: str) -> None:
         self.runtime = ThreadRuntime()
-        config = config_of(parse(f"{url}{'&' if '?' in url else '?'}tls=no"))  # what is said has to be seen
+        config = config_of(parse(f"{url}{'&' if '?' in url else '?'}tls=no"))  # else the requests are encrypted
         self._connections = CountingConnections(config, self.runtime)
         self.backend = make_backend(config, self._connections, self.runtime)
 
     @property
-    def said(self) -> int:
-        """How many requests were sent so far: each is one packet, and waits for its answer."""
-        return len(self._connections.said)
+    def requests(self) -> int:
+        """How many requests were sent so far: each is one packet."""
+        return len(self._connections.sent)
 
     def try_acquire(self, ticket: Ticket, *, queue: bool = False) -> Granted | Waiting:
         return super().try_acquire(ticket, queue=queue)

@@ -84,7 +84,7 @@ class Server:
     def create(self) -> None:
         """An empty data folder."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        if os.getuid() == 0:  # as whom MariaDB refuses to run
+        if os.getuid() == 0:  # MariaDB refuses to run as root
             nobody = pwd.getpwnam("nobody")
             os.chown(self.folder, nobody.pw_uid, nobody.pw_gid)
             _let_through(self.folder)
@@ -97,14 +97,14 @@ class Server:
         subprocess.run([*_as_user(), *command], check=True, capture_output=True, cwd=self.folder)
 
     def start(self, *options: str) -> None:
-        """Returns when it answers."""
+        """Return when it answers."""
         assert self._process is None
         assert threading.current_thread() is threading.main_thread(), "it would die with this thread"
         command = [
             self._mysqld or _found("mariadbd"),
             "--no-defaults",
             f"--datadir={self.folder / 'data'}",
-            f"--tmpdir={self.folder}",  # in one that others share, each server that starts removes their tables
+            f"--tmpdir={self.folder}",  # in a shared folder, each server that starts removes the tables of the others
             f"--port={self.port}",
         ]
         command += ["--bind-address=127.0.0.1", f"--socket={self.socket}", f"--pid-file={self.folder / 'pid'}"]
@@ -132,14 +132,14 @@ class Server:
             return False
 
     def kill(self) -> None:
-        """SIGKILL. What was committed and written is found again by the next start."""
+        """SIGKILL. The next start finds all committed data."""
         assert self._process is not None
         self._process.kill()
         self._process.wait(PATIENCE)
         self._process = None
 
     def restart(self, *options: str) -> None:
-        """Shut down in order, and started with these options besides its own."""
+        """Shut down, and start with these options besides its own."""
         assert self._process is not None
         self._process.terminate()
         self._process.wait(PATIENCE)
@@ -155,12 +155,12 @@ class Server:
             self.start()
 
     def end(self) -> None:
-        """Dead or alive: nothing of it is left."""
+        """Kill it if it runs."""
         if self._process is not None:
             self.kill()
 
     def stop(self) -> None:
-        """SIGSTOP; returns when it stands still. Connections stay open, nothing is answered."""
+        """SIGSTOP; return when it is stopped. Connections stay open without answers."""
         os.kill(self.pid, signal.SIGSTOP)
         eventually(lambda: _state(self.pid) == "T")
 
@@ -170,7 +170,7 @@ class Server:
     def log(self) -> str:
         return (self.folder / "log").read_text(errors="replace")
 
-    # ── words ────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── SQL ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def connect(self, database: str = DATABASE, user: str = "root", **options: Any) -> Any:
         return pymysql.connect(
@@ -185,7 +185,7 @@ class Server:
         )
 
     def rows(self, sql: str, values: Sequence[Any] = (), *, database: str = DATABASE) -> list[tuple[Any, ...]]:
-        """One statement on a connection of its own."""
+        """The rows of one statement, on a new connection."""
         with contextlib.closing(self.connect(database)) as connection, connection.cursor() as cursor:
             cursor.execute(sql, values or None)
             return list(cursor.fetchall())
@@ -207,10 +207,10 @@ class Server:
         return [number for (number,) in self.rows(sql, (database,), database="")]
 
     def terminate(self, database: str) -> int:
-        """End those connections; returns when they have ended, and how many there were."""
+        """Terminate those connections; return when they have ended, and how many there were."""
         ids = self.clients(database)
         for number in ids:
-            with contextlib.suppress(pymysql.err.OperationalError):  # gone by itself
+            with contextlib.suppress(pymysql.err.OperationalError):  # it has ended
                 self.rows(f"KILL {number}", database="")
         eventually(lambda: not set(ids) & set(self.clients(database)))
         return len(ids)
@@ -228,7 +228,7 @@ def running(server: Server) -> Iterator[Server]:
 
 
 def _as_user() -> list[str]:
-    """What has a command killed with the thread that starts it, where that is known; and run as nobody for root."""
+    """A prefix that has a command killed with the thread that starts it, and run as user nobody if we are root."""
     setpriv = shutil.which("setpriv")
     nobody = pwd.getpwnam("nobody") if os.getuid() == 0 else None
     if setpriv is None:
@@ -242,7 +242,7 @@ def _as_user() -> list[str]:
 
 
 def _let_through(folder: Path) -> None:
-    """Another user has to get there: pytest's folders are for their owner only."""
+    """Give other users access: pytest's folders are for their owner only."""
     for parent in folder.parents:
         if parent.stat().st_uid == 0 and not parent.stat().st_mode & 0o001:
             parent.chmod(parent.stat().st_mode | 0o001)

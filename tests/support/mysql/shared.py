@@ -1,4 +1,4 @@
-"""One server for all tests that only need some MariaDB: started when first asked for, stopped with the test run."""
+"""One server for all tests that only need some MariaDB: started at first use, stopped with the test run."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support.mysql.servers import Server, running
 
 
 def fresh_url(**options: str) -> str:
-    """With tables that nobody else uses, created already: that takes longer than some tests are ready to wait."""
+    """A URL with tables for one test. They are created here, because that takes longer than some tests wait."""
     url = server().url_of(fresh_database(), **options)
     create_tables(parse(url))
     return url

@@ -1,4 +1,4 @@
-"""The verbs of a backend on PostgreSQL, driven by a test itself: no engine, no keeper."""
+"""The methods of a PostgreSQL backend, called by a test directly: no engine, no keeper."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from holdfast.runtimes.threads import ThreadRuntime, run_sync
 
 
 class Driver:
-    """A backend's verbs, each with time enough."""
+    """The methods of a backend, each with a long deadline."""
 
     def __init__(self, url: str) -> None:
         self._runtime = ThreadRuntime()
@@ -43,7 +43,7 @@ class Driver:
 
     @property
     def remembered(self) -> set[str]:
-        """The nonces of tickets that the client keeps anything of."""
+        """The nonces of tickets of which the client keeps any state."""
         kept = ("_unanswered", "_queued", "_sessions", "_holders", "_seen_free")
         notifications = self.backend._notifications  # type: ignore[attr-defined]
         of_tickets = [getattr(self.backend, name, ()) for name in kept]

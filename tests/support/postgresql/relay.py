@@ -1,4 +1,4 @@
-"""Between a client and a PostgreSQL server: passes everything on, and counts how often the client asks and waits.
+"""A proxy between a client and a PostgreSQL server that counts round trips.
 
 A request ends with the message Sync, or is a single Query (the manual's chapter "Frontend/Backend Protocol", "Message
 Formats"): after either the client waits until the server is ready again. That is a round trip.
@@ -17,7 +17,7 @@ _LENGTH = 4
 
 
 class Relay:
-    """Stands on `port`. Connect with `sslmode=disable`: it has to read what is said."""
+    """Listens on `port`. Connect with `sslmode=disable`, because it has to parse the messages."""
 
     def __init__(self, target: int) -> None:
         self._target = target
@@ -51,8 +51,8 @@ class Relay:
 
     def _pass(self, source: socket.socket, target: socket.socket) -> None:
         with contextlib.suppress(OSError):
-            while said := source.recv(65536):
-                target.sendall(said)
+            while data := source.recv(65536):
+                target.sendall(data)
             target.shutdown(socket.SHUT_WR)
 
     def _pass_requests(self, client: socket.socket, server: socket.socket) -> None:
@@ -69,10 +69,10 @@ class Relay:
 
 def _exactly(source: socket.socket, count: int) -> bytes:
     """So many bytes; none if the client has gone."""
-    said = b""
-    while len(said) < count:
-        more = source.recv(count - len(said))
+    data = b""
+    while len(data) < count:
+        more = source.recv(count - len(data))
         if not more:
             return b""
-        said += more
-    return said
+        data += more
+    return data

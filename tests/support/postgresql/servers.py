@@ -44,9 +44,9 @@ def binaries() -> Path:
 
 
 def _version(folder: Path) -> int:
-    said = subprocess.run([folder / "postgres", "--version"], capture_output=True, text=True, check=True).stdout
-    found = re.search(r"(\d+)", said)
-    return int(found[1]) if found else 0
+    output = subprocess.run([folder / "postgres", "--version"], capture_output=True, text=True, check=True).stdout
+    match = re.search(r"(\d+)", output)
+    return int(match[1]) if match else 0
 
 
 class Server:
@@ -81,7 +81,7 @@ class Server:
 
     def _make_folder(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
-        if os.getuid() == 0:  # as whom PostgreSQL refuses to run
+        if os.getuid() == 0:  # PostgreSQL refuses to run as root
             nobody = pwd.getpwnam("nobody")
             os.chown(self.folder, nobody.pw_uid, nobody.pw_gid)
             let_through(self.folder)
@@ -91,7 +91,7 @@ class Server:
         return [*words, "-E", "UTF8", "--no-locale", "--no-sync", "--no-instructions"]
 
     def start(self) -> None:
-        """Returns when it answers."""
+        """Return when it answers."""
         assert self._process is None
         assert threading.current_thread() is threading.main_thread(), "it would die with this thread"
         with open(self.folder / "log", "ab") as log:
@@ -106,7 +106,7 @@ class Server:
         eventually(self._answers)
 
     def _before(self) -> Sequence[str]:
-        """What its command is started by."""
+        """The command line."""
         return ()
 
     def _postgres(self) -> list[str]:
@@ -127,16 +127,16 @@ class Server:
         self._end(signal.SIGINT)
 
     def kill(self) -> None:
-        """Crash: SIGQUIT has it end its children too and leave without a word. The next start replays the log."""
+        """Crash: after SIGQUIT it ends its children and exits without a checkpoint. The next start replays the log."""
         self._end(signal.SIGQUIT)
 
     def kill_hard(self) -> None:
-        """Kill -9 of the first of its processes: the others notice, and end too."""
+        """Kill -9 of the postmaster: the other processes notice, and end too."""
         self._end(signal.SIGKILL)
         eventually(lambda: not _users_of(self.folder / "data"))
 
     def end(self) -> None:
-        """Dead or alive: nothing of it is left."""
+        """Kill it if it runs."""
         if self._process is not None:
             self._end(signal.SIGQUIT)
 
@@ -155,7 +155,7 @@ class Server:
         return psycopg.connect(self.url, autocommit=True, application_name="test", connect_timeout=5)
 
     def rows(self, sql: Any, values: Mapping[str, Any] | None = None) -> list[tuple[Any, ...]]:
-        """One statement on a connection of its own."""
+        """The rows of one statement, on a new connection."""
         with self.connect() as connection:
             cursor = connection.execute(sql, values)
             return cursor.fetchall() if cursor.description else []
@@ -169,12 +169,12 @@ class Server:
         return [pid for (pid,) in self.rows(sql, {"query": query})]
 
     def is_blocked(self, query: str) -> bool:
-        """Somebody with a statement like this waits for a row or a lock that another one has."""
+        """A session with a statement like this waits for a lock."""
         sql = "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE %(query)s"
         return bool(self.rows(sql, {"query": query}))
 
     def terminate(self, query: str = "%") -> int:
-        """End those connections; returns when they have ended, and how many there were."""
+        """Terminate those connections; return when they have ended, and how many there were."""
         pids = {"pids": self.clients(query)}
         self.rows("SELECT pg_terminate_backend(pid) FROM unnest(%(pids)s::int[]) AS pid", pids)
         left = "SELECT count(*) FROM pg_stat_activity WHERE pid = ANY (%(pids)s::int[])"
@@ -183,10 +183,10 @@ class Server:
 
 
 class SmallDisk(Server):
-    """One with a small disk of its own: a mount that nobody else sees, and that ends with it."""
+    """A server with a small disk: a mount in its own namespace, which ends with it."""
 
     def create(self) -> None:
-        """It is created when it starts: the disk does not outlive it."""
+        """Nothing: it is created when it starts, because the disk does not outlive it."""
         self._make_folder()
 
     def _before(self) -> Sequence[str]:
@@ -198,7 +198,7 @@ class SmallDisk(Server):
 
 
 class Standby(Server):
-    """A copy of another that follows it, and takes no writes."""
+    """A standby of another server."""
 
     def __init__(self, folder: Path, primary: Server) -> None:
         super().__init__(folder)
@@ -223,7 +223,7 @@ def running(server: Server) -> Iterator[Server]:
 
 
 def as_user() -> list[str]:
-    """What has a command killed with the thread that starts it, where that is known; and run as nobody for root."""
+    """A prefix that has a command killed with the thread that starts it, and run as user nobody if we are root."""
     setpriv = shutil.which("setpriv")
     nobody = pwd.getpwnam("nobody") if os.getuid() == 0 else None
     if setpriv is None:
@@ -247,7 +247,7 @@ def _users_of(folder: Path) -> list[str]:
 
 
 def let_through(folder: Path) -> None:
-    """Another user has to get there: pytest's folders are for their owner only."""
+    """Give other users access: pytest's folders are for their owner only."""
     for parent in folder.parents:
         if parent.stat().st_uid == 0 and not parent.stat().st_mode & 0o001:
             parent.chmod(parent.stat().st_mode | 0o001)

@@ -1,4 +1,4 @@
-"""One server for all tests that only need some PostgreSQL: started when first asked for, stopped with the test run."""
+"""One server for all tests that only need some PostgreSQL: started at first use, stopped with the test run."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.support.postgresql.servers import Server, running
 
 
 def fresh_url(**options: str) -> str:
-    """With tables that nobody else uses."""
+    """A URL with tables for one test."""
     return server().url_of("postgres", **{"schema": f"test_{uuid.uuid4().hex}", **options})
 
 

@@ -1,4 +1,4 @@
-"""Several locks at once that cost as much as one after the other, or of which more are taken than were asked for."""
+"""Hazard: several locks cost as much as one after the other, or more of them stay acquired than were granted."""
 
 from __future__ import annotations
 
@@ -20,37 +20,37 @@ MANY = [f"name {number:02}" for number in range(50)]
 
 @pytest.fixture
 def driver(driver_of: Drive) -> Driver:
-    """Connected, and with its tables met."""
+    """Connected, with the tables checked."""
     made = driver_of(shared.fresh_url())
     made.read_registers("warm")
     return made
 
 
-def to_the_end(driver: Driver, tickets: Sequence[Ticket]) -> list[Granted | Waiting]:
-    """As the engine does: until all are in, or one has to wait."""
+def acquire_all(driver: Driver, tickets: Sequence[Ticket]) -> list[Granted | Waiting]:
+    """As the engine does: until all are granted, or one has to wait."""
     outcomes: list[Granted | Waiting] = []
     while len(outcomes) < len(tickets) and not any(isinstance(outcome, Waiting) for outcome in outcomes):
         outcomes += driver.try_acquire_all(tickets[len(outcomes) :])
     return outcomes
 
 
-def test_fifty_locks_are_taken_and_given_back_by_two_requests(driver: Driver) -> None:
+def test_fifty_locks_are_acquired_and_released_with_two_requests(driver: Driver) -> None:
     tickets = [driver.ticket(name) for name in MANY]
-    before = driver.said
+    before = driver.requests
 
     outcomes = driver.try_acquire_all(tickets)
-    there = driver.said
+    acquired = driver.requests
     left = driver.release(*tickets)
 
     assert all(isinstance(outcome, Granted) for outcome in outcomes)
     assert len(outcomes) == len(MANY)
     assert left == [True] * len(MANY)
-    assert there - before <= 2, "one, and one more if it was time to remove old rows"
-    assert driver.said - there == 1
+    assert acquired - before <= 2, "one, and one more if it was time to remove old rows"
+    assert driver.requests - acquired == 1
     assert driver.locks() == []
 
 
-def test_the_fences_are_those_that_the_server_has(driver: Driver) -> None:
+def test_granted_fences_are_those_on_the_server(driver: Driver) -> None:
     tickets = [driver.ticket(name) for name in MANY]
 
     outcomes = driver.try_acquire_all(tickets)
@@ -60,32 +60,32 @@ def test_the_fences_are_those_that_the_server_has(driver: Driver) -> None:
         assert [info.fence for info in driver.inspect(ticket.name).holders] == [outcome.fence]
 
 
-def new_ones(driver: Driver, names: str) -> list[Ticket]:
-    """Tickets that have taken these locks."""
+def acquired_tickets(driver: Driver, names: str) -> list[Ticket]:
+    """Tickets that hold these locks."""
     tickets = [driver.ticket(name) for name in names]
     driver.try_acquire_all(tickets)
     return tickets
 
 
-def test_those_before_the_first_that_is_held_are_in_and_those_after_it_are_not(driver: Driver) -> None:
-    driver.release(*new_ones(driver, "abcde"))  # to take a lock that has no row takes one request more
+def test_try_acquire_all_stops_at_the_first_held_lock(driver: Driver) -> None:
+    driver.release(*acquired_tickets(driver, "abcde"))  # a lock without a row costs one more request
     other = driver.ticket("c")
     driver.try_acquire(other)
     tickets = [driver.ticket(name) for name in "abcde"]
-    before = driver.said
+    before = driver.requests
 
     outcomes = driver.try_acquire_all(tickets)
 
     assert [type(outcome) for outcome in outcomes] == [Granted, Granted, Waiting]
     assert outcomes[2] == Waiting(2.5, "test/1")
-    assert driver.said - before == 2, "one takes, one looks who is in the way"
+    assert driver.requests - before == 2, "one request acquires, one finds the blocker"
     assert [info.name for info in driver.locks()] == ["a", "b", "c"]
     assert driver.release(*tickets) == [True, True, False, False, False]
     assert driver.renew(other) != []
     assert [info.name for info in driver.locks()] == ["c"]
 
 
-def test_who_asks_again_for_want_of_an_answer_has_what_it_has(driver: Driver) -> None:
+def test_try_acquire_all_can_be_repeated_when_its_answer_was_lost(driver: Driver) -> None:
     tickets = [driver.ticket(name) for name in "abc"]
     first = driver.try_acquire_all(tickets)
 
@@ -99,7 +99,7 @@ def test_who_asks_again_for_want_of_an_answer_has_what_it_has(driver: Driver) ->
     assert driver.release(*tickets) == [True, True, True]
 
 
-def test_what_only_looks_taken_is_taken_all_the_same(driver: Driver, driver_of: Drive) -> None:
+def test_expired_locks_are_acquired(driver: Driver, driver_of: Drive) -> None:
     holder, waiter = driver.ticket("b"), driver.ticket("b")
     driver.try_acquire(holder)
     driver.try_acquire(waiter, queue=True)
@@ -116,23 +116,23 @@ def test_what_only_looks_taken_is_taken_all_the_same(driver: Driver, driver_of: 
     assert all(isinstance(outcome, Granted) for outcome in outcomes)
 
 
-def test_locks_that_others_wait_for_are_given_back_by_two_requests_however_many(driver: Driver) -> None:
+def test_locks_with_waiters_are_released_with_two_requests(driver: Driver) -> None:
     tickets = [driver.ticket(name) for name in MANY]
     driver.try_acquire_all(tickets)
     waiters = [driver.ticket(name) for name in MANY[::2]]
     for waiter in waiters:
         assert isinstance(driver.try_acquire(waiter, queue=True), Waiting)
-    before = driver.said
+    before = driver.requests
 
     left = driver.release(*tickets)
 
     assert left == [True] * len(MANY)
-    assert driver.said - before == 2
+    assert driver.requests - before == 2
     for waiter in waiters:
         assert isinstance(driver.try_acquire(waiter, queue=True), Granted)
 
 
-def test_a_lock_that_was_lost_is_not_said_to_have_been_held(driver: Driver) -> None:
+def test_release_returns_false_for_a_lost_lock(driver: Driver) -> None:
     tickets = [driver.ticket(name) for name in "abc"]
     _, outcome, _ = driver.try_acquire_all(tickets)
     assert isinstance(outcome, Granted)
@@ -141,18 +141,16 @@ def test_a_lock_that_was_lost_is_not_said_to_have_been_held(driver: Driver) -> N
     assert driver.release(*tickets) == [True, False, True]
 
 
-def test_more_than_one_request_can_carry_are_taken_too(driver: Driver) -> None:
+def test_more_locks_than_one_batch_are_acquired(driver: Driver) -> None:
     tickets = [driver.ticket(f"{number:04}") for number in range(300)]
 
-    outcomes = to_the_end(driver, tickets)
+    outcomes = acquire_all(driver, tickets)
 
     assert [type(outcome) for outcome in outcomes] == [Granted] * 300
     assert driver.release(*tickets) == [True] * 300
 
 
-def test_two_who_want_the_same_ones_never_wait_for_each_other_inside_the_server(
-    server: Server, driver_of: Drive
-) -> None:
+def test_two_clients_with_the_same_locks_never_deadlock(server: Server, driver_of: Drive) -> None:
     url = shared.fresh_url()
     names = [f"n{number}" for number in range(8)]
     both: list[int] = []
@@ -161,7 +159,7 @@ def test_two_who_want_the_same_ones_never_wait_for_each_other_inside_the_server(
         driver = driver_of(url)
         while times:
             tickets = [driver.ticket(name) for name in names]
-            if all(isinstance(outcome, Granted) for outcome in to_the_end(driver, tickets)):
+            if all(isinstance(outcome, Granted) for outcome in acquire_all(driver, tickets)):
                 both.append(1)
                 assert len(driver.locks()) == len(names), "nobody else is in any of them"
                 times -= 1
@@ -176,7 +174,7 @@ def test_two_who_want_the_same_ones_never_wait_for_each_other_inside_the_server(
     assert len(both) == 60
 
 
-def test_a_lock_wait_that_the_server_gives_up_leaves_nothing_half_done(
+def test_a_lock_wait_timeout_leaves_no_partial_acquire(
     server: Server, database: str, url: str, driver_of: Drive
 ) -> None:
     driver, other = driver_of(url), driver_of(url)

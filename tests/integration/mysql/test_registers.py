@@ -1,4 +1,4 @@
-"""A number that two believe they have raised; one that is forgotten too early; tables that have no room for it."""
+"""Hazard: a register that two clients advance to one number, that expires early, or that does not fit the table."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def driver(request: pytest.FixtureRequest, driver_of: Drive) -> Driver:
     return driver_of(shared.fresh_url(method=request.param))
 
 
-def test_a_mark_only_goes_up(driver: Driver) -> None:
+def test_a_register_only_grows(driver: Driver) -> None:
     assert driver.read_registers("a", "b") == [0, 0]
 
     assert driver.advance_register("a", 3)
@@ -34,7 +34,7 @@ def test_a_mark_only_goes_up(driver: Driver) -> None:
     assert driver.read_registers() == []
 
 
-def test_who_asks_again_for_want_of_an_answer_hears_the_same(driver: Driver) -> None:
+def test_a_repeated_advance_gets_the_same_answer(driver: Driver) -> None:
     nonce, other = "1" * 32, "2" * 32
     assert driver.advance_register("a", 1, nonce=nonce)
     assert driver.advance_register("a", 1, nonce=nonce)
@@ -45,16 +45,16 @@ def test_who_asks_again_for_want_of_an_answer_hears_the_same(driver: Driver) -> 
     assert not driver.advance_register("a", 1, nonce=nonce), "it is over: somebody has raised it since"
 
 
-def test_a_mark_costs_one_request(driver: Driver) -> None:
+def test_a_register_costs_one_request(driver: Driver) -> None:
     driver.read_registers("a")
-    before = driver.said
+    before = driver.requests
     driver.advance_register("a", 1)
     driver.advance_register("a", 2)
 
-    assert driver.said - before <= 3, "one each, and one more if it was time to remove old rows"
+    assert driver.requests - before <= 3, "one each, and possibly one that removes old rows"
 
 
-def test_marks_and_locks_of_the_same_name_do_not_meet(driver: Driver) -> None:
+def test_registers_and_locks_of_the_same_name_are_separate(driver: Driver) -> None:
     ticket = driver.ticket("a")
     driver.try_acquire(ticket)
 
@@ -67,7 +67,7 @@ def test_marks_and_locks_of_the_same_name_do_not_meet(driver: Driver) -> None:
     assert driver.read_registers("a", "b") == [1, 1]
 
 
-def test_names_of_marks_are_exact_and_may_be_longer_than_those_of_locks(driver: Driver) -> None:
+def test_names_of_registers_are_exact_and_may_be_longer_than_those_of_locks(driver: Driver) -> None:
     names = ["a", "A", "a ", "á", "a\0", "'", "😀" * 512, "😀" * 528]
 
     assert [driver.advance_register(name, number) for number, name in enumerate(names, 1)] == [True] * len(names)
@@ -76,7 +76,7 @@ def test_names_of_marks_are_exact_and_may_be_longer_than_those_of_locks(driver: 
 
 
 def race(driver_of: Drive, url: str) -> list[int]:
-    """Four who raise one mark at the same moment, again and again: the numbers that one of them was told it had set."""
+    """Four clients advance one register concurrently, repeatedly: the numbers that a client was told it had set."""
     won: list[int] = []
     start = threading.Barrier(4)
 
@@ -94,12 +94,12 @@ def race(driver_of: Drive, url: str) -> list[int]:
     return sorted(won)
 
 
-def test_of_many_who_raise_it_to_the_same_number_one_is_told_that_it_did(driver_of: Drive) -> None:
+def test_exactly_one_of_many_concurrent_advances_succeeds(driver_of: Drive) -> None:
     assert race(driver_of, shared.fresh_url()) == list(range(1, 41))
 
 
-def test_so_it_is_under_repeatable_read(own_server: Server, driver_of: Drive) -> None:
-    own_server.restart("--log-bin", "--binlog-format=STATEMENT")  # where our sessions use that
+def test_exactly_one_advance_succeeds_under_repeatable_read(own_server: Server, driver_of: Drive) -> None:
+    own_server.restart("--log-bin", "--binlog-format=STATEMENT")  # our sessions use REPEATABLE READ there
     try:
         create_tables(parse(own_server.url))
         assert race(driver_of, own_server.url) == list(range(1, 41))
@@ -107,7 +107,7 @@ def test_so_it_is_under_repeatable_read(own_server: Server, driver_of: Drive) ->
         own_server.restart()
 
 
-def test_a_mark_is_kept_for_as_long_as_was_asked_for(server: Server, database: str, url: str, driver_of: Drive) -> None:
+def test_a_register_is_kept_for_the_requested_time(server: Server, database: str, url: str, driver_of: Drive) -> None:
     driver = driver_of(url)
     driver.advance_register("long", 1, keep=3600)
     driver.advance_register("long", 2, keep=0)

@@ -1,4 +1,4 @@
-"""What is sent is what was meant, whatever is in it; what the server says is understood, and closes what it must."""
+"""Hazard: values that are changed on the way to the server, and answers that are misread or read by another request."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ Says = Callable[..., Connection]
 
 
 @pytest.fixture
-def says() -> Iterator[Says]:
-    """A wire to a server that says this when it is asked, in pieces of so many bytes, and then is silent or gone."""
+def connection_to() -> Iterator[Says]:
+    """A connection to a server that answers with this data in pieces of `piece` bytes, then is silent or closes it."""
     threads: list[threading.Thread] = []
     ends: list[socket.socket] = []
 
@@ -74,16 +74,16 @@ def soon(seconds: float = 10.0) -> float:
 
 
 @pytest.mark.parametrize("piece", [1, 3, 65536])
-def test_an_answer_is_read_however_it_is_cut(says: Says, piece: int) -> None:
-    more = rows(b"x", b"y", status=2 | 8) + ok()  # what a CALL says
+def test_query_reads_an_answer_that_arrives_in_pieces_of_any_size(connection_to: Says, piece: int) -> None:
+    more = rows(b"x", b"y", status=2 | 8) + ok()  # the answer to a CALL
 
-    answer = run_sync(says(more, piece=piece).query("CALL it", soon()))
+    answer = run_sync(connection_to(more, piece=piece).query("CALL it", soon()))
 
     assert answer.rows == [("x",), ("y",)]
 
 
-def test_numbers_come_whole(says: Says) -> None:
-    answer = run_sync(says(ok(changed=2, number=2**53 + 1)).query("UPDATE it", soon()))
+def test_query_returns_large_numbers_exactly(connection_to: Says) -> None:
+    answer = run_sync(connection_to(ok(changed=2, number=2**53 + 1)).query("UPDATE it", soon()))
 
     assert (answer.changed, answer.number) == (2, 2**53 + 1)
 
@@ -102,9 +102,9 @@ def test_numbers_come_whole(says: Says) -> None:
     ],
 )
 def test_an_error_is_translated_and_a_connection_in_doubt_is_closed(
-    says: Says, *, code: int, error: type[Exception], is_open: bool
+    connection_to: Says, *, code: int, error: type[Exception], is_open: bool
 ) -> None:
-    connection = says(failed(code))
+    connection = connection_to(failed(code))
 
     with pytest.raises(error, match="no such luck"):
         run_sync(connection.query("SELECT 1", soon()))
@@ -113,8 +113,8 @@ def test_an_error_is_translated_and_a_connection_in_doubt_is_closed(
 
 
 @pytest.mark.parametrize("answer", [b"", ok()[:5]])
-def test_an_answer_that_ends_half_way_leaves_the_outcome_unknown(says: Says, answer: bytes) -> None:
-    connection = says(answer, hangs_up=True)
+def test_outcome_is_unknown_when_the_answer_ends_early(connection_to: Says, answer: bytes) -> None:
+    connection = connection_to(answer, hangs_up=True)
 
     with pytest.raises(OutcomeUnknown):
         run_sync(connection.query("SELECT 1", soon()))
@@ -122,8 +122,8 @@ def test_an_answer_that_ends_half_way_leaves_the_outcome_unknown(says: Says, ans
     assert not connection.is_open
 
 
-def test_a_server_that_says_nothing_is_given_up_at_the_deadline(says: Says) -> None:
-    connection = says(b"")
+def test_query_ends_at_the_deadline_when_the_server_is_silent(connection_to: Says) -> None:
+    connection = connection_to(b"")
 
     with pytest.raises(OutcomeUnknown, match="in time"):
         run_sync(connection.query("SELECT 1", soon(0.1)))
@@ -131,8 +131,8 @@ def test_a_server_that_says_nothing_is_given_up_at_the_deadline(says: Says) -> N
     assert not connection.is_open
 
 
-def test_nothing_is_sent_when_there_is_no_time_left(says: Says) -> None:
-    connection = says(ok())
+def test_nothing_is_sent_when_no_time_is_left(connection_to: Says) -> None:
+    connection = connection_to(ok())
 
     with pytest.raises(BackendUnavailable):
         run_sync(connection.query("SELECT 1", soon(-0.1)))
@@ -141,12 +141,12 @@ def test_nothing_is_sent_when_there_is_no_time_left(says: Says) -> None:
     run_sync(connection.query("SELECT 1", soon()))
 
 
-def test_a_server_that_asks_for_a_file_gets_none(says: Says) -> None:
+def test_a_server_that_requests_a_local_file_gets_none(connection_to: Says) -> None:
     with pytest.raises(OutcomeUnknown):
-        run_sync(says(packet(b"\xfb/etc/passwd")).query("SELECT 1", soon()))
+        run_sync(connection_to(packet(b"\xfb/etc/passwd")).query("SELECT 1", soon()))
 
 
-def test_words_that_nobody_asked_for_are_noticed() -> None:
+def test_a_connection_with_unrequested_data_is_dead() -> None:
     ours, theirs = socket.socketpair()
     connection = Connection("mysql://db", ours, BlockingPoller(), ThreadRuntime())
     assert not connection.is_dead()
@@ -172,11 +172,11 @@ def test_words_that_nobody_asked_for_are_noticed() -> None:
         (("a", 1), "'a', 1"),
     ],
 )
-def test_values_are_written_so_that_no_setting_changes_them(value: object, said: str) -> None:
+def test_literals_do_not_depend_on_settings_of_the_session(value: object, said: str) -> None:
     assert literal(value) == said
 
 
-def test_no_error_leaks_untranslated() -> None:
+def test_every_server_error_is_translated() -> None:
     for code in range(1, 5000):
         assert isinstance(
             error_from(code, "m", "u"),
@@ -184,7 +184,7 @@ def test_no_error_leaks_untranslated() -> None:
         )
 
 
-def test_the_schema_falls_apart_into_statements() -> None:
+def test_the_schema_is_split_into_statements() -> None:
     found = statements()
 
     assert len([one for one in found if "CREATE PROCEDURE" in one]) == 6

@@ -1,4 +1,4 @@
-"""A URL that is read wrongly leads to another server, shows a password, or fails far from its cause."""
+"""Hazard: a URL that is parsed wrongly leads to another server, shows a password, or fails far from its cause."""
 
 from __future__ import annotations
 
@@ -9,12 +9,14 @@ from holdfast.backends.postgresql.protocol.queue import decode_name, encode_name
 from holdfast.url import SCHEMES, parse
 
 
-def place(url: str) -> PostgresqlConfig:
+def make_config(url: str) -> PostgresqlConfig:
     return config_of(parse(url))
 
 
-def test_what_a_url_says() -> None:
-    found = place("postgresql://me:p%40ss@db.example:5433/shop?schema=locks&sslmode=verify-full&connect_timeout=1.5")
+def test_config_of_reads_every_part_of_the_url() -> None:
+    found = make_config(
+        "postgresql://me:p%40ss@db.example:5433/shop?schema=locks&sslmode=verify-full&connect_timeout=1.5"
+    )
 
     assert found.endpoints == (Endpoint("db.example", 5433),)
     assert found.parameters["user"] == "me"
@@ -25,15 +27,15 @@ def test_what_a_url_says() -> None:
     assert found.connect_timeout == 1.5
 
 
-def test_no_message_shows_the_password() -> None:
-    found = place("postgresql://me:secret@db.example/shop?password=secret")
+def test_repr_and_messages_do_not_show_the_password() -> None:
+    found = make_config("postgresql://me:secret@db.example/shop?password=secret")
 
     assert "secret" not in found.url
     assert "secret" not in repr(found)
 
 
 def test_hosts_are_tried_in_order() -> None:
-    found = place("postgresql://a.example,[::1]:5433,10.0.0.1/shop")
+    found = make_config("postgresql://a.example,[::1]:5433,10.0.0.1/shop")
 
     tries = connection_parameters(found, {Endpoint("a.example", 5432): ["192.0.2.1", "192.0.2.2"]})
 
@@ -45,11 +47,11 @@ def test_hosts_are_tried_in_order() -> None:
     ]
 
 
-def test_a_socket_is_given_by_its_folder() -> None:
-    assert place("postgresql:///shop?host=/run/postgresql").endpoints == (Endpoint("/run/postgresql", 5432),)
+def test_config_of_accepts_the_folder_of_a_unix_socket() -> None:
+    assert make_config("postgresql:///shop?host=/run/postgresql").endpoints == (Endpoint("/run/postgresql", 5432),)
 
 
-def test_the_table_of_schemes_knows_every_option() -> None:
+def test_the_scheme_table_lists_every_option() -> None:
     from holdfast.backends.postgresql.config import LIBPQ_OPTIONS
 
     assert sorted(SCHEMES["postgresql"].options) == sorted(
@@ -58,6 +60,6 @@ def test_the_table_of_schemes_knows_every_option() -> None:
 
 
 @pytest.mark.parametrize("name", ["a", "\0", "\\", "\\0", "\\\0", "\0\\", "\\\\0", "a\0b\\c\\\\\0", "é ", "0\\0\0"])
-def test_a_name_is_stored_so_that_it_comes_back(name: str) -> None:
+def test_decode_name_inverts_encode_name(name: str) -> None:
     assert "\0" not in encode_name(name)
     assert decode_name(encode_name(name)) == name
