@@ -1,19 +1,20 @@
-"""How fast holdfast is, with its peers beside it in the same run: `make bench`.
+"""Measurements of holdfast and its peers in the same run: `make bench`.
 
-    contenders/   who takes part: a module for each family, which says how to make a lock and how it waits
-    measures/     what is measured: a module for each question, written once, run on every contender that can
-    servers       what contenders talk to: started for each case, counted by their own account
-    delay         a way to them that takes time
-    plan          which contender goes through which measure, with which numbers
+    contenders/   the locks: one module per family, which defines how a lock is created and how it waits
+    measures/     the measures: one module each, run on every contender that supports it
+    adapters      holdfast and tooz as contenders of several families
+    servers       the servers of contenders: started for each case, with their own count of commands
+    delay         a proxy that delays requests to them
+    plan          which contender is measured how, with which numbers
     runner        runs the plan: interleaved rounds, each case in a process of its own, pinned to given cores
-    case          the inside of such a process
-    crowd         the processes that a case contends with
+    case          the program of such a process
+    processes     the processes that contend in a case
     figures       medians, quantiles, Jain's index, overlaps
-    results       what came out, round by round, and what that makes together
-    notify        by itself: what a hand-over on PostgreSQL costs, in round trips of NOTIFY
-    claims        what we say of ourselves, and whether this run bears it out
-    table, plots, svg, machine, report, front    how it is shown
+    results       the figures of each round, and their medians
+    notify        a separate program: the cost of a hand-over on PostgreSQL, in round trips of NOTIFY
+    claims        our claims, and whether they hold in this run
+    table, plots, svg, machine, report, page    the output
 
-Not here: anything that holdfast needs. It is used as any program would use it. docs/benchmarks.md says how to read the
-figures and what they do not compare.
+The package contains no code that holdfast needs; it uses holdfast as any program does. docs/benchmarks.md explains how
+to read the figures and what they do not compare.
 """

@@ -1,6 +1,6 @@
 """The command line: `python -m benchmarks`, or `make bench ARGS="…"`.
 
-Exit status: 0; 1 if one of our own locks let two in at once; 2 for a wrong call; 130 after Ctrl-C.
+Exit status: 0; 1 if one of our own locks had two holders; 2 for invalid arguments; 130 after Ctrl-C.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from collections.abc import Sequence
 
 from benchmarks import machine, runner
 from benchmarks.contender import Contender, all_contenders
-from benchmarks.front import with_plots
 from benchmarks.measure import FULL, QUICK, all_measures
+from benchmarks.page import with_plots
 from benchmarks.plan import Case, Group, make_plan
 from benchmarks.report import Report
 from benchmarks.results import Record
@@ -27,12 +27,12 @@ RESULTS = os.path.join(runner.ROOT, "benchmarks", "results")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run what was asked for, and return the exit status."""
+    """Run the selected cases, and return the exit status."""
     arguments = _parse(argv)
     effort = QUICK if arguments.quick else FULL
     if arguments.rounds is not None:
         effort = effort._replace(rounds=arguments.rounds, leases_rounds=arguments.rounds)
-    contenders = _with_a_server(all_contenders())
+    contenders = _with_available_server(all_contenders())
     plan = make_plan(all_measures(), contenders, effort, arguments.only)
     if arguments.list:
         _list(plan)
@@ -43,7 +43,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     described = machine.describe(arguments.cores, arguments.folder, contenders)
     progress = _Progress(plan)
-    usual = signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends like Ctrl-C: nothing is left behind
+    usual = signal.signal(
+        signal.SIGTERM, signal.default_int_handler
+    )  # handled like Ctrl-C, so that everything is cleaned up
     try:
         outcomes = runner.run(
             plan, cores=arguments.cores, folder=arguments.folder, before=progress.before, after=progress.after
@@ -114,8 +116,8 @@ def _cores(text: str) -> list[int]:
     return chosen
 
 
-def _with_a_server(contenders: Sequence[Contender]) -> list[Contender]:
-    """Without those whose server is not on this machine; says which."""
+def _with_available_server(contenders: Sequence[Contender]) -> list[Contender]:
+    """Return the contenders whose server is on this machine; print which are missing."""
     servers = {one.server.name: one.server for one in contenders if one.server is not None}
     absent = missing(list(servers.values()))
     for server in absent:
@@ -131,7 +133,7 @@ def _list(plan: Sequence[Group]) -> None:
 
 
 class _Progress:
-    """Lines on stderr: on a terminal the present case is rewritten in place."""
+    """Lines on stderr. On a terminal the line of the current case is redrawn in place."""
 
     def __init__(self, plan: Sequence[Group]) -> None:
         self._total = sum(group.rounds for group in plan for case in group.cases if case.problem is None)
@@ -167,7 +169,7 @@ if __name__ == "__main__":
     try:
         status = main()
         sys.stdout.flush()
-    except BrokenPipeError:  # `… --list | head`; Python flushes once more at exit: let that go nowhere
+    except BrokenPipeError:  # `… --list | head`; Python flushes again at exit: discard that
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         status = 128 + signal.SIGPIPE
     sys.exit(status)

@@ -1,4 +1,4 @@
-"""One contender, one measure, one round: the inside of a process that the runner starts.
+"""One contender, one measure, one round: the program of a process that the runner starts.
 
     python -m benchmarks.case '{"measure": …, "contender": …, "numbers": …, "place": …, "cores": [1], "limit": 60}'
 
@@ -19,12 +19,12 @@ from benchmarks.measure import all_measures
 
 
 def main(text: str) -> None:
-    """Do what the text says."""
+    """Run the case that the JSON text describes."""
     job: dict[str, Any] = json.loads(text)
-    signal.alarm(int(job["limit"]) + 5)  # should nobody be left to end us
+    signal.alarm(int(job["limit"]) + 5)  # in case the runner was killed
     answers = os.dup(1)
-    os.dup2(2, 1)  # what a peer may print is no answer
-    os.sched_setaffinity(0, job["cores"])  # what taskset does; children inherit it
+    os.dup2(2, 1)  # output of a peer must not be read as the answer
+    os.sched_setaffinity(0, job["cores"])  # as taskset does; child processes inherit it
     measure = next(one for one in all_measures() if one.name == job["measure"])
     contender = next(one for one in all_contenders() if one.name == job["contender"])
     answer: dict[str, Any]

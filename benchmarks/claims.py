@@ -1,6 +1,6 @@
-"""What we say of ourselves, in figures of one run: the claim, what was measured, the limit, and whether it holds.
+"""Our claims, compared with the figures of one run: the claim, the figure, the limit, and whether it holds.
 
-A report and not a test: a busy machine can break any of these for a while.
+This is a report and not a test: on a busy machine any claim can fail temporarily.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Judged:
 
 
 def judge(outcomes: Sequence[Outcome]) -> list[Judged]:
-    """The claims that this run can speak of; those whose cases were not run, or failed, are not among them."""
+    """Return the claims that this run can judge, without those whose cases were not run or failed."""
     run = _Run(outcomes)
     found = []
     for claim, sense, limit, measure in CLAIMS:
@@ -49,7 +49,7 @@ def claims_table(judged: Sequence[Judged]) -> Table:
 
 
 class _Run:
-    """The records of a run, by the names of their parts."""
+    """The records of a run by their names."""
 
     def __init__(self, outcomes: Sequence[Outcome]) -> None:
         self._records: dict[tuple[str, str, str], Record] = {}
@@ -59,7 +59,7 @@ class _Run:
                 self._records[case.measure.name, case.setting.slug, case.contender.name] = record
 
     def ratio(self, measure: str, setting: str, key: str, mine: str, theirs: str) -> float | None:
-        """Of figures of two contenders, within each round."""
+        """Return the median of the ratios of two contenders within each round."""
         one, other = (self._records.get((measure, setting, name)) for name in (mine, theirs))
         return one.ratio(other, key) if one is not None and other is not None else None
 
@@ -73,7 +73,7 @@ def _ratio(measure: str, setting: str, key: str, mine: str, theirs: str) -> Call
 
 
 def _times(mine: str, theirs: str) -> Callable[[_Run], float | None]:
-    """How many times as much gets through, with 50 tasks at once."""
+    """The ratio of throughput with 50 tasks at once."""
 
     def measured(run: _Run) -> float | None:
         ratio = run.ratio("many", "50-tasks", "pair", mine, theirs)
@@ -91,7 +91,7 @@ def _contended(key: str, name: str, over_rounds: Callable[[list[float]], float])
 
 
 def _difference(name: str, *waiting: str) -> Callable[[_Run], float | None]:
-    """Between the most and the fewest commands for one hand-over, by how many wait."""
+    """The difference between the most and the fewest commands per hand-over, over the numbers of waiters."""
 
     def measured(run: _Run) -> float | None:
         counts = [run.values("waiters", setting, "commands", name) for setting in waiting]
@@ -104,7 +104,7 @@ def _difference(name: str, *waiting: str) -> Callable[[_Run], float | None]:
 
 
 def _growth(name: str, few: str, many: str) -> Callable[[_Run], float | None]:
-    """How many times as many commands per second waiting costs if many wait, instead of a few."""
+    """The ratio of commands per second with many waiters to those with a few."""
 
     def measured(run: _Run) -> float | None:
         counts = [run.values("waiters", setting, "idle_commands", name) for setting in (many, few)]
@@ -120,7 +120,7 @@ Claim = tuple[str, Literal["at most", "at least"], float, Callable[[_Run], float
 
 
 def _fair(name: str) -> list[Claim]:
-    """What is claimed of waiting for threads and for asyncio alike."""
+    """The claims about waiting, for threads and for asyncio."""
     where = f"{name}, 8 hold it 2 ms"
     return [
         (f"{where}: p99 wait / fair share", "at most", 1.5, _contended("wait_p99_of_share", name, figures.median)),
@@ -131,7 +131,7 @@ def _fair(name: str) -> list[Claim]:
 
 
 def _constant(name: str, *waiting: str) -> Claim:
-    """A hand-over costs the server the same, however many wait."""
+    """A hand-over costs the server the same for any number of waiters."""
     few, many = int(waiting[0]), int(waiting[-1])
     said = f"{name}, {few} to {many:,} wait: commands per hand-over, range"
     return said, "at most", 1.0, _difference(name, *waiting)
@@ -142,7 +142,7 @@ _UP_TO_200 = ("2", "16", "64", "200")
 
 
 def _above(name: str, limit: float, bare: str) -> Claim:
-    """What a lock costs, by the bare calls that it needs on the same driver."""
+    """The cost of a lock relative to the bare calls that it needs on the same driver."""
     return f"{name}: a pair / {bare}", "at most", limit, _ratio(*_PAIR, name, bare)
 
 
@@ -173,7 +173,7 @@ CLAIMS: list[Claim] = [
     ),
     *_fair("holdfast redis"),
     (
-        "holdfast redis, 8 hold it 2 ms: gap / python-redis-lock's",  # which is for threads only
+        "holdfast redis, 8 hold it 2 ms: gap / python-redis-lock's",  # for threads only
         "at most",
         1.0,
         _ratio("contended", "8-hold-2ms", "gap_to_another", "holdfast redis", "python-redis-lock"),

@@ -1,9 +1,8 @@
-"""What a contender is: a lock that takes part, and what a measure has to know about it.
+"""A contender: a lock that is measured, and its properties.
 
-A family is a module in `contenders/` with a list CONTENDERS. To add one, write that module; nothing else has to know of
-it, but for an arena of its own if it cannot be compared with the others, and its server, if it needs one. Peers are
-imported when they are opened, in the process that measures, so that a peer that is not installed is a line in the table
-and no more.
+A family is a module in `contenders/` with a list CONTENDERS. To add one, write that module, a new Arena if it cannot be
+compared with the others, and its server, if it needs one. Peers are imported when they are opened, in the process that
+measures, so that a missing peer is only a line in the table.
 """
 
 from __future__ import annotations
@@ -22,12 +21,12 @@ from typing import Any, Protocol
 
 from benchmarks.servers import Server
 
-# Packages whose modules have the same name as another's cannot be installed beside it: they lie here.
+# Packages whose module has the same name as that of another package are installed in this folder.
 APART = os.path.join(sys.prefix, "apart")
 
 
 class Arena(StrEnum):
-    """Whom the lock keeps out. Only contenders of one arena are compared with each other."""
+    """The scope of the lock. Only contenders of one arena are compared with each other."""
 
     THREADS = "threads of one process"
     TASKS = "tasks of one event loop"
@@ -46,24 +45,24 @@ class Arena(StrEnum):
 
     @property
     def has_processes(self) -> bool:
-        """It keeps processes out, not only threads or tasks of one."""
+        """Whether it excludes other processes, not only threads or tasks of one."""
         return self not in {Arena.THREADS, Arena.TASKS}
 
 
 class Locks(Protocol):
-    """A contender for threads, opened: once in each process, as a program would."""
+    """An opened contender for threads: one per process."""
 
     def lock(self, name: str, ttl: float | None = None) -> AbstractContextManager[object]:
-        """A lock for the thread that asks, to be entered many times; `ttl` only if the contender `has_ttl`."""
+        """Return a lock for the calling thread, to be used many times; `ttl` only if the contender `has_ttl`."""
 
     def close(self) -> None: ...
 
 
 class AsyncLocks(Protocol):
-    """A contender for asyncio, opened: once in each event loop."""
+    """An opened contender for asyncio: one per event loop."""
 
     def lock(self, name: str, ttl: float | None = None) -> AbstractAsyncContextManager[object]:
-        """A lock for the task that asks, to be entered many times; `ttl` only if the contender `has_ttl`."""
+        """Return a lock for the calling task, to be used many times; `ttl` only if the contender `has_ttl`."""
 
     async def close(self) -> None: ...
 
@@ -74,25 +73,25 @@ class Contender:
 
     name: str
     arena: Arena
-    # Opens it at the place that it is given: the URL of its server, or a folder, into which all goes that it writes.
+    # Opens it with the URL of its server, or with a folder for its files.
     threads: Callable[[str], Locks] | None = None
     tasks: Callable[[str], AsyncLocks] | None = None
-    server: Server | None = None  # what has to run, in each case anew
+    server: Server | None = None  # started for each case
     ours: bool = False
-    package: str | None = None  # what has to be installed; None: it comes with Python
-    driver: str | None = None  # what has to be installed too
+    package: str | None = None  # required package; None: part of Python
+    driver: str | None = None  # another required package
     imports: str  # the import statement of a program that uses it
-    # Such a program, after that statement: it takes the lock once, at the place `sys.argv[1]`. None: as another does.
+    # The rest of that program: it acquires the lock once, with the URL or folder `sys.argv[1]`. None: same as another.
     first_use: str | None
-    waits: str | None  # how it waits for its turn; None: it cannot, so it is not asked to
-    order: str = "none"  # in which order those who wait are served
-    writes: str = "nothing"  # what reaches the disk, and whether it is synced
-    has_ttl: bool = False  # it has leases that end by themselves and are renewed
+    waits: str | None  # how it waits; None: it cannot wait
+    order: str = "none"  # order of waiters
+    writes: str = "nothing"  # data written to disk, and whether it is synced
+    has_ttl: bool = False  # its leases expire and are renewed
     has_fence: bool = False
-    threads_exclude: bool = True  # two threads (or tasks) of one process keep each other out too
-    connection_each: bool = False  # whoever waits takes up a connection of the server's
-    only_in: tuple[str, ...] = ()  # the measures that it goes through; (): all
-    baseline_of: tuple[str, ...] = ()  # the measures in which the others of its arena are compared with it
+    threads_exclude: bool = True  # excludes threads (or tasks) of one process too
+    connection_each: bool = False  # each waiter needs a connection
+    only_in: tuple[str, ...] = ()  # its measures; (): all
+    baseline_of: tuple[str, ...] = ()  # measures for which it is the baseline of its arena
 
     @property
     def slug(self) -> str:
@@ -100,27 +99,27 @@ class Contender:
 
     @property
     def version(self) -> str | None:
-        """Of its package; None if that is not installed, "" if there is none to install."""
+        """The version of its package; None if it is not installed, "" if it needs no package."""
         if self.package is None:
             return ""
         return _version(self.package) if self.driver is None or _version(self.driver) else None
 
     def load(self) -> None:
-        """Import what it needs: before processes are forked, or each of them would have to."""
+        """Import its modules before processes are forked."""
         exec(self.imports, {"sys": sys})  # noqa: S102  our own text
         if self.driver is not None:
             importlib.import_module(self.driver)
 
 
 def peer(module: str, *, apart: bool = False) -> Any:
-    """A module that need not be there where this code is checked: typed as anything, imported when used."""
+    """Import an optional module, typed as Any."""
     if apart and APART not in sys.path:
         sys.path.insert(0, APART)
     return importlib.import_module(module)
 
 
 def all_contenders() -> list[Contender]:
-    """Of all families: ours first, otherwise in the order of the families' names, and in a family as listed."""
+    """Return the contenders of all families: ours first, then by family name and in the order of the list."""
     package = importlib.import_module("benchmarks.contenders")
     found: list[Contender] = []
     for family in sorted(module.name for module in pkgutil.iter_modules(package.__path__)):

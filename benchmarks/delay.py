@@ -1,9 +1,9 @@
-"""A way to a server that takes time: what a client sends arrives a while later, and the answer comes straight back.
+"""A proxy that delays requests to servers; replies are not delayed.
 
     python -m benchmarks.delay 0.005 6379 6380
 
-stands before the servers on these ports of this machine, and says first, in one line, on which ports of its own. What
-is sent close together travels together, as on a real way: a delay is not a queue.
+forwards to the servers on these ports of this machine, and first prints its own ports in one line. Requests do not wait
+for each other: a delay is not a queue.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from benchmarks.servers import HOST, ServerFailed, last_of, launch
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 PORT = rf"{re.escape(HOST)}:(\d+)"
-CHUNK = 1 << 16  # bytes; more in one piece only arrives in two
+CHUNK = 1 << 16  # bytes
 
 
 @contextlib.contextmanager
 def delayed(url: str, seconds: float, folder: str, cores: Sequence[int]) -> Iterator[str]:
-    """The same servers further away, until the end of the block: the URL with other ports; as it is for no seconds.
+    """Delay the servers of a URL during the block. Return the URL with the ports of the proxy.
 
     Raises:
-        ServerFailed: it did not come up.
+        ServerFailed: the proxy did not start.
     """
     if not seconds:
         yield url
@@ -53,26 +53,26 @@ def delayed(url: str, seconds: float, folder: str, cores: Sequence[int]) -> Iter
 
 
 class Way:
-    """All connections, on one thread: a process for each would cost the core more than what is measured."""
+    """All connections, on one thread, because a process for each would use too much CPU."""
 
     def __init__(self, seconds: float, ports: Sequence[int]) -> None:
         self._seconds = seconds
         self._doors = {socket.create_server((HOST, 0)): port for port in ports}
         self._servers: dict[socket.socket, socket.socket] = {}  # by their clients
         self._clients: dict[socket.socket, socket.socket] = {}  # by their servers
-        # Everything takes equally long, so what came first is due first.
+        # The delay is constant, so the first data received is due first.
         self._under_way: deque[tuple[float, socket.socket, bytes]] = deque()
 
     @property
     def ports(self) -> list[int]:
-        """Its own, in the order of those that it leads to."""
+        """Its own ports, in the order of the servers."""
         return [door.getsockname()[1] for door in self._doors]
 
     def serve(self) -> None:
-        """For ever."""
+        """Forward until killed."""
         while True:
             wait = max(0.0, self._under_way[0][0] - time.monotonic()) if self._under_way else None
-            # Not epoll, which counts in milliseconds and rounds them up.
+            # select(), because epoll rounds up to milliseconds.
             ready, _, _ = select.select([*self._doors, *self._servers, *self._clients], [], [], wait)
             for one in ready:
                 if one in self._doors:
@@ -93,7 +93,7 @@ class Way:
     def _read(self, one: socket.socket) -> None:
         try:
             data = one.recv(CHUNK)
-        except OSError:  # closed in this same round, or reset
+        except OSError:  # closed in this round, or reset
             data = b""
         if not data:
             self._close(one)
@@ -109,7 +109,7 @@ class Way:
             self._close(one)
 
     def _close(self, one: socket.socket) -> None:
-        """Both ends; what is still under way to them is lost, as it is on a real way."""
+        """Close both ends; delayed data is lost."""
         client = self._clients.get(one, one)
         server = self._servers.pop(client, None)
         if server is not None:
@@ -119,7 +119,7 @@ class Way:
 
 
 def main(seconds: str, *ports: str) -> None:
-    """Stand in the way until killed."""
+    """Run the proxy until killed."""
     way = Way(float(seconds), [int(port) for port in ports])
     print(*way.ports, flush=True)
     way.serve()

@@ -1,4 +1,4 @@
-"""What is made of many measured numbers. Pure functions; times are seconds of one clock."""
+"""Statistics. Pure functions; times are seconds of one clock."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ class Turn(NamedTuple):
 
     who: int
     asked: float  # before the acquire
-    acquired: float  # after it returned: the holder was certain of the lock from here …
+    acquired: float  # after it returned: the holder certainly held the lock from here …
     leaving: float  # … to here, before the release
 
 
 def median(values: Iterable[float]) -> float:
-    """The middle one, or the mean of the two in the middle."""
+    """Return the median."""
     return statistics.median(values)
 
 
 def quantile(values: Iterable[float], share: float) -> float:
-    """The smallest of the values that at least this share of them does not exceed (the nearest-rank method)."""
+    """Return the smallest value that at least this share of the values does not exceed (nearest rank)."""
     ordered = sorted(values)
     if not ordered:
         raise ValueError("quantile of nothing")
@@ -32,27 +32,27 @@ def quantile(values: Iterable[float], share: float) -> float:
 
 
 def spread(values: Sequence[float]) -> float:
-    """Half the range of the values, as a share of their median: 0.05 is "±5 %"."""
+    """Return half the range of the values, divided by their median: 0.05 is "±5 %"."""
     middle = median(values)
     return (max(values) - min(values)) / 2 / middle if middle else 0.0
 
 
 def jain(counts: Sequence[float]) -> float:
-    """Jain's index of fairness: 1 when all got the same, 1/n when one of n got everything."""
+    """Return Jain's index of fairness: 1 if all values are equal, 1/n if only one of n is not 0."""
     squares = sum(count * count for count in counts)
     return sum(counts) ** 2 / (len(counts) * squares) if squares else 0.0
 
 
 def in_order(turns: Iterable[Turn]) -> list[Turn]:
-    """The turns as they began."""
+    """Sort the turns by their beginning."""
     return sorted(turns, key=lambda turn: turn.acquired)
 
 
 def overlaps(turns: Sequence[Turn]) -> int:
-    """How many turns began while an earlier one was certainly not over: 0, or the lock is broken.
+    """Return how many turns began before an earlier one had ended: 0, or the lock is broken.
 
-    The turns must be in order. A holder reads its clock inside its turn, so what is counted did overlap; a lock can be
-    broken without being caught here, never the other way round.
+    The turns must be in order. A holder reads its clock inside its turn, so there are no false positives; but a broken
+    lock may not be detected.
     """
     found, last_leaving = 0, float("-inf")
     for turn in turns:
@@ -63,11 +63,11 @@ def overlaps(turns: Sequence[Turn]) -> int:
 
 
 def gaps(turns: Sequence[Turn]) -> list[float]:
-    """How long nobody could work: from the start of one release to the return of the next acquire, in order."""
+    """Return the times from the start of a release to the return of the next acquire."""
     return [after.acquired - before.leaving for before, after in pairwise(turns)]
 
 
 def changes(turns: Sequence[Turn]) -> float:
-    """The share of turns after which somebody else was next."""
+    """Return the share of turns that were followed by a turn of another client."""
     pairs = list(pairwise(turns))
     return sum(before.who != after.who for before, after in pairs) / len(pairs) if pairs else 0.0

@@ -1,4 +1,4 @@
-"""Where it was measured: what a reader has to know to compare, and nothing that tells whose machine it was."""
+"""A description of the machine, as far as it matters for a comparison, without anything that identifies it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from benchmarks.runner import ROOT
 
 
 def describe(cores: Sequence[int], folder: str | None, contenders: Sequence[Contender]) -> dict[str, str]:
-    """One line for each fact."""
+    """Return one line per property."""
     versions = {one.package: one.version for one in contenders if one.package and one.version}
     ours = versions.pop("holdfast", "?")
     servers = {one.server.name: one.server.version() for one in contenders if one.server is not None}
@@ -36,7 +36,7 @@ def describe(cores: Sequence[int], folder: str | None, contenders: Sequence[Cont
 
 
 def file_system(folder: str) -> str:
-    """The type of the file system that the folder is on, with what matters of its options."""
+    """Return the type of the file system of the folder, with its relevant options."""
     device = os.stat(folder).st_dev
     wanted = f"{os.major(device)}:{os.minor(device)}"
     with open("/proc/self/mountinfo") as file:
@@ -48,7 +48,7 @@ def file_system(folder: str) -> str:
 
 
 def clock_cost() -> float:
-    """Seconds for one reading of the clock in a loop."""
+    """Return the seconds for one reading of the clock."""
     clock, times = time.perf_counter, 100_000
     started = clock()
     for _ in repeat(None, times):
@@ -63,7 +63,7 @@ def _cpu_model() -> str:
 
 
 def _commit() -> str:
-    """The commit that was measured, and whether there was more than that; nothing outside a repository."""
+    """Return the commit, and whether there are uncommitted changes; "" outside of a repository."""
     try:
         commit = _git("rev-parse", "--short", "HEAD")
         changed = _git("status", "--porcelain", "--untracked-files=no", "--", "src")

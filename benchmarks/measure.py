@@ -1,7 +1,7 @@
-"""What a measure is: one question, asked of every contender that can answer, in each round anew.
+"""A measure, which runs on every contender that supports it, in each round.
 
 A measure is a module in `measures/` with a constant MEASURE. Its `run` is called in a process of its own and returns
-plain figures of one round; medians over rounds, ratios and tables are made from them elsewhere.
+the figures of one round; medians over rounds, ratios and tables are computed elsewhere.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ now = time.monotonic
 
 
 class Effort(NamedTuple):
-    """How much is done: in a full run, in a quick one, in a test."""
+    """The extent of a run: full, quick, or for a test."""
 
     rounds: int
-    pairs_seconds: float  # uncontended: for that long
+    pairs_seconds: float  # uncontended: duration
     contended_seconds: float
-    crowds: tuple[int, ...]  # how many contend
-    back_to_back: bool  # and once more without holding it
-    waiters: tuple[int, ...]  # how many wait
-    settle_seconds: float  # until all of them certainly wait; more for more than 300
-    idle_seconds: float  # for which the cost of waiting is watched
+    crowds: tuple[int, ...]  # number of contending clients
+    back_to_back: bool  # and again without holding it
+    waiters: tuple[int, ...]  # number of waiters
+    settle_seconds: float  # until all of them wait; longer for more than 300
+    idle_seconds: float  # duration of the measurement of idle waiting
     leases: tuple[int, ...]
     leases_ttl: float
     leases_rounds: int  # they take long and vary little
-    imports: int  # interpreters started in a round for each of the three programs that are compared
+    imports: int  # interpreters per round for each of the three programs
 
 
 FULL = Effort(
@@ -70,7 +70,7 @@ QUICK = Effort(
 
 @dataclass(frozen=True)
 class Setting:
-    """The numbers of one case: a table of its own."""
+    """The numbers of one case; each setting is a table."""
 
     slug: str
     title: str
@@ -78,29 +78,29 @@ class Setting:
 
     @property
     def delay(self) -> float:
-        """Seconds that whatever is sent to a server is under way."""
+        """Seconds by which requests to a server are delayed."""
         return self.numbers.get("delay", 0.0)
 
     @property
     def is_apart(self) -> bool:
-        """The servers work on other cores than their client, as on other machines."""
+        """The servers run on other cores than their client."""
         return bool(self.numbers.get("apart"))
 
 
 @dataclass(frozen=True)
 class Column:
-    """One figure, as a table shows it; a table in which nobody has that figure goes without."""
+    """A column of a table; it is omitted if no contender has the figure."""
 
     key: str
     heading: str  # in up to two lines
     scale: float = 1.0  # a figure in seconds times 1e6 is shown in µs
     over_rounds: Literal["median", "max"] = "median"
-    plain: bool = False  # shown as a whole number, not with three digits
+    plain: bool = False  # shown as a whole number
 
 
 @dataclass(frozen=True)
 class Panel:
-    """One figure (a dot) or two (a dot and a ring), as a plot shows them."""
+    """One figure (a dot) or two (a dot and a ring) of a plot."""
 
     title: str
     dot: str
@@ -110,27 +110,27 @@ class Panel:
 
 @dataclass(frozen=True)
 class Measure:
-    """One question."""
+    """One measure."""
 
     name: str
     title: str
-    explains: str  # what is measured, and what is better; below the title
+    explains: str  # explanation below the title
     settings: Callable[[Effort], list[Setting]]
     run: Callable[[Contender, Mapping[str, float], str], Figures]
-    cannot: Callable[[Contender, Setting], str | None]  # why this contender takes no part; None: it does
+    cannot: Callable[[Contender, Setting], str | None]  # why a contender is not measured; None: it is
     columns: tuple[Column, ...]
-    panels: tuple[Panel, ...] = ()  # a plot for each table
-    lines: tuple[Panel, ...] = ()  # each one plot for all its settings: the dot over the first number of the setting
-    ratio_of: str | None = None  # the figure that is compared with the baseline's
+    panels: tuple[Panel, ...] = ()  # one plot per table
+    lines: tuple[Panel, ...] = ()  # one plot for all settings: the x axis is the first number of the setting
+    ratio_of: str | None = None  # the figure that is compared with that of the baseline
     cores: Callable[[Contender], Literal["one", "all"]] = lambda _: "one"
-    layout: Callable[[Contender, Setting], str] | None = None  # a column of words: who does it
-    by_arena: bool = True  # False: contenders of all arenas in one table
+    layout: Callable[[Contender, Setting], str] | None = None  # a column of text
+    by_arena: bool = True  # False: one table for all arenas
     rounds: Callable[[Effort], int] = lambda effort: effort.rounds
-    limit: float = 60.0  # seconds after which a case has failed
+    limit: float = 60.0  # timeout of a case in seconds
 
 
 def all_measures() -> list[Measure]:
-    """In the order in which they are run and shown."""
+    """Return all measures in the order of the run and of the output."""
     package = importlib.import_module("benchmarks.measures")
     found = [
         importlib.import_module(f"{package.__name__}.{module.name}").MEASURE

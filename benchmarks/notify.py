@@ -1,7 +1,7 @@
-"""What a hand-over on PostgreSQL costs, in round trips of NOTIFY: `python -m benchmarks.notify`.
+"""The cost of a hand-over on PostgreSQL, in round trips of NOTIFY: `python -m benchmarks.notify`.
 
-A server wakes every session of the database that listens, whoever is meant. So a round trip is measured with as many
-sessions listening beside it as there are clients that wait; alone it is shorter, and no lock has it so.
+A server wakes every session of the database that listens, for any payload. So a round trip is measured with as many
+other listening sessions as there are waiting clients; alone it is shorter, but that does not occur with locks.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ LIMIT = 3.0  # round trips
 
 
 def main() -> int:
-    """Measure, show, and say whether what is claimed holds."""
+    """Measure, print the figures, and return whether the claim holds."""
     parser = argparse.ArgumentParser(description="What a hand-over on PostgreSQL costs, in round trips of NOTIFY.")
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     rounds = parser.parse_args().rounds
@@ -60,7 +60,7 @@ def main() -> int:
 
 
 def round_trip(url: str, listening: int) -> float:
-    """Seconds from a NOTIFY to the answer to it, by another process: the median of many."""
+    """Return the median seconds from a NOTIFY to the answer of another process."""
     ready, stop = multiprocessing.Semaphore(0), multiprocessing.Event()
     helpers = [multiprocessing.Process(target=_listen, args=(url, ready, stop)) for _ in range(listening)]
     helpers.append(multiprocessing.Process(target=_answer, args=(url, ready)))
@@ -78,7 +78,7 @@ def round_trip(url: str, listening: int) -> float:
             next(answers)
             taken.append(time.perf_counter() - began)
         speaker.execute("NOTIFY ping, 'end'")
-        answers.close()  # it has the connection until then
+        answers.close()  # it uses the connection until then
     stop.set()
     for helper in helpers:
         helper.join(PATIENCE)
@@ -86,7 +86,7 @@ def round_trip(url: str, listening: int) -> float:
 
 
 def hand_over(url: str, clients: int) -> float:
-    """Seconds from the end of one turn to the beginning of the next, the median while all are there."""
+    """Return the median seconds from the end of one turn to the beginning of the next."""
     found: multiprocessing.Queue[list[tuple[float, float]]] = multiprocessing.Queue()
     start = multiprocessing.Barrier(clients)
     processes = [

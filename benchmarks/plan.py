@@ -1,4 +1,4 @@
-"""Which contender goes through which measure, with which numbers. Nothing is run here."""
+"""Select contenders, measures and numbers. This module runs nothing."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ class Case:
 
     @property
     def name(self) -> str:
-        """What `--only` is matched against: contended/machine/8-hold-2ms/filelock."""
+        """The name that `--only` is matched against: contended/machine/8-hold-2ms/filelock."""
         return f"{self.measure.name}/{self.contender.arena.slug}/{self.setting.slug}/{self.contender.slug}"
 
     @property
     def problem(self) -> str | None:
-        """Why it is not run at all."""
+        """Why it is not run, or None."""
         if cannot := self.measure.cannot(self.contender, self.setting):
             return cannot
         return "not installed" if self.contender.version is None else None
 
     def matches(self, pattern: str) -> bool:
-        """The name, or a part of it between slashes, begins with the pattern (* and ? as in a shell)."""
+        """Whether the name, or a part of it between slashes, begins with the pattern (* and ? as in a shell)."""
         return any(fnmatchcase(text, f"{pattern}*") for text in (self.name, *self.name.split("/")))
 
 
@@ -52,14 +52,14 @@ class Group:
 
     @property
     def baseline(self) -> Case | None:
-        """What the others are compared with."""
+        """The contender that the others are compared with."""
         return next((case for case in self.cases if self.measure.name in case.contender.baseline_of), None)
 
 
 def make_plan(
     measures: Sequence[Measure], contenders: Sequence[Contender], effort: Effort, only: Sequence[str] = ()
 ) -> list[Group]:
-    """All tables that somebody can be in, of the cases that match one of the patterns, or of all cases."""
+    """Return all tables that have contenders, for the cases that match a pattern, or for all cases."""
     groups = []
     for measure in measures:
         arenas: list[Arena | None] = [*Arena] if measure.by_arena else [None]

@@ -1,4 +1,4 @@
-"""Plots: dots on a logarithmic scale, and lines. Log scales show ratios, and ratios are what is compared."""
+"""Plots: dots on a logarithmic scale, and lines. Log scales show ratios."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ class Mark:
     kind: str  # "ours", "peer", "bad"
     dot: float
     ring: float | None = None
-    low: float | None = None  # the rounds of the dot reached from here …
+    low: float | None = None  # the range of the rounds: from here …
     high: float | None = None  # … to here
 
 
 @dataclass(frozen=True)
 class Dots:
-    """One panel. The best comes first, in the order of the first panel."""
+    """One panel. Rows are in the order of the first panel, best first."""
 
     title: str
     marks: Sequence[Mark]
@@ -39,7 +39,7 @@ class Dots:
 
 
 def dots(title: str, panels: Sequence[Dots]) -> str:
-    """Panels side by side, a row for each contender."""
+    """Draw panels side by side, with a row per contender."""
     order = [mark.label for mark in sorted(panels[0].marks, key=lambda mark: mark.dot)]
     kinds = {mark.label: mark.kind for mark in panels[0].marks}
     height = TOP + ROW * len(order) + 34
@@ -90,7 +90,7 @@ class Line:
 
 
 def lines(title: str, subtitle: str, series: Sequence[Line]) -> str:
-    """Both scales logarithmic; each line has its name at its end."""
+    """Draw lines on two logarithmic scales, with the names at their ends."""
     height = 380
     drawing = Drawing(WIDTH, height, title)
     drawing.text(MARGIN, 28, title, kind="title")
@@ -103,7 +103,7 @@ def lines(title: str, subtitle: str, series: Sequence[Line]) -> str:
         drawing.text(left - 8, up(value) + 4, _tick(value), kind="small", anchor="end")
     for value in sorted({x for one in series for x, _ in one.points}):
         drawing.text(across(value), bottom + 20, f"{value:,.0f}", kind="small", anchor="middle")
-    ordered = sorted(series, key=lambda one: one.kind == "ours")  # ours above the others
+    ordered = sorted(series, key=lambda one: one.kind == "ours")  # ours on top
     for one in ordered:
         points = [(across(x), up(y)) for x, y in one.points]
         drawing.path(points, one.kind)
@@ -122,7 +122,7 @@ def _row(row: int) -> float:
 
 
 class _Log:
-    """Where a value is between two pixels, on a logarithmic scale; by whole decades, unless told otherwise."""
+    """Map values to pixels on a logarithmic scale, by whole decades by default."""
 
     def __init__(self, values: Sequence[float], start: float, end: float, *, whole: bool = True) -> None:
         positive = [value for value in values if value > 0] or [1.0]
@@ -145,7 +145,7 @@ def _tick(value: float) -> str:
 
 
 def _apart(heights: dict[str, float], least: float = 15.0) -> dict[str, float]:
-    """The same heights, moved down where two words would touch, and all moved up again by half of what that took."""
+    """Move labels apart vertically where they would overlap, and centre the result."""
     placed: dict[str, float] = {}
     last = -math.inf
     for label, height in sorted(heights.items(), key=lambda one: one[1]):

@@ -1,4 +1,4 @@
-"""The results as tables, plots and JSON: what is printed, and what is written into a folder."""
+"""The results as tables, plots and JSON, for the terminal and for a folder."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Report:
         return "\n".join(parts)
 
     def to_markdown(self) -> str:
-        """For the documentation; the plots lie beside it."""
+        """For the documentation, with links to the plots."""
         parts = ["# Results\n\nMade by `make bench`; [how to read them](../benchmarks.md).\n"]
         parts.append("\n".join(f"- {name}: {fact}" for name, fact in self._machine.items()) + "\n")
         parts.append(contender_table(self._contenders).to_markdown())
@@ -58,14 +58,14 @@ class Report:
             for name in _plot_names(outcome):
                 if name in drawn:
                     parts.append(f"![{_plot_title(outcome)}]({name})\n")
-                    del drawn[name]  # a plot of several tables is shown once
+                    del drawn[name]  # a plot of several tables is included once
         if self._claims:
             parts.append("## What is claimed\n\nOf ourselves, by this run.\n")
             parts.append(claims_table(self._claims).to_markdown())
         return "\n".join(parts)
 
     def to_json(self) -> str:
-        """Everything, round by round, times in seconds."""
+        """All figures of all rounds, times in seconds."""
         tables = [
             {
                 "measure": outcome.group.measure.name,
@@ -95,7 +95,7 @@ class Report:
         return drawn
 
     def write(self, folder: str) -> None:
-        """Results.txt, results.md, results.json and the plots, in place of those of an earlier run."""
+        """Write results.txt, results.md, results.json and the plots, and remove those of an earlier run."""
         os.makedirs(folder, exist_ok=True)
         for old in os.listdir(folder):
             if old.endswith(".svg"):
@@ -112,7 +112,7 @@ class Report:
 
 
 def outcome_table(outcome: Outcome) -> Table:
-    """One table: a row for each contender, best known facts first."""
+    """One table with a row per contender."""
     group, baseline = outcome.group, outcome.baseline
     measure, columns = group.measure, _columns(outcome)
     headings = ["", *(["who waits"] if measure.layout else []), *(column.heading for column in columns)]
@@ -144,7 +144,7 @@ def outcome_table(outcome: Outcome) -> Table:
 
 
 def contender_table(contenders: Sequence[Contender]) -> Table:
-    """Who takes part, and what they offer: what the figures do not compare."""
+    """The table of contenders and their properties, which the figures do not compare."""
     headings = ["", "version", "keeps out", "waits", "order", "ttl, renewed", "fence", "writes"]
     table = Table("Who takes part", headings, words=len(headings))
     for one in contenders:
@@ -156,7 +156,7 @@ def contender_table(contenders: Sequence[Contender]) -> Table:
 
 
 def _columns(outcome: Outcome) -> list[Column]:
-    """Those that somebody has a figure for; all of them, if nobody has any."""
+    """Return the columns with figures, or all columns if there are none."""
     columns = outcome.group.measure.columns
     return [one for one in columns if any(record.values(one.key) for record in outcome.records)] or list(columns)
 
@@ -183,7 +183,7 @@ def _title(outcome: Outcome) -> str:
 
 
 def _paragraph(heading: Table) -> str:
-    """A title and a note without a table between them."""
+    """A title and a note without a table."""
     first, *rest = heading.to_text().splitlines()
     return "\n".join([first, *(line for line in rest if line.startswith("  "))]) + "\n"
 
@@ -203,7 +203,7 @@ def _row_data(outcome: Outcome, record: Record) -> dict[str, object]:
 
 
 def _plot_names(outcome: Outcome) -> list[str]:
-    """The files that show this table: one for all its panels, or one for each panel of lines."""
+    """Return the files of the plots of this table: one for all panels, or one per panel of lines."""
     group = outcome.group
     if not group.measure.lines:
         return [f"{group.slug}.svg"]

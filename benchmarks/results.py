@@ -1,4 +1,4 @@
-"""What came out: the figures of every case, round by round, and what they make together."""
+"""The figures of every case and round, and their medians and ratios."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from benchmarks.plan import Case, Group
 
 @dataclass
 class Record:
-    """One case. A round that failed is None, so that rounds of different cases stay side by side."""
+    """One case. A failed round is None, so that the rounds of all cases correspond."""
 
     case: Case
     rounds: list[Figures | None] = field(default_factory=list)
-    problem: str | None = None  # why it was not run, or what went wrong the first time
-    seconds: float = 0.0  # that the last round took, with its preparations
+    problem: str | None = None  # why it was not run, or its first error
+    seconds: float = 0.0  # duration of the last round, with its preparation
 
     def add_failure(self, problem: str) -> None:
         self.rounds.append(None)
@@ -28,11 +28,11 @@ class Record:
 
     @property
     def is_broken(self) -> bool:
-        """Two had the lock at the same time."""
+        """Whether two clients held the lock at the same time."""
         return any(one.get("overlaps", 0) > 0 for one in self.good)
 
     def value(self, column: Column) -> float | None:
-        """Over all rounds, in the unit of the column."""
+        """The values of all rounds, in the unit of the column."""
         values = self.values(column.key)
         if not values:
             return None
@@ -42,7 +42,7 @@ class Record:
         return [one[key] for one in self.good if key in one]
 
     def ratio(self, baseline: Record, key: str) -> float | None:
-        """The median of the ratios within each round: what slows down a whole round does not count."""
+        """Return the median of the ratios within each round, so that a slow round has no effect."""
         ratios = [
             mine[key] / theirs[key]
             for mine, theirs in zip(self.rounds, baseline.rounds, strict=False)
@@ -56,7 +56,7 @@ class Outcome:
     """One table, filled in."""
 
     group: Group
-    cores: dict[str, int]  # how many, for each contender's name
+    cores: dict[str, int]  # number of cores by contender
     records: list[Record]
 
     @property

@@ -1,7 +1,7 @@
 """Runs a plan: interleaved rounds (A B C, A B C, …), each case in a process of its own on given cores.
 
-Whatever happens in a case is an entry in its record, and the run goes on. Whatever ends the run ends the processes of
-the case with it, and removes what they wrote.
+A failure of a case is recorded, and the run continues. At the end of the run, also after an interrupt, the processes of
+the case are ended and their files removed.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from benchmarks.servers import ServerFailed
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
-SLOW = 12.0  # seconds: what takes longer is run once, or others would wait for minutes
+SLOW = 12.0  # seconds; a longer case runs in one round only
 
-# Told before each case: the case, its round, how many rounds; and after it: what came out.
+# Called before each case with the case, the round and the number of rounds, and after it also with the result.
 Progress = Callable[[Case, int, int, Record], None]
 
 
@@ -39,7 +39,7 @@ def run(
     before: Progress = lambda *_: None,
     after: Progress = lambda *_: None,
 ) -> list[Outcome]:
-    """Every round of every group. The locks are kept in a folder of their own in `folder`, or among temporary files."""
+    """Run every round of every group. Files are written to a new folder in `folder`, or to a temporary folder."""
     outcomes = []
     with tempfile.TemporaryDirectory(prefix="holdfast-bench-", dir=folder) as place:
         for group in plan:
@@ -60,13 +60,13 @@ def run(
 
 
 def _cores_for(case: Case, cores: Sequence[int]) -> list[int]:
-    """One core: the last, because the first has most of the interrupts."""
+    """Return one core: the last, because the first handles most interrupts."""
     is_all = case.setting.is_apart or case.measure.cores(case.contender) == "all"
     return list(cores) if is_all else [cores[-1]]
 
 
 def _run_case(record: Record, cores: list[int], place: str) -> None:
-    """Add the figures of one more round to the record, or what went wrong."""
+    """Add the figures of a round, or its error, to the record."""
     folder, server = tempfile.mkdtemp(dir=place), record.case.contender.server
     delay = record.case.setting.delay
     theirs = cores
@@ -102,7 +102,7 @@ def _run_at(record: Record, cores: list[int], folder: str, place: str) -> None:
             stdout=subprocess.PIPE,
             stderr=errors,
             text=True,
-            start_new_session=True,  # a group of its own, with all that it starts: ended together
+            start_new_session=True,  # a process group, so that all child processes are ended with it
         )
         try:
             shown, _ = process.communicate(timeout=case.measure.limit)
@@ -124,7 +124,7 @@ def _run_at(record: Record, cores: list[int], folder: str, place: str) -> None:
 
 
 def _end_group(process: subprocess.Popen[str]) -> None:
-    backoff = now() + 5.0  # killed, they need a moment; what they still have open must not disturb the next case
+    backoff = now() + 5.0  # wait until the killed processes have ended, so that they do not disturb the next case
     with contextlib.suppress(ProcessLookupError):
         while now() < backoff:
             os.killpg(process.pid, signal.SIGKILL)

@@ -1,10 +1,10 @@
-"""A drawing as SVG text: the few shapes that plots need, in colours for a light and a dark page."""
+"""An SVG drawing with the shapes that plots need, in colours for light and dark pages."""
 
 from __future__ import annotations
 
 from html import escape
 
-# The drawing has a ground of its own, so that it can be read wherever it is shown.
+# The drawing has its own background, so that it is readable on any page.
 _STYLE = """
 text { font: 12px system-ui, -apple-system, "Segoe UI", Helvetica, Arial, sans-serif; fill: #4d5560; }
 .ground { fill: #ffffff; } .title { font-size: 15px; font-weight: 600; fill: #1c2128; } .small { font-size: 11px; }
@@ -32,7 +32,7 @@ class Drawing:
         self._parts: list[str] = []
 
     def text(self, x: float, y: float, words: str, *, kind: str = "", anchor: str = "start") -> None:
-        """`anchor` is which end of the words is at x: start, middle, end."""
+        """`anchor` is the point of the text that is at x: start, middle, end."""
         self._parts.append(
             f'<text x="{x:.1f}" y="{y:.1f}" class="{kind}" text-anchor="{anchor}">{escape(words)}</text>'
         )
@@ -49,7 +49,7 @@ class Drawing:
         self._parts.append(f'<polyline points="{joined}" class="{kind} line"/>')
 
     def to_svg(self) -> str:
-        """The whole file."""
+        """Return the SVG file."""
         width, height = self._size
         head = (
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" '

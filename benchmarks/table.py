@@ -1,4 +1,4 @@
-"""Tables in plain text and in Markdown. They know nothing of locks."""
+"""Tables in plain text and in Markdown."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-WIDTH = 110  # columns that a terminal is expected to have
+WIDTH = 110  # assumed width of a terminal
 
 Mark = Literal["ours", "broken"] | None
 _COLORS = {"ours": "1", "broken": "1;31"}  # bold; bold red
@@ -15,7 +15,7 @@ _COLORS = {"ours": "1", "broken": "1;31"}  # bold; bold red
 
 @dataclass
 class Row:
-    """Cells, or fewer cells and a remark in place of the others."""
+    """Cells, or fewer cells and a remark in place of the rest."""
 
     cells: list[str]
     remark: str | None = None
@@ -24,12 +24,12 @@ class Row:
 
 @dataclass
 class Table:
-    """The first column is words, the others are figures, unless said otherwise."""
+    """The first `words` columns are text, the others are figures."""
 
     title: str
     headings: Sequence[str]  # in up to two lines
     rows: list[Row] = field(default_factory=list)
-    words: int = 1  # how many columns, from the left, are words
+    words: int = 1  # number of text columns, from the left
     notes: list[str] = field(default_factory=list)
 
     def to_text(self, *, color: bool = False) -> str:
@@ -88,7 +88,7 @@ class Table:
 
 
 def number(value: float | None, *, plain: bool = False) -> str:
-    """Three digits that say something, without exponents; "-" for none."""
+    """Format with three significant digits, without exponents; "-" for None."""
     if value is None:
         return "-"
     if plain or abs(value) >= 100:

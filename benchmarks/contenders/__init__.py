@@ -1,1 +1,1 @@
-"""Who takes part: a module for each family, with a list CONTENDERS, which `benchmarks/contender.py` explains."""
+"""The contenders: one module per family, with a list CONTENDERS, which `benchmarks/contender.py` explains."""

@@ -13,8 +13,8 @@ from types import TracebackType
 from typing import Any
 from urllib.parse import urlsplit
 
+from benchmarks.adapters import Holdfast, HoldfastAsync, Tooz
 from benchmarks.contender import Arena, Contender, peer
-from benchmarks.regulars import Holdfast, HoldfastAsync, Tooz
 from benchmarks.servers import Memcached
 from holdfast.backends.memcached.config import config_of
 from holdfast.backends.memcached.io.blocking import SocketPort

@@ -6,8 +6,8 @@ import asyncio
 import threading
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 
+from benchmarks.adapters import Holdfast, HoldfastAsync
 from benchmarks.contender import Arena, Contender
-from benchmarks.regulars import Holdfast, HoldfastAsync
 
 
 class ThreadingLock:

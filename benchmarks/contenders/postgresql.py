@@ -8,8 +8,8 @@ from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Any
 
+from benchmarks.adapters import Holdfast, HoldfastAsync, Tooz
 from benchmarks.contender import Arena, Contender, peer
-from benchmarks.regulars import Holdfast, HoldfastAsync, Tooz
 from benchmarks.servers import Postgresql
 
 _CONNECTIONS_MAX = 100

@@ -12,10 +12,10 @@ from types import TracebackType
 from typing import Any
 from urllib.parse import urlsplit
 
+from benchmarks.adapters import Holdfast, HoldfastAsync
 from benchmarks.contender import Arena, Contender, peer
 from benchmarks.contenders.redis.clients import CONNECTIONS_MAX, TTL
 from benchmarks.contenders.redis.floors import RELEASE
-from benchmarks.regulars import Holdfast, HoldfastAsync
 from benchmarks.servers import Redis, RedisNodes
 
 # Nodes without persistence that have just started would first not count for `max_ttl`: nobody held a lock on them.

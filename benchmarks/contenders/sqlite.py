@@ -7,8 +7,8 @@ import sqlite3
 from contextlib import AbstractContextManager
 from types import TracebackType
 
+from benchmarks.adapters import Holdfast, HoldfastAsync
 from benchmarks.contender import Arena, Contender
-from benchmarks.regulars import Holdfast, HoldfastAsync
 
 
 def _url(folder: str) -> str:

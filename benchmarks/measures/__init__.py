@@ -1,3 +1,3 @@
-"""What is measured: a module for each question, with a constant MEASURE, which `benchmarks/measure.py` explains."""
+"""The measures: one module each, with a constant MEASURE, which `benchmarks/measure.py` explains."""
 
 ORDER = ["uncontended", "many", "contended", "waiters", "leases", "imports"]

@@ -1,6 +1,6 @@
-"""Several want the same lock all the time: how long it stands idle between two holders, and who has to wait how long.
+"""Several clients request the same lock continuously: the gaps between holders, and the waits.
 
-While it measures it verifies: no two turns may overlap.
+It also verifies that no two turns overlap.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from typing import Literal
 
 from benchmarks import figures
 from benchmarks.contender import Arena, AsyncLocks, Contender, Locks
-from benchmarks.crowd import HEAD_START, Crowd, ready, sleep_until
 from benchmarks.figures import Turn
 from benchmarks.measure import Column, Effort, Figures, Measure, Panel, Setting, now
+from benchmarks.processes import HEAD_START, ProcessGroup, ready, sleep_until
 
 HOLD = 0.002  # seconds
 
 
 def run(contender: Contender, numbers: Mapping[str, float], place: str) -> Figures:
-    """The figures of one window; see the columns below."""
+    """Return the figures of one window; see the columns below."""
     crowd, seconds, hold = int(numbers["crowd"]), numbers["seconds"], numbers["hold"]
     if not contender.arena.has_processes:
-        seconds /= 2  # nobody polls there, nor waits for seconds
+        seconds /= 2  # no client polls there, or waits for seconds
     if contender.arena is Arena.TASKS:
         assert contender.tasks is not None
         begin, seen = asyncio.run(_many_tasks(contender.tasks(place), crowd, seconds, hold))
@@ -40,16 +40,16 @@ def run(contender: Contender, numbers: Mapping[str, float], place: str) -> Figur
     turns = [
         Turn(who, *times[at : at + 3])
         for who, times in enumerate(seen)
-        for at in range(0, len(times), 3)  # flat arrays of (asked, acquired, leaving) are cheap to fill
+        for at in range(0, len(times), 3)  # flat arrays of (requested, acquired, releasing) are cheap to fill
     ]
     return judge(turns, crowd, begin, begin + seconds)
 
 
 def judge(turns: list[Turn], crowd: int, begin: float, end: float) -> Figures:
-    """What the turns of a window amount to."""
+    """Compute the figures from the turns of a window."""
     turns = figures.in_order(turns)
     inside = [turn for turn in turns if begin <= turn.acquired <= end]
-    # A wait that began in the window counts in full, however late it ended: that is how starving shows.
+    # A wait that began in the window counts in full, also if it ended later. Otherwise starvation would not show.
     waits = [turn.acquired - turn.asked for turn in turns if turn.asked <= end]
     gaps = figures.gaps(inside) or [end - begin]
     handed_over = [after.acquired - before.leaving for before, after in pairwise(inside) if before.who != after.who]
@@ -70,8 +70,8 @@ def judge(turns: list[Turn], crowd: int, begin: float, end: float) -> Figures:
         "jain": figures.jain(counts),
     }
     if handed_over:  # not in the tables
-        judged["gap_to_another"] = figures.median(handed_over)  # only where somebody else was next
-        # What a wait takes if all have their turns in order, and each holds it and hands it over as fast as here.
+        judged["gap_to_another"] = figures.median(handed_over)  # only between different clients
+        # The wait if all clients take their turns in order, with the measured holds and gaps.
         hold = figures.median(turn.leaving - turn.acquired for turn in inside)
         judged["fair_share"] = crowd * (hold + judged["gap_to_another"])
         judged["wait_p99_of_share"] = judged["wait_p99"] / judged["fair_share"]
@@ -88,7 +88,7 @@ def _many_processes(
         assert contender.threads is not None
         locks = contender.threads(place)
         lock = locks.lock("wanted")
-        with lock:  # warm, and the file is there
+        with lock:  # warm-up; creates the file
             pass
         begin = ready(end)
         sleep_until(begin)
@@ -96,7 +96,7 @@ def _many_processes(
         locks.close()
         return times
 
-    with Crowd(crowd, part) as processes:
+    with ProcessGroup(crowd, part) as processes:
         begin = processes.start()
         return begin, processes.hear()
 
@@ -159,7 +159,9 @@ async def _take_turns_awaited(lock: AbstractAsyncContextManager[object], end: fl
     while (asked := now()) < end:
         async with lock:
             acquired = now()
-            await asyncio.sleep(hold)  # without a hold once around the loop, or no other task would ever get to ask
+            await asyncio.sleep(
+                hold
+            )  # without a hold, one iteration of the loop, so that other tasks can request the lock
             leaving = now()
         note(asked)
         note(acquired)

@@ -1,4 +1,4 @@
-"""What a program pays before its first lock: fresh interpreters, with and without."""
+"""The cost before the first lock: new interpreters, with and without the import."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ COUNT = "\nprint(len(sys.modules))"
 
 
 def run(contender: Contender, numbers: Mapping[str, float], place: str) -> Figures:
-    """Bare Python, the import, and a whole first lock, in turn: the medians, and what they are above bare Python."""
+    """Run bare Python, the import, and a first lock in turn. Return medians and differences to bare Python."""
     programs = {
         "bare": "import sys",
         "import": f"import sys\n{contender.imports}",
@@ -24,14 +24,14 @@ def run(contender: Contender, numbers: Mapping[str, float], place: str) -> Figur
     }
 
     def own(name: str) -> str:
-        """A place for each, so that every first lock is the first; a server is the same for all."""
+        """Return a folder for each run, so that every first lock is the first; a server is the same for all."""
         if contender.server is not None:
             return place
         folder = os.path.join(place, name)
         os.mkdir(folder)
         return folder
 
-    modules = {name: _modules(code, own(name)) for name, code in programs.items()}  # and the .pyc files are there
+    modules = {name: _modules(code, own(name)) for name, code in programs.items()}  # creates the .pyc files
     took: dict[str, list[float]] = {name: [] for name in programs}
     for number in range(int(numbers["interpreters"])):
         for name, code in programs.items():

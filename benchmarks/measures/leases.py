@@ -1,4 +1,4 @@
-"""One process holds very many leases with a short ttl: what it costs to keep them all alive."""
+"""One process holds very many leases with a short ttl: the cost of renewing all of them."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from collections.abc import Mapping
 from benchmarks.contender import AsyncLocks, Contender, Locks
 from benchmarks.measure import Column, Effort, Figures, Measure, Panel, Setting, now
 
-WINDOW = 2 / 3  # of the ttl: every lease is renewed twice in it, by all who renew every third of the ttl
+WINDOW = 2 / 3  # part of the ttl in which a contender that renews every third of the ttl renews twice
 PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
 def run(contender: Contender, numbers: Mapping[str, float], place: str) -> Figures:
-    """Take them one after the other, do nothing while they are renewed, give them back one after the other."""
+    """Acquire the leases one by one, sleep while they are renewed, release them one by one."""
     count, ttl = int(numbers["leases"]), numbers["ttl"]
     if contender.tasks is not None:
         return asyncio.run(_tasks(contender.tasks(place), count, ttl))

@@ -1,6 +1,6 @@
-"""Many tasks of one event loop at once, each with a lock of its own that nobody else wants: how much gets through.
+"""Many tasks of one event loop at once, each with an uncontended lock of its own: the throughput.
 
-One task alone waits for its own round trips; many can share them. What they share, and at what cost, shows here.
+One task waits for its own round trips; many tasks can share them. This measures the effect and its cost.
 """
 
 from __future__ import annotations
@@ -16,14 +16,16 @@ TASKS = 50
 
 
 def run(contender: Contender, numbers: Mapping[str, float], place: str) -> Figures:
-    """Seconds for one acquire and release, by how many of them all tasks together got through."""
+    """Return the seconds per pair, from the total throughput of all tasks."""
     assert contender.tasks is not None
     return asyncio.run(_tasks(contender.tasks(place), int(numbers["tasks"]), numbers["seconds"]))
 
 
 async def _tasks(locks: AsyncLocks, number: int, seconds: float) -> Figures:
     mine = [locks.lock(f"own-{which}") for which in range(number)]
-    await asyncio.gather(*(_take(lock, now()) for lock in mine))  # once each: all is imported, made and connected
+    await asyncio.gather(
+        *(_take(lock, now()) for lock in mine)
+    )  # warm-up: everything is imported, created and connected
     begin = now()
     turns = await asyncio.gather(*(_take(lock, begin + seconds) for lock in mine))
     took = now() - begin
@@ -35,7 +37,7 @@ async def _take(lock: AbstractAsyncContextManager[object], end: float) -> int:
     turns = 0
     while not turns or now() < end:
         async with lock:
-            # Once around the loop, as in the measure "contended": a lock that never waits would keep it for itself.
+            # One iteration of the loop, as in "contended": a lock that never waits would block the other tasks.
             await asyncio.sleep(0)
         turns += 1
     return turns

@@ -1,4 +1,4 @@
-"""One process alone takes a free lock and gives it back, over and over: what a lock costs when nobody is in the way."""
+"""One process acquires and releases a free lock repeatedly: the cost of an uncontended lock."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from benchmarks.contender import Arena, AsyncLocks, Contender, Locks
 from benchmarks.figures import median, quantile
 from benchmarks.measure import Column, Effort, Figures, Measure, Panel, Setting
 
-BATCH_SECONDS = 0.002  # long against the clock's own cost, short against what else happens on the machine
-SINGLES_SHARE = 0.4  # of the time goes to pairs that are timed one by one
-SINGLES_MAX = 200_000  # more would only fill memory
-DELAY = 0.005  # seconds, on the way to a server that is far away
-AWAY_FACTOR = 3  # there, pairs are so slow that few of them fit into the usual time
+BATCH_SECONDS = 0.002  # much longer than a reading of the clock, and shorter than typical disturbances
+SINGLES_SHARE = 0.4  # part of the time for pairs that are timed one by one
+SINGLES_MAX = 200_000  # limits memory
+DELAY = 0.005  # seconds, to a remote server
+AWAY_FACTOR = 3  # pairs are slow there, so that more time is needed
 
 
 def run(contender: Contender, numbers: Mapping[str, float], place: str) -> Figures:
-    """Seconds for one acquire and release: the median of many batches, and the p99 of single pairs."""
+    """Return the seconds per pair: the median of many batches, and the p99 of single pairs."""
     if contender.tasks is not None:
         return asyncio.run(_tasks(contender.tasks(place), numbers["seconds"]))
     assert contender.threads is not None
@@ -30,7 +30,7 @@ def run(contender: Contender, numbers: Mapping[str, float], place: str) -> Figur
 def _threads(locks: Locks, seconds: float) -> Figures:
     lock = locks.lock("lonely")
     size = 1
-    while (took := _batch(lock, size)) < BATCH_SECONDS and size < 1 << 16:  # this is the warm-up as well
+    while (took := _batch(lock, size)) < BATCH_SECONDS and size < 1 << 16:  # also the warm-up
         size = max(size + 1, min(size * 4, int(size * BATCH_SECONDS / max(took, 1e-9))))
     batches = _for(seconds * (1 - SINGLES_SHARE), lambda: _batch(lock, size) / size)
     singles = _for(seconds * SINGLES_SHARE, lambda: _single(lock))
@@ -111,8 +111,8 @@ def _settings(effort: Effort) -> list[Setting]:
 
 
 def _cannot(contender: Contender, setting: Setting) -> str | None:
-    # Elsewhere a delay would only be added to all. How many delays one after the other a quorum takes is the question,
-    # and what it costs when its nodes do not work where the client does.
+    # For other contenders a delay would only be added to each pair. For a quorum it shows how many round trips it needs
+    # in sequence, and its cost when the nodes run on other cores than the client.
     is_for_quorums = setting.delay or setting.is_apart
     return "is not asked of it" if is_for_quorums and contender.arena is not Arena.REDLOCK else None
 

@@ -1,6 +1,6 @@
-"""Many wait for one lock that is held; then it is released once and goes through all of them.
+"""Many clients wait for one lock; then it is released, and each of them acquires it in turn.
 
-Two questions: what waiting costs while nothing happens, and whether a hand-over costs the same however many wait.
+This measures the cost of idle waiting, and whether the cost of a hand-over depends on the number of waiters.
 """
 
 from __future__ import annotations
@@ -16,43 +16,43 @@ from typing import Literal, NamedTuple
 
 from benchmarks import figures
 from benchmarks.contender import Arena, AsyncLocks, Contender, Locks
-from benchmarks.crowd import Crowd, answer, cpu_of
 from benchmarks.figures import Turn
 from benchmarks.measure import Column, Effort, Figures, Measure, Panel, Setting, now
+from benchmarks.processes import ProcessGroup, answer, cpu_of
 from benchmarks.servers import Stats
 
-PROCESSES = 2  # that the waiters of a lock between processes are spread over, as threads or as tasks
-PROCESSES_MAX = 64  # where every waiter has to be a process
-CONNECTIONS_MAX = 200  # where every waiter has a connection: the servers allow some more
-# On MySQL the next in line looks whether it is its turn, and what that costs is claimed from 4 waiters on. What a
-# hand-over costs where all is committed is claimed up to 200. Through more a lock would not come in time there.
+PROCESSES = 2  # processes that share the waiters of a lock between processes, as threads or tasks
+PROCESSES_MAX = 64  # if every waiter has to be a process
+CONNECTIONS_MAX = 200  # if every waiter has a connection; the servers allow a few more
+# On MySQL waiters poll, and the claim about the cost begins at 4 waiters. On stores that commit, the claim about a
+# hand-over is for up to 200 waiters; more would take too long.
 COMMITTED = (Arena.ETCD, Arena.ZOOKEEPER)
 ONLY_FOR = {4: (Arena.MYSQL,), 16: COMMITTED, 200: COMMITTED}
 SLOW, SLOW_MAX = (Arena.MYSQL, *COMMITTED), 200
-SETTLE_EACH = 0.02  # seconds that each takes there until it waits, at most: a commit, a look, and a watch
-CALM = 4  # there waiters first connect, which takes them a while, and few commands are to be counted for longer
+SETTLE_EACH = 0.02  # seconds per waiter until it waits there, at most: a commit, a read, and a watch
+CALM = 4  # waiters connect first, which takes time, and few commands need a longer measurement
 NAME = "queued"
 
 
 class Seen(NamedTuple):
-    """What the waiters of one process report when all are through."""
+    """The report of the waiters of one process."""
 
     turns: list[Turn]
-    cpu: float  # seconds that the process has used up to then
+    cpu: float  # CPU seconds of the process so far
 
 
 class _Script(NamedTuple):
-    """What everybody in a case does."""
+    """The parameters of a case."""
 
     waiters: int
-    passes: int  # how often the lock goes through all of them; more than once where that is over at once
-    settle: float  # seconds until all of them certainly wait
-    calm: float  # so many more before the cost of waiting is watched
-    idle: float  # seconds for which it is, in the first pass
+    passes: int  # number of passes through all waiters; more than one if a pass is short
+    settle: float  # seconds until all of them wait
+    calm: float  # additional seconds before idle waiting is measured
+    idle: float  # seconds of that measurement, in the first pass
 
 
 def run(contender: Contender, numbers: Mapping[str, float], place: str) -> Figures:
-    """The figures of one hand-over through the whole queue, the median of all passes; see the columns below."""
+    """Return the figures per hand-over, the median of all passes; see the columns below."""
     calm = CALM if contender.arena is Arena.MYSQL else 1
     waiters = int(numbers["waiters"])
     script = _Script(
@@ -124,7 +124,7 @@ def _between_processes(contender: Contender, place: str, script: _Script) -> Fig
             assert contender.threads is not None
             _wait_as_threads(contender.threads(place), mine, end)
 
-    with Crowd(processes, part) as crowd:
+    with ProcessGroup(processes, part) as crowd:
         stats = contender.server.stats(place) if contender.server is not None else None
         if contender.tasks is not None:
             return asyncio.run(_hold_as_task(contender.tasks(place), crowd, script, stats))
@@ -132,14 +132,14 @@ def _between_processes(contender: Contender, place: str, script: _Script) -> Fig
         return _hold_as_thread(contender.threads(place), crowd, script, stats)
 
 
-def _hold_as_thread(locks: Locks, crowd: Crowd, script: _Script, stats: Stats | None) -> Figures:
+def _hold_as_thread(locks: Locks, crowd: ProcessGroup, script: _Script, stats: Stats | None) -> Figures:
     ledger = _Ledger(lambda: time.process_time() + sum(map(cpu_of, crowd.pids)), stats)
     _warm_up(locks)
     crowd.hear()  # all are ready
     for number in range(script.passes):
         with locks.lock(NAME):
             crowd.tell("held")
-            crowd.hear()  # all are asking
+            crowd.hear()  # all have requested the lock
             time.sleep(script.settle + _any_phase())
             if number == 0:
                 time.sleep(script.calm)
@@ -157,7 +157,7 @@ def _hold_as_thread(locks: Locks, crowd: Crowd, script: _Script, stats: Stats | 
     return ledger.figures()
 
 
-async def _hold_as_task(locks: AsyncLocks, crowd: Crowd, script: _Script, stats: Stats | None) -> Figures:
+async def _hold_as_task(locks: AsyncLocks, crowd: ProcessGroup, script: _Script, stats: Stats | None) -> Figures:
     ledger = _Ledger(lambda: time.process_time() + sum(map(cpu_of, crowd.pids)), stats)
     await _warm_up_awaited(locks)
     await asyncio.to_thread(crowd.hear)
@@ -208,7 +208,7 @@ async def _wait_as_tasks(locks: AsyncLocks, script: _Script, end: Connection) ->
 
 
 class _ThreadWaiters:
-    """So many threads of this process that want the lock once; made when all of them have begun to ask."""
+    """Threads that acquire the lock once. The constructor returns when all of them have requested it."""
 
     def __init__(self, locks: Locks, number: int) -> None:
         self._turns: list[Turn] = []
@@ -224,7 +224,7 @@ class _ThreadWaiters:
                     self._turns.append(Turn(0, 0.0, acquired, now()))
             except Exception as error:
                 self._errors.append(error)
-                begun.release()  # or those who count would wait for ever
+                begun.release()  # otherwise the parent would wait forever
 
         self._threads = [threading.Thread(target=wait) for _ in range(number)]
         for thread in self._threads:
@@ -241,7 +241,7 @@ class _ThreadWaiters:
 
 
 class _TaskWaiters:
-    """So many tasks of this loop that want the lock once."""
+    """Tasks of this loop that acquire the lock once."""
 
     def __init__(self, tasks: list[asyncio.Task[None]], turns: list[Turn]) -> None:
         self._tasks = tasks
@@ -249,7 +249,7 @@ class _TaskWaiters:
 
     @classmethod
     async def start(cls, locks: AsyncLocks, number: int) -> _TaskWaiters:
-        """Return when all of them have begun to ask."""
+        """Wait until all of them have requested the lock."""
         turns: list[Turn] = []
 
         async def wait(lock: AbstractAsyncContextManager[object]) -> None:
@@ -258,7 +258,7 @@ class _TaskWaiters:
                 turns.append(Turn(0, 0.0, acquired, now()))
 
         tasks = [asyncio.create_task(wait(locks.lock(NAME))) for _ in range(number)]
-        await asyncio.sleep(0)  # a task begins at the next turn of the loop
+        await asyncio.sleep(0)  # a task begins at the next iteration of the loop
         return cls(tasks, turns)
 
     async def get_through(self) -> Seen:
@@ -267,12 +267,12 @@ class _TaskWaiters:
 
 
 def _any_phase() -> float:
-    """Up to the longest poll interval there is: who polls must not be met always at the same point of its interval."""
-    return random.uniform(0.0, 0.25)  # noqa: S311  nobody has to guess it
+    """Sleep for a random time, up to the longest poll interval, so that the release is not aligned with polls."""
+    return random.uniform(0.0, 0.25)  # noqa: S311  not secret
 
 
 def _warm_up(locks: Locks) -> None:
-    """What is imported or made at the first use has been, in every process."""
+    """Warm up every process: all imports and lazy initialisation are done."""
     with locks.lock("warm-up"):
         pass
 
@@ -282,14 +282,14 @@ async def _warm_up_awaited(locks: AsyncLocks) -> None:
         pass
 
 
-# ── what it cost ─────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── the cost ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 class _Ledger:
-    """What each pass took: in time, in CPU (a server's included), and in commands that a server ran."""
+    """The cost of each pass: time, CPU (including that of a server), and commands of a server."""
 
     def __init__(self, cpu: Callable[[], float], stats: Stats | None = None) -> None:
-        """`cpu` gives the CPU seconds of all processes of the case together, but for the server's."""
+        """`cpu` returns the CPU seconds of all processes of the case, without the server."""
         self._cpu_of_clients = cpu
         self._stats = stats
         self._server = stats.pid() if stats is not None else None
@@ -316,7 +316,7 @@ class _Ledger:
         self._begin()
 
     def add(self, seen: Sequence[Seen], cpu: float) -> None:
-        """All are through, and by then the clients had used so much CPU."""
+        """All waiters have had their turn; `cpu` is the CPU time of the clients so far."""
         cpu_before, commands_before, leaving = self._from
         turns = figures.in_order(turn for one in seen for turn in one.turns)
         self._overlaps += figures.overlaps([Turn(0, 0.0, float("-inf"), leaving), *turns])
@@ -325,7 +325,7 @@ class _Ledger:
         self._commands.append((self._run_by_server() - commands_before, len(turns)))
 
     def last_release_begins(self) -> None:
-        """The holder is about to release once more, and nobody waits."""
+        """The holder is about to release again, without a waiter."""
         self._last_release = self._run_by_server()
 
     def last_release_ends(self) -> None:
@@ -339,7 +339,7 @@ class _Ledger:
             "idle": self._idle,
         }
         if self._stats is not None:
-            # Through n waiters the lock is released n + 1 times and handed over n times: the last goes to nobody.
+            # With n waiters the lock is released n + 1 times and handed over n times: the last release has no waiter.
             found["commands"] = figures.median((count - self._last_release) / turns for count, turns in self._commands)
             found["idle_commands"] = self._idle_commands
             self._stats.close()

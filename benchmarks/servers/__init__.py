@@ -1,7 +1,7 @@
-"""Servers that contenders talk to: each case has one of its own, on a free port of this machine and on the cores of
-the case, with nothing kept on disk. The runner starts and ends it.
+"""The servers of contenders. Each case has a server of its own, on a free port of this machine and on the cores of the
+case, without persistence. The runner starts and ends it.
 
-What a measure may ask a server is in `Stats`. Not here: any client library, so that counting disturbs nobody.
+`Stats` has the counters that measures read. The package uses no client library, so that reading them has little effect.
 """
 
 from __future__ import annotations

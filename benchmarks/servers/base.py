@@ -1,4 +1,4 @@
-"""What a server is, and how one is started: on a free port, on given cores, and never left behind."""
+"""The base class of servers. A server is started on a free port and on given cores, and always ended."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from typing import IO, ClassVar, Protocol
 
 HOST = "127.0.0.1"
 START_MAX = 20.0  # seconds
-_LISTENS = "0A"  # as the kernel's table has it
-TRIES = 5  # a port that is free now may be taken a moment later
+_LISTENS = "0A"  # as in /proc/net/tcp
+TRIES = 5  # a free port may be used by another process a moment later
 
 
 class ServerFailed(Exception):
-    """The server did not start; the message is the last that it said."""
+    """The server did not start; the message is its last output."""
 
 
 class Stats(Protocol):
-    """A server's own account of what it does."""
+    """The counters of a server."""
 
     def commands(self) -> float:
-        """How many commands it has run, those within scripts included, and those of this account left out."""
+        """Return the number of commands, including those within scripts, without those that read the counters."""
 
     def pid(self) -> int:
-        """Its process."""
+        """The pid of its process."""
 
     def close(self) -> None: ...
 
@@ -43,42 +43,42 @@ class Server(Protocol):
 
     @property
     def program(self) -> str:
-        """What has to be on the PATH."""
+        """The programs that must be on the PATH."""
 
     def version(self) -> str | None:
-        """None: there is none on this machine."""
+        """The version, or None if it is not on this machine."""
 
     def run(self, folder: str, cores: Sequence[int]) -> contextlib.AbstractContextManager[str]:
-        """A server in that folder and on these cores, until the end of the block; its URL.
+        """Run a server in that folder and on these cores during the block. Return its URL.
 
         Raises:
-            ServerFailed: it did not come up.
+            ServerFailed: it did not start.
         """
 
     def stats(self, url: str) -> Stats | None:
-        """None: it keeps no account that is exact and up to date."""
+        """Its counters, or None if they are not exact and current."""
 
 
 class OnePort(ABC):
-    """A server that is one process on one port, and answers without being asked who we are."""
+    """A server with one process and one port, without authentication."""
 
     name: ClassVar[str]
     program: ClassVar[str]
-    _url: ClassVar[str]  # with the port to be filled in
-    _asked: ClassVar[bytes]  # what it is asked
-    _answer: ClassVar[bytes]  # and what it answers when it is there
-    _shown: ClassVar[str]  # the version in what it says of itself
+    _url: ClassVar[str]  # with a placeholder for the port
+    _request: ClassVar[bytes]  # a request
+    _reply: ClassVar[bytes]  # and the beginning of its answer
+    _version_pattern: ClassVar[str]  # the version in the output
 
     def version(self) -> str | None:
         found = shutil.which(self.program)
-        return None if found is None else shown_version([found, "--version"], self._shown)
+        return None if found is None else version_of([found, "--version"], self._version_pattern)
 
     @contextlib.contextmanager
     def run(self, folder: str, cores: Sequence[int]) -> Iterator[str]:
         process, port = start(
             self.program,
             lambda port: self._command(folder, port),
-            lambda port: self._answer in ask(port, self._asked),
+            lambda port: self._reply in ask(port, self._request),
             cores=cores,
             log=os.path.join(folder, "server.log"),
         )
@@ -90,12 +90,12 @@ class OnePort(ABC):
 
 
 def missing(servers: Sequence[Server]) -> list[Server]:
-    """Those that this machine does not have."""
+    """Return the programs that are missing on this machine."""
     return [server for server in servers if server.version() is None]
 
 
-def shown_version(command: Sequence[str], pattern: str) -> str:
-    """The version in what a command says, or a question mark."""
+def version_of(command: Sequence[str], pattern: str) -> str:
+    """Return the version in the output of a command, or a question mark."""
     shown = subprocess.run(command, capture_output=True, text=True, check=False).stdout
     found = re.search(pattern, shown)
     return found[1] if found else "?"
@@ -112,14 +112,14 @@ def launch(
     answers: int | None = None,
     folder: str | None = None,
 ) -> subprocess.Popen[bytes]:
-    """A process on these cores that does not outlive this one.
+    """Start a process on these cores that does not outlive this one.
 
-    All that it says goes to the file, but for its stdout if `answers` is subprocess.PIPE.
+    Its output is written to the file, except for stdout if `answers` is subprocess.PIPE.
     """
     return subprocess.Popen(
         [
             *("taskset", "-c", ",".join(map(str, cores))),
-            *("setpriv", "--pdeathsig", "KILL", "--"),  # should nobody be left to end it
+            *("setpriv", "--pdeathsig", "KILL", "--"),  # in case this process is killed
             *command,
         ],
         cwd=folder,
@@ -138,10 +138,10 @@ def start(
     cores: Sequence[int],
     log: str,
 ) -> tuple[subprocess.Popen[bytes], int]:
-    """A process that serves, and its port: by the command for a port, when it is up there (an OSError is a no).
+    """Start a server, and return its process and port when it is up.
 
     Raises:
-        ServerFailed: it ended, or it takes too long.
+        ServerFailed: it ended, or did not start in time.
     """
     for _ in range(TRIES):
         port = free_port()
@@ -155,7 +155,7 @@ def start(
             _kill(process)
             raise
         _kill(process)
-        if not has_ended:  # another port would not help
+        if not has_ended:  # another port does not help
             break
     raise ServerFailed(f"{program} did not start: {last_of(log)}")
 
@@ -170,18 +170,18 @@ def ended(process: subprocess.Popen[bytes]) -> Iterator[None]:
 
 
 def last_of(log: str) -> str:
-    """The last line that a process said."""
+    """Return the last line of output."""
     with open(log, errors="replace") as said:
         return said.read().strip().rpartition("\n")[2] or "it said nothing"
 
 
 def _comes_up(process: subprocess.Popen[bytes], port: int, is_up: Callable[[int], bool]) -> bool:
-    """Wait for it; False if it ends instead, or takes too long."""
+    """Wait until it is up. Return False if it ends or does not start in time."""
     backoff = time.monotonic() + START_MAX
     while process.poll() is None and time.monotonic() < backoff:
         with contextlib.suppress(OSError):
             if is_up(port):
-                return process.poll() is None  # or somebody else has the port, and answers
+                return process.poll() is None  # otherwise another process may have the port and answer
         time.sleep(0.002)
     return False
 
@@ -199,7 +199,7 @@ def connect(port: int, timeout: float) -> socket.socket:
 
 
 def ask(port: int, text: bytes) -> bytes:
-    """The beginning of what a server answers on a connection of its own."""
+    """Return the beginning of the answer of a server on a new connection."""
     with connect(port, 0.25) as probe:
         probe.sendall(text)
         return probe.recv(4096)
@@ -213,12 +213,12 @@ def free_port() -> int:
 
 
 def pid_on(port: int) -> int:
-    """The process that listens there, for a server that does not tell its own."""
+    """Return the pid of the process that listens on a port."""
     with open("/proc/net/tcp") as table:
         rows = [line.split() for line in table.readlines()[1:]]
     ours = {f"socket:[{row[9]}]" for row in rows if row[1].endswith(f":{port:04X}") and row[3] == _LISTENS}
     for name in filter(str.isdecimal, os.listdir("/proc")):
-        with contextlib.suppress(OSError):  # it has ended, or is somebody else's
+        with contextlib.suppress(OSError):  # it has ended, or belongs to another user
             if any(os.readlink(f"/proc/{name}/fd/{end}") in ours for end in os.listdir(f"/proc/{name}/fd")):
                 return int(name)
     raise ServerFailed(f"nobody listens on port {port}")

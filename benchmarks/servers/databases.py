@@ -1,6 +1,6 @@
-"""What databases need that refuse to run as root: another user, and a folder that this user may get to.
+"""Helpers for databases that refuse to run as root: another user, and a folder that this user can access.
 
-A folder with empty databases takes a second to make: it is made once, and copied for each case.
+Creating a folder with empty databases takes a second, so it is created once and copied for each case.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ DATA = "data"
 
 @contextlib.contextmanager
 def copied(name: str, make: Callable[[str], Sequence[str]]) -> Iterator[str]:
-    """A folder of its own with empty databases in its folder `data`, until the end of the block.
+    """Return a new folder with empty databases in its folder `data`, until the end of the block.
 
-    `make` gives the command that makes them in a folder. Theirs is not in the folder of the case, which is often
-    one that no other user may get to.
+    `make` returns the command that creates them. The folder is not in that of the case, which other users often cannot
+    access.
     """
     with tempfile.TemporaryDirectory(prefix=f"holdfast-{name}-") as own:
         subprocess.run(["cp", "-a", _empty(name, make), own], check=True)  # with its owner
@@ -33,7 +33,7 @@ def copied(name: str, make: Callable[[str], Sequence[str]]) -> Iterator[str]:
 
 
 def another_user(folder: str) -> list[str]:
-    """What has a command run as nobody, if we are root, as whom a database refuses to run; the folder becomes its."""
+    """Return the command prefix to drop root privileges, and change the owner of the folder accordingly."""
     if os.getuid() != 0:
         return []
     nobody = pwd.getpwnam("nobody")

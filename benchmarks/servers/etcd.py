@@ -14,12 +14,12 @@ _MEMORY = "/dev/shm"  # noqa: S108 (a folder of its own is made there)
 
 
 class Etcd(OnePort):
-    """One etcd. It keeps its data in memory where there is such a folder: it is not the disk that is measured."""
+    """One etcd, with its data in memory if possible, because the disk is not measured."""
 
     name = "etcd"
     program = "etcd"
     _url = f"etcd://{HOST}:{{port}}"
-    _asked, _answer, _shown = b"GET /health HTTP/1.0\r\n\r\n", b'"health":"true"', r"etcd Version: (\S+)"
+    _request, _reply, _version_pattern = b"GET /health HTTP/1.0\r\n\r\n", b'"health":"true"', r"etcd Version: (\S+)"
 
     @contextlib.contextmanager
     def run(self, folder: str, cores: Sequence[int]) -> Iterator[str]:
@@ -41,13 +41,13 @@ class Etcd(OnePort):
 
 
 class _EtcdStats:
-    """Its metrics, each time over a connection of its own; to ask for them is no request that they count."""
+    """Its metrics, read over a new connection each time. Reading them is not counted."""
 
     def __init__(self, url: str) -> None:
         self._port = urlsplit(url).port or 0
 
     def commands(self) -> float:
-        # A transaction is one, however much is in it, and so is each watch of a stream that has many.
+        # A transaction counts as one, and so does each watch of a stream.
         lines = self._metrics().splitlines()
         return sum(
             float(line.rpartition(" ")[2]) for line in lines if line.startswith("grpc_server_msg_received_total")
@@ -57,7 +57,7 @@ class _EtcdStats:
         return pid_on(self._port)
 
     def close(self) -> None:
-        """Nothing is left open."""
+        """Nothing to close."""
 
     def _metrics(self) -> str:
         with connect(self._port, 10.0) as connection:

@@ -1,4 +1,4 @@
-"""MariaDB, which speaks MySQL's protocol."""
+"""MariaDB, which uses the protocol of MySQL."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import shutil
 from collections.abc import Iterator, Sequence
 from urllib.parse import urlsplit
 
-from benchmarks.servers.base import HOST, Stats, connect, ended, shown_version, start
+from benchmarks.servers.base import HOST, Stats, connect, ended, start, version_of
 from benchmarks.servers.databases import DATA, another_user, copied
 
 DATABASE = "benchmark"
-_PLACES = "/usr/sbin:/usr/local/sbin"  # where the server is, which need not be on the PATH
-# The log is written at each commit, as it is by default: a lock is to outlast a crash of the server.
-# Only the disk is not waited for.
+_PLACES = "/usr/sbin:/usr/local/sbin"  # the server is not always on the PATH
+# The log is written at each commit, as it is by default: a lock must survive a crash of the server.
+# It is not synced to disk.
 _SETTINGS = (
     *("--skip-name-resolve", "--max-connections=300", "--performance-schema=OFF"),
     *("--innodb-buffer-pool-size=16M", "--innodb-log-file-size=8M"),
@@ -24,14 +24,14 @@ _SETTINGS = (
 
 
 class Mariadb:
-    """MariaDB of the distribution; what is committed need not reach the disk."""
+    """MariaDB of the distribution; commits are not synced to disk."""
 
     name = "MariaDB"
     program = "mariadbd"
 
     def version(self) -> str | None:
         program = _found(self.program)
-        return None if program is None else shown_version([program, "--version"], r"Ver (\d[\d.]*)")
+        return None if program is None else version_of([program, "--version"], r"Ver (\d[\d.]*)")
 
     @contextlib.contextmanager
     def run(self, folder: str, cores: Sequence[int]) -> Iterator[str]:
@@ -58,7 +58,7 @@ class Mariadb:
 
 
 class _Session:
-    """As much of the protocol as root without a password needs, for statements that answer with few short rows."""
+    """The part of the protocol that root without a password needs, for statements with few short rows."""
 
     # Long passwords (of none), protocol 4.1, login as since 4.1: MySQL's names for it are CLIENT_LONG_PASSWORD, …
     _ABLE = 0x1 | 0x200 | 0x8000
@@ -76,12 +76,12 @@ class _Session:
             raise
 
     def ask(self, statement: str) -> list[list[str]]:
-        """The rows of its answer; none if it has none."""
+        """Return the rows of the answer."""
         self._send(0, b"\x03" + statement.encode())
         columns = self._receive()[0]
         if not columns:
             return []
-        for _ in range(columns + 1):  # their names, and the end of these
+        for _ in range(columns + 1):  # column definitions and their end
             self._receive()
         rows = []
         while (row := self._receive())[0] != 0xFE:
@@ -104,16 +104,16 @@ class _Session:
 
 
 class _MariadbStats:
-    """Its status, over a connection of its own."""
+    """Its status, read over a separate connection."""
 
     def __init__(self, port: int) -> None:
         self._session = _Session(port, 10.0)
-        self._asked = 0
+        self._request = 0
 
     def commands(self) -> float:
-        # What clients asked for: a CALL counts as one, and the statements of its procedure do not count.
+        # Statements of clients: a CALL counts as one, and the statements of its procedure do not count.
         found = float(self._ask("SHOW GLOBAL STATUS LIKE 'Questions'")[0][1])
-        return found - self._asked
+        return found - self._request
 
     def pid(self) -> int:
         with open(self._ask("SELECT @@pid_file")[0][0]) as file:
@@ -123,12 +123,12 @@ class _MariadbStats:
         self._session.close()
 
     def _ask(self, statement: str) -> list[list[str]]:
-        self._asked += 1
+        self._request += 1
         return self._session.ask(statement)
 
 
 def _texts(row: bytes) -> list[str]:
-    """The values of a row: each is the number of its bytes, and these."""
+    """Return the values of a row: each is a length and that many bytes."""
     found, at = [], 0
     while at < len(row):
         end = at + 1 + row[at]

@@ -8,28 +8,28 @@ from urllib.parse import urlsplit
 
 from benchmarks.servers.base import HOST, OnePort, Stats, connect
 
-# What counts the commands that are used for locks, meta and classic; `stats` itself is in none of these.
+# The counters of the commands that locks use, meta and classic; `stats` itself is not counted.
 _COUNTED = ("cmd_get", "cmd_set", "cmd_touch", "delete_hits", "delete_misses")
 
 
 class Memcached(OnePort):
-    """memcached, as it comes."""
+    """memcached with its default options."""
 
     name = "memcached"
     program = "memcached"
     _url = f"memcached://{HOST}:{{port}}"
-    _asked, _answer, _lock_info = b"mn\r\n", b"MN\r\n", r"memcached (\S+)"
+    _request, _reply, _version_pattern = b"mn\r\n", b"MN\r\n", r"memcached (\S+)"
 
     def stats(self, url: str) -> Stats:
         return _MemcachedStats(url)
 
     def _command(self, folder: str, port: int) -> list[str]:
-        user = pwd.getpwuid(os.getuid()).pw_name  # as root it does not run unless it is told to
+        user = pwd.getpwuid(os.getuid()).pw_name  # required to run as root
         return [self.program, "-l", HOST, "-p", str(port), "-U", "0", "-u", user]
 
 
 class _MemcachedStats:
-    """The command `stats`, over a connection of its own."""
+    """The command `stats`, over a separate connection."""
 
     def __init__(self, url: str) -> None:
         self._socket = connect(urlsplit(url).port or 0, 10.0)

@@ -9,21 +9,21 @@ import shutil
 import signal
 from collections.abc import Iterator, Sequence
 
-from benchmarks.servers.base import HOST, ask, shown_version, start
+from benchmarks.servers.base import HOST, ask, start, version_of
 from benchmarks.servers.databases import DATA, another_user, copied
 
 _STARTUP = b"\x00\x03\x00\x00user\x00postgres\x00\x00"
 
 
 class Postgresql:
-    """PostgreSQL of the distribution, whose programs are not on the PATH; what is committed need not reach the disk."""
+    """PostgreSQL of the distribution, whose programs are not on the PATH; commits are not synced to disk."""
 
     name = "PostgreSQL"
     program = "postgres"
 
     def version(self) -> str | None:
         programs = _programs()
-        return None if programs is None else shown_version([f"{programs}/{self.program}", "--version"], r"(\d[\d.]*)")
+        return None if programs is None else version_of([f"{programs}/{self.program}", "--version"], r"(\d[\d.]*)")
 
     @contextlib.contextmanager
     def run(self, folder: str, cores: Sequence[int]) -> Iterator[str]:
@@ -38,11 +38,11 @@ class Postgresql:
             try:
                 yield f"postgresql://postgres@{HOST}:{port}/postgres"
             finally:
-                process.send_signal(signal.SIGQUIT)  # which its children hear of
+                process.send_signal(signal.SIGQUIT)  # which its child processes receive too
                 process.wait()
 
     def stats(self, url: str) -> None:
-        """What it counts of its statements comes late."""
+        """None, because its counters are updated late."""
 
     def _command(self, own: str, port: int) -> list[str]:
         settings = (f"listen_addresses={HOST}", f"unix_socket_directories={own}", "fsync=off", "max_connections=300")
@@ -52,7 +52,7 @@ class Postgresql:
 
 
 def _programs() -> str | None:
-    """The folder with the newest."""
+    """Return the folder with the newest version."""
     found = glob.glob("/usr/lib/postgresql/*/bin/postgres")
     newest = max(found, key=lambda path: float(path.split("/")[4]), default=shutil.which(Postgresql.program))
     return os.path.dirname(os.path.realpath(newest)) if newest else None

@@ -17,7 +17,7 @@ class Redis(OnePort):
     name = "Redis"
     program = "redis-server"
     _url = f"redis://{HOST}:{{port}}/0"
-    _asked, _answer, _shown = b"PING\r\n", b"+PONG\r\n", r"v=(\S+)"
+    _request, _reply, _version_pattern = b"PING\r\n", b"+PONG\r\n", r"v=(\S+)"
 
     def stats(self, url: str) -> Stats:
         return _RedisStats(url)
@@ -30,7 +30,7 @@ class Redis(OnePort):
 
 
 class RedisNodes(Redis):
-    """Several of them, which know nothing of each other; the URL names all: redlock://h1:1,h2:2,h3:3."""
+    """Several independent servers; the URL names all: redlock://h1:1,h2:2,h3:3."""
 
     def __init__(self, number: int) -> None:
         self._number = number
@@ -46,26 +46,26 @@ class RedisNodes(Redis):
             yield f"redlock://{','.join(nodes)}"
 
     def stats(self, url: str) -> Stats:
-        raise NotImplementedError  # no measure asks for it: several servers have no account in common
+        raise NotImplementedError  # not used by any measure: several servers have no common counter
 
 
 class _RedisStats:
-    """INFO, over a connection of its own."""
+    """INFO, over a separate connection."""
 
     def __init__(self, url: str) -> None:
         self._socket = connect(urlsplit(url).port or 0, 10.0)
         self._stream = self._socket.makefile("rb")
-        self._asked = 0
+        self._request = 0
 
     def commands(self) -> float:
-        # INFO counts itself only after it has answered, so the answer holds the earlier ones of ours and not this one.
-        found = float(self._info("stats", "total_commands_processed")) - self._asked
-        self._asked += 1
+        # INFO counts itself after the answer, so the answer includes earlier calls and not this one.
+        found = float(self._info("stats", "total_commands_processed")) - self._request
+        self._request += 1
         return found
 
     def pid(self) -> int:
         found = int(self._info("server", "process_id"))
-        self._asked += 1
+        self._request += 1
         return found
 
     def close(self) -> None:

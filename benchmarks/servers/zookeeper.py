@@ -8,14 +8,14 @@ import shutil
 from collections.abc import Iterator, Sequence
 from urllib.parse import urlsplit
 
-from benchmarks.servers.base import HOST, Stats, connect, ended, pid_on, shown_version, start
+from benchmarks.servers.base import HOST, Stats, connect, ended, pid_on, start, version_of
 
 _JARS = ("/usr/share/java/zookeeper.jar", "/usr/share/java/slf4j-simple.jar")
 _PACKAGE = "org.apache.zookeeper"
 
 
 class Zookeeper:
-    """One ZooKeeper server. What it writes to its log is not forced to the disk."""
+    """One ZooKeeper server. Its log is not synced to disk."""
 
     name = "ZooKeeper"
     program = "java"
@@ -24,7 +24,7 @@ class Zookeeper:
         if shutil.which(self.program) is None or not all(map(os.path.exists, _JARS)):
             return None
         said = f"{_PACKAGE}.version.VersionInfoMain"
-        return shown_version([self.program, "-cp", ":".join(_JARS), said], r"version (\d[\d.]*)")
+        return version_of([self.program, "-cp", ":".join(_JARS), said], r"version (\d[\d.]*)")
 
     @contextlib.contextmanager
     def run(self, folder: str, cores: Sequence[int]) -> Iterator[str]:
@@ -53,22 +53,22 @@ class Zookeeper:
 
 
 class _ZookeeperStats:
-    """Its four-letter words, each on a connection of its own."""
+    """Its four-letter commands, each on a new connection."""
 
     def __init__(self, url: str) -> None:
         self._port = urlsplit(url).port or 0
-        self._asked = 0
+        self._request = 0
 
     def commands(self) -> float:
-        # All that came in: a transaction is one, and so is each of our own words, the one that asks for this included.
-        self._asked += 1
-        return float(self._fact("zk_packets_received")) - self._asked
+        # All packets received: a transaction counts as one, and so does each of our own commands, including this one.
+        self._request += 1
+        return float(self._fact("zk_packets_received")) - self._request
 
     def pid(self) -> int:
         return pid_on(self._port)
 
     def close(self) -> None:
-        """Nothing is left open."""
+        """Nothing to close."""
 
     def _fact(self, name: str) -> str:
         facts = dict(

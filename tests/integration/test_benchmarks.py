@@ -1,5 +1,5 @@
-"""Hazards of benchmarks: a wrong median, an overlap that nobody sees, a peer whose failure ends the run or hides, a
-claim that holds only on paper, processes that stay behind. Times are never asserted.
+"""Hazards of benchmarks: a wrong median, an undetected overlap, a peer whose failure ends the run or is not shown, a
+claim that is not measured, leftover processes. Times are never asserted.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 import pymysql
 import pytest
 
-from benchmarks import claims, figures, front, plots, runner
+from benchmarks import claims, figures, page, plots, runner
 from benchmarks.__main__ import PUBLISHED, main
 from benchmarks.contender import Arena, Contender, all_contenders
 from benchmarks.delay import delayed
@@ -40,7 +40,7 @@ CORES = sorted(os.sched_getaffinity(0))
 TINY = Effort(
     rounds=1,
     pairs_seconds=0.02,
-    contended_seconds=0.4,  # halved where there is one process: enough for a turn on a busy machine too
+    contended_seconds=0.4,  # halved for one process: still enough for a turn on a busy machine
     crowds=(2,),
     back_to_back=True,
     waiters=(3,),
@@ -91,7 +91,7 @@ def test_gaps_and_changes_are_between_neighbours() -> None:
     assert figures.changes(turns[:1]) == 0
 
 
-def test_a_window_counts_who_starves_and_waits_that_end_after_it() -> None:
+def test_a_window_includes_waits_that_end_after_it() -> None:
     greedy = [Turn(0, at, at + 0.1, at + 1.0) for at in range(4)]
     starved = Turn(1, 0.0, 7.0, 7.1)
 
@@ -104,7 +104,7 @@ def test_a_window_counts_who_starves_and_waits_that_end_after_it() -> None:
     assert judged["turns"] == 1
 
 
-def test_waits_are_compared_with_the_fair_share_of_all_who_take_turns() -> None:
+def test_waits_are_compared_with_their_fair_share() -> None:
     turns = [Turn(at % 2, at * 3.0 - 3.0, at * 3.0, at * 3.0 + 2.0) for at in range(1, 11)]
 
     judged = contended.judge(turns, crowd=2, begin=0.0, end=40.0)
@@ -120,10 +120,10 @@ def test_a_ratio_is_taken_within_each_round() -> None:
     assert mine.ratio(theirs, "pair") == 2.5
 
 
-# ── how it is shown ──────────────────────────────────────────────────────────────────────────────────────────────────
+# ── the output ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_numbers_have_three_digits_that_say_something() -> None:
+def test_numbers_have_three_significant_digits() -> None:
     shown = [number(value) for value in (0, 0.0004, 0.0123, 0.5, 1.234, 12.34, 123.4, 12345.6, None)]
 
     assert shown == ["0", "0.0004", "0.012", "0.500", "1.23", "12.3", "123", "12,346", "-"]
@@ -149,7 +149,7 @@ def test_a_table_in_text_and_in_markdown() -> None:
     ]
 
 
-def test_a_lock_that_let_two_in_is_shown_as_broken_in_red() -> None:
+def test_a_lock_with_two_holders_is_shown_as_broken() -> None:
     outcome = _outcome(_record("holdfast sqlite", [1]), _record("flock(2)", [1]))
     outcome.records[0].good[0]["overlaps"] = 3
 
@@ -159,7 +159,7 @@ def test_a_lock_that_let_two_in_is_shown_as_broken_in_red() -> None:
     assert "BROKEN: 3 turns overlapped" in shown
 
 
-def test_a_column_that_nobody_has_a_figure_for_is_left_out() -> None:
+def test_a_column_without_figures_is_omitted() -> None:
     outcome = _outcome(_record("holdfast sqlite", [1]))
     del outcome.records[0].good[0]["single_p99"]
 
@@ -169,7 +169,7 @@ def test_a_column_that_nobody_has_a_figure_for_is_left_out() -> None:
     assert "p99" not in shown
 
 
-def test_claims_are_judged_by_what_was_run_and_by_nothing_else() -> None:
+def test_claims_are_judged_only_by_cases_that_were_run() -> None:
     ours, theirs, bare = "holdfast redis", "redis-py Lock", "two Connection calls"
     fine = [_outcome(_record(ours, [6, 5]), _record(theirs, [10, 10]))]
     slow = [_outcome(_record(ours, [9, 9]), _record(theirs, [10, 10]), _record(bare, [3, 3]))]
@@ -182,7 +182,7 @@ def test_claims_are_judged_by_what_was_run_and_by_nothing_else() -> None:
     assert "NO" not in claims.claims_table(claims.judge(fine)).to_text()
 
 
-def test_what_waiting_costs_is_claimed_by_the_many_and_the_few() -> None:
+def test_the_cost_of_waiting_is_claimed_as_a_ratio_of_many_to_few_waiters() -> None:
     measure, name = _measure("waiters"), "holdfast mysql"
     few, many = (
         Case(measure, setting, _contender(name)) for setting in measure.settings(FULL) if setting.slug in {"4", "64"}
@@ -199,7 +199,7 @@ def test_what_waiting_costs_is_claimed_by_the_many_and_the_few() -> None:
     assert claims.judge([_outcome(Record(few, [{"idle_commands": 0.0}])), outcomes[1]]) == []
 
 
-def test_every_claim_is_about_somebody_who_takes_part_and_something_that_is_measured() -> None:
+def test_every_claim_names_existing_contenders_and_measures() -> None:
     outcomes = [
         Outcome(group, {}, [Record(case, [_ones(group.measure)]) for case in group.cases])
         for group in make_plan(all_measures(), all_contenders(), FULL)
@@ -211,7 +211,7 @@ def test_every_claim_is_about_somebody_who_takes_part_and_something_that_is_meas
     assert max(map(len, claims.claims_table(judged).to_text().splitlines())) <= WIDTH
 
 
-def test_plots_are_well_formed_and_name_everybody() -> None:
+def test_plots_are_well_formed_and_name_every_contender() -> None:
     marks = [plots.Mark("ours", "ours", 2.0, 30.0, 1.9, 2.1), plots.Mark("<theirs>", "peer", 0.0)]
     drawn = [
         plots.dots("One & two", [plots.Dots("µs", marks, base=2.0), plots.Dots("kB", marks[:1])]),
@@ -225,27 +225,27 @@ def test_plots_are_well_formed_and_name_everybody() -> None:
         assert "prefers-color-scheme: dark" in svg
 
 
-def test_the_page_shows_no_plot_that_is_not_published_and_publishing_changes_only_that(tmp_path: Path) -> None:
-    page = Path(f"{PUBLISHED}.md").read_text()
-    says, file = front.WORTH_IT[0]
+def test_the_page_shows_only_published_plots(tmp_path: Path) -> None:
+    text = Path(f"{PUBLISHED}.md").read_text()
+    caption, file = page.WORTH_IT[0]
     folder = tmp_path / "benchmarks"
     folder.mkdir()
     (folder / file).touch()
 
-    fewer = front.with_plots(page, str(folder))
+    fewer = page.with_plots(text, str(folder))
 
-    assert front.with_plots(page, PUBLISHED) == page
-    assert front.with_plots(fewer, PUBLISHED) == page
-    assert [line for line in fewer.splitlines() if line.startswith("![")] == [f"![{says}](benchmarks/{file})"]
+    assert page.with_plots(text, PUBLISHED) == text
+    assert page.with_plots(fewer, PUBLISHED) == text
+    assert [line for line in fewer.splitlines() if line.startswith("![")] == [f"![{caption}](benchmarks/{file})"]
 
 
-def test_every_plot_for_the_page_is_one_that_a_full_run_draws() -> None:
+def test_a_full_run_draws_every_plot_of_the_page() -> None:
     outcomes = [
         Outcome(group, {}, [Record(case, [_ones(group.measure)]) for case in group.cases])
         for group in make_plan(all_measures(), all_contenders(), FULL)
     ]
 
-    assert {file for _, file in front.WORTH_IT} <= set(Report({}, FULL, [], outcomes).to_plots())
+    assert {file for _, file in page.WORTH_IT} <= set(Report({}, FULL, [], outcomes).to_plots())
 
 
 # ── the plan ─────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -262,13 +262,13 @@ def test_patterns_match_whole_parts_from_their_beginning() -> None:
     assert not chosen("nobody")
 
 
-def test_no_table_is_planned_that_nobody_can_be_in() -> None:
+def test_no_table_without_contenders_is_planned() -> None:
     plan = make_plan(all_measures(), all_contenders(), QUICK, ["many"])
 
     assert {group.arena for group in plan} == {Arena.TASKS, Arena.MACHINE, Arena.REDIS, Arena.MEMCACHED}
 
 
-def test_only_a_quorum_is_asked_how_it_does_with_servers_elsewhere() -> None:
+def test_only_a_quorum_is_measured_with_remote_servers() -> None:
     plan = make_plan(all_measures(), all_contenders(), QUICK, ["redlock", "uncontended/redis"])
 
     assert [group.slug for group in plan] == [
@@ -281,7 +281,7 @@ def test_only_a_quorum_is_asked_how_it_does_with_servers_elsewhere() -> None:
     assert [group.setting.is_apart for group in plan] == [False, False, True, False]
 
 
-def test_so_many_are_asked_to_wait_as_are_claimed_of() -> None:
+def test_the_numbers_of_waiters_include_those_of_the_claims() -> None:
     plan = make_plan(all_measures(), all_contenders(), FULL, ["waiters"])
     arenas = {slug: {group.arena for group in plan if group.setting.slug == slug} for slug in ("4", "16", "64", "200")}
 
@@ -291,7 +291,7 @@ def test_so_many_are_asked_to_wait_as_are_claimed_of() -> None:
     assert not {group.arena for group in plan if group.setting.slug == "1000"} & {Arena.ETCD, Arena.ZOOKEEPER}
 
 
-def test_who_takes_a_connection_for_each_waiter_is_not_asked_for_more_than_a_server_has() -> None:
+def test_waiters_with_a_connection_each_do_not_exceed_the_limit_of_the_server() -> None:
     plan = make_plan(all_measures(), all_contenders(), FULL, ["waiters/postgresql"])
     asked = {
         (group.setting.slug, case.contender.name)
@@ -304,7 +304,7 @@ def test_who_takes_a_connection_for_each_waiter_is_not_asked_for_more_than_a_ser
     assert ("1000", "PALs") not in asked
 
 
-def test_without_its_server_a_family_is_left_out_with_one_line(
+def test_a_family_is_omitted_with_a_message_when_its_server_is_missing(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
@@ -335,7 +335,7 @@ def test_every_arena_of_a_measure_with_ratios_has_exactly_one_baseline() -> None
 
 
 @needs_redis
-def test_a_server_runs_for_as_long_as_the_block_and_only_on_its_cores(tmp_path: Path) -> None:
+def test_a_server_runs_during_the_block_and_only_on_its_cores(tmp_path: Path) -> None:
     with Redis().run(str(tmp_path), CORES[-1:]) as url:
         stats = Redis().stats(url)
         pid = stats.pid()
@@ -349,7 +349,7 @@ def test_a_server_runs_for_as_long_as_the_block_and_only_on_its_cores(tmp_path: 
 
 
 @pytest.mark.skipif(Memcached().version() is None, reason="no memcached on this machine")
-def test_commands_of_memcached_are_counted_and_those_that_count_are_not(tmp_path: Path) -> None:
+def test_commands_of_memcached_are_counted_without_those_of_the_count(tmp_path: Path) -> None:
     with Memcached().run(str(tmp_path), CORES) as url:
         stats = Memcached().stats(url)
         with _connect(url) as client:
@@ -363,7 +363,7 @@ def test_commands_of_memcached_are_counted_and_those_that_count_are_not(tmp_path
 
 
 @pytest.mark.skipif(Mariadb().version() is None, reason="no mariadbd on this machine")
-def test_questions_to_a_mariadb_are_counted_and_those_that_count_are_not(tmp_path: Path) -> None:
+def test_questions_to_a_mariadb_are_counted_without_those_of_the_count(tmp_path: Path) -> None:
     with Mariadb().run(str(tmp_path), CORES[-1:]) as url:
         stats = Mariadb().stats(url)
         pid = stats.pid()
@@ -377,7 +377,7 @@ def test_questions_to_a_mariadb_are_counted_and_those_that_count_are_not(tmp_pat
                     port=parts.port or 0,
                     user=parts.username,
                     database=parts.path[1:],
-                    autocommit=True,  # which is a question too
+                    autocommit=True,  # counted too
                 )
             ) as client,
             client.cursor() as cursor,
@@ -391,11 +391,11 @@ def test_questions_to_a_mariadb_are_counted_and_those_that_count_are_not(tmp_pat
     assert counted == [5.0, 5.0]
     assert cores == {CORES[-1]}
     assert not Path("/proc", str(pid)).exists()
-    assert [path.name for path in tmp_path.iterdir()] == ["server.log"]  # its data is where another user may get to
+    assert [path.name for path in tmp_path.iterdir()] == ["server.log"]  # another user can access its data
 
 
 @pytest.mark.skipif(Etcd().version() is None, reason="no etcd on this machine")
-def test_requests_to_an_etcd_are_counted_and_those_that_count_are_not(tmp_path: Path) -> None:
+def test_requests_to_an_etcd_are_counted_without_those_of_the_count(tmp_path: Path) -> None:
     with Etcd().run(str(tmp_path), CORES[-1:]) as url:
         stats = Etcd().stats(url)
         cores = os.sched_getaffinity(stats.pid())
@@ -412,11 +412,11 @@ def test_requests_to_an_etcd_are_counted_and_those_that_count_are_not(tmp_path: 
 
 
 @pytest.mark.skipif(Zookeeper().version() is None, reason="no ZooKeeper on this machine")
-def test_requests_to_a_zookeeper_are_counted_and_those_that_count_are_not(tmp_path: Path) -> None:
+def test_requests_to_a_zookeeper_are_counted_without_those_of_the_count(tmp_path: Path) -> None:
     with Zookeeper().run(str(tmp_path), CORES[-1:]) as url:
         stats = Zookeeper().stats(url)
         cores = os.sched_getaffinity(stats.pid())
-        with kazoo(urlsplit(url).netloc, timeout=60.0) as client:  # so long that it need not ping
+        with kazoo(urlsplit(url).netloc, timeout=60.0) as client:  # so long that no ping is needed
             before = stats.commands()
             for _ in range(3):
                 client.exists("/")
@@ -428,7 +428,7 @@ def test_requests_to_a_zookeeper_are_counted_and_those_that_count_are_not(tmp_pa
 
 
 @needs_redis
-def test_nodes_are_servers_of_their_own_and_end_together(tmp_path: Path) -> None:
+def test_nodes_are_separate_servers_that_end_together(tmp_path: Path) -> None:
     with RedisNodes(3).run(str(tmp_path), CORES) as url:
         nodes = [f"redis://{node}" for node in urlsplit(url).netloc.split(",")]
         accounts = [Redis().stats(node) for node in nodes]
@@ -443,7 +443,7 @@ def test_nodes_are_servers_of_their_own_and_end_together(tmp_path: Path) -> None
 
 
 @needs_redis
-def test_what_goes_a_long_way_arrives_late_and_whole_and_waits_for_nothing_else(tmp_path: Path) -> None:
+def test_delayed_data_arrives_late_and_complete_and_requests_do_not_queue(tmp_path: Path) -> None:
     seconds, text = 0.2, b"x" * 300_000
     with (
         Redis().run(str(tmp_path), CORES) as near,
@@ -459,14 +459,14 @@ def test_what_goes_a_long_way_arrives_late_and_whole_and_waits_for_nothing_else(
                 assert stream.read(len(text) + 11) == b"$%d\r\n%s\r\n" % (len(text), text)
         took = time.monotonic() - began
 
-    # Never early; and one after the other they would have taken eight times as long.
+    # Never early. In sequence they would have taken eight times as long.
     assert seconds <= took < 8 * seconds
     with pytest.raises(ConnectionRefusedError):
         _connect(url)
 
 
 @needs_redis
-def test_a_long_way_ends_for_both_when_one_of_them_ends(tmp_path: Path) -> None:
+def test_a_delayed_connection_closes_both_ends_when_one_closes(tmp_path: Path) -> None:
     with (
         Redis().run(str(tmp_path), CORES) as near,
         delayed(near, 0.001, str(tmp_path), CORES) as url,
@@ -481,7 +481,7 @@ def test_a_long_way_ends_for_both_when_one_of_them_ends(tmp_path: Path) -> None:
         assert other.recv(64) == b"+PONG\r\n"
 
 
-def test_a_long_way_that_does_not_come_up_says_why(tmp_path: Path) -> None:
+def test_a_delay_proxy_that_fails_to_start_reports_why(tmp_path: Path) -> None:
     no_such_core = [9999]
 
     with (
@@ -492,7 +492,7 @@ def test_a_long_way_that_does_not_come_up_says_why(tmp_path: Path) -> None:
 
 
 @needs_redis
-def test_commands_are_counted_exactly_with_those_of_scripts_and_without_those_that_count(tmp_path: Path) -> None:
+def test_commands_are_counted_exactly_including_those_of_scripts(tmp_path: Path) -> None:
     with Redis().run(str(tmp_path), CORES) as url, _connect(url) as client:
         stats = Redis().stats(url)
         before = stats.commands()
@@ -510,7 +510,7 @@ def test_commands_are_counted_exactly_with_those_of_scripts_and_without_those_th
 
 
 @needs_redis
-def test_a_server_ends_with_its_runner_even_if_that_is_killed(tmp_path: Path) -> None:
+def test_a_server_ends_when_its_runner_is_killed(tmp_path: Path) -> None:
     program = (
         "import sys, time; from benchmarks.servers import Redis\n"
         f"with Redis().run(sys.argv[1], {CORES}) as url: print(url, flush=True); time.sleep(60)"
@@ -535,7 +535,7 @@ def test_a_server_ends_with_its_runner_even_if_that_is_killed(tmp_path: Path) ->
 
 
 @needs_redis
-def test_a_server_that_does_not_come_up_says_why_and_is_a_failure_of_its_case_only(tmp_path: Path) -> None:
+def test_a_server_that_fails_to_start_fails_only_its_case(tmp_path: Path) -> None:
     class Misled(Redis):
         program = "false"
 
@@ -555,7 +555,7 @@ def test_a_server_that_does_not_come_up_says_why_and_is_a_failure_of_its_case_on
 
 @pytest.mark.slow
 @pytest.mark.parametrize("measure", all_measures(), ids=lambda measure: measure.name)
-def test_a_tiny_run_of_everything_of_ours(measure: Measure, tmp_path: Path) -> None:
+def test_a_tiny_run_of_all_our_contenders(measure: Measure, tmp_path: Path) -> None:
     plan = _thinned(make_plan([measure], _contenders_here(), TINY, ["holdfast-*"]))
 
     outcomes = runner.run(plan, cores=CORES, folder=str(tmp_path))
@@ -577,7 +577,7 @@ def test_a_tiny_run_of_everything_of_ours(measure: Measure, tmp_path: Path) -> N
 
 
 @needs_redis
-def test_on_a_server_its_commands_are_counted(tmp_path: Path) -> None:
+def test_commands_of_a_server_are_in_the_results(tmp_path: Path) -> None:
     pytest.importorskip("redis")
     plan = make_plan(all_measures(), _contenders_here(), TINY, ["waiters/redis/3/redis-py"])
 
@@ -585,7 +585,7 @@ def test_on_a_server_its_commands_are_counted(tmp_path: Path) -> None:
 
     assert [record.problem for record in outcome.records] == [None, None]
     for record in outcome.records:
-        assert record.good[0]["commands"] >= 4  # a SET that gets it; a script that looks and deletes
+        assert record.good[0]["commands"] >= 4  # a SET that acquires it; a script that compares and deletes
         assert "idle_commands" in record.good[0]
     drawn = Report({}, TINY, [], [outcome]).to_plots()
     assert set(drawn) == {"waiters-redis.svg", "waiters-redis-commands.svg", "waiters-redis-idle-commands.svg"}
@@ -601,7 +601,7 @@ def test_rounds_are_interleaved(tmp_path: Path) -> None:
     assert order == ["holdfast memory", "threading.Lock"] * 2
 
 
-def test_the_command_line_lists_and_runs_and_shows_who_is_not_installed(
+def test_the_command_line_lists_runs_and_shows_missing_peers(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     options = ["--quick", "--only", "uncontended/threads", "--only", "uncontended/machine/pairs/fast*"]
@@ -618,7 +618,7 @@ def test_the_command_line_lists_and_runs_and_shows_who_is_not_installed(
 
 
 @pytest.mark.parametrize("options", ["--only nobody", "--publish --quick", "--cores x", "--rounds 0"])
-def test_a_wrong_call_is_refused(options: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_arguments_are_refused(options: str, capsys: pytest.CaptureFixture[str]) -> None:
     try:
         status = main(options.split())
     except SystemExit as end:
@@ -652,7 +652,7 @@ def test_a_contender_that_takes_too_long_is_ended_with_its_processes(tmp_path: P
     assert not _processes_with(str(tmp_path))
 
 
-def test_an_interrupt_leaves_nothing_behind(tmp_path: Path) -> None:
+def test_an_interrupt_leaves_no_process_and_no_file(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "benchmarks", "--only", "contended/machine/8-hold-2ms/flock"]
     run = subprocess.Popen(
         [*command, "--folder", str(tmp_path), "--out", str(tmp_path / "out")],
@@ -669,14 +669,14 @@ def test_an_interrupt_leaves_nothing_behind(tmp_path: Path) -> None:
 
     assert run.returncode == 130
     assert "interrupted" in said
-    eventually(lambda: not _processes_with(str(tmp_path)))  # killed ones may take a moment on a busy machine
+    eventually(lambda: not _processes_with(str(tmp_path)))  # killed processes may take a moment to end
     assert not list(tmp_path.iterdir())
 
 
 def _thinned(plan: list[Group]) -> list[Group]:
-    """Each contender once, and each measure with each server; starting these is what takes time.
+    """Select each contender once, and each measure with each server, because the start of servers takes time.
 
-    Other methods of the same server are only measured alone, and back to back only what has no server.
+    Other methods of the same server are only measured uncontended, and "back to back" only without a server.
     """
     found = []
     for group in plan:
@@ -688,7 +688,7 @@ def _thinned(plan: list[Group]) -> list[Group]:
 
 
 def _contenders_here() -> list[Contender]:
-    """Those whose driver and server this machine has."""
+    """Return the contenders whose driver and server are on this machine."""
     return [one for one in all_contenders() if one.version is not None and _has_server(one)]
 
 
@@ -702,18 +702,18 @@ def _connect(url: str) -> socket.socket:
 
 
 def _ones(measure: Measure) -> dict[str, float]:
-    """A round in which everything was 1."""
+    """Return a round in which every figure is 1."""
     more = ["gap_to_another", "wait_p99_of_share", "wait_max_of_share"]
     return dict.fromkeys([*(column.key for column in measure.columns), *more], 1.0)
 
 
 def _processes_with(words: str) -> list[str]:
-    """The processes of this machine that were started with these words."""
+    """Return the pids of processes with these words in their command line."""
     found = []
     for pid in filter(str.isdecimal, os.listdir("/proc")):
         try:
             command = Path("/proc", pid, "cmdline").read_text()
-        except OSError:  # it has ended since
+        except OSError:  # it has ended
             continue
         if words in command and int(pid) != os.getpid():
             found.append(command)

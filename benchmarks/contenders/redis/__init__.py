@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 from urllib.parse import urlsplit
 
+from benchmarks.adapters import Holdfast, HoldfastAsync, Tooz
 from benchmarks.contender import Arena, Contender
 from benchmarks.contenders.redis import floors, peers
-from benchmarks.regulars import Holdfast, HoldfastAsync, Tooz
 from benchmarks.servers import Redis
 
 _FAMILY: dict[str, Any] = {"arena": Arena.REDIS, "server": Redis()}

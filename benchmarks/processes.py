@@ -1,6 +1,6 @@
-"""The processes of one case: forked before anything is opened, told when to start, asked what they saw.
+"""The processes of one case: forked before anything is opened, started together, and read at the end.
 
-Starting them is not measured: each says when it is ready, and all begin at the same moment.
+Their start is not measured: each reports when it is ready, and all begin at the same moment.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ from typing import Any, Self
 
 from benchmarks.measure import now
 
-LIFE_MAX = 120  # seconds: a process of ours ends by then even if nobody is left to end it
-HEAD_START = 0.05  # seconds between "go" and the start, so that all have heard it
+LIFE_MAX = 120  # seconds; maximum life of a process, in case the runner was killed
+HEAD_START = 0.05  # seconds between the message and the start, so that all processes have received it
 
-# What each process runs: its number, and its end of the pipe. What it returns is its last answer.
+# The function of each process: it gets its number and its end of the pipe. Its result is the last answer.
 Part = Callable[[int, Connection], Any]
 
 
 class Failed(Exception):
-    """A process of the crowd did not do its part; the message is the error that it met."""
+    """A process of the group failed; the message is its error."""
 
 
-class Crowd:
-    """So many processes, each running `part`."""
+class ProcessGroup:
+    """Several processes, each running `part`."""
 
     def __init__(self, number: int, part: Part) -> None:
-        # A fork of a process that has no thread and has opened nothing is as good as a new one, and 64 of them are
+        # A fork of a process without threads and connections is equivalent to a new process, and 64 of them are
         # there at once.
         context = multiprocessing.get_context("fork")
         self._ends: list[Connection] = []
@@ -49,10 +49,10 @@ class Crowd:
         return [process.pid for process in self._processes if process.pid is not None]
 
     def hear(self) -> list[Any]:
-        """The next answer of each.
+        """Return the next answer of each process.
 
         Raises:
-            Failed: one of them could not go on.
+            Failed: a process has failed.
         """
         answers: dict[Connection, Any] = {}
         while len(answers) < len(self._ends):
@@ -62,7 +62,7 @@ class Crowd:
                     kind, said = end.recv()
                 except EOFError:
                     raise Failed("a process ended without an answer") from None
-                if kind == "failed":  # now, not after the others: they may be waiting for what this one holds
+                if kind == "failed":  # at once, because the others may wait for its lock
                     raise Failed(said)
                 answers[end] = said
         return [answers[end] for end in self._ends]
@@ -72,7 +72,7 @@ class Crowd:
             end.send(what)
 
     def start(self) -> float:
-        """When all are ready, tell them the moment to begin, and return it."""
+        """Wait until all are ready, send them the time of the start, and return it."""
         self.hear()
         begin = now() + HEAD_START
         self.tell(begin)
@@ -90,12 +90,12 @@ class Crowd:
 
 
 def answer(end: Connection, what: object) -> None:
-    """Say something to the one who made the crowd."""
+    """Send an answer to the parent process."""
     end.send(("ok", what))
 
 
 def ready(end: Connection) -> float:
-    """Say so, and return the moment at which to begin."""
+    """Report that this process is ready, and return the time of the start."""
     answer(end, None)
     begin: float = end.recv()
     return begin

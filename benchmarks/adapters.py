@@ -1,4 +1,4 @@
-"""Those that contend in more than one arena."""
+"""Contenders that are used in several arenas: holdfast and tooz."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from benchmarks.contender import peer
 
 
 class Holdfast:
-    """As in README.md: one client in the process, a lock by its name."""
+    """One client per process, as in README.md."""
 
     def __init__(self, url: str) -> None:
         self._client = holdfast.Client(url)
@@ -23,7 +23,7 @@ class Holdfast:
 
 
 class HoldfastAsync:
-    """The same, awaited."""
+    """The same for asyncio."""
 
     def __init__(self, url: str) -> None:
         self._client = holdfast.AsyncClient(url)
@@ -36,7 +36,7 @@ class HoldfastAsync:
 
 
 class Tooz:
-    """tooz, which has drivers for many stores: one coordinator in the process, by the URL that its driver takes."""
+    """tooz, which has drivers for many stores: one coordinator per process."""
 
     def __init__(self, url: str) -> None:
         self._coordinator = peer("tooz.coordination").get_coordinator(url, uuid.uuid4().hex.encode())

@@ -1,10 +1,10 @@
-"""The plots that docs/benchmarks.md begins with: of those that are worth it, the ones that were published."""
+"""The plots at the top of docs/benchmarks.md: a selection of the published ones."""
 
 from __future__ import annotations
 
 import os
 
-# What a plot says, and its file.
+# The caption of a plot, and its file.
 WORTH_IT = (
     ("A free lock", "uncontended-machine-pairs.svg"),
     ("A wanted lock", "contended-machine-8-hold-2ms.svg"),
@@ -23,7 +23,7 @@ BEGIN, END = "<!-- plots: written by --publish -->\n", "<!-- end of plots -->\n"
 
 
 def with_plots(page: str, folder: str) -> str:
-    """The text of the page with the plots that lie in that folder, in place of those it has."""
+    """Return the text of the page with the plots in that folder."""
     before, _, rest = page.partition(BEGIN)
     _, _, after = rest.partition(END)
     name = os.path.basename(folder)
