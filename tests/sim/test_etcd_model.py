@@ -157,7 +157,7 @@ def test_the_model_and_a_real_etcd_return_the_same_answers(real: Server, seed: i
 
     assert store.revision > STEPS / 10
     changes = [(change.revision, change.key, change.is_delete) for change in store.changes]
-    assert heard(real, len(changes)) == changes
+    assert watch_events(real, len(changes)) == changes
 
 
 def test_the_model_and_a_real_etcd_return_the_same_answers_after_a_restore(real: Server) -> None:
@@ -202,7 +202,7 @@ def plain(answer: Any) -> Any:
     return kept
 
 
-def heard(real: Server, count: int) -> list[tuple[int, bytes, bool]]:
+def watch_events(real: Server, count: int) -> list[tuple[int, bytes, bool]]:
     """The events of a watch on all keys, from the first revision on."""
     events: list[tuple[int, bytes, bool]] = []
     connection = http.client.HTTPConnection("127.0.0.1", real.port, timeout=10)

@@ -142,16 +142,16 @@ def test_a_node_of_an_ended_session_is_not_used_when_a_lagging_member_shows_it(
     with quiet():
         while "late" not in scenario.granted and scenario.world.now < slow_again:
             scenario.world.run(scenario.world.now + 0.001)
-    is_in = [entry.fence for entry in scenario.server.tickets().values()]
+    granted = [entry.fence for entry in scenario.server.tickets().values()]
 
     if mutant is None:
-        assert "late" not in scenario.granted or is_in == [scenario.leases["late"].fence]
+        assert "late" not in scenario.granted or granted == [scenario.leases["late"].fence]
         slow.catch_up = catch_up  # type: ignore[method-assign]
         scenario.run_until("late")
         assert [entry.fence for entry in scenario.server.tickets().values()] == [scenario.leases["late"].fence]
     else:
         assert "late" in scenario.granted
-        assert is_in == [], "it believes in a node that is not there"
+        assert granted == [], "the client uses a node that does not exist"
 
 
 @pytest.mark.parametrize("mutant", [None, "all-watch-the-first"])

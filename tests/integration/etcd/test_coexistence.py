@@ -154,6 +154,6 @@ def test_mixed_contention_never_overlaps_and_all_clients_get_turns(
 
     visits = [line.split() for line in notes.read_text().splitlines()]
     assert len(visits) == 2 * sum(turns.values())
-    for (who, comes, _), (same, goes, _) in zip(visits[::2], visits[1::2], strict=True):
-        assert (who, comes, goes) == (same, "in", "out")
+    for (who, start, _), (same, end, _) in zip(visits[::2], visits[1::2], strict=True):
+        assert (who, start, end) == (same, "in", "out")
     assert min(turns.values()) >= TURNS_MIN, turns

@@ -26,7 +26,7 @@ def election(server: Server, prefix: str, client_of: Open) -> holdfast.Election:
 
 
 @pytest.fixture
-def theirs(server: Server, prefix: str) -> Iterator[subprocess.Popen[str]]:
+def etcdctl_leader(server: Server, prefix: str) -> Iterator[subprocess.Popen[str]]:
     """A candidate of etcdctl, until the block ends."""
     with etcdctl(server, "elect", f"{prefix}scheduler", "their-proposal") as process:
         yield process
@@ -35,10 +35,10 @@ def theirs(server: Server, prefix: str) -> Iterator[subprocess.Popen[str]]:
 
 
 def test_a_leader_of_etcdctl_is_reported_and_blocks_ours_until_it_resigns(
-    election: holdfast.Election, theirs: subprocess.Popen[str]
+    election: holdfast.Election, etcdctl_leader: subprocess.Popen[str]
 ) -> None:
-    assert theirs.stdout is not None
-    assert theirs.stdout.readline(), "it says its key when it leads"
+    assert etcdctl_leader.stdout is not None
+    assert etcdctl_leader.stdout.readline(), "it prints its key when it leads"
     changes = election.observe(every=0.05)
 
     leader = next(changes)
@@ -46,7 +46,7 @@ def test_a_leader_of_etcdctl_is_reported_and_blocks_ours_until_it_resigns(
     assert (leader.agent, leader.term > 0) == ("another program", True)
     assert election.campaign(timeout=0) is None
 
-    theirs.terminate()
+    etcdctl_leader.terminate()
     with election as lease:
         assert lease.fence > leader.term
         eventually(lambda: (seen := next(changes)) is not None and seen.term == lease.fence)
@@ -58,7 +58,7 @@ def test_our_leader_is_visible_to_etcdctl_and_blocks_its_candidate(
     with election as lease, etcdctl(server, "elect", "--listen", f"{prefix}scheduler") as listener:
         assert listener.stdout is not None
         assert listener.stdout.readline().startswith(f"{prefix}scheduler/"), "it sees our key"
-        candidate = request.getfixturevalue("theirs")
+        candidate = request.getfixturevalue("etcdctl_leader")
         eventually(lambda: len(server.keys(f"{prefix}scheduler/")) == 2)
         leader = election.leader()
         assert leader is not None

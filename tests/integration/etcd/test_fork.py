@@ -73,7 +73,7 @@ def test_a_child_gets_no_notifications_of_its_waiting_parent(pool: WorkerPool, u
         child.call("release", lock="one")
 
 
-@pytest.mark.skipif("coverage" in sys.modules, reason="coverage's own lock may be taken when the child is made")
+@pytest.mark.skipif("coverage" in sys.modules, reason="another thread may hold coverage's own lock during the fork")
 def test_a_child_never_hangs_on_a_lock_of_another_thread_of_its_parent(pool: WorkerPool, url: str) -> None:
     parent = pool.start(url)
 

@@ -93,5 +93,5 @@ def test_a_password_is_never_shown(url: str, client_of: Open, caplog: pytest.Log
     with caplog.at_level(0), client.lock("a"):
         pass
 
-    said = caplog.text + repr(client) + client.url + repr(client._engine.backend.__dict__)
-    assert "hush-hush" not in said
+    shown = caplog.text + repr(client) + client.url + repr(client._engine.backend.__dict__)
+    assert "hush-hush" not in shown

@@ -100,12 +100,12 @@ def test_holdfast_and_curator_take_turns(
                 client = client_of(url)
                 field.contend(f"holdfast {number}", lambda client=client: client.lock("a"))  # type: ignore[misc]
             field.await_end()
-            said = curator.stdout.read().strip()
+            output = curator.stdout.read().strip()
         finally:
             curator.kill()
 
-    assert said.isdigit(), said
-    field.turns["curator"] = int(said)
+    assert output.isdigit(), output
+    field.turns["curator"] = int(output)
     assert len(field.turns) == 3
     assert min(field.turns.values()) * 3 > max(field.turns.values()), f"first come, first served: {field.turns}"
 

@@ -93,10 +93,10 @@ def test_one_write_does_not_prove_that_the_leader_reset_the_timer(ensemble: Prox
     leader, follower = ensemble.leader, ensemble.followers[0]
     timeout = 4.0
     with _sessions(follower, 30, timeout) as clients, kazoo(leader.address) as observer:
-        gone: dict[str, float] = {}
+        ended: dict[str, float] = {}
         for number, client in enumerate(clients):
             client.create(f"/session-{number}", ephemeral=True)
-            note = lambda event: gone.setdefault(event.path, now())  # noqa: E731
+            note = lambda event: ended.setdefault(event.path, now())  # noqa: E731
             observer.get_children(f"/session-{number}", watch=note)  # fires when it is deleted, not when it is written
         quiet = now() + timeout / 3 - 0.5  # kazoo pings after a third, minus up to 0.4 s
         while now() < quiet:
@@ -107,35 +107,35 @@ def test_one_write_does_not_prove_that_the_leader_reset_the_timer(ensemble: Prox
 
         ensemble.part(follower, leader)
 
-        eventually(lambda: len(gone) == len(clients))
+        eventually(lambda: len(ended) == len(clients))
         by_the_last_write = sent + timeout - TICK / 1000
         ensemble.heal()  # so that the clients can close their sessions
-        assert min(gone.values()) < by_the_last_write
+        assert min(ended.values()) < by_the_last_write
 
 
 def test_a_session_proof_holds_when_its_follower_is_cut_off_at_any_moment(ensemble: ProxiedEnsemble) -> None:
     leader, follower = ensemble.leader, ensemble.followers[0]
     timeout = 3.0
     with _sessions(follower, 10, timeout) as clients, kazoo(leader.address) as observer:
-        gone: dict[int, float] = {}
-        standings = [_Pulse(client, f"/proven-{number}", timeout) for number, client in enumerate(clients)]
-        for number, pulse in enumerate(standings):
-            note = lambda _, number=number: gone.setdefault(number, now())  # noqa: E731
-            observer.get_children(pulse.path, watch=note)  # fires when it is deleted, not when it is written
-            pulse.start(after=number * timeout / 50)  # so that the cut falls on another moment for each
-        eventually(lambda: all(pulse.pairs > 4 for pulse in standings))
+        ended: dict[int, float] = {}
+        heartbeats = [_Heartbeat(client, f"/proven-{number}", timeout) for number, client in enumerate(clients)]
+        for number, heartbeat in enumerate(heartbeats):
+            note = lambda _, number=number: ended.setdefault(number, now())  # noqa: E731
+            observer.get_children(heartbeat.path, watch=note)  # fires when it is deleted, not when it is written
+            heartbeat.start(after=number * timeout / 50)  # so that the cut falls on another moment for each
+        eventually(lambda: all(heartbeat.pairs > 4 for heartbeat in heartbeats))
 
         ensemble.part(follower, leader)
 
-        eventually(lambda: len(gone) == len(clients))
-        for pulse in standings:
-            pulse.end()
+        eventually(lambda: len(ended) == len(clients))
+        for heartbeat in heartbeats:
+            heartbeat.end()
         ensemble.heal()
-        believed = [pulse.proof.valid_until for pulse in standings]
-        assert [number for number in gone if believed[number] >= gone[number]] == []
+        proven = [heartbeat.proof.valid_until for heartbeat in heartbeats]
+        assert [number for number in ended if proven[number] >= ended[number]] == []
 
 
-class _Pulse:
+class _Heartbeat:
     """Pairs of writes by a kazoo client, like those of the backend."""
 
     def __init__(self, client: KazooClient, path: str, timeout: float) -> None:

@@ -185,9 +185,9 @@ def test_a_search_reads_a_limited_sample(ours: Harness) -> None:
     ours.advance_register("a", 1)
 
     trips = ours.ensemble.trips
-    looks = [sum(isinstance(one, Get) for one in requests) for requests in trips]
-    assert max(looks) == BATCH_MAX
-    assert sum(looks) == REAP_SAMPLE + 4  # and two reads of the register itself and of its parent
+    reads = [sum(isinstance(one, Get) for one in requests) for requests in trips]
+    assert max(reads) == BATCH_MAX
+    assert sum(reads) == REAP_SAMPLE + 4  # and two reads of the register itself and of its parent
     transactions = [one for requests in trips for one in requests if isinstance(one, Transaction)]
     gone = [len([one for one in together.requests if isinstance(one, Delete)]) for together in transactions]
     assert REAP_SAMPLE - 10 < sum(gone) <= REAP_SAMPLE  # except the new ones

@@ -118,13 +118,13 @@ def test_leases_are_lost_when_another_client_closes_the_session(url: str, server
 def test_a_loss_is_reported_as_soon_as_the_end_of_the_session_is_known(
     url: str, server: Server, client_of: Open
 ) -> None:
-    client, told = client_of(url), threading.Event()
-    lease = client.lock("a", ttl=30, renew=False, on_lost=lambda _: told.set()).acquire()
+    client, reported = client_of(url), threading.Event()
+    lease = client.lock("a", ttl=30, renew=False, on_lost=lambda _: reported.set()).acquire()
     assert lease is not None
 
     _end_session(client, server)
 
-    assert told.wait(10), "not at its deadline, which is later, nor at a renewal, of which there is none"
+    assert reported.wait(10), "reported before its deadline, and without a renewal"
     assert lease.lost
 
 
@@ -254,7 +254,7 @@ async def test_a_new_task_does_not_overtake_tasks_that_wait_for_the_connection(u
         assert served == ["first", "second"]
 
 
-@pytest.mark.parametrize("failing", [0, 1], ids=["the connection's", "the pulse's"])
+@pytest.mark.parametrize("failing", [0, 1], ids=["the connection's", "the heartbeat's"])
 def test_a_client_works_again_after_a_thread_could_not_be_started(
     url: str, client_of: Open, monkeypatch: pytest.MonkeyPatch, failing: int
 ) -> None:

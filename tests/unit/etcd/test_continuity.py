@@ -29,8 +29,8 @@ class Cluster:
         self.calls += 1
         header = self.header
         self.before_answer()
-        said = {"header": header, "succeeded": True}
-        return Answer({"result": said} if method == "lease/keepalive" else said, 0.0)
+        answer = {"header": header, "succeeded": True}
+        return Answer({"result": answer} if method == "lease/keepalive" else answer, 0.0)
 
 
 @pytest.fixture

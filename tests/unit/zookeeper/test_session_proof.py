@@ -17,7 +17,7 @@ def proof() -> SessionProof:
     return made
 
 
-def believed(since: float) -> float:
+def deadline_of(since: float) -> float:
     return since + TIMEOUT * (1 - DRIFT)
 
 
@@ -26,27 +26,27 @@ def test_nothing_is_proven_when_a_session_was_never_connected() -> None:
 
 
 def test_a_connection_counts_from_its_request(proof: SessionProof) -> None:
-    assert proof.valid_until == believed(100.0)
+    assert proof.valid_until == deadline_of(100.0)
 
 
 def test_a_single_pair_proves_nothing(proof: SessionProof) -> None:
     proof.record_pair(1, 110.0, 110.1, 110.2)
 
-    assert proof.valid_until == believed(100.0)
+    assert proof.valid_until == deadline_of(100.0)
 
 
 def test_a_later_pair_proves_the_second_write_of_an_earlier_one(proof: SessionProof) -> None:
     proof.record_pair(1, 110.0, 110.1, 110.2)
     proof.record_pair(1, 110.2 + GAP_MAX, 116.0, 116.1)
 
-    assert proof.valid_until == believed(110.1)
+    assert proof.valid_until == deadline_of(110.1)
 
 
 def test_a_pair_proves_nothing_when_the_gap_is_too_short(proof: SessionProof) -> None:
     proof.record_pair(1, 110.0, 110.1, 110.2)
     proof.record_pair(1, 110.1 + GAP_MAX, 116.0, 116.1)
 
-    assert proof.valid_until == believed(100.0), "the leader may not have sent a ping in between"
+    assert proof.valid_until == deadline_of(100.0), "the leader may not have sent a ping in between"
 
 
 def test_writes_to_the_previous_server_do_not_count_after_a_reconnect(proof: SessionProof) -> None:
@@ -54,7 +54,7 @@ def test_writes_to_the_previous_server_do_not_count_after_a_reconnect(proof: Ses
     proof.record_connection(2, 105.0)
     proof.record_pair(2, 120.0, 120.1, 120.2)
 
-    assert proof.valid_until == believed(105.0)
+    assert proof.valid_until == deadline_of(105.0)
 
 
 def test_a_pair_does_not_count_when_its_connection_is_closed(proof: SessionProof) -> None:
@@ -62,14 +62,14 @@ def test_a_pair_does_not_count_when_its_connection_is_closed(proof: SessionProof
     proof.record_pair(1, 110.0, 110.1, 110.2)
     proof.record_pair(2, 120.0, 120.1, 120.2)
 
-    assert proof.valid_until == believed(105.0)
+    assert proof.valid_until == deadline_of(105.0)
 
 
 def test_a_proof_is_never_withdrawn(proof: SessionProof) -> None:
     proof.record_connection(1, 50.0)
     proof.record_connection(2, 50.0)
 
-    assert proof.valid_until == believed(100.0)
+    assert proof.valid_until == deadline_of(100.0)
 
 
 @pytest.mark.parametrize("timeout", [3.0, 4.0, 12.0, 30.0, 60.0])

@@ -118,7 +118,7 @@ class Cluster:
             message: Message = json.loads(response.body)
         except ValueError as error:
             raise OutcomeUnknown(backend=url, problem=f"{node}'s answer is not JSON: {error}") from error
-        if "error" in message:  # an error in a stream, such as keep-alive, comes after its status 200
+        if "error" in message:  # an error in a stream, such as keep-alive, follows its status 200
             detail = message["error"]
             code = detail.get("grpc_code", 0) if isinstance(detail, dict) else 0
             text = detail.get("message", "") if isinstance(detail, dict) else str(detail)

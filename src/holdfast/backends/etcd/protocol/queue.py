@@ -354,33 +354,23 @@ class EtcdBackend(QueueOperators):
 
     async def release(self, tickets: Sequence[Ticket], *, deadline: float) -> list[bool]:
         released: list[bool] = []
-        self._begin_releasing(tickets)
+        with self._mutex:
+            self._count_releases(tickets, 1)
         try:
             for start in range(0, len(tickets), OPERATIONS_MAX // 2):
                 released += await self._release(tickets[start : start + OPERATIONS_MAX // 2], deadline)
         finally:
-            self._end_releasing(tickets)
+            with self._mutex:
+                self._count_releases(tickets, -1)
         return released
 
-    def _begin_releasing(self, tickets: Sequence[Ticket]) -> None:
-        """Count releases: of two that overlap, one may arrive after the other's answer, so the key is retired."""
-        with self._mutex:
-            self._count_begun(tickets)
-
-    def _count_begun(self, tickets: Sequence[Ticket]) -> None:
+    def _count_releases(self, tickets: Sequence[Ticket], change: int) -> None:
+        """Of two releases that overlap, one may arrive after the other's answer, so the key is not reused."""
         for ticket in tickets:
-            self._releasing[ticket.nonce] += 1
-            if self._releasing[ticket.nonce] > 1:
+            self._releasing[ticket.nonce] += change
+            if change > 0 and self._releasing[ticket.nonce] > 1:
                 self._unanswered_releases.add(ticket.nonce)
-
-    def _end_releasing(self, tickets: Sequence[Ticket]) -> None:
-        with self._mutex:
-            self._count_ended(tickets)
-
-    def _count_ended(self, tickets: Sequence[Ticket]) -> None:
-        for ticket in tickets:
-            self._releasing[ticket.nonce] -= 1
-            if not self._releasing[ticket.nonce]:
+            elif not self._releasing[ticket.nonce]:
                 del self._releasing[ticket.nonce]
 
     async def _release(self, tickets: Sequence[Ticket], deadline: float) -> list[bool]:

@@ -1,6 +1,6 @@
 """One session on kazoo, typed. This is the only module that uses names of kazoo that are not public.
 
-From kazoo come the connection, its one thread, the wire format, failover, and the session. Requests are put directly
+It uses kazoo's connection, its one thread, its wire format, its failover and its session. Requests are put directly
 into its queue with our own reply objects, so an answer wakes the caller without a second thread. kazoo's retries and
 its watch and completion threads are not used. A client is closed with its session: it never opens a second one.
 """

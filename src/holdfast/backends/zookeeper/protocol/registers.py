@@ -75,7 +75,7 @@ class Registers:
                     raise _conflict(name)
                 if known.number >= number:
                     return (known.number, known.nonce) == (number, nonce)
-                # The previous number must not come back either before its own time has passed.
+                # The previous number has to be kept for its own time too.
                 data = _written(_Register(number, nonce, max(keep, known.keep)))
                 write = Transaction((Check(self._parent, _version(parent)), Set(path, data, node.version)))
                 answer, parent, node = await self._port.call(session, (write, *reads), deadline=deadline)

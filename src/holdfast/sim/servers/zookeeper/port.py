@@ -181,7 +181,7 @@ class SimPort:
             except BackendError:
                 return  # no caller waits for it
 
-        self._runtime.spawn(send, "tell")
+        self._runtime.spawn(send, "send")
 
     # ── the connection ───────────────────────────────────────────────────────────────────────────────────────────
 
