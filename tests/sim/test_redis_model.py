@@ -1,7 +1,8 @@
-"""A model of Redis that answers otherwise than Redis: the same commands and scripts, on the model and on a real server.
+"""The model of Redis replies differently from Redis: the same commands and scripts run on the model and on a real
+server.
 
-Time passes on both sides. Commands are compared with expiries that outlive the test or are over by the next step; the
-shipped scripts are told the same time on both sides, by the real server's clock, and everything else has to be equal.
+Time passes on both sides. Commands are compared with expiries that outlive the test or have passed by the next step.
+The shipped scripts get the same time on both sides, from the real server's clock, and everything else has to be equal.
 """
 
 from __future__ import annotations
@@ -210,7 +211,7 @@ class Words:
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_the_model_answers_each_command_as_the_server_does(sides: Sides, seed: int) -> None:
+def test_the_model_replies_to_each_command_like_the_server(sides: Sides, seed: int) -> None:
     draw = random.Random(seed)  # noqa: S311  (it has to be repeatable)
     words = Words(draw)
 
@@ -228,7 +229,7 @@ def test_the_model_answers_each_command_as_the_server_does(sides: Sides, seed: i
             assert model == real, f"after step {number}"
 
 
-def test_a_scan_finds_what_matches(sides: Sides) -> None:
+def test_a_scan_returns_matching_keys(sides: Sides) -> None:
     for key in ("lock:a", "lock:b*", "lock:[c]", "other", "lock:", "lock:\\d"):
         sides.command("SET", key, "1")
 
@@ -237,7 +238,7 @@ def test_a_scan_finds_what_matches(sides: Sides) -> None:
         assert sorted(model) == sorted(real), pattern
 
 
-def test_a_key_is_there_in_its_last_millisecond_and_not_after_it(sides: Sides) -> None:
+def test_a_key_exists_in_its_last_millisecond_and_not_after_it(sides: Sides) -> None:
     look = """local time = redis.call('TIME')
               return {math.floor((time[1] * 1000000 + time[2]) / 1000), redis.call('EXISTS', KEYS[1])}"""
     sides.synchronise()
@@ -251,7 +252,7 @@ def test_a_key_is_there_in_its_last_millisecond_and_not_after_it(sides: Sides) -
     assert seen[-1][0] > ends, "it goes when its time is over, not before"
     for when in {when for when, _ in seen}:
         sides.now = when * 1000
-        assert sides.model.space.is_over(b"key") == (when > ends)
+        assert sides.model.space.is_expired(b"key") == (when > ends)
 
 
 # ── scripts ──────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -298,7 +299,7 @@ SNIPPETS = [
 
 
 @pytest.mark.parametrize("text", SNIPPETS)
-def test_what_a_script_says_arrives_as_from_the_server(sides: Sides, text: str) -> None:
+def test_replies_of_scripts_are_converted_like_on_the_server(sides: Sides, text: str) -> None:
     sides.command("SET", "n", "1")
 
     real, model = sides.script(text, [], ["one", "two"])
@@ -434,7 +435,7 @@ def test_the_shipped_scripts_do_the_same_on_both(sides: Sides, seed: int) -> Non
     assert steps.outcomes >= {"in", "wait", "all", "not all"}
 
 
-def test_the_scripts_of_marks_do_the_same_on_both(sides: Sides) -> None:
+def test_the_scripts_of_registers_do_the_same_on_both(sides: Sides) -> None:
     draw = random.Random(9)  # noqa: S311  (it has to be repeatable)
     numbers = [1, 2, 9, 10, 1_700_000_000_000_000, 2**63 - 2, 2**63 - 1]
     raised = 0
@@ -478,7 +479,7 @@ def test_the_plain_scripts_do_the_same_on_both(sides: Sides) -> None:
 # ── what the model is stricter about ─────────────────────────────────────────────────────────────────────────────────
 
 
-def test_on_a_cluster_a_script_reaches_no_key_of_another_slot() -> None:
+def test_a_script_on_a_cluster_cannot_use_keys_of_another_slot() -> None:
     machine = Machine(lambda: 10**15, lambda _channel, _message: 0, is_cluster=True)
 
     assert machine.run("return redis.call('SET', KEYS[1], 1)", ["a{1}"], []) == b"OK"
@@ -491,14 +492,14 @@ def test_on_a_cluster_a_script_reaches_no_key_of_another_slot() -> None:
             machine.run(text, keys, [])
 
 
-def test_a_script_touches_only_keys_that_it_declares() -> None:
+def test_a_script_uses_only_keys_that_it_declares() -> None:
     machine = Machine(lambda: 10**15, lambda _channel, _message: 0)
 
     with pytest.raises(Refused, match="'b', which it did not declare"):
         machine.run("return redis.call('GET', 'b')", ["a"], [])
 
 
-def test_what_a_failing_script_had_done_stays_done() -> None:
+def test_writes_of_a_failed_script_remain() -> None:
     machine = Machine(lambda: 10**15, lambda _channel, _message: 0)
 
     with pytest.raises(Refused):

@@ -1,8 +1,9 @@
-"""Two owners in at once, or an owner beside somebody without a name, when requests are lost and processes die.
+"""Two owners hold a lock at the same time, or an owner and a ticket without one, when requests are lost and processes
+die.
 
-Random worlds with the real engine and the real scripts. At every moment those who believe that they hold the lock have
-to be of one owner, or one alone; who comes later has a greater fence, unless it is in with its kin; in the end the lock
-is free. Mutants show that it would be seen.
+Random worlds with the real engine and the real scripts. At every moment all clients that hold the lock have the same
+owner, or there is one. A later lease has a greater fence, unless it has the same owner. In the end the lock is free.
+Mutants show that the test detects violations.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ class OwnersWorld(SmallWorld):
         self._believed: list[Believed] = []
         self._owners: dict[int, str] = {}  # by fence
         self._done: set[str] = set()
-        self.shared = 0  # times that kin were in together
+        self.shared = 0  # times that tickets of one owner held the lock together
 
     def link(self, process: Process) -> Link:
         return Link(process, self.server, self._faults)
@@ -132,7 +133,7 @@ def lived(server: type[RedisServer], seed: int) -> OwnersWorld:
 
 
 @pytest.mark.parametrize("part", range(8))
-def test_whatever_happens_those_who_are_in_are_kin_or_alone(part: int) -> None:
+def test_holders_always_have_one_owner_or_there_is_one(part: int) -> None:
     worlds = [lived(RedisServer, seed) for seed in range(part * 25, part * 25 + 25)]
 
     assert sum(world.shared > 0 for world in worlds) > 20, "kin are in together in nearly every world"
@@ -141,7 +142,7 @@ def test_whatever_happens_those_who_are_in_are_kin_or_alone(part: int) -> None:
 @pytest.mark.parametrize(
     "name", [name for name, mutant in MUTANTS.items() if mutant.backend == "redis" and name.startswith("owner-")]
 )
-def test_a_mistake_is_seen(name: str) -> None:
+def test_a_mutant_is_detected(name: str) -> None:
     wrong = MUTANTS[name].server
     assert wrong is not None
     assert issubclass(wrong, RedisServer)

@@ -1,8 +1,8 @@
-"""Scripts that decide otherwise than the one rule says: owners, several locks at once, and marks among them.
+"""Scripts that violate the rule: owners, several locks at once, and registers included.
 
-The memory protocol says in Python what the scripts say in Lua. The same random steps are done to both, in two worlds
-whose clocks go together, and have to come out the same: who is in, who waits in which order, who shares a fence. That
-the steps would tell is shown by scripts with a mistake, which they have to find.
+The memory protocol implements in Python what the scripts implement in Lua. The same random steps run on both, in two
+worlds with equal clocks, and must give the same results: holders, the order of waiters, shared fences. Mutated scripts
+show that the steps detect mistakes.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ class Side:
         return list(self.do(lambda backend, deadline: backend.read_registers(NAMES, deadline=deadline)))
 
     def seen(self, *, by_name: bool) -> list[object]:
-        """Who is in, those with one fence together, and who waits, in order."""
+        """The holders, grouped by fence, and the waiters in order."""
 
         def shown(info: LockInfo) -> object:
             together: dict[int | None, set[str]] = {}
@@ -125,7 +125,7 @@ class Side:
                 together.setdefault(one.fence, set()).add(one.agent if by_name else "?")
             return info.name, sorted(map(sorted, together.values())), [one.agent for one in info.waiters]
 
-        # Not by `locks`, which is slow on purpose: leases would expire meanwhile.
+        # `locks` is slow on purpose, and leases would expire during it.
         return [shown(info) for info in map(self._inspect, NAMES) if info.holders or info.waiters]
 
     def _inspect(self, name: str) -> LockInfo:
@@ -133,7 +133,7 @@ class Side:
 
 
 class Known(NamedTuple):
-    """What the steps know of a ticket that is in or waits."""
+    """The state of a granted or waiting ticket."""
 
     ticket: Ticket
     ends: float | None  # of its lease; None while it waits
@@ -234,7 +234,7 @@ class Steps:
             del self._known[other]
 
     def _pass(self) -> None:
-        """Who waits looks again and again meanwhile."""
+        """Let time pass. Waiters keep polling."""
         for _ in range(self._draw.choice([1, 3, 9])):
             self.history.append("time")
             for side in self._sides:
@@ -279,7 +279,7 @@ def steps_on(server: type[RedisServer], seed: int) -> list[Side]:
 
 @pytest.mark.parametrize("server", [Single, Cluster, SetnxServer, GetsetServer])
 @pytest.mark.parametrize("seed", range(12))
-def test_the_same_steps_come_out_the_same(server: type[RedisServer], seed: int) -> None:
+def test_the_same_steps_give_the_same_results_as_on_memory(server: type[RedisServer], seed: int) -> None:
     memory, redis = steps_on(server, seed)
 
     assert redis.steps == memory.steps or server is not Single, "several locks on one server are one step"
@@ -289,7 +289,7 @@ def test_the_same_steps_come_out_the_same(server: type[RedisServer], seed: int) 
 
 _SCRIPTS = (queue._TRY_ACQUIRE, queue._TRY_ACQUIRE_ALL, queue._RELEASE, queue._RENEW, queue._BREAK, registers.ADVANCE)
 MISTAKES = {
-    "an owner goes in past another's lease": (
+    "an owner is granted during another's lease": (
         "if owner and value == SEVERAL .. owner then",
         "if owner and is_for_several(value) then",
     ),
@@ -302,8 +302,11 @@ MISTAKES = {
             "else redis.call('DEL', lock) end"
         ),
     ),
-    "who looks throws an owner out": ("local expired = several and now", "local expired = value == SHARED and now"),
-    "readers go in with an owner": (
+    "a poll ends the leases of an owner": (
+        "local expired = several and now",
+        "local expired = value == SHARED and now",
+    ),
+    "readers are granted with an owner": (
         "elseif value and value ~= SHARED then\n",
         "elseif value and not is_for_several(value) then\n",
     ),
@@ -311,15 +314,21 @@ MISTAKES = {
         "      broken = 1\n    end\n",
         "      broken = 1\n      break\n    end\n",
     ),
-    "several are taken although one of them has to wait": ("replies[number][1] ~= 'granted' then", "false then"),
-    "a mark goes down": ("if not is_less(last[1] or '0', number) then", "if last[1] == number then"),
-    "a mark is anybody's": ("last[1] == number and last[2] == nonce and 1", "last[1] == number and 1"),
-    "a mark is a number of Lua's": ("  return left < right\n", "  return tonumber(left) < tonumber(right)\n"),
+    "several are acquired although one has to wait": ("replies[number][1] ~= 'granted' then", "false then"),
+    "a register decreases": ("if not is_less(last[1] or '0', number) then", "if last[1] == number then"),
+    "the nonce of a register is not compared": (
+        "last[1] == number and last[2] == nonce and 1",
+        "last[1] == number and 1",
+    ),
+    "a register is compared as a Lua number": (
+        "  return left < right\n",
+        "  return tonumber(left) < tonumber(right)\n",
+    ),
 }
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
-def test_a_mistake_in_a_script_is_found(mistake: str) -> None:
+def test_a_mutated_script_is_detected(mistake: str) -> None:
     wrong = type("Wrong", (Single,), {"texts": edited(_SCRIPTS, MISTAKES[mistake])})
 
     with pytest.raises(AssertionError):

@@ -1,6 +1,6 @@
-"""Hazard: a free lock is kept for clients that are dead, or a client that only reconnects loses its place in the queue.
+"""Hazard: a free lock is reserved for dead clients, or a client that only reconnects loses its position in the queue.
 
-The scripts that ship run on the model of a server, with a clock and subscribers that the test sets.
+The shipped scripts run on the model of a server, with a clock and subscribers that the test sets.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def is_granted(reply: object) -> bool:
     return isinstance(reply, int)
 
 
-def test_all_waiters_of_a_client_that_is_not_subscribed_are_passed_over_at_once(server: Server) -> None:
+def test_all_waiters_of_an_unsubscribed_client_are_skipped_at_once(server: Server) -> None:
     server.subscribed.discard("b")
 
     server.release("a", 1)
@@ -91,21 +91,21 @@ def test_all_waiters_of_a_client_that_is_not_subscribed_are_passed_over_at_once(
     assert is_granted(server.try_acquire("c", 1))
 
 
-def test_a_lock_that_ran_out_is_granted_past_waiters_that_are_not_there(server: Server) -> None:
+def test_an_expired_lock_is_granted_past_waiters_of_dead_clients(server: Server) -> None:
     server.subscribed.discard("b")
     server.command(["DEL", KEYS.lock])
 
     assert is_granted(server.try_acquire("c", 1))
 
 
-def test_a_call_that_does_not_wait_gets_a_free_lock_past_waiters_that_are_not_there(server: Server) -> None:
+def test_a_call_with_timeout_0_gets_a_free_lock_past_waiters_of_dead_clients(server: Server) -> None:
     server.subscribed.clear()
     server.command(["DEL", KEYS.lock])
 
     assert is_granted(server.try_acquire("d", 1, queue=False))
 
 
-def test_all_waiters_of_a_client_that_does_not_answer_are_passed_over_together(server: Server) -> None:
+def test_all_waiters_of_an_unresponsive_client_are_skipped_together(server: Server) -> None:
     server.release("a", 1)
     assert server.woken() == ["b0"]
 
@@ -117,7 +117,7 @@ def test_all_waiters_of_a_client_that_does_not_answer_are_passed_over_together(s
     assert server.queue() == []
 
 
-def test_a_waiter_learns_how_long_it_is_the_turn_of_another_and_polls_then(server: Server) -> None:
+def test_a_waiter_polls_when_the_turn_of_another_ends(server: Server) -> None:
     server.release("a", 1)
     server.now += 0.25
 
@@ -126,7 +126,7 @@ def test_a_waiter_learns_how_long_it_is_the_turn_of_another_and_polls_then(serve
     assert (before, remaining_ms, blocker) == (3, 1000 * WOKEN_LEASE - 250, protocol._ITS_TURN)
 
 
-def test_a_client_that_was_passed_over_is_back_in_its_place_when_it_polls(server: Server) -> None:
+def test_a_skipped_client_returns_to_its_position_when_it_polls(server: Server) -> None:
     server.subscribed.discard("b")
     server.release("a", 1)
     server.try_acquire("c", 1)
@@ -139,7 +139,7 @@ def test_a_client_that_was_passed_over_is_back_in_its_place_when_it_polls(server
     assert server.queue() == ["b0", "b1", "b2", "d1"]
 
 
-def test_a_client_that_was_passed_over_has_its_turn_before_the_next_one_that_has_not_come_yet(server: Server) -> None:
+def test_a_skipped_client_gets_its_turn_before_a_later_client_that_has_not_polled(server: Server) -> None:
     server.subscribed.discard("b")
     server.release("a", 1)
     server.subscribed.add("b")
@@ -148,7 +148,7 @@ def test_a_client_that_was_passed_over_has_its_turn_before_the_next_one_that_has
     assert not is_granted(server.try_acquire("c", 1))
 
 
-def test_a_client_that_was_passed_over_and_does_not_poll_loses_its_place_with_its_lease(server: Server) -> None:
+def test_a_skipped_client_that_does_not_poll_loses_its_position_with_its_lease(server: Server) -> None:
     server.subscribed.discard("b")
     server.release("a", 1)
     server.now += WAITER_LEASE + 0.01
@@ -160,7 +160,7 @@ def test_a_client_that_was_passed_over_and_does_not_poll_loses_its_place_with_it
     assert server.queue() == ["e1", "b0"]
 
 
-def test_one_thread_that_does_not_answer_does_not_cost_the_others_of_a_client_that_polls_their_places(
+def test_an_unresponsive_thread_does_not_cost_the_polling_threads_of_its_client_their_positions(
     server: Server,
 ) -> None:
     server.release("a", 1)
@@ -171,7 +171,7 @@ def test_one_thread_that_does_not_answer_does_not_cost_the_others_of_a_client_th
     assert server.queue() == ["b2", "c1"]
 
 
-def test_a_waiter_that_has_not_polled_for_long_is_not_waited_for(server: Server) -> None:
+def test_a_waiter_that_has_not_polled_for_long_is_skipped_at_once(server: Server) -> None:
     server.now += SILENT / 2
     server.try_acquire("c", 1)
     server.now += SILENT / 2 + 0.01
@@ -182,7 +182,7 @@ def test_a_waiter_that_has_not_polled_for_long_is_not_waited_for(server: Server)
     assert is_granted(server.try_acquire("c", 1))
 
 
-def test_readers_are_woken_past_those_that_are_not_there_and_a_writer_still_keeps_others_out(server: Server) -> None:
+def test_readers_are_woken_past_dead_clients_and_a_writer_still_blocks_later_ones(server: Server) -> None:
     for client in "defg":
         server.try_acquire(client, 1, "x" if client == "f" else "r")
     server.subscribed |= {"d", "f", "g"}
@@ -194,7 +194,7 @@ def test_readers_are_woken_past_those_that_are_not_there_and_a_writer_still_keep
     assert server.queue() == ["d1", "f1", "g1"]
 
 
-def test_a_client_that_has_polled_while_its_subscription_reconnects_is_not_passed_over(server: Server) -> None:
+def test_a_client_that_polls_while_its_subscription_reconnects_is_not_skipped(server: Server) -> None:
     server.subscribed.discard("b")
     server.try_acquire("b", 0, is_subscribed=False)
 
@@ -204,7 +204,7 @@ def test_a_client_that_has_polled_while_its_subscription_reconnects_is_not_passe
     assert is_granted(server.try_acquire("b", 0))
 
 
-def test_where_the_server_cannot_count_all_subscribers_a_waiter_has_its_second_to_answer() -> None:
+def test_a_waiter_has_a_second_to_respond_when_the_server_cannot_count_subscribers() -> None:
     server = Server()
     server.try_acquire("a", 1)
     server.try_acquire("b", 1, channel="wake-all")
@@ -228,7 +228,7 @@ def test_where_the_server_cannot_count_all_subscribers_a_waiter_has_its_second_t
         "",
     ],
 )
-def test_a_waiter_cannot_make_the_one_that_releases_do_anything_but_tell_it(server: Server, told: str) -> None:
+def test_a_waiter_cannot_make_a_release_run_other_commands(server: Server, told: str) -> None:
     server.command(["SET", "payroll", "precious"])
     server.command(["HSET", KEYS.record, "b0", f"b0\n\n1\n{told}\nagent\n{{}}"])
 
@@ -249,7 +249,7 @@ def test_lines_of_waiters_that_all_died_are_removed_when_the_next_one_waits(serv
 
 @pytest.mark.parametrize("theirs", ["holdfast:shared", "holdfast:queue:@0123456789abcdef"])
 @pytest.mark.parametrize("kind", ["x", "r", "3", "@0123456789abcdef"])
-def test_what_an_earlier_version_holds_for_several_keeps_all_of_ours_out(theirs: str, kind: str) -> None:
+def test_shared_locks_of_an_earlier_version_block_all_tickets(theirs: str, kind: str) -> None:
     server = Server()
     server.command(["SET", KEYS.lock, theirs, "PX", 1000])
 
@@ -261,7 +261,7 @@ def test_what_an_earlier_version_holds_for_several_keeps_all_of_ours_out(theirs:
 
 
 @pytest.mark.parametrize("kind", ["r", "3", "@0123456789abcdef"])
-def test_what_we_hold_for_several_is_an_exclusive_ticket_to_an_earlier_version(kind: str) -> None:
+def test_shared_locks_look_exclusive_to_an_earlier_version(kind: str) -> None:
     server = Server()
     server.try_acquire("a", 1, kind)
 

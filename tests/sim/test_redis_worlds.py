@@ -1,4 +1,4 @@
-"""A simulated Redis that is kinder than a real one: hints for who does not listen, requests that survive a restart."""
+"""The simulated Redis is too kind: unsubscribed clients get notifications, or requests survive a restart."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def world() -> Iterator[Listening]:
     listening.small.end()
 
 
-def test_a_hint_reaches_only_who_is_subscribed_by_then(world: Listening) -> None:
+def test_a_notification_reaches_only_subscribed_clients(world: Listening) -> None:
     assert (world.a.subscription(world.channel), world.publish("early")) == (0, 0)
 
     world.subscribe(world.channel, "n")
@@ -84,7 +84,7 @@ def test_a_hint_reaches_only_who_is_subscribed_by_then(world: Listening) -> None
     assert world.heard == ["late"]
 
 
-def test_what_is_published_in_a_gap_is_missed_and_the_client_is_told_of_the_gap(world: Listening) -> None:
+def test_messages_in_a_gap_are_missed_and_the_gap_is_reported(world: Listening) -> None:
     world.subscribe(world.channel, "n")
     before = world.a.subscription(world.channel)
 
@@ -97,7 +97,7 @@ def test_what_is_published_in_a_gap_is_missed_and_the_client_is_told_of_the_gap(
     assert world.publish("after it") == 1
 
 
-def test_a_channel_that_nobody_waits_for_is_let_go(world: Listening) -> None:
+def test_a_channel_without_waiters_is_unsubscribed(world: Listening) -> None:
     world.subscribe(world.channel, "one")
     world.subscribe(world.channel, "other")
 
@@ -111,7 +111,7 @@ def test_a_channel_that_nobody_waits_for_is_let_go(world: Listening) -> None:
     assert world.publish("nobody") == 0
 
 
-def test_what_is_on_its_way_when_the_server_goes_down_is_not_done(world: Listening) -> None:
+def test_requests_in_transit_are_lost_when_the_server_restarts(world: Listening) -> None:
     set_it = world.a.command(KEYS, "SET", KEYS.lock, "1", deadline=5.0)
     world.small.world.at(0.00005, world.server.restart)
 
@@ -121,7 +121,7 @@ def test_what_is_on_its_way_when_the_server_goes_down_is_not_done(world: Listeni
     assert world.server.machine.command(["EXISTS", KEYS.lock]) == 0
 
 
-def test_a_failover_brings_back_what_the_replica_had(world: Listening) -> None:
+def test_a_failover_restores_the_data_of_the_replica(world: Listening) -> None:
     machine = world.server.machine
     machine.command(["SET", "a", "old", "PX", 1000])
     machine.command(["ZADD", "z", 1, "one"])
@@ -166,7 +166,7 @@ def lived(backend: str, seed: int) -> tuple[Simulation, RedisServer]:
 
 
 @pytest.mark.parametrize("backend", ["redis", "redis-setnx"])
-def test_nothing_stays_behind_but_the_record_and_that_not_for_ever(backend: str) -> None:
+def test_only_the_record_remains_and_it_expires(backend: str) -> None:
     records = 0
     for seed in range(40):
         _, server = lived(backend, seed)
@@ -203,7 +203,7 @@ def test_of_two_releases_of_one_ticket_at_once_getset_sends_one() -> None:
     small.end()
 
 
-def test_in_the_end_nobody_listens_for_a_ticket_that_has_gone() -> None:
+def test_no_subscription_remains_for_withdrawn_tickets() -> None:
     listened = 0
     for seed in range(40):
         simulation, server = lived("redis", seed)
@@ -224,7 +224,7 @@ sys.exit(main(["simulate", "--seeds", "1", "--backend", sys.argv[1]]))
 
 
 @pytest.mark.parametrize(("backend", "status"), [("redis", 2), ("memory", 0)])
-def test_without_a_lua_the_simulator_says_how_to_get_one_where_it_is_needed(backend: str, status: int) -> None:
+def test_the_simulator_tells_how_to_install_lua_when_it_is_missing(backend: str, status: int) -> None:
     command = [sys.executable, "-c", WITHOUT_LUPA, backend]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
 

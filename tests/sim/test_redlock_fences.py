@@ -1,4 +1,4 @@
-"""A quorum's fence that goes wrong in one order of messages out of millions: the shipped code has to stand them all."""
+"""A quorum fence that fails in one order of messages out of millions: the shipped code must pass in all of them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def found(mutant: Mutant, size: Size) -> Search:
 
 @pytest.mark.timeout(600)  # it computes all the time: on a busy machine that takes long
 @pytest.mark.parametrize("size", [APART, FORGETS, RESENT, pytest.param(AGAIN, marks=pytest.mark.slow)])
-def test_fences_are_in_order_whatever_happens_to_three_nodes_and_two_clients(size: Size) -> None:
+def test_fences_are_in_order_in_all_states_of_three_nodes_and_two_clients(size: Size) -> None:
     searched = search_fences(Plan(backend="redlock"), size)
 
     assert searched.broken is None, "\n".join(searched.story)
@@ -42,14 +42,14 @@ def test_fences_are_in_order_whatever_happens_to_three_nodes_and_two_clients(siz
     assert searched.grants > 10_000
 
 
-def test_every_mutant_that_chance_does_not_find_is_looked_for_here() -> None:
+def test_every_mutant_that_random_runs_miss_is_searched_here() -> None:
     """Those of other backends are in the files of their worlds."""
     left = {name for name, mutant in MUTANTS.items() if not mutant.by_seeds and mutant.backend == "redlock"}
     assert set(NEEDS) == left
 
 
 @pytest.mark.parametrize("name", NEEDS)
-def test_a_mutant_is_found_with_a_story_that_ends_in_two_grants(name: str) -> None:
+def test_a_mutant_is_found_with_a_trace_that_ends_in_two_grants(name: str) -> None:
     searched = found(MUTANTS[name], NEEDS[name])
 
     assert 5 < len(searched.story) < 40
@@ -57,8 +57,8 @@ def test_a_mutant_is_found_with_a_story_that_ends_in_two_grants(name: str) -> No
     assert sum("is granted" in line for line in searched.story) == 2
 
 
-def test_the_guard_by_the_nonce_alone_is_good_enough_where_nothing_is_sent_twice() -> None:
-    """What is found in a larger size is not an accident of the search."""
+def test_comparing_the_nonce_alone_is_enough_when_nothing_is_sent_twice() -> None:
+    """A larger search finds the same violation."""
     plan = MUTANTS["write-back-by-nonce"].apply(Plan())
 
     searched = search_fences(plan, RESENT._replace(resent=0))
@@ -67,8 +67,8 @@ def test_the_guard_by_the_nonce_alone_is_good_enough_where_nothing_is_sent_twice
     assert searched.broken is None
 
 
-def test_half_of_the_nodes_is_found_out_here_too() -> None:
-    assert "so was somebody before" in str(found(MUTANTS["half-is-a-majority"], SIZES[0]).broken)
+def test_half_of_the_nodes_as_majority_is_found() -> None:
+    assert "which was granted before" in str(found(MUTANTS["half-is-a-majority"], SIZES[0]).broken)
 
 
 def test_a_search_that_is_cut_off_says_so() -> None:
@@ -78,7 +78,7 @@ def test_a_search_that_is_cut_off_says_so() -> None:
     assert not search_fences(plan, RESENT, progress=lambda states, _: states < 5000).is_complete
 
 
-def test_the_command_line_shows_the_story_and_the_number_of_states() -> None:
+def test_the_command_line_shows_the_trace_and_the_number_of_states() -> None:
     command = [sys.executable, "-m", "holdfast", "simulate", "--exhaustive", "--mutant", "write-back-without-owner"]
 
     told = subprocess.run(command, capture_output=True, text=True, check=False, timeout=100)
@@ -93,7 +93,7 @@ def test_the_command_line_shows_the_story_and_the_number_of_states() -> None:
     assert council["story"][-1] == council["broken"]
 
 
-def test_what_the_exhaustive_search_of_redlock_cannot_do_is_refused() -> None:
+def test_unsupported_options_of_the_exhaustive_search_are_refused() -> None:
     command = [sys.executable, "-m", "holdfast", "simulate", "--exhaustive", "--backend", "redlock", "--clients", "3"]
 
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)

@@ -1,4 +1,4 @@
-"""Simulated nodes that fail together, or tell each other something: then their majority proves nothing."""
+"""Simulated nodes that fail together or share information: then their majority proves nothing."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def acquire(nonce: str = NONCE, ttl_ms: int = 60_000) -> Call:
     )
 
 
-class Council:
+class SimRedlock:
     """Three nodes, and the port of a client that takes no lock by itself."""
 
     def __init__(self) -> None:
@@ -69,8 +69,8 @@ class Council:
 
 
 @pytest.fixture
-def council() -> Iterator[Council]:
-    made = Council()
+def redlock() -> Iterator[SimRedlock]:
+    made = SimRedlock()
     yield made
     made.small.end()
 
@@ -78,84 +78,84 @@ def council() -> Iterator[Council]:
 # ── nodes ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_node_says_who_it_is_when_it_is_met_and_is_another_after_a_restart(council: Council) -> None:
-    council.ask((1, HELLO))
-    before = council.port.server_run(1)
-    council.server.nodes[1].restart()
-    lost = council.ask((1, acquire()))
-    council.run(3.0)
-    council.ask((1, HELLO))
-    after = council.port.server_run(1)
+def test_a_node_reports_its_run_in_the_handshake_and_another_after_a_restart(redlock: SimRedlock) -> None:
+    redlock.ask((1, HELLO))
+    before = redlock.port.server_run(1)
+    redlock.server.nodes[1].restart()
+    lost = redlock.ask((1, acquire()))
+    redlock.run(3.0)
+    redlock.ask((1, HELLO))
+    after = redlock.port.server_run(1)
 
-    assert council.port.server_run(0) is None
+    assert redlock.port.server_run(0) is None
     assert before is not None
     assert after is not None
     assert before.run_id != after.run_id
     assert before.started_at == pytest.approx(-UP_FOR, abs=1.1)
     assert after.started_at == pytest.approx(0.03, abs=1.1)
     assert isinstance(lost[0], OutcomeUnknown)
-    assert council.server.nodes[1].machine.command(["EXISTS", KEYS.lock]) == 0
+    assert redlock.server.nodes[1].machine.command(["EXISTS", KEYS.lock]) == 0
 
 
-def test_a_node_that_stands_still_holds_up_nobody_but_itself(council: Council) -> None:
-    council.ask(*((number, HELLO) for number in range(3)))
-    council.server.nodes[2].is_stalled = True
+def test_a_stalled_node_does_not_delay_other_nodes(redlock: SimRedlock) -> None:
+    redlock.ask(*((number, HELLO) for number in range(3)))
+    redlock.server.nodes[2].is_stalled = True
 
-    votes = council.ask(*((number, acquire()) for number in range(3)), lasts=2.0)
+    votes = redlock.ask(*((number, acquire()) for number in range(3)), lasts=2.0)
 
     assert [reply[0] for reply in votes[:2]] == [b"granted", b"granted"]
     assert isinstance(votes[2], OutcomeUnknown)
 
 
-def test_uptime_is_by_a_clock_that_can_be_set(council: Council) -> None:
-    node = council.server.nodes[0]
+def test_uptime_is_by_a_clock_that_can_be_set(redlock: SimRedlock) -> None:
+    node = redlock.server.nodes[0]
     node.lose_data()
-    council.run(1.5)
+    redlock.run(1.5)
     node.step_clock(40.0)
 
     assert node.uptime == 41
-    assert council.server.nodes[1].uptime == UP_FOR + 1
+    assert redlock.server.nodes[1].uptime == UP_FOR + 1
 
 
-def test_hints_are_heard_from_the_next_node_after_trouble_with_one(council: Council) -> None:
+def test_notifications_arrive_from_the_next_node_after_an_error(redlock: SimRedlock) -> None:
     heard: list[str] = []
-    council.port.listen(heard.append, lambda: heard.append("missed"))
-    channel = council.port.channel(KEYS)
-    council.do(lambda: council.port.subscribe(channel, NONCE, deadline=council.now + 1.0))
-    assert publish(council, 0, channel) == 1
+    redlock.port.listen(heard.append, lambda: heard.append("missed"))
+    channel = redlock.port.channel(KEYS)
+    redlock.do(lambda: redlock.port.subscribe(channel, NONCE, deadline=redlock.now + 1.0))
+    assert publish(redlock, 0, channel) == 1
 
-    council.server.nodes[0].restart()
-    council.run(NOTICED_MAX + 0.1)
+    redlock.server.nodes[0].restart()
+    redlock.run(NOTICED_MAX + 0.1)
 
-    assert [publish(council, number, channel) for number in range(3)] == [0, 1, 0]
-    council.run(0.1)
+    assert [publish(redlock, number, channel) for number in range(3)] == [0, 1, 0]
+    redlock.run(0.1)
     assert heard == [NONCE, "missed", NONCE]
 
 
-def publish(council: Council, number: int, channel: Channel) -> Any:
-    reply = council.server.nodes[number].machine.command(["PUBLISH", channel.name, NONCE])
-    council.run(0.02)
+def publish(redlock: SimRedlock, number: int, channel: Channel) -> Any:
+    reply = redlock.server.nodes[number].machine.command(["PUBLISH", channel.name, NONCE])
+    redlock.run(0.02)
     return reply
 
 
 # ── what a history says of it ────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_only_a_majority_that_stands_still_cuts_everybody_off(council: Council) -> None:
+def test_the_store_is_cut_off_only_when_a_majority_stalls(redlock: SimRedlock) -> None:
     said = []
-    for node in council.server.nodes[:2]:
+    for node in redlock.server.nodes[:2]:
         node.is_stalled = True
         said.append(node.stall_event())
-    for node in council.server.nodes[:2]:
+    for node in redlock.server.nodes[:2]:
         said.append(node.stall_end_event())
         node.resume()
 
     assert [type(event) for event in said] == [h.FaultStarted, h.Unreachable, h.Reachable, h.FaultEnded]
 
 
-def vote(council: Council, *numbers: int) -> None:
-    council.ask(*((number, HELLO) for number in numbers))
-    council.ask(*((number, acquire()) for number in numbers))
+def vote(redlock: SimRedlock, *numbers: int) -> None:
+    redlock.ask(*((number, HELLO) for number in numbers))
+    redlock.ask(*((number, acquire()) for number in numbers))
 
 
 def forgotten(node: Node, what: h.StateKind) -> list[str]:
@@ -163,35 +163,35 @@ def forgotten(node: Node, what: h.StateKind) -> list[str]:
 
 
 @pytest.mark.parametrize(("votes", "lost"), [((0, 1, 2), []), ((0, 1), ["lease"]), ((1, 2), []), ((), [])])
-def test_a_clock_that_leaps_counts_for_leases_without_a_majority_elsewhere(
-    council: Council, votes: tuple[int, ...], lost: list[str]
+def test_a_clock_leap_affects_leases_without_a_majority_on_other_nodes(
+    redlock: SimRedlock, votes: tuple[int, ...], lost: list[str]
 ) -> None:
-    vote(council, *votes)
+    vote(redlock, *votes)
 
-    assert forgotten(council.server.nodes[0], "lease") == lost
+    assert forgotten(redlock.server.nodes[0], "lease") == lost
 
 
-def test_data_that_is_lost_is_held_against_the_protocol_unless_a_clock_is_wrong_too(council: Council) -> None:
-    vote(council, 0, 1)
-    one, other, _ = council.server.nodes
+def test_lost_data_excuses_no_violation_unless_a_clock_is_wrong_too(redlock: SimRedlock) -> None:
+    vote(redlock, 0, 1)
+    one, other, _ = redlock.server.nodes
 
     assert forgotten(one, "data") == []
     assert forgotten(other, "data") == []
     assert forgotten(one, "clock") == ["data", "clock"]
 
 
-def test_a_majority_is_in_and_a_lease_that_lost_it_stays_out(council: Council) -> None:
-    vote(council, 0)
-    assert council.server.tickets() == {}
-    assert set(council.server.live()) == {NONCE}, "a single vote is in somebody's way"
-    vote(council, 1)
-    assert council.server.tickets()[NONCE].fence
+def test_a_majority_holds_the_lock_and_a_lease_that_lost_it_does_not_return(redlock: SimRedlock) -> None:
+    vote(redlock, 0)
+    assert redlock.server.tickets() == {}
+    assert set(redlock.server.live()) == {NONCE}, "a single vote is in somebody's way"
+    vote(redlock, 1)
+    assert redlock.server.tickets()[NONCE].fence
 
-    council.server.nodes[1].lose_data()
-    council.run(1.0)
-    vote(council, 1, 2)
+    redlock.server.nodes[1].lose_data()
+    redlock.run(1.0)
+    vote(redlock, 1, 2)
 
-    assert council.server.tickets() == {}
+    assert redlock.server.tickets() == {}
 
 
 def test_most_cuts_are_between_a_client_and_one_node() -> None:
@@ -209,7 +209,7 @@ def test_most_cuts_are_between_a_client_and_one_node() -> None:
     assert len(cuts) > 20
 
 
-def test_recorded_decisions_replay_their_run_to_the_byte() -> None:
+def test_recorded_choices_replay_the_same_run() -> None:
     plan = Plan(backend="redlock")
     for seed in range(4):
         ran = run(plan, seed)

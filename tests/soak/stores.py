@@ -14,7 +14,7 @@ from tests.support.mysql import servers as mysql
 from tests.support.postgresql import servers as postgresql
 from tests.support.redis import servers as redis
 from tests.support.redis.binaries import main_binary
-from tests.support.redis.councils import Council
+from tests.support.redis.redlock import RedlockServers
 from tests.support.zookeeper import ensembles as zookeeper
 
 _DURABLE = ("--appendonly", "yes", "--appendfsync", "always")  # a kill loses nothing that was answered
@@ -87,10 +87,10 @@ def _redis(method: str) -> Callable[[Path], contextlib.AbstractContextManager[St
 
 @contextlib.contextmanager
 def _redlock(folder: Path) -> Iterator[Store]:
-    with Council(main_binary(), folder / "redlock", _DURABLE) as council:
-        nodes = council.servers
+    with RedlockServers(main_binary(), folder / "redlock", _DURABLE) as redlock:
+        nodes = redlock.servers
         yield Store(
-            council.url(quarantine="no"),
+            redlock.url(quarantine="no"),
             ports=tuple(node.port for node in nodes),
             faults=lambda: [fault for number, node in enumerate(nodes) for fault in _faults_of(node, f"node {number}")],
             rows=lambda: sum(int(node.call("DBSIZE")) for node in nodes),

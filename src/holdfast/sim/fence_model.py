@@ -1,10 +1,10 @@
-"""The two halves of a vote, each as a function: what an attempt does next, and what a node answers.
+"""The two halves of a vote as functions: the next step of an attempt, and the reply of a node.
 
-An attempt depends on nothing but the answers that it gets, and an answer on nothing but what the node knows and what it
-is asked. So the shipped protocol is run once for all answers that an attempt can get, the shipped script once for all
-that a node can know, and both are remembered.
+An attempt depends only on the replies that it gets, and a reply only on the state of the node and the request. So the
+shipped protocol is run once for each sequence of replies, the shipped script once for each state of a node and request,
+and both results are cached.
 
-What no fence depends on is left out: queues and hints, the line that names the holder, whom a refusal names, time.
+Details that no fence depends on are left out: queues, notifications, the holder's line, the holder in a refusal, time.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from holdfast.sim.servers.redlock.node import config_for
 
 TTL = 30.0
 LOCK = "lock"
-LOST, REFUSED, LATE = "lost", "refused", "late"  # answers that are no numbers
-_LATER = 100.0  # seconds from one attempt to the next: whoever was silent is asked again
+LOST, REFUSED, LATE = "lost", "refused", "late"  # replies that are not numbers
+_LATER = 100.0  # seconds from one attempt to the next, so that unresponsive nodes get requests again
 
-_MAY_QUEUE = 6  # its place among the words of acquire.lua
+_MAY_QUEUE = 6  # its index in the arguments of acquire.lua
 
-Answer: TypeAlias = int | str
+Reply: TypeAlias = int | str
 KEYS = keys_of(PREFIX, LOCK)
 
 
 class Vote(NamedTuple):
-    """Who has it. A client's tickets are numbered, and so are a ticket's attempts."""
+    """The holder of a vote. Tickets of a client and attempts of a ticket are numbered."""
 
     client: int
     ticket: int
@@ -44,29 +44,29 @@ class Vote(NamedTuple):
 
 
 class Node(NamedTuple):
-    """What a node knows."""
+    """The state of a node."""
 
     vote: Vote | None
     counted: int | None
-    run: int | None  # the life in which it has counted
-    server_run: int  # 0, and one more after each amnesia
+    run: int | None  # the run in which it counted
+    server_run: int  # 0, plus one after each loss of data
     clock: int  # microseconds
 
 
 class Attempt(NamedTuple):
-    """One attempt of one ticket, by a client that knows the nodes in these lives."""
+    """One attempt of one ticket, by a client that knows these runs of the nodes."""
 
     client: int
     ticket: int
     number: int
-    lives: tuple[int, ...]
+    server_runs: tuple[int, ...]
 
 
-Ask: TypeAlias = Mapping[int, Call]  # by node
-Next: TypeAlias = "Ask | int | None"  # what it asks; the fence that it is granted; None: it has failed
+Requests: TypeAlias = Mapping[int, Call]  # by node
+Next: TypeAlias = "Requests | int | None"  # its requests; the fence that it is granted; None: it has failed
 
 
-class Ballots:
+class FenceModel:
     """The protocol and the scripts of one backend, shipped or mutated."""
 
     def __init__(self, backend: Callable[..., Any], texts: Mapping[str, str], nodes: int) -> None:
@@ -74,26 +74,26 @@ class Ballots:
         self._texts = texts
         self._nodes = nodes
         self._config = config_for(nodes, max_ttl=TTL, quarantine=False)
-        self._answers: dict[tuple[Node, Call], tuple[Node, Answer]] = {}
-        self._nexts: dict[tuple[Attempt, tuple[tuple[Answer, ...], ...]], Next] = {}
+        self._replies: dict[tuple[Node, Call], tuple[Node, Reply]] = {}
+        self._nexts: dict[tuple[Attempt, tuple[tuple[Reply, ...], ...]], Next] = {}
 
-    def answer(self, node: Node, call: Call) -> tuple[Node, Answer]:
-        """What the node knows after this call, and what it says."""
-        found = self._answers.get((node, call))
-        if found is None:
-            found = self._answers[node, call] = self._run(node, call)
-        return found
+    def answer(self, node: Node, call: Call) -> tuple[Node, Reply]:
+        """The state of the node after this call, and its reply."""
+        result = self._replies.get((node, call))
+        if result is None:
+            result = self._replies[node, call] = self._run(node, call)
+        return result
 
-    def follow(self, attempt: Attempt, heard: tuple[tuple[Answer, ...], ...]) -> Next:
-        """What an attempt does after these answers: for each node, one for each time that somebody was asked."""
-        key = (attempt, heard)
+    def follow(self, attempt: Attempt, received: tuple[tuple[Reply, ...], ...]) -> Next:
+        """The next step of an attempt after these replies: for each node one reply per round of requests."""
+        key = (attempt, received)
         if key not in self._nexts:
-            self._nexts[key] = self._try_acquire(attempt, heard)
+            self._nexts[key] = self._try_acquire(attempt, received)
         return self._nexts[key]
 
     # ── nodes ────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _run(self, node: Node, call: Call) -> tuple[Node, Answer]:
+    def _run(self, node: Node, call: Call) -> tuple[Node, Reply]:
         machine = Machine(lambda: node.clock, lambda *_: 0)
         lock, record = KEYS.lock.encode(), KEYS.record.encode()
         if node.vote is not None:
@@ -111,48 +111,48 @@ class Ballots:
         kept = {key: value for key, (value, _) in machine.space.dump().items()}
         value, fields_after = kept.pop(lock, None), kept.pop(record, {})
         if kept:
-            raise AssertionError(f"a script that keeps more than a vote and a count: {sorted(kept)}")
+            raise AssertionError(f"the script keeps more than a vote and a count: {sorted(kept)}")
         after = {field: int(text) for field, text in cast("dict[bytes, bytes]", fields_after).items() if text.isdigit()}
         changed = node._replace(
             vote=_vote(cast("bytes | None", value)), counted=after.get(b"count"), run=after.get(b"run")
         )
-        return changed, _simply(reply)
+        return changed, _short_reply(reply)
 
     # ── attempts ─────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _try_acquire(self, attempt: Attempt, heard: Sequence[Sequence[Answer]]) -> Next:
+    def _try_acquire(self, attempt: Attempt, received: Sequence[Sequence[Reply]]) -> Next:
         runtime = StoppedClock()
-        port = ParkedPort(attempt.lives)
+        port = ParkedPort(attempt.server_runs)
         backend = self._backend(self._config, port, runtime)
         ticket = Ticket(LOCK, nonce_of(attempt.client, attempt.ticket), TTL, 1, exclusive=True, agent="", info="{}")
-        for _ in range(attempt.number - 1):  # what these heard makes no difference: let it be nothing
+        for _ in range(attempt.number - 1):  # their replies make no difference, so they get none
             self._follow(backend.try_acquire(ticket, queue=True, deadline=runtime.now() + TTL), None)
             runtime.time += _LATER
-        return self._follow(backend.try_acquire(ticket, queue=True, deadline=runtime.now() + TTL), heard)
+        return self._follow(backend.try_acquire(ticket, queue=True, deadline=runtime.now() + TTL), received)
 
-    def _follow(self, entering: Coroutine[Any, Any, Any], heard: Sequence[Sequence[Answer]] | None) -> Next:
-        """Up to its end, or to the first question that has no answer yet. `heard` None: nobody ever answers."""
-        asks = 0
+    def _follow(self, acquiring: Coroutine[Any, Any, Any], received: Sequence[Sequence[Reply]] | None) -> Next:
+        """Run it to its end, or to the first request without a reply. `received` None: no node ever replies."""
+        rounds = 0
         replies: Any = None
         try:
             while True:
-                calls: Sequence[tuple[int, Call]] = entering.send(replies)
+                calls: Sequence[tuple[int, Call]] = acquiring.send(replies)
                 if calls[0][1].script is lua.RELEASE:
-                    replies = [0] * len(calls)  # whether it had the vote changes nothing
+                    replies = [0] * len(calls)  # the result of a release makes no difference
                     continue
-                if heard is None:
-                    replies = [_full(call, LOST) for _, call in calls]
+                if received is None:
+                    replies = [_full_reply(call, LOST) for _, call in calls]
                     continue
-                if asks == len(heard[0]):
+                if rounds == len(received[0]):
                     return dict(calls)
-                replies = [_full(call, heard[number][asks]) for number, call in calls]
-                asks += 1
+                replies = [_full_reply(call, received[number][rounds]) for number, call in calls]
+                rounds += 1
         except StopIteration as end:
             return end.value.fence if isinstance(end.value, Granted) else None
         except QuorumError:
             return None
         finally:
-            entering.close()
+            acquiring.close()
 
 
 def nonce_of(client: int, ticket: int) -> str:
@@ -167,8 +167,8 @@ def _vote(value: bytes | None) -> Vote | None:
     return Vote(int(client), int(ticket), int(attempt), int(count))
 
 
-def _simply(reply: Any) -> Answer:
-    """As the search knows it."""
+def _short_reply(reply: Any) -> Reply:
+    """The reply in the form of the search."""
     if isinstance(reply, int):
         return reply
     match reply[0]:
@@ -180,8 +180,8 @@ def _simply(reply: Any) -> Answer:
             return REFUSED
 
 
-def _full(call: Call, answer: Answer) -> Any:
-    """As the protocol knows it."""
+def _full_reply(call: Call, answer: Reply) -> Any:
+    """The reply in the form of the protocol."""
     if answer == LOST:
         return OutcomeUnknown(backend="sim", problem="no answer in time")
     if call.script is not lua.ACQUIRE:
@@ -191,8 +191,8 @@ def _full(call: Call, answer: Answer) -> Any:
     return [b"late"] if answer == LATE else [b"granted", str(answer).encode()]
 
 
-class _Question:
-    """Awaited: hands the calls to whoever drives, and the answers back."""
+class _Requests:
+    """Awaited: passes the calls to the driver of the coroutine, and the replies back."""
 
     def __init__(self, calls: Sequence[tuple[int, Call]]) -> None:
         self._calls = calls
@@ -202,16 +202,16 @@ class _Question:
 
 
 class ParkedPort:
-    """A RedlockPort that parks at every question. `send` what is answered into whatever coroutine asks."""
+    """A RedlockPort that suspends at every request. The driver sends the replies into the coroutine."""
 
-    def __init__(self, lives: Sequence[int]) -> None:
-        self.started: list[Callable[[], Coroutine[Any, Any, None]]] = []  # what would be done in the background
-        self.nodes = tuple(f"node-{number}" for number in range(len(lives)))
-        self._server_runs = lives
+    def __init__(self, server_runs: Sequence[int]) -> None:
+        self.started: list[Callable[[], Coroutine[Any, Any, None]]] = []  # background work, which is never run
+        self.nodes = tuple(f"node-{number}" for number in range(len(server_runs)))
+        self._server_runs = server_runs
 
     async def run_calls(self, calls: Sequence[tuple[int, Call]], *, deadline: float) -> list[Any | HoldfastError]:
-        answers: list[Any] = await _Question(calls)
-        return answers
+        replies: list[Any] = await _Requests(calls)
+        return replies
 
     def server_run(self, number: int) -> ServerRun:
         return ServerRun(str(self._server_runs[number]), started_at=0.0, may_forget=False)
@@ -221,21 +221,21 @@ class ParkedPort:
         return self
 
     def channel(self, keys: object) -> Channel:
-        return Channel("PUBLISH", "hints")
+        return Channel("PUBLISH", "wake")
 
     def subscription(self, channel: Channel) -> int:
         return 0
 
     def listen(self, wake: object, missed: object) -> None:
-        """Nobody calls."""
+        """Notifications are not modelled."""
 
     def start(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """It is not: what is done in the background is to release, and releases are no steps of their own."""
+        """Record the work and do not run it: it only releases votes, and a release is not a step of its own."""
         self.started.append(work)
 
 
 class StoppedClock:
-    """The part of a runtime that an attempt needs. Time stands still."""
+    """The part of a runtime that an attempt needs. Its clock does not run."""
 
     def __init__(self) -> None:
         self.time = 1000.0
@@ -250,4 +250,4 @@ class StoppedClock:
         return contextlib.nullcontext()
 
     def event(self) -> None:
-        """Nobody waits."""
+        """No task waits."""

@@ -1,8 +1,8 @@
-"""A process whose Ctrl-C comes while it waits for the server's answer (tests/support/processes.py speaks with it).
+"""A process that gets Ctrl-C while it waits for a reply of the server (tests/support/processes.py talks to it).
 
     python interrupted.py URL
 
-It reports what it saw; whether that was right is for the test to say.
+It reports what it observed; the test decides whether that is right.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Hazard: a lock service that believes anybody: certificates not checked, users and passwords mixed up or shown, a user
-who may touch nothing but the locks kept out by a command that we did not need.
+"""Hazard: missing access control: certificates are not verified, users and passwords are mixed up or shown, or a user
+with permissions for the locks only is refused because of an unneeded command.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import pytest
 
 import holdfast
 from tests.integration.redis.conftest import OpenClient, StartServer
-from tests.integration.redis.scenes import acquiring, take
+from tests.integration.redis.helpers import acquiring, take
 from tests.support.processes import eventually
 from tests.support.redis.binaries import main_binary
 from tests.support.redis.certificates import Certificates
@@ -93,14 +93,14 @@ async def test_tasks_use_tls_and_users_too(secured: Secured, certificates: Certi
         await lease.renew()
 
 
-def test_a_server_whose_certificate_somebody_else_has_signed_is_refused(
+def test_a_server_with_an_unknown_authority_is_refused(
     secured: Secured, certificates: Certificates, open_client: OpenClient
 ) -> None:
     with pytest.raises(holdfast.HoldfastError, match=r"(?i)certificate"):
         open_client(url_of(secured, certificates, ca=certificates.other_ca)).lock("one").acquire(timeout=0)
 
 
-async def test_a_server_whose_certificate_somebody_else_has_signed_is_refused_by_tasks(
+async def test_a_server_with_an_unknown_authority_is_refused_by_tasks(
     secured: Secured, certificates: Certificates
 ) -> None:
     async with holdfast.AsyncClient(url_of(secured, certificates, ca=certificates.other_ca)) as client:
@@ -108,7 +108,7 @@ async def test_a_server_whose_certificate_somebody_else_has_signed_is_refused_by
             await client.lock("one").acquire(timeout=0)
 
 
-def test_without_ca_certs_the_system_s_authorities_count_and_they_do_not_know_ours(
+def test_without_ca_certs_the_system_s_authorities_are_used(
     secured: Secured, certificates: Certificates, open_client: OpenClient
 ) -> None:
     with pytest.raises(holdfast.HoldfastError, match=r"(?i)certificate"):
@@ -127,19 +127,19 @@ def test_a_certificate_for_another_host_is_refused(
         server.end()
 
 
-def test_a_client_without_a_certificate_is_refused_with_a_word_of_ours(
+def test_a_client_without_a_certificate_gets_a_holdfast_error(
     secured: Secured, certificates: Certificates, open_client: OpenClient
 ) -> None:
     with pytest.raises(holdfast.HoldfastError):
         open_client(url_of(secured, certificates, shows=False)).lock("one").acquire(timeout=0)
 
 
-def test_tls_spoken_to_a_server_that_does_not_is_a_word_of_ours(server: Server, open_client: OpenClient) -> None:
+def test_tls_to_a_plain_server_gives_a_holdfast_error(server: Server, open_client: OpenClient) -> None:
     with pytest.raises(holdfast.HoldfastError):
         open_client(f"rediss://{server.address}/0?connect_timeout=2&io_timeout=2").lock("one").acquire(timeout=0)
 
 
-def test_a_ca_file_that_is_not_there_is_named(server: Server, open_client: OpenClient) -> None:
+def test_the_error_names_a_missing_ca_file(server: Server, open_client: OpenClient) -> None:
     with pytest.raises(holdfast.HoldfastError, match=r"nowhere\.pem"):
         open_client(f"rediss://{server.address}/0?ca_certs=/nowhere.pem").lock("one").acquire(timeout=0)
 
@@ -155,7 +155,7 @@ def test_a_ca_file_that_is_not_there_is_named(server: Server, open_client: OpenC
     ],
     ids=["wrong password", "unknown user", "no password", "other keys only", "reads only"],
 )
-def test_who_may_not_is_told_what_is_missing_and_no_password_is_shown(
+def test_the_error_names_a_missing_permission_and_no_password(
     user: str, says: str, tmp_path: Path, start_server: StartServer, open_client: OpenClient
 ) -> None:
     users = tmp_path / "users.acl"
@@ -181,7 +181,7 @@ def test_a_password_alone_is_the_default_user_s(start_server: StartServer, open_
         open_client(server.url).lock("one").acquire(timeout=0)
 
 
-def test_a_user_who_may_not_ask_for_the_settings_is_believed(
+def test_a_user_without_info_can_lock_with_a_warning(
     tmp_path: Path, start_server: StartServer, open_client: OpenClient
 ) -> None:
     users = tmp_path / "users.acl"

@@ -1,5 +1,5 @@
-"""Hazard: a program hands over the redis-py client object that it has, and the locks go to another server, with other
-credentials, or its object's own connections and settings are disturbed.
+"""Hazard: with a redis-py client object instead of a URL, the locks go to another server or use other credentials, or
+the connections and settings of the object are changed.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import redis.sentinel
 
 import holdfast
 from tests.integration.redis.conftest import OpenClient, StartServer
-from tests.integration.redis.scenes import take
+from tests.integration.redis.helpers import take
 from tests.support.redis.servers import Server
 from tests.support.redis.topologies import SERVICE, Cluster, Watched
 
@@ -43,7 +43,7 @@ def test_user_password_database_and_options_come_with_it(start_server: StartServ
     assert found == 1
 
 
-async def test_asyncio_clients_take_asyncio_s_object_and_threads_the_other_one(server: Server) -> None:
+async def test_asyncio_clients_take_asyncio_s_object_and_blocking_clients_the_other_one(server: Server) -> None:
     theirs: Any = redis.asyncio.Redis(port=server.port)
 
     async with holdfast.AsyncClient(theirs) as client, client.lock("one", timeout=10):
@@ -85,7 +85,7 @@ def test_a_sentinel_s_object_follows_a_failover(watched: Watched) -> None:
 
 
 @pytest.mark.parametrize("nonsense", [42, object(), b"redis://", redis], ids=["int", "object", "bytes", "module"])
-def test_what_is_neither_a_url_nor_a_client_is_refused_at_once(nonsense: Any) -> None:
+def test_an_argument_that_is_neither_a_url_nor_a_client_is_refused(nonsense: Any) -> None:
     with pytest.raises(holdfast.ConfigurationError):
         holdfast.Client(nonsense)
 
@@ -108,12 +108,12 @@ STAND_INS: dict[str, Callable[[], Any]] = {
 
 
 @pytest.mark.parametrize("stand_in", STAND_INS)
-def test_a_client_that_may_be_connected_elsewhere_is_refused(stand_in: str) -> None:
+def test_a_client_with_an_unknown_connection_class_is_refused(stand_in: str) -> None:
     with pytest.raises(holdfast.ConfigurationError, match=r"does not know.*for tests there is memory://"):
         holdfast.Client(STAND_INS[stand_in]())
 
 
-async def test_a_stand_in_for_asyncio_is_refused_too() -> None:
+async def test_an_asyncio_client_with_an_unknown_connection_class_is_refused() -> None:
     theirs = pytest.importorskip("fakeredis").FakeAsyncRedis()
 
     with pytest.raises(holdfast.ConfigurationError, match=r"does not know.*for tests there is memory://"):

@@ -1,7 +1,8 @@
 """Hazard: the server's wall clock is set forward or back. Redis counts every expiry on it.
 
-Forward, a lease ends early and somebody else gets in: that cannot be helped, is documented, and is why the fence has to
-grow and the old holder has to be told at its next renewal. Back, fences must not repeat.
+After a step forward a lease expires early and another client is granted. This cannot be prevented and is documented. So
+the fence has to grow, and the old holder has to learn of its loss at its next renewal. After a step back, fences must
+not repeat.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import pytest
 
 import holdfast
 from tests.integration.redis.conftest import OpenClient, StartServer
-from tests.integration.redis.scenes import acquiring, assert_free_and_clean, await_waiters, take
+from tests.integration.redis.helpers import acquiring, assert_free_and_clean, await_waiters, take
 from tests.support.processes import eventually
 from tests.support.redis.clock import WallClock
 from tests.support.redis.servers import Server
@@ -39,7 +40,7 @@ def own_server(start_server: StartServer, clock: WallClock) -> Server:
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_a_step_forward_lets_the_next_one_in_with_a_greater_fence_and_the_first_one_is_told(
+def test_a_step_forward_grants_the_next_with_a_greater_fence_and_the_first_learns_of_its_loss(
     method: str, clock: WallClock, own_server: Server, open_client: OpenClient
 ) -> None:
     url = f"{own_server.url}?method={method}"
@@ -60,7 +61,7 @@ def test_a_step_forward_lets_the_next_one_in_with_a_greater_fence_and_the_first_
     assert_free_and_clean(own_server, "one")
 
 
-def test_a_step_forward_under_many_waiters_lets_all_of_them_in_all_the_same(
+def test_a_step_forward_with_many_waiters_grants_all_of_them(
     clock: WallClock, own_server: Server, open_client: OpenClient
 ) -> None:
     holder, waiter = open_client(own_server.url), open_client(own_server.url)
@@ -111,7 +112,7 @@ def test_a_step_back_under_holder_and_waiter_changes_nothing_for_them(
     assert_free_and_clean(own_server, "one")
 
 
-def test_a_client_whose_own_clock_is_wrong_by_an_hour_is_like_any_other(
+def test_a_client_clock_that_is_wrong_by_an_hour_has_no_effect(
     clock: WallClock, server: Server, open_client: OpenClient
 ) -> None:
     """Nothing that a client sends says what time it is."""

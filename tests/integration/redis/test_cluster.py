@@ -1,5 +1,5 @@
-"""Hazard: on a Cluster a lock moves: its slot's owner dies, or the slot is given to another one, key by key, while the
-lock is held and waited for.
+"""Hazard: the primary of a lock's slot dies, or the slot is moved key by key to another one, while the lock has a
+holder and waiters.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import pytest
 
 import holdfast
 from tests.integration.redis.conftest import OpenClient
-from tests.integration.redis.scenes import (
+from tests.integration.redis.helpers import (
     acquiring,
     assert_free_and_clean,
     await_replicated,
@@ -67,7 +67,7 @@ def test_a_lock_whose_slot_moves_while_it_is_held_and_waited_for_moves_with_it(
     target = elsewhere(shared_cluster, source)
 
     # A server answers TRYAGAIN while a script names keys that are here and keys that are not, which for a lock is all
-    # the time that its slot is on its way. Whoever asks in that time waits.
+    # the time that its slot is being moved. Requests wait during that time.
     shared_cluster.begin_move(slot, target)
     before = in_background(lease.renew)
     shared_cluster.move_keys(slot, source, target)
@@ -88,7 +88,7 @@ def test_a_lock_whose_slot_moves_while_it_is_held_and_waited_for_moves_with_it(
     assert KEY not in source.all_keys()
 
 
-def test_in_the_middle_of_a_move_a_lock_is_neither_lost_nor_doubled(
+def test_a_lock_is_neither_lost_nor_granted_twice_while_its_slot_moves(
     shared_cluster: Cluster, open_client: OpenClient
 ) -> None:
     holder, other = open_client(shared_cluster.url), open_client(shared_cluster.url)
@@ -114,7 +114,7 @@ def test_in_the_middle_of_a_move_a_lock_is_neither_lost_nor_doubled(
     after.release()
 
 
-def test_hand_overs_are_still_told_after_the_slot_has_moved(shared_cluster: Cluster, open_client: OpenClient) -> None:
+def test_hand_overs_work_after_the_slot_has_moved(shared_cluster: Cluster, open_client: OpenClient) -> None:
     holder, waiter = open_client(shared_cluster.url), open_client(shared_cluster.url)
     slot = shared_cluster.slot(KEY)
     for _ in range(4):
@@ -168,7 +168,7 @@ async def test_tasks_on_a_cluster_wait_in_order(shared_cluster: Cluster) -> None
     assert order == [waiter.agent for waiter in queue]
 
 
-def test_one_node_that_is_up_is_enough_to_find_the_others_and_a_cluster_that_is_down_says_so(
+def test_one_live_node_is_enough_to_find_the_others_and_a_cluster_without_one_raises(
     cluster: Cluster, open_client: OpenClient
 ) -> None:
     slot = cluster.slot(KEY)

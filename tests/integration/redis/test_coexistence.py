@@ -1,5 +1,5 @@
-"""Hazard: a fleet of which a part uses redis-py's Lock or a bare SET NX PX, and a part holdfast, on the same names, is
-in at the same time.
+"""Hazard: programs with redis-py's Lock or a bare SET NX PX and programs with holdfast hold the same lock at the same
+time.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import redis_lock  # type: ignore[import-untyped]
 
 import holdfast
 from tests.integration.redis.conftest import OpenClient
-from tests.integration.redis.scenes import acquiring, await_waiters, in_background, take
+from tests.integration.redis.helpers import acquiring, await_waiters, in_background, take
 from tests.support.processes import PATIENCE, WorkerPool, eventually, now
 from tests.support.redis.servers import Server
 
@@ -36,7 +36,7 @@ def ours(request: pytest.FixtureRequest, server: Server, open_client: OpenClient
 
 
 @TTLS
-def test_redis_py_s_lock_keeps_ours_out_until_it_is_released(
+def test_redis_py_s_lock_blocks_holdfast_until_it_is_released(
     their_ttl: float | None, theirs: Any, ours: holdfast.Client
 ) -> None:
     lock = theirs.lock("one", timeout=their_ttl)
@@ -55,7 +55,7 @@ def test_redis_py_s_lock_keeps_ours_out_until_it_is_released(
 
 
 @TTLS
-def test_ours_keeps_redis_py_s_lock_out_until_it_is_released(
+def test_holdfast_blocks_redis_py_s_lock_until_it_is_released(
     their_ttl: float | None, theirs: Any, ours: holdfast.Client
 ) -> None:
     lease = take(ours.lock("one"))
@@ -74,20 +74,20 @@ def test_ours_keeps_redis_py_s_lock_out_until_it_is_released(
     take(ours.lock("one"), timeout=0).release()
 
 
-def test_a_bare_set_nx_px_and_ours_keep_each_other_out(server: Server, ours: holdfast.Client) -> None:
+def test_a_bare_set_nx_px_and_holdfast_exclude_each_other(server: Server, ours: holdfast.Client) -> None:
     lease = take(ours.lock("one"))
     refused = server.call("SET", "one", "token", "NX", "PX", 1500)
     lease.release()
     granted = server.call("SET", "one", "token", "NX", "PX", 1500)
     busy = ours.lock("one").acquire(timeout=0)
-    after = take(ours.lock("one"), timeout=20)  # nobody tells us when it runs out: we look
+    after = take(ours.lock("one"), timeout=20)  # its expiry sends no notification, so holdfast polls
 
     assert (refused, granted, busy) == (None, "OK", None)
     assert after.fence > lease.fence
     after.release()
 
 
-def test_ours_does_not_touch_a_foreign_lock(server: Server, ours: holdfast.Client) -> None:
+def test_holdfast_does_not_change_a_foreign_lock(server: Server, ours: holdfast.Client) -> None:
     server.call("SET", "one", "token", "NX", "PX", 30000)
 
     assert ours.lock("one").acquire(timeout=0.3) is None
@@ -100,9 +100,7 @@ def test_ours_does_not_touch_a_foreign_lock(server: Server, ours: holdfast.Clien
     assert server.call("GET", "two") == "token"
 
 
-def test_our_waiters_keep_their_order_behind_a_foreign_holder(
-    server: Server, open_client: OpenClient, theirs: Any
-) -> None:
+def test_waiters_keep_their_order_behind_a_foreign_holder(server: Server, open_client: OpenClient, theirs: Any) -> None:
     ours = open_client(f"{server.url}?prefix=")
     lock = theirs.lock("one", timeout=30)
     assert lock.acquire()
@@ -123,7 +121,7 @@ def test_our_waiters_keep_their_order_behind_a_foreign_holder(
     assert order == [0, 1, 2, 3]
 
 
-def test_readers_and_permits_of_ours_keep_redis_py_s_lock_out_and_it_them(
+def test_readers_and_permits_and_redis_py_s_lock_exclude_each_other(
     server: Server, open_client: OpenClient, theirs: Any
 ) -> None:
     ours, also_ours = (open_client(f"{server.url}?prefix=") for _ in range(2))
@@ -145,7 +143,7 @@ def test_readers_and_permits_of_ours_keep_redis_py_s_lock_out_and_it_them(
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_processes_with_ours_and_threads_with_redis_py_s_are_never_in_together(
+def test_processes_with_holdfast_and_threads_with_redis_py_exclude_each_other(
     method: str, pool: WorkerPool, server: Server
 ) -> None:
     workers = pool.start_many(3, f"{server.url}?prefix=&method={method}")
@@ -181,7 +179,7 @@ def test_processes_with_ours_and_threads_with_redis_py_s_are_never_in_together(
     assert min(counts) > 0, counts
 
 
-def test_python_redis_lock_keeps_ours_out_until_it_is_released(
+def test_python_redis_lock_blocks_holdfast_until_it_is_released(
     server: Server, theirs: Any, open_client: OpenClient
 ) -> None:
     ours = open_client(f"{server.url}?compat=python-redis-lock")
@@ -198,7 +196,7 @@ def test_python_redis_lock_keeps_ours_out_until_it_is_released(
     coming.result(timeout=PATIENCE).release()
 
 
-def test_ours_keeps_python_redis_lock_out_and_wakes_it_at_the_release(
+def test_holdfast_blocks_python_redis_lock_and_wakes_it_at_the_release(
     server: Server, theirs: Any, open_client: OpenClient
 ) -> None:
     ours = open_client(f"{server.url}?compat=python-redis-lock")

@@ -1,5 +1,5 @@
-"""Hazard: a connection ends under a client (`CLIENT KILL`, an idle timeout, a firewall) and a lease, a place in the
-queue or the ear for hints ends with it.
+"""Hazard: a connection of a client is closed (`CLIENT KILL`, an idle timeout, a firewall), and a lease, a queue entry
+or a subscription is lost with it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import pytest
 
 import holdfast
 from tests.integration.redis.conftest import OpenClient, StartServer
-from tests.integration.redis.scenes import acquiring, assert_free_and_clean, await_waiters, take
+from tests.integration.redis.helpers import acquiring, assert_free_and_clean, await_waiters, take
 from tests.support.processes import eventually, now
 from tests.support.redis.proxy import Proxy
 from tests.support.redis.servers import Server
@@ -27,7 +27,7 @@ def kill_clients(server: Server, *kinds: str) -> None:
 
 
 def kill_all_clients(server: Server) -> None:
-    """Returns when nobody can take a dead connection for one that was in use just now."""
+    """Wait until a dead connection no longer counts as used just now."""
     kill_clients(server, "normal", "pubsub")
     time.sleep(IDLE)
 
@@ -48,9 +48,7 @@ def test_a_holder_whose_connections_are_killed_keeps_its_lease_and_releases_it(
     after.release()
 
 
-def test_a_client_that_was_idle_when_its_connections_were_killed_goes_on_without_a_word(
-    server: Server, open_client: OpenClient
-) -> None:
+def test_an_idle_client_continues_when_its_connections_were_killed(server: Server, open_client: OpenClient) -> None:
     client = open_client(server.url)
     take(client.lock("one")).release()
 
@@ -64,7 +62,7 @@ def test_a_client_that_was_idle_when_its_connections_were_killed_goes_on_without
     assert_free_and_clean(server, "one")
 
 
-async def test_an_idle_asyncio_client_goes_on_without_a_word_too(server: Server) -> None:
+async def test_an_idle_asyncio_client_continues_when_its_connections_were_killed(server: Server) -> None:
     async with holdfast.AsyncClient(server.url) as client:
         for _ in range(3):
             lease = await client.lock("one").acquire(timeout=0)
@@ -123,7 +121,7 @@ async def test_an_asyncio_waiter_whose_connections_are_killed_is_handed_the_lock
     assert_free_and_clean(server, "one")
 
 
-def test_a_client_whose_server_has_vanished_says_so_at_once_and_goes_on_when_it_is_back(
+def test_a_client_raises_at_once_when_its_server_is_gone_and_works_when_it_is_back(
     start_server: StartServer, open_client: OpenClient
 ) -> None:
     server = start_server()
@@ -141,9 +139,7 @@ def test_a_client_whose_server_has_vanished_says_so_at_once_and_goes_on_when_it_
     take(client.lock("one"), timeout=0).release()
 
 
-def test_a_client_whose_server_stands_still_does_not_wait_for_ever(
-    start_server: StartServer, open_client: OpenClient
-) -> None:
+def test_a_client_does_not_hang_when_its_server_is_stopped(start_server: StartServer, open_client: OpenClient) -> None:
     server = start_server()
     client = open_client(f"{server.url}?io_timeout=1")
     take(client.lock("one")).release()
@@ -160,7 +156,7 @@ def test_a_client_whose_server_stands_still_does_not_wait_for_ever(
     take(client.lock("one")).release()
 
 
-async def test_a_task_whose_server_stands_still_does_not_wait_for_ever(start_server: StartServer) -> None:
+async def test_a_task_does_not_hang_when_its_server_is_stopped(start_server: StartServer) -> None:
     server = start_server()
     async with holdfast.AsyncClient(f"{server.url}?io_timeout=0.5") as client:
         lease = await client.lock("one").acquire()
@@ -177,7 +173,7 @@ async def test_a_task_whose_server_stands_still_does_not_wait_for_ever(start_ser
         await lease.release()
 
 
-def test_a_server_that_cannot_be_reached_at_all_is_told_within_the_connect_timeout(open_client: OpenClient) -> None:
+def test_an_unreachable_server_raises_within_the_connect_timeout(open_client: OpenClient) -> None:
     # 192.0.2.0/24 is for documentation (RFC 5737): nothing answers there, not even with a refusal.
     asked = now()
     with pytest.raises(holdfast.BackendUnavailable, match=r"192\.0\.2\.1"):
@@ -202,7 +198,7 @@ def test_an_outage_shorter_than_the_lease_costs_nothing(server: Server, proxy: P
     coming.result().release()
 
 
-def test_an_outage_longer_than_the_lease_is_a_loss_told_before_anybody_else_is_in(
+def test_an_outage_longer_than_the_lease_is_reported_as_a_loss_before_another_grant(
     server: Server, proxy: Proxy, open_client: OpenClient
 ) -> None:
     told: list[float] = []

@@ -1,5 +1,5 @@
-"""Hazard: a crowd that waits for one lock is served out of order, opens a connection each, or costs the server more for
-each hand-over the larger it is.
+"""Hazard: many waiters of one lock are granted out of order, open a connection each, or make each hand-over more
+expensive for the server.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import pytest
 
 import holdfast
 from tests.integration.redis.conftest import OpenClient
-from tests.integration.redis.scenes import assert_free_and_clean, await_waiters, take
+from tests.integration.redis.helpers import assert_free_and_clean, await_waiters, take
 from tests.support.intervals import report
 from tests.support.processes import PATIENCE, eventually, now
 from tests.support.redis.servers import Server

@@ -1,5 +1,5 @@
-"""Hazard: the server answers with an error that the user does not understand, in words of a driver that he does not
-use, or that looks like "busy".
+"""Hazard: an error reply of the server reaches the user in the words of a driver, cannot be understood, or looks like
+"busy".
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import pytest
 import holdfast
 from holdfast.backends.redis.protocol.keys import keys_of
 from tests.integration.redis.conftest import OpenClient, StartServer
-from tests.integration.redis.scenes import acquiring, assert_free_and_clean, await_waiters, in_background, take
+from tests.integration.redis.helpers import acquiring, assert_free_and_clean, await_waiters, in_background, take
 from tests.support.processes import PATIENCE, eventually
 from tests.support.redis.binaries import Binary
 from tests.support.redis.resp import ServerError
@@ -24,7 +24,7 @@ from tests.support.redis.topologies import Cluster, Pair, bus_option, cluster_po
 
 
 def refusal(client: holdfast.Client) -> holdfast.HoldfastError:
-    """What an acquire that does not wait is told."""
+    """The error of an acquire with timeout=0."""
     with pytest.raises(holdfast.HoldfastError) as refused:
         client.lock("one").acquire(timeout=0)
     assert not isinstance(refused.value, holdfast.AcquireTimeout)
@@ -38,7 +38,7 @@ async def async_refusal(url: str) -> holdfast.HoldfastError:
     return refused.value
 
 
-def test_a_replica_is_no_place_for_locks(pair: Pair, open_client: OpenClient) -> None:
+def test_a_replica_is_refused(pair: Pair, open_client: OpenClient) -> None:
     error = refusal(open_client(pair.replica.url))
 
     assert isinstance(error, holdfast.BackendUnavailable | holdfast.ConfigurationError)
@@ -46,7 +46,7 @@ def test_a_replica_is_no_place_for_locks(pair: Pair, open_client: OpenClient) ->
     assert pair.replica.address in str(error)
 
 
-async def test_a_replica_is_no_place_for_locks_of_tasks(pair: Pair) -> None:
+async def test_a_replica_is_refused_by_tasks(pair: Pair) -> None:
     assert "replica" in str(await async_refusal(pair.replica.url))
 
 
@@ -64,9 +64,7 @@ def test_a_primary_that_becomes_a_replica_under_a_holder_is_an_outage_and_no_los
     pair.primary.call("REPLICAOF", "NO", "ONE")
 
 
-def test_a_server_that_still_loads_its_data_is_unavailable_and_then_not(
-    start_server: StartServer, open_client: OpenClient
-) -> None:
+def test_a_server_is_unavailable_while_it_loads_its_data(start_server: StartServer, open_client: OpenClient) -> None:
     server = start_server()
     if server.binary.version < (7,):
         pytest.skip("Redis 6.2 does not answer at all while it loads as little as this")
@@ -86,7 +84,7 @@ def test_a_server_that_still_loads_its_data_is_unavailable_and_then_not(
     take(client.lock("one"), timeout=0).release()
 
 
-def test_a_server_that_cannot_write_to_its_disk_says_so(start_server: StartServer, open_client: OpenClient) -> None:
+def test_a_server_that_cannot_write_to_its_disk_raises(start_server: StartServer, open_client: OpenClient) -> None:
     server = start_server()
     server.call("CONFIG", "SET", "save", "3600 1")
     client = open_client(server.url)
@@ -104,9 +102,7 @@ def test_a_server_that_cannot_write_to_its_disk_says_so(start_server: StartServe
     lease.release()
 
 
-def test_a_primary_without_the_replicas_that_it_has_to_have_says_so(
-    start_server: StartServer, open_client: OpenClient
-) -> None:
+def test_a_primary_without_its_required_replicas_raises(start_server: StartServer, open_client: OpenClient) -> None:
     server = start_server("--min-replicas-to-write", "1")
 
     error = refusal(open_client(server.url))
@@ -115,7 +111,7 @@ def test_a_primary_without_the_replicas_that_it_has_to_have_says_so(
     assert "replicas" in str(error)
 
 
-def test_a_server_without_memory_gives_no_locks_but_takes_them_back(
+def test_a_server_without_memory_grants_no_locks_but_releases_them(
     start_server: StartServer, open_client: OpenClient
 ) -> None:
     server = start_server()
@@ -131,13 +127,13 @@ def test_a_server_without_memory_gives_no_locks_but_takes_them_back(
 
     assert isinstance(error, holdfast.BackendUnavailable)
     assert "memory" in str(error)
-    server.call("CONFIG", "SET", "maxmemory", "0")  # the next may have been let in by that release, or has to ask
+    server.call("CONFIG", "SET", "maxmemory", "0")  # the release may have granted the next one, or it has to poll
     coming.result().release()
     assert_free_and_clean(server, "held")
 
 
 @pytest.mark.parametrize("policy", ["allkeys-lru", "volatile-lru", "volatile-ttl", "allkeys-random"])
-def test_a_server_that_may_drop_locks_is_refused_unless_that_is_allowed(
+def test_a_server_that_may_evict_locks_is_refused_by_default(
     policy: str, start_server: StartServer, open_client: OpenClient
 ) -> None:
     server = start_server("--maxmemory-policy", policy, "--maxmemory", "100mb")
@@ -164,7 +160,7 @@ def test_a_program_that_requires_more_than_a_cache_is_refused_by_the_first_acqui
             assert server.call("EXISTS", "holdfast:one") == 0
 
 
-async def test_a_server_that_may_drop_locks_is_refused_by_tasks_too(start_server: StartServer) -> None:
+async def test_a_server_that_may_evict_locks_is_refused_by_tasks(start_server: StartServer) -> None:
     server = start_server("--maxmemory-policy", "allkeys-lru", "--maxmemory", "100mb")
 
     error = await async_refusal(server.url)
@@ -173,7 +169,7 @@ async def test_a_server_that_may_drop_locks_is_refused_by_tasks_too(start_server
     assert "eviction=allow" in str(error)
 
 
-def test_a_cluster_node_without_slots_is_no_server_for_locks(
+def test_a_cluster_node_without_slots_is_refused(
     binary: Binary, start_server: StartServer, open_client: OpenClient
 ) -> None:
     ((port, bus),) = cluster_ports(binary, 1)
@@ -186,14 +182,14 @@ def test_a_cluster_node_without_slots_is_no_server_for_locks(
         assert "luster" in str(error)
 
 
-def test_a_server_that_is_no_cluster_is_named_as_such(server: Server, open_client: OpenClient) -> None:
+def test_the_error_says_that_a_server_is_not_a_cluster(server: Server, open_client: OpenClient) -> None:
     error = refusal(open_client(f"redis+cluster://{server.address}"))
 
     assert isinstance(error, holdfast.BackendUnavailable | holdfast.ConfigurationError)
     assert "luster" in str(error)
 
 
-def test_a_port_of_a_cluster_behind_a_plain_url_is_told_which_url_to_use(
+def test_the_error_for_a_cluster_behind_a_plain_url_names_the_right_url(
     shared_cluster: Cluster, open_client: OpenClient
 ) -> None:
     owner = shared_cluster.owner(shared_cluster.slot("holdfast:one"))
@@ -215,7 +211,7 @@ def test_a_port_of_a_cluster_behind_a_plain_url_is_told_which_url_to_use(
     ids=["list", "hash", "sorted set", "set"],
 )
 @pytest.mark.parametrize("method", ["queue", "setnx", "getset"])
-def test_a_key_of_another_type_under_our_name_is_a_conflict_and_stays(
+def test_a_key_of_another_type_raises_name_conflict_and_is_not_changed(
     method: str, occupy: Callable[[Server], object], server: Server, open_client: OpenClient
 ) -> None:
     occupy(server)
@@ -228,9 +224,7 @@ def test_a_key_of_another_type_under_our_name_is_a_conflict_and_stays(
     assert server.call("DUMP", "holdfast:one") == before
 
 
-def test_methods_that_need_not_exclude_each_other_are_not_mixed_on_one_name(
-    server: Server, open_client: OpenClient
-) -> None:
+def test_a_lock_in_use_with_another_method_raises_name_conflict(server: Server, open_client: OpenClient) -> None:
     lease = take(open_client(server.url).lock("one"))
 
     error = refusal(open_client(f"{server.url}?method=getset"))
@@ -240,9 +234,7 @@ def test_methods_that_need_not_exclude_each_other_are_not_mixed_on_one_name(
     lease.release()
 
 
-def test_a_server_that_is_busy_with_somebody_s_script_is_unavailable(
-    start_server: StartServer, open_client: OpenClient
-) -> None:
+def test_a_server_that_runs_a_long_script_is_unavailable(start_server: StartServer, open_client: OpenClient) -> None:
     server = start_server("--lua-time-limit", "100")
     client = open_client(server.url)
     take(client.lock("one")).release()
@@ -273,7 +265,7 @@ def test_a_server_without_room_for_another_connection_is_unavailable(
     assert isinstance(error, holdfast.BackendUnavailable)  # the server's own words may be lost with the connection
 
 
-def test_what_answers_but_is_no_redis_is_a_word_of_ours(open_client: OpenClient) -> None:
+def test_a_server_that_is_not_redis_gives_a_holdfast_error(open_client: OpenClient) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
         def speak() -> None:

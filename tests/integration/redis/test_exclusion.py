@@ -1,6 +1,6 @@
-"""Hazard: two processes are in at the same time, or fences do not follow the order of the leases.
+"""Hazard: two processes hold a lock at the same time, or fences do not follow the order of the leases.
 
-The workers report intervals from just after each acquire to just before each release, on the clock that they share.
+The workers report intervals from just after each acquire to just before each release, on a common clock.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import pytest
 
 from tests.integration.redis.conftest import OpenClient
-from tests.integration.redis.scenes import assert_free_and_clean
+from tests.integration.redis.helpers import assert_free_and_clean
 from tests.support.intervals import (
     assert_exclusive,
     assert_no_overlap,
@@ -26,7 +26,7 @@ SOON = 0.3  # seconds: enough for all workers to hear when to begin
 
 
 @pytest.mark.parametrize(("method", "times"), [("queue", 200), ("setnx", 30)])
-def test_8_processes_that_take_one_lock_many_times_are_never_in_together(
+def test_8_processes_with_one_lock_exclude_each_other(
     method: str, times: int, pool: WorkerPool, server: Server
 ) -> None:
     workers = pool.start_many(8, f"{server.url}?method={method}")
@@ -45,7 +45,7 @@ def test_8_processes_that_take_one_lock_many_times_are_never_in_together(
     assert_free_and_clean(server, "one")
 
 
-def test_processes_on_a_cluster_are_never_in_together_either(pool: WorkerPool, shared_cluster: Cluster) -> None:
+def test_processes_on_a_cluster_exclude_each_other(pool: WorkerPool, shared_cluster: Cluster) -> None:
     workers = pool.start_many(4, shared_cluster.url)
 
     start = now() + SOON

@@ -1,5 +1,5 @@
-"""Hazard: a forked child that inherits its parent's lock or connections: it releases what is not its own, or mixes its
-words and answers with its parent's.
+"""Hazard: a forked child inherits its parent's lock or connections: it releases a lease of its parent, or mixes its
+requests and replies with those of its parent.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from tests.integration.redis.conftest import OpenClient
-from tests.integration.redis.scenes import assert_free_and_clean, await_waiters, take
+from tests.integration.redis.helpers import assert_free_and_clean, await_waiters, take
 from tests.support.processes import Refused, WorkerPool, eventually
 from tests.support.redis.servers import Server
 
@@ -37,7 +37,7 @@ def test_the_child_owns_no_lease_of_its_parent_and_takes_its_own(
 
 
 @pytest.mark.parametrize("how", ["closes its client", "ends"])
-def test_a_child_that_goes_does_not_disturb_its_parent(how: str, pool: WorkerPool, server: Server) -> None:
+def test_a_child_that_exits_does_not_disturb_its_parent(how: str, pool: WorkerPool, server: Server) -> None:
     parent = pool.start(server.url, forks=True)
     parent.call("acquire", lock="one", ttl=30)
     child = parent.fork()
@@ -59,7 +59,7 @@ def test_a_child_that_goes_does_not_disturb_its_parent(how: str, pool: WorkerPoo
         assert_free_and_clean(server, lock)
 
 
-def test_a_child_made_while_its_parent_waits_hears_nothing_of_it(
+def test_a_child_forked_while_its_parent_waits_gets_no_notification(
     pool: WorkerPool, server: Server, open_client: OpenClient
 ) -> None:
     holder = open_client(server.url)
@@ -82,7 +82,7 @@ def test_a_child_made_while_its_parent_waits_hears_nothing_of_it(
 
 
 @pytest.mark.skipif("coverage" in sys.modules, reason="coverage's own lock may be taken when the child is made")
-def test_a_child_never_hangs_on_what_another_thread_of_its_parent_was_doing(pool: WorkerPool, server: Server) -> None:
+def test_a_child_never_hangs_on_a_lock_of_another_thread_of_its_parent(pool: WorkerPool, server: Server) -> None:
     parent = pool.start(server.url)
 
     outcomes = parent.call("fork_in_a_crowd", times=40, backoff=10.0)["outcomes"]

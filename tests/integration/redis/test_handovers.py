@@ -1,5 +1,5 @@
-"""Hazard: a lock that its release hands over goes to somebody who is not there any more, or is believed for longer than
-the server keeps it; or nobody else gets a chance.
+"""Hazard: a lock is handed over to a dead client, a hand-over is trusted for longer than the lease on the server, or
+other clients never get the lock.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import holdfast
 from holdfast.backends.redis.protocol.keys import keys_of
 from holdfast.core.tickets import POLL_INTERVAL, WAITER_LEASE
 from tests.integration.redis.conftest import OpenClient
-from tests.integration.redis.scenes import PROMPT, acquiring, assert_free_and_clean, await_waiters, take
+from tests.integration.redis.helpers import PROMPT, acquiring, assert_free_and_clean, await_waiters, take
 from tests.support.processes import Worker, WorkerPool, eventually, now
 from tests.support.redis.binaries import Binary
 from tests.support.redis.servers import Server, running
@@ -45,7 +45,7 @@ def scripts_for_a_hand_over(server: Server, holder: holdfast.Client, waiter: hol
     return median(counts)
 
 
-def test_who_is_handed_the_lock_does_not_have_to_ask(
+def test_a_hand_over_needs_no_request_of_the_new_holder(
     every_binary: Binary, tmp_path: Path, open_client: OpenClient
 ) -> None:
     with running(Server(every_binary, tmp_path)) as server:
@@ -54,7 +54,7 @@ def test_who_is_handed_the_lock_does_not_have_to_ask(
         assert_free_and_clean(server, "one")
 
 
-async def test_tasks_do_not_have_to_ask_either(server: Server) -> None:
+async def test_a_hand_over_to_a_task_needs_no_request(server: Server) -> None:
     counts = []
     async with holdfast.AsyncClient(server.url) as holder, holdfast.AsyncClient(server.url) as waiter:
         for _ in range(ROUNDS):
@@ -81,19 +81,19 @@ def test_on_a_cluster_the_lock_is_handed_over_too(shared_cluster: Cluster, open_
     assert scripts_for_a_hand_over(owner, holder, waiter) == 1
 
 
-def test_where_others_may_wait_for_a_free_moment_there_is_one(server: Server, open_client: OpenClient) -> None:
+def test_there_is_no_hand_over_without_a_prefix(server: Server, open_client: OpenClient) -> None:
     url = f"{server.url}?prefix="
 
     assert scripts_for_a_hand_over(server, open_client(url), open_client(url)) == 2
 
 
-def test_who_wants_replicas_to_have_confirmed_it_asks(pair: Pair, open_client: OpenClient) -> None:
+def test_there_is_no_hand_over_with_replicas(pair: Pair, open_client: OpenClient) -> None:
     url = f"{pair.primary.url}?replicas=1&replicas_timeout=10"
 
     assert scripts_for_a_hand_over(pair.primary, open_client(url), open_client(url)) == 2
 
 
-def test_the_server_agrees_on_who_is_in_and_with_which_fence_and_for_how_long(
+def test_the_server_reports_the_same_holder_fence_and_ttl_after_a_hand_over(
     server: Server, open_client: OpenClient
 ) -> None:
     holder, waiter = open_client(server.url), open_client(server.url)
@@ -124,7 +124,7 @@ def queue_up(first: Worker, second: holdfast.Client, observer: holdfast.Client) 
     return coming
 
 
-def test_a_waiter_that_was_killed_is_passed_over_although_it_looked_just_now(
+def test_a_killed_waiter_is_skipped_although_it_polled_just_now(
     pool: WorkerPool, server: Server, open_client: OpenClient
 ) -> None:
     holder, other = open_client(server.url), open_client(server.url)
@@ -155,7 +155,7 @@ def queue_up_many(first: Worker, second: holdfast.Client, observer: holdfast.Cli
     return coming
 
 
-def test_all_waiters_of_a_process_that_was_killed_are_passed_over_at_once(
+def test_all_waiters_of_a_killed_process_are_skipped_at_once(
     pool: WorkerPool, server: Server, open_client: OpenClient
 ) -> None:
     holder, other = open_client(server.url), open_client(server.url)
@@ -171,7 +171,7 @@ def test_all_waiters_of_a_process_that_was_killed_are_passed_over_at_once(
     coming.result(PROMPT).release()
 
 
-def test_all_waiters_of_a_process_that_stands_still_are_passed_over_together(
+def test_all_waiters_of_a_stopped_process_are_skipped_together(
     pool: WorkerPool, server: Server, open_client: OpenClient
 ) -> None:
     holder, other = open_client(server.url), open_client(server.url)
@@ -188,7 +188,7 @@ def test_all_waiters_of_a_process_that_stands_still_are_passed_over_together(
     eventually(lambda: len(holder.inspect("one").holders) == 1)
 
 
-def test_a_waiter_that_stands_still_for_a_while_is_not_handed_the_lock(
+def test_a_waiter_that_has_been_stopped_for_a_while_gets_no_hand_over(
     pool: WorkerPool, server: Server, open_client: OpenClient
 ) -> None:
     holder, other = open_client(server.url), open_client(server.url)
@@ -209,7 +209,7 @@ def test_a_waiter_that_stands_still_for_a_while_is_not_handed_the_lock(
     stopped.call("release", lock="one")
 
 
-def test_a_waiter_that_has_just_come_to_a_stand_has_the_lock_until_its_ttl_is_over_and_knows_it(
+def test_a_waiter_that_stopped_just_before_its_hand_over_holds_the_lock_for_its_ttl_and_learns_of_its_end(
     pool: WorkerPool, server: Server, open_client: OpenClient
 ) -> None:
     holder, other = open_client(server.url), open_client(server.url)
@@ -234,7 +234,7 @@ def test_a_waiter_that_has_just_come_to_a_stand_has_the_lock_until_its_ttl_is_ov
         stopped.call("release", lock="one")
 
 
-def test_a_client_that_hears_of_nobody_s_hand_over_does_not_mind(server: Server, open_client: OpenClient) -> None:
+def test_a_client_ignores_invalid_notifications(server: Server, open_client: OpenClient) -> None:
     """Forged, damaged, late or early: hints for tickets that are not there, and such as say nothing useful."""
     holder, waiter = open_client(server.url), open_client(server.url)
     lease = take(holder.lock("one"))

@@ -1,6 +1,6 @@
-"""Hazard: faults that the tests in this folder believe to inject do not happen, so that the tests prove nothing.
+"""Hazard: faults that the tests in this folder inject do not happen, so that the tests prove nothing.
 
-No lock is taken here: only the servers, the proxy and the clock are looked at.
+No lock is used here: only the servers, the proxy and the clock are checked.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tests.support.redis.servers import Server, free_ports
 from tests.support.redis.topologies import Cluster, Pair
 
 
-def test_a_lost_reply_is_of_a_request_that_was_done(server: Server, proxy: Proxy) -> None:
+def test_a_lost_reply_belongs_to_a_request_that_was_executed(server: Server, proxy: Proxy) -> None:
     with Connection(proxy.port) as connection:
         assert connection.call("PING") == "PONG"
 
@@ -31,7 +31,7 @@ def test_a_lost_reply_is_of_a_request_that_was_done(server: Server, proxy: Proxy
     assert server.all_keys() == {"mine"}
 
 
-def test_a_lost_request_is_not_done(server: Server, proxy: Proxy) -> None:
+def test_a_lost_request_is_not_executed(server: Server, proxy: Proxy) -> None:
     with Connection(proxy.port) as connection:
         proxy.lose_next_request("mine")
         assert connection.call("SET", "other", 1) == "OK"
@@ -41,7 +41,7 @@ def test_a_lost_request_is_not_done(server: Server, proxy: Proxy) -> None:
     assert server.all_keys() == {"other"}
 
 
-def test_what_hangs_hangs_until_the_client_has_enough(server: Server, proxy: Proxy) -> None:
+def test_a_hanging_proxy_hangs_until_the_client_times_out(server: Server, proxy: Proxy) -> None:
     proxy.lose_next_reply("mine", then="hang")
     with Connection(proxy.port, timeout=0.3) as connection, pytest.raises(TimeoutError):
         connection.call("SET", "mine", 1)
@@ -51,7 +51,7 @@ def test_what_hangs_hangs_until_the_client_has_enough(server: Server, proxy: Pro
         assert connection.call("PING") == "PONG"
 
 
-def test_a_proxy_cuts_refuses_heals_delays_and_leads_elsewhere(
+def test_a_proxy_cuts_refuses_heals_delays_and_redirects(
     server: Server, proxy: Proxy, start_server: StartServer
 ) -> None:
     with Connection(proxy.port) as connection:
@@ -77,7 +77,7 @@ def test_a_proxy_cuts_refuses_heals_delays_and_leads_elsewhere(
         assert connection.call("EXISTS", "here") == 0
 
 
-def test_a_step_of_the_wall_clock_ends_a_key_long_before_its_time(start_server: StartServer, tmp_path: Path) -> None:
+def test_a_step_of_the_wall_clock_expires_a_key_early(start_server: StartServer, tmp_path: Path) -> None:
     clock = WallClock(tmp_path / "clock")
     server = start_server(environment=clock.environment)
     server.call("SET", "brief", 1, "PX", 10_000)
@@ -92,7 +92,7 @@ def test_a_step_of_the_wall_clock_ends_a_key_long_before_its_time(start_server: 
     eventually(lambda: server.call("PTTL", "long") > 1_000_000, within=5)
 
 
-def test_a_server_killed_and_started_has_what_it_had_on_disk(start_server: StartServer) -> None:
+def test_a_restarted_server_has_its_data_on_disk(start_server: StartServer) -> None:
     durable, forgetful = start_server("--appendonly", "yes", "--appendfsync", "always"), start_server()
 
     for server in (durable, forgetful):
@@ -107,7 +107,7 @@ def test_a_server_killed_and_started_has_what_it_had_on_disk(start_server: Start
     assert durable.all_keys() == set()
 
 
-def test_a_stopped_server_takes_requests_and_answers_when_it_is_resumed(start_server: StartServer) -> None:
+def test_a_stopped_server_accepts_requests_and_replies_when_it_is_resumed(start_server: StartServer) -> None:
     server = start_server()
     with server.connect(timeout=0.3) as connection:
         server.stop()
@@ -134,7 +134,7 @@ def test_a_replica_behind_a_losing_link_misses_writes_and_becomes_a_primary_with
         assert pair.replica.all_keys() == {"seen"}
 
 
-def test_a_slot_moves_in_steps_that_the_servers_tell(shared_cluster: Cluster) -> None:
+def test_a_slot_moves_in_steps_that_the_servers_report(shared_cluster: Cluster) -> None:
     slot = shared_cluster.slot("{steps}a")
     source = shared_cluster.owner(slot)
     target = next(server for server in shared_cluster.servers[:3] if server is not source)

@@ -1,7 +1,7 @@
-"""Hazard: Ctrl-C between sending a request and reading its answer: the server grants a lock to nobody, or the next
-request on that connection reads the answer to the one before.
+"""Hazard: Ctrl-C between a request and its reply: the server grants a lock without a client, or the next request on
+that connection reads the reply to the one before.
 
-The server stands still (SIGSTOP) when the request is sent, so that it lies unread when the interrupt comes.
+The server is stopped (SIGSTOP) when the request is sent, so that it is unread when the interrupt arrives.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.integration.redis.conftest import OpenClient, StartServer
-from tests.integration.redis.scenes import assert_free_and_clean, await_waiters, take
+from tests.integration.redis.helpers import assert_free_and_clean, await_waiters, take
 from tests.support.processes import Worker, WorkerPool, eventually
 from tests.support.redis.servers import Server
 
@@ -44,7 +44,7 @@ def interrupt_unanswered(server: Server, child: Worker) -> None:
     os.kill(child.pid, signal.SIGINT)
 
 
-def test_an_acquire_interrupted_before_its_answer_leaves_no_lock_behind(
+def test_an_acquire_interrupted_before_its_reply_leaves_no_lock(
     own_server: Server, child: Worker, open_client: OpenClient
 ) -> None:
     own_server.stop()
@@ -66,9 +66,7 @@ def test_an_acquire_interrupted_before_its_answer_leaves_no_lock_behind(
     assert_free_and_clean(own_server, "one")
 
 
-def test_an_interrupted_release_frees_the_lock_all_the_same(
-    own_server: Server, child: Worker, open_client: OpenClient
-) -> None:
+def test_an_interrupted_release_frees_the_lock(own_server: Server, child: Worker, open_client: OpenClient) -> None:
     child.call("acquire", lock="one")
     own_server.stop()
     child.send("release")
@@ -82,7 +80,7 @@ def test_an_interrupted_release_frees_the_lock_all_the_same(
     assert_free_and_clean(own_server, "one")
 
 
-def test_an_interrupt_while_leaving_the_body_frees_the_lock_all_the_same(
+def test_an_interrupt_at_the_end_of_the_body_frees_the_lock(
     own_server: Server, child: Worker, open_client: OpenClient
 ) -> None:
     child.call("body", lock="one")
@@ -98,9 +96,7 @@ def test_an_interrupt_while_leaving_the_body_frees_the_lock_all_the_same(
     assert_free_and_clean(own_server, "one")
 
 
-def test_an_interrupted_wait_leaves_no_place_in_the_queue(
-    own_server: Server, child: Worker, open_client: OpenClient
-) -> None:
+def test_an_interrupted_wait_leaves_no_queue_entry(own_server: Server, child: Worker, open_client: OpenClient) -> None:
     holder = open_client(own_server.url)
     lease = take(holder.lock("one"))
     child.send("acquire", lock="one")

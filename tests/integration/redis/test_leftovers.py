@@ -1,6 +1,6 @@
-"""Hazard: keys that stay on the server for ever, after churn and after the deaths of holders and waiters.
+"""Hazard: keys that never expire remain on the server after many acquires and after the deaths of holders and waiters.
 
-Nothing stays but what remembers the last fence of a lock, and that has a ttl.
+Only the record with the last fence of a lock may remain, and it has a ttl.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ import pytest
 
 import holdfast
 from tests.integration.redis.conftest import OpenClient
-from tests.integration.redis.scenes import acquiring, assert_free_and_clean, await_waiters, immortal_keys, take
+from tests.integration.redis.helpers import acquiring, assert_free_and_clean, await_waiters, keys_without_ttl, take
 from tests.support.processes import WorkerPool, eventually, now
 from tests.support.redis.servers import Server
 
 
 def records(server: Server) -> set[str]:
-    """What remembers fences."""
+    """The keys with the last fences."""
     return {key for key in server.all_keys() if server.call("TYPE", key) == "hash"}
 
 
-def test_after_use_only_the_record_of_the_last_fence_is_there_and_it_has_a_ttl(
+def test_only_the_record_of_the_last_fence_remains_after_use_and_it_has_a_ttl(
     server: Server, open_client: OpenClient
 ) -> None:
     client, other, third = (open_client(server.url) for _ in range(3))
@@ -37,12 +37,12 @@ def test_after_use_only_the_record_of_the_last_fence_is_there_and_it_has_a_ttl(
             pass
 
     assert server.all_keys() == records(server)
-    assert immortal_keys(server) == set()
+    assert keys_without_ttl(server) == set()
     assert len(server.all_keys()) <= 30
 
 
 @pytest.mark.parametrize("method", ["setnx", "getset"])
-def test_the_plain_methods_leave_nothing_at_all(method: str, server: Server, open_client: OpenClient) -> None:
+def test_the_plain_methods_leave_no_keys(method: str, server: Server, open_client: OpenClient) -> None:
     client, other = (open_client(f"{server.url}?method={method}") for _ in range(2))
 
     for number in range(10):
@@ -53,7 +53,7 @@ def test_the_plain_methods_leave_nothing_at_all(method: str, server: Server, ope
 
 
 @pytest.mark.slow
-def test_deaths_in_the_middle_of_everything_leave_no_key_that_would_stay(
+def test_processes_killed_at_any_point_leave_no_key_without_a_ttl(
     pool: WorkerPool, server: Server, open_client: OpenClient
 ) -> None:
     observer = open_client(server.url)
@@ -66,13 +66,13 @@ def test_deaths_in_the_middle_of_everything_leave_no_key_that_would_stay(
     for worker in busy:
         worker.send("turns", lock="two", start=start, seconds=60.0, hold=0.001)
     shared = [take(observer.rwlock("book", ttl=5).read()), take(observer.semaphore("permits", limit=3, ttl=5))]
-    assert immortal_keys(server) == set()
+    assert keys_without_ttl(server) == set()
 
     for worker in (*busy, *queued):
         time.sleep(0.1)
         worker.kill()
 
-    assert immortal_keys(server) == set()
+    assert keys_without_ttl(server) == set()
     for holder in observer.inspect("two").holders:  # whose ttl is 30 s
         assert holder.fence is not None
         assert observer.break_lock("two", holder.fence)
@@ -81,10 +81,10 @@ def test_deaths_in_the_middle_of_everything_leave_no_key_that_would_stay(
     for lease in shared:
         lease.release()
     eventually(lambda: server.all_keys() == records(server))
-    assert immortal_keys(server) == set()
+    assert keys_without_ttl(server) == set()
 
 
-async def test_cancelled_tasks_and_timed_out_waits_leave_nothing(server: Server) -> None:
+async def test_cancelled_tasks_and_timed_out_waits_leave_no_keys(server: Server) -> None:
     async with (
         holdfast.AsyncClient(server.url) as holder,
         holdfast.AsyncClient(server.url) as client,

@@ -1,4 +1,4 @@
-"""Hazard: a listing of the locks on a shared server reads its whole keyspace at full speed, again and again."""
+"""Hazard: a listing of the locks on a shared server reads its whole keyspace at full speed, repeatedly."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 
 import holdfast
 from tests.integration.redis.conftest import OpenClient, StartServer
-from tests.integration.redis.scenes import take
+from tests.integration.redis.helpers import take
 from tests.support.processes import PATIENCE, eventually
 from tests.support.redis.servers import Server
 from tests.support.redis.topologies import Cluster, Watched
@@ -73,7 +73,7 @@ def calls(server: Server, command: str) -> int:
 
 
 def scan_counts(server: Server, during: Callable[[], object]) -> list[int]:
-    """The COUNT of each SCAN that the server got meanwhile."""
+    """The COUNT of each SCAN that the server got during the block."""
     with server.connect() as monitor:
         monitor.call("MONITOR")
         during()
@@ -86,7 +86,7 @@ def scan_counts(server: Server, during: Callable[[], object]) -> list[int]:
     return counts
 
 
-def test_a_listing_asks_for_few_keys_at_a_time(server: Server, open_client: OpenClient) -> None:
+def test_a_listing_requests_few_keys_at_a_time(server: Server, open_client: OpenClient) -> None:
     client = open_client(server.url)
     fill(server, 2000)
     lease = take(client.lock("one"))
@@ -100,7 +100,7 @@ def test_a_listing_asks_for_few_keys_at_a_time(server: Server, open_client: Open
 
 
 @pytest.mark.parametrize("method", ["queue", "setnx"])
-def test_locks_without_a_prefix_are_told_from_keys_of_other_programs(
+def test_locks_without_a_prefix_are_distinguished_from_keys_of_other_programs(
     server: Server, open_client: OpenClient, method: str
 ) -> None:
     client = open_client(f"{server.url}?prefix=&method={method}")
@@ -222,7 +222,7 @@ def test_a_signal_ends_watching_in_the_middle_of_its_first_search(server: Server
     server.call("FLUSHALL")
 
 
-def test_each_primary_of_a_cluster_is_asked_for_few_keys_at_a_time(
+def test_a_listing_requests_few_keys_at_a_time_from_each_primary_of_a_cluster(
     shared_cluster: Cluster, open_client: OpenClient
 ) -> None:
     client = open_client(shared_cluster.url)
@@ -246,7 +246,7 @@ def test_the_primary_behind_sentinels_is_searched(watched: Watched, open_client:
     lease.release()
 
 
-async def test_tasks_go_on_while_another_one_searches(server: Server) -> None:
+async def test_tasks_keep_running_while_another_one_searches(server: Server) -> None:
     fill(server, 2000)
     async with holdfast.AsyncClient(server.url) as client, client.lock("one") as lease:
         assert [info.name for info in await client.locks()] == ["one"]

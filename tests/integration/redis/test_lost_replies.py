@@ -1,7 +1,7 @@
-"""Hazard: a request is done by the server and its reply is lost, or it never arrives: the lock is stuck with a token
-that nobody knows, is taken twice, or is held by somebody who was told that he is not in.
+"""Hazard: the server executes a request and its reply is lost, or the request never arrives: the lock is held by an
+unknown token, is granted twice, or its holder believes that it was refused.
 
-`cut`: the connection is reset. `hang`: nothing comes any more, and only a timeout tells.
+`cut`: the connection is reset. `hang`: nothing more arrives, and only a timeout ends the wait.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import pytest
 
 import holdfast
 from tests.integration.redis.conftest import OpenClient
-from tests.integration.redis.scenes import acquiring, assert_free_and_clean, await_waiters, take
+from tests.integration.redis.helpers import acquiring, assert_free_and_clean, await_waiters, take
 from tests.support.processes import eventually
 from tests.support.redis.proxy import Proxy, Then
 from tests.support.redis.servers import Server
@@ -53,7 +53,7 @@ def test_an_acquire_whose_reply_or_request_is_lost_gets_one_lease(
 
 
 @pytest.mark.parametrize("then", ENDS)
-def test_an_acquire_that_does_not_wait_and_hears_nothing_says_so_and_leaves_nothing(
+def test_an_acquire_with_timeout_0_without_a_reply_raises_and_leaves_nothing(
     then: Then, server: Server, proxy: Proxy, open_client: OpenClient
 ) -> None:
     client, other = open_client(impatient(proxy)), open_client(server.url)
@@ -77,7 +77,7 @@ def test_an_acquire_that_does_not_wait_and_hears_nothing_says_so_and_leaves_noth
 
 @pytest.mark.parametrize("then", ENDS)
 @pytest.mark.parametrize("lost", ["reply", "request"])
-def test_a_release_whose_reply_or_request_is_lost_frees_the_lock_all_the_same(
+def test_a_release_whose_reply_or_request_is_lost_frees_the_lock(
     lost: str, then: Then, server: Server, proxy: Proxy, open_client: OpenClient
 ) -> None:
     client, other = open_client(impatient(proxy)), open_client(server.url)
@@ -113,7 +113,7 @@ def test_a_body_whose_release_gets_no_answer_ends_without_an_error(
 
 
 @pytest.mark.parametrize("then", ENDS)
-def test_a_waiter_whose_place_in_the_queue_was_not_confirmed_has_one_place(
+def test_a_waiter_whose_reply_was_lost_has_one_queue_entry(
     then: Then, server: Server, proxy: Proxy, open_client: OpenClient
 ) -> None:
     client, other = open_client(impatient(proxy)), open_client(server.url)
@@ -131,7 +131,7 @@ def test_a_waiter_whose_place_in_the_queue_was_not_confirmed_has_one_place(
     assert_free_and_clean(server, "one")
 
 
-def test_a_waiter_whose_withdrawal_is_lost_is_gone_soon_all_the_same(
+def test_a_waiter_whose_withdrawal_is_lost_is_removed_soon(
     server: Server, proxy: Proxy, open_client: OpenClient
 ) -> None:
     client, other = open_client(impatient(proxy)), open_client(server.url)
@@ -166,7 +166,7 @@ def test_one_lost_renewal_costs_no_lease(server: Server, proxy: Proxy, open_clie
     assert_free_and_clean(server, "one")
 
 
-# ── asyncio, where one connection may carry the words of many tasks ──────────────────────────────────────────────
+# ── asyncio, where one connection may carry the words of many tasks ──────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize("then", ENDS)

@@ -1,4 +1,4 @@
-"""Hazard: several locks cost a round trip each, or a step for several takes some for nobody."""
+"""Hazard: several locks take a round trip each, or a script for several acquires some without a client."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import holdfast
 from holdfast.backends.redis.protocol.keys import SCRIPT_LOCKS_MAX
 from holdfast.core.tickets import Granted, Live, Waiting
 from tests.integration.redis.conftest import OpenClient
-from tests.integration.redis.scenes import assert_free_and_clean, take
+from tests.integration.redis.helpers import assert_free_and_clean, take
 from tests.support.processes import eventually
 from tests.support.redis.proxy import Proxy
 from tests.support.redis.servers import Server
@@ -30,7 +30,9 @@ def scripts_run(server: Server) -> int:
 
 
 @pytest.mark.parametrize("method", ["queue", "setnx"])
-def test_fifty_are_entered_renewed_and_left_in_one_round_trip_each(method: str, server: Server, proxy: Proxy) -> None:
+def test_fifty_locks_are_acquired_renewed_and_released_in_one_round_trip_each(
+    method: str, server: Server, proxy: Proxy
+) -> None:
     backend = Verbs(f"{proxy.url}?method={method}")
     for names in (["warm-up"], ["warm-up", "more"]):  # connections are open and scripts are known
         tickets = [backend.ticket(name) for name in names]
@@ -55,7 +57,7 @@ def test_fifty_are_entered_renewed_and_left_in_one_round_trip_each(method: str, 
     backend.close()
 
 
-def test_lock_all_of_fifty_is_two_round_trips(server: Server, proxy: Proxy, open_client: OpenClient) -> None:
+def test_lock_all_of_fifty_takes_two_round_trips(server: Server, proxy: Proxy, open_client: OpenClient) -> None:
     client = open_client(proxy.url)
     with client.lock_all(["warm-up", "more"]):
         pass
@@ -69,7 +71,7 @@ def test_lock_all_of_fifty_is_two_round_trips(server: Server, proxy: Proxy, open
     assert locks_taken(server) == set()
 
 
-async def test_the_same_with_tasks(server: Server, proxy: Proxy) -> None:
+async def test_lock_all_of_fifty_takes_two_round_trips_with_tasks(server: Server, proxy: Proxy) -> None:
     async with holdfast.AsyncClient(proxy.url) as client:
         async with client.lock_all(["warm-up", "more"]):
             pass
@@ -82,7 +84,7 @@ async def test_the_same_with_tasks(server: Server, proxy: Proxy) -> None:
     assert locks_taken(server) == set()
 
 
-def test_those_behind_one_that_is_busy_are_not_taken(server: Server) -> None:
+def test_locks_after_a_busy_one_are_not_acquired(server: Server) -> None:
     backend = Verbs(server.url)
     backend.try_acquire(backend.ticket("many-30"), queue=False)
 
@@ -93,7 +95,7 @@ def test_those_behind_one_that_is_busy_are_not_taken(server: Server) -> None:
     backend.close()
 
 
-def test_more_than_one_script_can_have_are_taken_by_several(server: Server, open_client: OpenClient) -> None:
+def test_more_locks_than_one_script_allows_take_several_scripts(server: Server, open_client: OpenClient) -> None:
     names = [f"many-{number:04}" for number in range(SCRIPT_LOCKS_MAX + 100)]
     client = open_client(server.url)
 
@@ -104,7 +106,7 @@ def test_more_than_one_script_can_have_are_taken_by_several(server: Server, open
 
 
 @pytest.mark.parametrize("method", ["queue", "setnx"])
-def test_a_server_that_has_forgotten_the_script_is_taught_again(
+def test_the_script_is_loaded_again_when_the_server_has_forgotten_it(
     method: str, server: Server, open_client: OpenClient
 ) -> None:
     client = open_client(f"{server.url}?method={method}")
@@ -117,7 +119,7 @@ def test_a_server_that_has_forgotten_the_script_is_taught_again(
     assert locks_taken(server) == set()
 
 
-def test_with_sentinels_they_are_one_script(watched: Watched, open_client: OpenClient) -> None:
+def test_several_locks_take_one_script_with_sentinels(watched: Watched, open_client: OpenClient) -> None:
     client = open_client(watched.url)
     with client.lock_all(["warm-up", "more"]):
         pass
@@ -130,7 +132,7 @@ def test_with_sentinels_they_are_one_script(watched: Watched, open_client: OpenC
     assert locks_taken(watched.primary) == set()
 
 
-def test_on_a_cluster_they_are_taken_wherever_they_are(shared_cluster: Cluster, open_client: OpenClient) -> None:
+def test_several_locks_are_acquired_across_slots_of_a_cluster(shared_cluster: Cluster, open_client: OpenClient) -> None:
     client, other = open_client(shared_cluster.url), open_client(shared_cluster.url)
     primaries = {shared_cluster.owner(shared_cluster.slot(f"holdfast:{name}")) for name in FIFTY}
     assert len(primaries) == 3
@@ -145,7 +147,9 @@ def test_on_a_cluster_they_are_taken_wherever_they_are(shared_cluster: Cluster, 
     assert not locks_taken(*primaries) & {"before", *FIFTY}
 
 
-def test_on_a_cluster_those_of_one_slot_are_one_script(shared_cluster: Cluster, open_client: OpenClient) -> None:
+def test_several_locks_of_one_slot_take_one_script_on_a_cluster(
+    shared_cluster: Cluster, open_client: OpenClient
+) -> None:
     client = open_client(f"{shared_cluster.url}?prefix={{locks}}:")
     owner = shared_cluster.owner(shared_cluster.slot("{locks}:"))
     with client.lock_all(["warm-up", "more"]):
@@ -161,7 +165,7 @@ def test_on_a_cluster_those_of_one_slot_are_one_script(shared_cluster: Cluster, 
 
 @pytest.mark.parametrize("lost", ["reply", "request"])
 @pytest.mark.parametrize("method", ["queue", "setnx"])
-def test_a_step_for_several_whose_answer_is_lost_leaves_none_of_them_taken(
+def test_several_locks_whose_reply_is_lost_are_all_released(
     method: str, lost: str, server: Server, proxy: Proxy, open_client: OpenClient
 ) -> None:
     client = open_client(f"{proxy.url}?method={method}&io_timeout=0.5")
@@ -180,7 +184,7 @@ def test_a_step_for_several_whose_answer_is_lost_leaves_none_of_them_taken(
 
 
 @pytest.mark.parametrize("method", ["queue", "setnx"])
-def test_of_several_the_one_whose_key_is_something_else_is_named_and_the_others_are_given_back(
+def test_the_error_names_the_lock_of_another_type_and_the_others_are_released(
     method: str, server: Server, open_client: OpenClient
 ) -> None:
     client = open_client(f"{server.url}?method={method}")
@@ -193,7 +197,7 @@ def test_of_several_the_one_whose_key_is_something_else_is_named_and_the_others_
 
 
 @pytest.mark.parametrize("method", ["setnx", "getset"])
-def test_of_several_the_one_in_use_with_another_method_is_named(
+def test_the_error_names_the_lock_in_use_with_another_method(
     method: str, server: Server, open_client: OpenClient
 ) -> None:
     client, other = open_client(server.url), open_client(f"{server.url}?method={method}")

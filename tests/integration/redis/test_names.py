@@ -1,4 +1,4 @@
-"""Hazard: a name with braces, which a Cluster reads as a hash tag, puts the keys of one lock into different slots, or
+"""Hazard: a name with braces, which a Cluster parses as a hash tag, puts the keys of one lock into different slots, or
 two names become one lock.
 """
 
@@ -8,7 +8,7 @@ import pytest
 
 import holdfast
 from tests.integration.redis.conftest import OpenClient
-from tests.integration.redis.scenes import PROMPT, acquiring, await_waiters, take
+from tests.integration.redis.helpers import PROMPT, acquiring, await_waiters, take
 from tests.support.redis.servers import Server
 from tests.support.redis.topologies import Cluster
 
@@ -98,7 +98,7 @@ def test_a_waiter_is_woken_by_a_release_under_another_prefix(url: str, open_clie
     coming.result(timeout=PROMPT).release()
 
 
-def test_all_these_names_are_locks_of_their_own(url: str, open_client: OpenClient) -> None:
+def test_different_names_are_different_locks(url: str, open_client: OpenClient) -> None:
     client, other = open_client(url), open_client(url)
 
     leases = [take(client.lock(name), timeout=0) for name in NAMES]
@@ -127,9 +127,7 @@ def test_the_key_of_a_lock_is_its_prefix_and_its_name(server: Server, open_clien
 
 
 @pytest.mark.parametrize("what", ["record", "queue", "leases", "shared"])
-def test_a_name_that_is_also_a_key_beside_another_lock_s_is_never_mixed_up_with_it(
-    what: str, url: str, open_client: OpenClient
-) -> None:
+def test_a_name_that_equals_a_side_key_is_never_mixed_up_with_it(what: str, url: str, open_client: OpenClient) -> None:
     client, other = open_client(url), open_client(url)
     lookalike = f"{{holdfast:beside}}:{what}:"
 
@@ -153,7 +151,7 @@ def test_a_name_that_is_also_a_key_beside_another_lock_s_is_never_mixed_up_with_
 
 
 @pytest.mark.parametrize("prefix", ["{locks}:", ""], ids=["tag in the prefix", "no prefix"])
-def test_names_do_as_well_under_other_prefixes(prefix: str, shared_cluster: Cluster, open_client: OpenClient) -> None:
+def test_names_work_under_other_prefixes(prefix: str, shared_cluster: Cluster, open_client: OpenClient) -> None:
     url = f"{shared_cluster.url}?prefix={prefix}"
     holder, waiter = open_client(url), open_client(url)
 

@@ -1,5 +1,5 @@
-"""Hazard: an owner's tickets, which are in together, let in who must stay out: programs that know of no owners, who
-came before, or who comes when one of them has left.
+"""Hazard: tickets of one owner, which hold a lock together, admit others that must wait: programs that know no owners,
+earlier waiters, or tickets that arrive after a release of one of them.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ import holdfast
 from holdfast.backends.redis.protocol.keys import keys_of
 from holdfast.core.tickets import Granted, LeaseGone, Live, Waiting
 from tests.integration.redis.conftest import OpenClient
-from tests.integration.redis.scenes import acquiring, assert_free_and_clean, await_waiters, in_background, take
+from tests.integration.redis.helpers import acquiring, assert_free_and_clean, await_waiters, in_background, take
 from tests.support.processes import PATIENCE, eventually
 from tests.support.redis.proxy import Proxy
 from tests.support.redis.servers import Server
 from tests.support.verbs import Verbs
 
-PROMPT = 2.0  # seconds: who is told comes sooner than who looks again by itself, 2.5 s later
+PROMPT = 2.0  # seconds: a notification arrives sooner than the next poll after 2.5 s
 
 
 @pytest.fixture
@@ -29,9 +29,7 @@ def theirs(server: Server) -> Any:
         yield client
 
 
-def test_to_programs_that_know_of_no_owners_there_is_one_holder_and_waiters_like_others(
-    server: Server, open_client: OpenClient
-) -> None:
+def test_programs_without_owners_see_one_holder_and_ordinary_waiters(server: Server, open_client: OpenClient) -> None:
     one, two, other = (open_client(server.url) for _ in range(3))
     with one.lock("a", owner="job"), two.lock("a", owner="job"):
         coming = acquiring(other.lock("a", owner="another"))
@@ -50,7 +48,7 @@ def test_to_programs_that_know_of_no_owners_there_is_one_holder_and_waiters_like
     assert_free_and_clean(server, "a")
 
 
-def test_another_program_stays_out_until_the_last_of_an_owner_s_has_left(
+def test_another_program_is_blocked_until_the_last_ticket_of_an_owner_is_released(
     server: Server, theirs: Any, open_client: OpenClient
 ) -> None:
     one, two = open_client(server.url), open_client(server.url)
@@ -68,7 +66,9 @@ def test_another_program_stays_out_until_the_last_of_an_owner_s_has_left(
     take(one.lock("a", owner="job"), timeout=0).release()
 
 
-def test_the_last_of_an_owner_s_wakes_python_redis_lock(server: Server, theirs: Any, open_client: OpenClient) -> None:
+def test_the_last_release_of_an_owner_wakes_python_redis_lock(
+    server: Server, theirs: Any, open_client: OpenClient
+) -> None:
     one, two = (open_client(f"{server.url}?compat=python-redis-lock") for _ in range(2))
     first, second = take(one.lock("a", owner="job")), take(two.lock("a", owner="job"))
     lock = redis_lock.Lock(theirs, "a", expire=30)
@@ -85,7 +85,7 @@ def test_the_last_of_an_owner_s_wakes_python_redis_lock(server: Server, theirs: 
 
 
 @pytest.mark.parametrize("topology", ["server", "shared_cluster"])
-def test_when_an_owner_is_let_in_those_of_it_that_wait_are_told(
+def test_waiters_of_the_same_owner_are_woken_when_the_first_is_granted(
     topology: str, open_client: OpenClient, request: pytest.FixtureRequest
 ) -> None:
     url = request.getfixturevalue(topology).url
@@ -107,7 +107,7 @@ def test_when_an_owner_is_let_in_those_of_it_that_wait_are_told(
     coming[1].result(timeout=PATIENCE).release()
 
 
-def test_an_enter_whose_answer_was_lost_is_in_with_its_kin_under_the_same_fence(server: Server, proxy: Proxy) -> None:
+def test_a_ticket_whose_reply_was_lost_shares_the_fence_of_its_owner(server: Server, proxy: Proxy) -> None:
     backend, faulty = Verbs(server.url), Verbs(f"{proxy.url}?io_timeout=0.5")
     first, second = backend.ticket("a", owner="job"), backend.ticket("a", owner="job")
     faulty.try_acquire(backend.ticket("warm-up", owner="job"), queue=False)
@@ -129,7 +129,9 @@ def test_an_enter_whose_answer_was_lost_is_in_with_its_kin_under_the_same_fence(
         one.close()
 
 
-def test_who_has_left_unheard_is_not_let_in_by_its_kin(server: Server, proxy: Proxy) -> None:
+def test_a_withdrawn_ticket_with_an_unanswered_request_is_not_granted_with_its_owner(
+    server: Server, proxy: Proxy
+) -> None:
     backend, faulty = Verbs(server.url), Verbs(f"{proxy.url}?io_timeout=0.5")
     first, second = backend.ticket("a", owner="job"), backend.ticket("a", owner="job")
     backend.try_acquire(first, queue=False)
@@ -147,7 +149,7 @@ def test_who_has_left_unheard_is_not_let_in_by_its_kin(server: Server, proxy: Pr
         one.close()
 
 
-def test_of_an_owner_s_leases_each_ends_by_itself_and_the_lock_with_the_last(server: Server) -> None:
+def test_leases_of_an_owner_expire_one_by_one_and_the_lock_with_the_last(server: Server) -> None:
     backend = Verbs(server.url)
     short, long = backend.ticket("a", ttl=0.4, owner="job"), backend.ticket("a", ttl=1.6, owner="job")
     other = backend.ticket("a")
@@ -168,7 +170,7 @@ def test_of_an_owner_s_leases_each_ends_by_itself_and_the_lock_with_the_last(ser
 
 
 @pytest.mark.parametrize("owner", ["job", "größe 🔒", "a:b\nc", "x" * 2000, "@"])
-def test_an_owner_may_be_called_anything(owner: str, server: Server) -> None:
+def test_an_owner_may_have_any_name(owner: str, server: Server) -> None:
     backend = Verbs(server.url)
     kin, other = [backend.ticket("a", owner=owner) for _ in range(2)], backend.ticket("a", owner=owner + "!")
 

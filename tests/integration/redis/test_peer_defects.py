@@ -1,5 +1,5 @@
-"""Hazard: what goes wrong in other Redis locks for Python, each reproduced there, tried here. Lost replies have a file
-of their own (test_lost_replies.py), as have dead renewers (test_connections.py) and Clusters (test_cluster.py).
+"""Hazard: defects of other Redis locks for Python. Each was reproduced there and is tested here. Lost replies
+(test_lost_replies.py), dead renewers (test_connections.py) and Clusters (test_cluster.py) have their own files.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import pytest
 
 import holdfast
 from tests.integration.redis.conftest import OpenClient
-from tests.integration.redis.scenes import assert_free_and_clean, take
+from tests.integration.redis.helpers import assert_free_and_clean, take
 from tests.support.processes import eventually, now
 from tests.support.redis.proxy import Proxy
 from tests.support.redis.servers import Server
@@ -74,7 +74,7 @@ async def test_a_lock_object_shared_by_tasks_keeps_their_leases_apart(server: Se
 
 @pytest.mark.parametrize("timeout", [0.3, 0.75])
 def test_fractions_of_a_second_are_what_they_say(timeout: float, server: Server, open_client: OpenClient) -> None:
-    """python-redis-lock: timeout=0.5 waits for ever, expire=0.5 is refused by the server."""
+    """python-redis-lock: timeout=0.5 waits without end, expire=0.5 is refused by the server."""
     holder, other = open_client(server.url), open_client(server.url)
     lease = take(holder.lock("one", ttl=3.5))
 
@@ -110,7 +110,7 @@ def test_a_slow_server_does_not_stretch_the_timeout(
     lease.release()
 
 
-def test_a_dropped_lease_is_not_released_behind_the_user_s_back(server: Server, open_client: OpenClient) -> None:
+def test_a_dropped_lease_object_is_not_released_silently(server: Server, open_client: OpenClient) -> None:
     """sherlock: dropping the last reference frees the lock in the middle of the section."""
     client, other = open_client(server.url), open_client(server.url)
 
@@ -144,7 +144,7 @@ def test_a_lock_object_used_again_after_a_loss_does_not_overwrite_what_it_had(
 
 
 def test_every_lock_has_a_ttl_and_no_lock_has_none(server: Server, open_client: OpenClient) -> None:
-    """sherlock: expire=None is no lock at all. redis-py, python-redis-lock: it is one for ever."""
+    """sherlock: expire=None does not lock. redis-py, python-redis-lock: the lock never expires."""
     client = open_client(server.url)
 
     lease = take(client.lock("one"))

@@ -1,7 +1,7 @@
-"""Hazard: the server dies and comes back, with its data or without, under holders and waiters.
+"""Hazard: the server restarts, with or without its data, while a lock has a holder and waiters.
 
-Without data the lock is free for everybody at once, and no client can know before it asks: the loss is told at the next
-renewal. That is what `best-effort` exclusion means; the fence of the next holder is greater all the same.
+Without data the lock is free at once, and a holder learns of the loss at its next renewal. This is the meaning of
+`best-effort` exclusion. The fence of the next holder is greater in any case.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import pytest
 
 import holdfast
 from tests.integration.redis.conftest import OpenClient, StartServer
-from tests.integration.redis.scenes import assert_free_and_clean, assert_told, await_waiters, take, waiting
+from tests.integration.redis.helpers import assert_free_and_clean, assert_lost, await_waiters, take, waiting
 from tests.support.processes import now
 from tests.support.redis.servers import Server
 
@@ -45,7 +45,7 @@ def test_a_restart_with_data_under_a_holder_costs_it_nothing(durable: Server, op
     assert_free_and_clean(durable, "one")
 
 
-def test_a_restart_without_data_is_told_to_the_holder_at_its_next_renewal(
+def test_the_holder_learns_of_a_restart_without_data_at_its_next_renewal(
     forgetful: Server, open_client: OpenClient
 ) -> None:
     holder, other = open_client(forgetful.url), open_client(forgetful.url)
@@ -81,7 +81,7 @@ def test_a_waiter_outlives_a_restart_and_gets_the_lock(
 
     assert coming.result(timeout=20).fence > lease.fence
     if not has_data:
-        assert_told(lease)
+        assert_lost(lease)
     coming.result().release()
     assert_free_and_clean(server, "one")
 
@@ -123,7 +123,7 @@ async def test_asyncio_waiters_outlive_a_restart_and_get_the_lock_one_by_one(
         assert len(set(fences)) == 20
 
 
-def test_a_wait_that_ends_in_an_outage_says_so_and_not_that_the_lock_was_busy(
+def test_a_wait_that_times_out_in_an_outage_reports_the_outage(
     start_server: StartServer, open_client: OpenClient
 ) -> None:
     server = start_server()
@@ -138,7 +138,7 @@ def test_a_wait_that_ends_in_an_outage_says_so_and_not_that_the_lock_was_busy(
         coming.result(timeout=30)
     assert now() - asked >= 3  # it went on trying for as long as it was told
     server.start()
-    assert_told(lease)
+    assert_lost(lease)
 
 
 def test_closing_a_client_whose_server_is_gone_neither_hangs_nor_raises(start_server: StartServer) -> None:

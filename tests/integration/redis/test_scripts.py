@@ -6,12 +6,12 @@ import pytest
 
 import holdfast
 from tests.integration.redis.conftest import OpenClient
-from tests.integration.redis.scenes import acquiring, assert_free_and_clean, await_waiters, take
+from tests.integration.redis.helpers import acquiring, assert_free_and_clean, await_waiters, take
 from tests.support.redis.servers import Server
 
 
 @pytest.mark.parametrize("method", ["queue", "setnx", "getset"])
-def test_a_server_that_forgets_all_scripts_between_any_two_steps_is_taught_again(
+def test_scripts_are_loaded_again_when_the_server_forgets_them_between_any_two_steps(
     method: str, server: Server, open_client: OpenClient
 ) -> None:
     url = f"{server.url}?method={method}"
@@ -44,7 +44,7 @@ def test_a_server_that_forgets_all_scripts_between_any_two_steps_is_taught_again
     assert_free_and_clean(server, "one")
 
 
-async def test_many_renewals_in_one_go_are_taught_again_too(server: Server) -> None:
+async def test_a_batch_of_renewals_loads_the_script_again(server: Server) -> None:
     async with holdfast.AsyncClient(server.url) as client:
         leases = [await client.lock(f"many-{number}", ttl=3).acquire() for number in range(150)]
         server.call("SCRIPT", "FLUSH")

@@ -1,6 +1,5 @@
-"""Hazard: a failover. The new primary may not know the last writes of the old one, and the old one may go on taking
-writes for a while: two clients can be in at the same time, and only fences that grow in spite of that protect the
-resource.
+"""Hazard: a failover. The new primary may lack the last writes of the old one, and the old one may accept writes for a
+while: two clients can hold a lock at the same time, and only growing fences protect the resource.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ import pytest
 
 import holdfast
 from tests.integration.redis.conftest import OpenClient
-from tests.integration.redis.scenes import assert_told, await_replicated, take, waiting
+from tests.integration.redis.helpers import assert_lost, await_replicated, take, waiting
 from tests.support.processes import eventually
 from tests.support.redis.binaries import Binary
 from tests.support.redis.proxy import Proxy
@@ -52,7 +51,7 @@ async def test_the_death_of_the_primary_costs_holder_and_waiter_nothing_that_was
         after.release()
 
 
-def test_a_primary_that_stands_still_and_comes_back_makes_a_split_brain_in_which_fences_still_grow(
+def test_fences_grow_in_a_split_brain_when_a_stopped_primary_resumes(
     lagging: tuple[Watched, Proxy], open_client: OpenClient
 ) -> None:
     watched, link = lagging
@@ -83,7 +82,7 @@ def test_a_primary_that_stands_still_and_comes_back_makes_a_split_brain_in_which
 
 
 @pytest.mark.slow
-def test_failover_to_a_replica_that_missed_the_last_writes_lets_fences_grow_20_times_of_20(
+def test_fences_grow_after_20_failovers_to_a_replica_without_the_last_writes(
     binary: Binary, tmp_path: Path, open_client: OpenClient
 ) -> None:
     fences = []
@@ -108,7 +107,7 @@ def test_failover_to_a_replica_that_missed_the_last_writes_lets_fences_grow_20_t
             after = take(new.lock("one"), timeout=10)
 
             fences.append((before.fence, after.fence))
-            assert_told(before)
+            assert_lost(before)
             after.release()
             old.close()
             new.close()
@@ -137,7 +136,7 @@ def test_sentinel_promotes_a_replica_that_missed_the_grant_and_the_next_fence_is
     new.release()
 
 
-def test_waiting_for_replicas_finds_a_primary_that_has_none(
+def test_replicas_option_detects_a_primary_without_replicas(
     lagging: tuple[Watched, Proxy], open_client: OpenClient
 ) -> None:
     watched, link = lagging
@@ -159,7 +158,7 @@ def test_waiting_for_replicas_finds_a_primary_that_has_none(
     backend.close()
 
 
-def test_sentinels_that_do_not_know_the_service_or_are_gone_are_named(
+def test_the_error_names_sentinels_that_do_not_know_the_service_or_are_down(
     watched: Watched, open_client: OpenClient
 ) -> None:
     hosts = watched.url.removeprefix("redis+sentinel://").partition("/")[0]

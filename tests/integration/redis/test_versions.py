@@ -1,4 +1,4 @@
-"""Hazard: what works on one version or product of the server does not on another, or only over one kind of socket."""
+"""Hazard: a feature works on one version or product of the server only, or only over one kind of socket."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 import holdfast
 from tests.integration.redis.conftest import OpenClient
-from tests.integration.redis.scenes import acquiring, assert_free_and_clean, await_waiters, take
+from tests.integration.redis.helpers import acquiring, assert_free_and_clean, await_waiters, take
 from tests.support.processes import eventually
 from tests.support.redis.binaries import Binary
 from tests.support.redis.servers import Server, running
@@ -24,7 +24,7 @@ def each_server(every_binary: Binary, tmp_path: Path) -> Iterator[Server]:
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_threads_take_wait_hand_over_and_leave_nothing(
+def test_threads_acquire_wait_and_hand_over_and_leave_no_keys(
     method: str, each_server: Server, open_client: OpenClient
 ) -> None:
     url = f"{each_server.url}?method={method}"
@@ -44,7 +44,7 @@ def test_threads_take_wait_hand_over_and_leave_nothing(
 
 
 @pytest.mark.parametrize("method", METHODS)
-async def test_tasks_take_wait_hand_over_and_leave_nothing(method: str, each_server: Server) -> None:
+async def test_tasks_acquire_wait_and_hand_over_and_leave_no_keys(method: str, each_server: Server) -> None:
     url = f"{each_server.url}?method={method}"
     async with holdfast.AsyncClient(url) as holder, holdfast.AsyncClient(url) as waiter:
         first = await holder.lock("one").acquire()
@@ -142,7 +142,7 @@ def test_databases_and_prefixes_keep_locks_apart(server: Server, open_client: Op
         lease.release()
 
 
-def test_what_a_script_is_refused_is_no_unknown_outcome_on_any_version(
+def test_a_refused_script_is_not_an_unknown_outcome_on_any_version(
     each_server: Server, open_client: OpenClient
 ) -> None:
     """How an error inside a script is worded differs: 6.2 wraps it, 7.0 and Valkey add to it, each in its own way."""

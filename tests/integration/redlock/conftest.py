@@ -1,4 +1,4 @@
-"""Five real nodes for every test: some that all tests share, some of its own for a test that breaks them."""
+"""Five real nodes for every test: a shared set, and a separate one for a test that breaks nodes."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ import pytest
 import holdfast
 from tests.support.processes import WORKER, WorkerPool
 from tests.support.redis.binaries import Binary, main_binary
-from tests.support.redis.councils import Council
 from tests.support.redis.proxy import Proxy
+from tests.support.redis.redlock import RedlockServers
 
 # Processes are watched by pidfd and /proc here.
 collect_ignore_glob = [] if sys.platform == "linux" else ["test_*.py"]
@@ -23,12 +23,12 @@ collect_ignore_glob = [] if sys.platform == "linux" else ["test_*.py"]
 OpenClient = Callable[[str], holdfast.Client]
 
 
-class StartCouncil(Protocol):
+class StartRedlock(Protocol):
     """Starts nodes that end with the test."""
 
     def __call__(
         self, *options: str, number: int = 5, environments: Mapping[int, Mapping[str, str]] | None = None
-    ) -> Council: ...
+    ) -> RedlockServers: ...
 
 
 @pytest.fixture(scope="session")
@@ -37,44 +37,46 @@ def binary() -> Binary:
 
 
 @pytest.fixture(scope="session")
-def shared_council(binary: Binary, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Council]:
-    with Council(binary, tmp_path_factory.mktemp("council")) as council:
-        yield council
+def shared_redlock(binary: Binary, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedlockServers]:
+    with RedlockServers(binary, tmp_path_factory.mktemp("council")) as redlock:
+        yield redlock
 
 
 @pytest.fixture
-def council(shared_council: Council) -> Council:
-    """Five nodes without data. Do not kill them or change their settings: others come after you."""
-    for server in shared_council.servers:
+def redlock(shared_redlock: RedlockServers) -> RedlockServers:
+    """Five nodes without data. Do not kill them or change their settings: other tests use them."""
+    for server in shared_redlock.servers:
         server.call("FLUSHALL")
-    return shared_council
+    return shared_redlock
 
 
 @pytest.fixture
-def start_council(binary: Binary, tmp_path: Path) -> Iterator[StartCouncil]:
+def start_redlock(binary: Binary, tmp_path: Path) -> Iterator[StartRedlock]:
     with contextlib.ExitStack() as stack:
         numbers = iter(range(100))
 
         def start(
             *options: str, number: int = 5, environments: Mapping[int, Mapping[str, str]] | None = None
-        ) -> Council:
+        ) -> RedlockServers:
             folder = tmp_path / f"council-{next(numbers)}"
-            return stack.enter_context(Council(binary, folder, options, number=number, environments=environments))
+            return stack.enter_context(
+                RedlockServers(binary, folder, options, number=number, environments=environments)
+            )
 
         yield start
 
 
 @pytest.fixture
-def own_council(start_council: StartCouncil) -> Council:
+def own_redlock(start_redlock: StartRedlock) -> RedlockServers:
     """Five nodes that the test may break."""
-    return start_council()
+    return start_redlock()
 
 
 @pytest.fixture
-def proxies(council: Council) -> Iterator[list[Proxy]]:
+def proxies(redlock: RedlockServers) -> Iterator[list[Proxy]]:
     """One before each of the shared nodes."""
     with contextlib.ExitStack() as stack:
-        yield [stack.enter_context(Proxy(server.port)) for server in council.servers]
+        yield [stack.enter_context(Proxy(server.port)) for server in redlock.servers]
 
 
 @pytest.fixture
@@ -86,13 +88,13 @@ def open_client() -> Iterator[OpenClient]:
 
 @pytest.fixture
 def pool() -> Iterator[WorkerPool]:
-    """Processes with a client each; what they can be told is the same for every store."""
+    """Processes with a client each. Their commands are the same for every store."""
     with WorkerPool(WORKER) as pool:
         yield pool
 
 
 @pytest.fixture
-def said(caplog: pytest.LogCaptureFixture) -> Callable[[], list[str]]:
-    """What has been logged until now, as warnings or worse."""
+def logged(caplog: pytest.LogCaptureFixture) -> Callable[[], list[str]]:
+    """The warnings and errors logged so far."""
     caplog.set_level(logging.WARNING, logger="holdfast")
     return lambda: [record.getMessage() for record in caplog.records if record.name.startswith("holdfast")]

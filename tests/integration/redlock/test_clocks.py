@@ -1,7 +1,8 @@
-"""Hazard: the wall clock of a node is set. It counts the ttl of its vote on it, and begins its count of fences with it.
+"""Hazard: the wall clock of a node is set. The node counts the ttl of its vote on it, and starts its count of fences
+from it.
 
-One node's clock ends one vote early, and a majority is left. With the clocks of a majority two can be in at once, until
-the first one's next renewal and no longer: that is documented, and why the fence has to grow.
+One wrong clock ends one vote early, and a majority remains. With wrong clocks on a majority two clients can hold the
+lock until the next renewal of the first one. This is documented, and the reason why the fence has to grow.
 """
 
 from __future__ import annotations
@@ -11,8 +12,8 @@ from pathlib import Path
 import pytest
 
 import holdfast
-from tests.integration.redis.scenes import take
-from tests.integration.redlock.conftest import OpenClient, StartCouncil
+from tests.integration.redis.helpers import take
+from tests.integration.redlock.conftest import OpenClient, StartRedlock
 from tests.support.processes import eventually
 from tests.support.redis.clock import WallClock
 
@@ -23,30 +24,30 @@ def clock(tmp_path: Path) -> WallClock:
 
 
 def test_a_jump_forward_on_one_node_ends_its_vote_but_not_the_lease(
-    clock: WallClock, start_council: StartCouncil, open_client: OpenClient
+    clock: WallClock, start_redlock: StartRedlock, open_client: OpenClient
 ) -> None:
-    council = start_council(environments={1: clock.environment})
-    url = council.url(quarantine="no")
+    redlock = start_redlock(environments={1: clock.environment})
+    url = redlock.url(quarantine="no")
     holder, other = open_client(url), open_client(url)
     lease = take(holder.lock("one", ttl=6))
 
     clock.step(3600)
-    gone = council.votes("one")[1]
+    gone = redlock.votes("one")[1]
     busy = other.lock("one").acquire(timeout=0)
 
     assert gone is None
     assert busy is None
-    eventually(lambda: council.vote_count("one") == 5)  # repaired at the next renewal
+    eventually(lambda: redlock.vote_count("one") == 5)  # repaired at the next renewal
     assert lease.held
     lease.release()
-    assert council.vote_count("one") == 0
+    assert redlock.vote_count("one") == 0
 
 
-def test_fences_grow_whatever_the_clocks_of_nodes_do(
-    clock: WallClock, start_council: StartCouncil, open_client: OpenClient
+def test_fences_grow_when_clocks_of_nodes_jump(
+    clock: WallClock, start_redlock: StartRedlock, open_client: OpenClient
 ) -> None:
-    council = start_council(environments={1: clock.environment, 3: clock.environment})
-    url = council.url(quarantine="no")
+    redlock = start_redlock(environments={1: clock.environment, 3: clock.environment})
+    url = redlock.url(quarantine="no")
     clients = [open_client(url) for _ in range(2)]
     fences = []
 
@@ -54,37 +55,37 @@ def test_fences_grow_whatever_the_clocks_of_nodes_do(
         clock.step(step)
         for client in clients:
             # Every other time one node is not there, and counts differ afterwards.
-            council.servers[number % 5].stop()
+            redlock.servers[number % 5].stop()
             lease = take(client.lock("one", ttl=20))
-            council.servers[number % 5].resume()
+            redlock.servers[number % 5].resume()
             fences.append(lease.fence)
             lease.release()
 
     assert fences == sorted(set(fences))
 
 
-def test_a_node_that_forgot_begins_with_its_clock_and_the_others_follow(
-    clock: WallClock, start_council: StartCouncil, open_client: OpenClient
+def test_a_node_without_data_counts_from_its_clock_and_the_others_follow(
+    clock: WallClock, start_redlock: StartRedlock, open_client: OpenClient
 ) -> None:
-    council = start_council(environments={0: clock.environment})
-    client = open_client(council.url(quarantine="no"))
+    redlock = start_redlock(environments={0: clock.environment})
+    client = open_client(redlock.url(quarantine="no"))
     before = take(client.lock("one"))
     before.release()
 
     clock.step(3600)
-    council.servers[0].restart()
+    redlock.servers[0].restart()
     eventually(lambda: _fence(client) > before.fence + 3_599_000_000)
     with_it = _fence(client)
-    council.servers[0].kill()
+    redlock.servers[0].kill()
 
     assert _fence(client) > with_it
 
 
-def test_a_jump_forward_on_a_majority_lets_the_next_one_in_with_a_greater_fence_and_the_first_one_is_told(
-    clock: WallClock, start_council: StartCouncil, open_client: OpenClient
+def test_a_jump_forward_on_a_majority_grants_the_next_with_a_greater_fence_and_the_first_learns_of_its_loss(
+    clock: WallClock, start_redlock: StartRedlock, open_client: OpenClient
 ) -> None:
-    council = start_council(environments=dict.fromkeys((0, 2, 4), clock.environment))
-    url = council.url(quarantine="no")
+    redlock = start_redlock(environments=dict.fromkeys((0, 2, 4), clock.environment))
+    url = redlock.url(quarantine="no")
     holder, other = open_client(url), open_client(url)
     old = take(holder.lock("one", ttl=30))
 

@@ -1,5 +1,5 @@
-"""Hazard: nodes that keep something else under the lock's name, or lend it to programs with another method: taken for a
-free lock, for a lock that is held for ever, or for a node that is down.
+"""Hazard: nodes have a key of another type or of another method under the lock's name, and it is mistaken for a free
+lock, for a lock that never expires, or for a node that is down.
 """
 
 from __future__ import annotations
@@ -9,21 +9,21 @@ from collections.abc import Callable
 import pytest
 
 import holdfast
-from tests.integration.redis.scenes import acquiring, await_waiters, take
+from tests.integration.redis.helpers import acquiring, await_waiters, take
 from tests.integration.redlock.conftest import OpenClient
 from tests.support.processes import eventually
-from tests.support.redis.councils import Council
+from tests.support.redis.redlock import RedlockServers
 
 KEY = "holdfast:one"
 
 
 @pytest.mark.parametrize("number", [0, 4])
 def test_a_key_of_another_type_on_one_node_is_that_node_s_problem(
-    number: int, council: Council, open_client: OpenClient, said: Callable[[], list[str]]
+    number: int, redlock: RedlockServers, open_client: OpenClient, logged: Callable[[], list[str]]
 ) -> None:
-    url = council.url(quarantine="no")
+    url = redlock.url(quarantine="no")
     holder, waiter = open_client(url), open_client(url)
-    council.servers[number].call("RPUSH", KEY, "x")
+    redlock.servers[number].call("RPUSH", KEY, "x")
 
     lease = take(holder.lock("one"))
     assert waiter.lock("one").acquire(timeout=0) is None
@@ -35,49 +35,49 @@ def test_a_key_of_another_type_on_one_node_is_that_node_s_problem(
 
     assert after.fence > lease.fence
     after.release()
-    assert council.vote_count("one") == 0
-    assert council.servers[number].call("LRANGE", KEY, 0, -1) == ["x"]
-    assert not [line for line in said() if "silent" in line]
+    assert redlock.vote_count("one") == 0
+    assert redlock.servers[number].call("LRANGE", KEY, 0, -1) == ["x"]
+    assert not [line for line in logged() if "silent" in line]
 
 
 def test_keys_of_another_type_on_a_majority_are_a_clear_error_and_no_vote_is_left(
-    council: Council, open_client: OpenClient
+    redlock: RedlockServers, open_client: OpenClient
 ) -> None:
-    client = open_client(council.url(quarantine="no"))
-    for server in council.servers[:3]:
+    client = open_client(redlock.url(quarantine="no"))
+    for server in redlock.servers[:3]:
         server.call("RPUSH", KEY, "x")
 
-    with pytest.raises(holdfast.NameConflict, match="something else"):
+    with pytest.raises(holdfast.NameConflict, match="with another type"):
         client.lock("one").acquire(timeout=0)
     with pytest.raises(holdfast.NameConflict):
         client.lock("one").acquire()
     with pytest.raises(holdfast.NameConflict):
         client.inspect("one")
 
-    eventually(lambda: council.vote_count("one") == 0)
+    eventually(lambda: redlock.vote_count("one") == 0)
     take(client.lock("two")).release()
 
 
 @pytest.mark.parametrize("number", [0, 4])
-def test_a_lock_that_one_node_lends_with_another_method_is_refused(
-    number: int, council: Council, open_client: OpenClient
+def test_a_lock_in_use_with_another_method_on_one_node_is_refused(
+    number: int, redlock: RedlockServers, open_client: OpenClient
 ) -> None:
-    """It could be had from the four others, and would exclude nobody who uses that node alone."""
-    client, single = open_client(council.url(quarantine="no")), open_client(council.servers[number].url)
+    """The four other nodes could grant it, but that would not exclude clients that use this node alone."""
+    client, single = open_client(redlock.url(quarantine="no")), open_client(redlock.servers[number].url)
     theirs = take(single.lock("one"))
 
     with pytest.raises(holdfast.NameConflict, match="method=queue"):
         client.lock("one").acquire(timeout=0)
 
-    assert [vote is not None for vote in council.votes("one")] == [place == number for place in range(5)]
+    assert [vote is not None for vote in redlock.votes("one")] == [place == number for place in range(5)]
     theirs.release()
     take(client.lock("one")).release()
 
 
-def test_who_uses_one_of_the_nodes_alone_is_told_that_the_lock_is_a_majority_s(
-    council: Council, open_client: OpenClient
+def test_a_client_of_a_single_node_gets_name_conflict_for_a_redlock_lock(
+    redlock: RedlockServers, open_client: OpenClient
 ) -> None:
-    client, single = open_client(council.url(quarantine="no")), open_client(council.servers[2].url)
+    client, single = open_client(redlock.url(quarantine="no")), open_client(redlock.servers[2].url)
 
     with client.lock("one") as lease:
         with pytest.raises(holdfast.NameConflict, match="redlock://"):
@@ -85,12 +85,12 @@ def test_who_uses_one_of_the_nodes_alone_is_told_that_the_lock_is_a_majority_s(
         lease.renew()
 
 
-def test_another_program_s_keys_on_a_majority_keep_us_out_and_on_a_minority_do_not(
-    council: Council, open_client: OpenClient
+def test_keys_of_another_program_block_holdfast_on_a_majority_and_not_on_a_minority(
+    redlock: RedlockServers, open_client: OpenClient
 ) -> None:
     """As other Redlock libraries write them: the same random value on every node."""
-    client = open_client(council.url(quarantine="no", prefix=""))
-    for server in council.servers[:3]:
+    client = open_client(redlock.url(quarantine="no", prefix=""))
+    for server in redlock.servers[:3]:
         server.call("SET", "one", "theirs", "NX", "PX", 30_000)
 
     assert client.lock("one").acquire(timeout=0) is None
@@ -98,18 +98,18 @@ def test_another_program_s_keys_on_a_majority_keep_us_out_and_on_a_minority_do_n
     coming = acquiring(client.lock("one"))
     with pytest.raises(TimeoutError):
         coming.result(timeout=0.3)
-    council.servers[1].call("DEL", "one")
+    redlock.servers[1].call("DEL", "one")
 
     lease = coming.result(timeout=20)
-    assert [council.servers[number].call("GET", "one") for number in (0, 2)] == ["theirs"] * 2
+    assert [redlock.servers[number].call("GET", "one") for number in (0, 2)] == ["theirs"] * 2
     lease.release()
 
 
-def test_a_ttl_beyond_what_quarantine_allows_for_is_refused(council: Council, open_client: OpenClient) -> None:
-    client = open_client(council.url(quarantine="no", max_ttl=20))
+def test_a_ttl_beyond_what_quarantine_allows_for_is_refused(redlock: RedlockServers, open_client: OpenClient) -> None:
+    client = open_client(redlock.url(quarantine="no", max_ttl=20))
 
     with pytest.raises(holdfast.ConfigurationError, match=r"ttl=21 .* max_ttl=20"):
         client.lock("one", ttl=21).acquire(timeout=0)
 
-    assert council.vote_count("one") == 0
+    assert redlock.vote_count("one") == 0
     take(client.lock("one", ttl=20)).release()

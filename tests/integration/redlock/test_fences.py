@@ -1,7 +1,8 @@
-"""Hazard: a fence that is not greater than all before it, while nodes die, come back empty and hang, and many ask them.
+"""Hazard: a fence that is not greater than all earlier ones, while nodes die, restart without data and hang, and many
+clients use them.
 
-`HOLDFAST_REDLOCK_TURNS` says how many leases all processes together take at least. By default they take them for as
-long as it takes to have every fault happen to every node.
+`HOLDFAST_REDLOCK_TURNS` is the minimum number of leases of all processes together. By default the test runs until every
+fault has happened to every node.
 """
 
 from __future__ import annotations
@@ -13,10 +14,10 @@ from collections import Counter
 import pytest
 
 import holdfast
-from tests.integration.redlock.conftest import StartCouncil
+from tests.integration.redlock.conftest import StartRedlock
 from tests.support.intervals import Turn, report, turns_of
 from tests.support.processes import Worker, WorkerPool, now
-from tests.support.redis.councils import Council
+from tests.support.redis.redlock import RedlockServers
 
 TURNS = int(os.environ.get("HOLDFAST_REDLOCK_TURNS", "500"))
 PROCESSES = 8
@@ -24,9 +25,9 @@ ROUND = 0.4  # seconds between two faults
 SLICE = 2.0  # seconds for which the processes work before they report
 
 
-def test_fences_grow_under_two_prefixes_that_form_the_same_key(council: Council) -> None:
+def test_fences_grow_under_two_prefixes_that_form_the_same_key(redlock: RedlockServers) -> None:
     fences = []
-    urls = council.url(quarantine="no"), council.url(quarantine="no", prefix="")
+    urls = redlock.url(quarantine="no"), redlock.url(quarantine="no", prefix="")
     with holdfast.Client(urls[0]) as one, holdfast.Client(urls[1]) as other:
         for client, name in ((one, "x"), (other, "holdfast:x"), (one, "x"), (other, "holdfast:x")):
             with client.lock(name) as lease:
@@ -35,13 +36,13 @@ def test_fences_grow_under_two_prefixes_that_form_the_same_key(council: Council)
     assert fences == sorted(set(fences))
 
 
-def test_fences_grow_beside_clients_of_an_earlier_version_that_count_in_another_record(council: Council) -> None:
+def test_fences_grow_beside_clients_of_an_earlier_version_that_count_in_another_record(redlock: RedlockServers) -> None:
     before, count = "holdfast:{holdfast:x}:record:", 2**52
-    for server in council.servers:
+    for server in redlock.servers:
         server.call("HSET", before, "count", count)
 
-    with holdfast.Client(council.url(quarantine="no")) as client, client.lock("x") as lease:
-        counts = [int(server.call("HGET", before, "count")) for server in council.servers]
+    with holdfast.Client(redlock.url(quarantine="no")) as client, client.lock("x") as lease:
+        counts = [int(server.call("HGET", before, "count")) for server in redlock.servers]
 
     assert lease.fence > count
     assert sum(counted >= lease.fence for counted in counts) > len(counts) / 2
@@ -50,13 +51,13 @@ def test_fences_grow_beside_clients_of_an_earlier_version_that_count_in_another_
 @pytest.mark.slow
 @pytest.mark.timeout(240)
 def test_fences_grow_while_nodes_are_killed_restarted_empty_and_paused(
-    pool: WorkerPool, start_council: StartCouncil
+    pool: WorkerPool, start_redlock: StartRedlock
 ) -> None:
-    council = start_council()
+    redlock = start_redlock()
     # Without quarantine, so that a node that has just forgotten everything votes at once: the worst for fences, which
     # must not need it. Two may then be in at the same time; what is asked here is only that the later fence is greater.
-    workers = pool.start_many(PROCESSES, council.url(quarantine="no", node_timeout=0.2))
-    faults = _Faults(council)
+    workers = pool.start_many(PROCESSES, redlock.url(quarantine="no", node_timeout=0.2))
+    faults = _Faults(redlock)
     turns: list[Turn] = []
     problems: Counter[str] = Counter()
 
@@ -119,8 +120,8 @@ class _Faults:
     are away all at once, and when one of them is back it has forgotten too: a majority without a memory decides.
     """
 
-    def __init__(self, council: Council) -> None:
-        self._council = council
+    def __init__(self, redlock: RedlockServers) -> None:
+        self._redlock = redlock
         self._number = 0
         self._paused: set[int] = set()
         self._dead: set[int] = set()
@@ -129,7 +130,7 @@ class _Faults:
     @property
     def are_all_done(self) -> bool:
         """Each of the five, with the nodes in each order."""
-        return self._number >= 5 * len(self._council.servers)
+        return self._number >= 5 * len(self._redlock.servers)
 
     def next(self) -> None:
         turn, step = divmod(self._number, 5)
@@ -155,22 +156,22 @@ class _Faults:
 
     def heal(self) -> None:
         for node in self._paused:
-            self._council.servers[node].resume()
+            self._redlock.servers[node].resume()
         self._paused.clear()
         for node in list(self._dead):
             self._start(node)
 
     def _kill(self, node: int) -> None:
-        self._council.servers[node].kill()
+        self._redlock.servers[node].kill()
         self._dead.add(node)
         self.done["killed"] += 1
 
     def _start(self, node: int) -> None:
-        self._council.servers[node].start()
+        self._redlock.servers[node].start()
         self._dead.remove(node)
         self.done["restarted empty"] += 1
 
     def _pause(self, node: int) -> None:
-        self._council.servers[node].stop()
+        self._redlock.servers[node].stop()
         self._paused.add(node)
         self.done["paused"] += 1

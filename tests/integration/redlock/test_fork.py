@@ -8,13 +8,13 @@ import pytest
 
 from tests.integration.redlock.conftest import OpenClient
 from tests.support.processes import Refused, WorkerPool, eventually
-from tests.support.redis.councils import Council
+from tests.support.redis.redlock import RedlockServers
 
 
 def test_the_child_owns_no_lease_of_its_parent_and_takes_its_own(
-    pool: WorkerPool, council: Council, open_client: OpenClient
+    pool: WorkerPool, redlock: RedlockServers, open_client: OpenClient
 ) -> None:
-    url = council.url(quarantine="no")
+    url = redlock.url(quarantine="no")
     parent = pool.start(url, forks=True)
     parent.call("acquire", lock="one", ttl=3)
 
@@ -31,14 +31,16 @@ def test_the_child_owns_no_lease_of_its_parent_and_takes_its_own(
     assert [holder.pid for holder in observer.inspect("one").holders] == [parent.pid]
     parent.call("release", lock="one")
     child.call("release", lock="two")
-    eventually(lambda: council.vote_count("one") + council.vote_count("two") == 0)
+    eventually(lambda: redlock.vote_count("one") + redlock.vote_count("two") == 0)
 
 
-def test_a_child_that_closes_its_client_does_not_disturb_its_parent(pool: WorkerPool, own_council: Council) -> None:
-    parent = pool.start(own_council.url(quarantine="no"), forks=True)
+def test_a_child_that_closes_its_client_does_not_disturb_its_parent(
+    pool: WorkerPool, own_redlock: RedlockServers
+) -> None:
+    parent = pool.start(own_redlock.url(quarantine="no"), forks=True)
     parent.call("acquire", lock="one", ttl=30)
-    own_council.servers[4].kill()
-    parent.call("acquire", lock="two", ttl=30)  # now the parent has somebody in the background who waits for that node
+    own_redlock.servers[4].kill()
+    parent.call("acquire", lock="two", ttl=30)  # now the parent has a background worker for that node
     parent.call("release", lock="two")
 
     child = parent.fork()
@@ -49,12 +51,14 @@ def test_a_child_that_closes_its_client_does_not_disturb_its_parent(pool: Worker
     parent.call("release", lock="one")
     parent.release()
     for lock in ("one", "two", "three"):
-        assert own_council.vote_count(lock) == 0
+        assert own_redlock.vote_count(lock) == 0
 
 
 @pytest.mark.skipif("coverage" in sys.modules, reason="coverage's own lock may be taken when the child is made")
-def test_a_child_never_hangs_on_what_another_thread_of_its_parent_was_doing(pool: WorkerPool, council: Council) -> None:
-    parent = pool.start(council.url(quarantine="no"))
+def test_a_child_never_hangs_on_a_lock_of_another_thread_of_its_parent(
+    pool: WorkerPool, redlock: RedlockServers
+) -> None:
+    parent = pool.start(redlock.url(quarantine="no"))
 
     outcomes = parent.call("fork_in_a_crowd", times=20, backoff=10.0)["outcomes"]
 
@@ -62,8 +66,10 @@ def test_a_child_never_hangs_on_what_another_thread_of_its_parent_was_doing(pool
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])
-def test_a_client_can_be_handed_to_a_child_of_multiprocessing(method: str, pool: WorkerPool, council: Council) -> None:
-    parent = pool.start(council.url(quarantine="no"))
+def test_a_client_can_be_handed_to_a_child_of_multiprocessing(
+    method: str, pool: WorkerPool, redlock: RedlockServers
+) -> None:
+    parent = pool.start(redlock.url(quarantine="no"))
     parent.call("acquire", lock="one")
 
     child = parent.call("multiprocess", method=method, lock="two")
@@ -73,4 +79,4 @@ def test_a_client_can_be_handed_to_a_child_of_multiprocessing(method: str, pool:
     parent.call("check", lock="one")
     parent.call("release", lock="one")
     parent.release()
-    assert council.vote_count("two") == 0
+    assert redlock.vote_count("two") == 0

@@ -1,7 +1,7 @@
-"""Hazard: a node does what it is asked and its reply is lost: its vote stays with nobody, or with an attempt that has
-been given up, and stands in others' way.
+"""Hazard: a node executes a request and its reply is lost: its vote belongs to no client or to a failed attempt, and
+blocks other clients.
 
-`cut`: the connection is reset. `hang`: nothing comes any more, and only a timeout tells.
+`cut`: the connection is reset. `hang`: nothing more arrives, and only a timeout ends the wait.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ import pytest
 import holdfast
 from holdfast.runtimes import system
 from holdfast.runtimes.threads import run_sync
-from tests.integration.redis.scenes import acquiring, await_waiters, immortal_keys, take
+from tests.integration.redis.helpers import acquiring, await_waiters, keys_without_ttl, take
 from tests.integration.redlock.conftest import OpenClient
 from tests.support.processes import PATIENCE, eventually
-from tests.support.redis.councils import Council
 from tests.support.redis.proxy import Proxy, Then
+from tests.support.redis.redlock import RedlockServers
 
 ENDS: list[Then] = ["cut", "hang"]
 KEY = "holdfast:one"
 
 
-def through(council: Council, proxies: list[Proxy]) -> str:
-    return council.url(ports={number: proxy.port for number, proxy in enumerate(proxies)}, quarantine="no")
+def through(redlock: RedlockServers, proxies: list[Proxy]) -> str:
+    return redlock.url(ports={number: proxy.port for number, proxy in enumerate(proxies)}, quarantine="no")
 
 
 def warm_up(client: holdfast.Client) -> None:
@@ -43,10 +43,10 @@ def pending_releases(client: holdfast.Client) -> int:
 @pytest.mark.parametrize("then", ENDS)
 @pytest.mark.parametrize("lost", ["reply", "request"])
 @pytest.mark.parametrize("nodes", [[0], [1, 4]])
-def test_an_acquire_that_a_minority_did_not_answer_has_the_lock_and_leaves_no_vote(
-    nodes: list[int], lost: str, then: Then, *, council: Council, proxies: list[Proxy], open_client: OpenClient
+def test_an_acquire_without_replies_of_a_minority_is_granted_and_leaves_no_vote(
+    nodes: list[int], lost: str, then: Then, *, redlock: RedlockServers, proxies: list[Proxy], open_client: OpenClient
 ) -> None:
-    client, other = open_client(through(council, proxies)), open_client(council.url(quarantine="no"))
+    client, other = open_client(through(redlock, proxies)), open_client(redlock.url(quarantine="no"))
     warm_up(client)
 
     for number in nodes:
@@ -56,16 +56,16 @@ def test_an_acquire_that_a_minority_did_not_answer_has_the_lock_and_leaves_no_vo
     assert lease is not None
     assert other.lock("one").acquire(timeout=0) is None
     lease.release()
-    eventually(lambda: council.vote_count("one") == 0)
+    eventually(lambda: redlock.vote_count("one") == 0)
     eventually(lambda: pending_releases(client) == 0)
     take(other.lock("one")).release()
 
 
 @pytest.mark.parametrize("then", ENDS)
-def test_an_acquire_that_a_majority_did_not_answer_is_an_error_and_no_vote_stays(
-    then: Then, council: Council, proxies: list[Proxy], open_client: OpenClient
+def test_an_acquire_without_replies_of_a_majority_raises_and_leaves_no_vote(
+    then: Then, redlock: RedlockServers, proxies: list[Proxy], open_client: OpenClient
 ) -> None:
-    client, other = open_client(through(council, proxies)), open_client(council.url(quarantine="no"))
+    client, other = open_client(through(redlock, proxies)), open_client(redlock.url(quarantine="no"))
     warm_up(client)
 
     for proxy in proxies[1:4]:
@@ -74,35 +74,35 @@ def test_an_acquire_that_a_majority_did_not_answer_is_an_error_and_no_vote_stays
         client.lock("one", ttl=30).acquire(timeout=0)
 
     assert list(caught.value.causes) == [f"127.0.0.1:{proxy.port}" for proxy in proxies[1:4]]
-    eventually(lambda: council.vote_count("one") == 0)
+    eventually(lambda: redlock.vote_count("one") == 0)
     take(other.lock("one")).release()
 
 
-def test_votes_given_while_no_reply_comes_back_are_returned_when_the_node_answers_again(
-    council: Council, proxies: list[Proxy], open_client: OpenClient
+def test_votes_without_a_reply_are_released_when_the_node_replies_again(
+    redlock: RedlockServers, proxies: list[Proxy], open_client: OpenClient
 ) -> None:
-    client = open_client(through(council, proxies))
+    client = open_client(through(redlock, proxies))
     warm_up(client)
 
     proxies[2].lose_replies()
     lease = take(client.lock("one", ttl=30))
     proxies[2].lose_requests()
     lease.release()
-    assert [vote is not None for vote in council.votes("one")] == [False, False, True, False, False]
+    assert [vote is not None for vote in redlock.votes("one")] == [False, False, True, False, False]
     proxies[2].heal()
     proxies[2].cut()
 
-    eventually(lambda: council.vote_count("one") == 0)
+    eventually(lambda: redlock.vote_count("one") == 0)
     assert pending_releases(client) == 0
 
 
 @pytest.mark.parametrize("then", ENDS)
 @pytest.mark.parametrize("lost", ["reply", "request"])
 @pytest.mark.parametrize("number", [1, 3])
-def test_a_release_that_some_did_not_answer_frees_the_lock_all_the_same(
-    number: int, lost: str, then: Then, *, council: Council, proxies: list[Proxy], open_client: OpenClient
+def test_a_release_without_some_replies_frees_the_lock(
+    number: int, lost: str, then: Then, *, redlock: RedlockServers, proxies: list[Proxy], open_client: OpenClient
 ) -> None:
-    client, other = open_client(through(council, proxies)), open_client(council.url(quarantine="no"))
+    client, other = open_client(through(redlock, proxies)), open_client(redlock.url(quarantine="no"))
     warm_up(client)
     lease = take(client.lock("one", ttl=30))
 
@@ -115,15 +115,15 @@ def test_a_release_that_some_did_not_answer_frees_the_lock_all_the_same(
     assert after.fence > lease.fence
     after.renew()  # which what the first client still repeats does not touch
     eventually(lambda: pending_releases(client) == 0)
-    assert council.vote_count("one") >= 3
+    assert redlock.vote_count("one") >= 3
     after.release()
-    eventually(lambda: council.vote_count("one") == 0)
+    eventually(lambda: redlock.vote_count("one") == 0)
 
 
 def test_a_vote_request_that_arrives_after_the_last_release_gets_no_vote(
-    council: Council, proxies: list[Proxy], open_client: OpenClient
+    redlock: RedlockServers, proxies: list[Proxy], open_client: OpenClient
 ) -> None:
-    client = open_client(through(council, proxies))
+    client = open_client(through(redlock, proxies))
     warm_up(client)
     proxies[0].lose_next_request(KEY)
     lease = take(client.lock("one", ttl=30))
@@ -135,15 +135,15 @@ def test_a_vote_request_that_arrives_after_the_last_release_gets_no_vote(
     replies = run_sync(backend._port.run_calls([(0, late)], deadline=system.now() + PATIENCE))
 
     assert replies == [[b"late"]]
-    assert council.vote_count("one") == 0
+    assert redlock.vote_count("one") == 0
     assert client.inspect("one").waiters == ()
 
 
 @pytest.mark.parametrize("then", ENDS)
-def test_a_waiter_whose_refusal_was_lost_gets_the_lock_and_leaves_no_place(
-    then: Then, council: Council, proxies: list[Proxy], open_client: OpenClient
+def test_a_waiter_whose_refusal_was_lost_is_granted_and_leaves_no_queue_entry(
+    then: Then, redlock: RedlockServers, proxies: list[Proxy], open_client: OpenClient
 ) -> None:
-    client, other = open_client(through(council, proxies)), open_client(council.url(quarantine="no"))
+    client, other = open_client(through(redlock, proxies)), open_client(redlock.url(quarantine="no"))
     warm_up(client)
     lease = take(other.lock("one"))
 
@@ -154,15 +154,15 @@ def test_a_waiter_whose_refusal_was_lost_gets_the_lock_and_leaves_no_place(
 
     coming.result(timeout=20).release()
     eventually(lambda: other.inspect("one").waiters == ())
-    eventually(lambda: council.vote_count("one") == 0)
-    assert [immortal_keys(server) for server in council.servers] == [set()] * 5
+    eventually(lambda: redlock.vote_count("one") == 0)
+    assert [keys_without_ttl(server) for server in redlock.servers] == [set()] * 5
 
 
 @pytest.mark.parametrize("then", ENDS)
 def test_one_lost_round_of_renewals_costs_no_lease(
-    then: Then, council: Council, proxies: list[Proxy], open_client: OpenClient
+    then: Then, redlock: RedlockServers, proxies: list[Proxy], open_client: OpenClient
 ) -> None:
-    client = open_client(through(council, proxies))
+    client = open_client(through(redlock, proxies))
     warm_up(client)
     lease = take(client.lock("one", ttl=6))
 
@@ -171,29 +171,29 @@ def test_one_lost_round_of_renewals_costs_no_lease(
 
     assert not lease.wait_lost(7)  # more than its ttl
     lease.release()
-    eventually(lambda: council.vote_count("one") == 0)
+    eventually(lambda: redlock.vote_count("one") == 0)
 
 
-# ── asyncio ──────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── asyncio ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize("then", ENDS)
-async def test_a_task_too_has_the_lock_by_a_majority_and_leaves_no_vote(
-    then: Then, council: Council, proxies: list[Proxy]
+async def test_a_task_is_granted_by_a_majority_and_leaves_no_vote(
+    then: Then, redlock: RedlockServers, proxies: list[Proxy]
 ) -> None:
-    async with holdfast.AsyncClient(through(council, proxies)) as client:
+    async with holdfast.AsyncClient(through(redlock, proxies)) as client:
         async with client.lock("warm-up"):
             pass
         for number in (0, 3):
             proxies[number].lose_next_reply(KEY, then=then)
         async with client.lock("one", timeout=0):
             proxies[1].lose_next_reply(KEY, then=then)
-        while council.vote_count("one"):
+        while redlock.vote_count("one"):
             await asyncio.sleep(0.05)
 
 
-async def test_cancelled_acquires_leave_no_votes_and_no_places(council: Council) -> None:
-    url = council.url(quarantine="no")
+async def test_cancelled_acquires_leave_no_votes_and_no_queue_entries(redlock: RedlockServers) -> None:
+    url = redlock.url(quarantine="no")
     async with holdfast.AsyncClient(url) as client, holdfast.AsyncClient(url) as other:
         async with client.lock("warm-up"):
             pass
@@ -211,7 +211,7 @@ async def test_cancelled_acquires_leave_no_votes_and_no_places(council: Council)
             if held is not None:
                 await held.release()
 
-        while council.vote_count("one"):
+        while redlock.vote_count("one"):
             await asyncio.sleep(0.05)
         while (await other.inspect("one")).waiters:
             await asyncio.sleep(0.05)
@@ -220,16 +220,16 @@ async def test_cancelled_acquires_leave_no_votes_and_no_places(council: Council)
             pass
 
 
-async def test_an_acquire_cancelled_while_nodes_hang_leaves_no_votes_when_they_answer(
-    council: Council, proxies: list[Proxy]
+async def test_an_acquire_cancelled_while_nodes_hang_leaves_no_votes_when_they_reply(
+    redlock: RedlockServers, proxies: list[Proxy]
 ) -> None:
-    async with holdfast.AsyncClient(through(council, proxies)) as client:
+    async with holdfast.AsyncClient(through(redlock, proxies)) as client:
         async with client.lock("warm-up"):
             pass
         for proxy in proxies[:3]:
             proxy.lose_replies()
         task = asyncio.create_task(client.lock("one", ttl=30).acquire())
-        while council.vote_count("one") < 5:
+        while redlock.vote_count("one") < 5:
             await asyncio.sleep(0.005)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -238,5 +238,5 @@ async def test_an_acquire_cancelled_while_nodes_hang_leaves_no_votes_when_they_a
             proxy.heal()
             proxy.cut()
 
-        while council.vote_count("one"):
+        while redlock.vote_count("one"):
             await asyncio.sleep(0.05)

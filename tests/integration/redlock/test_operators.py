@@ -1,5 +1,5 @@
-"""Hazard: operators who are shown no holder where there is one, or the wrong one, or who break a lease and are told
-that they did not; because nodes differ, or some do not answer.
+"""Hazard: operators see no holder or the wrong one, or the result of a break is reported wrongly, because nodes differ
+or do not reply.
 """
 
 from __future__ import annotations
@@ -9,38 +9,38 @@ import threading
 import pytest
 
 import holdfast
-from tests.integration.redis.scenes import acquiring, assert_told, await_waiters, take
+from tests.integration.redis.helpers import acquiring, assert_lost, await_waiters, take
 from tests.integration.redlock.conftest import OpenClient
 from tests.support.processes import eventually
-from tests.support.redis.councils import Council
+from tests.support.redis.redlock import RedlockServers
 
 
-def test_the_fence_that_is_shown_is_the_lease_s_whoever_of_the_nodes_is_asked(
-    council: Council, open_client: OpenClient
+def test_inspect_shows_the_fence_of_the_lease_for_any_responsive_nodes(
+    redlock: RedlockServers, open_client: OpenClient
 ) -> None:
     """Nodes begin with their clocks, so the first counts of a lock are all different."""
-    url = council.url(quarantine="no", node_timeout=5)
+    url = redlock.url(quarantine="no", node_timeout=5)
     client, other = open_client(url), open_client(url)
 
     for number in range(20):
         with client.lock(f"lock-{number}") as lease:
             lines = [
-                server.call("HGET", _record(server.all_keys(), lease.name), "holder") for server in council.servers
+                server.call("HGET", _record(server.all_keys(), lease.name), "holder") for server in redlock.servers
             ]
             shown = [int(line.split("\n")[1]) for line in lines]
             assert shown.count(lease.fence) >= 3
             assert [holder.fence for holder in other.inspect(lease.name).holders] == [lease.fence]
             lease.renew()
             lines = [
-                server.call("HGET", _record(server.all_keys(), lease.name), "holder") for server in council.servers
+                server.call("HGET", _record(server.all_keys(), lease.name), "holder") for server in redlock.servers
             ]
             assert {int(line.split("\n")[1]) for line in lines} == {lease.fence}
 
 
 def test_all_locks_with_their_holders_and_waiters_are_shown_once_each(
-    council: Council, open_client: OpenClient
+    redlock: RedlockServers, open_client: OpenClient
 ) -> None:
-    url = council.url(quarantine="no")
+    url = redlock.url(quarantine="no")
     holder, waiter, observer = (open_client(url) for _ in range(3))
     leases = [take(holder.lock(name)) for name in ("a", "b", "b/c")]
     coming = [acquiring(waiter.lock("b")) for _ in range(3)]
@@ -59,8 +59,8 @@ def test_all_locks_with_their_holders_and_waiters_are_shown_once_each(
     assert observer.locks() == []
 
 
-def test_waiters_are_told_apart_though_their_threads_have_one_name(council: Council, open_client: OpenClient) -> None:
-    url = council.url(quarantine="no")
+def test_waiters_with_the_same_thread_name_are_distinguished(redlock: RedlockServers, open_client: OpenClient) -> None:
+    url = redlock.url(quarantine="no")
     holder, waiter = open_client(url), open_client(url)
     lease = take(holder.lock("one"))
     got: list[int] = []
@@ -80,17 +80,17 @@ def test_waiters_are_told_apart_though_their_threads_have_one_name(council: Coun
     assert len(set(got)) == 4
 
 
-def test_a_holder_with_the_votes_of_a_bare_majority_is_shown_and_can_be_broken_though_one_of_them_is_down(
-    own_council: Council, open_client: OpenClient
+def test_a_holder_with_a_bare_majority_is_shown_and_broken_when_one_of_its_nodes_is_down(
+    own_redlock: RedlockServers, open_client: OpenClient
 ) -> None:
-    for server in own_council.servers[3:]:
+    for server in own_redlock.servers[3:]:
         server.kill()
-    holder = open_client(own_council.url(quarantine="no"))
+    holder = open_client(own_redlock.url(quarantine="no"))
     lease = take(holder.lock("one", ttl=30, renew=False))
-    for server in own_council.servers[3:]:
+    for server in own_redlock.servers[3:]:
         server.start()
-    own_council.servers[0].kill()
-    observer = open_client(own_council.url(quarantine="no"))
+    own_redlock.servers[0].kill()
+    observer = open_client(own_redlock.url(quarantine="no"))
 
     shown = observer.inspect("one")
 
@@ -98,11 +98,13 @@ def test_a_holder_with_the_votes_of_a_bare_majority_is_shown_and_can_be_broken_t
     assert observer.break_lock("one", lease.fence - 1) is False
     assert observer.break_lock("one", lease.fence) is True
     take(observer.lock("one")).release()
-    assert_told(lease)
+    assert_lost(lease)
 
 
-def test_a_broken_lease_is_lost_and_the_next_one_has_a_greater_fence(council: Council, open_client: OpenClient) -> None:
-    url = council.url(quarantine="no")
+def test_a_broken_lease_is_lost_and_the_next_one_has_a_greater_fence(
+    redlock: RedlockServers, open_client: OpenClient
+) -> None:
+    url = redlock.url(quarantine="no")
     holder, operator = open_client(url), open_client(url)
     lease = take(holder.lock("one", ttl=3))
     coming = acquiring(operator.lock("one"))
@@ -117,12 +119,10 @@ def test_a_broken_lease_is_lost_and_the_next_one_has_a_greater_fence(council: Co
     after.release()
 
 
-def test_without_a_majority_operators_get_an_error_and_not_an_answer(
-    own_council: Council, open_client: OpenClient
-) -> None:
-    client = open_client(own_council.url(quarantine="no"))
+def test_operator_calls_raise_without_a_majority(own_redlock: RedlockServers, open_client: OpenClient) -> None:
+    client = open_client(own_redlock.url(quarantine="no"))
     lease = take(client.lock("one", ttl=30, renew=False))
-    for server in own_council.servers[1:4]:
+    for server in own_redlock.servers[1:4]:
         server.kill()
 
     for ask in (
@@ -133,11 +133,11 @@ def test_without_a_majority_operators_get_an_error_and_not_an_answer(
     ):
         with pytest.raises(holdfast.QuorumError) as caught:
             ask()
-        assert list(caught.value.causes) == own_council.addresses[1:4]
+        assert list(caught.value.causes) == own_redlock.addresses[1:4]
 
 
-async def test_tasks_ask_the_same(council: Council) -> None:
-    url = council.url(quarantine="no")
+async def test_operator_calls_of_tasks_return_the_same(redlock: RedlockServers) -> None:
+    url = redlock.url(quarantine="no")
     async with holdfast.AsyncClient(url) as holder, holdfast.AsyncClient(url) as operator:
         lease = await holder.lock("one", ttl=3).acquire()
         assert lease is not None
@@ -148,7 +148,7 @@ async def test_tasks_ask_the_same(council: Council) -> None:
 
         assert await lease.wait_lost(10)
         assert not await operator.lock("one").locked()
-    eventually(lambda: council.vote_count("one") == 0)
+    eventually(lambda: redlock.vote_count("one") == 0)
 
 
 def _record(keys: set[str], name: str) -> str:

@@ -1,5 +1,5 @@
-"""Hazard: waiters that are not woken, or that nothing but being woken lets in; and a poll by all of them, all the time,
-which wears the nodes out and makes the votes split.
+"""Hazard: waiters are not woken, or are granted only if they are woken; or all of them poll all the time, which loads
+the nodes and splits the votes.
 """
 
 from __future__ import annotations
@@ -10,31 +10,31 @@ from statistics import median
 
 import holdfast
 from holdfast.backends.redlock.protocol.quorum import POLL_FIRST
-from tests.integration.redis.scenes import PROMPT, acquiring, await_waiters, immortal_keys, in_background, take
+from tests.integration.redis.helpers import PROMPT, acquiring, await_waiters, in_background, keys_without_ttl, take
 from tests.integration.redlock.conftest import OpenClient
 from tests.support.intervals import assert_exclusive, gaps, quantile, report, turns_of
 from tests.support.processes import WorkerPool, eventually, now
-from tests.support.redis.councils import Council
+from tests.support.redis.redlock import RedlockServers
 
 SOON = 0.3  # seconds: enough for all workers to hear when to begin
 
 
-def published(council: Council) -> int:
-    """How many hints the node has sent that everybody listens to."""
-    return int(council.servers[0].info("commandstats").get("cmdstat_publish", "calls=0").split(",")[0][6:])
+def published(redlock: RedlockServers) -> int:
+    """The number of notifications sent by the node on which all clients are subscribed."""
+    return int(redlock.servers[0].info("commandstats").get("cmdstat_publish", "calls=0").split(",")[0][6:])
 
 
-def test_who_waits_is_woken_long_before_it_would_have_looked(council: Council, open_client: OpenClient) -> None:
-    url = council.url(quarantine="no")
+def test_a_waiter_is_woken_long_before_its_next_poll(redlock: RedlockServers, open_client: OpenClient) -> None:
+    url = redlock.url(quarantine="no")
     holder, waiter = open_client(url), open_client(url)
     took = []
-    before = published(council)
+    before = published(redlock)
 
     for _ in range(20):
         lease = take(holder.lock("one"))
         coming = in_background(lambda: (take(waiter.lock("one")), now()))
         await_waiters(holder, "one", 1)
-        eventually(lambda: len(council.servers[0].subscribers()) >= 1)
+        eventually(lambda: len(redlock.servers[0].subscribers()) >= 1)
         released = now()
         lease.release()
         after, at = coming.result(timeout=PROMPT)
@@ -42,13 +42,13 @@ def test_who_waits_is_woken_long_before_it_would_have_looked(council: Council, o
         after.release()
 
     report(f"handed over in {median(took) * 1e3:.1f} ms, the poll is every {POLL_FIRST * 1e3:.0f} ms")
-    assert published(council) - before >= 20
+    assert published(redlock) - before >= 20
     assert min(took) < POLL_FIRST / 10
     assert median(took) < POLL_FIRST / 2
 
 
-async def test_tasks_are_woken_too(council: Council) -> None:
-    url = council.url(quarantine="no")
+async def test_tasks_are_woken_too(redlock: RedlockServers) -> None:
+    url = redlock.url(quarantine="no")
     inside = most = 0
 
     async def visit(client: holdfast.AsyncClient) -> int:
@@ -76,10 +76,10 @@ async def test_tasks_are_woken_too(council: Council) -> None:
     assert min(fences) > lease.fence
 
 
-def test_without_hints_waiters_get_it_all_the_same(own_council: Council, open_client: OpenClient) -> None:
-    for server in own_council.servers:
+def test_waiters_acquire_the_lock_without_notifications(own_redlock: RedlockServers, open_client: OpenClient) -> None:
+    for server in own_redlock.servers:
         server.call("ACL", "SETUSER", "default", "-@pubsub")
-    url = own_council.url(quarantine="no")
+    url = own_redlock.url(quarantine="no")
     holder, waiter = open_client(url), open_client(url)
     lease = take(holder.lock("one"))
     coming = acquiring(waiter.lock("one"))
@@ -90,10 +90,10 @@ def test_without_hints_waiters_get_it_all_the_same(own_council: Council, open_cl
     coming.result(timeout=PROMPT).release()
 
 
-def test_the_next_one_gets_in_when_the_holder_has_died(
-    pool: WorkerPool, council: Council, open_client: OpenClient
+def test_the_next_waiter_is_granted_when_the_holder_has_died(
+    pool: WorkerPool, redlock: RedlockServers, open_client: OpenClient
 ) -> None:
-    url = council.url(quarantine="no")
+    url = redlock.url(quarantine="no")
     holder = pool.start(url)
     fence = holder.call("acquire", lock="one", ttl=3)["fence"]
     waiter = open_client(url)
@@ -106,18 +106,20 @@ def test_the_next_one_gets_in_when_the_holder_has_died(
     after.release()
 
 
-def test_a_node_that_does_not_know_the_holder_makes_nobody_hurry(council: Council, open_client: OpenClient) -> None:
+def test_a_node_without_the_holder_does_not_make_waiters_poll_faster(
+    redlock: RedlockServers, open_client: OpenClient
+) -> None:
     """It votes for whoever asks, but the others' answers say that the lock is held, not that votes are split."""
-    url = council.url(quarantine="no")
+    url = redlock.url(quarantine="no")
     holder, waiter = open_client(url), open_client(url)
     lease = take(holder.lock("one", ttl=30, renew=False))
-    council.servers[3].call("DEL", "holdfast:one")
+    redlock.servers[3].call("DEL", "holdfast:one")
     coming = [acquiring(waiter.lock("one")) for _ in range(5)]
     await_waiters(holder, "one", 5)
 
-    asked = _scripts_run(council)
+    asked = _scripts_run(redlock)
     time.sleep(2)
-    looks = (_scripts_run(council) - asked) / 2
+    looks = (_scripts_run(redlock) - asked) / 2
 
     report(f"{looks:.0f} requests a second to one node for 5 waiters")
     assert looks < 60
@@ -128,8 +130,8 @@ def test_a_node_that_does_not_know_the_holder_makes_nobody_hurry(council: Counci
         one.result(timeout=30)
 
 
-def test_8_processes_that_take_one_lock_many_times_are_never_in_together(pool: WorkerPool, council: Council) -> None:
-    workers = pool.start_many(8, council.url(quarantine="no"))
+def test_8_processes_with_one_lock_exclude_each_other(pool: WorkerPool, redlock: RedlockServers) -> None:
+    workers = pool.start_many(8, redlock.url(quarantine="no"))
 
     start = now() + SOON
     for worker in workers:
@@ -142,13 +144,11 @@ def test_8_processes_that_take_one_lock_many_times_are_never_in_together(pool: W
     report(f"{len(turns)} turns in {seconds:.1f} s; median gap {quantile(gaps(turns), 0.5) * 1e6:.0f} µs")
     for worker in workers:
         worker.release()
-    assert council.vote_count("one") == 0
+    assert redlock.vote_count("one") == 0
 
 
-def test_after_use_only_what_remembers_the_count_is_left_and_it_has_a_ttl(
-    council: Council, open_client: OpenClient
-) -> None:
-    url = council.url(quarantine="no")
+def test_only_the_count_remains_after_use_and_it_has_a_ttl(redlock: RedlockServers, open_client: OpenClient) -> None:
+    url = redlock.url(quarantine="no")
     client, other = open_client(url), open_client(url)
 
     for number in range(10):
@@ -156,13 +156,13 @@ def test_after_use_only_what_remembers_the_count_is_left_and_it_has_a_ttl(
             assert other.lock(f"lock-{number}").acquire(timeout=0.01) is None
             assert other.lock(f"lock-{number}").acquire(timeout=0) is None
 
-    for server in council.servers:
+    for server in redlock.servers:
         assert {server.call("TYPE", key) for key in server.all_keys()} == {"hash"}
         assert len(server.all_keys()) == 10
-        assert immortal_keys(server) == set()
+        assert keys_without_ttl(server) == set()
     assert client._engine.backend._claims == {}  # type: ignore[attr-defined]
     assert other._engine.backend._claims == {}  # type: ignore[attr-defined]
 
 
-def _scripts_run(council: Council) -> int:
-    return int(council.servers[0].info("commandstats")["cmdstat_evalsha"].split(",")[0][6:])
+def _scripts_run(redlock: RedlockServers) -> int:
+    return int(redlock.servers[0].info("commandstats")["cmdstat_evalsha"].split(",")[0][6:])

@@ -1,6 +1,6 @@
-"""Which Redis and Valkey servers there are on this machine. `make servers` installs them.
+"""The Redis and Valkey servers on this machine. `make servers` installs them.
 
-A server that is missing skips its tests with one line; with CI=true it fails them.
+The tests of a missing server are skipped with one line; with CI=true they fail.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def installed() -> tuple[Binary, ...]:
     return tuple(sorted(found.values()))
 
 
-# What `make servers` gives: the distribution's, the oldest supported, and the newest of the other family.
+# Installed by `make servers`: the distribution's, the oldest supported, and the newest of the other product.
 NEWER = "redis-7 or newer"
 WANTED = ("redis-6.2", NEWER, "valkey-9.1")
 
@@ -73,7 +73,7 @@ def main_binary(*, tls: bool = False) -> Binary:
 
 
 def missing(problem: str) -> NoReturn:
-    """What a test needs is not on this machine."""
+    """A server that a test needs is not installed."""
     if os.environ.get("CI") == "true":
         pytest.fail(problem)
     pytest.skip(problem)

@@ -1,4 +1,4 @@
-"""Certificates for tests of TLS, made with the openssl command: an authority, a server, a client, and a stranger."""
+"""Certificates for tests of TLS, made with openssl: an authority, a server, a client, and another authority."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.support.redis.binaries import missing
 
 
 class Certificates:
-    """Paths of what was made in a folder. All certificates are signed by `ca`; nobody has signed for `other_ca`."""
+    """Paths of the files in a folder. All certificates are signed by `ca`, and none by `other_ca`."""
 
     def __init__(self, folder: Path) -> None:
         if shutil.which("openssl") is None:

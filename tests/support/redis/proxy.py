@@ -1,8 +1,8 @@
-"""A TCP proxy before a server: passes, delays, loses requests or replies, cuts and refuses, as a test says.
+"""A TCP proxy for a server: it passes, delays, loses requests or replies, cuts and refuses, as a test requests.
 
-It runs on a thread of its own, so what it is told takes effect at once. Between a request and its reply it can tell
-which is which only for a client that waits for the one before it sends another; for others, what is lost is all that
-follows on that connection.
+It runs on its own thread, so commands take effect at once. It can distinguish requests and replies only for a client
+that waits for each reply before it sends the next request; for others, everything that follows on that connection is
+lost.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class Proxy:
         self._run(self._refuse())
 
     def heal(self) -> None:
-        """Lose and delay nothing more, and listen again. What was lost stays lost."""
+        """Stop losing and delaying, and accept connections again. Lost data stays lost."""
         self._loses_requests = self._loses_replies = False
         self._delay = 0.0
         self._plan = None
@@ -149,13 +149,13 @@ class Proxy:
 
     async def _end(self) -> None:
         await self._refuse()
-        # They end with their connections. asyncio's own are among them: a connection may have come in just now.
+        # They end with their connections. Tasks of asyncio itself may be among them, for a new connection.
         while others := asyncio.all_tasks() - {asyncio.current_task()}:
             done, _ = await asyncio.wait(others, timeout=PATIENCE)
             assert done, f"they do not end: {others}"
 
     async def _accept(self, from_client: asyncio.StreamReader, to_client: asyncio.StreamWriter) -> None:
-        if self._server is None:  # it came in while we began to refuse
+        if self._server is None:  # accepted just before refusing began
             _reset(to_client)
             return
         self.connections_made += 1
@@ -225,7 +225,7 @@ class Proxy:
 
 
 async def _read(reader: asyncio.StreamReader) -> bytes:
-    """What comes next; nothing at the end, however it came about."""
+    """The next bytes; b"" when the connection has ended for any reason."""
     with contextlib.suppress(OSError):
         return await reader.read(1 << 16)
     return b""

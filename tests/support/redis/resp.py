@@ -1,4 +1,4 @@
-"""A Redis client of a few lines, for the tests' own words with a server: what it does cannot be holdfast's fault."""
+"""A minimal Redis client for the tests' own requests, independent of holdfast."""
 
 from __future__ import annotations
 
@@ -89,5 +89,5 @@ def encode(words: Sequence[Word]) -> bytes:
 
 
 def facts(lines: str) -> dict[str, str]:
-    """What INFO, CLUSTER INFO and their like answer, as a dict."""
+    """The reply of INFO, CLUSTER INFO and similar commands as a dict."""
     return dict(line.split(":", 1) for line in lines.splitlines() if ":" in line)

@@ -1,7 +1,7 @@
-"""One Redis or Valkey server: started on a free loopback port, spoken to, stopped, killed, restarted, always reaped.
+"""One Redis or Valkey server: started on a free loopback port, stopped, killed, restarted, always reaped.
 
 Start servers from the main thread: they are killed with the *thread* that started them, so that a killed test run
-leaves none behind.
+leaves no server.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class Server:
         eventually(answers)
 
     def kill(self) -> None:
-        """SIGKILL; returns when it is dead and reaped. What it had not written is gone."""
+        """SIGKILL; returns when the process is reaped. Unwritten data is lost."""
         assert self._process is not None
         self._process.kill()
         self._process.wait(PATIENCE)
@@ -195,7 +195,7 @@ def running(server: Server) -> Iterator[Server]:
 
 
 def free_ports(number: int) -> list[int]:
-    """That many different ones, which nobody else gets before their servers are up, or while they are restarted.
+    """Distinct free ports, reserved until their servers are up and during restarts.
 
     They stay bound here without being listened to. A server, which sets SO_REUSEADDR, may bind them too; the kernel
     gives them neither to a connection of ours nor to another test run that asks for a free one.
@@ -215,6 +215,6 @@ _KEPT_MAX = 300  # several times what one test asks for
 
 
 def _with_parent() -> list[str]:
-    """What has a command killed with the thread that starts it, where that is known."""
+    """A command prefix that kills the process with the thread that started it, if the system supports it."""
     setpriv = shutil.which("setpriv")
     return [setpriv, "--pdeathsig", "KILL", "--"] if setpriv else []

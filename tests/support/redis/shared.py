@@ -1,4 +1,4 @@
-"""Servers for all tests that only need some Redis: started when first asked for, stopped with the test run."""
+"""Servers for all tests that need any Redis: started at first use, stopped with the test run."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import uuid
 from pathlib import Path
 
 from tests.support.redis.binaries import main_binary
-from tests.support.redis.councils import Council
+from tests.support.redis.redlock import RedlockServers
 from tests.support.redis.servers import Server, running
 from tests.support.redis.topologies import Cluster
 
 
 def fresh_url(**options: str) -> str:
-    """One server, with keys that nobody else uses."""
+    """One server, with keys that no other test uses."""
     return _with_options(_server().url, options)
 
 
@@ -26,11 +26,11 @@ def fresh_cluster_url(**options: str) -> str:
 
 
 def fresh_redlock_url(**options: str) -> str:
-    """The same on five independent servers. They have just been started, and nobody has forgotten anything.
+    """The same on five independent servers. They have just been started, and have lost no data.
 
     None of them is ever silent, however long it takes a busy machine to ask it.
     """
-    return _with_options(_council().url(), {"quarantine": "no", "node_timeout": "5", **options})
+    return _with_options(_redlock().url(), {"quarantine": "no", "node_timeout": "5", **options})
 
 
 def _with_options(url: str, options: dict[str, str]) -> str:
@@ -49,8 +49,8 @@ def _cluster() -> Cluster:
 
 
 @functools.cache
-def _council() -> Council:
-    return _until_the_end().enter_context(Council(main_binary(), _folder()))
+def _redlock() -> RedlockServers:
+    return _until_the_end().enter_context(RedlockServers(main_binary(), _folder()))
 
 
 def _folder() -> Path:

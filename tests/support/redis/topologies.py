@@ -1,4 +1,4 @@
-"""Servers that belong together: a primary with a replica, three Sentinels over them, a Cluster of six."""
+"""Groups of servers: a primary with a replica, three Sentinels for them, a Cluster of six."""
 
 from __future__ import annotations
 
@@ -197,7 +197,7 @@ class Cluster(Topology):
         return self.servers[self.servers.index(primary) + 3]
 
     def await_owner(self, slot: int, *, other_than: Server) -> Server:
-        """Until the others agree that somebody else has the slot, and the Cluster is whole again."""
+        """Wait until the others agree on the new owner of the slot, and the Cluster is complete again."""
 
         def moved() -> bool:
             with contextlib.suppress(OSError, ServerError, AssertionError):

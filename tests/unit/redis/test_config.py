@@ -1,4 +1,4 @@
-"""Hazard: a URL that is taken for another one: the wrong server, database or user, or a typo that is ignored."""
+"""Hazard: a URL is parsed wrongly: the wrong server, database or user, or a typo that is ignored."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_sentinels_have_users_of_their_own() -> None:
     )
 
 
-def test_certificates_are_verified_unless_told_otherwise(tmp_path: Path) -> None:
+def test_certificates_are_verified_by_default(tmp_path: Path) -> None:
     file = tmp_path / "ca.pem"
     file.touch()
 
@@ -103,7 +103,7 @@ def test_options_and_their_defaults() -> None:
     assert config("redis://cache?eviction=allow&compat=python-redis-lock").evictions_allowed
 
 
-def test_making_a_client_asks_no_server() -> None:
+def test_making_a_client_sends_no_request() -> None:
     for url in ("redis://nowhere.invalid", "redis+sentinel://nowhere.invalid/x", "redis+cluster://nowhere.invalid"):
         client = holdfast.Client(url)
 

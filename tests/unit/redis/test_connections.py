@@ -1,6 +1,6 @@
-"""Hazard: a reply that goes to somebody else, a request that hangs past its deadline, hints that nobody hears.
+"""Hazard: a reply reaches the wrong request, a request hangs past its deadline, notifications are lost.
 
-The port by itself, without locks, on a real server, for threads and for asyncio.
+The port without locks, on a real server, for threads and for asyncio.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ async def _on_asyncio(story: Story, config: RedisConfig) -> None:
         await port.close()
 
 
-def test_scripts_are_known_by_their_digest_and_told_again_when_forgotten(server: Server, run: Run) -> None:
+def test_scripts_are_sent_by_digest_and_loaded_again_when_the_server_forgets_them(server: Server, run: Run) -> None:
     async def story(port: Topology) -> None:
         call = Call(ECHO, KEYS, ("ä",))
         for _ in range(2):
@@ -93,7 +93,7 @@ def test_scripts_are_known_by_their_digest_and_told_again_when_forgotten(server:
     run(story)
 
 
-def test_the_server_is_asked_what_it_is_before_anything_else(server: Server, run: Run) -> None:
+def test_the_handshake_is_the_first_request_on_a_connection(server: Server, run: Run) -> None:
     async def story(port: Topology) -> None:
         assert port.server_info is None
         assert await port.command(KEYS, "PING", deadline=soon()) == b"PONG"
@@ -106,7 +106,7 @@ def test_the_server_is_asked_what_it_is_before_anything_else(server: Server, run
     run(story)
 
 
-def test_a_reply_that_does_not_come_in_time_is_told_and_never_read_by_another(server: Server, run: Run) -> None:
+def test_a_late_reply_raises_and_is_never_read_by_another_request(server: Server, run: Run) -> None:
     async def story(port: Topology) -> None:
         await port.command(KEYS, "PING", deadline=soon())
         started = now()
@@ -150,7 +150,7 @@ def test_all_keys_are_found(server: Server, run: Run) -> None:
     run(story)
 
 
-def test_fewer_replicas_than_asked_for_leave_the_outcome_open(server: Server) -> None:
+def test_the_outcome_is_unknown_when_too_few_replicas_confirm(server: Server) -> None:
     async def story(port: Topology) -> None:
         call = Call(GRANT, KEYS, ("x",))
 
@@ -164,7 +164,7 @@ def test_fewer_replicas_than_asked_for_leave_the_outcome_open(server: Server) ->
         tell(story, kind, server.url, replicas="1", replicas_timeout="0.1")
 
 
-def test_hints_are_heard_and_gaps_are_told(server: Server, run: Run) -> None:
+def test_notifications_arrive_and_gaps_are_reported(server: Server, run: Run) -> None:
     woken: list[str] = []
     gaps: list[bool] = []
 
@@ -200,7 +200,7 @@ def test_hints_are_heard_and_gaps_are_told(server: Server, run: Run) -> None:
     assert "holdfast-listener" not in {thread.name for thread in threading.enumerate()}
 
 
-def test_who_may_not_subscribe_is_told_so(tmp_path: Path) -> None:
+def test_subscribe_raises_when_the_user_has_no_permission(tmp_path: Path) -> None:
     users = tmp_path / "users.acl"
     users.write_text("user default on nopass ~* resetchannels +@all\n")
 
@@ -214,7 +214,7 @@ def test_who_may_not_subscribe_is_told_so(tmp_path: Path) -> None:
             tell(story, kind, server.url)
 
 
-def test_a_cancelled_task_leaves_its_place_in_the_line(server: Server) -> None:
+def test_the_reply_of_a_cancelled_task_is_discarded(server: Server) -> None:
     async def story(port: Topology) -> None:
         await port.command(KEYS, "PING", deadline=soon())
         slow = asyncio.create_task(_ask(port.command(KEYS, "BLPOP", "never", "0.2", deadline=soon())))
@@ -268,7 +268,7 @@ def _ours(server: Server) -> list[dict[str, str]]:
     return [client for client in server.clients() if client["name"].startswith("holdfast-")]
 
 
-def test_one_silent_server_holds_up_no_other_s_answer(server: Server, tmp_path: Path) -> None:
+def test_an_unresponsive_server_does_not_delay_replies_of_others(server: Server, tmp_path: Path) -> None:
     with running(Server(main_binary(), tmp_path / "other")) as other:
         for kind in ("threads", "asyncio"):
             tell(_silence_of(other), kind, server.url)
@@ -294,7 +294,7 @@ def _silence_of(other: Server) -> Story:
 
 
 @pytest.mark.slow
-def test_a_listener_ends_when_nobody_has_waited_for_a_while(server: Server) -> None:
+def test_a_listener_ends_after_a_time_without_waiters(server: Server) -> None:
     async def story(port: Topology) -> None:
         await port.subscriber.subscribe(port.subscriber.channel(KEYS), "n1", deadline=soon())
         port.subscriber.unsubscribe(port.subscriber.channel(KEYS), "n1")

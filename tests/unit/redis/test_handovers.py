@@ -1,4 +1,4 @@
-"""Hazard: a hint that came late, or from another time, is taken for a grant."""
+"""Hazard: a late notification, or one for an earlier queue entry, is taken for a grant."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def handovers() -> Handovers:
     return handovers
 
 
-def test_the_lease_counts_from_the_last_look_not_from_the_hint(handovers: Handovers) -> None:
+def test_the_lease_counts_from_the_last_poll_not_from_the_notification(handovers: Handovers) -> None:
     handovers.receive(TICKET, str(NUMBER + 5))
 
     handed = handovers.take(TICKET, SENT + 2.5)
@@ -32,40 +32,40 @@ def test_the_lease_counts_from_the_last_look_not_from_the_hint(handovers: Handov
 
 
 @pytest.mark.parametrize("fence", [0, 1, NUMBER - 1, NUMBER])
-def test_what_is_older_than_the_place_in_line_is_not_believed(handovers: Handovers, fence: int) -> None:
+def test_a_fence_older_than_the_queue_entry_is_not_trusted(handovers: Handovers, fence: int) -> None:
     handovers.receive(TICKET, str(fence))
 
     assert handovers.take(TICKET, SENT + 0.1) is None
 
 
 @pytest.mark.parametrize("said", ["", "x", "-1", "1 2", f"{NUMBER + 5}.0", "²"])
-def test_what_is_no_number_is_not_believed(handovers: Handovers, said: str) -> None:
+def test_a_payload_that_is_not_a_number_is_not_trusted(handovers: Handovers, said: str) -> None:
     handovers.receive(TICKET, said)
 
     assert handovers.take(TICKET, SENT + 0.1) is None
 
 
-def test_a_lease_of_which_too_much_is_gone_is_asked_for_anew(handovers: Handovers) -> None:
+def test_a_hand_over_is_not_used_when_too_much_of_its_lease_has_passed(handovers: Handovers) -> None:
     handovers.receive(TICKET, str(NUMBER + 5))
 
     assert handovers.take(TICKET, SENT + SPENT_MAX * TICKET.ttl + 0.001) is None
 
 
-def test_it_is_taken_once(handovers: Handovers) -> None:
+def test_a_hand_over_is_taken_once(handovers: Handovers) -> None:
     handovers.receive(TICKET, str(NUMBER + 5))
 
     assert handovers.take(TICKET, SENT) is not None
     assert handovers.take(TICKET, SENT) is None
 
 
-def test_a_look_that_has_to_wait_again_makes_earlier_hints_old(handovers: Handovers) -> None:
+def test_a_new_poll_invalidates_earlier_notifications(handovers: Handovers) -> None:
     handovers.receive(TICKET, str(NUMBER + 5))
     handovers.expect(TICKET, SENT + 10, b"%d" % (NUMBER + 9))
 
     assert handovers.take(TICKET, SENT + 10) is None
 
 
-def test_who_has_gone_is_handed_nothing_and_nothing_is_kept_of_it(handovers: Handovers) -> None:
+def test_a_withdrawn_ticket_gets_no_hand_over_and_leaves_no_state(handovers: Handovers) -> None:
     handovers.forget(TICKET)
     handovers.receive(TICKET, str(NUMBER + 5))
 

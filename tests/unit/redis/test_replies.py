@@ -1,4 +1,4 @@
-"""Hazard: "refused", "maybe done" and "taken for something else" that look alike."""
+"""Hazard: "refused", "perhaps executed" and "another type" are confused."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def made_of(text: str) -> holdfast.HoldfastError:
         WRAPPED.format(sha=SHA, line="12", inside="OOM command not allowed when used memory > 'maxmemory'."),
     ],
 )
-def test_what_was_refused_before_anything_was_done_may_be_tried_again(text: str) -> None:
+def test_an_error_before_execution_is_backend_unavailable(text: str) -> None:
     error = made_of(text)
 
     assert type(error) is holdfast.BackendUnavailable
@@ -52,11 +52,11 @@ def test_what_was_refused_before_anything_was_done_may_be_tried_again(text: str)
         "ERR value is not an integer or out of range script: c6a2, on @user_script:7.",
         "UNKILLABLE Sorry the script already executed write commands against the dataset.",
         "ERR Error running script (call to f_c6a2): @user_script:9: attempt to index a nil value",
-        "SOMETHING that nobody has heard of",
+        "SOMETHING that is unknown",
         "",
     ],
 )
-def test_what_is_not_known_to_have_changed_nothing_may_have_changed_something(text: str) -> None:
+def test_an_unknown_error_is_outcome_unknown(text: str) -> None:
     assert type(made_of(text)) is holdfast.OutcomeUnknown
 
 
@@ -76,7 +76,7 @@ def test_a_key_of_another_type_names_the_lock(text: str) -> None:
     assert error.lock == "a"
 
 
-def test_where_to_go_instead() -> None:
+def test_redirections_are_parsed() -> None:
     assert redirection(ErrorReply("MOVED 3999 10.0.0.1:6381")) == Redirection(3999, "10.0.0.1", 6381, is_final=True)
     assert redirection(ErrorReply("ASK 1 ::1:7000")) == Redirection(1, "::1", 7000, is_final=False)
     assert redirection(ErrorReply("MOVED 1 :7000")) == Redirection(1, "", 7000, is_final=True)

@@ -1,4 +1,4 @@
-"""Hazard: bytes that say something else than meant: a length that counts characters, a reply cut in two."""
+"""Hazard: wrong bytes: a length that counts characters, a reply that arrives in two parts."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ NASTY = ["a", "ä", "order{42}", "{x}y", "a}b", "{}", "}{", "{{x}}", "{", "}", "
 
 
 def words(packed: bytes) -> list[list[bytes]]:
-    """What a server makes of it."""
+    """The words, as a server parses them."""
     parser = PythonParser()
     parser.feed(packed)
     found = []
@@ -98,7 +98,7 @@ REPLIES: list[tuple[bytes, Any]] = [
 
 
 @pytest.mark.parametrize(("data", "reply"), REPLIES)
-def test_a_reply_is_one_whole_however_it_arrives(parser: Parser, data: bytes, reply: Any) -> None:
+def test_a_reply_is_parsed_when_it_arrives_in_pieces(parser: Parser, data: bytes, reply: Any) -> None:
     for cut in range(1, len(data)):
         parser.feed(data[:cut])
         assert parser.gets() is False
@@ -122,7 +122,7 @@ MESSAGE = pack(b"message", "holdfast:wake:1", "n1 17")
 
 
 @pytest.mark.parametrize("kind", ["message", "smessage"])
-def test_a_message_alone_is_found_without_a_parser(kind: str) -> None:
+def test_a_single_message_is_read_without_a_parser(kind: str) -> None:
     assert single_message(pack(kind, "holdfast:wake:1", "n1 17")) == b"n1 17"
 
 
@@ -136,5 +136,5 @@ def test_a_message_alone_is_found_without_a_parser(kind: str) -> None:
         *(MESSAGE[:at] for at in range(len(MESSAGE))),
     ],
 )
-def test_what_is_not_a_message_alone_is_left_to_the_parser(data: bytes) -> None:
+def test_other_data_than_a_single_message_is_left_to_the_parser(data: bytes) -> None:
     assert single_message(data) == b""

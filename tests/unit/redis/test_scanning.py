@@ -117,9 +117,7 @@ def open_store(clock: Clock) -> Open:
     return open_one
 
 
-def test_requests_are_small_and_the_servers_are_left_alone_for_95_percent_of_the_time(
-    clock: Clock, open_store: Open
-) -> None:
+def test_a_search_sends_small_requests_and_uses_5_percent_of_the_servers_time(clock: Clock, open_store: Open) -> None:
     store, listing = open_store([f"app:{number}" for number in range(1000)])
     begun = clock.at
 
@@ -166,7 +164,7 @@ def test_a_reply_about_many_tickets_is_followed_by_a_longer_pause(clock: Clock) 
     assert many.free_at - clock.at == pytest.approx(19 * 0.5)
 
 
-def test_a_search_goes_on_where_its_time_was_up(clock: Clock, open_store: Open) -> None:
+def test_a_search_continues_where_it_stopped(clock: Clock, open_store: Open) -> None:
     store, listing = open_store([f"app:{number}" for number in range(1000)])
 
     while not run_sync(listing.search(0.02)):
@@ -250,7 +248,7 @@ def test_a_lock_that_a_server_reports_is_read_before_a_search_has_found_it(open_
     assert [one.is_closed for one in store.subscribed] == [True, True]
 
 
-def test_only_who_looks_again_and_again_subscribes(open_store: Open) -> None:
+def test_only_a_repeated_listing_subscribes(open_store: Open) -> None:
     store, listing = open_store([])
 
     run_sync(listing.search(1e9))
@@ -258,7 +256,7 @@ def test_only_who_looks_again_and_again_subscribes(open_store: Open) -> None:
     assert store.subscribed == []
 
 
-def test_a_server_that_reports_too_much_is_not_listened_to(open_store: Open) -> None:
+def test_a_subscription_ends_when_the_server_reports_too_many_changes(open_store: Open) -> None:
     store, listing = open_store([])
     listing.follows = True
     run_sync(listing.search(1e9))

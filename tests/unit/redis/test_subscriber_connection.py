@@ -1,4 +1,4 @@
-"""Hazard: two threads on one connection. Who waits alone reads for itself; nothing that was said is lost."""
+"""Hazard: two threads on one connection. The only waiter reads it itself, and no message is lost."""
 
 from __future__ import annotations
 
@@ -37,20 +37,20 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 
 class SubscribedPort:
-    """A port that listens, and the threads that wait on it."""
+    """A port with subscriptions, and the threads that wait on it."""
 
     def __init__(self, server: Server) -> None:
         self.runtime = ThreadRuntime()
         self.port: Topology = blocking.open_port(config_of(parse(server.url), is_asyncio=False), self.runtime)
         self.wakeups = Wakeups(self.runtime)
-        self.hinted_by: list[str] = []
+        self.notified_by: list[str] = []
         self.gaps = 0
         self.port.subscriber.listen(self._wake, self._missed)
         self.channel = self.port.subscriber.channel(KEYS)
         self._server = server
 
     def _wake(self, nonce: str) -> None:
-        self.hinted_by.append(threading.current_thread().name)
+        self.notified_by.append(threading.current_thread().name)
         self.wakeups.wake(nonce)
 
     def _missed(self) -> None:
@@ -60,12 +60,12 @@ class SubscribedPort:
     def wait(self, nonce: str) -> Waiting:
         return Waiting(self, nonce)
 
-    def hint(self, nonce: str) -> None:
+    def notify(self, nonce: str) -> None:
         self._server.call("PUBLISH", self.channel.name, nonce)
 
     @property
     def reader(self) -> Any:
-        """Who reads in the listener's place."""
+        """The event of the waiter that reads instead of the listener."""
         (listener,) = self.port.subscriber._listeners.values()
         return listener._connection and listener._connection._reader()  # type: ignore[attr-defined]
 
@@ -76,7 +76,7 @@ class SubscribedPort:
 
 
 class Waiting:
-    """A thread that waits for one hint."""
+    """A thread that waits for one notification."""
 
     def __init__(self, subscribed: SubscribedPort, nonce: str) -> None:
         self.event: Any = None
@@ -152,13 +152,13 @@ def test_a_listener_that_fails_is_replaced(server: Server, subscriber_io: type[b
     eventually(is_heard)
     one = subscribed.wait("n1")
     eventually(lambda: one.event is not None)
-    subscribed.hint("n1")
+    subscribed.notify("n1")
 
     one.join()
     run_sync(subscribed.port.close())
 
 
-def test_a_reply_that_makes_no_sense_is_an_error_of_ours_for_the_listener_and_none_for_a_waiter(server: Server) -> None:
+def test_a_message_that_cannot_be_parsed_raises_for_the_listener_and_not_for_a_waiter(server: Server) -> None:
     for is_reader in (False, True):
         ours, theirs = socket.socketpair()
         subscribed = SocketSubscriberConnection(
@@ -181,19 +181,19 @@ def reads(subscribed: SubscribedPort, waiting: Waiting) -> Callable[[], bool]:
     return lambda: waiting.event is not None and subscribed.reader is waiting.event
 
 
-def test_who_waits_alone_reads_its_hint_itself(subscribed: SubscribedPort) -> None:
+def test_the_only_waiter_reads_its_notification_itself(subscribed: SubscribedPort) -> None:
     for _ in range(3):
         one = subscribed.wait("n1")
         eventually(reads(subscribed, one))
 
-        subscribed.hint("n1")
+        subscribed.notify("n1")
 
         one.join()
         assert isinstance(one.event, SubscriberEvent)
-    assert subscribed.hinted_by == 3 * ["waits-n1"], "nobody has to pass it on"
+    assert subscribed.notified_by == 3 * ["waits-n1"], "nobody has to pass it on"
 
 
-def test_what_is_for_others_is_passed_on_and_when_the_reader_goes_the_listener_reads(
+def test_a_reader_passes_on_other_messages_and_the_listener_reads_after_it(
     subscribed: SubscribedPort,
 ) -> None:
     one = subscribed.wait("n1")
@@ -201,19 +201,19 @@ def test_what_is_for_others_is_passed_on_and_when_the_reader_goes_the_listener_r
     two, three = subscribed.wait("n2"), subscribed.wait("n3")
     eventually(lambda: two.event is not None and three.event is not None)
 
-    subscribed.hint("n2")
+    subscribed.notify("n2")
     two.join()
     assert not one.is_over
-    subscribed.hint("n1")
+    subscribed.notify("n1")
     one.join()
     eventually(lambda: subscribed.listener_reads)
-    subscribed.hint("n3")
+    subscribed.notify("n3")
 
     three.join()
-    assert subscribed.hinted_by == ["waits-n1", "waits-n1", "holdfast-listener"]
+    assert subscribed.notified_by == ["waits-n1", "waits-n1", "holdfast-listener"]
 
 
-def test_a_hint_that_comes_by_another_way_wakes_who_reads(subscribed: SubscribedPort) -> None:
+def test_a_notification_from_elsewhere_wakes_the_reader(subscribed: SubscribedPort) -> None:
     one = subscribed.wait("n1")
     eventually(reads(subscribed, one))
 
@@ -222,7 +222,7 @@ def test_a_hint_that_comes_by_another_way_wakes_who_reads(subscribed: Subscribed
     one.join()
 
 
-def test_a_connection_that_breaks_under_a_reader_is_heard_again_and_the_gap_is_told(
+def test_a_broken_connection_is_restored_and_the_gap_reported_when_a_waiter_reads(
     subscribed: SubscribedPort, server: Server
 ) -> None:
     one = subscribed.wait("n1")
@@ -235,12 +235,12 @@ def test_a_connection_that_breaks_under_a_reader_is_heard_again_and_the_gap_is_t
     again = subscribed.wait("n1")
     eventually(lambda: subscribed.port.subscriber.subscription(subscribed.channel) not in (0, before))
     eventually(lambda: again.is_over or subscribed.reader is again.event)
-    subscribed.hint("n1")
+    subscribed.notify("n1")
     again.join()
     eventually(lambda: subscribed.gaps > 0)
 
 
-def test_what_the_server_says_to_the_listener_gets_there_although_another_reads(subscribed: SubscribedPort) -> None:
+def test_messages_for_the_listener_arrive_when_a_waiter_reads(subscribed: SubscribedPort) -> None:
     one = subscribed.wait("n1")
     eventually(reads(subscribed, one))
 
@@ -249,7 +249,7 @@ def test_what_the_server_says_to_the_listener_gets_there_although_another_reads(
 
     assert subscribed.port.subscriber.subscription(other)
     assert subscribed.reader is one.event
-    subscribed.hint("n1")
+    subscribed.notify("n1")
     one.join()
     subscribed.port.subscriber.unsubscribe(other, "n2")
 
@@ -264,7 +264,7 @@ def test_closing_ends_the_wait_of_a_reader(subscribed: SubscribedPort) -> None:
 
 
 @pytest.mark.parametrize("is_waiting", [False, True])
-def test_a_closed_ear_has_no_descriptor_left_for_the_garbage_collector(
+def test_a_closed_subscriber_connection_has_no_open_descriptors(
     subscribed: SubscribedPort, *, is_waiting: bool
 ) -> None:
     one = subscribed.wait("n1")
@@ -272,7 +272,7 @@ def test_a_closed_ear_has_no_descriptor_left_for_the_garbage_collector(
     (listener,) = subscribed.port.subscriber._listeners.values()
     heard: Any = listener._connection
     if not is_waiting:
-        subscribed.hint("n1")
+        subscribed.notify("n1")
         one.join()
 
     run_sync(subscribed.port.close())
@@ -303,5 +303,5 @@ def test_an_interrupted_reader_leaves_a_connection_that_works(subscribed: Subscr
     eventually(lambda: subscribed.gaps > 0)
     two = subscribed.wait("n2")
     eventually(reads(subscribed, two))
-    subscribed.hint("n2")
+    subscribed.notify("n2")
     two.join()

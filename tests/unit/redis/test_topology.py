@@ -1,4 +1,4 @@
-"""Hazard: a primary that was replaced and does not know it is believed, because it was asked itself or not at all."""
+"""Hazard: a primary that was replaced and does not know it is trusted, because no other server was queried."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def cluster_of(lines: Connections, clock: Clock) -> Cluster:
     return cluster
 
 
-def test_a_primary_of_a_cluster_is_not_asked_whether_it_still_is_one(clock: Clock) -> None:
+def test_cluster_queries_other_servers_when_a_late_reply_needs_confirmation(clock: Clock) -> None:
     lines = Connections(lambda _: slots_of(OLD))
     cluster = cluster_of(lines, clock)
     lines.asked.clear()
@@ -76,7 +76,7 @@ def test_a_primary_of_a_cluster_is_not_asked_whether_it_still_is_one(clock: Cloc
     assert lines.asked == [OTHER]
 
 
-def test_without_the_word_of_another_server_a_late_answer_of_a_cluster_is_not_believed(clock: Clock) -> None:
+def test_cluster_rejects_a_late_reply_when_no_other_server_confirms_the_primary(clock: Clock) -> None:
     lines = Connections(lambda _: slots_of(OLD))
     cluster = cluster_of(lines, clock)
     lines.answer = lambda node: slots_of(OLD) if node == OLD else None
@@ -85,7 +85,7 @@ def test_without_the_word_of_another_server_a_late_answer_of_a_cluster_is_not_be
         run_sync(cluster._confirm_primary(KEYS.slot, OLD, DEADLINE))
 
 
-def test_the_only_server_of_a_cluster_confirms_itself(clock: Clock) -> None:
+def test_cluster_with_one_server_confirms_itself(clock: Clock) -> None:
     lines = Connections(lambda _: slots_of(OLD))
     config = config_of(parse("redis+cluster://old:1"), is_asyncio=False)
     cluster = Cluster(config, lines, Handshake(config), None, clock)  # type: ignore[arg-type]  # as much of one as it needs
@@ -93,7 +93,7 @@ def test_the_only_server_of_a_cluster_confirms_itself(clock: Clock) -> None:
     assert run_sync(cluster.recheck_primary(KEYS.slot, OLD, DEADLINE)) == OLD
 
 
-def test_a_grant_by_message_counts_on_a_cluster_for_as_long_as_an_answer_would(clock: Clock) -> None:
+def test_cluster_trusts_a_grant_by_message_as_long_as_a_reply(clock: Clock) -> None:
     cluster = cluster_of(Connections(lambda _: slots_of(OLD)), clock)
     polled_at = clock.now()
 
@@ -103,7 +103,7 @@ def test_a_grant_by_message_counts_on_a_cluster_for_as_long_as_an_answer_would(c
     assert not cluster.trusts_message(KEYS, polled_at)
 
 
-def test_a_grant_by_message_counts_with_sentinels_only_while_one_has_named_the_primary_a_moment_ago(
+def test_sentinel_trusts_a_grant_by_message_only_after_a_recent_query(
     clock: Clock,
 ) -> None:
     config = config_of(parse("redis+sentinel://a:1,b:2,c:3/service"), is_asyncio=False)
@@ -119,7 +119,7 @@ def test_a_grant_by_message_counts_with_sentinels_only_while_one_has_named_the_p
     assert not sentinel.trusts_message(KEYS, polled_at)
 
 
-def test_the_sentinel_that_answered_last_is_asked_first(clock: Clock) -> None:
+def test_the_sentinel_that_replied_last_is_queried_first(clock: Clock) -> None:
     config = config_of(parse("redis+sentinel://a:1,b:2,c:3/service"), is_asyncio=False)
     sentinels = Connections(lambda node: [b"old", b"1"] if node.host == "b" else None)
     sentinel = Sentinel(config, Connections(lambda _: None), sentinels, Handshake(config), None, clock)  # type: ignore[arg-type]  # as much of them as it needs

@@ -1,6 +1,4 @@
-"""Hazard: a URL of several servers that is taken for another one: a wrong node, database, password or rule; and
-passwords that are shown.
-"""
+"""Hazard: a URL of several servers is parsed wrongly: node, database, password or option; or a password is shown."""
 
 from __future__ import annotations
 
@@ -15,7 +13,7 @@ from holdfast.backends.redlock.config import RedlockConfig, config_of
 from holdfast.url import parse, redlock_url
 
 
-def council(url: str, **options: Any) -> RedlockConfig:
+def config(url: str, **options: Any) -> RedlockConfig:
     return config_of(parse(url, options), is_asyncio=False)
 
 
@@ -29,14 +27,14 @@ def council(url: str, **options: Any) -> RedlockConfig:
     ],
 )
 def test_where(url: str, nodes: list[tuple[str, int]]) -> None:
-    found = council(url).redis
+    found = config(url).redis
 
     assert found.nodes == tuple(Node(*node) for node in nodes)
     assert found.shape == "several"
 
 
 def test_each_node_has_its_own_user_password_and_database() -> None:
-    found = council("redlock://u:p%2C1@a:1/3,:p2@b:2,c:3/7").redis
+    found = config("redlock://u:p%2C1@a:1/3,:p2@b:2,c:3/7").redis
 
     logins = [found.logins[node] for node in found.nodes]
     assert [login.arguments.get("username") for login, _ in logins] == ["u", None, None]
@@ -58,21 +56,21 @@ def test_no_password_of_any_node_is_shown(url: str, shown: str) -> None:
 
 
 def test_options_and_their_defaults() -> None:
-    usual, told = council("redlock://a,b,c"), council("redlock://a,b,c?max_ttl=5", node_timeout=0.2, quarantine=False)
+    usual, told = config("redlock://a,b,c"), config("redlock://a,b,c?max_ttl=5", node_timeout=0.2, quarantine=False)
 
     assert (usual.max_ttl, usual.node_timeout, usual.quarantine) == (60.0, 0.5, True)
     assert (usual.prefix, usual.connect_timeout) == ("holdfast:", 1.0)
     assert (told.max_ttl, told.node_timeout, told.quarantine) == (5.0, 0.2, False)
-    assert council("redlock://a,b,c?connect_timeout=4").connect_timeout == 4.0
-    assert council("redlock://a,b,c?tls=yes&verify=none").redis.login.is_tls
+    assert config("redlock://a,b,c?connect_timeout=4").connect_timeout == 4.0
+    assert config("redlock://a,b,c?tls=yes&verify=none").redis.login.is_tls
 
 
-def test_an_even_number_is_warned_about_and_fewer_than_three_can_be_insisted_on(
+def test_an_even_number_warns_and_fewer_than_three_need_an_option(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    council("redlock://:secret@a,b,c,d")
-    council("redlock://a?nodes=any")
-    council("redlock://a,b,c")
+    config("redlock://:secret@a,b,c,d")
+    config("redlock://a?nodes=any")
+    config("redlock://a,b,c")
 
     (warning,) = caplog.messages
     assert "has 4 nodes" in warning
@@ -80,7 +78,7 @@ def test_an_even_number_is_warned_about_and_fewer_than_three_can_be_insisted_on(
     assert "secret" not in warning
 
 
-# ── a list of URLs ───────────────────────────────────────────────────────────────────────────────────────────────
+# ── a list of URLs ───────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize(
@@ -92,9 +90,9 @@ def test_an_even_number_is_warned_about_and_fewer_than_three_can_be_insisted_on(
         (["rediss://a", "rediss://b", "rediss://c?verify=none"], "redlock://a,b,c?verify=none&tls=yes"),
     ],
 )
-def test_urls_of_single_servers_make_one_of_all_of_them(urls: list[str], one: str) -> None:
+def test_urls_of_single_servers_make_one_redlock_url(urls: list[str], one: str) -> None:
     assert redlock_url(urls) == one
-    assert council(redlock_url(urls)).redis.nodes == council(one).redis.nodes
+    assert config(redlock_url(urls)).redis.nodes == config(one).redis.nodes
 
 
 @pytest.mark.parametrize("kind", [holdfast.Client, holdfast.AsyncClient])

@@ -1,7 +1,7 @@
-"""Hazard: a node that has just come back without its memory is taken for one that has been there long enough.
+"""Hazard: a node that has just restarted without its data counts as one that has been up long enough.
 
-A server says for how many seconds it has been up as the difference of two clock readings in whole seconds. One that was
-started at 9.9 says at 10.1 that it has been up for a second.
+A server reports its uptime as the difference of two clock readings in whole seconds. One that was started at 9.9
+reports at 10.1 an uptime of one second.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def connect(handshake: NodeHandshake, connection: Stub, number: int = 0) -> None
 
 
 @pytest.mark.parametrize(("says", "at_least"), [(0, 0), (1, 0), (2, 1), (100, 99)])
-def test_a_node_has_been_up_for_a_second_less_than_it_says_for_all_we_know(
+def test_a_node_counts_as_up_for_a_second_less_than_it_reports(
     says: int, at_least: int, handshake: NodeHandshake
 ) -> None:
     connect(handshake, Stub(says))
@@ -64,7 +64,7 @@ def test_a_process_gets_the_scripts_once_and_the_next_process_too(handshake: Nod
     assert loads == [len(lua.ALL), 0, len(lua.ALL)]
 
 
-def test_a_node_that_writes_before_it_answers_does_not_forget(handshake: NodeHandshake) -> None:
+def test_a_node_with_appendfsync_always_does_not_forget(handshake: NodeHandshake) -> None:
     connect(handshake, Stub(0, persistence="aof_enabled:1\r\n"))
 
     server_run = handshake.server_runs[0]
@@ -72,7 +72,7 @@ def test_a_node_that_writes_before_it_answers_does_not_forget(handshake: NodeHan
     assert not server_run.may_forget
 
 
-def test_a_node_that_does_not_say_who_it_is_is_not_asked_for_votes(handshake: NodeHandshake) -> None:
+def test_a_node_without_a_run_id_gets_no_request_for_its_vote(handshake: NodeHandshake) -> None:
     connection = Stub(5)
     connection._info = b"redis_version:7.0.0\r\n"
 

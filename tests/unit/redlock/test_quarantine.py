@@ -1,4 +1,4 @@
-"""A node that has forgotten counts from its clock. The later it looks at it, the more may clocks be apart."""
+"""A node without data counts from its clock. The later it reads its clock, the more clocks may differ."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class JustStarted(ParkedPort):
         return server_run._replace(started_at=1000.0, may_forget=True) if number == len(self.nodes) - 1 else server_run
 
 
-def test_what_a_node_counts_in_quarantine_does_not_count_after_it() -> None:
+def test_counts_given_in_quarantine_are_not_continued_after_it() -> None:
     clock, port = StoppedClock(), JustStarted((0, 0, 0))
     backend = RedlockBackend(config_for(3, max_ttl=MAX_TTL), port, clock)  # type: ignore[arg-type]
     node = Machine(lambda: round(clock.now() * SECOND), lambda *_: 0)

@@ -1,4 +1,4 @@
-"""A renewal and a release of one lease at the same time: the one must not trip the other, nor leave a vote behind."""
+"""A renewal and a release of one lease at the same time: neither breaks the other, and no vote remains."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Holder:
         return self.backend.release([TICKET], deadline=self.clock.now() + 5.0)
 
     def owed(self) -> dict[int, str]:
-        """What is asked in the background."""
+        """The requests of the background worker."""
         assert self.port.started, "nobody pays"
         return asked(step(self.port.started[0]()))
 
@@ -61,7 +61,7 @@ def holder() -> Holder:
     return Holder()
 
 
-def test_a_vote_that_a_renewal_gives_back_during_a_release_is_taken_back_too(holder: Holder) -> None:
+def test_a_vote_that_a_renewal_restores_during_a_release_is_released_too(holder: Holder) -> None:
     renewing, leaving = holder.renew(), holder.release()
     assert asked(step(renewing)) == dict.fromkeys(range(3), lua.RENEW.name)
     assert asked(step(leaving)) == dict.fromkeys(range(2), lua.RELEASE.name)
@@ -75,7 +75,7 @@ def test_a_vote_that_a_renewal_gives_back_during_a_release_is_taken_back_too(hol
     renewing.close()
 
 
-def test_a_vote_that_comes_back_after_the_release_of_its_node_is_taken_back_too(holder: Holder) -> None:
+def test_a_vote_that_is_restored_after_the_release_is_released_too(holder: Holder) -> None:
     """The release may have arrived before it, on another connection."""
     first = holder.renew()
     step(first)

@@ -1,5 +1,5 @@
-"""Hazard: what five nodes say of a lock is put together wrongly: no holder where there is one, two where there is one,
-the fence of a node that does not count, a waiter more than once.
+"""Hazard: the replies of five nodes are combined wrongly: no holder, two holders, the fence of a node that is not
+eligible, or a waiter more than once.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def record(
     waiters: tuple[str, ...] = (),
     is_eligible: bool = True,  # noqa: FBT001, FBT002
 ) -> NodeRecord:
-    """What a node answers that has given its vote to `value`, or has it lent to a program of that name."""
+    """The record of a node whose vote belongs to the ticket `value`, or to another program if that is in lower case."""
     is_ours = value.isupper()
     lines: list[bytes] = []
     if value and is_ours:
@@ -53,7 +53,7 @@ def record(
         ([record()] * 5, None),
     ],
 )
-def test_who_holds_it(records: list[NodeRecord], fence: int | None) -> None:
+def test_the_holder_is_the_ticket_with_a_majority(records: list[NodeRecord], fence: int | None) -> None:
     shown = describe("lock", records, QUORUM, NODES)
 
     assert [holder.fence for holder in shown.holders] == ([] if fence is None else [fence])
@@ -62,7 +62,7 @@ def test_who_holds_it(records: list[NodeRecord], fence: int | None) -> None:
         assert nonce_of_holder(records, QUORUM, NODES, fence + 1) is None
 
 
-def test_the_time_that_is_left_is_that_until_there_is_no_majority() -> None:
+def test_the_remaining_time_ends_when_the_majority_is_lost() -> None:
     records = [record("A", 5, remaining) for remaining in (1000, 9000, 3000, 7000, 2000)]
 
     (holder,) = describe("lock", records, QUORUM, NODES).holders
@@ -79,7 +79,7 @@ def test_another_program_that_has_a_majority_is_shown_as_such() -> None:
     assert describe("lock", [*records[1:], record()], QUORUM, NODES).holders == ()
 
 
-def test_each_waiter_is_shown_once_in_the_order_in_which_they_came() -> None:
+def test_each_waiter_is_shown_once_in_order_of_arrival() -> None:
     records = [record("A", 5, waiters=("c", "b")), record("A", 5, waiters=("b",)), record("A", 5, waiters=("d", "c"))]
 
     shown = describe("lock", records, QUORUM, NODES)

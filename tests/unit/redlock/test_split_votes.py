@@ -1,4 +1,4 @@
-"""Nobody has a majority, for a long time: who waits goes on waiting, without hurry and without an error."""
+"""No ticket has a majority for a long time: waiters keep waiting, without frequent polls and without an error."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ TICKET = Ticket("lock", "a" * 32, 30.0, 1, exclusive=True, agent="", info="{}")
 REPLIES = [[b"wait", 0, 9000, b"holdfast:redlock:%b:1:7" % nonce, b""] for nonce in (b"b", b"c", b"d")]
 
 
-def test_a_split_vote_that_lasts_is_waited_for_however_long() -> None:
+def test_a_waiter_keeps_waiting_when_votes_stay_split() -> None:
     clock, port = StoppedClock(), ParkedPort((0, 0, 0))
     backend = RedlockBackend(config_for(3, max_ttl=60.0), port, clock)  # type: ignore[arg-type]
     outcome = None

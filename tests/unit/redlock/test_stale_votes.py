@@ -1,4 +1,4 @@
-"""A vote that an attempt was given without hearing of it is owed back: meanwhile no lease may rely on it."""
+"""A vote that an attempt got without receiving the reply has to be released: until then no lease may rely on it."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Nodes:
         return self.run(self.backend.renew([TICKET], deadline=self.clock.now() + 5.0), done, heard)[0]
 
     def run(self, work: Coroutine[Any, Any, Any], done: Collection[int], heard: Collection[int]) -> Any:
-        """Its first request reaches some nodes only; whatever it asks after that, nobody answers."""
+        """Its first request reaches some nodes only; later requests get no reply."""
         replies: Any = None
         try:
             while True:
@@ -53,7 +53,7 @@ class Nodes:
         return reply
 
     def pay(self) -> None:
-        """What is done in the background, once."""
+        """Run the background work once."""
         paying = self.port.started[-1]()
         for number, call in paying.send(None):
             self.machines[number].run(call.script.text, call.keys.names, call.arguments)
@@ -63,7 +63,7 @@ class Nodes:
         return [bool(machine.command(["EXISTS", KEYS.lock])) for machine in self.machines]
 
 
-def test_a_renewal_does_not_count_a_vote_that_an_earlier_attempt_is_to_give_back() -> None:
+def test_a_renewal_does_not_count_a_vote_that_an_earlier_attempt_will_release() -> None:
     nodes = Nodes()
     for machine in nodes.machines[:2]:
         machine.command(["SET", KEYS.lock, "holdfast:redlock:b:1:1", "PX", 30_000])
@@ -82,7 +82,7 @@ def test_a_renewal_does_not_count_a_vote_that_an_earlier_attempt_is_to_give_back
     assert isinstance(renewed, HoldfastError), "with the vote that was paid back, one node of three has it renewed"
 
 
-def test_a_lease_takes_a_vote_of_an_earlier_attempt_over() -> None:
+def test_a_lease_takes_over_a_vote_of_an_earlier_attempt() -> None:
     nodes = Nodes()
     for machine in nodes.machines[:2]:
         machine.command(["SET", KEYS.lock, "holdfast:redlock:b:1:1", "PX", 30_000])

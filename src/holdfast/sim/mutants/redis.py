@@ -1,7 +1,7 @@
-"""The redis protocols with one bug each: what people get wrong with SETNX, with pub/sub, and in Lua.
+"""The Redis protocols with one bug each: typical mistakes with SETNX, with pub/sub, and in Lua.
 
-A changed script is the one that ships with one fragment replaced. If a fragment is not there any more, this file says
-which, and somebody has to look what became of it.
+A mutated script is the shipped one with one fragment replaced. If a fragment no longer exists, `edited` raises an error
+that names it, and the mutant has to be updated.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ _SETNX = (setnx._TRY_ACQUIRE, setnx._TRY_ACQUIRE_ALL, setnx._RELEASE, setnx._REN
 
 
 def edited(scripts: tuple[Script, ...], *edits: tuple[str, str]) -> dict[str, str]:
-    """The texts of these scripts with each fragment replaced where it is: once in a script, and in one at least."""
+    """The texts of these scripts with each fragment replaced. It must occur in a script, and at most once in each."""
     texts = {script.name: script.text for script in scripts}
     for old, new in edits:
-        found = [name for name, text in texts.items() if old in text]
-        for name in found:
+        containing = [name for name, text in texts.items() if old in text]
+        for name in containing:
             if texts[name].count(old) != 1:
-                raise AssertionError(f"more than one place in {name} says {old!r}")
+                raise AssertionError(f"{name} contains {old!r} more than once")
             texts[name] = texts[name].replace(old, new)
-        if not found:
-            raise AssertionError(f"no script says {old!r} any more")
+        if not containing:
+            raise AssertionError(f"no script contains {old!r} any more")
     return texts
 
 
@@ -56,11 +56,11 @@ def _with(backend: Callable[..., Any], **more: Any) -> type[RedisServer]:
     return type("Mutated", (RedisServer,), {"backend": backend, **more})
 
 
-# ── SETNX, the ways it is done wrong ─────────────────────────────────────────────────────────────────────────────────
+# ── SETNX ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 class SetnxThenExpire(SetnxBackend):
-    """As in countless tutorials."""
+    """SETNX and PEXPIRE as two commands, as in many tutorials."""
 
     async def _try_take(self, ticket: Ticket, keys: Keys, deadline: float) -> Granted | tuple[str, float]:
         sent = self._runtime.now()
@@ -94,7 +94,7 @@ class SetnxDeletesBlindly(SetnxServer):
 
 
 class OwnNonceIsOurs(GetsetBackend):
-    """As it once was: who lost the race for a take-over finds its own nonce at the next look, and counts itself in."""
+    """A former bug: a client that lost a take-over finds its own nonce at the next poll and takes it for a grant."""
 
     compares = True
 
@@ -112,10 +112,10 @@ class OwnNonceIsOurs(GetsetBackend):
         remaining = int(ends) / 1e6 + getset.SKEW - self._runtime.wall()
         if nonce != ticket.nonce and remaining > 0:
             return value.decode(), remaining
-        found = await self._port.command(keys, "GETSET", keys.lock, mine, deadline=deadline)
-        if found == value or not self.compares:
+        replaced = await self._port.command(keys, "GETSET", keys.lock, mine, deadline=deadline)
+        if replaced == value or not self.compares:
             return granted
-        return (found or b"").decode(), 0.0
+        return (replaced or b"").decode(), 0.0
 
 
 class GetsetWithoutCompare(OwnNonceIsOurs):
@@ -138,8 +138,8 @@ class _NeverPolls(Watchers):
         return math.inf
 
 
-class HintsOnly(QueueBackend):
-    """Looks again only when the holder's lease would end, as libraries do that wait on a channel."""
+class NotificationsOnly(QueueBackend):
+    """Polls only when the holder's lease would expire, as libraries do that wait on a channel."""
 
     def __init__(self, url: str, port: RedisPort, runtime: Runtime, *, prefix: str) -> None:
         super().__init__(url, port, runtime, prefix=prefix)
@@ -150,7 +150,7 @@ class HintsOnly(QueueBackend):
         return usual._replace(poll_after=max(0.0, remaining_ms / 1000) + GRANULARITY)
 
 
-# So that who does not look keeps its place in line all the same, and waits for nothing but its hint.
+# A long waiter lease, so that a waiter that does not poll keeps its queue entry and depends on its notification.
 _PATIENT = edited(_QUEUE, (CONSTANTS, CONSTANTS.replace(" = 10000,", " = 100000000,")))
 
 
@@ -165,8 +165,8 @@ class _Late(Notifications["Channel"]):
         return await self._wakeups.wait(nonce, until)
 
 
-class SubscribesTooLate(HintsOnly):
-    """What was published between its look and its subscription was for nobody."""
+class SubscribesTooLate(NotificationsOnly):
+    """It misses messages that were published between its poll and its subscription."""
 
     def __init__(self, url: str, port: RedisPort, runtime: Runtime, *, prefix: str) -> None:
         super().__init__(url, port, runtime, prefix=prefix)
@@ -176,7 +176,7 @@ class SubscribesTooLate(HintsOnly):
 # ── hand-overs ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-class _FromTheHint(Handovers):
+class _FromNotification(Handovers):
     def take(self, ticket: Ticket, now: float) -> Handover | None:
         entry = self._entries.get(ticket.nonce)
         if entry is not None:
@@ -184,32 +184,32 @@ class _FromTheHint(Handovers):
         return super().take(ticket, now)
 
 
-class _AnyPlace(Handovers):
+class _AnyEntry(Handovers):
     def expect(self, ticket: Ticket, sent: float, number: bytes) -> None:
         super().expect(ticket, sent, b"0")
 
 
-class CountsFromTheHint(QueueBackend):
-    """A hint may be late: by then the server has counted for a while."""
+class CountsFromNotification(QueueBackend):
+    """A notification may be late: the server's lease began earlier."""
 
     def __init__(self, url: str, port: RedisPort, runtime: Runtime, *, prefix: str) -> None:
         super().__init__(url, port, runtime, prefix=prefix)
-        self._handovers = _FromTheHint(GRANULARITY)
+        self._handovers = _FromNotification(GRANULARITY)
 
 
-class BelievesOldHints(QueueBackend):
-    """What was handed to it in an earlier place has run out since, and somebody else is in."""
+class TrustsOldNotifications(QueueBackend):
+    """The lease of an earlier hand-over has expired, and another ticket holds the lock."""
 
     def __init__(self, url: str, port: RedisPort, runtime: Runtime, *, prefix: str) -> None:
         super().__init__(url, port, runtime, prefix=prefix)
-        self._handovers = _AnyPlace(GRANULARITY)
+        self._handovers = _AnyEntry(GRANULARITY)
 
 
 # ── clocks ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 class _ClientTime:
-    """A port that sends the client's own time along, as the last two arguments."""
+    """A port that adds the client's own time as the last two arguments."""
 
     def __init__(self, port: RedisPort, runtime: Runtime) -> None:
         self._port = port
@@ -231,7 +231,7 @@ class _ClientTime:
 
 class ClientTime(QueueBackend):
     def __init__(self, url: str, port: RedisPort, runtime: Runtime, *, prefix: str) -> None:
-        super().__init__(url, _ClientTime(port, runtime), runtime, prefix=prefix)  # type: ignore[arg-type]  # it is one
+        super().__init__(url, _ClientTime(port, runtime), runtime, prefix=prefix)  # type: ignore[arg-type]  # it has all methods of one
 
 
 class ClientTimeServer(RedisServer):
@@ -242,11 +242,11 @@ class ClientTimeServer(RedisServer):
     }
 
 
-# ── marks ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── registers ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-class MarkInTwoSteps(QueueBackend):
-    """Two may read before one of them writes."""
+class RegisterInTwoSteps(QueueBackend):
+    """Two clients may read before one of them writes."""
 
     async def advance_register(self, name: str, number: int, *, nonce: str, keep: float, deadline: float) -> bool:
         key = register_key(self._prefix, name)
@@ -258,7 +258,7 @@ class MarkInTwoSteps(QueueBackend):
 
 
 class RefusalIsOurs(GetsetBackend):
-    """What is there after a refusal is taken for one's own, if only the number fits."""
+    """After a refusal, an equal number of another client is taken for its own."""
 
     async def _add(self, keys: OtherKeys, mine: tuple[int, str], deadline: float) -> tuple[int, str]:
         number, _ = await super()._add(keys, mine, deadline)
@@ -280,7 +280,7 @@ class SideKeyElsewhere(RedisServer):
 
 
 class _OtherSideKeys:
-    """A port whose side keys are not those of the other clients, as with another prefix that forms the same key."""
+    """A port with other side keys than the other clients, as with another prefix that forms the same key."""
 
     def __init__(self, port: RedisPort) -> None:
         self._port = port
@@ -307,12 +307,12 @@ class _OtherSideKeys:
 
 
 class SideKeysOfThePrefix(RedisServer):
-    """Every other client has side keys of its own."""
+    """Every second client has different side keys."""
 
     @staticmethod
     def backend(url: str, port: Any, runtime: Runtime, *, prefix: str) -> QueueBackend:
         is_other = port._listener.startswith(("b", "d"))
-        return QueueBackend(url, _OtherSideKeys(port) if is_other else port, runtime, prefix=prefix)  # type: ignore[arg-type]  # it is one
+        return QueueBackend(url, _OtherSideKeys(port) if is_other else port, runtime, prefix=prefix)  # type: ignore[arg-type]  # it has all methods of one
 
 
 REDIS = [
@@ -321,11 +321,11 @@ REDIS = [
         mistake="side keys depend on how a key is split into prefix and name: a writer does not see all readers",
         backend="redis",
         server=SideKeysOfThePrefix,
-        kinds=frozenset({"slow"}),  # a lease that is broken or lost would break the fences first
+        kinds=frozenset({"slow"}),  # a broken or lost lease would break the fences first
     ),
     Mutant(
         name="redis-dead-waiters-in-turn",
-        mistake="a waiter whose client is dead is waited for when it is its turn, and then the next one of that client",
+        mistake="when it is the turn of a dead client's waiter, the lock waits for it, and then for its next waiter",
         backend="redis",
         server=_queue(
             (
@@ -347,13 +347,13 @@ REDIS = [
     ),
     Mutant(
         name="setnx-deletes-blindly",
-        mistake="a release deletes the key, whoever's it is",
+        mistake="a release deletes the key even if it belongs to another ticket",
         backend="redis-setnx",
         server=SetnxDeletesBlindly,
     ),
     Mutant(
         name="setnx-no-tombstone",
-        mistake="an enter that arrives after its own leave takes the lock for a ticket that no client has any more",
+        mistake="a try_acquire that arrives after its own release takes the lock for a ticket without a client",
         backend="redis-setnx",
         server=type(
             "Edited", (SetnxServer,), {"texts": edited(_SETNX, ("if unanswered == '1' then", "if false then"))}
@@ -362,13 +362,13 @@ REDIS = [
     ),
     Mutant(
         name="getset-without-compare",
-        mistake="who overwrites a lease that has run out takes it, whatever it has overwritten",
+        mistake="a client that overwrites an expired lease is granted without comparing the value that it replaced",
         backend="redis-getset",
         server=GetsetWithoutCompareServer,
     ),
     Mutant(
         name="getset-own-nonce-is-ours",
-        mistake="who was too late for a lease that had run out has overwritten the next, and takes that for a grant",
+        mistake="a client that lost a take-over finds its own value, with which it overwrote the winner's: a grant",
         backend="redis-getset",
         server=OwnNonceIsOursServer,
     ),
@@ -399,48 +399,48 @@ REDIS = [
     ),
     Mutant(
         name="client-time-as-now",
-        mistake="the client's clock is sent along, and the server goes by it",
+        mistake="the scripts use the client's clock instead of the server's",
         backend="redis",
         server=ClientTimeServer,
     ),
     Mutant(
-        name="hints-only",
-        mistake="who waits relies on pub/sub: a hint that gets lost leaves it waiting, beside a lock that is free",
+        name="notifications-only",
+        mistake="a waiter relies on pub/sub: after a lost notification it keeps waiting although the lock is free",
         backend="redis",
-        server=_with(HintsOnly, texts=_PATIENT),
+        server=_with(NotificationsOnly, texts=_PATIENT),
         kinds=frozenset({"lose_notification"}),
     ),
     Mutant(
         name="subscribes-too-late",
-        mistake="a waiter does not look again once it is subscribed: the hint may have been before that",
+        mistake="a waiter does not poll after it has subscribed: the notification may have been sent before",
         backend="redis",
         server=_with(SubscribesTooLate, texts=_PATIENT),
         kinds=frozenset({"slow"}),
     ),
     Mutant(
-        name="hand-over-from-the-hint",
-        mistake="who is handed the lock counts its lease from when it hears of that, not from its last look before",
+        name="hand-over-from-notification",
+        mistake="after a hand-over the lease is counted from the notification, not from the last poll before it",
         backend="redis",
-        server=_with(CountsFromTheHint),
+        server=_with(CountsFromNotification),
         kinds=frozenset({"pause"}),
     ),
     Mutant(
-        name="hand-over-of-old",
-        mistake="a hint of a hand-over is believed although its ticket has lost the lock, and stands in line once more",
+        name="hand-over-by-old-notification",
+        mistake="an old notification of a hand-over is trusted although its ticket was queued again since",
         backend="redis",
-        server=_with(BelievesOldHints),
+        server=_with(TrustsOldNotifications),
         kinds=frozenset({"pause"}),
         budget=600,
     ),
     Mutant(
         name="ghost-waiters",
-        mistake="waiters that died stay in line",
+        mistake="dead waiters stay in the queue",
         backend="redis",
         server=_queue(("ipairs(redis.call('ZRANGEBYSCORE', leases, '-inf', now))", "ipairs({})")),
     ),
     Mutant(
         name="ghost-waiters-in-turn",
-        mistake="each waiter's lease begins when the one before it has ended: the dead lapse one after the other",
+        mistake="each waiter's lease begins when the one before it has ended: dead waiters expire one after the other",
         backend="redis",
         server=_queue(
             (
@@ -448,7 +448,7 @@ REDIS = [
                 "redis.call('ZADD', leases, now + WAITER_LEASE * (before + 1), member)",
             ),
             ("  redis.call('PEXPIRE', queue, WAITER_LEASE)\n  redis.call('PEXPIRE', leases, WAITER_LEASE)\n", ""),
-            # Which would hide it: a turn that ends, and a waiter that is silent.
+            # Other rules that would hide the bug: the end of a turn, and the check for silent waiters.
             ("now + WOKEN_LEASE, 'turn:' .. member", "now + 100 * WAITER_LEASE, 'turn:' .. member"),
             (" and lapses - now > WAITER_LEASE - SILENT", ""),
             ("publish(line, nonce_of(member)) ~= 0", "(publish(line, nonce_of(member)) or true)"),
@@ -470,7 +470,7 @@ REDIS = [
     ),
     Mutant(
         name="marker-ends-with-first",
-        mistake="the key that keeps writers out ends with the first of several readers' leases, not with the last",
+        mistake="the key that blocks writers expires with the first of several readers' leases, not with the last",
         backend="redis",
         server=_queue(
             ("redis.call('ZREVRANGE', shared, 0, 0, 'WITHSCORES')", "redis.call('ZRANGE', shared, 0, 0, 'WITHSCORES')")
@@ -478,21 +478,21 @@ REDIS = [
     ),
     Mutant(
         name="no-tombstone",
-        mistake="nobody remembers who left: an enter that comes after its own leave takes the lock for nobody",
+        mistake="withdrawn tickets are not remembered: a late try_acquire takes the lock without a holder",
         backend="redis",
         server=_queue(("if unanswered == '1' then", "if false then")),
         kinds=frozenset({"slow", "cancel"}),
     ),
     Mutant(
         name="owner-past-another",
-        mistake="a ticket that names an owner is let in with whichever owner is in",
+        mistake="a ticket with an owner is granted while any owner holds the lock",
         backend="redis",
         server=_queue(("if owner and value == SEVERAL .. owner then", "if owner and is_for_several(value) then")),
         by_seeds=False,
     ),
     Mutant(
         name="owner-ends-with-first",
-        mistake="the lock's key ends with the first of an owner's leases, not with the last",
+        mistake="the lock's key expires with the first of an owner's leases, not with the last",
         backend="redis",
         server=_queue(
             ("redis.call('ZREVRANGE', shared, 0, 0, 'WITHSCORES')", "redis.call('ZRANGE', shared, 0, 0, 'WITHSCORES')")
@@ -500,15 +500,15 @@ REDIS = [
         by_seeds=False,
     ),
     Mutant(
-        name="owner-takes-kin-along",
-        mistake="the first of an owner's tickets that leaves ends the leases of the others",
+        name="owner-releases-all",
+        mistake="the first release of an owner's ticket ends the leases of its other tickets",
         backend="redis",
         server=_queue(("if redis.call('ZREM', shared, member) == 1 then", "if redis.call('DEL', shared) == 1 then")),
         by_seeds=False,
     ),
     Mutant(
         name="owner-draws-again",
-        mistake="a ticket that is in and asks again gets a new fence, although others of its owner have the old one",
+        mistake="a granted ticket that repeats its request gets a new fence, and others of its owner have the old one",
         backend="redis",
         server=_queue(
             (
@@ -519,15 +519,15 @@ REDIS = [
         by_seeds=False,
     ),
     Mutant(
-        name="redis-mark-in-two-steps",
-        mistake="a mark is read in one step, and written in another",
+        name="redis-register-in-two-steps",
+        mistake="a register is read in one step and written in another",
         backend="redis",
-        server=_with(MarkInTwoSteps),
+        server=_with(RegisterInTwoSteps),
         by_seeds=False,
     ),
     Mutant(
         name="getset-refusal-is-ours",
-        mistake="who was too late to raise a mark takes the number that is there for its own",
+        mistake="a client that was too late to advance a register takes the present number for its own",
         backend="redis-getset",
         server=RefusalIsOursServer,
         by_seeds=False,

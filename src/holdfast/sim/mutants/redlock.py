@@ -1,6 +1,6 @@
-"""Redlock with one bug each: the ways in which a quorum fence goes wrong, and a lock on a majority that is none.
+"""Redlock with one bug each: mistakes in quorum fences, and in majorities.
 
-Those of the fence need messages in an order that chance hardly ever makes: the exhaustive search has to find them.
+Bugs of the fence need messages in an order that random runs rarely produce: the exhaustive search has to find them.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ def _with(backend: Callable[..., Any], **more: Any) -> type[RedlockServer]:
 
 
 class NoWriteBack(RedlockBackend):
-    """The greatest of the counts, which nobody else gets to know."""
+    """The fence is the greatest count, and it is not written back to the other nodes."""
 
     async def _agree(self, ticket: Ticket, claim: Any, count: Any, deadline: float) -> int | None:
         return max(count.votes.values()) if len(count.votes) >= self._quorum else None
 
 
 class RaisesAll(RedlockBackend):
-    """Has any node count up, and takes that for a vote: also one that has refused, or not answered."""
+    """Raises the count of any node and takes that for a vote, also of one that refused or did not reply."""
 
     async def _agree(self, ticket: Ticket, claim: Any, count: Any, deadline: float) -> int | None:
         votes = count.votes
@@ -86,17 +86,17 @@ class RepairsCount(RedlockBackend):
         return super()._renewed(ticket, said, sent)
 
 
-class _Forgives(NodeHealth):
+class _NoPendingReleases(NodeHealth):
     def schedule_release(self, number: int, ticket: Ticket, attempt: int, *, is_over: bool) -> None:
-        """Nobody is told anything in the background."""
+        """No release is sent in the background."""
 
 
 class ReleasesWhoAnswered(RedlockBackend):
-    """Takes back the votes that it has heard of, and no others."""
+    """Releases only the votes that were acknowledged."""
 
     def __init__(self, config: RedlockConfig, port: RedlockPort, runtime: Runtime) -> None:
         super().__init__(config, port, runtime)
-        self._health = _Forgives(config, port, runtime)
+        self._health = _NoPendingReleases(config, port, runtime)
 
     async def _withdraw(
         self, ticket: Ticket, claim: Any, nodes: Collection[int], deadline: float, *, is_over: bool
@@ -116,14 +116,14 @@ REDLOCK = [
     ),
     Mutant(
         name="write-back-without-owner",
-        mistake="a node counts up for an attempt whose vote it has given to somebody else by now",
+        mistake="a node raises its count for an attempt although another ticket has its vote now",
         backend="redlock",
         by_seeds=False,
         server=_texts(("if redis.call('GET', lock) ~= VOTE .. vote then\n  return 0", "if false then\n  return 0")),
     ),
     Mutant(
         name="write-back-outside-voters",
-        mistake="nodes that have not voted for the attempt are counted up too, and counted",
+        mistake="the counts of nodes that have not voted for the attempt are raised too, and count as votes",
         backend="redlock",
         by_seeds=False,
         server=_with(
@@ -139,7 +139,7 @@ REDLOCK = [
     ),
     Mutant(
         name="amnesia-starts-at-zero",
-        mistake="a node that has forgotten begins to count from nothing, not from its clock",
+        mistake="a node that has lost its data starts to count from zero, not from its clock",
         backend="redlock",
         by_seeds=False,
         server=_texts(
@@ -149,7 +149,7 @@ REDLOCK = [
     ),
     Mutant(
         name="write-back-by-nonce",
-        mistake="the write-back asks whose vote it is, not which: one that was lost and given again counts as the same",
+        mistake="the write-back compares only the nonce: a vote that was lost and given again counts as the same",
         backend="redlock",
         by_seeds=False,
         server=_texts(
@@ -161,20 +161,20 @@ REDLOCK = [
     ),
     Mutant(
         name="half-is-a-majority",
-        mistake="half of the nodes are taken for a majority",
+        mistake="half of the nodes count as a majority",
         backend="redlock",
         server=_with(HalfIsEnough),
     ),
     Mutant(
         name="renewal-counts-repairs",
-        mistake="a renewal counts nodes that had forgotten the lease and get it back with that very renewal",
+        mistake="a renewal counts nodes that had forgotten the lease and get it back by this renewal",
         backend="redlock",
         server=_with(RepairsCount),
         kinds=frozenset({"break_lock"}),
     ),
     Mutant(
         name="renewal-counts-any-attempt",
-        mistake="a renewal counts votes that an earlier attempt of its ticket is about to give back",
+        mistake="a renewal counts votes that an earlier attempt of its ticket is about to release",
         backend="redlock",
         server=_texts(
             ("if theirs == nonce and their_attempt == attempt then\n  redis", "if theirs == nonce then\n  redis")
@@ -184,21 +184,21 @@ REDLOCK = [
     ),
     Mutant(
         name="release-only-who-answered",
-        mistake="a node that was not heard keeps a vote that nobody wants any more",
+        mistake="a node that did not reply keeps a vote that no client uses any more",
         backend="redlock",
         server=_with(ReleasesWhoAnswered),
         kinds=frozenset({"lose_reply"}),
     ),
     Mutant(
         name="votes-after-the-last-release",
-        mistake="a request that arrives after the last release of its ticket gets the vote, for nobody",
+        mistake="a request that arrives after the last release of its ticket gets the vote, without a client",
         backend="redlock",
         server=_texts(("if redis.call('ZSCORE', leases, 'gone:' .. nonce) then", "if false then")),
         kinds=frozenset({"slow"}),
     ),
     Mutant(
         name="no-quarantine",
-        mistake="a node that has come back without its memory counts at once, and votes twice",
+        mistake="a node that restarts without its data counts at once, and votes twice",
         backend="redlock",
         server=type("Hasty", (RedlockServer,), {"quarantine": False}),
         kinds=frozenset({"lose_data", "lose_request"}),

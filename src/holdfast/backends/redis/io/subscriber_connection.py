@@ -154,7 +154,7 @@ class SocketSubscriberConnection:
             return []
         return None
 
-    # ── for waiting threads ───────────────────────────────────────────────────────────────────────────────────────
+    # ── for waiting threads ──────────────────────────────────────────────────────────────────────────────────────
 
     def start_waiting(self, event: SubscriberEvent) -> bool:
         """Register a waiter until `stop_waiting`. Returns whether it has to read the connection."""

@@ -387,7 +387,7 @@ class RedlockBackend(OneByOne):
                 f"{self.url}: use a shorter ttl, because leases are renewed anyway; or raise max_ttl in all clients"
             )
 
-    # ── releasing ───────────────────────────────────────────────────────────────────────────────────────────
+    # ── releasing ────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def _withdraw(
         self, ticket: Ticket, claim: _Claim, nodes: Collection[int], deadline: float, *, is_over: bool
@@ -420,7 +420,7 @@ class RedlockBackend(OneByOne):
         ending = lua.ending(is_over=is_over, is_answered=number not in claim.unanswered)
         return Call(lua.RELEASE, self._keys(ticket.name), (ticket.nonce, claim.attempt, ending))
 
-    # ── renewing ───────────────────────────────────────────────────────────────────────────────────────────────
+    # ── renewing ─────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _renewal(self, ticket: Ticket) -> Call:
         claim = self._claims.get(ticket.nonce) or _Claim()
@@ -467,7 +467,7 @@ class RedlockBackend(OneByOne):
                     # It was released in the meantime, and the release may have arrived before this request.
                     self._health.schedule_release(number, ticket, claim.attempt, is_over=True)
 
-    # ── helpers ─────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── helpers ──────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def _node_records(self, names: Sequence[str], deadline: float) -> list[list[NodeRecord]]:
         """The state of each lock on the nodes that reply.

@@ -1,10 +1,10 @@
-"""A model of Redis that runs the scripts that ship, in virtual time.
+"""A model of Redis that runs the shipped scripts in virtual time.
 
-keyspace  values, and when they expire
-commands  what a client or a script can ask for
-lua       the interpreter, and Redis's rules of conversion
-machine   these together: a server without a world
-port      a client's way there: requests, and hints that are heard or missed
+keyspace  values and their expiry
+commands  the commands of clients and scripts
+lua       the interpreter, and Redis's conversion rules
+machine   all of these: a server without a world
+port      the port of a client: requests, and notifications that may be lost
 server    the server in its world: restarts, failovers, clocks
-layouts   tickets, as each protocol keeps them
+layouts   the tickets in the keys of each protocol
 """

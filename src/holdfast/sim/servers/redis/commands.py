@@ -1,7 +1,7 @@
-"""The commands that our protocols, scripts and tests use, as Redis 7 answers them.
+"""The commands that the protocols, scripts and tests use, with the replies of Redis 7.
 
-A command takes the keyspace and its words, and returns what RESP 2 would carry: int, bytes, None, a list of these, or a
-Status. Refusals are raised as Refused. tests/sim/test_redis_model.py holds each of them against a real server.
+A command takes the keyspace and its words, and returns a RESP 2 value: int, bytes, None, a list of these, or a Status.
+Error replies are raised as Refused. tests/sim/test_redis_model.py compares each command with a real server.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class Status(bytes):
 
 
 class Refused(Exception):
-    """A reply that is an error; its first word is its code."""
+    """An error reply; its first word is the code."""
 
     @property
     def code(self) -> str:
@@ -38,7 +38,7 @@ _LONGEST = 2**63
 
 
 class Command(NamedTuple):
-    """How it is done, and which of its words are keys."""
+    """The function of a command, and which of its words are keys."""
 
     run: Callable[[Keyspace, Words], Reply]
     least: int  # words after its name
@@ -51,10 +51,10 @@ class Command(NamedTuple):
 
 
 def find(name: bytes) -> Command:
-    """By its name, in any case.
+    """The command with this name, in upper or lower case.
 
     Raises:
-        Refused: the model does not know it.
+        Refused: the model has no such command.
     """
     command = COMMANDS.get(name) or COMMANDS.get(name.upper())
     if command is None:
@@ -63,7 +63,7 @@ def find(name: bytes) -> Command:
 
 
 def execute(space: Keyspace, words: Words) -> Reply:
-    """One command, from its name on."""
+    """Run one command. The first word is its name."""
     command = find(words[0])
     command.check(words[0], words[1:])
     return command.run(space, words[1:])
@@ -89,7 +89,7 @@ def _float(word: bytes, problem: str = "value is not a valid float") -> float:
 
 
 def score_text(score: float) -> bytes:
-    """As Redis 7 writes a score."""
+    """A score in the form of Redis 7."""
     return b"%.17g" % score
 
 
@@ -100,8 +100,8 @@ def _typed(space: Keyspace, key: bytes, kind: type[V]) -> V | None:
     return value
 
 
-def _made(space: Keyspace, key: bytes, kind: type[V]) -> V:
-    """The value, or a new empty one; whoever leaves it empty takes it away again."""
+def _get_or_create(space: Keyspace, key: bytes, kind: type[V]) -> V:
+    """The value, or a new empty one. A caller that leaves it empty deletes it again."""
     value = _typed(space, key, kind)
     if value is None:
         value = kind()
@@ -109,7 +109,7 @@ def _made(space: Keyspace, key: bytes, kind: type[V]) -> V:
     return value
 
 
-def _tidy(space: Keyspace, key: bytes, value: Value) -> None:
+def _delete_if_empty(space: Keyspace, key: bytes, value: Value) -> None:
     if not value:
         space.delete(key)
 
@@ -140,7 +140,7 @@ def _pexpireat(space: Keyspace, words: Words) -> int:
 
 def _expire(space: Keyspace, words: Words, since: int) -> int:
     key, number, *options = words
-    if options:  # NX, XX, GT, LT: none of ours uses them
+    if options:  # NX, XX, GT, LT are not used
         raise Refused(f"ERR Unsupported option {options[0].decode()}")
     when = since + _integer(number)
     if space.get(key) is None:
@@ -164,14 +164,14 @@ def _persist(space: Keyspace, words: Words) -> int:
 
 
 def _scan(space: Keyspace, words: Words) -> list[Reply]:
-    """All at once: no cursor but 0 is ever given."""
+    """All keys in one reply: the cursor is always 0."""
     options = {words[index].upper(): words[index + 1] for index in range(1, len(words) - 1, 2)}
     pattern = glob(options.get(b"MATCH", b"*"))
     return [b"0", [key for key in space.living() if pattern.fullmatch(key)]]
 
 
 def glob(pattern: bytes) -> re.Pattern[bytes]:
-    """MATCH's pattern: * ? [abc] [^a] [a-z], and a backslash before what stands for itself."""
+    """The regular expression for a MATCH pattern: * ? [abc] [^a] [a-z], and backslash escapes."""
     parts = re.findall(rb"\\.|\[\^?(?:\\.|[^\]])*\]|.", pattern, re.DOTALL)
     signs = {b"*": b".*", b"?": b"."}
     out = [part if part[:1] == b"[" and len(part) > 1 else signs.get(part) or re.escape(part[-1:]) for part in parts]
@@ -259,7 +259,7 @@ def _incr(space: Keyspace, words: Words) -> int:
 def _hset(space: Keyspace, words: Words) -> int:
     if len(words) % 2 == 0:
         raise Refused("ERR wrong number of arguments for 'hset' command")
-    fields = _made(space, words[0], dict)
+    fields = _get_or_create(space, words[0], dict)
     before = len(fields)
     fields.update(zip(words[1::2], words[2::2], strict=True))
     return len(fields) - before
@@ -279,7 +279,7 @@ def _hdel(space: Keyspace, words: Words) -> int:
     if fields is None:
         return 0
     gone = sum(fields.pop(field, None) is not None for field in words[1:])
-    _tidy(space, words[0], fields)
+    _delete_if_empty(space, words[0], fields)
     return gone
 
 
@@ -303,7 +303,7 @@ def _hexists(space: Keyspace, words: Words) -> int:
 
 
 def _zset(space: Keyspace, key: bytes) -> SortedSet:
-    """To read it."""
+    """The sorted set for reading."""
     return _typed(space, key, SortedSet) or SortedSet()
 
 
@@ -319,7 +319,7 @@ def _zadd(space: Keyspace, words: Words) -> int:
     if len(options & {b"NX", b"GT", b"LT"}) > 1:
         raise Refused("ERR GT, LT, and/or NX options at the same time are not compatible")
     scores = [_float(word) for word in rest[::2]]
-    members = _made(space, key, SortedSet)
+    members = _get_or_create(space, key, SortedSet)
     added = changed = 0
     for member, score in zip(rest[1::2], scores, strict=True):
         before = members.scores.get(member)
@@ -328,7 +328,7 @@ def _zadd(space: Keyspace, words: Words) -> int:
         added += before is None
         changed += before is None or before != score
         members.put(member, score)
-    _tidy(space, key, members)
+    _delete_if_empty(space, key, members)
     return changed if b"CH" in options else added
 
 
@@ -339,15 +339,15 @@ def _may_put(options: set[bytes], before: float | None, score: float) -> bool:
 
 
 def _zrem(space: Keyspace, words: Words) -> int:
-    return _take_out(space, words[0], words[1:])
+    return _remove_members(space, words[0], words[1:])
 
 
-def _take_out(space: Keyspace, key: bytes, gone: Iterable[bytes]) -> int:
+def _remove_members(space: Keyspace, key: bytes, gone: Iterable[bytes]) -> int:
     members = _typed(space, key, SortedSet)
     if members is None:
         return 0
     count = sum(members.drop(member) for member in list(gone))
-    _tidy(space, key, members)
+    _delete_if_empty(space, key, members)
     return count
 
 
@@ -415,7 +415,7 @@ def _zrangebyscore(space: Keyspace, words: Words) -> list[Reply]:
 
 def _zremrangebyscore(space: Keyspace, words: Words) -> int:
     key, low, high = words
-    return _take_out(space, key, [member for _, member in _between(space, key, low, high)])
+    return _remove_members(space, key, [member for _, member in _between(space, key, low, high)])
 
 
 def _zcount(space: Keyspace, words: Words) -> int:
@@ -460,7 +460,7 @@ def _xadd(space: Keyspace, words: Words) -> bytes:
     stream = _typed(space, key, Stream)
     if stream is not None and entry <= stream.last:
         raise Refused(TOO_SMALL)
-    stream = _made(space, key, Stream)
+    stream = _get_or_create(space, key, Stream)
     stream.entries.append((entry, fields))
     if most is not None:
         del stream.entries[:-most]
@@ -494,7 +494,7 @@ def _id_text(entry: tuple[int, int]) -> bytes:
 
 
 def _lpush(space: Keyspace, words: Words) -> int:
-    entries = _made(space, words[0], list)
+    entries = _get_or_create(space, words[0], list)
     entries[:0] = reversed(words[1:])
     return len(entries)
 

@@ -1,6 +1,6 @@
-"""What a Redis server keeps: keys of five types, and when each of them expires by the server's own clock.
+"""The keys of a Redis server: values of five types, and their expiry by the server's own clock.
 
-Nothing here knows a command, a script or a world: only values, and whether they are still there.
+This module knows no commands, scripts or worlds.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import TypeAlias
 
 
 class SortedSet:
-    """Members by score, and by their bytes where scores are equal."""
+    """Members ordered by score, and by bytes for equal scores."""
 
     __slots__ = ("order", "scores")
 
@@ -48,7 +48,7 @@ class SortedSet:
 
 
 class Stream:
-    """Entries by their ids, which only grow."""
+    """Entries with ids that only grow."""
 
     __slots__ = ("entries",)
 
@@ -90,24 +90,24 @@ class Keyspace:
         return self.clock() // 1000
 
     def get(self, key: bytes) -> Value | None:
-        """What is there; what has expired goes."""
+        """The value of a key. An expired one is deleted."""
         value = self._values.get(key)
-        if value is None or not self.is_over(key):
+        if value is None or not self.is_expired(key):
             return value
         self.delete(key)
         return None
 
     def peek(self, key: bytes) -> Value | None:
-        """The same for onlookers: nothing goes because of them."""
-        return None if self.is_over(key) else self._values.get(key)
+        """The value of a key, without deleting an expired one."""
+        return None if self.is_expired(key) else self._values.get(key)
 
-    def is_over(self, key: bytes) -> bool:
+    def is_expired(self, key: bytes) -> bool:
         # The last millisecond still counts: keyIsExpired in db.c says `now > when`.
         when = self._expires.get(key)
         return when is not None and self.now > when
 
     def put(self, key: bytes, value: Value) -> None:
-        """Another value, with the expiry as it was."""
+        """Set the value and keep the expiry."""
         self._values[key] = value
 
     def delete(self, key: bytes) -> bool:
@@ -118,7 +118,7 @@ class Keyspace:
         return self._expires.get(key)
 
     def expire_at(self, key: bytes, when: int | None) -> None:
-        """From then on it is gone: at once, if that is over. None: never."""
+        """Expire the key at this time; delete it now if the time has passed. None: never."""
         if when is None:
             self._expires.pop(key, None)
         elif when <= self.now:  # checkAlreadyExpired in expire.c: here the very millisecond does not count
@@ -130,8 +130,8 @@ class Keyspace:
         return (key for key in list(self._values) if self.get(key) is not None)
 
     def sweep(self) -> None:
-        """Take out what has expired."""
-        for key in [key for key in self._expires if self.is_over(key)]:
+        """Delete all expired keys."""
+        for key in [key for key in self._expires if self.is_expired(key)]:
             self.delete(key)
 
     def clear(self) -> None:
@@ -139,12 +139,12 @@ class Keyspace:
         self._expires.clear()
 
     def snapshot(self) -> Keyspace:
-        """As it is now, on the same clock; what happens to one does not happen to the other."""
+        """An independent copy on the same clock."""
         twin = Keyspace(self.clock)
         twin._values = {key: value if isinstance(value, bytes) else value.copy() for key, value in self._values.items()}
         twin._expires = dict(self._expires)
         return twin
 
     def dump(self) -> dict[bytes, tuple[Value, int | None]]:
-        """Every key with its value and its expiry, to compare."""
+        """Every key with its value and expiry, for comparisons."""
         return {key: (value, self.expiry(key)) for key in sorted(self._values) if (value := self.peek(key)) is not None}

@@ -1,4 +1,4 @@
-"""Where on a server the tickets of a lock are, for each protocol: what the recorder sees."""
+"""Reads the tickets of a lock from the keys of each protocol, for the recorder."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ class Found(NamedTuple):
 
     nonce: str
     entry: Entry
-    is_live: bool  # has not run out, whoever may have noticed
+    is_live: bool  # has not expired
 
 
 def in_queue(space: Keyspace, name: str, keys: Keys) -> Iterator[Found]:
-    """As common.lua says it: first who is in, then who waits."""
+    """The tickets in the keys of layout.lua: holders first, then waiters."""
     lock, record_key, queue, leases, shared = (key.encode() for key in keys[:5])
     value = space.peek(lock)
     record = space.peek(record_key)
@@ -46,7 +46,7 @@ def in_queue(space: Keyspace, name: str, keys: Keys) -> Iterator[Found]:
 
 
 def with_lease(space: Keyspace, keys: Keys) -> Iterator[str]:
-    """The nonces of the tickets that wait, in the queue or passed over."""
+    """The nonces of the waiting tickets, including skipped ones."""
     for _, member in _members(space, keys.leases.encode()):
         kind, _, nonce = member.partition(b":")
         if kind not in {b"gone", b"turn"} and not kind.startswith(b"@"):
@@ -54,7 +54,7 @@ def with_lease(space: Keyspace, keys: Keys) -> Iterator[str]:
 
 
 def in_setnx(space: Keyspace, name: str, keys: Keys) -> Iterator[Found]:
-    """The value says who, and its fence."""
+    """The holder and its fence are in the value."""
     value = space.peek(keys.lock.encode())
     if isinstance(value, bytes) and value.startswith(_SETNX):
         nonce, fence = value[len(_SETNX) :].split(b":")
@@ -62,7 +62,7 @@ def in_setnx(space: Keyspace, name: str, keys: Keys) -> Iterator[Found]:
 
 
 def in_getset(space: Keyspace, name: str, keys: Keys) -> Iterator[Found]:
-    """The value says who, until when, and its fence. Nothing takes it away when it is over."""
+    """The holder, its end and its fence are in the value. An expired value is not deleted."""
     value = space.peek(keys.lock.encode())
     if isinstance(value, bytes) and value.startswith(_GETSET):
         nonce, end, fence = value[len(_GETSET) :].split(b":")
@@ -77,7 +77,7 @@ def _members(space: Keyspace, key: bytes) -> list[tuple[float, bytes]]:
 
 
 def _fence(line: bytes | None, nonce: bytes) -> int:
-    """0 for a holder of which no line is left."""
+    """0 for a holder without a line."""
     named, _, rest = (line or b"").partition(b"\n")
     fence, _, _ = rest.partition(b"\n")
     return int(fence) if named == nonce and fence else 0

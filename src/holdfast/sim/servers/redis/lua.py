@@ -1,7 +1,7 @@
-"""Scripts as Redis runs them: the text that ships, in a real Lua 5.1, with `redis`, KEYS, ARGV and nothing else to see.
+"""Runs the shipped scripts in a real Lua 5.1, with `redis`, KEYS, ARGV and the sandbox of Redis.
 
-The conversions between Lua and RESP are Redis's own ("Lua API reference", data type conversion): numbers are cut to
-integers in replies, nil is false, a status is a table with `ok`, an array ends at its first nil.
+The conversions between Lua and RESP are those of Redis ("Lua API reference", data type conversion): numbers are
+truncated to integers in replies, nil is false, a status is a table with `ok`, an array ends at its first nil.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from holdfast.sim.servers.redis.commands import Refused, Reply, Status
 
 Caller = Callable[[list[bytes]], Reply]
 
-# What a script can see. Reading another global, or writing any, is an error there as it is here. What Redis has and is
-# not on this list, no script of ours needs: whoever comes to need it adds it, and holds it against the real server.
+# The globals of a script. Reading another global or writing any is an error, as in Redis. Functions of Redis that no
+# script uses are missing; when one is added, a test compares it with a real server.
 _SANDBOX = """
 local raw_call = ...
 local redis = {}
@@ -110,7 +110,7 @@ class Lua:
         """Run a script whose commands go to `caller`.
 
         Raises:
-            Refused: it failed. What it had changed until then stays changed.
+            Refused: the script failed. Its writes before the error remain.
         """
         script = self._compiled.get(text) or self._new(text)
         self._caller = caller
@@ -124,7 +124,7 @@ class Lua:
         if self._is_table(answer):
             raise Refused(_text(answer[b"err"]))
         message = _text(answer)
-        # What redis.call raised keeps its code; what Lua says of a script gets one.
+        # An error of redis.call has a code; an error of Lua itself gets one.
         raise Refused(message if message.partition(" ")[0].isupper() else f"ERR {message}")
 
     def _new(self, text: str) -> Any:

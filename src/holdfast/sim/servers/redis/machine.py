@@ -1,4 +1,4 @@
-"""A Redis server without a world: its keys, its commands, its scripts, and who hears what is published."""
+"""A Redis server without a world: keys, commands, scripts and PUBLISH."""
 
 from __future__ import annotations
 
@@ -12,46 +12,46 @@ from holdfast.sim.servers.redis.keyspace import Keyspace
 from holdfast.sim.servers.redis.lua import interpreter
 
 Word: TypeAlias = str | bytes | int
-Publish = Callable[[bytes, bytes], int]  # channel, message: how many heard it
+Publish = Callable[[bytes, bytes], int]  # channel, message -> number of receivers
 
 
 class Machine:
-    """One server, or as many as there are slots."""
+    """One server, or a Cluster in which every slot has its own server."""
 
     def __init__(
         self, clock: Callable[[], int], publish: Publish, *, is_cluster: bool = False, is_strict: bool = True
     ) -> None:
-        """`is_strict`: scripts may touch no key that is not among their KEYS; a single server would let them."""
+        """`is_strict`: scripts may use only keys in KEYS; a real single server does not check this."""
         self.space = Keyspace(clock)
         self.is_cluster = is_cluster
         self._publish = publish
         self._is_strict = is_strict
 
     def command(self, words: Sequence[Word]) -> Reply:
-        """A plain command.
+        """Run a plain command.
 
         Raises:
-            Refused: as Redis says it.
+            Refused: an error reply of Redis.
         """
         return self._do([encoded(word) for word in words], None)
 
     def run(self, text: str, keys: Sequence[Word], arguments: Sequence[Word]) -> Reply:
-        """A script, as by EVAL.
+        """Run a script, as EVAL does.
 
         Raises:
-            Refused: it failed, at its end or in the middle.
+            Refused: it failed, perhaps half-way.
         """
         declared = [encoded(key) for key in keys]
         if self.is_cluster:
             _in_one_slot(declared, "CROSSSLOT Keys in request don't hash to the same slot")
-        said = [encoded(argument) for argument in arguments]
-        return interpreter().run(text, declared, said, lambda words: self._do(words, declared))
+        words = [encoded(argument) for argument in arguments]
+        return interpreter().run(text, declared, words, lambda words: self._do(words, declared))
 
     def _do(self, words: Words, declared: Words | None) -> Reply:
-        """One command, by a client or, if there are declared keys, by a script."""
+        """Run one command of a client or, with declared keys, of a script."""
         name = words[0].upper()
         if name in (b"PUBLISH", b"SPUBLISH"):
-            return self._say(name, words[1:], declared)
+            return self._publish_message(name, words[1:], declared)
         command = commands.find(name)
         command.check(name, words[1:])
         touched = words[1:][command.keys]
@@ -61,7 +61,7 @@ class Machine:
             _in_one_slot(touched, "CROSSSLOT Keys in request don't hash to the same slot")
         return command.run(self.space, words[1:])
 
-    def _say(self, name: bytes, words: Words, declared: Words | None) -> int:
+    def _publish_message(self, name: bytes, words: Words, declared: Words | None) -> int:
         if len(words) != 2:  # noqa: PLR2004  (channel and message)
             raise Refused(f"ERR wrong number of arguments for '{name.decode().lower()}' command")
         channel, message = words
@@ -73,7 +73,7 @@ class Machine:
         for key in touched:
             if key not in declared:
                 if self.is_cluster:
-                    # Unless the other slot happens to be on the same node: a bug that shows now and then.
+                    # On a real Cluster this fails only if the other slot is on another node.
                     _in_one_slot([key, *declared], _NOT_LOCAL)
                 if self._is_strict:
                     raise Refused(f"ERR the script touches {key.decode(errors='replace')!r}, which it did not declare")

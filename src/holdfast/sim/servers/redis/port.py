@@ -1,4 +1,4 @@
-"""A RedisPort whose requests travel through a simulated network, and whose hints may be missed."""
+"""A RedisPort over a simulated network. Notifications may be lost."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ PREFIX = "sim:"
 
 
 class ScriptFailed(AssertionError):
-    """The server refused what a protocol of ours must never ask for: nothing that a client should be able to handle."""
+    """The server refused a request that no protocol may send. It is a bug, not an error for clients."""
 
 
 class SimPort(SimSubscriber[Channel]):
-    """The way of one client to the server."""
+    """The port of one client."""
 
     def __init__(self, server: RedisServer, link: Link, runtime: SimRuntime, number: int) -> None:
         super().__init__(server, link, runtime)
@@ -43,10 +43,10 @@ class SimPort(SimSubscriber[Channel]):
     # ── requests ─────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def run(self, call: Call, *, deadline: float) -> Reply:
-        return await self._ask(lambda: self._server.run(call), deadline)
+        return await self._request(lambda: self._server.run(call), deadline)
 
     async def run_all(self, calls: Sequence[Call], *, deadline: float) -> list[Reply | HoldfastError]:
-        """On a Cluster each slot is asked on its own, so some may answer and some not."""
+        """On a Cluster each slot gets its own request, so some may get a reply and some not."""
         groups: dict[int, list[Call]] = {}
         for call in calls:
             groups.setdefault(call.keys.slot if self._server.is_cluster else 0, []).append(call)
@@ -55,7 +55,7 @@ class SimPort(SimSubscriber[Channel]):
 
     async def _run_group(self, calls: list[Call], deadline: float) -> list[Reply | HoldfastError]:
         try:
-            return await self._ask(lambda: [self._server.run(call) for call in calls], deadline)
+            return await self._request(lambda: [self._server.run(call) for call in calls], deadline)
         except HoldfastError as error:
             return [error] * len(calls)
 
@@ -63,32 +63,34 @@ class SimPort(SimSubscriber[Channel]):
         return not self._server.is_cluster or keys.slot == others.slot
 
     async def command(self, keys: Keys | OtherKeys, *words: Word, deadline: float) -> Reply:
-        return await self._ask(lambda: self._server.command(keys, words), deadline)
+        return await self._request(lambda: self._server.command(keys, words), deadline)
 
     async def servers(self, *, deadline: float) -> Sequence[Node]:
         return [Node("sim", 0)]
 
     async def key_count(self, server: Node, *, deadline: float) -> int:
-        return 0  # only shown to people
+        return 0  # only for display
 
     async def scan(self, server: Node, cursor: bytes, pattern: str, *, deadline: float) -> tuple[bytes, list[str]]:
-        reply: Reply = await self._ask(lambda: self._server.machine.command(["SCAN", 0, "MATCH", pattern]), deadline)
+        reply: Reply = await self._request(
+            lambda: self._server.machine.command(["SCAN", 0, "MATCH", pattern]), deadline
+        )
         return b"0", [key.decode() for key in reply[1]]
 
     async def subscribe_keyspace(self, server: Node, pattern: str, *, deadline: float) -> None:
         return None  # for `holdfast watch` only
 
-    async def _ask(self, step: Callable[[], T], deadline: float) -> T:
+    async def _request(self, step: Callable[[], T], deadline: float) -> T:
         try:
             return await self.request(step, deadline)
         except Refused as refused:
             if refused.code == "WRONGTYPE":
                 raise NameConflict(lock="?", reason=str(refused)) from refused
-            if str(refused) == TOO_SMALL:  # what replies.py makes of an error that has no word of its own
+            if str(refused) == TOO_SMALL:  # io/errors.py makes this of an error without a code
                 raise OutcomeUnknown(backend="sim", problem=str(refused)) from refused
             raise ScriptFailed(str(refused)) from refused
 
-    # ── hints ────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── subscriptions ────────────────────────────────────────────────────────────────────────────────────────────
 
     def channel(self, keys: Keys) -> Channel:
         if self._server.is_cluster:

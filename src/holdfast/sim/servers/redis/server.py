@@ -1,8 +1,8 @@
-"""Redis in its world: one server or a Cluster, its clock, and what becomes of clients when it goes down.
+"""Redis in a simulated world: one server or a Cluster, with its clock, restarts and failovers.
 
-What ends by itself here ends by the server's wall clock, which can be set: forward, and leases end early; back, and
-they end late. A restart, with or without data, and a failover end all connections: what was on its way is not done, and
-who was subscribed is not any more. A replica that takes over has the data of some time ago.
+Keys expire by the server's wall clock, which can be set: forward, and leases expire early; back, and they expire late.
+A restart (with or without data) and a failover end all connections: requests in transit are lost, and all subscriptions
+end. A replica that takes over has old data.
 """
 
 from __future__ import annotations
@@ -42,15 +42,15 @@ class RedisServer(PushServer):
     """Locks by `method=queue`; on a Cluster in half of all worlds."""
 
     guarantees = GUARANTEES["queue"]
-    # Who dies is not seen. An enter may come after its own leave, on another connection: for ten seconds the server
-    # remembers who left, which covers all that the network holds up, but not a server that stands still with it, nor
-    # one whose memory of that is gone or over.
+    # The server does not notice a dead client. A try_acquire may arrive after its own release, on another connection.
+    # The server remembers withdrawn tickets for ten seconds, which covers all delays of the network, but not a server
+    # that is stalled, and not one that has lost or expired that record.
     orphaning_faults = frozenset({"crash", "stall", "lose_data", "old_data", "leap_clock"})
     keeps_order = False  # a client has several connections
-    # A lease ends by the clock that is set back here. With an hour nobody would see its end.
+    # Leases expire by the clock that is set back here. After an hour no run would reach their end.
     clock_back_max = 10.0
-    # Dead waiters are passed over at once; but that a dead holder's lease is over is seen by the next poll. Paused ones
-    # are passed over after a second, or at once if they have not polled for SILENT.
+    # Dead waiters are skipped at once, but the next poll notices that a dead holder's lease has expired. Paused waiters
+    # are skipped after a second, or at once if they have not polled for SILENT.
     grant_past_dead_max: ClassVar[float | None] = POLL_INTERVAL + 0.1
     grant_past_paused_max: ClassVar[float | None] = WOKEN_LEASE + WATCH
     backend: Callable[..., Any] = QueueBackend
@@ -62,7 +62,7 @@ class RedisServer(PushServer):
         self.is_cluster = world.choices.chance(self.clusters)
         self.machine = Machine(self._clock, self._publish, is_cluster=self.is_cluster)
         self._locks: dict[str, tuple[str, Keys]] = {}  # by the lock's key
-        self._places: dict[str, int] = {}  # by nonce
+        self._positions: dict[str, int] = {}  # by nonce
         self._copy: Keyspace | None = None
 
     @classmethod
@@ -75,7 +75,7 @@ class RedisServer(PushServer):
         backend: Backend = type(self).backend("sim://redis", port, runtime, prefix=PREFIX)
         return backend
 
-    # ── what clients ask for ─────────────────────────────────────────────────────────────────────────────────────
+    # ── requests ─────────────────────────────────────────────────────────────────────────────────────────────────
 
     def run(self, call: Call) -> Reply:
         text = type(self).texts.get(call.script.name, call.script.text)
@@ -88,21 +88,20 @@ class RedisServer(PushServer):
     def _publish(self, channel: bytes, message: bytes) -> int:
         return self.publish(channel.decode(), message.decode())
 
-    # ── what is there ────────────────────────────────────────────────────────────────────────────────────────────
+    # ── state ────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def tickets(self) -> dict[str, Entry]:
         found = self._found()
-        # A ticket that is in has no place in line any more. The one that it had stays its own, also if it is let in
-        # once more, with a new fence, because nobody heard of the first time. A ticket that was passed over, and
-        # has not lapsed, keeps its place too.
+        # A granted ticket has no queue entry. It keeps the position that it had, also if it is granted again with a new
+        # fence because the first reply was lost. A skipped ticket that has not expired keeps its position too.
         kept = {nonce for _, keys in self._locks.values() for nonce in with_lease(self.machine.space, keys)}
-        self._places = {nonce: place for nonce, place in self._places.items() if nonce in kept} | {
-            one.nonce: one.entry.position
-            if one.entry.fence is None
-            else self._places.get(one.nonce, one.entry.position)
-            for one in found
+        self._positions = {nonce: position for nonce, position in self._positions.items() if nonce in kept} | {
+            ticket.nonce: ticket.entry.position
+            if ticket.entry.fence is None
+            else self._positions.get(ticket.nonce, ticket.entry.position)
+            for ticket in found
         }
-        return {one.nonce: one.entry._replace(position=self._places[one.nonce]) for one in found}
+        return {ticket.nonce: ticket.entry._replace(position=self._positions[ticket.nonce]) for ticket in found}
 
     def live(self) -> dict[str, Entry]:
         return {found.nonce: found.entry for found in self._found() if found.is_live}
@@ -130,7 +129,7 @@ class RedisServer(PushServer):
                 self._locks[lock.lock] = (lock.lock[len(PREFIX) :], lock)
         return keys.names
 
-    # ── what happens to it ───────────────────────────────────────────────────────────────────────────────────────
+    # ── faults ───────────────────────────────────────────────────────────────────────────────────────────────────
 
     def lose_data(self) -> None:
         self.machine.space.clear()
@@ -141,7 +140,7 @@ class RedisServer(PushServer):
         self._copy = self.machine.space.snapshot()
 
     def restore_data(self) -> None:
-        """A failover to a replica that lags behind. It takes longer than clocks are apart, so time does not go back."""
+        """A failover to a replica with old data. It takes longer than the clocks differ, so time does not go back."""
         if self._copy is None:
             return
         self.machine.space = self._copy.snapshot()
@@ -150,7 +149,7 @@ class RedisServer(PushServer):
         self.recorder.observe(self.tickets())
 
     def step_clock(self, seconds: float) -> None:
-        # Redis looks for what has expired ten times a second: nothing of that is left for a clock that goes back.
+        # Redis deletes expired keys ten times a second, so none of them exists when the clock is set back.
         self.machine.space.sweep()
         super().step_clock(seconds)
 
@@ -172,7 +171,7 @@ class SetnxServer(RedisServer):
     backend: Callable[..., Any] = setnx.SetnxBackend
 
     def end_lease(self, keys: Keys, fence: int) -> None:
-        """The lease that was looked at a moment ago."""
+        """End the lease that was read just before."""
         self.machine.command(["DEL", keys.lock])
 
     def found_in(self, name: str, keys: Keys) -> Iterator[Found]:
@@ -183,11 +182,10 @@ class GetsetServer(SetnxServer):
     """Locks by `method=getset`: plain commands, and the clients' own clocks."""
 
     guarantees = GUARANTEES["getset"]
-    # Whoever has no answer to its GETSET cannot know whether that was first, and leaves the key alone.
-    # And nobody remembers who left.
+    # A client without a reply to its GETSET cannot know whether it was the first, and leaves the key. No withdrawn
+    # tickets are remembered.
     orphaning_faults = SetnxServer.orphaning_faults | {"slow", "lose_request", "lose_reply", "cancel", "cut", "restart"}
-    # These it could have, but does not stand, as getset.py says: clients whose clocks are apart, and one that is held
-    # up between two commands.
+    # These faults break the method, as getset.py says: clients with different clocks, and a pause between two commands.
     excluded_faults = SetnxServer.excluded_faults | POOLED | {"drift", "slow", "pause", "stall"}
     backend = getset.GetsetBackend
 

@@ -1,8 +1,7 @@
-"""A model of N servers that know nothing of each other, each one a model of Redis with faults of its own.
+"""A model of several independent servers. Each is a model of Redis with its own faults.
 
-node    one of them: its clock, its restarts, who it says it is
-port    a client's way to all of them: asked at once, each over a link of its own
-server  all of them together, as the world sees them
-votes   who has a majority, and who waits
-rules   the council, as the URL would give it
+node    one server: its clock, its restarts, its run_id
+port    the port of a client: requests to all nodes at once, each over its own link
+server  all nodes together, as the world sees them
+votes   reads votes and waiters from the nodes
 """

@@ -1,4 +1,4 @@
-"""One of several Redis servers: as it would be alone, with a clock and restarts of its own."""
+"""One of several Redis servers, with its own clock and restarts."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from holdfast.sim.servers.redis.commands import Reply
     from holdfast.sim.servers.redlock.server import RedlockServer
 
-UP_FOR = 100_000.0  # seconds, at the beginning of the world
+UP_FOR = 100_000.0  # uptime in seconds at the start of the world
 
 
 class Node(RedisServer):
-    """What it is asked, restarts and clocks are its own; what is made of it is for the whole."""
+    """Requests, restarts and clocks belong to the node; the recorder sees all nodes together."""
 
     clusters = 0.0
 
@@ -31,8 +31,8 @@ class Node(RedisServer):
         super().__init__(whole.world, whole.recorder)
         self.whole = whole
         self.number = number
-        self.ahead = 0.0  # seconds by which its clock is ahead of the true one at the beginning,
-        self.rate = 1.0  # and how fast it runs
+        self.ahead = 0.0  # seconds that its clock is ahead of the true time at the start
+        self.rate = 1.0  # speed of its clock
         self.started_at = EPOCH - UP_FOR  # by its own clock
 
     @property
@@ -45,7 +45,7 @@ class Node(RedisServer):
 
     @property
     def uptime(self) -> int:
-        """As INFO says it: whole seconds, and by the clock that can be set."""
+        """As in INFO: whole seconds, by the clock that can be set."""
         return math.floor(self.wall() - self.started_at)
 
     def wall(self) -> float:

@@ -1,7 +1,7 @@
-"""A RedlockPort: each node over a link of its own, all of them asked at once.
+"""A RedlockPort: each node has its own link, and all get their requests at the same time.
 
-A client meets a node before it asks it anything: then the node says who it is and since when. The connection ends with
-the node's process, and with every request that gets no answer; the next request meets the node again.
+The first request on a connection is a handshake, in which the node reports its run and uptime. A connection ends with
+the node's process and after every request without a reply; the next request starts with a handshake again.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class Branch(Link):
-    """From a process to one node. What goes wrong on its way is up to the whole link."""
+    """The link from a process to one node. Its faults are those of the whole link."""
 
     server: Node
 
@@ -38,7 +38,7 @@ class Branch(Link):
 
 
 class SimNodes(SimPort):
-    """The way of one client to all nodes. It hears hints from one of them, and from the next after trouble with it."""
+    """The port of one client. It is subscribed on one node, and after an error on the next one."""
 
     def __init__(self, branches: Sequence[Branch], runtime: SimRuntime, number: int, *, forgets: bool) -> None:
         super().__init__(branches[0].server, branches[0], runtime, number)
@@ -46,7 +46,7 @@ class SimNodes(SimPort):
         self.branches = branches
         self._forgets = forgets
         self._server_runs: dict[int, ServerRun] = {}
-        self._met: dict[int, int] = {}  # node -> which of its processes we are connected to
+        self._connected: dict[int, int] = {}  # node -> the run of its process that is connected
 
     def channel(self, keys: Keys) -> Channel:
         return Channel("PUBLISH", f"{PREFIX}wake-all:{self._listener}")
@@ -54,14 +54,14 @@ class SimNodes(SimPort):
     async def run_calls(self, calls: Sequence[tuple[int, Call]], *, deadline: float) -> list[Reply | HoldfastError]:
         if not calls:
             return []
-        answers: list[Reply | HoldfastError] = await _Asking(self, calls, deadline)
-        return answers
+        replies: list[Reply | HoldfastError] = await _Exchange(self, calls, deadline)
+        return replies
 
     def server_run(self, number: int) -> ServerRun | None:
         return self._server_runs.get(number)
 
     async def key_count_at(self, number: int, *, deadline: float) -> int:
-        return 0  # only shown to people
+        return 0  # only for display
 
     async def scan_at(self, number: int, cursor: bytes, pattern: str, *, deadline: float) -> tuple[bytes, list[str]]:
         machine = self.branches[number].server.machine
@@ -71,42 +71,42 @@ class SimNodes(SimPort):
         return b"0", [key.decode() for key in reply[1]]
 
     def start(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        self._runtime.spawn(work, "attendance")
+        self._runtime.spawn(work, "node-health")
 
     def connection_lost(self, connection: int) -> None:
-        is_news = connection == self.connection
+        is_current = connection == self.connection
         super().connection_lost(connection)
-        if is_news:
+        if is_current:
             following = (self.branches.index(self.link) + 1) % len(self.branches)
             self._server = self.branches[following].server
             self.move(self._server, self.branches[following])
 
     # ── connections ──────────────────────────────────────────────────────────────────────────────────────────────
 
-    def is_met(self, number: int) -> bool:
-        return number in self._met
+    def is_connected(self, number: int) -> bool:
+        return number in self._connected
 
-    def hello(self, number: int) -> tuple[int, str, int]:
-        """At the node."""
+    def handshake(self, number: int) -> tuple[int, str, int]:
+        """The handshake, executed at the node."""
         node = self.branches[number].server
         return node.starts, node.run_id, node.uptime
 
-    def meet(self, number: int, said: tuple[int, str, int]) -> None:
-        self._met[number], run, uptime = said
+    def connected(self, number: int, reported: tuple[int, str, int]) -> None:
+        self._connected[number], run, uptime = reported
         self._server_runs[number] = ServerRun(run, self._runtime.now() - uptime, may_forget=self._forgets)
 
-    def hang_up(self, number: int) -> None:
-        self._met.pop(number, None)
+    def disconnect(self, number: int) -> None:
+        self._connected.pop(number, None)
 
     def run_at(self, number: int, calls: Sequence[Call]) -> list[Reply | HoldfastError]:
-        """At the node: unless it is another process by now, which has never heard of this connection."""
+        """Executed at the node. A restarted process does not know this connection."""
         node = self.branches[number].server
-        if self._met.get(number) != node.starts:
+        if self._connected.get(number) != node.starts:
             raise OutcomeUnknown(backend=node.name, problem="connection reset")
-        return [_answer(node, call) for call in calls]
+        return [_reply_of(node, call) for call in calls]
 
 
-def _answer(node: Node, call: Call) -> Reply | HoldfastError:
+def _reply_of(node: Node, call: Call) -> Reply | HoldfastError:
     try:
         return node.run(call)
     except Refused as refused:
@@ -115,8 +115,8 @@ def _answer(node: Node, call: Call) -> Reply | HoldfastError:
         raise ScriptFailed(str(refused)) from refused
 
 
-class _Asking(Trap):
-    """Several nodes at once; goes on when all have answered, each of them by the deadline at the latest."""
+class _Exchange(Trap):
+    """Requests to several nodes. It continues when each node has replied or its deadline has passed."""
 
     def __init__(self, port: SimNodes, calls: Sequence[tuple[int, Call]], deadline: float) -> None:
         self._port = port
@@ -125,7 +125,7 @@ class _Asking(Trap):
 
     def begin(self, task: Task, turn: int) -> None:
         self.task, self._turn = task, turn
-        self._answers: list[Any] = [None] * len(self._calls)
+        self._replies: list[Any] = [None] * len(self._calls)
         indices: dict[int, list[int]] = {}
         for index, (number, _) in enumerate(self._calls):
             indices.setdefault(number, []).append(index)
@@ -140,57 +140,59 @@ class _Asking(Trap):
         return self.task.has_ended(self._turn)
 
     def fail(self, error: BaseException) -> None:
-        """By nothing that a client could handle."""
+        """An error that no client can handle."""
         self.task.resume(self._turn, None, error)
 
-    def answered(self, indices: Sequence[int], answers: Sequence[Any]) -> None:
-        for index, answer in zip(indices, answers, strict=True):
-            self._answers[index] = answer
+    def answered(self, indices: Sequence[int], replies: Sequence[Any]) -> None:
+        for index, answer in zip(indices, replies, strict=True):
+            self._replies[index] = answer
         self._open -= 1
         if not self._open:
-            self.task.resume(self._turn, self._answers)
+            self.task.resume(self._turn, self._replies)
 
 
 class _Leg:
-    """One node of those. To a request it looks like the task that waits for the answer."""
+    """The part for one node. To a request it looks like the task that waits for the reply."""
 
-    def __init__(self, asking: _Asking, port: SimNodes, number: int, calls: Sequence[Call], indices: list[int]) -> None:
-        self._asking = asking
+    def __init__(
+        self, exchange: _Exchange, port: SimNodes, number: int, calls: Sequence[Call], indices: list[int]
+    ) -> None:
+        self._exchange = exchange
         self._port = port
         self._number = number
         self._calls = calls
         self._indices = indices
         self._turn = 0
-        self.process = asking.task.process
-        self.is_keeper = asking.task.is_keeper
+        self.process = exchange.task.process
+        self.is_keeper = exchange.task.is_keeper
 
     def begin(self, deadline: float) -> None:
         self._deadline = deadline
-        if self._port.is_met(self._number):
+        if self._port.is_connected(self._number):
             self._send(lambda: self._port.run_at(self._number, self._calls))
         else:
-            self._send(lambda: self._port.hello(self._number))
+            self._send(lambda: self._port.handshake(self._number))
 
     def resume(self, turn: int, value: Any = None, error: BaseException | None = None) -> None:
-        """For the request: its answer, or that there is none. Only the first counts."""
+        """Called by the request with its reply or error. Only the first call counts."""
         self.process.do(self._arrived, turn, value, error)
 
     def _send(self, step: Callable[[], Any]) -> None:
         request = _Request(self._port.branches[self._number], step, self._deadline)
-        request.begin(self, self._turn)  # type: ignore[arg-type]  # all of a task that it needs
+        request.begin(self, self._turn)  # type: ignore[arg-type]  # it has all attributes of a task that are used
 
     def _arrived(self, turn: int, value: Any, error: BaseException | None) -> None:
         if turn != self._turn:
             return
         self._turn += 1
         if isinstance(error, HoldfastError):
-            self._port.hang_up(self._number)
-            self._asking.answered(self._indices, [error] * len(self._indices))
+            self._port.disconnect(self._number)
+            self._exchange.answered(self._indices, [error] * len(self._indices))
         elif error is not None:
-            self._asking.fail(error)
+            self._exchange.fail(error)
         elif isinstance(value, tuple):
-            self._port.meet(self._number, value)
-            if not self._asking.is_over:
+            self._port.connected(self._number, value)
+            if not self._exchange.is_over:
                 self.begin(self._deadline)
         else:
-            self._asking.answered(self._indices, value)
+            self._exchange.answered(self._indices, value)

@@ -1,14 +1,13 @@
-"""N nodes as the world sees them: one store, of which each part fails alone.
+"""Several nodes as one store of the simulated world. Each node fails alone.
 
-What a node's failure may break, and what not:
+The consequences of a node's faults:
 
-    restart, data lost, old data     nothing: a node that may have forgotten does not count until leases from before
-                                     are over
-    stall, cut                       nothing, while a majority answers
+    restart, data lost, old data     none: a node that may have lost data does not count until all leases expired
+    stall, cut                       none while a majority replies
     clock set back                   leases last longer
-    clock leaps ahead                votes end early: a lease that has no majority without this node is not protected.
-                                     And a node that was started just before says that it has been up for long
-    data lost, and a clock is wrong  the fences: a node that has forgotten begins anew with its clock
+    clock leaps ahead                votes expire early: a lease without a majority on other nodes is not protected, and
+                                     a node that was started just before reports a long uptime
+    data lost, and a clock is wrong  fences may repeat: a node without data starts to count from its clock
 """
 
 from __future__ import annotations
@@ -41,11 +40,11 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-MAX_TTL = 300.0  # seconds, in worlds that say nothing else
-APART = 0.8  # seconds by which the nodes' clocks are ahead of the true one: less than the shortest ttl
-DRIFT = 0.0005  # by which they run fast or slow; together with a client's own it stays below what the protocol allows
-TOGETHER = 0.02  # seconds: what was asked for at the same time arrives within these, mostly
-BLINK = 0.1  # seconds for which a majority may be gone: while one node has lost a vote, another was about to get one
+MAX_TTL = 300.0  # seconds, the default
+APART = 0.8  # largest lead in seconds of a node's clock: less than the shortest ttl
+DRIFT = 0.0005  # largest drift of a node's clock; with a client's own it is below what the protocol allows
+TOGETHER = 0.02  # seconds: requests that were sent together usually arrive within this time
+BLINK = 0.1  # seconds that a majority may be missing: one node has lost a vote, and another is about to give one
 
 
 class RedlockServer(Server):
@@ -53,9 +52,9 @@ class RedlockServer(Server):
 
     decides = False  # a client rejects the votes of nodes that may have forgotten a lease
     guarantees = GUARANTEES
-    # As with one Redis; and a node that does not count yet is told less.
+    # As for one Redis; and a node that is not eligible yet gets fewer requests.
     orphaning_faults = frozenset({"crash", "stall", "restart", "lose_data", "old_data", "leap_clock"})
-    excluded_faults = POOLED | {"duplicate"}  # as for one Redis; a silent node is a fault of its own
+    excluded_faults = POOLED | {"duplicate"}  # as for one Redis; an unresponsive node is a separate fault
     node_type = Node
     kinds = ("lock",)
     clock_back_max = 10.0
@@ -68,13 +67,13 @@ class RedlockServer(Server):
         self._nodes = [Node(self, number) for number in range(3 + 2 * world.choices.below(2))]
         self._quorum = len(self._nodes) // 2 + 1
         self._max_ttl = MAX_TTL
-        self._forgets = True  # what nodes say of themselves: a restart may lose data
+        self._forgets = True  # reported by the nodes: a restart may lose data
         self._restarts = False
         self._have_forgotten = self._clock_was_wrong = False
         self._clients = 0
-        self._left: dict[tuple[str, int], float] = {}  # nonce and attempt: when it had no majority any more
-        self._in: set[tuple[str, int]] = set()
-        self._doubtful: set[str] = set()  # tickets that may count a vote which is gone
+        self._lost_at: dict[tuple[str, int], float] = {}  # nonce and attempt -> when it lost its majority
+        self._granted: set[tuple[str, int]] = set()
+        self._doubtful: set[str] = set()  # tickets that may count a lost vote
 
     @classmethod
     def require(cls) -> None:
@@ -107,18 +106,18 @@ class RedlockServer(Server):
         return backend
 
     def execute(self, step: Callable[[], T]) -> T:
-        raise NotImplementedError  # the nodes do that
+        raise NotImplementedError  # only nodes execute requests
 
-    # ── what is there ────────────────────────────────────────────────────────────────────────────────────────────
+    # ── state ────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def tickets(self) -> dict[str, Entry]:
-        """Who has a majority, and who waits.
+        """The tickets with a majority, and the waiters.
 
-        A lease that has lost its majority is out, also if it should get votes again: nobody may rely on it.
+        A lease that has lost its majority does not count again, even if it gets votes again.
         """
         found: dict[str, Entry] = {}
         now = self.world.now
-        are_in = set()
+        granted = set()
         for name, keys in self._locks():
             waiting: dict[str, int] = {}
             for node in self._nodes:
@@ -130,20 +129,20 @@ class RedlockServer(Server):
                 nonce, _ = claim
                 is_doubtful = nonce in self._doubtful
                 if len(votes) >= self._quorum or is_doubtful:
-                    if now - self._left.get(claim, now) <= BLINK:
-                        are_in.add(claim)
+                    if now - self._lost_at.get(claim, now) <= BLINK:
+                        granted.add(claim)
                         found[nonce] = Entry(name, 0, max(vote.fence for vote in votes), 1, exclusive=True)
                     elif nonce in found:
                         del found[nonce]
-        for claim in self._in - are_in:
-            self._left.setdefault(claim, now)
-        for claim in are_in:
-            self._left.pop(claim, None)
-        self._in = are_in
+        for claim in self._granted - granted:
+            self._lost_at.setdefault(claim, now)
+        for claim in granted:
+            self._lost_at.pop(claim, None)
+        self._granted = granted
         return found
 
     def live(self) -> dict[str, Entry]:
-        """Everything: also a single vote is in somebody's way."""
+        """All tickets, because even a single vote blocks others."""
         found: dict[str, Entry] = {}
         for name, keys in self._locks():
             for node in self._nodes:
@@ -163,7 +162,7 @@ class RedlockServer(Server):
 
     def _release(self, call: Call) -> None:
         for node in self._nodes:
-            node.execute(lambda node=node: node.run(call))  # type: ignore[misc]  # of nothing
+            node.execute(lambda node=node: node.run(call))  # type: ignore[misc]  # mypy does not infer the lambda
 
     def _locks(self) -> list[tuple[str, Keys]]:
         known: dict[str, tuple[str, Keys]] = {}
@@ -174,10 +173,10 @@ class RedlockServer(Server):
     def _votes(self, keys: Keys) -> list[Vote | None]:
         return [vote_in(node.machine.space, keys) for node in self._nodes]
 
-    # ── what happens to it ───────────────────────────────────────────────────────────────────────────────────────
+    # ── faults ───────────────────────────────────────────────────────────────────────────────────────────────────
 
     def forgets(self, node: Node, what: h.StateKind, detail: str) -> list[h.Event]:
-        """What may be broken because of that."""
+        """The events that tell the checker what this fault may break."""
         now = self.world.now
         events: list[h.Event] = []
         self._have_forgotten |= what == "data"
@@ -188,11 +187,11 @@ class RedlockServer(Server):
             is_new = node.uptime < self._max_ttl
             for name, keys in self._locks():
                 vote = vote_in(node.machine.space, keys)
-                # A vote that was not renewed with this one is about to end: the lease does not rely on it.
+                # A vote that was not renewed together with this one is about to expire, so the lease does not need it.
                 together = [
-                    one
-                    for one in self._votes(keys)
-                    if one and vote and one[:2] == vote[:2] and one.left > vote.left - TOGETHER
+                    other
+                    for other in self._votes(keys)
+                    if other and vote and other[:2] == vote[:2] and other.left > vote.left - TOGETHER
                 ]
                 if is_new or (vote is not None and len(together) - 1 < self._quorum):
                     self._doubt(vote)
@@ -201,14 +200,14 @@ class RedlockServer(Server):
         return [h.FaultStarted(now, name, node.name), *events, h.FaultEnded(now, name, node.name)]
 
     def _doubt(self, vote: Vote | None) -> None:
-        """Its client may have heard of this vote, count it with others that are yet to come, and be granted."""
+        """The client may have received this vote and may be granted with others that are still to come."""
         if vote is not None:
             self._doubtful.add(vote.nonce)
             self.recorder.observe(self.tickets())
             self._doubtful.clear()
 
     def stall(self, node: Node, *, begins: bool) -> h.Event:
-        """Nobody can be asked while a majority does not answer."""
+        """The store is cut off while a majority does not reply."""
         now = self.world.now
         others = sum(one.is_stalled for one in self._nodes if one is not node)
         if others == len(self._nodes) - self._quorum:

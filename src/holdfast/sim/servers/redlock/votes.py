@@ -1,4 +1,4 @@
-"""Who has a majority, who has votes, and who waits: what the recorder sees of several nodes."""
+"""Reads votes and waiters from the keys of several nodes, for the recorder."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from holdfast.sim.servers.redis.layouts import _fence, _members
 
 
 class Vote(NamedTuple):
-    """A node's, given to an attempt of a ticket."""
+    """The vote of one node for an attempt of a ticket."""
 
     nonce: str
     attempt: int
-    fence: int  # that the node's line shows
+    fence: int  # in the node's line
     left: float  # seconds
 
 
@@ -29,7 +29,7 @@ class Waiter(NamedTuple):
 
 
 def vote_in(space: Keyspace, keys: Keys) -> Vote | None:
-    """This node's, for this lock."""
+    """The vote of this node for a lock."""
     value = space.peek(keys.lock.encode())
     if not isinstance(value, bytes) or not value.startswith(REDLOCK.encode()):
         return None
@@ -41,10 +41,10 @@ def vote_in(space: Keyspace, keys: Keys) -> Vote | None:
 
 
 def waiters_in(space: Keyspace, keys: Keys) -> Iterator[Waiter]:
-    """Those who were refused by this node and would like to be woken."""
+    """The tickets that this node refused and will wake."""
     queue = _members(space, keys.queue.encode())
     if not queue:
-        return  # nearly always, and everybody looks after every step
+        return  # the usual case, and this runs after every step
     now = space.now
     lapses = {member: until for until, member in _members(space, keys.leases.encode())}
     for since, member in queue:
@@ -52,7 +52,7 @@ def waiters_in(space: Keyspace, keys: Keys) -> Iterator[Waiter]:
 
 
 def counted(votes: Sequence[Vote | None]) -> dict[tuple[str, int], list[Vote]]:
-    """By nonce and attempt: what another attempt of the same ticket was given is not this one's."""
+    """Votes by nonce and attempt, because a vote for another attempt of the same ticket does not count."""
     found: defaultdict[tuple[str, int], list[Vote]] = defaultdict(list)
     for vote in votes:
         if vote is not None:

@@ -61,7 +61,7 @@ class Topology(ABC):
         self._connections = servers
         self._runtime = runtime
 
-    # ── primaries ────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── primaries ────────────────────────────────────────────────────────────────────────────────────────────────
 
     @abstractmethod
     def known_primary(self, slot: int) -> Node | None:
@@ -97,7 +97,7 @@ class Topology(ABC):
         slot = slot_of(channel.name)
         return (None if refresh else self.known_primary(slot)) or await self.find_primary(slot, deadline)
 
-    # ── the port ───────────────────────────────────────────────────────────────────────────────────────────
+    # ── the port ─────────────────────────────────────────────────────────────────────────────────────────────────
 
     @property
     def server_info(self) -> ServerInfo | None:
@@ -172,7 +172,7 @@ class Topology(ABC):
         self.handshake.forget(node)
         self.subscriber.drop(node)
 
-    # ── sending ──────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── sending ──────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _request_of(self, call: Call) -> _Request:
         return _Request(call.keys.slot, call.keys.lock, pack_call(call), call)
@@ -271,7 +271,7 @@ class Topology(ABC):
                 self._config.url, node, f"{confirmed} of {self._replicas} replicas confirmed it in time"
             )
 
-    # ── batches ─────────────────────────────────────────────────────────────────────────────────────────────
+    # ── batches ──────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def _run_batches(
         self,

@@ -1,4 +1,4 @@
-"""Two are told that a period is theirs, or a mark goes down, when requests and answers are lost, late or sent again."""
+"""Two clients are granted the same period, or a register decreases, when messages are lost, late or sent again."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class MarksWorld(SmallWorld):
                     deadline = member.process.now() + 1.0
                     is_mine = await backend.advance_register("daily", number, nonce=nonce, keep=1e6, deadline=deadline)
                 except BackendError:
-                    continue  # the same question once more
+                    continue  # the same request again
                 self.winners[number] += is_mine
                 break
             await self._look(backend, member)
@@ -90,14 +90,14 @@ def lived(server: type[RedisServer], seed: int) -> MarksWorld:
 
 
 @pytest.mark.parametrize("server", [RedisServer, SetnxServer, GetsetServer])
-def test_one_at_most_is_told_that_it_has_raised_a_mark(server: type[RedisServer]) -> None:
+def test_at_most_one_client_advances_a_register_to_a_number(server: type[RedisServer]) -> None:
     worlds = [lived(server, seed) for seed in range(60)]
 
     assert sum(sum(world.winners.values()) for world in worlds) > 60 * PERIODS / 4, "mostly somebody is"
 
 
 @pytest.mark.parametrize("name", LEFT)
-def test_a_mistake_is_seen(name: str) -> None:
+def test_a_mutant_is_detected(name: str) -> None:
     wrong = MUTANTS[name].server
     assert wrong is not None
     assert issubclass(wrong, RedisServer)

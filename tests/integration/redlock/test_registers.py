@@ -1,6 +1,6 @@
-"""Hazard: a mark that two have raised to one number, or that is gone because some of the nodes are.
+"""Hazard: two clients advance a register to one number, or a register is lost because some of the nodes are down.
 
-The order of messages is the simulator's matter (tests/sim/test_register_worlds.py); here are real nodes.
+The simulator tests the order of messages; this file uses real nodes.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ import pytest
 
 from holdfast.backends.redis.protocol.keys import register_key
 from holdfast.errors import ConfigurationError, OutcomeUnknown, QuorumError
-from tests.integration.redlock.conftest import StartCouncil
-from tests.support.redis.councils import Council
+from tests.integration.redlock.conftest import StartRedlock
 from tests.support.redis.proxy import Proxy
+from tests.support.redis.redlock import RedlockServers
 from tests.support.verbs import Verbs
 
 OURS, THEIRS = "a" * 32, "b" * 32
@@ -34,13 +34,13 @@ def opens() -> Iterator[Opens]:
         verbs.close()
 
 
-def test_of_many_who_raise_a_mark_to_one_number_one_has(council: Council, opens: Opens) -> None:
+def test_one_of_many_clients_advances_a_register_to_one_number(redlock: RedlockServers, opens: Opens) -> None:
     raised: list[int] = []
 
     def raise_all(client: Verbs) -> None:
         raised.extend(number for number in range(1, 21) if client.advance_register("one", number))
 
-    threads = [threading.Thread(target=raise_all, args=(opens(council.url(quarantine="no")),)) for _ in range(4)]
+    threads = [threading.Thread(target=raise_all, args=(opens(redlock.url(quarantine="no")),)) for _ in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -50,8 +50,8 @@ def test_of_many_who_raise_a_mark_to_one_number_one_has(council: Council, opens:
     assert max(raised) == 20
 
 
-def test_a_resend_has_raised_it_and_a_stranger_has_not(council: Council, opens: Opens) -> None:
-    verbs = opens(council.url(quarantine="no"))
+def test_a_repeated_advance_succeeds_and_that_of_another_client_does_not(redlock: RedlockServers, opens: Opens) -> None:
+    verbs = opens(redlock.url(quarantine="no"))
     assert verbs.advance_register("one", 7, nonce=OURS)
 
     assert verbs.advance_register("one", 7, nonce=OURS)
@@ -62,15 +62,15 @@ def test_a_resend_has_raised_it_and_a_stranger_has_not(council: Council, opens: 
     assert verbs.read_registers("one", "other") == [2**63 - 1, 0]
 
 
-def test_a_mark_is_found_whichever_minority_is_down(start_council: StartCouncil, opens: Opens) -> None:
-    council = start_council(number=3)
-    first = opens(council.url(quarantine="no"))
+def test_a_register_is_read_with_any_minority_down(start_redlock: StartRedlock, opens: Opens) -> None:
+    redlock = start_redlock(number=3)
+    first = opens(redlock.url(quarantine="no"))
     assert first.advance_register("one", 7)
 
-    council.servers[0].kill()
-    assert not opens(council.url(quarantine="no")).advance_register("one", 7)
+    redlock.servers[0].kill()
+    assert not opens(redlock.url(quarantine="no")).advance_register("one", 7)
     assert first.advance_register("one", 8)
-    council.servers[1].kill()
+    redlock.servers[1].kill()
 
     with pytest.raises(QuorumError):
         first.advance_register("one", 9)
@@ -79,11 +79,11 @@ def test_a_mark_is_found_whichever_minority_is_down(start_council: StartCouncil,
 
 
 @pytest.mark.parametrize("lost", [[0, 1], [0, 1, 2], [0, 1, 2, 3, 4]])
-def test_a_call_that_got_no_answer_finds_that_it_has_raised_it(
-    council: Council, proxies: list[Proxy], opens: Opens, lost: list[int]
+def test_an_advance_without_a_reply_succeeds_when_repeated(
+    redlock: RedlockServers, proxies: list[Proxy], opens: Opens, lost: list[int]
 ) -> None:
-    url = council.url(ports={number: proxy.port for number, proxy in enumerate(proxies)}, quarantine="no")
-    verbs, other = opens(url), opens(council.url(quarantine="no"))
+    url = redlock.url(ports={number: proxy.port for number, proxy in enumerate(proxies)}, quarantine="no")
+    verbs, other = opens(url), opens(redlock.url(quarantine="no"))
     verbs.read_registers("one")
     for number in lost:
         proxies[number].lose_next_reply(f":7:{OURS}")
@@ -99,38 +99,38 @@ def test_a_call_that_got_no_answer_finds_that_it_has_raised_it(
     assert verbs.advance_register("one", 7, nonce=OURS)
 
 
-def test_what_a_minority_has_accepted_is_agreed_on_by_who_looks(
-    council: Council, proxies: list[Proxy], opens: Opens
+def test_a_read_completes_an_advance_that_a_minority_has_accepted(
+    redlock: RedlockServers, proxies: list[Proxy], opens: Opens
 ) -> None:
     """One that died in the middle; what is told of it must not be untrue for the next who asks."""
-    url = council.url(ports={number: proxy.port for number, proxy in enumerate(proxies)}, quarantine="no")
-    verbs, other = opens(url), opens(council.url(quarantine="no"))
+    url = redlock.url(ports={number: proxy.port for number, proxy in enumerate(proxies)}, quarantine="no")
+    verbs, other = opens(url), opens(redlock.url(quarantine="no"))
     verbs.read_registers("one")
     for proxy in proxies[1:]:
         proxy.lose_next_request(f":7:{OURS}")
     with pytest.raises(OutcomeUnknown):
         verbs.advance_register("one", 7, nonce=OURS)
     key = register_key("holdfast:", "one").lock
-    assert [bool(server.call("HGET", key, "state")) for server in council.servers] == [True] + [False] * 4
+    assert [bool(server.call("HGET", key, "state")) for server in redlock.servers] == [True] + [False] * 4
 
     assert other.read_registers("one") == [7]
 
-    assert sum(bool(server.call("HGET", key, "state")) for server in council.servers) >= 3
+    assert sum(bool(server.call("HGET", key, "state")) for server in redlock.servers) >= 3
     assert not other.advance_register("one", 7, nonce=THEIRS)
 
 
-def test_a_mark_is_kept_for_as_long_as_was_asked_for(council: Council, opens: Opens) -> None:
-    verbs = opens(council.url(quarantine="no"))
+def test_a_register_is_kept_for_the_requested_time(redlock: RedlockServers, opens: Opens) -> None:
+    verbs = opens(redlock.url(quarantine="no"))
     verbs.advance_register("one", 7, keep=1e5)
     verbs.advance_register("one", 8, keep=1.0)
 
-    left = [int(server.call("PTTL", register_key("holdfast:", "one").lock)) / 1000 for server in council.servers]
+    left = [int(server.call("PTTL", register_key("holdfast:", "one").lock)) / 1000 for server in redlock.servers]
 
     assert all(1e5 < seconds < 1e5 + 3601 for seconds in left)
 
 
-def test_locks_and_marks_of_one_name_do_not_meet(council: Council, opens: Opens) -> None:
-    verbs = opens(council.url(quarantine="no"))
+def test_locks_and_registers_of_one_name_are_independent(redlock: RedlockServers, opens: Opens) -> None:
+    verbs = opens(redlock.url(quarantine="no"))
     names = ["one", "a}b", "a{b}c", "x" * 528]
     for number, name in enumerate(names, start=1):
         assert verbs.advance_register(name, number)
@@ -140,9 +140,9 @@ def test_locks_and_marks_of_one_name_do_not_meet(council: Council, opens: Opens)
     assert verbs.read_registers(*names) == [1, 2, 3, 4]
 
 
-def test_a_ttl_that_is_too_long_with_its_delay_is_refused(council: Council, opens: Opens) -> None:
+def test_a_ttl_that_is_too_long_with_its_delay_is_refused(redlock: RedlockServers, opens: Opens) -> None:
     """A node that has forgotten counts again after max_ttl: by then the delay has to be over, too."""
-    verbs = opens(council.url(quarantine="no", max_ttl=30))
+    verbs = opens(redlock.url(quarantine="no", max_ttl=30))
     verbs.try_acquire(verbs.ticket("one", ttl=30.0, delay=10.0), queue=False)
 
     with pytest.raises(ConfigurationError, match="with a lock delay of 10"):

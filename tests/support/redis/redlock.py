@@ -1,4 +1,4 @@
-"""Servers that know nothing of each other: what Redlock asks for its votes."""
+"""Independent servers: the nodes of Redlock."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from tests.support.redis.topologies import Topology
 DURABLE = ("--appendonly", "yes", "--appendfsync", "always")  # on disk before it is answered
 
 
-class Council(Topology):
-    """Some nodes, each for itself. `environments` are of single nodes, by number."""
+class RedlockServers(Topology):
+    """Independent nodes. `environments` are those of single nodes, by number."""
 
     def __init__(
         self,
@@ -30,35 +30,35 @@ class Council(Topology):
             [
                 Server(
                     binary,
-                    folder / f"node-{place}",
+                    folder / f"node-{index}",
                     port=port,
                     options=options,
-                    environment=(environments or {}).get(place),
+                    environment=(environments or {}).get(index),
                 )
-                for place, port in enumerate(free_ports(number))
+                for index, port in enumerate(free_ports(number))
             ]
         )
 
     @property
     def addresses(self) -> list[str]:
-        """How errors name the nodes."""
+        """The names of the nodes in errors."""
         return [server.address for server in self.servers]
 
     def url(self, *, ports: Mapping[int, int] | None = None, **options: str | float) -> str:
-        """Of all of them, in order; `ports` are those of proxies before single ones, by number."""
-        hosts = [f"127.0.0.1:{(ports or {}).get(number, one.port)}" for number, one in enumerate(self.servers)]
+        """The URL of all nodes in order. `ports` are those of proxies for single nodes, by number."""
+        hosts = [f"127.0.0.1:{(ports or {}).get(number, server.port)}" for number, server in enumerate(self.servers)]
         query = "&".join(f"{option}={value}" for option, value in options.items())
         return f"redlock://{','.join(hosts)}" + (f"?{query}" if query else "")
 
     def votes(self, name: str, prefix: str = "holdfast:") -> list[str | None]:
-        """What each node's key of the lock says; None also for a node that says nothing."""
-        found: list[str | None] = []
+        """The value of the lock's key on each node; None also for a node that does not reply."""
+        values: list[str | None] = []
         for server in self.servers:
-            found.append(None)
+            values.append(None)
             with contextlib.suppress(OSError, ServerError), server.connect(timeout=1.0) as connection:
-                found[-1] = connection.call("GET", prefix + name)
-        return found
+                values[-1] = connection.call("GET", prefix + name)
+        return values
 
     def vote_count(self, name: str) -> int:
-        """How many nodes have given their vote for this lock to somebody."""
+        """The number of nodes that have given their vote for this lock."""
         return sum(vote is not None for vote in self.votes(name))

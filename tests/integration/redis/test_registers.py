@@ -1,4 +1,4 @@
-"""Hazard: two are told that they have raised a mark to the same number, or a mark goes down, or is taken for a lock."""
+"""Hazard: two callers advance a register to the same number, a register decreases, or it is mistaken for a lock."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 import holdfast
 from tests.integration.redis.conftest import OpenClient
-from tests.integration.redis.scenes import immortal_keys, take
+from tests.integration.redis.helpers import keys_without_ttl, take
 from tests.integration.redis.test_names import NAMES
 from tests.support.redis.proxy import Proxy
 from tests.support.redis.servers import Server
@@ -25,7 +25,7 @@ def url(request: pytest.FixtureRequest, server: Server) -> str:
     return f"{server.url}?method={request.param}"
 
 
-def test_a_mark_goes_up_and_never_down_and_says_who_raised_it(url: str) -> None:
+def test_a_register_never_decreases_and_has_the_nonce_of_its_setter(url: str) -> None:
     backend = Verbs(url)
 
     assert backend.read_registers("a") == [0]
@@ -43,7 +43,7 @@ def test_a_mark_goes_up_and_never_down_and_says_who_raised_it(url: str) -> None:
     backend.close()
 
 
-def test_of_many_at_once_one_raises_a_mark_to_each_number(url: str) -> None:
+def test_one_of_many_concurrent_callers_advances_a_register_to_each_number(url: str) -> None:
     raised: list[int] = []
     gate = threading.Barrier(6)
 
@@ -64,7 +64,7 @@ def test_of_many_at_once_one_raises_a_mark_to_each_number(url: str) -> None:
     assert sorted(raised) == list(range(1, 101))
 
 
-def test_marks_are_no_locks(url: str, server: Server, open_client: OpenClient) -> None:
+def test_registers_are_not_listed_as_locks(url: str, server: Server, open_client: OpenClient) -> None:
     backend, client = Verbs(url), open_client(url)
 
     lease = take(client.lock("a"))
@@ -75,11 +75,11 @@ def test_marks_are_no_locks(url: str, server: Server, open_client: OpenClient) -
     lease.release()
     assert client.locks() == []
     assert backend.read_registers("a") == [5]
-    assert immortal_keys(server) == set()
+    assert keys_without_ttl(server) == set()
     backend.close()
 
 
-def test_a_mark_is_kept_for_as_long_as_anybody_asked_and_then_goes(url: str, server: Server) -> None:
+def test_a_register_is_kept_for_the_longest_requested_time(url: str, server: Server) -> None:
     backend = Verbs(url)
 
     assert backend.advance_register("a", 5, keep=1000)
@@ -95,7 +95,7 @@ def test_a_mark_is_kept_for_as_long_as_anybody_asked_and_then_goes(url: str, ser
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_every_name_has_a_mark_of_its_own_on_a_cluster_too(
+def test_every_name_has_its_own_register_on_a_cluster(
     method: str, shared_cluster: Cluster, open_client: OpenClient
 ) -> None:
     url = f"{shared_cluster.url}?method={method}&prefix={method}-marks:"
@@ -111,9 +111,7 @@ def test_every_name_has_a_mark_of_its_own_on_a_cluster_too(
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_a_mark_whose_answer_is_lost_is_the_caller_s_when_it_asks_again(
-    method: str, server: Server, proxy: Proxy
-) -> None:
+def test_an_advance_whose_reply_is_lost_succeeds_when_repeated(method: str, server: Server, proxy: Proxy) -> None:
     backend = Verbs(f"{proxy.url}?method={method}&io_timeout=0.5")
     assert backend.advance_register("warm-up", 1)
 
@@ -124,12 +122,12 @@ def test_a_mark_whose_answer_is_lost_is_the_caller_s_when_it_asks_again(
 
     assert backend.advance_register("a", 5, nonce="me")
     assert not backend.advance_register("a", 5, nonce="other")
-    assert immortal_keys(server) == set()
+    assert keys_without_ttl(server) == set()
     backend.close()
 
 
 @pytest.mark.parametrize("method", ["queue", "setnx"])
-def test_marks_of_many_names_are_one_round_trip(method: str, proxy: Proxy) -> None:
+def test_reading_many_registers_takes_one_round_trip(method: str, proxy: Proxy) -> None:
     backend = Verbs(f"{proxy.url}?method={method}")
     backend.read_registers("warm-up")
     begun = proxy.round_trips
@@ -140,7 +138,7 @@ def test_marks_of_many_names_are_one_round_trip(method: str, proxy: Proxy) -> No
     backend.close()
 
 
-def test_a_mark_of_a_key_that_is_something_else_is_a_clear_error(url: str, server: Server) -> None:
+def test_a_register_whose_key_has_another_type_raises(url: str, server: Server) -> None:
     backend = Verbs(url)
     server.call("SET", "holdfast:{holdfast:a}:mark:", "not a mark")
 

@@ -1,4 +1,4 @@
-"""What the tests in this folder have in common: calls in the background, queues to wait for, keys to look at."""
+"""Helpers of the tests in this folder: calls in the background, waiting for queues, checks of keys."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PROMPT = 5.0  # seconds: far above what a hand-over takes, far below a ttl of 30
 
 
 def in_background(function: Callable[[], T]) -> Future[T]:
-    """Call it on a thread of its own; its result or its error is in the future."""
+    """Call it on a new thread; the future gets its result or error."""
     future: Future[T] = Future()
 
     def run() -> None:
@@ -33,7 +33,7 @@ def in_background(function: Callable[[], T]) -> Future[T]:
 
 
 def acquiring(lock: holdfast.Lock, *, timeout: float | None = PATIENCE) -> Future[holdfast.Lease]:
-    """Acquire it on a thread of its own; not to get it in time is an error."""
+    """Acquire it on a new thread; a timeout is an error."""
 
     def acquire() -> holdfast.Lease:
         lease = lock.acquire(timeout=timeout)
@@ -46,38 +46,38 @@ def acquiring(lock: holdfast.Lock, *, timeout: float | None = PATIENCE) -> Futur
 def waiting(
     client: holdfast.Client, name: str, *, ttl: float = 30, timeout: float | None = PATIENCE
 ) -> Future[holdfast.Lease]:
-    """Acquire it on a thread of its own; returns when it has been told to wait.
+    """Acquire it on a new thread; returns when the client knows that it waits.
 
-    The server shows it in the queue before its answer has arrived; and to one that has no answer yet, down is down.
+    The server lists the waiter before its reply has arrived, and without a reply an outage would end the wait.
     """
-    told = threading.Event()
-    unsubscribe = client.subscribe(lambda event: told.set() if event.kind == "waiting" else None)
+    has_to_wait = threading.Event()
+    unsubscribe = client.subscribe(lambda event: has_to_wait.set() if event.kind == "waiting" else None)
     coming = acquiring(client.lock(name, ttl=ttl), timeout=timeout)
-    assert told.wait(PATIENCE)
+    assert has_to_wait.wait(PATIENCE)
     unsubscribe()
     return coming
 
 
 def take(lock: holdfast.Lock, *, timeout: float | None = PATIENCE) -> holdfast.Lease:
-    """Acquire it here; not to get it in time is an error."""
+    """Acquire it; a timeout is an error."""
     lease = lock.acquire(timeout=timeout)
     assert lease is not None, f"lock {lock.name!r} was busy for {timeout} s"
     return lease
 
 
 def await_waiters(client: holdfast.Client, name: str, number: int) -> None:
-    """Until exactly that many wait for the lock, says the server; to get no answer is no answer."""
+    """Wait until the server reports exactly this many waiters. Errors are ignored."""
 
-    def are_there() -> bool:
+    def are_waiting() -> bool:
         with contextlib.suppress(holdfast.BackendError):
             return len(client.inspect(name).waiters) == number
         return False
 
-    eventually(are_there)
+    eventually(are_waiting)
 
 
 def renews(lease: holdfast.Lease) -> bool:
-    """Whether the server could be asked to renew it; a loss is an error."""
+    """Whether a renewal got a reply; a loss is an error."""
     try:
         lease.renew()
     except holdfast.BackendError:
@@ -85,14 +85,14 @@ def renews(lease: holdfast.Lease) -> bool:
     return True
 
 
-def assert_told(lease: holdfast.Lease) -> None:
-    """Its next renewal that is answered says that it is lost."""
+def assert_lost(lease: holdfast.Lease) -> None:
+    """The next renewal with a reply reports the loss."""
     with pytest.raises(holdfast.LockLost):
         eventually(lambda: renews(lease))
 
 
 def await_replicated(primary: Server, replica: Server) -> None:
-    """Until the replica has all that the primary has."""
+    """Wait until the replica has all writes of the primary."""
 
     def caught_up() -> bool:
         ours, theirs = primary.info("replication"), replica.info("replication")
@@ -101,12 +101,12 @@ def await_replicated(primary: Server, replica: Server) -> None:
     eventually(caught_up)
 
 
-def immortal_keys(server: Server) -> set[str]:
-    """Keys that would stay for ever if everybody died now: there must not be any."""
+def keys_without_ttl(server: Server) -> set[str]:
+    """Keys without a ttl, which would remain if all clients died now. There must be none."""
     return {key for key in server.all_keys() if server.call("PTTL", key) == -1}
 
 
 def assert_free_and_clean(server: Server, name: str, prefix: str = "holdfast:") -> None:
-    """The lock's own key is gone, and what is left of it will go by itself."""
+    """The lock's own key does not exist, and all of its other keys have a ttl."""
     assert prefix + name not in server.all_keys()
-    assert immortal_keys(server) == set()
+    assert keys_without_ttl(server) == set()
