@@ -23,7 +23,7 @@ def test_a_short_soak_of_the_embedded_default_passes() -> None:
 
     assert done.returncode == 0, done.stdout + done.stderr
     assert "exclusion and fences kept" in done.stdout
-    assert "All promises kept, and nothing grew." in done.stdout
+    assert "All promises kept, no growth." in done.stdout
 
 
 def observed(folder: Path, *lines: dict[str, object]) -> Observations:
@@ -42,36 +42,42 @@ def held(ticket: int, at: float, client: str) -> dict[str, object]:
 
 
 def test_two_holders_at_a_time_are_found(tmp_path: Path) -> None:
-    found = observed(tmp_path, granted(1, 1.0, 1, "a"), granted(2, 2.0, 2, "b"), held(1, 2.1, "a"), held(2, 2.2, "b"))
+    observations = observed(
+        tmp_path, granted(1, 1.0, 1, "a"), granted(2, 2.0, 2, "b"), held(1, 2.1, "a"), held(2, 2.2, "b")
+    )
 
-    verdict, words = judge(found, STRONG)
+    verdict, text = judge(observations, STRONG)
 
     assert not verdict.ok
-    assert "mutual exclusion" in words
+    assert "mutual exclusion" in text
 
 
 def test_a_grant_after_the_last_observation_of_the_former_holder_is_no_overlap(tmp_path: Path) -> None:
-    found = observed(tmp_path, granted(1, 1.0, 1, "a"), held(1, 1.9, "a"), granted(2, 2.0, 2, "b"), held(2, 2.2, "b"))
+    observations = observed(
+        tmp_path, granted(1, 1.0, 1, "a"), held(1, 1.9, "a"), granted(2, 2.0, 2, "b"), held(2, 2.2, "b")
+    )
 
-    verdict, _ = judge(found, STRONG)
+    verdict, _ = judge(observations, STRONG)
 
     assert verdict.ok
 
 
 def test_a_fence_that_goes_back_is_found(tmp_path: Path) -> None:
-    found = observed(tmp_path, granted(1, 1.0, 7, "a"), held(1, 1.5, "a"), granted(2, 2.0, 6, "b"), held(2, 2.2, "b"))
+    observations = observed(
+        tmp_path, granted(1, 1.0, 7, "a"), held(1, 1.5, "a"), granted(2, 2.0, 6, "b"), held(2, 2.2, "b")
+    )
 
-    verdict, words = judge(found, STRONG)
+    verdict, text = judge(observations, STRONG)
 
     assert not verdict.ok
-    assert "growing fences" in words
+    assert "growing fences" in text
 
 
 @pytest.mark.parametrize("times", [0, 2])
 def test_a_loss_that_is_not_reported_exactly_once_is_found(times: int, tmp_path: Path) -> None:
-    told = {"kind": "told", "at": 3.0, "client": "a", "lock": "one", "fence": 1}
-    ended = {"kind": "ended", "at": 3.0, "client": "a", "ticket": 1, "how": "lost"}
-    found = observed(tmp_path, granted(1, 1.0, 1, "a"), *[told] * times, ended)
+    reported = {"kind": "loss reported", "at": 3.0, "client": "a", "lock": "one", "fence": 1}
+    ended = {"kind": "ended", "at": 3.0, "client": "a", "ticket": 1, "outcome": "lost"}
+    observations = observed(tmp_path, granted(1, 1.0, 1, "a"), *[reported] * times, ended)
 
-    assert found.untold({"a"}) == [f"the loss of 'one' (fence 1) of a was reported {times} times"]
-    assert found.untold(set()) == []
+    assert observations.misreported({"a"}) == [f"the loss of 'one' (fence 1) of a was reported {times} times"]
+    assert observations.misreported(set()) == []

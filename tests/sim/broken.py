@@ -1,4 +1,4 @@
-"""Deliberate bugs for the tests of the search, each as a mutant; importable, so that other processes can have them."""
+"""Deliberate bugs for the tests of the search, as mutants that other processes can import."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ class CountsFromTheReply(MemoryServer):
 
 
 class _TrustsOldGrants(MemoryBackend):
-    """A ticket that was granted is granted when it comes again, also if its lease has run out meanwhile.
+    """Grants a ticket again that was granted before, even if its lease has expired.
 
-    Two things have to go wrong: the first reply is lost, so that the ticket does come again; and somebody else comes
-    late enough to hold the lock by then.
+    This needs two faults: the first reply is lost, so that the ticket is sent again; and another client is late enough
+    to hold the lock by then.
     """
 
     def _try_acquire(self, store: Store, ticket: Ticket, *, queue: bool) -> int | Waiting:
@@ -58,6 +58,6 @@ FROM_THE_REPLY = Mutant(
 )
 OLD_GRANTS = Mutant(
     name="tests.sim.broken:OLD_GRANTS",
-    mistake="grants a ticket again that was granted before, whoever has the lock now",
+    mistake="grants a ticket again that was granted before, even if another client has the lock now",
     server=TrustsOldGrants,
 )

@@ -1,4 +1,4 @@
-"""A cancellation in the wrong place leaves a ticket on the server that nobody will ever take away."""
+"""A cancellation at a bad point leaves a ticket on the server that is never removed."""
 
 from __future__ import annotations
 
@@ -22,39 +22,39 @@ CALLS = ONE | SEVERAL
         *("postgresql", "postgresql-advisory", "mysql", "mysql-row"),
     ],
 )
-def test_no_call_leaves_anything_behind_wherever_it_is_cancelled(backend: str) -> None:
+def test_a_call_leaves_no_ticket_when_it_is_cancelled_at_any_suspension(backend: str) -> None:
     tried: Counter[str] = Counter()
-    for one in cancellations(Plan(backend=backend)):
-        tried[one.case.call] += 1
-        assert one.problem is None, f"{one.case}: {one.problem}"
+    for result in cancellations(Plan(backend=backend)):
+        tried[result.case.call] += 1
+        assert result.problem is None, f"{result.case}: {result.problem}"
 
     assert set(tried) == CALLS
-    assert tried["acquire, busy"] >= 40, "it suspends when it asks, waits, asks again; with and without losses"
+    assert tried["acquire, busy"] >= 40, "it suspends at each request and wait, with and without lost replies"
     assert tried["keeper"] >= 15
-    assert tried["acquire all, busy"] > tried["acquire, busy"], "it has what is free before it waits"
+    assert tried["acquire all, busy"] > tried["acquire, busy"], "it acquires the free lock before it waits"
 
 
-def test_a_cancelled_call_that_leaves_its_ticket_behind_is_found() -> None:
+def test_a_cancelled_call_that_leaves_its_ticket_is_found() -> None:
     plan = MUTANTS["cancelled-acquire-leaves-ticket"].apply(Plan())
 
-    wrong = {one.case.call for one in cancellations(plan) if one.problem is not None}
+    wrong = {result.case.call for result in cancellations(plan) if result.problem is not None}
 
     assert "acquire, free" in wrong
     assert "acquire, busy" in wrong
     assert "renew" not in wrong
 
 
-def test_a_cancelled_call_for_several_locks_that_leaves_some_behind_is_found() -> None:
+def test_a_cancelled_call_for_several_locks_that_leaves_tickets_is_found() -> None:
     plan = MUTANTS["lock-all-cancelled-leaves-some"].apply(Plan())
 
-    wrong = {one.case.call for one in cancellations(plan) if one.problem is not None}
+    wrong = {result.case.call for result in cancellations(plan) if result.problem is not None}
 
     assert "acquire all, free" in wrong
     assert "acquire all, busy" in wrong
     assert not wrong & ONE
 
 
-def test_a_cancelled_call_whose_debt_nobody_pays_is_found() -> None:
+def test_a_cancelled_call_whose_pending_release_is_not_sent_is_found() -> None:
     plan = MUTANTS["no-pending-releases"].apply(Plan())
 
-    assert any(one.problem is not None for one in cancellations(plan) if one.case.call == "acquire, busy")
+    assert any(result.problem is not None for result in cancellations(plan) if result.case.call == "acquire, busy")

@@ -33,7 +33,7 @@ def printed(backend: str, hash_seed: str) -> bytes:
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_two_processes_with_other_hashes_write_the_same_histories(backend: str) -> None:
+def test_two_processes_with_different_hash_seeds_write_the_same_histories(backend: str) -> None:
     one, other = printed(backend, "1"), printed(backend, "2")
 
     assert one.count(b'"event":"Granted"') > 50
@@ -41,7 +41,7 @@ def test_two_processes_with_other_hashes_write_the_same_histories(backend: str) 
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_a_run_does_not_depend_on_those_before_it(backend: str) -> None:
+def test_a_run_does_not_depend_on_earlier_runs(backend: str) -> None:
     plan = Plan(backend=backend)
     first = list(h.to_lines(run(plan, 5).history))
 

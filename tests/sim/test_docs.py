@@ -1,4 +1,4 @@
-"""docs/simulation.md: knobs that are not there any more, or that nobody described. Run this file to write them."""
+"""The table of faults in docs/simulation.md is not that of the code. Run this file to update the table."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ FIELD = re.compile(r"^    (?P<name>\w+): float = [\d.]+  # (?P<meaning>.*)$", re
 
 
 def table() -> str:
-    """Every kind of fault, as its own source says it."""
-    meanings = {found["name"]: found["meaning"] for found in FIELD.finditer(Path(faults.__file__).read_text())}
+    """The table of all kinds of faults, from the comments in faults.py."""
+    meanings = {field["name"]: field["meaning"] for field in FIELD.finditer(Path(faults.__file__).read_text())}
     rows = [f"| `{kind}` | {getattr(faults.ALL, kind):g} | {meanings[kind]} |" for kind in faults.KINDS]
     return "\n".join(["| kind | often | what happens |", "|---|---|---|", *rows, ""])
 
 
-def test_every_knob_is_in_the_document_as_it_is_in_the_code() -> None:
+def test_the_document_describes_every_fault_as_the_code_does() -> None:
     (written,) = BETWEEN.findall(DOCUMENT.read_text())
 
     assert written == table()

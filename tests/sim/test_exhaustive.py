@@ -1,4 +1,4 @@
-"""A search that says it has tried everything and has not: it must be complete, and prune nothing that matters."""
+"""An exhaustive search is not complete, or prunes states that matter."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from holdfast.sim.run import Plan
 from tests.sim.broken import OLD_GRANTS
 
 
-class Forgetful(set[bytes]):
-    """Has seen nothing, whatever was put in."""
+class AlwaysEmpty(set[bytes]):
+    """Contains nothing, so that no state is pruned."""
 
     def __contains__(self, _: object) -> bool:
         return False
@@ -20,12 +20,12 @@ class Forgetful(set[bytes]):
 
 def search_without_pruning(plan: Plan, size: Size) -> Search:
     searching = exhaustive._DepthFirstSearch(plan, size, None)
-    searching._seen = Forgetful()
+    searching._seen = AlwaysEmpty()
     return searching.result()
 
 
 @pytest.mark.parametrize("backend", ["memory", "sqlite", "redis", "postgresql"])
-def test_one_fault_in_a_world_of_two_clients_breaks_nothing(backend: str) -> None:
+def test_one_fault_in_a_world_of_two_clients_breaks_no_promise(backend: str) -> None:
     searched = search_all(Plan(backend=backend), Size(faults=1))
 
     assert searched.is_complete
@@ -35,7 +35,7 @@ def test_one_fault_in_a_world_of_two_clients_breaks_nothing(backend: str) -> Non
 
 
 @pytest.mark.parametrize("backend", ["memory", "sqlite", "redis", "postgresql"])
-def test_close_things_in_every_order_break_nothing(backend: str) -> None:
+def test_reordering_close_actions_breaks_no_promise(backend: str) -> None:
     searched = search_all(Plan(backend=backend), Size(faults=0, window=2 * DELAY))
 
     assert searched.is_complete
@@ -43,23 +43,23 @@ def test_close_things_in_every_order_break_nothing(backend: str) -> None:
     assert searched.runs > 100
 
 
-# With all fates it takes ten times as long.
-SOME = (Fate.DONE, Fate.UNANSWERED, Fate.ANSWERED_LATE)
+# All fates take ten times as long.
+SOME_FATES = (Fate.DONE, Fate.UNANSWERED, Fate.ANSWERED_LATE)
 
 
-def test_a_bug_that_needs_two_faults_at_once_is_found_and_replayed() -> None:
-    plan, size = OLD_GRANTS.apply(Plan()), Size(fates=SOME)
+def test_a_bug_that_needs_two_faults_is_found_and_replayed() -> None:
+    plan, size = OLD_GRANTS.apply(Plan()), Size(fates=SOME_FATES)
 
     assert not search_all(plan, Size(faults=1)).failures
     searched = search_all(plan, size)
 
     assert searched.is_complete
-    found = next(one for one in searched.failures if one.failure == "mutual exclusion")
-    assert found.happened == {"unanswered": 1, "answered_late": 1}
-    assert replay(plan, size, found.script).history == found.history
+    failing = next(run for run in searched.failures if run.failure == "mutual exclusion")
+    assert failing.happened == {"unanswered": 1, "answered_late": 1}
+    assert replay(plan, size, failing.script).history == failing.history
 
 
-def test_pruning_saves_runs_and_loses_no_bug() -> None:
+def test_pruning_saves_runs_and_finds_the_same_bugs() -> None:
     plan, size = MUTANTS["paused-is-dead"].apply(Plan()), Size(faults=1, fates=(Fate.DONE, Fate.PAUSED))
 
     pruned, full = search_all(plan, size), search_without_pruning(plan, size)
@@ -68,10 +68,10 @@ def test_pruning_saves_runs_and_loses_no_bug() -> None:
     assert full.is_complete
     assert pruned.runs < full.runs
     assert pruned.failures
-    assert {one.failure for one in pruned.failures} == {one.failure for one in full.failures}
+    assert {run.failure for run in pruned.failures} == {run.failure for run in full.failures}
 
 
-def test_a_search_that_is_cut_off_says_so() -> None:
+def test_a_search_that_ends_early_is_not_complete() -> None:
     searched = search_all(Plan(backend="memory"), Size(runs_max=20))
 
     assert searched.runs == 20

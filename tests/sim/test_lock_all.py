@@ -1,4 +1,4 @@
-"""A call for several locks that does not end in its time: what it has to give back, or another request, holds it up."""
+"""A call for several locks ends late, because of the locks it has to release or of another request."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NAMES = ("x", "y", "z")
 
 
 class Silence(LostReply):
-    """From then on, no reply comes."""
+    """Loses every reply from now on."""
 
     _is_silent = False
 
@@ -31,46 +31,44 @@ class Silence(LostReply):
         return self._is_silent
 
 
-class TwoParties(SmallWorld):
-    """`b` has the last of the locks; of the replies to `a`, one gets lost, or all."""
+class TwoClients(SmallWorld):
+    """`b` holds the last of the locks; one reply to `a` is lost, or all of them."""
 
     def __init__(self, lost: int | None) -> None:
         super().__init__(Plan(backend="memory"), Choices(decisions=()))
         self.lost = Silence() if lost is None else LostReply()
-        self.kept: SimLease | None = None
+        self.lease: SimLease | None = None
         self._number = lost
 
     def link(self, process: Process) -> Link:
         return LossyLink(process, self.server, self.lost) if process.name == "a" else super().link(process)
 
     async def hold(self, b: ClientProcess) -> None:
-        self.kept = await b.client.acquire(b.client.lock(NAMES[-1], options={"ttl": 300.0}), None)
+        self.lease = await b.client.acquire(b.client.lock(NAMES[-1], options={"ttl": 300.0}), None)
 
-    async def ask(self, a: ClientProcess, timeout: float) -> None:
+    async def acquire_all(self, a: ClientProcess, timeout: float) -> None:
         await a.client.runtime.sleep(1.0)
         self.lost.begin(self._number)
-        with contextlib.suppress(HoldfastError):  # whatever came of it, it is in the history
+        with contextlib.suppress(HoldfastError):  # the outcome is in the history
             await a.client.acquire_all([a.client.lock(name, options={"ttl": 300.0}) for name in NAMES], timeout)
 
 
 @pytest.mark.parametrize("timeout", [0.0, 0.5])
 @pytest.mark.parametrize("lost", [1, 2, 3, 4, None])
-def test_a_lost_reply_holds_up_a_call_whose_time_is_up_by_a_second_and_not_by_more(
-    lost: int | None, timeout: float
-) -> None:
-    world = TwoParties(lost)
+def test_a_lost_reply_delays_a_call_by_at_most_a_second_after_its_timeout(lost: int | None, timeout: float) -> None:
+    world = TwoClients(lost)
     a, b = world.add("a"), world.add("b")
     b.start(world.hold(b))
-    a.start(world.ask(a, timeout))
+    a.start(world.acquire_all(a, timeout))
 
     try:
         world.world.run(30.0)
     finally:
         world.end()
 
-    given_up = [event for event in world.recorder.history if isinstance(event, h.AcquireFailed)]
-    assert len(given_up) == len(NAMES)
-    assert given_up[0].at - 1.0 < (max(timeout, 1.0) + 0.1 if lost is None else timeout + 1.1)
+    failed = [event for event in world.recorder.history if isinstance(event, h.AcquireFailed)]
+    assert len(failed) == len(NAMES)
+    assert failed[0].at - 1.0 < (max(timeout, 1.0) + 0.1 if lost is None else timeout + 1.1)
     if lost is None:
-        return  # nor does anybody know what came of it
+        return  # the release may not have arrived either
     assert [entry.lock for entry in world.server.live().values()] == [NAMES[-1]]

@@ -1,7 +1,7 @@
-"""Several locks at once, with a delay, and marks, among processes that stop and die, on a network that loses.
+"""Several locks at once with a delay, and registers, with processes that pause and die on a lossy network.
 
-Whatever happens, each lock has one holder, nobody is in during the delay after a loss, no number is raised twice, and
-what nobody has any more is free, although the clients that gave it up live on.
+Each lock has one holder, no lock is granted during the delay after a loss, no register is advanced twice to one number,
+and all unused locks are free, although the clients that gave them up live on.
 """
 
 from __future__ import annotations
@@ -36,48 +36,48 @@ from holdfast.sim.world import Cancelled
 TTL, DELAY = 6.0, 1.2  # seconds
 NAMES = [f"lock-{number}" for number in range(5)]
 SEEDS = range(30)
-SEEDS_OF_A_BUG = range(120)  # until it is caught: the rarest is, in one world of seventeen
-ROUGH_UNTIL, REST = 25.0, 20.0  # seconds; then all debts are paid, and nothing stands still
-ROUGH = Faults(slow=0.1, slow_max=4.0, lose_request=0.05, lose_reply=0.1, refuse=0.03)
+SEEDS_OF_A_BUG = range(120)  # until the bug is caught; the rarest is, in one world of 17
+FAULTS_UNTIL, REST = 25.0, 20.0  # seconds; then all pending releases are sent, and no process is paused
+FAULTS = Faults(slow=0.1, slow_max=4.0, lose_request=0.05, lose_reply=0.1, refuse=0.03)
 
 
-class Rough(SmallWorld):
-    """Those who take some of the locks and raise a mark, each with a lock of its own that keeps its lease alive."""
+class FaultyWorld(SmallWorld):
+    """Clients that acquire locks and advance a register, each with a lock of its own that keeps its lease alive."""
 
     def __init__(self, plan: Plan, seed: int) -> None:
         super().__init__(plan, Choices(seed))
-        self.server.prepare(ROUGH, TTL)
+        self.server.prepare(FAULTS, TTL)
         self.holders: dict[str, BaseLease] = {}
-        self.given_back: set[BaseLease] = set()
-        self.raised: dict[int, str] = {}
+        self.released: set[BaseLease] = set()
+        self.advanced: dict[int, str] = {}
         self.done: list[str] = []
         self.own: dict[str, BaseLease] = {}
         self.broken: list[str] = []
 
     def link(self, process: Process) -> Link:
-        return Link(process, self.server, ROUGH)
+        return Link(process, self.server, FAULTS)
 
-    def live(self) -> None:
+    def run(self) -> None:
         with quiet():
             for name in ("a", "b", "c", "mortal"):
                 member = self.add(name)
                 task = member.start(self.work(member))
                 for _ in range(4):
-                    self.world.at(self.choices.between(1.0, ROUGH_UNTIL), task.cancel)
-                begins = self.choices.between(1.0, ROUGH_UNTIL)
-                self.world.at(begins, member.process.pause)
-                self.world.at(begins + self.choices.between(1.0, 9.0), member.process.resume)
-            self.world.at(self.choices.between(3.0, ROUGH_UNTIL), self.die, self.members.pop("mortal"))
-            self.world.run(ROUGH_UNTIL)
+                    self.world.at(self.choices.between(1.0, FAULTS_UNTIL), task.cancel)
+                starts_at = self.choices.between(1.0, FAULTS_UNTIL)
+                self.world.at(starts_at, member.process.pause)
+                self.world.at(starts_at + self.choices.between(1.0, 9.0), member.process.resume)
+            self.world.at(self.choices.between(3.0, FAULTS_UNTIL), self.crash, self.members.pop("mortal"))
+            self.world.run(FAULTS_UNTIL)
             for member in self.members.values():
                 member.link.faults = CALM
-            self.world.run(ROUGH_UNTIL + REST)
+            self.world.run(FAULTS_UNTIL + REST)
             for member in self.members.values():
-                member.start(self.take_everything(member), "last")
-            self.world.run(ROUGH_UNTIL + REST + 20.0)
+                member.start(self.acquire_everything(member), "last")
+            self.world.run(FAULTS_UNTIL + REST + 20.0)
         self.end()
 
-    def die(self, member: ClientProcess) -> None:
+    def crash(self, member: ClientProcess) -> None:
         member.process.crash()
         member.client.engine.abandon("its process has died")
         self.server.process_died(member.process)
@@ -85,120 +85,120 @@ class Rough(SmallWorld):
 
     async def work(self, member: ClientProcess) -> None:
         name = member.process.name
-        while self.world.now < ROUGH_UNTIL:
+        while self.world.now < FAULTS_UNTIL:
             with contextlib.suppress(BackendError, Cancelled):
                 if not (name in self.own and self.own[name].held):
                     taken = await member.client.engine.acquire(self.lock(member, f"own-{name}"), 5.0)
                     if taken.lease is not None:
                         self.own[name] = taken.lease
-                await self.take_some(member)
-                await self.raise_mark(member, 1 + int(self.world.now / 4))
+                await self.use_some(member)
+                await self.advance_register(member, 1 + int(self.world.now / 4))
 
-    async def take_some(self, member: ClientProcess) -> None:
-        # Mostly pairs, of different clients: a request that comes late often finds both of its locks free.
+    async def use_some(self, member: ClientProcess) -> None:
+        # Mostly pairs that differ between clients: a late request often finds both of its locks free.
         names = self.choices.pick([NAMES, NAMES[:2], NAMES[1:3], NAMES[3:]])
         timeout = self.choices.pick([0.0, 0.5, 3.0])
         with contextlib.suppress(BackendError):
-            bundle = (await self.take(member, names, timeout)).lease
-            if bundle is None:
+            group = (await self.acquire(member, names, timeout)).lease
+            if group is None:
                 return
             try:
-                self.taken(bundle)
+                self.check_granted(group)
                 await member.client.runtime.sleep(self.choices.between(0.0, 3.0))
             finally:
-                if not bundle.lost:
-                    self.given_back.update(bundle._leases)
+                if not group.lost:
+                    self.released.update(group._leases)
                 with contextlib.suppress(LockLost):
-                    await release_all(bundle)
+                    await release_all(group)
 
-    async def take(self, member: ClientProcess, names: list[str], timeout: float) -> Any:
+    async def acquire(self, member: ClientProcess, names: list[str], timeout: float) -> Any:
         engine, runtime = member.client.engine, member.client.runtime
         parts = [Part(engine, self.lock(member, name)) for name in names]
-        return await acquire_all(parts, timeout, lambda holds: LeaseGroup(holds, "event", runtime))
+        return await acquire_all(parts, timeout, lambda leases: LeaseGroup(leases, "event", runtime))
 
     def lock(self, member: ClientProcess, name: str) -> Any:
         return member.client.lock(name, options={"ttl": TTL, "lock_delay": DELAY, "on_lost": "event"})
 
-    def taken(self, bundle: LeaseGroup) -> None:
-        for hold in bundle._leases:
-            before = self.holders.get(hold.name)
+    def check_granted(self, group: LeaseGroup) -> None:
+        for lease in group._leases:
+            before = self.holders.get(lease.name)
             if before is not None:
-                if before not in self.given_back and self.world.now < before._deadline + DELAY:
-                    self.broken.append(f"{hold.name} was held, or in its delay")
-                if before.fence >= hold.fence:
-                    self.broken.append(f"{hold.name}: {before.fence} and then {hold.fence}")
-            self.holders[hold.name] = hold
+                if before not in self.released and self.world.now < before._deadline + DELAY:
+                    self.broken.append(f"{lease.name} was held or in its delay")
+                if before.fence >= lease.fence:
+                    self.broken.append(f"{lease.name}: {before.fence} and then {lease.fence}")
+            self.holders[lease.name] = lease
 
-    async def raise_mark(self, member: ClientProcess, number: int) -> None:
+    async def advance_register(self, member: ClientProcess, number: int) -> None:
         backend, runtime = member.client.engine.backend, member.client.runtime
         nonce = runtime.nonce()
         while True:
             try:
-                is_raised = await backend.advance_register(
+                is_advanced = await backend.advance_register(
                     "m", number, nonce=nonce, keep=100.0, deadline=runtime.now() + 2.0
                 )
             except BackendError:
                 continue
-            if is_raised and self.raised.setdefault(number, nonce) != nonce:
-                self.broken.append(f"{number} was raised twice")
+            if is_advanced and self.advanced.setdefault(number, nonce) != nonce:
+                self.broken.append(f"{number} was advanced twice")
             return
 
-    async def take_everything(self, member: ClientProcess) -> None:
-        bundle = (await self.take(member, NAMES, 15.0)).lease
-        if bundle is not None:
-            self.taken(bundle)
-            self.given_back.update(bundle._leases)
-            await release_all(bundle)
+    async def acquire_everything(self, member: ClientProcess) -> None:
+        group = (await self.acquire(member, NAMES, 15.0)).lease
+        if group is not None:
+            self.check_granted(group)
+            self.released.update(group._leases)
+            await release_all(group)
             self.done.append(member.process.name)
 
 
-def lived(plan: Plan, seed: int) -> list[str]:
-    """What was broken."""
-    rough = Rough(plan, seed)
-    rough.live()
-    missing = sorted({"a", "b", "c"} - set(rough.done))
-    return [*rough.broken, *(f"{name} did not get what is free" for name in missing)]
+def problems_of(plan: Plan, seed: int) -> list[str]:
+    """The broken promises."""
+    world = FaultyWorld(plan, seed)
+    world.run()
+    missing = sorted({"a", "b", "c"} - set(world.done))
+    return [*world.broken, *(f"{name} did not get the free locks" for name in missing)]
 
 
 @pytest.mark.parametrize("backend", ["memory", "redis", "redis-setnx", "etcd", "etcd-key", "zookeeper"])
-def test_several_locks_delays_and_marks_keep_their_promises(backend: str) -> None:
-    broken = {seed: found for seed in SEEDS if (found := lived(Plan(backend=backend), seed))}
+def test_groups_delays_and_registers_keep_their_promises(backend: str) -> None:
+    broken = {seed: problems for seed in SEEDS if (problems := problems_of(Plan(backend=backend), seed))}
 
     assert broken == {}
 
 
-class ForgetsWhatItAsked(EtcdBackend):
+class DropsUnanswered(EtcdBackend):
     def _add_unanswered(self, nonces: Sequence[str], unanswered: object) -> None:
         pass
 
 
-class KeepsWhatIsBehindABusyOne(EtcdBackend):
+class KeepsTicketsAfterABusyOne(EtcdBackend):
     async def _withdraw_rest(self, rest: Sequence[Ticket], granted: Collection[str], deadline: float) -> None:
         pass
 
 
-class MarksWithoutACompare(EtcdBackend):
+class AdvancesWithoutCompare(EtcdBackend):
     async def advance_register(self, name: str, number: int, *, nonce: str, keep: float, deadline: float) -> bool:
         key = self._keys.register(name)
         answer = await self._port.call("kv/txn", txn([], [get(key)]), deadline=deadline)
-        found = [one.value.decode().split() for one in kvs(answer.message, 0)]
-        if found and int(found[0][0]) >= number:
-            return found[0] == [str(number), nonce]
+        rows = [kv.value.decode().split() for kv in kvs(answer.message, 0)]
+        if rows and int(rows[0][0]) >= number:
+            return rows[0] == [str(number), nonce]
         await self._port.call("kv/txn", txn([], [put(key, f"{number} {nonce}".encode(), 0)]), deadline=deadline)
         return True
 
 
-class BelievesInTheDelay(EtcdBackend):
+class HoldsDuringTheDelay(EtcdBackend):
     def _deadline(self, ticket: Ticket, lease: Lease, sent: float) -> float:
         return super()._deadline(ticket, lease, sent) + ticket.delay
 
 
-class NodesOfTheUnansweredStay(ZookeeperBackend):
+class UnansweredNodesStay(ZookeeperBackend):
     async def _withdraw_rest(self, tickets: Sequence[Ticket], deadline: float) -> None:
         pass
 
 
-class CreatesAreForgotten(ZookeeperBackend):
+class DropsUnansweredCreates(ZookeeperBackend):
     async def _create_free(self, *arguments: Any) -> Any:
         before = set(self._unanswered)
         try:
@@ -208,44 +208,45 @@ class CreatesAreForgotten(ZookeeperBackend):
             raise
 
     def orphans_in(self, session: Session, paths: Sequence[str]) -> list[str]:
-        return []  # else the next connection deletes what was forgotten
+        return []  # otherwise the next connection deletes these nodes
 
 
 class AnyVersion(SimPort):
     async def call(self, session: Session, requests: Sequence[Request], *, deadline: float) -> list[Answer]:
-        blind = [_blind(one) if isinstance(one, Transaction) else one for one in requests]
-        return await super().call(session, blind, deadline=deadline)
+        changed = [_without_version(request) if isinstance(request, Transaction) else request for request in requests]
+        return await super().call(session, changed, deadline=deadline)
 
 
-def _blind(transaction: Transaction) -> Transaction:
-    parts = (one._replace(version=-1) if isinstance(one, Check | Set) else one for one in transaction.requests)
+def _without_version(transaction: Transaction) -> Transaction:
+    requests = transaction.requests
+    parts = (request._replace(version=-1) if isinstance(request, Check | Set) else request for request in requests)
     return Transaction(tuple(parts))
 
 
-class MarksOfAnyVersion(ZookeeperBackend):
-    def __init__(self, place: Any, port: Any, runtime: Any) -> None:
+class AdvancesAnyVersion(ZookeeperBackend):
+    def __init__(self, config: Any, port: Any, runtime: Any) -> None:
         port.__class__ = AnyVersion
-        super().__init__(place, port, runtime)
+        super().__init__(config, port, runtime)
 
 
-def served(base: Any, backend: type[Any]) -> Plan:
+def plan_with(base: Any, backend: type[Any]) -> Plan:
     return Plan(server=type("Mutated", (base,), {"backend": backend}))
 
 
 @pytest.mark.parametrize(
     "plan",
     [
-        pytest.param(served(base, backend), id=backend.__name__)
+        pytest.param(plan_with(base, backend), id=backend.__name__)
         for base, backend in [
-            (EtcdServer, ForgetsWhatItAsked),
-            (EtcdServer, KeepsWhatIsBehindABusyOne),
-            (EtcdServer, MarksWithoutACompare),
-            (EtcdServer, BelievesInTheDelay),
-            (ZookeeperServer, NodesOfTheUnansweredStay),
-            (ZookeeperServer, CreatesAreForgotten),
-            (ZookeeperServer, MarksOfAnyVersion),
+            (EtcdServer, DropsUnanswered),
+            (EtcdServer, KeepsTicketsAfterABusyOne),
+            (EtcdServer, AdvancesWithoutCompare),
+            (EtcdServer, HoldsDuringTheDelay),
+            (ZookeeperServer, UnansweredNodesStay),
+            (ZookeeperServer, DropsUnansweredCreates),
+            (ZookeeperServer, AdvancesAnyVersion),
         ]
     ],
 )
 def test_a_protocol_with_one_bug_is_caught(plan: Plan) -> None:
-    assert any(lived(plan, seed) for seed in SEEDS_OF_A_BUG)
+    assert any(problems_of(plan, seed) for seed in SEEDS_OF_A_BUG)

@@ -1,4 +1,4 @@
-"""A harness that finds nothing because it sees nothing: each mutant is a bug that it has to see, within a budget."""
+"""The simulator misses a bug: it must find each mutant within its budget."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from holdfast.checking import report
 from holdfast.sim.mutants import MUTANTS
 from holdfast.sim.run import Plan, run
 
-# Which promise breaks (or which error ends the world) is part of the claim: a mutant that trips over something else is
-# not understood.
+# The promises (or errors) by which each mutant may be caught. A mutant that is caught by another one is not understood.
 CAUGHT_BY = {
     "half-is-a-majority": {"mutual exclusion", "growing fences"},
     "no-quarantine": {"mutual exclusion"},
@@ -175,8 +174,8 @@ def test_a_mutant_is_caught_within_its_budget(name: str) -> None:
     for seed in range(mutant.budget):
         result = run(plan, seed)
         if result.failure is not None:
-            told = result.error or report(result.history, result.verdict)
-            assert result.failure in CAUGHT_BY[name], told
+            message = result.error or report(result.history, result.verdict)
+            assert result.failure in CAUGHT_BY[name], message
             return
 
     pytest.fail(f"{name} survived {mutant.budget} worlds: {mutant.mistake}")

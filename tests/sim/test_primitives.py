@@ -1,4 +1,4 @@
-"""What is built on locks and beside them, in worlds where everything goes wrong: several at once, periods, owners."""
+"""A primitive built on locks breaks its promise in a simulated world: lock_all, periods, owners and others."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from holdfast.sim.mutants import MUTANTS
 from holdfast.sim.run import SERVERS, Plan, lacks_of, run
 from holdfast.sim.workload import USUAL, WORKLOADS
 
-SLOW = ("redlock", "zookeeper")  # where one world takes as long as five others
+SLOW = ("redlock", "zookeeper")  # one world takes as long as five of the others
 
-# What each workload is there to put to the test, and the event without which it does not.
-ABOUT: dict[str, tuple[str, type]] = {
+# The promise that each workload tests, and an event that shows it.
+PROMISES: dict[str, tuple[str, type]] = {
     "lock_all": ("whole groups", h.MemberGranted),
     "election": ("growing terms", h.Elected),
     "once_per": ("single runs", h.ClaimEnded),
@@ -28,17 +28,17 @@ ABOUT: dict[str, tuple[str, type]] = {
 }
 
 
-def can(backend: str, workload: str) -> bool:
+def supports(backend: str, workload: str) -> bool:
     return any(name not in lacks_of(SERVERS[backend]) for name in WORKLOADS[workload].primitives)
 
 
-CASES = [(backend, name) for backend in SERVERS for name in WORKLOADS if name != "locks" and can(backend, name)]
+CASES = [(backend, name) for backend in SERVERS for name in WORKLOADS if name != "locks" and supports(backend, name)]
 
 
-def test_there_is_a_workload_for_each_primitive_and_the_command_knows_them() -> None:
-    assert set(ABOUT) == set(WORKLOADS) - {"locks", "everything"}
+def test_each_primitive_has_a_workload_that_the_command_accepts() -> None:
+    assert set(PROMISES) == set(WORKLOADS) - {"locks", "everything"}
     assert tuple(WORKLOADS) == NAMED
-    assert WORKLOADS["everything"].primitives == tuple(ABOUT)
+    assert WORKLOADS["everything"].primitives == tuple(PROMISES)
     assert not USUAL.primitives
 
 
@@ -58,39 +58,39 @@ def test_a_lock_with_a_delay_is_granted_on_every_backend_that_has_delays(backend
     assert any(isinstance(event, h.Granted) and event.delay for history in histories for event in history)
 
 
-@pytest.mark.parametrize("name", ABOUT)
-def test_a_workload_puts_its_promise_to_the_test(name: str) -> None:
+@pytest.mark.parametrize("name", PROMISES)
+def test_a_workload_tests_its_promise(name: str) -> None:
     tested: Counter[str] = Counter()
     happened: Counter[type] = Counter()
-    promise, event = ABOUT[name]
+    promise, event = PROMISES[name]
     for seed in range(40):
         ran = run(Plan(backend="memory", workload=WORKLOADS[name]), seed)
         tested.update(ran.verdict.broken.keys())
-        happened.update(type(one) for one in ran.history)
+        happened.update(type(event) for event in ran.history)
 
     assert tested[promise] >= 30
     assert happened[event] >= 30
 
 
-def test_owners_are_in_together_and_delays_keep_others_out() -> None:
-    beside = delayed = 0
+def test_leases_of_one_owner_overlap_and_delays_happen() -> None:
+    overlapping = delayed = 0
     for seed in range(40):
-        in_now: dict[int, h.Granted] = {}
+        held: dict[int, h.Granted] = {}
         for event in run(Plan(backend="memory", workload=WORKLOADS["owner"]), seed).history:
             if isinstance(event, h.Granted):
-                beside += any(other.lock == event.lock and event.owner == other.owner for other in in_now.values())
-                in_now[event.ticket] = event
+                overlapping += any(other.lock == event.lock and event.owner == other.owner for other in held.values())
+                held[event.ticket] = event
             elif isinstance(event, h.ReleaseStarted | h.Lost):
-                in_now.pop(event.ticket, None)
+                held.pop(event.ticket, None)
         history = run(Plan(backend="memory", workload=WORKLOADS["lock_delay"]), seed).history
-        having = {event.ticket for event in history if isinstance(event, h.Granted) and event.delay}
-        delayed += sum(isinstance(event, h.Lost) and event.ticket in having for event in history)
+        with_delay = {event.ticket for event in history if isinstance(event, h.Granted) and event.delay}
+        delayed += sum(isinstance(event, h.Lost) and event.ticket in with_delay for event in history)
 
-    assert beside >= 100
+    assert overlapping >= 100
     assert delayed >= 20
 
 
-def test_the_usual_worlds_have_none_of_it() -> None:
+def test_the_default_workload_uses_no_other_primitives() -> None:
     history = run(Plan(backend="memory"), 3).history
 
     assert not any(
@@ -108,7 +108,7 @@ def test_a_replay_keeps_the_primitives_of_its_workload() -> None:
     assert run(again.plan, decisions=again.decisions).history == ran.history
 
 
-def test_all_that_can_happen_to_two_who_take_two_locks_with_one_fault() -> None:
+def test_two_clients_with_two_locks_each_keep_every_promise_with_one_fault() -> None:
     fates = (Fate.DONE, Fate.UNANSWERED, Fate.LATE, Fate.CRASHED)
 
     searched = search_all(Plan(backend="memory", workload=WORKLOADS["lock_all"]), Size(faults=1, fates=fates))
@@ -118,9 +118,9 @@ def test_all_that_can_happen_to_two_who_take_two_locks_with_one_fault() -> None:
     assert not searched.failures
 
 
-def test_a_holder_of_two_locks_that_looks_at_no_clock_is_found_in_the_small_world() -> None:
+def test_a_holder_of_two_locks_without_a_clock_is_found_by_exhaustive_search() -> None:
     plan = MUTANTS["trusts-the-server-only"].apply(Plan(workload=WORKLOADS["lock_all"]))
 
     searched = search_all(plan, Size(faults=1))
 
-    assert "mutual exclusion" in {found.failure for found in searched.failures}
+    assert "mutual exclusion" in {run.failure for run in searched.failures}

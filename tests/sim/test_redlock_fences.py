@@ -71,7 +71,7 @@ def test_half_of_the_nodes_as_majority_is_found() -> None:
     assert "which was granted before" in str(found(MUTANTS["half-is-a-majority"], SIZES[0]).broken)
 
 
-def test_a_search_that_is_cut_off_says_so() -> None:
+def test_a_search_that_ends_early_is_not_complete() -> None:
     plan = Plan(backend="redlock")
 
     assert not search_fences(plan, RESENT._replace(states_max=1000)).is_complete

@@ -1,4 +1,4 @@
-"""From a bug to a short story of it: found by a seed, shrunk, and replayed by the command that was printed."""
+"""A failing seed is not found, not shrunk, or not repeated by the printed command."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_search_finds_the_same_seeds_with_one_process_and_with_two(bug: Bug) -> 
     assert bug.failing.seed == next(outcome.seed for outcome in alone if outcome.failure is not None)
 
 
-def test_totals_count_what_there_was(bug: Bug) -> None:
+def test_totals_are_the_sums_of_all_outcomes(bug: Bug) -> None:
     totals = Totals()
     outcomes = [*search(bug.plan, SEEDS, jobs=1)]
     for outcome in outcomes:
@@ -56,10 +56,12 @@ def test_totals_count_what_there_was(bug: Bug) -> None:
     assert totals.steps == sum(outcome.steps for outcome in outcomes)
     assert totals.happened["pause"] == sum(outcome.happened.get("pause", 0) for outcome in outcomes)
     assert totals.tested["mutual exclusion"] == len(SEEDS)
-    assert [outcome.seed for outcome in totals.failing] == [one.seed for one in outcomes if one.failure is not None]
+    assert [outcome.seed for outcome in totals.failing] == [
+        outcome.seed for outcome in outcomes if outcome.failure is not None
+    ]
 
 
-def test_a_search_can_be_ended_early_and_leaves_no_process_behind() -> None:
+def test_a_search_that_is_ended_early_leaves_no_process() -> None:
     before = threading.active_count()
     outcomes = search(Plan(backend="memory"), range(10_000), jobs=2)
     first = [next(outcomes).seed for _ in range(30)]
@@ -69,7 +71,7 @@ def test_a_search_can_be_ended_early_and_leaves_no_process_behind() -> None:
     assert threading.active_count() == before
 
 
-def test_a_plan_that_cannot_be_sent_to_other_processes_is_searched_in_this_one() -> None:
+def test_a_plan_that_cannot_be_pickled_is_searched_in_this_process() -> None:
     class Local(Engine[SimLease]):
         """No other process can import this."""
 
@@ -78,7 +80,7 @@ def test_a_plan_that_cannot_be_sent_to_other_processes_is_searched_in_this_one()
     assert [outcome.seed for outcome in outcomes] == [0, 1, 2]
 
 
-def test_a_shrunk_run_breaks_the_same_promise_with_less(bug: Bug) -> None:
+def test_a_shrunk_run_is_simpler_and_breaks_the_same_promise(bug: Bug) -> None:
     shrunk = bug.shrunk
 
     assert shrunk.run.failure == bug.failing.failure
@@ -95,12 +97,12 @@ def test_a_shrunk_run_replays_and_shrinking_is_repeatable(bug: Bug) -> None:
     assert (again.plan, again.decisions, again.runs) == (shrunk.plan, shrunk.decisions, shrunk.runs)
 
 
-def test_shrinking_keeps_to_its_budget_and_tells_of_its_progress(bug: Bug) -> None:
-    told: list[int] = []
+def test_shrinking_keeps_its_budget_and_reports_progress(bug: Bug) -> None:
+    reported: list[int] = []
 
-    shrunk = shrink(bug.plan, bug.failing, runs=40, progress=lambda runs, _: told.append(runs))
+    shrunk = shrink(bug.plan, bug.failing, runs=40, progress=lambda runs, _: reported.append(runs))
 
-    assert told == list(range(1, 41))
+    assert reported == list(range(1, 41))
     assert shrunk.run.failure == bug.failing.failure
 
 
@@ -112,7 +114,7 @@ def test_the_first_step_of_shrinking_changes_nothing_but_the_plan(bug: Bug) -> N
     assert run(shrunk.plan, decisions=shrunk.decisions).history == bug.failing.history
 
 
-def test_a_run_that_is_well_cannot_be_shrunk() -> None:
+def test_a_run_without_failure_cannot_be_shrunk() -> None:
     plan = Plan(backend="memory", faults=faults.CALM)
 
     with pytest.raises(ValueError, match="only a run that fails"):
@@ -120,15 +122,15 @@ def test_a_run_that_is_well_cannot_be_shrunk() -> None:
 
 
 def test_an_error_that_ends_a_world_is_a_failure_and_is_kept() -> None:
-    class Stumbles(Engine[SimLease]):
-        def _publish(self, hold: SimLease, lock: BaseLock[SimLease], owner: Caller) -> None:
+    class Raises(Engine[SimLease]):
+        def _publish(self, lease: SimLease, lock: BaseLock[SimLease], owner: Caller) -> None:
             raise ZeroDivisionError
 
-    ran = run(Plan(backend="memory", engine=Stumbles), 0)
+    ran = run(Plan(backend="memory", engine=Raises), 0)
 
     assert ran.failure == "ZeroDivisionError"
     assert isinstance(ran.error, ZeroDivisionError)
-    assert shrink(Plan(backend="memory", engine=Stumbles), ran).plan.workload.clients == 1
+    assert shrink(Plan(backend="memory", engine=Raises), ran).plan.workload.clients == 1
 
 
 def test_a_replay_is_equal_after_it_was_saved_and_loaded(bug: Bug) -> None:
@@ -146,7 +148,7 @@ def test_a_text_that_is_not_a_replay_is_refused(text: str) -> None:
         replay.from_text(text)
 
 
-def test_the_printed_command_replays_what_was_found(bug: Bug, tmp_path: Path) -> None:
+def test_the_printed_command_repeats_the_failing_run(bug: Bug, tmp_path: Path) -> None:
     words = [sys.executable, "-m", "holdfast", "simulate", "--json", "--mutant", FROM_THE_REPLY.name]
     worlds = ["--faults", ",".join(KINDS), "--seeds", str(len(SEEDS)), "--save", str(tmp_path / "a.replay")]
     searched = subprocess.run([*words, *worlds], capture_output=True, text=True, check=False)

@@ -1,4 +1,4 @@
-"""A simulator that only says it breaks things, or that lets the dead act: then its verdict means nothing."""
+"""The simulator does not inject the faults that it reports, or lets dead processes run."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ BACKENDS = tuple(SERVERS)
 
 
 def only(kind: str, backend: str) -> Plan:
-    """Worlds in which this happens often, and nothing else does."""
+    """Worlds in which this fault is frequent, and no other happens."""
     often = faults.only(faults.ALL, frozenset({kind}))
     probability = getattr(often, kind)
     return Plan(
@@ -40,18 +40,18 @@ def only(kind: str, backend: str) -> Plan:
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_hundreds_of_worlds_keep_every_promise(backend: str) -> None:
-    for seed in range(60 if backend in ("redlock", "zookeeper") else 300):  # where one takes as long as five others
+    for seed in range(60 if backend in ("redlock", "zookeeper") else 300):  # one takes as long as five of the others
         ran = run(Plan(backend=backend), seed)
         assert ran.failure is None, f"seed {seed}: {ran.error or report(ran.history, ran.verdict)}"
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("kind", faults.KINDS)
-def test_a_fault_happens_where_it_is_enabled_and_can_and_no_other_does(kind: str, backend: str) -> None:
+def test_only_the_enabled_fault_happens_if_the_store_can_have_it(kind: str, backend: str) -> None:
     happened: Counter[str] = Counter()
     for seed in range(8):
         if seed >= 4 and happened[kind] >= 3:
-            break  # more of the same would show nothing more: that promises are kept is for the worlds above
+            break  # enough; the test above checks the promises
         ran = run(only(kind, backend), seed)
         happened.update(ran.happened)
         assert ran.failure is None, report(ran.history, ran.verdict)
@@ -64,24 +64,24 @@ def test_a_fault_happens_where_it_is_enabled_and_can_and_no_other_does(kind: str
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_what_is_said_to_happen_is_in_the_history(backend: str) -> None:
+def test_faults_that_are_counted_are_in_the_history(backend: str) -> None:
     kinds: dict[str, type] = {"pause": h.Paused, "crash": h.Crashed, "cut": h.Unreachable, "break_lock": h.StateLost}
     if backend == "redlock":
-        del kinds["cut"]  # mostly of one of several ways; see test_redlock_worlds.py
+        del kinds["cut"]  # mostly of one of several links; see test_redlock_worlds.py
     for kind, event in kinds.items():
         if kind in SERVERS[backend].impossible_faults():
             continue
         happened = 0
         for seed in (4, 5, 6):  # in one world alone a rare fault may not happen
             ran = run(only(kind, backend), seed)
-            assert sum(type(one) is event for one in ran.history) == ran.happened[kind]
+            assert sum(type(recorded) is event for recorded in ran.history) == ran.happened[kind]
             happened += ran.happened[kind]
 
         assert happened > 0
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_without_faults_everybody_gets_the_lock_and_nothing_is_lost(backend: str) -> None:
+def test_every_client_gets_the_lock_and_no_lease_is_lost_without_faults(backend: str) -> None:
     workload = Workload(variety=False, timeout_max=1000.0, kinds=("lock",))
     ran = run(Plan(backend=backend, faults=faults.CALM, workload=workload), 1)
     statistics = ran.verdict.statistics
@@ -93,7 +93,7 @@ def test_without_faults_everybody_gets_the_lock_and_nothing_is_lost(backend: str
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_virtual_time_passes_and_real_time_hardly_does(backend: str) -> None:
+def test_a_run_has_half_a_minute_of_virtual_time(backend: str) -> None:
     ran = run(Plan(backend=backend), 2)
     times = [event.at for event in ran.history]
 
@@ -102,17 +102,17 @@ def test_virtual_time_passes_and_real_time_hardly_does(backend: str) -> None:
     assert len(set(times)) > 50
 
 
-def test_a_clock_that_runs_fast_runs_fast_for_its_own_process_only() -> None:
+def test_a_fast_clock_affects_only_its_own_process() -> None:
     world = World(Choices(decisions=()))
     fast, true = Process(world, "fast", offset=500.0, rate=1.009), Process(world, "true")
     woke: dict[str, float] = {}
 
-    async def doze(process: Process) -> None:
+    async def sleep(process: Process) -> None:
         await SimRuntime(process, Recorder(world)).sleep(100.0)
         woke[process.name] = world.now
 
     for process in (fast, true):
-        process.start(doze(process), "worker")
+        process.start(sleep(process), "worker")
     world.run(200.0)
 
     assert woke["true"] == pytest.approx(100.0, abs=1e-5)
@@ -120,54 +120,54 @@ def test_a_clock_that_runs_fast_runs_fast_for_its_own_process_only() -> None:
     assert (true.now(), fast.now()) == pytest.approx((200.0, 701.8))
 
 
-# ── the dead, and those that stand still ─────────────────────────────────────────────────────────────────────────
+# ── dead and paused processes ────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_dead_process_runs_no_code_not_even_clean_up() -> None:
+def test_a_dead_process_runs_no_clean_up_code() -> None:
     world = SmallWorld(Plan(backend="memory"), Choices(decisions=()))
     member = world.add("a")
-    said: list[str] = []
+    ticks: list[str] = []
 
-    async def talk() -> None:
+    async def tick() -> None:
         try:
             while True:
                 await member.client.runtime.sleep(1.0)
-                said.append(f"{world.world.now:.0f}")
+                ticks.append(f"{world.world.now:.0f}")
         finally:
-            said.append("cleaned up")
+            ticks.append("cleaned up")
 
-    member.start(talk())
+    member.start(tick())
     world.world.run(3.5)
     member.process.crash()
     world.world.run(100.0)
 
-    assert said == ["1", "2", "3"]
+    assert ticks == ["1", "2", "3"]
     world.end()
 
 
-def test_a_process_that_stands_still_does_nothing_and_then_goes_on() -> None:
+def test_a_paused_process_runs_no_code_until_it_resumes() -> None:
     world = SmallWorld(Plan(backend="memory"), Choices(decisions=()))
     member = world.add("a")
-    said: list[float] = []
+    ticks: list[float] = []
 
-    async def talk() -> None:
+    async def tick() -> None:
         while True:
             await member.client.runtime.sleep(1.0)
-            said.append(round(world.world.now, 3))
+            ticks.append(round(world.world.now, 3))
 
-    member.start(talk())
+    member.start(tick())
     world.world.run(2.5)
     member.process.pause()
     world.world.run(10.0)
     member.process.resume()
     world.world.run(11.5)
 
-    assert said == [1.0, 2.0, 10.0, 11.0]
+    assert ticks == [1.0, 2.0, 10.0, 11.0]
     world.end()
 
 
-def test_a_lease_that_a_worker_of_the_keeper_saw_first_is_reported_lost_at_its_deadline() -> None:
-    """Seed 6640 of `holdfast simulate --backend memory`: the timer had nothing to do, and ended."""
+def test_a_lease_that_a_keeper_worker_handles_first_is_reported_lost_at_its_deadline() -> None:
+    """Seed 6640 of `holdfast simulate --backend memory`: the timer was idle and ended."""
     world = SmallWorld(Plan(backend="memory"), Choices(decisions=()))
     member = world.add("a")
     keeper = member.client.engine._keeper
@@ -176,10 +176,10 @@ def test_a_lease_that_a_worker_of_the_keeper_saw_first_is_reported_lost_at_its_d
         first = await member.client.acquire(member.lock(5.0), 0)
         assert first is not None
         await member.client.release(first)
-        await member.client.runtime.sleep(1.0)  # the timer has nothing to do, and would end at 1.65 s
+        await member.client.runtime.sleep(1.0)  # the timer is idle and would end at 1.65 s
         options: LockOptions = {"ttl": 15.0, "renew": False}
         assert await member.client.acquire(member.client.lock("second", options=options), 0)
-        keeper._take_due(number=7)  # as a worker does that comes back from a request
+        keeper._take_due(number=7)  # as a worker does after a request
 
     member.start(works())
     world.world.run(40.0)
@@ -188,15 +188,15 @@ def test_a_lease_that_a_worker_of_the_keeper_saw_first_is_reported_lost_at_its_d
     world.end()
 
 
-def test_a_lease_that_a_renewal_has_not_prolonged_is_renewed_again_before_its_end() -> None:
-    """As on ZooKeeper, where nothing new may be known of the session for a while; seed 29 of its worlds."""
+def test_a_lease_that_a_renewal_did_not_extend_is_renewed_again_before_its_end() -> None:
+    """As on ZooKeeper, where the proof of the session may be old for a while; seed 29 of its worlds."""
     world = SmallWorld(Plan(backend="memory"), Choices(decisions=()))
     member = world.add("a")
     backend, now = member.client.engine.backend, member.client.runtime.now
     renew = backend.renew
     leases: list[SimLease] = []
 
-    async def prolongs_late(tickets: Sequence[Ticket], *, deadline: float) -> Sequence[Live | LeaseGone | BackendError]:
+    async def extends_late(tickets: Sequence[Ticket], *, deadline: float) -> Sequence[Live | LeaseGone | BackendError]:
         if now() < 9.7:
             return [Live(leases[0]._deadline) for _ in tickets]
         return await renew(tickets, deadline=deadline)
@@ -206,7 +206,7 @@ def test_a_lease_that_a_renewal_has_not_prolonged_is_renewed_again_before_its_en
         assert lease is not None
         leases.append(lease)
 
-    backend.renew = prolongs_late  # type: ignore[method-assign]
+    backend.renew = extends_late  # type: ignore[method-assign]
     member.start(works())
     world.world.run(15.0)
 
@@ -215,7 +215,7 @@ def test_a_lease_that_a_renewal_has_not_prolonged_is_renewed_again_before_its_en
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_after_a_crash_nothing_of_it_is_in_the_history(backend: str) -> None:
+def test_a_dead_process_has_no_events_in_the_history(backend: str) -> None:
     for seed in range(10):
         down: set[str] = set()
         for event in run(only("crash", backend), seed).history:
@@ -240,7 +240,7 @@ def test_after_a_crash_nothing_of_it_is_in_the_history(backend: str) -> None:
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_who_waits_with_a_mutex_held_is_found_out(backend: str) -> None:
+def test_a_task_that_waits_while_it_holds_a_mutex_is_found(backend: str) -> None:
     world = SmallWorld(Plan(backend=backend), Choices(decisions=()))
     member = world.add("a")
 
@@ -250,13 +250,13 @@ def test_who_waits_with_a_mutex_held_is_found_out(backend: str) -> None:
 
     member.start(waits())
 
-    with pytest.raises(AssertionError, match="waits with a mutex held"):
+    with pytest.raises(AssertionError, match="waits while it holds a mutex"):
         world.world.run(2.0)
     world.world.held_mutexes = 0
     world.end()
 
 
-def test_an_endless_loop_ends() -> None:
+def test_an_endless_loop_is_stopped() -> None:
     world = SmallWorld(Plan(backend="memory"), Choices(decisions=()))
     member = world.add("a")
 
@@ -266,6 +266,6 @@ def test_an_endless_loop_ends() -> None:
 
     member.start(spins())
 
-    with pytest.raises(RuntimeError, match="goes round in circles"):
+    with pytest.raises(RuntimeError, match="endless loop"):
         world.world.run(10.0)
     world.end()

@@ -1,9 +1,9 @@
-"""`make soak`: every backend in turn under load and random faults, for as long as you like.
+"""`make soak`: run every backend in turn under load with random faults, for a given time.
 
 Processes with threads and tasks contend for locks on private servers while they are stopped and killed, and while the
-servers are stopped, killed and restarted. At the end checkers go over everything that was observed: no two holders,
-growing fences, each loss reported once. Memory, threads, descriptors, connections and rows on the server are compared
-between a calm moment after a quarter of the time and one at the end: they have to stay flat.
+servers are stopped, killed and restarted. At the end checkers check the observations: no two holders, growing
+fences, each loss reported once. Memory, threads, descriptors, connections and rows on the server are measured without
+load after a quarter of the time and at the end: they must not grow.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from tests.soak.stores import DEFAULT, STORES, Fault, Store, connections
 from tests.support.processes import Worker, WorkerPool, now
 
 WORKER = os.path.join(os.path.dirname(__file__), "worker.py")
-CALM = 13.0  # seconds without load before figures are taken: idle keepers and listeners end after 10
-SETTLE_MAX = 60.0  # seconds in which every call has to end once all faults are over
+CALM = 13.0  # seconds without load before measuring: idle keepers and listeners end after 10
+SETTLE_MAX = 60.0  # seconds in which every call must end after the last fault
 FIRST_PART = 0.25
 REPORT_EVERY = 10.0
 FAULT_SECONDS = (0.1, 0.1, 0.1, 0.3, 0.3, 1.0, 1.0, 3.0, 6.0)  # some are longer than a ttl
 
-# What may grow between the two calm moments. A leak grows with the thousands of turns between them. A store may keep a
-# few rows for each name that was ever used; there are 24 names.
+# Allowed growth between the two measurements. A leak grows with the thousands of turns between them. A store may keep
+# a few rows for each of the 24 names.
 SLACK = {
     "memory": 12 << 20,
     "objects": 8_000,
@@ -44,7 +44,7 @@ SLACK = {
 
 
 class Figures(NamedTuple):
-    """What is in use at a calm moment."""
+    """Resources in use without load."""
 
     memory: int
     objects: int
@@ -55,37 +55,37 @@ class Figures(NamedTuple):
 
 
 class Failed(Exception):
-    """The soak has found something."""
+    """The soak has found a problem."""
 
 
 class Soak:
     """One backend: its store, its processes, and the faults."""
 
     def __init__(
-        self, name: str, store: Store, folder: Path, pool: WorkerPool, chance: random.Random, *, calm: float
+        self, name: str, store: Store, folder: Path, pool: WorkerPool, rng: random.Random, *, calm: float
     ) -> None:
         self._name = name
         self._calm_seconds = calm
         self._store = store
         self._folder = folder
-        self._crew = pool
-        self._chance = chance
+        self._pool = pool
+        self._rng = rng
         self._workers: list[Worker] = []
         self._clients: list[str] = []  # of the workers, in the same order
         self._started = 0
-        self._active: list[tuple[float, Fault, int]] = []  # when each fault ends, and the place that it concerns
+        self._active: list[tuple[float, Fault, int]] = []  # when each fault ends, and the index of its process
         self.faults = 0
 
     def run(self, seconds: float) -> tuple[Figures, Figures]:
-        """Load for so long. Returns the figures of the two calm moments."""
-        for place in range(self._store.processes):
-            self._start(place)
+        """Run the load for this long. Returns the figures of both measurements."""
+        for index in range(self._store.processes):
+            self._start(index)
         self._load(seconds * FIRST_PART)
         before = self._calm()
         self._load(seconds * (1 - FIRST_PART))
         after = self._calm()
         for worker in self._workers:
-            self._tell(worker, "end")
+            self._command(worker, "end")
         return before, after
 
     def observations(self) -> Observations:
@@ -93,20 +93,20 @@ class Soak:
 
     @property
     def clients(self) -> set[str]:
-        """Those that ended in order."""
+        """The clients that ended regularly."""
         return set(self._clients)
 
-    def _start(self, place: int) -> None:
-        client = f"process-{place}.{self._started}"
+    def _start(self, index: int) -> None:
+        client = f"process-{index}.{self._started}"
         history = self._folder / f"{client}.history"
         first_ticket = self._started * 10_000_000
         self._started += 1
-        seed = str(self._chance.random())
-        worker = self._crew.start(self._store.url, client, str(first_ticket), str(history), seed)
-        self._workers[place : place + 1] = [worker]
-        self._clients[place : place + 1] = [client]
+        seed = str(self._rng.random())
+        worker = self._pool.start(self._store.url, client, str(first_ticket), str(history), seed)
+        self._workers[index : index + 1] = [worker]
+        self._clients[index : index + 1] = [client]
 
-    def _tell(self, worker: Worker, command: str) -> dict[str, Any]:
+    def _command(self, worker: Worker, command: str) -> dict[str, Any]:
         worker.send(command)
         answer = worker.receive(SETTLE_MAX)
         if answer["problems"]:
@@ -117,7 +117,7 @@ class Soak:
 
     def _load(self, seconds: float) -> None:
         for worker in self._workers:
-            self._tell(worker, "go")
+            self._command(worker, "go")
         end = now() + seconds
         reported = now()
         while now() < end:
@@ -125,34 +125,34 @@ class Soak:
             self._begin_fault(end)
             if now() - reported > REPORT_EVERY:
                 reported = now()
-                _say(f"  {self._name}: {max(0.0, end - reported):.0f} s to go, {self.faults} faults so far")
-            time.sleep(self._chance.uniform(0.2, 1.5))
+                _print(f"  {self._name}: {max(0.0, end - reported):.0f} s to go, {self.faults} faults so far")
+            time.sleep(self._rng.uniform(0.2, 1.5))
         self._end_faults(float("inf"))
 
     def _begin_fault(self, end: float) -> None:
-        busy = {place for _, _, place in self._active}
-        until = min(end, now() + self._chance.choice(FAULT_SECONDS))
+        busy = {index for _, _, index in self._active}
+        until = min(end, now() + self._rng.choice(FAULT_SECONDS))
         server_faults = self._store.faults()
-        if server_faults and self._chance.random() < 0.4:
+        if server_faults and self._rng.random() < 0.4:
             if -1 not in busy:  # one server at a time
-                self._begin(self._chance.choice(server_faults), -1, until)
+                self._begin(self._rng.choice(server_faults), -1, until)
             return
-        place = self._chance.randrange(len(self._workers))
-        if place in busy:
+        index = self._rng.randrange(len(self._workers))
+        if index in busy:
             return
-        worker = self._workers[place]
-        if place > 0 and self._chance.random() < 0.3:  # the first process lives to the end, to have its memory measured
+        worker = self._workers[index]
+        if index > 0 and self._rng.random() < 0.3:  # the first one is measured at the end
             worker.kill()
             self.faults += 1
-            self._start(place)
-            self._tell(self._workers[place], "go")
+            self._start(index)
+            self._command(self._workers[index], "go")
         else:
-            self._begin(Fault(f"process {place} stopped (SIGSTOP)", worker.stop, worker.resume), place, until)
+            self._begin(Fault(f"process {index} stopped (SIGSTOP)", worker.stop, worker.resume), index, until)
 
-    def _begin(self, fault: Fault, place: int, until: float) -> None:
+    def _begin(self, fault: Fault, index: int, until: float) -> None:
         fault.begin()
         self.faults += 1
-        self._active.append((until, fault, place))
+        self._active.append((until, fault, index))
 
     def _end_faults(self, at: float) -> None:
         for entry in [entry for entry in self._active if entry[0] <= at]:
@@ -162,54 +162,54 @@ class Soak:
     # ── calm ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _calm(self) -> Figures:
-        """No fault, no load: every call has to end, and what is not needed has to go."""
+        """Stop faults and load, wait until every call has ended and idle resources are freed, then measure."""
         for worker in self._workers:
-            self._tell(worker, "pause")
+            self._command(worker, "pause")
         end = now() + SETTLE_MAX
-        for place, worker in enumerate(self._workers):
-            while not self._tell(worker, "idle")["idle"]:
+        for index, worker in enumerate(self._workers):
+            while not self._command(worker, "idle")["idle"]:
                 if now() > end:
-                    self._tell(worker, "stacks")
-                    problem = f"a call of process {place} has not ended {SETTLE_MAX:g} s after the last fault"
+                    self._command(worker, "stacks")
+                    problem = f"a call of process {index} has not ended {SETTLE_MAX:g} s after the last fault"
                     raise Failed(f"{problem}:\n{worker.errors()}")
                 time.sleep(0.1)
         time.sleep(self._calm_seconds)
-        answer = self._tell(self._workers[0], "sample")
+        answer = self._command(self._workers[0], "sample")
         measured = {name: int(answer[name]) for name in ("memory", "objects", "threads", "descriptors")}
         return Figures(**measured, connections=connections(self._store), rows=self._store.rows())
 
 
 def soak(name: str, seconds: float, seed: str, folder: Path, *, calm: float = CALM) -> None:
-    """One backend, and its judgement in two lines.
+    """Run one backend, and print its verdict in two lines.
 
     Raises:
-        Failed: says what was found.
+        Failed: a problem was found.
     """
-    chance = random.Random(f"{seed}-{name}")  # noqa: S311  (not a secret)
+    rng = random.Random(f"{seed}-{name}")  # noqa: S311  (not a secret)
     with STORES[name](folder) as store, WorkerPool(WORKER) as pool:
-        running = Soak(name, store, folder, pool, chance, calm=calm)
-        before, after = running.run(seconds)
+        session = Soak(name, store, folder, pool, rng, calm=calm)
+        before, after = session.run(seconds)
         with holdfast.Client(store.url) as client:
             guarantees = client.guarantees
-        observations = running.observations()
-    verdict, words = judge(observations, guarantees)
-    untold = observations.untold(running.clients)
+        observations = session.observations()
+    verdict, text = judge(observations, guarantees)
+    misreported = observations.misreported(session.clients)
     grown = {
         figure: (getattr(before, figure), getattr(after, figure))
         for figure, slack in SLACK.items()
         if getattr(after, figure) > getattr(before, figure) + slack
     }
-    _say(
-        f"{name}: {len(observations.leases):,} leases, {observations.lost:,} lost, {running.faults:,} faults; "
+    _print(
+        f"{name}: {len(observations.leases):,} leases, {observations.lost:,} lost, {session.faults:,} faults; "
         f"exclusion and fences {'kept' if verdict.ok else 'BROKEN'}"
     )
-    _say("  " + ", ".join(f"{figure} {_shown(before, figure)} -> {_shown(after, figure)}" for figure in SLACK))
+    _print("  " + ", ".join(f"{figure} {_shown(before, figure)} -> {_shown(after, figure)}" for figure in SLACK))
     if not observations.leases:
-        raise Failed("not one lease was granted")
+        raise Failed("no lease was granted")
     if not verdict.ok:
-        raise Failed(words)
-    if untold:
-        raise Failed(f"{len(untold)} losses were reported wrongly: {untold[0]}")
+        raise Failed(text)
+    if misreported:
+        raise Failed(f"{len(misreported)} losses were reported wrongly: {misreported[0]}")
     if grown:
         raise Failed(f"these grew: {grown}")
 
@@ -219,33 +219,33 @@ def _shown(figures: Figures, figure: str) -> str:
     return f"{value / (1 << 20):.1f} MiB" if figure == "memory" else f"{value:,}"
 
 
-def _say(words: str) -> None:
-    print(words, flush=True)  # noqa: T201  (a program)
+def _print(text: str) -> None:
+    print(text, flush=True)  # noqa: T201  (a program)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.soak", description=(__doc__ or "").partition("\n\n")[0])
-    parser.add_argument("--seconds", type=float, default=600.0, help="for all backends together (default: 600)")
+    parser.add_argument("--seconds", type=float, default=600.0, help="in total for all backends (default: 600)")
     parser.add_argument("--backends", nargs="+", choices=STORES, default=DEFAULT, metavar="B", help=", ".join(STORES))
     parser.add_argument("--seed", default=None, help="repeats the same choice of faults (default: a new one)")
     parser.add_argument(
-        "--calm", type=float, default=CALM, help=f"seconds without load before figures are taken (default: {CALM:g})"
+        "--calm", type=float, default=CALM, help=f"seconds without load before measuring (default: {CALM:g})"
     )
-    given = parser.parse_args(arguments)
-    seed = given.seed or str(random.SystemRandom().randrange(10**9))
-    each = given.seconds / len(given.backends)
-    _say(f"seed {seed}; {each:.0f} s of load for each of {', '.join(given.backends)}")
+    options = parser.parse_args(arguments)
+    seed = options.seed or str(random.SystemRandom().randrange(10**9))
+    share = options.seconds / len(options.backends)
+    _print(f"seed {seed}; {share:.0f} s of load for each of {', '.join(options.backends)}")
     failed = []
-    for name in given.backends:
+    for name in options.backends:
         folder = Path(tempfile.mkdtemp(prefix=f"holdfast-soak-{name}-"))
         try:
-            soak(name, each, seed, folder, calm=given.calm)
+            soak(name, share, seed, folder, calm=options.calm)
         except (Failed, AssertionError) as error:
             failed.append(name)
-            _say(f"{name}: FAILED. What was observed is in {folder}\n{error}")
+            _print(f"{name}: FAILED. The observations are in {folder}\n{error}")
         else:
             shutil.rmtree(folder, ignore_errors=True)
-    _say(f"failed: {', '.join(failed)}" if failed else "All promises kept, and nothing grew.")
+    _print(f"failed: {', '.join(failed)}" if failed else "All promises kept, no growth.")
     return 1 if failed else 0
 
 

@@ -1,4 +1,4 @@
-"""The stores of a soak: private servers, the faults that can be done to each, and what is counted on them."""
+"""The stores of a soak: private servers, their faults, and their numbers of rows and connections."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from tests.support.redis.binaries import main_binary
 from tests.support.redis.redlock import RedlockServers
 from tests.support.zookeeper import ensembles as zookeeper
 
-_DURABLE = ("--appendonly", "yes", "--appendfsync", "always")  # a kill loses nothing that was answered
+_DURABLE = ("--appendonly", "yes", "--appendfsync", "always")  # a kill loses no confirmed write
 
 
 class Fault(NamedTuple):
-    """Something that is done to a server, and undone after a while."""
+    """A fault of a server, with functions to begin and end it."""
 
     name: str
     begin: Callable[[], object]
@@ -33,13 +33,13 @@ class Store(NamedTuple):
 
     url: str
     ports: tuple[int, ...] = ()  # of its servers, to count connections
-    faults: Callable[[], list[Fault]] = list  # those that are possible now
+    faults: Callable[[], list[Fault]] = list  # faults that are possible now
     rows: Callable[[], int] = int
-    processes: int = 3  # that use it
+    processes: int = 3  # processes that use it
 
 
 def _nothing() -> None:
-    """Ends a fault that is over at once."""
+    """End a fault that has already ended."""
 
 
 def _faults_of(server: Any, name: str = "server") -> list[Fault]:
@@ -188,7 +188,7 @@ def _memcached(folder: Path) -> Iterator[Store]:
         yield Store(
             server.url,
             ports=(server.port,),
-            # A kill would lose what was granted, which this store does not promise to survive.
+            # A kill loses all leases, which this store does not promise to survive.
             faults=lambda: [Fault("server stopped (SIGSTOP)", server.stop, server.resume)],
             rows=lambda: int(server.stats()["curr_items"]),
         )

@@ -1,4 +1,4 @@
-"""One process of a soak: threads and tasks that take and release locks at random until they are told to pause or end.
+"""One process of a soak: threads and tasks that acquire and release locks at random until a command to pause or end.
 
     python worker.py URL CLIENT FIRST_TICKET HISTORY SEED
 
@@ -32,7 +32,7 @@ import holdfast
 PR_SET_PDEATHSIG = 1
 THREADS, TASKS = 3, 3
 HOT, COLD = 2, 6  # names that are contended, and names that are mostly free
-LOOK_EVERY = 0.05  # seconds between two looks at a lease that is held for long
+OBSERVE_EVERY = 0.05  # seconds between two checks of a lease that is held for long
 _EXPECTED = (holdfast.BackendError, holdfast.AcquireTimeout)
 
 
@@ -54,15 +54,15 @@ class Recorder:
         os.write(self._fd, f"{line}\n".encode())
 
     def granted(self, lock: str, fence: int, at: float, *, limit: int | None, exclusive: bool, grouped: bool) -> int:
-        """`grouped`: one of several that are lost together, of which no single loss is reported."""
+        """`grouped`: part of a group, whose losses are not reported one by one."""
         ticket = next(self._tickets)
         shape = {"limit": limit, "exclusive": exclusive, "grouped": grouped}
         self.write("granted", at, ticket=ticket, lock=lock, fence=fence, **shape)
         return ticket
 
-    def told(self, lease: Any) -> None:
+    def report_lost(self, lease: Any) -> None:
         """`on_lost` of every lock here."""
-        self.write("told", now(), lock=lease.name, fence=lease.fence)
+        self.write("loss reported", now(), lock=lease.name, fence=lease.fence)
 
 
 class Plan:
@@ -101,7 +101,7 @@ class Plan:
 
 def lock_of(client: Any, primitive: str, plan: Plan, recorder: Recorder) -> tuple[Any, int | None, bool]:
     """The lock, its limit, and whether it is exclusive."""
-    options: dict[str, Any] = {"ttl": plan.ttl(), "timeout": plan.timeout(), "on_lost": recorder.told}
+    options: dict[str, Any] = {"ttl": plan.ttl(), "timeout": plan.timeout(), "on_lost": recorder.report_lost}
     match primitive:
         case "read":
             return client.rwlock(f"rw-{plan.name()}", **options).read(), None, False
@@ -114,7 +114,7 @@ def lock_of(client: Any, primitive: str, plan: Plan, recorder: Recorder) -> tupl
 
 
 def primitives(client: Any) -> list[str]:
-    """What the store has. Plain locks are most of the load."""
+    """The primitives of the store. Plain locks are most of the load."""
     known = ["lock"] * 4
     with contextlib.suppress(holdfast.Unsupported):
         client.rwlock("rw").read()
@@ -150,7 +150,7 @@ class Load:
         self._go.set()
 
     def pause(self) -> None:
-        """Begin no new turn; `is_idle` says when the last one has ended."""
+        """Start no new turn; `is_idle` is true when the last one has ended."""
         self._go.clear()
 
     @property
@@ -165,7 +165,7 @@ class Load:
         self.client.close()
 
     def show_stacks(self) -> None:
-        """Write where every thread and task is to stderr, for the report on a call that does not end."""
+        """Write the stacks of all threads and tasks to stderr, for the report on a call that does not end."""
         faulthandler.dump_traceback()
         for task in asyncio.all_tasks(self._loop):
             sys.stderr.write(f"{task.get_name()}\n")
@@ -193,22 +193,22 @@ class Load:
 
     def _in_thread(self, number: int) -> None:
         plan = Plan(f"{self._seed}-thread-{number}")
-        while self._may_begin():
+        while self._begin_turn():
             try:
                 if plan.one_in(200):
                     self._fork(plan)
                 elif plan.one_in(10):
-                    self._several(plan)
+                    self._use_several(plan)
                 else:
-                    self._one(self.client, plan)
+                    self._use_one(self.client, plan)
             except _EXPECTED:
                 time.sleep(plan.backoff() / 10)
             except Exception:
                 self.problems.append(traceback.format_exc())
             finally:
-                self._has_ended()
+                self._turn_ended()
 
-    def _one(self, client: holdfast.Client, plan: Plan) -> None:
+    def _use_one(self, client: holdfast.Client, plan: Plan) -> None:
         lock, limit, exclusive = lock_of(client, plan.primitive(self._primitives), plan, self._recorder)
         lease = lock.acquire()
         at = now()
@@ -216,11 +216,11 @@ class Load:
             return
         ticket = self._recorder.granted(lease.name, lease.fence, at, limit=limit, exclusive=exclusive, grouped=False)
         end = at + plan.hold()
-        while self._look(lease, ticket) and now() < end:
-            time.sleep(min(LOOK_EVERY, max(0.0, end - now())))
-        self._end_of(lease, ticket, lease.release)
+        while self._observe(lease, ticket) and now() < end:
+            time.sleep(min(OBSERVE_EVERY, max(0.0, end - now())))
+        self._release(lease, ticket, lease.release)
 
-    def _several(self, plan: Plan) -> None:
+    def _use_several(self, plan: Plan) -> None:
         lease = self.client.lock_all(plan.names(), ttl=plan.ttl(), timeout=plan.timeout()).acquire()
         at = now()
         if lease is None:
@@ -230,13 +230,13 @@ class Load:
             for name, fence in lease.fences.items()
         ]
         for ticket in tickets:
-            self._look(lease, ticket)
-        self._end_of(lease, None, lease.release)
+            self._observe(lease, ticket)
+        self._release(lease, None, lease.release)
 
     def _fork(self, plan: Plan) -> None:
         """A child uses the inherited client for one turn. It dies without clean-up, as preforked servers do."""
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # of forks beside threads: that is the point here
+            warnings.simplefilter("ignore", DeprecationWarning)  # forks beside threads are intended here
             pid = os.fork()
         if pid == 0:
             status = 1
@@ -250,7 +250,7 @@ class Load:
                 lease = lock.acquire()
                 if lease is not None:
                     at = now()
-                    self._look(
+                    self._observe(
                         lease, child.granted(lease.name, lease.fence, at, limit=1, exclusive=True, grouped=False)
                     )
                     lease.release()
@@ -261,9 +261,9 @@ class Load:
                 status = 0
             finally:
                 os._exit(status)
-        _, how = os.waitpid(pid, 0)
-        if how != 0:
-            self.problems.append(f"a forked child ended with {how}")
+        _, outcome = os.waitpid(pid, 0)
+        if outcome != 0:
+            self.problems.append(f"a forked child ended with {outcome}")
 
     # ── tasks ────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -277,10 +277,10 @@ class Load:
         while True:
             while not self._go.is_set():
                 await asyncio.sleep(0.05)
-            if not self._may_begin():
+            if not self._begin_turn():
                 return
             try:
-                await self._one_in_task(client, plan)
+                await self._use_one_in_task(client, plan)
             except TimeoutError:  # AcquireTimeout among them
                 await asyncio.sleep(0)
             except holdfast.BackendError:
@@ -288,11 +288,11 @@ class Load:
             except Exception:
                 self.problems.append(traceback.format_exc())
             finally:
-                self._has_ended()
+                self._turn_ended()
 
-    async def _one_in_task(self, client: holdfast.AsyncClient, plan: Plan) -> None:
+    async def _use_one_in_task(self, client: holdfast.AsyncClient, plan: Plan) -> None:
         lock, limit, exclusive = lock_of(client, plan.primitive(self._primitives), plan, self._recorder)
-        if plan.one_in(5):  # cancelled at a random moment
+        if plan.one_in(5):  # cancelled at a random time
             async with asyncio.timeout(plan.backoff()):
                 lease = await lock.acquire()
         else:
@@ -302,28 +302,28 @@ class Load:
             return
         ticket = self._recorder.granted(lease.name, lease.fence, at, limit=limit, exclusive=exclusive, grouped=False)
         end = at + plan.hold()
-        while self._look(lease, ticket) and now() < end:
-            await asyncio.sleep(min(LOOK_EVERY, max(0.0, end - now())))
+        while self._observe(lease, ticket) and now() < end:
+            await asyncio.sleep(min(OBSERVE_EVERY, max(0.0, end - now())))
         before = now()
         was_held = lease.held
         try:
             await lease.release()
         except Exception as error:
-            self._ended_with(ticket, before, was_held=was_held, error=error)
+            self._record_end(ticket, before, was_held=was_held, error=error)
         else:
-            self._ended_with(ticket, before, was_held=was_held, error=None)
+            self._record_end(ticket, before, was_held=was_held, error=None)
 
-    # ── what is recorded ─────────────────────────────────────────────────────────────────────────────────────────
+    # ── recording ────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _look(self, lease: Any, ticket: int) -> bool:
-        """Record that the lease is held; the time is from before the question, so that a pause cannot extend it."""
+    def _observe(self, lease: Any, ticket: int) -> bool:
+        """Record that the lease is held; the time is taken before the check, so that a pause cannot extend it."""
         at = now()
         held: bool = lease.held
         if held:
             self._recorder.write("held", at, ticket=ticket)
         return held
 
-    def _end_of(self, lease: Any, ticket: int | None, release: Callable[[], object]) -> None:
+    def _release(self, lease: Any, ticket: int | None, release: Callable[[], object]) -> None:
         before = now()
         was_held: bool = lease.held
         error: Exception | None = None
@@ -332,24 +332,24 @@ class Load:
         except Exception as raised:
             error = raised
         if ticket is not None:
-            self._ended_with(ticket, before, was_held=was_held, error=error)
+            self._record_end(ticket, before, was_held=was_held, error=error)
         elif error is not None and not isinstance(error, holdfast.LockLost | holdfast.BackendError):
             raise error
 
-    def _ended_with(self, ticket: int, before: float, *, was_held: bool, error: Exception | None) -> None:
+    def _record_end(self, ticket: int, before: float, *, was_held: bool, error: Exception | None) -> None:
         if was_held:
             self._recorder.write("held", before, ticket=ticket)
         if error is None:
-            how = "released"
+            outcome = "released"
         elif isinstance(error, holdfast.LockLost):
-            how = "lost"
+            outcome = "lost"
         elif isinstance(error, holdfast.BackendError):
-            how = "unknown"
+            outcome = "unknown"
         else:
             raise error
-        self._recorder.write("ended", now(), ticket=ticket, how=how)
+        self._recorder.write("ended", now(), ticket=ticket, outcome=outcome)
 
-    def _may_begin(self) -> bool:
+    def _begin_turn(self) -> bool:
         while True:
             self._go.wait()
             with self._mutex:
@@ -359,7 +359,7 @@ class Load:
                     self._busy += 1
                     return True
 
-    def _has_ended(self) -> None:
+    def _turn_ended(self) -> None:
         with self._mutex:
             self._busy -= 1
 
