@@ -88,9 +88,9 @@ def test_the_command_line_shows_the_trace_and_the_number_of_states() -> None:
     assert "BROKEN: " in told.stdout
     assert "raise of A's attempt 1 arrives" in told.stdout
     assert told.stdout.endswith("Again: holdfast simulate --mutant write-back-without-owner --exhaustive\n")
-    (council,) = json.loads(data.stdout)["councils"]
-    assert council["states"] > 1000
-    assert council["story"][-1] == council["broken"]
+    (config,) = json.loads(data.stdout)["configs"]
+    assert config["states"] > 1000
+    assert config["path"][-1] == config["broken"]
 
 
 def test_unsupported_options_of_the_exhaustive_search_are_refused() -> None:
@@ -99,4 +99,4 @@ def test_unsupported_options_of_the_exhaustive_search_are_refused() -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
 
     assert done.returncode == 2
-    assert "always two clients" in done.stderr
+    assert "always has two clients" in done.stderr

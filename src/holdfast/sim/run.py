@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from holdfast.checking import Promises, judge
 from holdfast.checking import history as h
+from holdfast.core.engine import Engine
 from holdfast.sim import faults as faults_
 from holdfast.sim.choices import Choices
 from holdfast.sim.client import SimClient
@@ -37,7 +38,6 @@ from holdfast.sim.world import Task, World
 
 if TYPE_CHECKING:
     from holdfast.checking import Verdict
-    from holdfast.core.engine import Engine
     from holdfast.sim.client import SimLease
     from holdfast.sim.faults import Faults
     from holdfast.sim.servers.base import Server
@@ -83,6 +83,10 @@ class Plan:
     @property
     def server_type(self) -> type[Server]:
         return self.server or SERVERS[self.backend]
+
+    def make_client(self, process: Process, server: Server, link: Link, recorder: Recorder) -> SimClient:
+        """A client with the engine of this plan."""
+        return self.client(process, server, link, recorder, self.engine or Engine)
 
     @property
     def possible_faults(self) -> Faults:
@@ -156,10 +160,7 @@ class Member:
             simulation.recorder.happened["drift"] += 1
         self.process = Process(world, name, offset=offset, rate=rate)
         self.link = Link(self.process, simulation.server, simulation.link_faults)
-        engine = simulation.plan.engine
-        arguments = {} if engine is None else {"engine_type": engine}
-        client_type = simulation.plan.client
-        self.client = client_type(self.process, simulation.server, self.link, simulation.recorder, **arguments)
+        self.client = simulation.plan.make_client(self.process, simulation.server, self.link, simulation.recorder)
         self.worker = Worker(
             simulation.workload,
             simulation.names,

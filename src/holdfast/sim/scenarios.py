@@ -58,8 +58,7 @@ class SmallWorld:
             self._dead_members.append(self.members[name])
         process = self.process_type(self.world, name)
         link = self.link(process)
-        arguments = {} if self.plan.engine is None else {"engine_type": self.plan.engine}
-        member = ClientProcess(process, link, self.plan.client(process, self.server, link, self.recorder, **arguments))
+        member = ClientProcess(process, link, self.plan.make_client(process, self.server, link, self.recorder))
         self.members[name] = member
         return member
 

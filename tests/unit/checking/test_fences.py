@@ -1,4 +1,4 @@
-"""A fence that does not grow protects nothing: the resource takes the old holder for the new one."""
+"""The checker misses a fence that does not grow, so that a resource accepts an old holder."""
 
 from __future__ import annotations
 

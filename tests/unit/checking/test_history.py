@@ -1,4 +1,4 @@
-"""A stored history that is not the one that was recorded, or not the same bytes for the same run."""
+"""A stored history differs from the recorded one, or the same run gives different bytes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A checker that looks back makes long histories unjudgeable; the simulator writes 100,000 events a second.
+"""A checker that does not take linear time is too slow: the simulator records 100,000 events a second.
 
 Counted in lines of Python that are run, so that a busy machine cannot change the result.
 """

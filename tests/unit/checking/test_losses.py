@@ -1,4 +1,4 @@
-"""Working on without the lock: the loss was not noticed, not told, told twice, or taken back."""
+"""The checker misses a loss that is not noticed, not reported, reported twice, or taken back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A free lock is kept from a waiter that is alive, and no checker reports it."""
+"""The checker misses a free lock that is not granted to a living waiter."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A lease that runs out although it could have been renewed, or lives on although the server has let go of it."""
+"""The checker misses a lease that expires although it could be renewed, or is renewed after the server removed it."""
 
 from __future__ import annotations
 

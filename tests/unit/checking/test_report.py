@@ -1,4 +1,4 @@
-"""A verdict that is wrong, or a report that does not show what broke."""
+"""A verdict is wrong, or a report does not show the violation."""
 
 from __future__ import annotations
 
@@ -223,7 +223,7 @@ def test_every_event_can_be_drawn() -> None:
         h.AcquireStarted(11, "e", 10, "x"),
         h.Crashed(12, "d"),
         h.Restarted(13, "d"),
-        h.Leftover(14, "x", "nobody", granted=False),
+        h.Leftover(14, "x", "unknown", granted=False),
         h.End(14),
     ]
     violations = judge(everything, Promises(leftover_max=1.0)).violations

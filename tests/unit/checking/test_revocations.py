@@ -1,4 +1,4 @@
-"""A request to let go that its lease never hears, or that another one does."""
+"""The checker misses a revocation request that its lease never receives, or that another lease receives."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A dead waiter stays in the queue, and no checker reports it."""
+"""The checker misses a dead waiter that stays in the queue."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The resource behind the lock: an update is lost, or a guard lets an old holder write."""
+"""The checker misses a lost update, or a write of an old holder."""
 
 from __future__ import annotations
 
