@@ -121,7 +121,7 @@ def _with_available_server(contenders: Sequence[Contender]) -> list[Contender]:
     servers = {one.server.name: one.server for one in contenders if one.server is not None}
     absent = missing(list(servers.values()))
     for server in absent:
-        print(f"benchmarks: no {server.program} on this machine: all on {server.name} is left out", file=sys.stderr)
+        print(f"benchmarks: no {server.program} on this machine: cases on {server.name} are omitted", file=sys.stderr)
     names = {server.name for server in absent}
     return [one for one in contenders if one.server is None or one.server.name not in names]
 

@@ -198,8 +198,8 @@ MEASURE = Measure(
     title="A wanted lock: hand-over and fairness",
     explains=(
         "gap: from the start of a release to the return of the next acquire; wait: for an acquire, max over all "
-        "rounds; both in ms, less is better. held: share of time in which somebody could work; other next: turns after "
-        "which somebody else was; more is better. Jain: 1 is fair, 1/n is one for all. Checked throughout: no "
+        "rounds; both in ms, less is better. held: share of time in which the lock was held; other next: turns "
+        "followed by another client; more is better. Jain: 1 is fair, 1/n is one for all. Checked throughout: no "
         "two turns overlap."
     ),
     settings=_settings,

@@ -104,7 +104,7 @@ def _figures(batches: list[float], singles: list[float]) -> Figures:
 def _settings(effort: Effort) -> list[Setting]:
     away = {"seconds": AWAY_FACTOR * effort.pairs_seconds, "delay": DELAY}
     return [
-        Setting("pairs", "nobody else wants it", {"seconds": effort.pairs_seconds}),
+        Setting("pairs", "no other client uses the lock", {"seconds": effort.pairs_seconds}),
         Setting("apart", "client and servers on cores of their own", {"seconds": effort.pairs_seconds, "apart": 1}),
         Setting("5ms-away", "every request takes 5 ms to arrive", away),
     ]

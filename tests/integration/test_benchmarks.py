@@ -316,9 +316,9 @@ def test_a_family_is_omitted_with_a_message_when_its_server_is_missing(
     lines = listed.err.splitlines()
     assert len(lines) == len(set(lines))
     assert {
-        "benchmarks: no memcached on this machine: all on memcached is left out",
-        "benchmarks: no redis-server on this machine: all on Redis is left out",
-        "benchmarks: no java on this machine: all on ZooKeeper is left out",
+        "benchmarks: no memcached on this machine: cases on memcached are omitted",
+        "benchmarks: no redis-server on this machine: cases on Redis are omitted",
+        "benchmarks: no java on this machine: cases on ZooKeeper are omitted",
     } <= set(lines)
     assert "/redis/" not in listed.out
     assert "/memcached/" not in listed.out

@@ -84,7 +84,7 @@ def test_the_table_of_primitives_has_the_same_content_at_any_width(store: CliSto
 
 
 def read_grid(printed: str) -> dict[tuple[str, str], dict[str, str]]:
-    """For each backend and method, each primitive: yes, or the reason why not."""
+    """Return `yes` or the reason for each primitive of each backend and method."""
     words = {primitive.value for primitive in Primitive}
     notes: dict[str, str] = {}
     rows: dict[tuple[str, str], dict[str, str]] = {}

@@ -1,7 +1,7 @@
-r"""Completion: a word that the parser does not know, a lock's name that the shell runs, an error in mid-typing.
+r"""Hazard: completion offers an unknown word, the shell executes a lock name, an error is printed while typing.
 
-Each shell is asked as a person asks it: on a terminal, with the Tab key. What it made of the line is then seen by
-putting `printf` in front of it, so a name counts as completed only if the shell reads it back as that name.
+Each shell runs on a terminal and receives the Tab key. The test then puts `printf` in front of the completed line, so a
+name counts as completed only if the shell reads it back as that name.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def shell(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def session(shell: str, store: CliStore, tmp_path: Path) -> Iterator[Session]:
-    """An interactive shell with completion. Given keys, it answers with the words of the line that they made."""
+    """An interactive shell with completion. It returns the words of the line that the keys produced."""
     folder = tmp_path / "bin"
     folder.mkdir()
     (folder / "holdfast").write_text(f'#!/bin/sh\nexec {sys.executable} -m holdfast "$@"\n')
@@ -66,7 +66,7 @@ def session(shell: str, store: CliStore, tmp_path: Path) -> Iterator[Session]:
 
     def words(keys: str) -> list[str]:
         terminal.output = ""
-        # The first key goes to the beginning of the line, the others there.
+        # The first key moves to the beginning of the line, the others insert `printf` there.
         terminal.type(f"{keys}\x01printf '<%s>' \n")
         terminal.type("echo an''swered\n")
         terminal.read_until("answered")

@@ -34,7 +34,7 @@ DOCUMENT = Path(__file__).parents[3] / "docs" / "cli.md"
 PART = re.compile(r"<!-- holder: (?P<program>.*?) -->|```console\n(?P<block>.*?)```", re.DOTALL)
 # Progress lines of a search on a busy machine.
 PROGRESS = re.compile(r"^(worlds|runs|states|cancellations|shrinking): [\d,]+( of [\d,]+)?(, .*)?\n", re.MULTILINE)
-BLOCK_MAX = 200.0  # seconds; a block that takes longer hangs
+BLOCK_MAX = 200.0  # seconds; a longer run is a failure
 
 # Background jobs are ended with their block. `changed` waits until the number of holders and waiters is not $1.
 PRELUDE = """
@@ -79,7 +79,7 @@ def commands(lines: list[str], first: int) -> Iterator[Command]:
 
 
 def script(block: list[Command]) -> str:
-    """Return a script that prints a mark before each command. `$?` is that of the command before."""
+    """Return a script that prints a mark before each command and keeps the `$?` of the previous one."""
     lines = [PRELUDE]
     for number, command in enumerate(block):
         lines.append(f"last=$?; echo @@{number}@@")

@@ -1,6 +1,6 @@
-r"""Text that others wrote reaching the operator's terminal as codes, and surroundings that are not as they should be.
+r"""Hazard: untrusted text reaches the terminal of an operator as control codes; unusual environments.
 
-A lock's name, host, program, thread and meta are chosen by whoever takes it. "\x1b]0;…" would set the window's title,
+Any client can choose the name of a lock, its host, program, thread and meta. "\x1b]0;…" would set the window's title,
 "\x9b" begins a code in one character, "\u202e" turns the reading direction round.
 """
 
@@ -21,7 +21,7 @@ EVIL = "\x1b[2J\x1b]0;title\x07 \x9b31m\r\n\u202egnp.exe\u2028\x7f\xad"
 BAD = set(EVIL) - set("[2J]0;title31mgnp.exe ")
 
 
-# A user that is not in /etc/passwd, in a user namespace of its own; its files stay what they were.
+# A user that is not in /etc/passwd, in a user namespace; its files do not change.
 BECOME_UNKNOWN = """
 import ctypes, os, sys
 uid = os.geteuid()
@@ -44,7 +44,9 @@ def test_no_command_prints_control_characters_of_untrusted_text(
 
     assert result.status == 0
     printed = set(result.out + result.errors) - {"\n"}
-    assert printed & BAD <= ({"\x7f"} if "--json" in arguments else set())  # JSON leaves DEL, which does nothing
+    assert printed & BAD <= (
+        {"\x7f"} if "--json" in arguments else set()
+    )  # JSON does not escape DEL, which has no effect
 
 
 @pytest.mark.parametrize("term", ["xterm", "dumb"])
@@ -105,7 +107,7 @@ def test_no_error_is_printed_when_the_reader_closes_the_pipe(store: CliStore, ho
     shell = f'{" ".join(HOLDFAST)} {command} | head -1; echo "${{PIPESTATUS[0]}}"'
     done = subprocess.run(["bash", "-c", shell], capture_output=True, text=True, env=store.environment, check=True)
 
-    assert done.stdout.splitlines()[-1] in ("141", "0")  # 0: head took all of it before it went
+    assert done.stdout.splitlines()[-1] in ("141", "0")  # 0: head read everything before it ended
     assert done.stderr == ""
 
 

@@ -1,4 +1,4 @@
-"""`holdfast ls`: a lock that is in use and not listed, a table nobody can read, a program fed with half a name."""
+"""Hazard: `holdfast ls` omits a lock, prints an unreadable table, or shortens a name for a program."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_long_and_wide_names_are_shortened_in_the_middle_and_every_line_fits(sto
     assert all(columns(line) <= 80 for line in lines)
     assert lines[1].startswith("invo")
     assert "-17 " in lines[1]
-    assert len({columns(line) for line in lines}) == 1  # all columns end at the same place
+    assert len({columns(line) for line in lines}) == 1  # all lines end at the same column
     assert LONG in store.run("ls", "--names").out.splitlines()
     assert LONG in store.run("ls", COLUMNS="600").out
 
@@ -128,5 +128,5 @@ def test_a_hundred_locks_are_listed_in_order(store: CliStore, holder: Worker) ->
 
 
 def columns(line: str) -> int:
-    """Counted without the code under test: the wide characters here are all from one block."""
+    """Compute the width without the code under test: the wide characters here are all from one block."""
     return sum(2 if 0x4E00 <= ord(character) <= 0x9FFF else 1 for character in line)

@@ -1,4 +1,4 @@
-"""`holdfast show`: the wrong holder blamed, a queue in the wrong order, "free" said of a lock that is not."""
+"""Hazard: `holdfast show` prints the wrong holder, a wrong order of the queue, or a held lock as free."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`holdfast watch`: a change that is not told or told wrongly, an outage that ends it, a terminal left dirty."""
+"""Hazard: `holdfast watch` misses or misreports a change, ends at an outage, or leaves the terminal dirty."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ STAMP = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3} ")
 
 
 class Watching:
-    """`holdfast watch` on a pipe, and the lines that it has written."""
+    """`holdfast watch` on a pipe, and its lines so far."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self.process = process
@@ -32,7 +32,7 @@ class Watching:
         self._rest = b""
 
     def line(self, *words: str) -> str:
-        """The next line that has all these words; those before it are passed over, but kept."""
+        """Return the next line with all these words; earlier lines are skipped, but kept."""
         assert self.process.stdout is not None
         while True:
             while b"\n" not in self._rest:
@@ -90,7 +90,7 @@ def test_watch_prints_a_timestamped_line_per_change_to_a_pipe(
 
     assert watch.end(signal.SIGTERM) == 143
     assert all(STAMP.match(line) for line in watch.lines)
-    assert not [line for line in watch.lines if " left " in line]  # the waiter got it
+    assert not [line for line in watch.lines if " left " in line]  # the waiter acquired it
     assert "\x1b" not in "".join(watch.lines)
 
 
@@ -136,7 +136,7 @@ def test_watch_continues_after_an_outage_of_the_store(store: CliStore, holder: W
     assert unavailable["problem"]
     watch.line('"available"')
     assert watch.end(signal.SIGTERM) == 143
-    assert "".join(watch.lines).count('"unavailable"') == 1  # said once, not at every look
+    assert "".join(watch.lines).count('"unavailable"') == 1  # reported once, not at every poll
 
 
 def test_watch_ends_when_the_reader_closes_the_pipe_without_any_change(
@@ -168,7 +168,7 @@ def test_watch_redraws_a_table_in_place_until_ctrl_c(
     terminal.type("\x03")
 
     assert terminal.finish() == 130
-    assert re.search(r"\x1b\[\d+A", terminal.output)  # up, and drawn again
+    assert re.search(r"\x1b\[\d+A", terminal.output)  # cursor up, then redrawn
     assert re.search(rf"\d\d:\d\d:\d\d  released  nightly-report  \S+/{holder.pid}  after", terminal.text)
     assert "Traceback" not in terminal.output
     assert_clean(terminal.output)
@@ -182,7 +182,7 @@ def test_watch_leaves_the_terminal_clean_after_sigterm(holder: Worker, start_on_
 
     terminal.process.send_signal(signal.SIGTERM)
 
-    assert terminal.finish() == 143  # at once, however long the interval is
+    assert terminal.finish() == 143  # at once, for any interval
     assert_clean(terminal.output)
 
 
@@ -209,7 +209,7 @@ def test_the_table_never_exceeds_the_terminal(
 ) -> None:
     holder.call("hold_many", locks=[f"{number:03} {'錠' * 100} x" for number in range(100)])
     terminal = start_on_terminal("watch", *FAST, columns=columns, lines=lines)
-    terminal.read_until(f"\x1b[{lines - 1}A")  # up again, by all the lines but the one that the cursor rests in
+    terminal.read_until(f"\x1b[{lines - 1}A")  # cursor up by all lines except the one of the cursor
 
     terminal.type("\x03")
 
@@ -273,7 +273,7 @@ def test_a_released_lock_is_reported() -> None:
 
 
 def take_away(store: CliStore) -> Any:
-    """The store becomes unavailable: where the file was, there is a folder."""
+    """Make the store unavailable: replace the file by a folder."""
     gone = store.path.with_suffix(".gone")
     store.path.rename(gone)
     store.path.mkdir()
@@ -301,7 +301,7 @@ def told(changes: list[Change]) -> list[tuple[str, int]]:
 
 def assert_clean(output: str) -> None:
     assert "\x1b[?25l" not in output  # the cursor was never hidden
-    assert "\x1b[?1049h" not in output  # what was drawn stays in sight
+    assert "\x1b[?1049h" not in output  # the table stays on screen
     colors = re.findall(r"\x1b\[([0-9;]*)m", output)
     assert colors[-1] == "0"
     assert output.endswith("\n")

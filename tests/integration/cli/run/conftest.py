@@ -1,4 +1,4 @@
-"""`holdfast run` as a script starts it, commands to run under it, and a look at processes."""
+"""Fixtures: `holdfast run` as a script starts it, commands to run, and the state of processes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Stamp(NamedTuple):
 
 
 class Stamps:
-    """What the commands of `stamper.py` wrote."""
+    """The output of `stamper.py`."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -47,7 +47,7 @@ class Stamps:
 
 
 class Runs:
-    """`holdfast run` on a lock file of the test's own. All that was started is gone when the test ends."""
+    """`holdfast run` on a private lock file. All processes are ended with the test."""
 
     def __init__(self, folder: Path) -> None:
         self.file = folder / "store" / "locks.db"
@@ -56,7 +56,7 @@ class Runs:
         self._started: list[subprocess.Popen[str]] = []
 
     def start(self, *arguments: str) -> subprocess.Popen[str]:
-        """In a session of its own, as cron would."""
+        """Start it in a session of its own, as cron does."""
         process = subprocess.Popen(
             [sys.executable, "-m", "holdfast", "run", *arguments],
             env=self.environment,
@@ -70,15 +70,15 @@ class Runs:
         return process
 
     def run(self, *arguments: str) -> tuple[int, str, str]:
-        """The exit status, what it printed, and what it complained about."""
+        """Return the exit status, stdout and stderr."""
         process = self.start(*arguments)
-        out, complaints = process.communicate(timeout=PATIENCE)
-        return process.returncode, out, complaints
+        out, errors = process.communicate(timeout=PATIENCE)
+        return process.returncode, out, errors
 
     def close(self) -> None:
         for process in self._started:
             for member in _session(process.pid):
-                with contextlib.suppress(ProcessLookupError):  # it has just ended
+                with contextlib.suppress(ProcessLookupError):  # it has ended
                     os.kill(member, signal.SIGKILL)
             process.communicate()
 
@@ -95,7 +95,7 @@ def _session_of(pid: int) -> int | None:
 
 
 def state_of(pid: int) -> str:
-    """R, S, T (stopped), Z …; an empty string if there is no such process."""
+    """Return R, S, T (stopped), Z …; an empty string if there is no such process."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except (FileNotFoundError, ProcessLookupError):

@@ -1,8 +1,8 @@
-"""A command for `holdfast run`: it writes the time into a file for as long as it lives, and so do its children.
+"""A command for `holdfast run`: it writes the time to a file as long as it lives, and so do its children.
 
     stamper.py FILE [--children N] [--ignore-term]
 
-Each line: the moment (seconds of CLOCK_BOOTTIME), the pid, the fence. Whoever works under a lock does about this.
+Each line has the time (seconds of CLOCK_BOOTTIME), the pid and the fence. It represents the work under a lock.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def main() -> None:
     if arguments.ignore_term:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     for _ in range(arguments.children):
-        # As most programs start others: without the descriptors that they do not know.
+        # Most programs start others without inherited descriptors.
         subprocess.Popen([sys.executable, __file__, arguments.file], close_fds=True)
     file = os.open(arguments.file, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC)
     while True:

@@ -1,4 +1,4 @@
-"""`holdfast run` dies, or is stopped, and its command works on while somebody else holds the lock."""
+"""Hazard: `holdfast run` dies or is stopped, and its command keeps working while another client holds the lock."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from holdfast.threads.client import Client
 from tests.integration.cli.run.conftest import STAMPER, Runs, Stamps, children, is_running, state_of
 from tests.support.processes import PATIENCE, eventually, now
 
-NEXT = "import time; print(time.clock_gettime(time.CLOCK_BOOTTIME))"  # when the next holder's command began
+NEXT = "import time; print(time.clock_gettime(time.CLOCK_BOOTTIME))"  # when the command of the next holder began
 FILL_AND_EXEC = """
 import os, sys
 os.set_blocking(2, False)
@@ -33,8 +33,8 @@ def wait_until_somebody_waits(client: Client) -> None:
 
 
 def next_start(process: subprocess.Popen[str]) -> float:
-    out, complaints = process.communicate(timeout=PATIENCE)
-    assert process.returncode == 0, complaints
+    out, errors = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 0, errors
     return float(out)
 
 
@@ -77,9 +77,9 @@ def test_the_whole_command_is_killed_and_the_lock_released_when_the_guard_is_kil
 
     os.kill(guard, signal.SIGKILL)
 
-    _, complaints = holder.communicate(timeout=PATIENCE)
+    _, errors = holder.communicate(timeout=PATIENCE)
     assert holder.returncode == 128 + signal.SIGKILL
-    assert "guard process was killed" in complaints
+    assert "guard process was killed" in errors
     assert not [pid for pid in stamps.pids() if is_running(pid)]
     assert runs.run("a", "-n", "--", "true")[0] == 0
 
@@ -92,7 +92,7 @@ def test_the_guard_kills_the_command_at_the_deadline_when_run_is_stopped(runs: R
     os.kill(holder.pid, signal.SIGSTOP)
     eventually(lambda: not any(map(is_running, stamps.pids())))
 
-    assert state_of(holder.pid) == "T"  # it is the guard that did it
+    assert state_of(holder.pid) == "T"  # the guard killed it
     assert stamps.last() <= stopped + 3  # the ttl
     os.kill(holder.pid, signal.SIGCONT)
     holder.communicate(timeout=PATIENCE)
@@ -127,9 +127,9 @@ def test_the_command_is_killed_on_resume_when_all_processes_were_stopped_past_th
 
     for pid in (command, guard, holder.pid):
         os.kill(pid, signal.SIGSTOP)
-    eventually(lambda: runs.run("a", "-n", "--", "true")[0] == 0)  # the lease has run out
+    eventually(lambda: runs.run("a", "-n", "--", "true")[0] == 0)  # the lease has expired
     for pid in (guard, command, holder.pid):
-        with contextlib.suppress(ProcessLookupError):  # the guard, once it runs, is quick
+        with contextlib.suppress(ProcessLookupError):  # the guard is quick when it runs
             os.kill(pid, signal.SIGCONT)
 
     holder.communicate(timeout=PATIENCE)
@@ -148,9 +148,9 @@ def test_the_command_is_killed_when_the_lock_file_is_deleted(runs: Runs, stamps:
     for suffix in ("", "-wal", "-shm"):
         os.unlink(f"{runs.file}{suffix}")
 
-    _, complaints = holder.communicate(timeout=PATIENCE)
+    _, errors = holder.communicate(timeout=PATIENCE)
     assert holder.returncode == 123
-    assert "was lost" in complaints
+    assert "was lost" in errors
     assert stamps.last() <= deleted + 30  # the ttl: its deadline
 
 
@@ -162,9 +162,9 @@ def test_the_command_is_killed_when_the_lease_is_broken(runs: Runs, stamps: Stam
 
     assert client.break_lock("a", lease.fence)
 
-    _, complaints = holder.communicate(timeout=PATIENCE)
+    _, errors = holder.communicate(timeout=PATIENCE)
     assert holder.returncode == 123
-    assert "ran out or was broken" in complaints
+    assert "ran out or was broken" in errors
     assert not any(map(is_running, stamps.pids()))
 
 
@@ -174,7 +174,7 @@ _BLOCKER = (
 
 
 def blocked(runs: Runs) -> subprocess.Popen[str]:
-    """Another process keeps the lock file's write lock, so that no renewal succeeds."""
+    """Hold the write lock of the lock file, so that no renewal succeeds."""
     command = [sys.executable, "-c", _BLOCKER, str(runs.file)]
     blocker = subprocess.Popen(command, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert blocker.stdout is not None
@@ -189,12 +189,12 @@ def test_the_command_receives_sigterm_before_a_lease_that_cannot_be_renewed_ends
     holder.stdout.readline()
 
     with blocked(runs) as blocker:
-        out, complaints = holder.communicate(timeout=PATIENCE)
+        out, errors = holder.communicate(timeout=PATIENCE)
         blocker.kill()
 
     assert out == "tidying up\n"
     assert holder.returncode == 123
-    assert "no renewal succeeded" in complaints
+    assert "no renewal succeeded" in errors
 
 
 def test_a_command_that_ignores_sigterm_is_killed_at_the_deadline(runs: Runs, stamps: Stamps) -> None:
@@ -211,10 +211,10 @@ def test_a_command_that_ignores_sigterm_is_killed_at_the_deadline(runs: Runs, st
 
 
 def test_max_hold_ends_a_command_that_takes_too_long(runs: Runs, stamps: Stamps) -> None:
-    status, _, complaints = runs.run("a", "--ttl", "3", "--max-hold", "0.8", "--", *STAMPER, str(stamps.path))
+    status, _, errors = runs.run("a", "--ttl", "3", "--max-hold", "0.8", "--", *STAMPER, str(stamps.path))
 
     assert status == 123
-    assert "max_hold of 0.8 s was reached" in complaints
+    assert "max_hold of 0.8 s was reached" in errors
 
 
 def test_max_hold_keeps_the_lock_until_the_command_has_ended(runs: Runs, stamps: Stamps, client: Client) -> None:

@@ -1,4 +1,4 @@
-"""What a script sees of `holdfast run`: statuses that mean two things, signals that go astray, locks left taken."""
+"""Hazard: `holdfast run` returns an ambiguous status, misdirects a signal, or leaves a lock held."""
 
 from __future__ import annotations
 
@@ -55,10 +55,10 @@ def test_run_returns_128_plus_the_signal_that_ended_the_command(runs: Runs) -> N
 
 @pytest.mark.parametrize(("command", "status"), [("no-such-command", 127), ("/", 126)])
 def test_run_names_a_command_that_cannot_start_and_releases_the_lock(runs: Runs, command: str, status: int) -> None:
-    found, _, complaints = runs.run("a", "--", command)
+    found, _, errors = runs.run("a", "--", command)
 
     assert found == status
-    assert repr(command) in complaints
+    assert repr(command) in errors
     assert runs.run("a", "-n", "--", "true")[0] == 0
 
 
@@ -66,10 +66,10 @@ def test_run_exits_with_125_when_the_store_is_unavailable(runs: Runs) -> None:
     runs.file.parent.mkdir()
     runs.file.write_text("not a database, but a long enough text to be taken for a damaged one")
 
-    status, _, complaints = runs.run("a", "--", "true")
+    status, _, errors = runs.run("a", "--", "true")
 
     assert status == 125
-    assert "not a lock file" in complaints
+    assert "not a lock file" in errors
 
 
 # ── busy ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -78,10 +78,10 @@ def test_run_exits_with_125_when_the_store_is_unavailable(runs: Runs) -> None:
 @pytest.mark.parametrize("wait", [["-n"], ["--no-wait"], ["-w", "0.2"], ["--timeout", "0"]])
 def test_run_exits_with_124_when_the_lock_is_busy(runs: Runs, client: Client, wait: list[str]) -> None:
     with client.lock("a"):
-        status, _, complaints = runs.run("a", *wait, "--", "true")
+        status, _, errors = runs.run("a", *wait, "--", "true")
 
     assert status == 124
-    assert f"/{os.getpid()}" in complaints  # who is in the way
+    assert f"/{os.getpid()}" in errors  # the holder
     assert not client.inspect("a").waiters
 
 
@@ -95,9 +95,9 @@ def test_run_waits_until_the_lock_is_released(runs: Runs, client: Client) -> Non
         waiter = runs.start("a", "-v", "--", "echo", "done")
         eventually(lambda: bool(client.inspect("a").waiters))
 
-    out, complaints = waiter.communicate(timeout=PATIENCE)
+    out, errors = waiter.communicate(timeout=PATIENCE)
     assert (waiter.returncode, out) == (0, "done\n")
-    waited, got = complaints.splitlines()
+    waited, got = errors.splitlines()
     moment = r"holdfast: \d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3}"
     assert re.match(f"{moment} waiting for lock 'a', held by ", waited)
     assert re.match(f"{moment} got lock 'a', fence ", got)
@@ -123,8 +123,8 @@ def test_a_semaphore_admits_its_limit(runs: Runs, stamps: Stamps) -> None:
     stamps.wait_for(processes=2)
 
     assert runs.run("a", "-n", "--semaphore", "2", "--", "true")[0] == 124
-    status, _, complaints = runs.run("a", "-n", "--semaphore", "3", "--", "true")
-    assert (status, "limit=2" in complaints) == (2, True)
+    status, _, errors = runs.run("a", "-n", "--semaphore", "3", "--", "true")
+    assert (status, "limit=2" in errors) == (2, True)
 
 
 def test_the_holder_has_the_command_and_meta(runs: Runs, client: Client, stamps: Stamps) -> None:
@@ -179,7 +179,7 @@ def test_ignored_signals_stay_ignored(runs: Runs, tmp_path: Path) -> None:
     assert process.returncode == 0
     ignored = int(out.split()[1], 16)
     assert ignored & 1 << (signal.SIGHUP - 1)
-    assert not ignored & 1 << (signal.SIGPIPE - 1)  # Python's own affair
+    assert not ignored & 1 << (signal.SIGPIPE - 1)  # ignored by Python itself
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
@@ -190,9 +190,9 @@ def test_a_signal_ends_the_wait_and_removes_the_queue_entry(runs: Runs, client: 
 
         waiter.send_signal(number)
 
-        _, complaints = waiter.communicate(timeout=PATIENCE)
+        _, errors = waiter.communicate(timeout=PATIENCE)
         assert waiter.returncode == 128 + number
-        assert not complaints
+        assert not errors
         assert not client.inspect("a").waiters
 
 

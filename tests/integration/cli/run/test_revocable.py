@@ -1,5 +1,5 @@
-"""`holdfast run --revocable`: a request that does not reach the command, that ends one which did not agree to it, or
-that frees the lock before the command is gone.
+"""Hazard: a revoke request does not reach the command, ends a command that is not revocable, or releases the lock
+before the command has ended.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from holdfast.threads.client import Client
 from tests.integration.cli.run.conftest import STAMPER, Runs, Stamps, is_running
 from tests.support.processes import PATIENCE, eventually
 
-# Notes the signal, and ends a moment later with a status of its own; or does not.
+# Records the signal, and ends a moment later with its own status, or does not end.
 POLITE = "import signal, sys, time; signal.signal(15, lambda *_: (open(sys.argv[1], 'w').close(), sys.exit(5)))"
 STUBBORN = "import signal, sys, time; signal.signal(15, lambda *_: open(sys.argv[1], 'w').close())"
 WAIT = "; open(sys.argv[1] + '.ready', 'w').close()\nwhile True: time.sleep(60)"
@@ -28,10 +28,10 @@ def test_revoke_ends_a_revocable_command_with_status_122(runs: Runs, client: Cli
 
     assert client.request_revoke("a")
 
-    _, complaints = process.communicate(timeout=PATIENCE)
+    _, errors = process.communicate(timeout=PATIENCE)
     assert process.returncode == 122
     assert noted.exists(), "it got SIGTERM"
-    assert "lock 'a' was revoked" in complaints
+    assert "lock 'a' was revoked" in errors
     assert client.inspect("a").holders == ()
 
 
@@ -48,7 +48,7 @@ def test_the_lock_is_released_only_after_a_revoked_command_was_killed(
     client.request_revoke("a")
     assert process.stderr is not None
     assert "lock 'a' was revoked" in process.stderr.readline()
-    eventually(noted.exists, within=3)  # well before its lease would have ended
+    eventually(noted.exists, within=3)  # before its lease would have expired
     assert process.poll() is None
     assert stamps.read() == [], "the lock is kept while the command goes on"
 

@@ -1,4 +1,4 @@
-"""`holdfast run` on a terminal: keys that reach the wrong process, a command that cannot read, a shell left without."""
+"""Hazard: keys reach the wrong process, the command cannot read the terminal, or the shell does not get it back."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_ctrl_c_reaches_the_command(on_terminal: TerminalStarter, runs: Runs) ->
 
     session.read_until("tidy")
     assert session.finish() == 5
-    assert session.text.count("tidy") == 1  # it came once: from the terminal, not from us as well
+    assert session.text.count("tidy") == 1  # received once: from the terminal, not from `run` too
 
 
 def test_ctrl_c_ends_a_script_that_runs_holdfast_run(on_terminal: TerminalStarter, runs: Runs) -> None:
