@@ -160,7 +160,7 @@ class StoppedWaitersInTurn(Tables):
         return super().lapse(ticket, now, head, caller) and "ticket"
 
     def same_client(self, ticket: Ticket, head: int) -> list[Ticket]:
-        return [one for one in super().same_client(ticket, head) if one is ticket]
+        return [entry for entry in super().same_client(ticket, head) if entry is ticket]
 
 
 # ── the reaper ───────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -226,7 +226,7 @@ class SequenceServer(PostgresqlServer):
 class AnyOwnerJoins(Tables):
     def owner_fence(self, lock: Lock, owner: str, now: int) -> int | None:
         known = {ticket.owner for ticket in self.tickets if ticket.name == lock.name and ticket.owner}
-        fences = (super(AnyOwnerJoins, self).owner_fence(lock, one, now) for one in sorted(known))
+        fences = (super(AnyOwnerJoins, self).owner_fence(lock, known_owner, now) for known_owner in sorted(known))
         return next((fence for fence in fences if fence is not None), None)
 
 

@@ -52,11 +52,11 @@ _FAST_ACQUIRE = Statement(
     "holdfast_fast_acquire",
     """
     WITH clock AS (SELECT {schema}.holdfast_clock() AS now),
-    here AS (
-        SELECT n.ctid AS place FROM {schema}.holdfast_locks n WHERE n.name = $1::text
+    newest AS (
+        SELECT n.ctid AS row_at FROM {schema}.holdfast_locks n WHERE n.name = $1::text
         ORDER BY n.generation DESC LIMIT 1
     ),
-    taken AS (
+    acquired AS (
         UPDATE {schema}.holdfast_locks l SET
             method = 'queue', drawn = greatest(l.drawn + 1, c.now), nonce = $2::text,
             generation = CASE
@@ -65,15 +65,15 @@ _FAST_ACQUIRE = Statement(
             fence = greatest(l.drawn + 1, c.now), expires = c.now + $3::bigint, renewed = c.now,
             renewed_fence = greatest(l.drawn + 1, c.now), since = c.now, agent = $4::text, info = $5::text
         FROM clock c
-        WHERE l.ctid = (SELECT h.place FROM here h) AND l.nonce IS NULL AND NOT l.queued AND l.departed IS NULL
+        WHERE l.ctid = (SELECT n.row_at FROM newest n) AND l.nonce IS NULL AND NOT l.queued AND l.departed IS NULL
         RETURNING l.fence
     )
-    SELECT t.fence FROM taken t
+    SELECT a.fence FROM acquired a
     UNION ALL
     SELECT c.fence FROM (
         SELECT {schema}.holdfast_create(
             $1::text, 'queue', true, $2::text, $3::bigint, $4::text, $5::text
-        ) AS fence WHERE NOT EXISTS (SELECT 1 FROM here) OFFSET 0
+        ) AS fence WHERE NOT EXISTS (SELECT 1 FROM newest) OFFSET 0
     ) AS c WHERE c.fence IS NOT NULL
     """,
     in_order=True,
@@ -115,8 +115,8 @@ _TRY_ACQUIRE_ALL = Statement(
 )
 _RELEASE_ALL = Statement(
     "holdfast_leave_all",
-    "SELECT t.nonce, {schema}.holdfast_leave(t.name, t.nonce, t.unheard) "
-    "FROM unnest($1::text[], $2::text[], $3::boolean[]) AS t (name, nonce, unheard)",
+    "SELECT t.nonce, {schema}.holdfast_leave(t.name, t.nonce, t.unanswered) "
+    "FROM unnest($1::text[], $2::text[], $3::boolean[]) AS t (name, nonce, unanswered)",
 )
 _RENEW_ALL = Statement(
     "holdfast_renew_all",

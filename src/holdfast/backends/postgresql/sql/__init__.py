@@ -63,29 +63,30 @@ def ownership_query(schema: str) -> str:
     superusers, the owners of the database and of the schema, and roles with an explicit CREATE grant on the schema.
     """
     return f"""
-    WITH place AS (
+    WITH namespace AS (
         SELECT n.oid, n.nspowner, coalesce(n.nspacl, acldefault('n', n.nspowner)) AS acl
         FROM pg_namespace n WHERE n.nspname = '{schema}'
     ),
     creators AS (
-        SELECT a.grantee FROM place, aclexplode(place.acl) AS a WHERE a.privilege_type = 'CREATE'
+        SELECT a.grantee FROM namespace, aclexplode(namespace.acl) AS a WHERE a.privilege_type = 'CREATE'
     ),
     ours AS (
-        SELECT c.oid, c.relname AS name, c.relowner AS owner FROM pg_class c JOIN place ON place.oid = c.relnamespace
+        SELECT c.oid, c.relname AS name, c.relowner AS owner
+        FROM pg_class c JOIN namespace ON namespace.oid = c.relnamespace
         WHERE starts_with(c.relname, 'holdfast_')
     ),
     objects AS (
         SELECT 'table ' || ours.name AS what, ours.owner FROM ours
         UNION ALL
-        SELECT 'function ' || f.proname, f.proowner FROM pg_proc f JOIN place ON place.oid = f.pronamespace
+        SELECT 'function ' || f.proname, f.proowner FROM pg_proc f JOIN namespace ON namespace.oid = f.pronamespace
         WHERE starts_with(f.proname, 'holdfast_')
         UNION ALL
         SELECT 'trigger ' || t.tgname, f.proowner FROM pg_trigger t JOIN ours ON ours.oid = t.tgrelid
         JOIN pg_proc f ON f.oid = t.tgfoid WHERE NOT t.tgisinternal
     ),
-    strange AS (
+    untrusted AS (
         SELECT o.what, r.rolname
-        FROM objects o JOIN pg_roles r ON r.oid = o.owner, place p, pg_database d, pg_roles me
+        FROM objects o JOIN pg_roles r ON r.oid = o.owner, namespace p, pg_database d, pg_roles me
         WHERE d.datname = current_database() AND me.rolname = current_user
         AND NOT (
             r.rolsuper OR r.oid = me.oid OR r.oid = d.datdba OR pg_has_role(r.oid, p.nspowner, 'USAGE')
@@ -97,5 +98,5 @@ def ownership_query(schema: str) -> str:
     SELECT
         EXISTS (SELECT 1 FROM ours WHERE ours.name = 'holdfast_schema'),
         EXISTS (SELECT 1 FROM creators c WHERE c.grantee = 0), s.what, s.rolname
-    FROM (SELECT 1) AS one LEFT JOIN strange s ON true
+    FROM (SELECT 1) AS one LEFT JOIN untrusted s ON true
     """  # noqa: S608  (`quoted` has checked the name of the schema)

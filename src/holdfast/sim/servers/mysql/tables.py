@@ -175,8 +175,10 @@ class Tables(DatabaseTables[bytes, Lock, Ticket, Register], Registers):
                 rows.append((lock.nonce, _text(not lock.tickets)))
                 if not lock.tickets:
                     lock.nonce = None
-        shared = [one for one in self.tickets if one.id in keys and one.nonce in nonces and one.fence is not None]
-        rows += [(one.nonce, "0") for one in shared if one.expires > now]
+        shared = [
+            entry for entry in self.tickets if entry.id in keys and entry.nonce in nonces and entry.fence is not None
+        ]
+        rows += [(entry.nonce, "0") for entry in shared if entry.expires > now]
         return Answer(rows=rows)
 
     def release_all_answer(self, *tickets: Any) -> Answer:
@@ -194,7 +196,9 @@ class Tables(DatabaseTables[bytes, Lock, Ticket, Register], Registers):
         now = self.clock()
         end = now + ttl
         theirs: list[Lock | Ticket] = [lock for lock in self.locks.values() if lock.id in keys and lock.nonce in nonces]
-        theirs += [one for one in self.tickets if one.id in keys and one.nonce in nonces and one.fence is not None]
+        theirs += [
+            entry for entry in self.tickets if entry.id in keys and entry.nonce in nonces and entry.fence is not None
+        ]
         for row in theirs:
             if row.expires > now and not end < row.expires < end + _A_BIT_LATER:
                 row.expires, row.renewed = end, now
@@ -219,7 +223,7 @@ class Tables(DatabaseTables[bytes, Lock, Ticket, Register], Registers):
         if key not in self.locks:
             return Answer(rows=[(*row, is_there, "0")])
         now = self.clock()
-        same_owner = [one for one in self.same_owner(key, owner) if one.nonce != nonce and one.expires > now]
+        same_owner = [entry for entry in self.same_owner(key, owner) if entry.nonce != nonce and entry.expires > now]
         return Answer(rows=[(*row, is_there, str(len(same_owner)))])
 
     def state_answer(self, key: bytes) -> Answer:
@@ -254,11 +258,11 @@ class Tables(DatabaseTables[bytes, Lock, Ticket, Register], Registers):
         ]
         rows += [
             (
-                *(one.name, one.fence, one.exclusive, one.limit, one.expires - now),
-                *(one.since, one.agent, one.info, one.number),
+                *(entry.name, entry.fence, entry.exclusive, entry.limit, entry.expires - now),
+                *(entry.since, entry.agent, entry.info, entry.number),
             )
-            for one in sorted(self.tickets, key=_number)
-            if one.expires > now and is_wanted(one)
+            for entry in sorted(self.tickets, key=_number)
+            if entry.expires > now and is_wanted(entry)
         ]
         return Answer(rows=[tuple(map(_text, row)) for row in rows])
 
@@ -280,7 +284,9 @@ class Tables(DatabaseTables[bytes, Lock, Ticket, Register], Registers):
 
     def is_woken(self, ticket: Ticket, next_ones: Sequence[Ticket]) -> bool:
         """It is next, or another waiter of its client is."""
-        return ticket in next_ones or (ticket.client != "" and any(one.client == ticket.client for one in next_ones))
+        return ticket in next_ones or (
+            ticket.client != "" and any(entry.client == ticket.client for entry in next_ones)
+        )
 
     def woken(self, expires: int, now: int) -> int:
         """When the shortened lease of a woken waiter expires."""
@@ -317,7 +323,7 @@ class Tables(DatabaseTables[bytes, Lock, Ticket, Register], Registers):
         outcome = self._step(lock, row, method, now, ttl, queue=queue)
         lock.tickets = self.has_tickets(key)
         place = outcome.place
-        ahead = [one for one in self._queue(key) if one.fence is None and (place is None or one.number < place)]
+        ahead = [entry for entry in self._queue(key) if entry.fence is None and (place is None or entry.number < place)]
         answer = (outcome.outcome, lock.drawn, len(ahead), outcome.remaining, outcome.limit, outcome.other, is_new)
         return Answer(rows=[tuple(map(_text, answer))])
 
@@ -329,7 +335,7 @@ class Tables(DatabaseTables[bytes, Lock, Ticket, Register], Registers):
             self.locks[key] = lock
         else:
             lock.drawn = self.draw(lock, now)
-        lock.drawn = max([lock.drawn, *(max(one.number, one.fence or 0) + 1 for one in self._queue(key))])
+        lock.drawn = max([lock.drawn, *(max(entry.number, entry.fence or 0) + 1 for entry in self._queue(key))])
         return lock, is_new
 
     def rebase(self, lock: Lock, tickets: Sequence[Ticket], now: int) -> None:
@@ -348,11 +354,13 @@ class Tables(DatabaseTables[bytes, Lock, Ticket, Register], Registers):
             lock.nonce, has_purged = None, True
         mine = None
         if had_tickets:
-            dead = [one for one in self._queue(lock.id) if one.nonce != nonce and self.has_expired(one.expires, now)]
+            dead = [
+                entry for entry in self._queue(lock.id) if entry.nonce != nonce and self.has_expired(entry.expires, now)
+            ]
             self._remove(dead)
             has_purged = has_purged or bool(dead)
             mine = self._ticket(lock.id, nonce)
-            if lock.nonce == nonce and any(one.fence is not None for one in self._queue(lock.id)):
+            if lock.nonce == nonce and any(entry.fence is not None for entry in self._queue(lock.id)):
                 lock.nonce = None
         place = None if mine is None else mine.number
         if had_tickets and self._queue(lock.id):
@@ -365,20 +373,20 @@ class Tables(DatabaseTables[bytes, Lock, Ticket, Register], Registers):
             return _Outcome("gone", place)
         if had_tickets and not row.exclusive:
             others = [
-                one
-                for one in self._queue(lock.id)
-                if not one.exclusive and one.limit != row.limit and one.nonce != nonce
+                entry
+                for entry in self._queue(lock.id)
+                if not entry.exclusive and entry.limit != row.limit and entry.nonce != nonce
             ]
             if others:
-                limit = min((one.limit for one in others if one.limit is not None), default=None)
-                return _Outcome("limit", place, limit=limit, other=min(one.info for one in others))
+                limit = min((entry.limit for entry in others if entry.limit is not None), default=None)
+                return _Outcome("limit", place, limit=limit, other=min(entry.info for entry in others))
 
         outcome = _Outcome("in", place)
         if lock.nonce not in {None, nonce}:
             outcome = _Outcome("wait", place, expires - now, other=info)
         elif lock.nonce is None and had_tickets:
             blocker = self.blocker(
-                [one for one in self._queue(lock.id) if mine is None or one.number < mine.number], row
+                [entry for entry in self._queue(lock.id) if mine is None or entry.number < mine.number], row
             )
             if blocker is not None:
                 outcome = _Outcome("wait", place, blocker.expires - now, other=blocker.info)
@@ -431,7 +439,7 @@ class Tables(DatabaseTables[bytes, Lock, Ticket, Register], Registers):
         outcome, fence = self._step_owned(lock, row, now, ttl, queue=queue)
         lock.tickets = self.has_tickets(key)
         place = outcome.place
-        ahead = [one for one in self._queue(key) if one.fence is None and (place is None or one.number < place)]
+        ahead = [entry for entry in self._queue(key) if entry.fence is None and (place is None or entry.number < place)]
         fence = lock.drawn if fence is None else fence
         answer = (outcome.outcome, fence, len(ahead), outcome.remaining, None, outcome.other, is_new)
         return Answer(rows=[tuple(map(_text, answer))])
@@ -442,7 +450,9 @@ class Tables(DatabaseTables[bytes, Lock, Ticket, Register], Registers):
         has_purged = lock.nonce is not None and self.has_expired(lock.expires, now)
         if has_purged:
             lock.nonce = None
-        dead = [one for one in self._queue(lock.id) if one.nonce != row.nonce and self.has_expired(one.expires, now)]
+        dead = [
+            entry for entry in self._queue(lock.id) if entry.nonce != row.nonce and self.has_expired(entry.expires, now)
+        ]
         self._remove(dead)
         has_purged = has_purged or bool(dead)
         mine = self._ticket(lock.id, row.nonce)
@@ -457,7 +467,7 @@ class Tables(DatabaseTables[bytes, Lock, Ticket, Register], Registers):
         outcome, fence = _Outcome("in", place), lock.drawn
         number = lock.drawn if mine is None else mine.number
         same_owner = self.same_owner(lock.id, row.owner)
-        blocker = self.blocker([one for one in self._queue(lock.id) if mine is None or one.number < number], row)
+        blocker = self.blocker([entry for entry in self._queue(lock.id) if mine is None or entry.number < number], row)
         if same_owner:
             fence = self.fence_of(same_owner, fence)
             if mine is None or mine.fence is None:
@@ -489,7 +499,7 @@ class Tables(DatabaseTables[bytes, Lock, Ticket, Register], Registers):
 
     def fence_of(self, same_owner: Sequence[Ticket], drawn: int) -> int:
         """The fence of a ticket that is granted because of these."""
-        return max(one.fence or 0 for one in same_owner)
+        return max(entry.fence or 0 for entry in same_owner)
 
     def blocker(self, ahead: list[Ticket], row: Ticket) -> Ticket | None:
         """The first ticket before this one that blocks it."""
@@ -591,7 +601,7 @@ class Tables(DatabaseTables[bytes, Lock, Ticket, Register], Registers):
         return next((ticket for ticket in reversed(self._queue(key)) if ticket.nonce == nonce), None)
 
     def _remove(self, tickets: list[Ticket]) -> None:
-        self.tickets = [one for one in self.tickets if all(one is not ticket for ticket in tickets)]
+        self.tickets = [entry for entry in self.tickets if all(entry is not ticket for ticket in tickets)]
 
 
 @dataclass(slots=True, frozen=True)

@@ -245,19 +245,21 @@ class Tables(DatabaseTables[str, Lock, Ticket, Register]):
                 return "ticket"
             is_woken = ticket.expires < ticket.renewed + WAITER_US
             since = ticket.expires - WOKEN_US if is_woken else ticket.renewed
-            others = [one for one in self._queue(ticket.name, head) if one.channel == ticket.channel]
-            if any(_is_after(one.renewed, since) for one in others):
+            others = [entry for entry in self._queue(ticket.name, head) if entry.channel == ticket.channel]
+            if any(_is_after(entry.renewed, since) for entry in others):
                 return "ticket"
         elif is_caller or ticket.fence is not None or not self.is_gone(ticket.channel, ticket.renewed):
             self._set_ticket_right(ticket, now)
             return None
-        for one in self.same_client(ticket, head):
-            self.tickets.remove(one)
+        for entry in self.same_client(ticket, head):
+            self.tickets.remove(entry)
         return "client"
 
     def same_client(self, ticket: Ticket, head: int) -> list[Ticket]:
         """The waiters of its client."""
-        return [one for one in self._queue(ticket.name, head) if one.channel == ticket.channel and one.fence is None]
+        return [
+            entry for entry in self._queue(ticket.name, head) if entry.channel == ticket.channel and entry.fence is None
+        ]
 
     def _set_ticket_right(self, ticket: Ticket, now: int) -> None:
         if ticket.renewed is not None and self.is_set_back(ticket.renewed, now):
@@ -411,8 +413,8 @@ class Tables(DatabaseTables[str, Lock, Ticket, Register]):
             self.wake(name, now, head)
         if outcome == "in":
             return _outcome_row("in", fence=fence)
-        waiting = [one for one in self._queue(name, head) if number is None or one.number < number]
-        ahead = self.ahead([one for one in waiting if one.fence is None], channel)
+        waiting = [entry for entry in self._queue(name, head) if number is None or entry.number < number]
+        ahead = self.ahead([entry for entry in waiting if entry.fence is None], channel)
         return _outcome_row("wait", ahead=ahead, remaining=remaining, other=other)
 
     def ahead(self, waiting: list[Ticket], channel: str) -> int:
@@ -613,7 +615,7 @@ class Tables(DatabaseTables[str, Lock, Ticket, Register]):
 
     def _queue(self, name: str, head: int) -> list[Ticket]:
         """The tickets from the head on, as the functions read them."""
-        return sorted((one for one in self.tickets if one.name == name and one.number >= head), key=_number)
+        return sorted((entry for entry in self.tickets if entry.name == name and entry.number >= head), key=_number)
 
     def _ticket(self, name: str, nonce: str, head: int) -> Ticket | None:
         return next((ticket for ticket in self._queue(name, head) if ticket.nonce == nonce), None)
