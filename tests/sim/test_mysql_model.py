@@ -148,7 +148,7 @@ class Steps:
         before, registers = len(self._model.locks), len(self._model.registers)
         answer = self._model.run(statement, values)
         self.seen["reaped"] += len(self._model.locks) < before
-        self.seen["marks reaped"] += len(self._model.registers) < registers
+        self.seen["registers reaped"] += len(self._model.registers) < registers
         what = f"{statement.name} {values} at {self._model.now}"
         assert sorted(answer.rows, key=str) == sorted(expected.rows, key=str), what
         if statement in _WRITES:
@@ -219,8 +219,8 @@ class Steps:
             "give back all": 0.7,
             "leave all": 0.7,
             "advance_register": 2,
-            "marks": 0.5,
-            "reap marks": 0.5,
+            "read registers": 0.5,
+            "reap registers": 0.5,
         }
         (verb,) = draw.choices([*often], weights=[*often.values()])
         if verb in ("fast_acquire", "try_acquire") or not self._tickets:
@@ -293,9 +293,9 @@ class Steps:
             case "advance_register":
                 number = draw.choice((1, 2, 3, draw.randrange(1, 50), 2**63 - 1 if draw.random() < 0.1 else 4))
                 return s.ADVANCE_REGISTER, [key, name, number, draw.choice((nonce, self._tickets[-1][1])), ttl]
-            case "marks":
+            case "read registers":
                 return s.READ_REGISTERS, [tuple(lock_id(one[0]) for one in some)]
-            case "reap marks":
+            case "reap registers":
                 return s.REAP_REGISTERS, [draw.choice((1, 100))]
             case _:
                 return v._BUMP_VERSION, [key, nonce]
@@ -353,7 +353,7 @@ SEEN = {
         "advance_register: 1",
         "advance_register: 2",
         "read_registers: found",
-        "marks reaped",
+        "registers reaped",
     ),
 }
 

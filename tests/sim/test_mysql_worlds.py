@@ -337,7 +337,7 @@ def test_a_request_of_method_row_is_repeated_when_its_reply_is_lost() -> None:
     connecting = {number for number, end in found.items() if end == "BackendUnavailable"}
     assert len(connecting) == 2
     assert set(found.values()) == {"held", "BackendUnavailable"}
-    assert replies >= 6, "a look at the gate, two to connect, a name, the gate, the lease"
+    assert replies >= 6, "the gate row, login, settings, the named lock, the row lock, the lease"
 
 
 # ── what has no workload of its own yet: several clients, a network that loses things, and one question ──────────────

@@ -36,7 +36,7 @@ OURS = CHANNELS[0]  # the client in whose session the steps are executed
 NAMES = tuple(map(encode_name, ("plain", "with 'quotes\", {braces} and \\, ", "Ünïcode 🔒 ", "zero\0byte")))
 SHAPES = ((1, True), (1, True), (None, False), (2, False))  # limit, exclusive
 OWNERS = ("", "", "o", "o", "o", "p'\\", "p'\\")
-MARKED = (*NAMES[:2], NAMES[0] + "x" * 16)
+REGISTER_NAMES = (*NAMES[:2], NAMES[0] + "x" * 16)
 TTLS = (1, us(1.5), us(30.0), us(30.0))
 FREE, TAKEN = 7001, 7002  # advisory locks
 SEEDS = 9
@@ -52,7 +52,7 @@ _COLUMNS = {
 }
 _MORE_ENTERS = (protocol._TRY_ACQUIRE_OWNER, protocol._TRY_ACQUIRE_ALL)
 _REAP = Statement("holdfast_reap", "SELECT {schema}.holdfast_reap($1)")
-_REAP_MARKS = Statement("holdfast_reap_marks", "SELECT {schema}.holdfast_reap_marks($1)")
+_REAP_REGISTERS = Statement("holdfast_reap_marks", "SELECT {schema}.holdfast_reap_marks($1)")
 _DELETE = Statement("delete", "DELETE FROM {schema}.holdfast_locks WHERE name = $1")
 _OPENED = Statement("opened", "SELECT set_config('holdfast.opened', $1, false)")
 _OTHER_METHOD = Statement(
@@ -67,16 +67,16 @@ class Real:
         self._pgconn = PGconn.connect(conninfo.encode())
         name = f"model_{uuid.uuid4().hex}"
         self._schema = quoted(name)
-        self.say(connections._SETTINGS)
-        self.say(f"CREATE SCHEMA {self._schema}; {tables_ddl(name)}")
+        self.query(connections._SETTINGS)
+        self.query(f"CREATE SCHEMA {self._schema}; {tables_ddl(name)}")
         for channel in CHANNELS:
-            self.say(f'LISTEN "{channel}"')
-        self.say(connections.session_setup(OURS))
+            self.query(f'LISTEN "{channel}"')
+        self.query(connections.session_setup(OURS))
         self._keeper = PGconn.connect(conninfo.encode())
         self._keeper.exec_(f"SELECT pg_advisory_lock({TAKEN})".encode())
         self._keeper.exec_(connections.session_setup(CHANNELS[1]).encode())
 
-    def say(self, sql: str, values: Sequence[Value] = ()) -> list[Row]:
+    def query(self, sql: str, values: Sequence[Value] = ()) -> list[Row]:
         sql = sql.replace("{schema}", self._schema)
         if values:
             result = self._pgconn.exec_params(sql.encode(), [connection._encode(value) for value in values])
@@ -89,7 +89,7 @@ class Real:
         ]
 
     def set_clock(self, now: int) -> None:
-        self.say("SELECT set_config('test.now', $1, false)", [str(now)])
+        self.query("SELECT set_config('test.now', $1, false)", [str(now)])
 
     def notified(self) -> list[tuple[str, str]]:
         self._pgconn.consume_input()
@@ -101,7 +101,7 @@ class Real:
     def rows(self, table: str) -> list[Row]:
         columns = ", ".join(f'"{column}"' for column in _COLUMNS[table])
         order = "name, number" if "number" in _COLUMNS[table] else "name"
-        return self.say(f"SELECT {columns} FROM {{schema}}.{table} ORDER BY {order}")  # noqa: S608  (our own words)
+        return self.query(f"SELECT {columns} FROM {{schema}}.{table} ORDER BY {order}")  # noqa: S608  (our own words)
 
     def close(self) -> None:
         self._pgconn.finish()
@@ -193,10 +193,10 @@ class Steps:
 
     def __init__(self, real: Real, seed: int, model: type[Modelled] = Modelled) -> None:
         self._real = real
-        self._real.say(_CLOCK)
-        self._real.say("TRUNCATE {schema}.holdfast_locks, {schema}.holdfast_tickets, {schema}.holdfast_marks")
+        self._real.query(_CLOCK)
+        self._real.query("TRUNCATE {schema}.holdfast_locks, {schema}.holdfast_tickets, {schema}.holdfast_marks")
         self.model = model()
-        self._real.say(_OPENED.sql, [str(BEGIN)])
+        self._real.query(_OPENED.sql, [str(BEGIN)])
         self._draw = random.Random(seed)  # noqa: S311  (it has to be repeatable)
         self._tickets: list[tuple[str, str, int | None, bool, str]] = []  # name, nonce, limit, exclusive, owner
         self._fences = [1]
@@ -209,7 +209,7 @@ class Steps:
         statement, values = self._next()
         self._real.set_clock(self.model.now)
         if statement in (_OTHER_METHOD, _DELETE, _OPENED):
-            self._real.say(statement.sql, values)
+            self._real.query(statement.sql, values)
             answer = expected = []
             lock = self.model.locks.get(str(values[0]))
             if statement is _OPENED:
@@ -219,7 +219,7 @@ class Steps:
             elif lock is not None and lock.nonce is not None:
                 lock.method = "advisory"
         else:
-            expected = self._real.say(statement.sql, values)
+            expected = self._real.query(statement.sql, values)
             answer = self.model.run(statement, values)
         what = f"{statement.name} {values} at {self.model.now}"
         assert answer == expected, what
@@ -231,7 +231,7 @@ class Steps:
 
     def _note(self, statement: Statement, rows: list[Row], told: list[tuple[str, str]]) -> None:
         self.seen[statement.name] += 1
-        self.seen["hint"] += len(told)
+        self.seen["notification"] += len(told)
         self.seen["holdfast_advance_register: refused"] += statement is protocol._ADVANCE_REGISTER and not rows
         is_all = statement is protocol._TRY_ACQUIRE_ALL and {row[0] for row in rows} == {"in"} and len(rows) > 1
         self.seen["holdfast_enter_all: all"] += is_all
@@ -282,9 +282,9 @@ class Steps:
             "pass": 2,
             "look": 0.5,
             "enter all": 2,
-            "mark": 2,
-            "marks": 0.5,
-            "reap marks": 0.5,
+            "advance register": 2,
+            "read registers": 0.5,
+            "reap registers": 0.5,
             "other method": 0.2,
             "delete": 0.3,
             "opened": 0.3,
@@ -313,15 +313,20 @@ class Steps:
                 return protocol._TRY_ACQUIRE, [name, nonce, ttl, exclusive, limit, queue, agent, info, channel]
             case "enter all":
                 return protocol._TRY_ACQUIRE_ALL, self._many()
-            case "mark":
+            case "advance register":
                 number = draw.choice((1, 2, 3, 2**63 - 1)) if draw.random() < 0.1 else self.model.now // us(3.0)
-                return protocol._ADVANCE_REGISTER, [draw.choice(MARKED), number, draw.choice("ab"), draw.choice(TTLS)]
-            case "marks":
-                return protocol._READ_REGISTERS, [
-                    protocol._array(draw.sample(MARKED, k=draw.randrange(len(MARKED) + 1)))
+                return protocol._ADVANCE_REGISTER, [
+                    draw.choice(REGISTER_NAMES),
+                    number,
+                    draw.choice("ab"),
+                    draw.choice(TTLS),
                 ]
-            case "reap marks":
-                return _REAP_MARKS, [self.model.now]
+            case "read registers":
+                return protocol._READ_REGISTERS, [
+                    protocol._array(draw.sample(REGISTER_NAMES, k=draw.randrange(len(REGISTER_NAMES) + 1)))
+                ]
+            case "reap registers":
+                return _REAP_REGISTERS, [self.model.now]
             case "free":
                 return protocol._FAST_RELEASE, [name, nonce]
             case "leave":
@@ -373,7 +378,7 @@ class Steps:
 SEEN = {
     *("holdfast_enter: in", "holdfast_enter: wait", "holdfast_enter: gone", "holdfast_enter: limit"),
     *("holdfast_fast_release: t", "holdfast_leave: t", "holdfast_leave: f", "holdfast_renew: t", "holdfast_renew: f"),
-    *("holdfast_break: t", "holdfast_inspect: found", "hint", "reaped", "holdfast_reap: 1"),
+    *("holdfast_break: t", "holdfast_inspect: found", "notification", "reaped", "holdfast_reap: 1"),
     *("holdfast_pass: in", "holdfast_pass: wait", "holdfast_pass: gone", "holdfast_pass: method", "holdfast_poll"),
     *("holdfast_enter: method", "holdfast_leave_all", "holdfast_renew_all", "holdfast_locks"),
     *("holdfast_enter_owner: in", "holdfast_enter_owner: wait", "holdfast_enter_owner: gone", "in together"),
@@ -441,9 +446,9 @@ def test_a_wrong_model_is_detected(real: Real, tables_type: type[Tables]) -> Non
 def test_the_server_clock_has_microseconds_and_advances_during_a_transaction(real: Real) -> None:
     before = time.time()
 
-    ((first,),) = real.say("BEGIN; SELECT {schema}.holdfast_clock()")
-    ((second,),) = real.say("SELECT pg_sleep(0.001); SELECT {schema}.holdfast_clock()")
+    ((first,),) = real.query("BEGIN; SELECT {schema}.holdfast_clock()")
+    ((second,),) = real.query("SELECT pg_sleep(0.001); SELECT {schema}.holdfast_clock()")
 
-    real.say("COMMIT")
+    real.query("COMMIT")
     assert before - 1.0 < int(first or 0) / 1e6 < time.time() + 1.0
     assert int(second or 0) - int(first or 0) >= 1000

@@ -37,9 +37,7 @@ class MysqlConfig:
     prefers_tls: bool = False  # used if the server supports it; its certificate is not verified
     connect_timeout: float = CONNECT_TIMEOUT
     max_connections: int = CONNECTIONS_MAX
-    connect: Callable[[], Any] | None = field(
-        default=None, repr=False
-    )  # makes connections of PyMySQL; replaces the login
+    connect: Callable[[], Any] | None = field(default=None, repr=False)  # makes connections; replaces the login
 
 
 def config_of(address: Address) -> MysqlConfig:

@@ -140,9 +140,7 @@ class Subscriber:
     async def _read_loop(self, connection: Connection, waker: Waker) -> None:
         received_at = self._runtime.now()
         while not self._is_done(waker) and connection.pgconn is not None:
-            until = (
-                self._runtime.now() + IDLE_MAX / 2
-            )  # to check whether it is still needed, for which nothing wakes it
+            until = self._runtime.now() + IDLE_MAX / 2  # nothing wakes the loop when it is not needed any more
             ready = await self._poller.poll([(connection.pgconn.socket, READ), (waker.fileno(), READ)], until)
             now = self._runtime.now()
             if ready:
