@@ -272,7 +272,7 @@ def test_a_session_survives_the_deletion_of_its_heartbeat_node(scenarios: list[S
         scenario.run(0.01)
 
     assert scenario.leases["holder"].held
-    assert (port.connections == 1) == (mutant is None), "else it connects again and again"
+    assert (port.connections == 1) == (mutant is None), "otherwise it reconnects endlessly"
 
 
 @pytest.mark.parametrize("mutant", [None, "root-taken-for-granted"])

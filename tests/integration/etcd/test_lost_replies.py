@@ -113,7 +113,7 @@ def test_a_waiter_is_notified_after_its_connections_were_cut(
     server: Server, proxy: Proxy, prefix: str, client_of: Open
 ) -> None:
     if "method=key" in prefix:
-        pytest.skip("nobody but the waiters themselves knows who waits")
+        pytest.skip("method=key has no queue, so its waiters are not listed")
     lease = acquired(client_of(direct(server, prefix)), "a")
 
     with waiting(client_of(through(proxy, prefix)), "a") as got:

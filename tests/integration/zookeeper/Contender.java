@@ -7,7 +7,7 @@ import org.apache.curator.framework.CuratorFrameworkFactory;
 import org.apache.curator.framework.recipes.locks.InterProcessMutex;
 import org.apache.curator.retry.RetryOneTime;
 
-/** Takes Curator's mutex again and again. Inside, it makes a file that must not be there yet, and removes it. */
+/** Acquires Curator's mutex repeatedly. The holder creates a file, which must not exist yet, and deletes it. */
 public class Contender {
     public static void main(String[] args) throws Exception {
         String hosts = args[0], path = args[1];

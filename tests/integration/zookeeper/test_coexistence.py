@@ -23,11 +23,11 @@ SECONDS = float(os.environ.get("HOLDFAST_CONTENTION_SECONDS", "3"))
 CURATOR = ("curator-recipes", "curator-framework", "curator-client", "zookeeper-jute", "guava", "slf4j-api")
 
 
-class Field:
+class Contention:
     """A file that only the holder of the lock may create: a second create shows two holders."""
 
     def __init__(self, folder: Path) -> None:
-        self.inside = folder / "inside"
+        self.marker = folder / "held"
         self.turns: dict[str, int] = {}
         self.overlaps: list[str] = []
         self._threads: list[threading.Thread] = []
@@ -48,39 +48,41 @@ class Field:
         while now() < self._end:
             with lock():
                 try:
-                    os.close(os.open(self.inside, os.O_CREAT | os.O_EXCL))
+                    os.close(os.open(self.marker, os.O_CREAT | os.O_EXCL))
                 except FileExistsError:
                     self.overlaps.append(name)
                     return
                 self.turns[name] = self.turns.get(name, 0) + 1
                 time.sleep(0.001)
-                self.inside.unlink()
+                self.marker.unlink()
 
 
 @pytest.fixture
-def field(tmp_path: Path) -> Field:
-    return Field(tmp_path)
+def contention(tmp_path: Path) -> Contention:
+    return Contention(tmp_path)
 
 
 @pytest.mark.parametrize("layout", ["kazoo", "curator"])
-def test_holdfast_and_kazoo_take_turns(field: Field, url: str, server: Server, client_of: Open, layout: str) -> None:
+def test_holdfast_and_kazoo_take_turns(
+    contention: Contention, url: str, server: Server, client_of: Open, layout: str
+) -> None:
     patterns = ["-lock-"] if layout == "curator" else []
     path = f"/{url.rpartition('/')[2]}/a"
     clients = [client_of(f"{url}?layout={layout}") for _ in range(2)]
     with kazoo(server.address) as first, kazoo(server.address) as second:
         for number, client in enumerate(clients):
-            field.contend(f"holdfast {number}", lambda client=client: client.lock("a"))  # type: ignore[misc]
+            contention.contend(f"holdfast {number}", lambda client=client: client.lock("a"))  # type: ignore[misc]
         for number, peer in enumerate((first, second)):
             lock = peer.Lock(path, extra_lock_patterns=patterns)
-            field.contend(f"kazoo {number}", lambda lock=lock: lock)  # type: ignore[misc]
-        field.await_end()
+            contention.contend(f"kazoo {number}", lambda lock=lock: lock)  # type: ignore[misc]
+        contention.await_end()
 
-    assert len(field.turns) == 4
-    assert min(field.turns.values()) * 3 > max(field.turns.values()), f"first come, first served: {field.turns}"
+    assert len(contention.turns) == 4
+    assert min(contention.turns.values()) * 3 > max(contention.turns.values()), "first come, first served"
 
 
 def test_holdfast_and_curator_take_turns(
-    field: Field, url: str, server: Server, client_of: Open, tmp_path: Path
+    contention: Contention, url: str, server: Server, client_of: Open, tmp_path: Path
 ) -> None:
     path = f"/{url.rpartition('/')[2]}/a"
     if shutil.which("javac") is None or not (JARS / "curator-recipes.jar").exists():
@@ -88,7 +90,7 @@ def test_holdfast_and_curator_take_turns(
     source = Path(__file__).parent / "Contender.java"
     command = [java(), "-Xmx64m", "-cp", class_path(*CURATOR), str(source)]
     with subprocess.Popen(
-        [*command, server.address, path, str(field.inside), str(SECONDS)],
+        [*command, server.address, path, str(contention.marker), str(SECONDS)],
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,
@@ -98,16 +100,16 @@ def test_holdfast_and_curator_take_turns(
             assert curator.stdout.readline() == "ready\n"
             for number in range(2):
                 client = client_of(url)
-                field.contend(f"holdfast {number}", lambda client=client: client.lock("a"))  # type: ignore[misc]
-            field.await_end()
+                contention.contend(f"holdfast {number}", lambda client=client: client.lock("a"))  # type: ignore[misc]
+            contention.await_end()
             output = curator.stdout.read().strip()
         finally:
             curator.kill()
 
     assert output.isdigit(), output
-    field.turns["curator"] = int(output)
-    assert len(field.turns) == 3
-    assert min(field.turns.values()) * 3 > max(field.turns.values()), f"first come, first served: {field.turns}"
+    contention.turns["curator"] = int(output)
+    assert len(contention.turns) == 3
+    assert min(contention.turns.values()) * 3 > max(contention.turns.values()), "first come, first served"
 
 
 def test_a_waiter_is_woken_by_the_release_of_another_program(url: str, server: Server, client_of: Open) -> None:
@@ -117,14 +119,14 @@ def test_a_waiter_is_woken_by_the_release_of_another_program(url: str, server: S
         lock.acquire()
         (holder,) = client.inspect("a").holders
         assert (holder.fence, str(holder)) == (0, "another program")
-        got: list[tuple[float, holdfast.Lease | None]] = []
-        taking = threading.Thread(target=lambda: got.append((now(), client.lock("a").acquire(timeout=PATIENCE))))
-        taking.start()
+        outcomes: list[tuple[float, holdfast.Lease | None]] = []
+        thread = threading.Thread(target=lambda: outcomes.append((now(), client.lock("a").acquire(timeout=PATIENCE))))
+        thread.start()
         eventually(lambda: len(client.inspect("a").waiters) == 1)
 
         lock.release()
 
-        taking.join(PATIENCE)
-        lease = got[0][1]
+        thread.join(PATIENCE)
+        lease = outcomes[0][1]
         assert lease is not None
         lease.release()

@@ -86,7 +86,7 @@ def test_the_client_of_a_partitioned_follower_reports_its_loss_before_the_next_g
 
 @pytest.mark.skipif(
     "HOLDFAST_TEST_QUIET" not in os.environ,
-    reason="shows to a tenth of a second when ZooKeeper ends sessions: HOLDFAST_TEST_QUIET=1 if nothing else runs",
+    reason="measures the end of sessions to a tenth of a second: HOLDFAST_TEST_QUIET=1 if nothing else runs",
 )
 def test_one_write_does_not_prove_that_the_leader_reset_the_timer(ensemble: ProxiedEnsemble) -> None:
     """The reason for session_proof.py: counted from the last write, sessions end too early, by more than a tick."""

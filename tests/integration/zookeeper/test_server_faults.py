@@ -19,7 +19,7 @@ from tests.support.zookeeper.ensembles import ProxiedEnsemble
 from tests.support.zookeeper.servers import Server, kazoo, running
 
 Open = Callable[[str], holdfast.Client]
-CROWD = 50
+WAITERS = 50
 
 
 @pytest.fixture(scope="module")
@@ -34,15 +34,15 @@ def test_a_lease_and_a_waiter_survive_the_death_of_the_leader(ensemble: ProxiedE
     holder, waiter = client_of(url), client_of(url)
     lease = holder.lock("a", ttl=40).acquire(timeout=0)
     assert lease is not None
-    with _waiting(waiter, "a") as got:
+    with _waiting(waiter, "a") as leases:
         ensemble.leader.kill()
         ensemble.await_leader()
 
         lease.renew()
-        assert not got, "it is still held"
+        assert not leases, "it is still held"
         lease.release()
 
-    assert got[0].fence > lease.fence
+    assert leases[0].fence > lease.fence
 
 
 def test_a_lease_survives_a_leader_that_hangs(ensemble: ProxiedEnsemble, client_of: Open) -> None:
@@ -110,25 +110,25 @@ def test_fifty_waiters_are_granted_after_their_server_is_killed_and_restarted(
 
     def take() -> None:
         with crowd.lock("a", timeout=PATIENCE) as taken:
-            assert inside.acquire(blocking=False), "two at a time"
+            assert inside.acquire(blocking=False), "two holders at the same time"
             served.append(taken.fence)
             inside.release()
 
-    threads = [threading.Thread(target=take) for _ in range(CROWD)]
+    threads = [threading.Thread(target=take) for _ in range(WAITERS)]
     for thread in threads:
         thread.start()
-    eventually(lambda: len(waiting) == CROWD)  # a waiter without an answer when the server dies gets an error
+    eventually(lambda: len(waiting) == WAITERS)  # a waiter without an answer when the server dies gets an error
 
     own_server.kill()
     own_server.start()
 
     lease.renew()
-    assert len(holder.inspect("a").waiters) == CROWD, "all of them kept their places"
+    assert len(holder.inspect("a").waiters) == WAITERS, "all waiters kept their places"
     lease.release()
     for thread in threads:
         thread.join(PATIENCE)
     assert served == sorted(served)
-    assert len(served) == CROWD
+    assert len(served) == WAITERS
 
 
 def test_backend_unavailable_is_raised_when_no_server_runs(client_of: Open) -> None:
@@ -196,7 +196,7 @@ def test_a_client_continues_when_the_servers_have_older_data(
             pass
     lease = holder.lock("a").acquire(timeout=PATIENCE)
     assert lease is not None
-    with _waiting(waiter, "a") as got:
+    with _waiting(waiter, "a") as leases:
         own_server.end()
         shutil.rmtree(folder)
         shutil.copytree(tmp_path / "copy", folder) if data == "old" else folder.mkdir()
@@ -206,7 +206,7 @@ def test_a_client_continues_when_the_servers_have_older_data(
         with pytest.raises(holdfast.LockLost, match="older data"):
             lease.check()
 
-    assert got[0].fence < lease.fence, "which is why it must not be silent"
+    assert leases[0].fence < lease.fence, "fences went back, which has to be reported"
     assert "fences went back" in " ".join(waiter.warnings)
     assert waiter.guarantees.fence is FenceOrder.BEST_EFFORT
     with pytest.raises(holdfast.ConfigurationError, match="fence"):

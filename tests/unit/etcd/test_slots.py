@@ -56,5 +56,5 @@ def test_a_key_is_not_reused_while_another_release_of_its_ticket_is_in_flight() 
     third.send(None)
     reused = backend._key(new)
     answer(third)
-    assert backend._key(old) == reused, "without a second release the key is used again"
+    assert backend._key(old) == reused, "without a second release the key is reused"
     assert not backend._releasing
