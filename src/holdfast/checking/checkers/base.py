@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, ClassVar, NamedTuple
 
-from holdfast.checking.history import Event
+from holdfast.checking.history import Event, StateLost
 from holdfast.checking.promises import Promises
+from holdfast.guarantees import Exclusion
 
 VIOLATIONS_MAX = 50  # violations that each checker keeps; the first ones are enough to explain a broken lock
 NEVER = float("-inf")
@@ -57,6 +58,11 @@ class Checker:
 
     def finish(self, at: float) -> None:
         """The history ended at this time: check everything that is still open."""
+
+    def may_end_leases(self, event: StateLost) -> bool:
+        """Whether this loss may end leases. With consensus, a minority that loses its data does not."""
+        is_safe = event.kind == "data" and self.promises.exclusion is Exclusion.CONSENSUS and not event.majority
+        return event.kind != "clock" and not is_safe
 
     def violated(self, at: float, lock: str | None, message: str, *events: Event | None) -> None:
         """Report a violation; `events` in the order in which they happened."""

@@ -6,7 +6,6 @@ from collections import defaultdict
 
 from holdfast.checking.history import Crashed, Granted, Lost, ReleaseStarted, Renewed, ServerGranted, StateLost
 from holdfast.checking.promises import Promises
-from holdfast.guarantees import Exclusion
 
 from .base import Checker
 from .in_flight import GrantsInFlight
@@ -77,9 +76,7 @@ class LockDelays(Checker):
 
     def _state_lost(self, event: StateLost) -> None:
         """Leases from before the loss have no delay."""
-        if event.kind == "clock":
-            return
-        if event.kind == "data" and self.promises.exclusion is Exclusion.CONSENSUS and not event.majority:
+        if not self.may_end_leases(event):
             return
         self._in_flight.state_lost(event)
         for name in [*self._by_lock] if event.lock is None else [event.lock]:

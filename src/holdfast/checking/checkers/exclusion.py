@@ -6,7 +6,6 @@ from collections import defaultdict
 
 from holdfast.checking.history import Crashed, Granted, Lost, ReleaseStarted, Renewed, StateLost
 from holdfast.checking.promises import Promises
-from holdfast.guarantees import Exclusion
 
 from .base import Checker
 from .in_flight import GrantsInFlight
@@ -77,9 +76,7 @@ class MutualExclusion(Checker):
 
     def _state_lost(self, event: StateLost) -> None:
         """Leases from before the loss are not protected from later grants; all others still are."""
-        if event.kind == "clock":
-            return
-        if event.kind == "data" and self.promises.exclusion is Exclusion.CONSENSUS and not event.majority:
+        if not self.may_end_leases(event):
             return
         self._in_flight.state_lost(event)
         locks = self._locks if event.lock is None else [event.lock]

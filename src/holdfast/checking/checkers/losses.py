@@ -29,7 +29,6 @@ from holdfast.checking.history import (
     StateLost,
 )
 from holdfast.checking.promises import Promises
-from holdfast.guarantees import Exclusion
 
 from .base import NEVER, Checker
 
@@ -169,9 +168,7 @@ class LossesReported(Checker):
 
     def _state_lost(self, event: StateLost) -> None:
         """A holder cannot learn of this before its next renewal, and the next grant need not wait for that."""
-        if event.kind == "clock":
-            return
-        if event.kind == "data" and self.promises.exclusion is Exclusion.CONSENSUS and not event.majority:
+        if not self.may_end_leases(event):
             return
         for name in self._locks if event.lock is None else [event.lock]:
             if name in self._locks:
