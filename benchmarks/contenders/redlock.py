@@ -18,7 +18,7 @@ from benchmarks.contenders.redis.clients import CONNECTIONS_MAX, TTL
 from benchmarks.contenders.redis.floors import RELEASE
 from benchmarks.servers import Redis, RedisNodes
 
-# Nodes without persistence that have just started would first not count for `max_ttl`: nobody held a lock on them.
+# Nodes without persistence do not count for `max_ttl` after their start. No client held a lock on these.
 _FRESH = "?quarantine=no"
 
 
@@ -104,7 +104,7 @@ class _Calls:
             node.send_command(*words)
         replies = [node.read_response() for node in self._nodes]
         if not all(replies):
-            raise RuntimeError("somebody else had the lock")
+            raise RuntimeError("another client had the lock")
         return replies
 
 

@@ -239,15 +239,15 @@ def test_a_scan_returns_matching_keys(sides: Sides) -> None:
 
 
 def test_a_key_exists_in_its_last_millisecond_and_not_after_it(sides: Sides) -> None:
-    look = """local time = redis.call('TIME')
+    script_text = """local time = redis.call('TIME')
               return {math.floor((time[1] * 1000000 + time[2]) / 1000), redis.call('EXISTS', KEYS[1])}"""
     sides.synchronise()
     ends = sides.now // 1000 + 20
     sides.command("SET", "key", "1", "PXAT", ends)
 
-    seen = [tuple(sides.real.call("EVAL", look, 1, "key"))]
+    seen = [tuple(sides.real.call("EVAL", script_text, 1, "key"))]
     while seen[-1][1]:
-        seen.append(tuple(sides.real.call("EVAL", look, 1, "key")))
+        seen.append(tuple(sides.real.call("EVAL", script_text, 1, "key")))
 
     assert seen[-1][0] > ends, "it goes when its time is over, not before"
     for when in {when for when, _ in seen}:
@@ -317,8 +317,8 @@ KINDS = ("x", "x", "x", "r", "3", "@a", "@a", "@b")
 SIGNAL = "signal"
 
 
-def told(script: Script, *, waiter_lease: int) -> str:
-    """The shipped text, told the time instead of asking for it, and how long waiters' leases and signals live."""
+def with_fixed_time(script: Script, *, waiter_lease: int) -> str:
+    """The shipped text with the time and the lifetimes of leases and signals as arguments instead of TIME."""
     constants, _, text = script.text.partition("\n")
     assert constants.startswith("local WAITER_LEASE, WOKEN_LEASE, POLL_INTERVAL, SILENT, FENCE_IDLE = ")
     woken = poll_after = min(waiter_lease, LONG // 2)
@@ -385,7 +385,7 @@ class Steps:
                 ABOUT,
                 *now,
             ]
-        text = told(queue._TRY_ACQUIRE_ALL, waiter_lease=LONG)
+        text = with_fixed_time(queue._TRY_ACQUIRE_ALL, waiter_lease=LONG)
         keys = [key for name in names for key in keys_of("", name).names]
         real, model = self._sides.script(text, keys, arguments)
         self.outcomes.add("all" if len(real) == len(names) and isinstance(real[-1], int) else "not all")
@@ -394,7 +394,7 @@ class Steps:
 
     def _run(self, script: Script, name: str, arguments: list[Any], lease: int) -> tuple[str, Any, Any]:
         now = divmod(self._sides.now, 1_000_000)
-        text = told(script, waiter_lease=lease)
+        text = with_fixed_time(script, waiter_lease=lease)
         real, model = self._sides.script(text, keys_of("", name)[:5], [*arguments, *now])
         if script is queue._TRY_ACQUIRE:
             self.outcomes.add(real[0] if isinstance(real, list) else "in")
@@ -441,12 +441,12 @@ def test_the_scripts_of_registers_do_the_same_on_both(sides: Sides) -> None:
     raised = 0
 
     for number in range(200):
-        mark = register_key("", draw.choice(NAMES)).names
+        register = register_key("", draw.choice(NAMES)).names
         arguments: list[Any] = [draw.choice("ab"), draw.choice(numbers), draw.choice([LONG, OVER])]
         for script in (registers.ADVANCE, registers.READ):
-            sides.let_pass()  # before the next look at a mark that was kept for OVER
-            real, model = sides.script(script.text, mark, arguments)
-            assert model == real, f"step {number}: {script.name} {mark} {arguments}"
+            sides.let_pass()  # before the next read of a register that was kept for OVER
+            real, model = sides.script(script.text, register, arguments)
+            assert model == real, f"step {number}: {script.name} {register} {arguments}"
             raised += real == 1
         real, model = sides.dumps()
         assert model == real, f"after step {number}"

@@ -62,9 +62,9 @@ class OwnersWorld(SmallWorld):
             member.link.faults = CALM
             member.process.resume()
         self.world.run(self.world.now + HEALED_FOR)
-        assert self._done == set(CLIENTS), "somebody still waits"
+        assert self._done == set(CLIENTS), "a client still waits"
         self.world.run(self.world.now + REST)
-        assert not self.server.live(), "somebody is still in"
+        assert not self.server.live(), "a ticket still holds the lock"
 
     def _begin(self, name: str, rounds: int) -> None:
         member = self.add(name)
@@ -119,7 +119,7 @@ class OwnersWorld(SmallWorld):
             self.shared += 1
             assert len({one.owner for one in holders}) == 1, "two owners are in"
             assert holders[0].owner, "two without a name are in"
-            assert len({one.lease.fence for one in holders}) == 1, "kin have two fences"
+            assert len({one.lease.fence for one in holders}) == 1, "tickets of one owner have two fences"
 
 
 def lived(server: type[RedisServer], seed: int) -> OwnersWorld:
@@ -136,7 +136,7 @@ def lived(server: type[RedisServer], seed: int) -> OwnersWorld:
 def test_holders_always_have_one_owner_or_there_is_one(part: int) -> None:
     worlds = [lived(RedisServer, seed) for seed in range(part * 25, part * 25 + 25)]
 
-    assert sum(world.shared > 0 for world in worlds) > 20, "kin are in together in nearly every world"
+    assert sum(world.shared > 0 for world in worlds) > 20, "tickets of one owner share the lock in nearly every world"
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 NAMES = ("a{tag}", "b{tag}", "c")  # two in one slot of a Cluster
 OWNERS = ("", "", "one", "one", "other")
-LOOK = 0.5  # seconds between the looks of who waits: less than a waiter that was woken keeps its place for
+POLL = 0.5  # seconds between the polls of waiters: less than the lease of a woken waiter
 
 
 class Side:
@@ -238,7 +238,7 @@ class Steps:
         for _ in range(self._draw.choice([1, 3, 9])):
             self.history.append("time")
             for side in self._sides:
-                side.let_pass(LOOK)
+                side.let_pass(POLL)
             for nonce in [nonce for nonce, known in self._known.items() if known.ends and known.ends < self._now + 1]:
                 del self._known[nonce]  # it may be over at any moment now
             for ticket in [known.ticket for known in self._known.values() if known.ends is None]:

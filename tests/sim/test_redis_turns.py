@@ -54,9 +54,9 @@ class Server:
         return [member.decode().partition(":")[2] for member in found]
 
     def woken(self) -> list[str]:
-        """The tickets that were told since the last look that it is their turn."""
-        told, self.published = [message for _, message in self.published], []
-        return told
+        """The tickets that were woken since the last call."""
+        woken, self.published = [message for _, message in self.published], []
+        return woken
 
     def _publish(self, channel: bytes, message: bytes) -> int:
         client = channel.decode().partition(":")[2]
@@ -218,7 +218,7 @@ def test_a_waiter_has_a_second_to_respond_when_the_server_cannot_count_subscribe
 
 
 @pytest.mark.parametrize(
-    "told",
+    "woken",
     [
         "DEL\nholdfast:wake:b",
         "DEL 30000\npayroll",
@@ -228,9 +228,9 @@ def test_a_waiter_has_a_second_to_respond_when_the_server_cannot_count_subscribe
         "",
     ],
 )
-def test_a_waiter_cannot_make_a_release_run_other_commands(server: Server, told: str) -> None:
+def test_a_waiter_cannot_make_a_release_run_other_commands(server: Server, woken: str) -> None:
     server.command(["SET", "payroll", "precious"])
-    server.command(["HSET", KEYS.record, "b0", f"b0\n\n1\n{told}\nagent\n{{}}"])
+    server.command(["HSET", KEYS.record, "b0", f"b0\n\n1\n{woken}\nagent\n{{}}"])
 
     server.release("a", 1)
 

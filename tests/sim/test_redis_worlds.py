@@ -26,7 +26,7 @@ KEYS = keys_of(PREFIX, "lock")
 
 
 class Listening:
-    """A world with two clients, and what `a` hears."""
+    """A world with two clients, and the notifications of `a`."""
 
     def __init__(self) -> None:
         self.small = SmallWorld(Plan(backend="redis"), Choices(decisions=()))
@@ -35,8 +35,8 @@ class Listening:
         for name in "ab":
             self.small.add(name)
         self.a, self.b = (port for port in self.server.subscribers if isinstance(port, SimPort))
-        self.heard: list[str] = []
-        self.a.listen(self.heard.append, lambda: self.heard.append("missed"))
+        self.received: list[str] = []
+        self.a.listen(self.received.append, lambda: self.received.append("missed"))
         self.channel = self.a.channel(KEYS)
 
     def do(self, port: SimPort, step: Callable[[], Coroutine[Any, Any, Any]], lasts: float = 0.01) -> Any:
@@ -81,7 +81,7 @@ def test_a_notification_reaches_only_subscribed_clients(world: Listening) -> Non
 
     assert world.a.subscription(world.channel) > 0
     assert world.publish("late") == 1
-    assert world.heard == ["late"]
+    assert world.received == ["late"]
 
 
 def test_messages_in_a_gap_are_missed_and_the_gap_is_reported(world: Listening) -> None:
@@ -92,7 +92,7 @@ def test_messages_in_a_gap_are_missed_and_the_gap_is_reported(world: Listening) 
     assert world.publish("in the gap") == 0
     world.run(NOTICED_MAX + 0.1)
 
-    assert world.heard == ["missed"]
+    assert world.received == ["missed"]
     assert world.a.subscription(world.channel) not in (0, before)
     assert world.publish("after it") == 1
 

@@ -81,13 +81,13 @@ def test_a_search_that_ends_early_is_not_complete() -> None:
 def test_the_command_line_shows_the_trace_and_the_number_of_states() -> None:
     command = [sys.executable, "-m", "holdfast", "simulate", "--exhaustive", "--mutant", "write-back-without-owner"]
 
-    told = subprocess.run(command, capture_output=True, text=True, check=False, timeout=100)
+    text = subprocess.run(command, capture_output=True, text=True, check=False, timeout=100)
     data = subprocess.run([*command, "--json"], capture_output=True, text=True, check=False, timeout=100)
 
-    assert (told.returncode, data.returncode) == (1, 1)
-    assert "BROKEN: " in told.stdout
-    assert "raise of A's attempt 1 arrives" in told.stdout
-    assert told.stdout.endswith("Again: holdfast simulate --mutant write-back-without-owner --exhaustive\n")
+    assert (text.returncode, data.returncode) == (1, 1)
+    assert "BROKEN: " in text.stdout
+    assert "raise of A's attempt 1 arrives" in text.stdout
+    assert text.stdout.endswith("Again: holdfast simulate --mutant write-back-without-owner --exhaustive\n")
     (config,) = json.loads(data.stdout)["configs"]
     assert config["states"] > 1000
     assert config["path"][-1] == config["broken"]

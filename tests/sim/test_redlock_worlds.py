@@ -118,8 +118,8 @@ def test_uptime_is_by_a_clock_that_can_be_set(redlock: SimRedlock) -> None:
 
 
 def test_notifications_arrive_from_the_next_node_after_an_error(redlock: SimRedlock) -> None:
-    heard: list[str] = []
-    redlock.port.listen(heard.append, lambda: heard.append("missed"))
+    received: list[str] = []
+    redlock.port.listen(received.append, lambda: received.append("missed"))
     channel = redlock.port.channel(KEYS)
     redlock.do(lambda: redlock.port.subscribe(channel, NONCE, deadline=redlock.now + 1.0))
     assert publish(redlock, 0, channel) == 1
@@ -129,7 +129,7 @@ def test_notifications_arrive_from_the_next_node_after_an_error(redlock: SimRedl
 
     assert [publish(redlock, number, channel) for number in range(3)] == [0, 1, 0]
     redlock.run(0.1)
-    assert heard == [NONCE, "missed", NONCE]
+    assert received == [NONCE, "missed", NONCE]
 
 
 def publish(redlock: SimRedlock, number: int, channel: Channel) -> Any:
@@ -183,7 +183,7 @@ def test_lost_data_excuses_no_violation_unless_a_clock_is_wrong_too(redlock: Sim
 def test_a_majority_holds_the_lock_and_a_lease_that_lost_it_does_not_return(redlock: SimRedlock) -> None:
     vote(redlock, 0)
     assert redlock.server.tickets() == {}
-    assert set(redlock.server.live()) == {NONCE}, "a single vote is in somebody's way"
+    assert set(redlock.server.live()) == {NONCE}, "a single vote blocks other tickets"
     vote(redlock, 1)
     assert redlock.server.tickets()[NONCE].fence
 

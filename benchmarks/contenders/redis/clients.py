@@ -1,4 +1,4 @@
-"""What the peers and the floors are given: one redis-py client in the process, as any program has it."""
+"""The redis-py client of the peers and the floors: one per process, as in any program."""
 
 from __future__ import annotations
 

@@ -145,4 +145,4 @@ class _AsyncConnectionCalls:
 
 def _check(reply: object) -> None:
     if not reply:
-        raise RuntimeError("somebody else had the lock")
+        raise RuntimeError("another client had the lock")

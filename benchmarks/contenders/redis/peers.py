@@ -1,8 +1,8 @@
 """The Python libraries that have a lock on one Redis server.
 
 Each is used as its documentation shows (`with lock:`), with its default options and its default poll interval. A limit
-for waiting is put out of reach, and so is one for connections. Where a lock would be held for ever if its holder died,
-it is given an expiry of TTL, which the others have by themselves: that costs nothing.
+for waiting is set out of reach, and so is one for connections. A lock that would never expire if its holder died gets
+an expiry of TTL, which the others have by default and which costs nothing.
 """
 
 from __future__ import annotations

@@ -109,6 +109,6 @@ def open_client() -> Iterator[OpenClient]:
 
 @pytest.fixture
 def pool() -> Iterator[WorkerPool]:
-    """Processes with a client each; what they can be told is the same for every store."""
+    """Processes with a client each. Their commands are the same for every store."""
     with WorkerPool(WORKER) as pool:
         yield pool

@@ -35,7 +35,7 @@ def own_server(start_server: StartServer, clock: WallClock) -> Server:
     server = start_server(environment=clock.environment)
     before = int(server.call("TIME")[0])
     clock.step(1000)
-    eventually(lambda: int(server.call("TIME")[0]) >= before + 1000)  # Valkey looks at the clock some times a second
+    eventually(lambda: int(server.call("TIME")[0]) >= before + 1000)  # Valkey reads the clock a few times a second
     return server
 
 

@@ -98,7 +98,7 @@ def test_a_waiter_whose_connections_are_killed_is_handed_the_lock_promptly_after
         with contextlib.suppress(holdfast.OutcomeUnknown):  # its connection was killed too: the client repeats it
             handed.release()
 
-    # Told, that is. By itself it would look once a second: 0.5 s later in the median.
+    # By a notification. A poll once a second would be 0.5 s later in the median.
     assert median(gaps) < 0.25, gaps
 
 
@@ -201,9 +201,9 @@ def test_an_outage_shorter_than_the_lease_costs_nothing(server: Server, proxy: P
 def test_an_outage_longer_than_the_lease_is_reported_as_a_loss_before_another_grant(
     server: Server, proxy: Proxy, open_client: OpenClient
 ) -> None:
-    told: list[float] = []
+    lost_at: list[float] = []
     holder, other = open_client(proxy.url), open_client(server.url)
-    lease = take(holder.lock("one", ttl=3, on_lost=lambda _: told.append(now())))
+    lease = take(holder.lock("one", ttl=3, on_lost=lambda _: lost_at.append(now())))
     coming = acquiring(other.lock("one"))
     await_waiters(other, "one", 1)
 
@@ -212,8 +212,8 @@ def test_an_outage_longer_than_the_lease_is_reported_as_a_loss_before_another_gr
     entered = now()
 
     assert after.fence > lease.fence
-    eventually(lambda: told != [])
-    assert told[0] < entered
+    eventually(lambda: lost_at != [])
+    assert lost_at[0] < entered
     with pytest.raises(holdfast.LockLost):
         lease.release()
     proxy.heal()

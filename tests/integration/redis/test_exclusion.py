@@ -22,7 +22,7 @@ from tests.support.processes import WorkerPool, now
 from tests.support.redis.servers import Server
 from tests.support.redis.topologies import Cluster
 
-SOON = 0.3  # seconds: enough for all workers to hear when to begin
+SOON = 0.3  # seconds: enough for all workers to receive the start time
 
 
 @pytest.mark.parametrize(("method", "times"), [("queue", 200), ("setnx", 30)])

@@ -30,7 +30,7 @@ def scripts_run(server: Server) -> int:
 
 
 def scripts_for_a_hand_over(server: Server, holder: holdfast.Client, waiter: holdfast.Client) -> float:
-    """How many the server runs from a release until the next one is in; in the median, because who waits may look."""
+    """The scripts from a release to the next grant; the median, because waiters may poll in between."""
     counts = []
     for _ in range(ROUNDS):
         lease = take(holder.lock("one"))
@@ -214,7 +214,7 @@ def test_a_waiter_that_stopped_just_before_its_hand_over_holds_the_lock_for_its_
 ) -> None:
     holder, other = open_client(server.url), open_client(server.url)
     stopped = pool.start(server.url)
-    for ttl in (2.0, 2.0):  # the first time, it may still have to look whether it has missed something
+    for ttl in (2.0, 2.0):  # the first time it may still have to poll after its subscription
         lease = take(holder.lock("one"))
         stopped.send("acquire", lock="one", ttl=ttl)
         await_waiters(holder, "one", 1)
@@ -227,7 +227,7 @@ def test_a_waiter_that_stopped_just_before_its_hand_over_holds_the_lock_for_its_
         handed = coming.result()
         stopped.resume()
 
-        assert stopped.is_silent(0.1), "what it was handed is over, and it is in line again"
+        assert stopped.is_silent(0.1), "its hand-over has expired, and it is queued again"
         handed.check()
         handed.release()
         assert stopped.receive()["fence"] > handed.fence > lease.fence
@@ -235,7 +235,7 @@ def test_a_waiter_that_stopped_just_before_its_hand_over_holds_the_lock_for_its_
 
 
 def test_a_client_ignores_invalid_notifications(server: Server, open_client: OpenClient) -> None:
-    """Forged, damaged, late or early: hints for tickets that are not there, and such as say nothing useful."""
+    """Forged, damaged, late and early notifications, and some for unknown tickets."""
     holder, waiter = open_client(server.url), open_client(server.url)
     lease = take(holder.lock("one"))
     coming = acquiring(waiter.lock("one"))

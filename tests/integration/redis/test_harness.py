@@ -84,7 +84,7 @@ def test_a_step_of_the_wall_clock_expires_a_key_early(start_server: StartServer,
     server.call("SET", "long", 1, "PX", 100_000)
 
     clock.step(20)
-    eventually(lambda: server.all_keys() == {"long"}, within=5)  # Valkey looks at the clock some times a second
+    eventually(lambda: server.all_keys() == {"long"}, within=5)  # Valkey reads the clock a few times a second
     left = server.call("PTTL", "long")
     clock.step(-1000)
 

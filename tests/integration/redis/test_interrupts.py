@@ -50,10 +50,10 @@ def test_an_acquire_interrupted_before_its_reply_leaves_no_lock(
     own_server.stop()
     child.send("acquire", lock="one")
     interrupt_unanswered(own_server, child)
-    heard = child.receive()
+    reported = child.receive()
     own_server.resume()  # now the server grants it
 
-    assert heard == {"interrupted": True}
+    assert reported == {"interrupted": True}
     eventually(lambda: "holdfast:one" not in own_server.all_keys())
     other = open_client(own_server.url)
     lease = take(other.lock("one"), timeout=10)
@@ -71,10 +71,10 @@ def test_an_interrupted_release_frees_the_lock(own_server: Server, child: Worker
     own_server.stop()
     child.send("release")
     interrupt_unanswered(own_server, child)
-    heard = child.receive()
+    reported = child.receive()
     own_server.resume()
 
-    assert heard == {"interrupted": True}
+    assert reported == {"interrupted": True}
     take(open_client(own_server.url).lock("one"), timeout=10).release()
     child.call("end")
     assert_free_and_clean(own_server, "one")
@@ -87,10 +87,10 @@ def test_an_interrupt_at_the_end_of_the_body_frees_the_lock(
     own_server.stop()
     child.send("leave")
     interrupt_unanswered(own_server, child)
-    heard = child.receive()
+    reported = child.receive()
     own_server.resume()
 
-    assert heard == {"interrupted": True}
+    assert reported == {"interrupted": True}
     take(open_client(own_server.url).lock("one"), timeout=10).release()
     child.call("end")
     assert_free_and_clean(own_server, "one")

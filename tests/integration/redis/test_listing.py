@@ -186,7 +186,7 @@ def test_watching_shows_a_new_lock_at_once_if_the_server_reports_changes(
         lease = take(client.lock(name))
         before = calls(server, "scan")
         assert watching.next_change() == ("acquired", name)
-        # Within two looks. Between two of them there is time for 25 requests at most.
+        # Within two refreshes. Between two of them there is time for 25 requests at most.
         assert calls(server, "scan") - before <= 100
         lease.release()
         assert watching.next_change() == ("released", name)

@@ -85,7 +85,7 @@ def test_a_release_whose_reply_or_request_is_lost_frees_the_lock(
     lease = take(client.lock("one"))
 
     (proxy.lose_next_reply if lost == "reply" else proxy.lose_next_request)(KEY, then=then)
-    with contextlib.suppress(holdfast.BackendError):  # that it heard nothing, it may say
+    with contextlib.suppress(holdfast.BackendError):  # it may report that it got no reply
         lease.release()
     proxy.await_loss()
     after = take(other.lock("one"), timeout=10)

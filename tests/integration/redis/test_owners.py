@@ -80,7 +80,7 @@ def test_the_last_release_of_an_owner_wakes_python_redis_lock(
         coming.result(timeout=0.3)
     second.release()
 
-    assert coming.result(timeout=5)  # told, not by the end of its patience
+    assert coming.result(timeout=5)  # by a notification, not at its timeout
     lock.release()
 
 
@@ -92,14 +92,14 @@ def test_waiters_of_the_same_owner_are_woken_when_the_first_is_granted(
     holder, one, other, two = (open_client(url) for _ in range(4))
     held = take(holder.lock("a"))
     coming = []
-    kin = [client.lock("a", owner="job") for client in (one, two, one)]
-    for place, lock in enumerate([kin[0], other.lock("a"), *kin[1:]], start=1):
+    same_owner = [client.lock("a", owner="job") for client in (one, two, one)]
+    for position, lock in enumerate([same_owner[0], other.lock("a"), *same_owner[1:]], start=1):
         coming.append(acquiring(lock))
-        await_waiters(holder, "a", place)
+        await_waiters(holder, "a", position)
 
     held.release()
 
-    leases = [coming[place].result(timeout=PROMPT) for place in (0, 2, 3)]
+    leases = [coming[position].result(timeout=PROMPT) for position in (0, 2, 3)]
     assert len({lease.fence for lease in leases}) == 1
     for lease in leases:
         assert not coming[1].done()
@@ -172,12 +172,12 @@ def test_leases_of_an_owner_expire_one_by_one_and_the_lock_with_the_last(server:
 @pytest.mark.parametrize("owner", ["job", "größe 🔒", "a:b\nc", "x" * 2000, "@"])
 def test_an_owner_may_have_any_name(owner: str, server: Server) -> None:
     backend = Verbs(server.url)
-    kin, other = [backend.ticket("a", owner=owner) for _ in range(2)], backend.ticket("a", owner=owner + "!")
+    same_owner, other = [backend.ticket("a", owner=owner) for _ in range(2)], backend.ticket("a", owner=owner + "!")
 
-    for ticket in kin:
+    for ticket in same_owner:
         assert isinstance(backend.try_acquire(ticket, queue=True), Granted)
     assert isinstance(backend.try_acquire(other, queue=True), Waiting)
-    assert backend.release(*kin) == [True, True]
+    assert backend.release(*same_owner) == [True, True]
     assert isinstance(backend.try_acquire(other, queue=True), Granted)
     assert backend.release(other) == [True]
     assert_free_and_clean(server, "a")

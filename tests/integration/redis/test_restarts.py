@@ -106,10 +106,10 @@ async def test_asyncio_waiters_outlive_a_restart_and_get_the_lock_one_by_one(
     async with holdfast.AsyncClient(server.url) as holder, holdfast.AsyncClient(server.url) as waiter:
         lease = await holder.lock("one", renew=False).acquire()
         assert lease is not None
-        told: list[str] = []
-        waiter.subscribe(lambda event: told.append(event.kind))
+        events: list[str] = []
+        waiter.subscribe(lambda event: events.append(event.kind))
         visits = [asyncio.create_task(visit(waiter)) for _ in range(20)]
-        while told.count("waiting") < 20:
+        while events.count("waiting") < 20:
             await asyncio.sleep(0.01)
 
         server.restart()  # holds up this loop too: to the clients it is one moment
@@ -136,7 +136,7 @@ def test_a_wait_that_times_out_in_an_outage_reports_the_outage(
 
     with pytest.raises(holdfast.BackendError):
         coming.result(timeout=30)
-    assert now() - asked >= 3  # it went on trying for as long as it was told
+    assert now() - asked >= 3  # it kept trying until its timeout
     server.start()
     assert_lost(lease)
 

@@ -58,7 +58,7 @@ def test_fences_grow_in_a_split_brain_when_a_stopped_primary_resumes(
     holder = open_client(watched.url)
     take(holder.lock("one")).release()
     await_replicated(watched.primary, watched.replica)
-    link.lose_replies()  # the replica hears no more of its primary
+    link.lose_replies()  # the replica gets no more writes of its primary
     old = take(holder.lock("one", ttl=5))
 
     watched.primary.stop()
@@ -76,7 +76,7 @@ def test_fences_grow_in_a_split_brain_when_a_stopped_primary_resumes(
         fences.append(lease.fence)
         lease.release()
     assert fences == sorted(set(fences))
-    assert old.wait_lost(30)  # at its deadline, or when Sentinel has told the old primary what it is
+    assert old.wait_lost(30)  # at its deadline, or when Sentinel has demoted the old primary
     new.renew()
     new.release()
 
@@ -97,7 +97,7 @@ def test_fences_grow_after_20_failovers_to_a_replica_without_the_last_writes(
             take(old.lock("one")).release()
             await_replicated(pair.primary, pair.replica)
             link.lose_replies()
-            for _ in range(number):  # leases that the replica never hears of
+            for _ in range(number):  # leases that never reach the replica
                 take(old.lock("one")).release()
             before = take(old.lock("one"))
 
@@ -162,8 +162,8 @@ def test_the_error_names_sentinels_that_do_not_know_the_service_or_are_down(
     watched: Watched, open_client: OpenClient
 ) -> None:
     hosts = watched.url.removeprefix("redis+sentinel://").partition("/")[0]
-    with pytest.raises(holdfast.HoldfastError, match="nobody-knows-it"):
-        open_client(f"redis+sentinel://{hosts}/nobody-knows-it/0").lock("one").acquire(timeout=0)
+    with pytest.raises(holdfast.HoldfastError, match="unknown-service"):
+        open_client(f"redis+sentinel://{hosts}/unknown-service/0").lock("one").acquire(timeout=0)
 
     for sentinel in watched.sentinels[:2]:
         sentinel.kill()

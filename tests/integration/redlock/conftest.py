@@ -38,7 +38,7 @@ def binary() -> Binary:
 
 @pytest.fixture(scope="session")
 def shared_redlock(binary: Binary, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedlockServers]:
-    with RedlockServers(binary, tmp_path_factory.mktemp("council")) as redlock:
+    with RedlockServers(binary, tmp_path_factory.mktemp("redlock")) as redlock:
         yield redlock
 
 
@@ -58,7 +58,7 @@ def start_redlock(binary: Binary, tmp_path: Path) -> Iterator[StartRedlock]:
         def start(
             *options: str, number: int = 5, environments: Mapping[int, Mapping[str, str]] | None = None
         ) -> RedlockServers:
-            folder = tmp_path / f"council-{next(numbers)}"
+            folder = tmp_path / f"redlock-{next(numbers)}"
             return stack.enter_context(
                 RedlockServers(binary, folder, options, number=number, environments=environments)
             )

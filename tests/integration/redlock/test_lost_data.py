@@ -190,7 +190,7 @@ def _gets(client: holdfast.Client) -> bool:
 
 
 def _is_busy(client: holdfast.Client) -> bool:
-    """Whether it is, once enough nodes are heard to say so."""
+    """Whether the lease is live, when enough nodes have replied."""
     try:
         lease = client.lock("one").acquire(timeout=0)
     except holdfast.QuorumError:

@@ -108,7 +108,7 @@ def test_a_release_without_some_replies_frees_the_lock(
 
     for proxy in proxies[:number]:
         (proxy.lose_next_reply if lost == "reply" else proxy.lose_next_request)(KEY, then=then)
-    with contextlib.suppress(holdfast.QuorumError):  # that it heard too little, it may say
+    with contextlib.suppress(holdfast.QuorumError):  # it may report that it got too few replies
         lease.release()
     after = take(other.lock("one"), timeout=20)
 

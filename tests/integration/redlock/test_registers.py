@@ -102,7 +102,7 @@ def test_an_advance_without_a_reply_succeeds_when_repeated(
 def test_a_read_completes_an_advance_that_a_minority_has_accepted(
     redlock: RedlockServers, proxies: list[Proxy], opens: Opens
 ) -> None:
-    """One that died in the middle; what is told of it must not be untrue for the next who asks."""
+    """A client died half-way. A number that was read must not be different for the next reader."""
     url = redlock.url(ports={number: proxy.port for number, proxy in enumerate(proxies)}, quarantine="no")
     verbs, other = opens(url), opens(redlock.url(quarantine="no"))
     verbs.read_registers("one")

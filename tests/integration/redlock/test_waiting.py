@@ -16,7 +16,7 @@ from tests.support.intervals import assert_exclusive, gaps, quantile, report, tu
 from tests.support.processes import WorkerPool, eventually, now
 from tests.support.redis.redlock import RedlockServers
 
-SOON = 0.3  # seconds: enough for all workers to hear when to begin
+SOON = 0.3  # seconds: enough for all workers to receive the start time
 
 
 def published(redlock: RedlockServers) -> int:
@@ -109,7 +109,7 @@ def test_the_next_waiter_is_granted_when_the_holder_has_died(
 def test_a_node_without_the_holder_does_not_make_waiters_poll_faster(
     redlock: RedlockServers, open_client: OpenClient
 ) -> None:
-    """It votes for whoever asks, but the others' answers say that the lock is held, not that votes are split."""
+    """It votes for any ticket, but the replies of the others show that the lock is held, not that votes are split."""
     url = redlock.url(quarantine="no")
     holder, waiter = open_client(url), open_client(url)
     lease = take(holder.lock("one", ttl=30, renew=False))
@@ -119,10 +119,10 @@ def test_a_node_without_the_holder_does_not_make_waiters_poll_faster(
 
     asked = _scripts_run(redlock)
     time.sleep(2)
-    looks = (_scripts_run(redlock) - asked) / 2
+    polls = (_scripts_run(redlock) - asked) / 2
 
-    report(f"{looks:.0f} requests a second to one node for 5 waiters")
-    assert looks < 60
+    report(f"{polls:.0f} requests a second to one node for 5 waiters")
+    assert polls < 60
     lease.release()
     for one in coming:
         one.add_done_callback(lambda done: done.result().release())

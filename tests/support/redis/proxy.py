@@ -75,7 +75,7 @@ class Proxy:
         self._loses_requests = True
 
     def lose_replies(self) -> None:
-        """From now on nothing comes back from the server, which goes on doing what it is told."""
+        """From now on replies of the server are lost. The server still executes requests."""
         self._loses_replies = True
 
     def delay(self, seconds: float) -> None:

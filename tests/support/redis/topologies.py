@@ -191,7 +191,7 @@ class Cluster(Topology):
         for first, last, primary, *_ in self._any().call("CLUSTER", "SLOTS"):
             if first <= slot <= last:
                 return next(server for server in self.servers if server.port == primary[1])
-        raise AssertionError(f"nobody has slot {slot}")
+        raise AssertionError(f"no server has slot {slot}")
 
     def replica_of(self, primary: Server) -> Server:
         return self.servers[self.servers.index(primary) + 3]

@@ -34,10 +34,10 @@ def config(url: str, **options: Any) -> RedisConfig:
     ],
 )
 def test_where(url: str, nodes: list[tuple[str, int]], db: int) -> None:
-    found = config(url)
+    parsed = config(url)
 
-    assert list(found.nodes) == [Node(*node) for node in nodes]
-    assert found.db == db
+    assert list(parsed.nodes) == [Node(*node) for node in nodes]
+    assert parsed.db == db
 
 
 @pytest.mark.parametrize(
@@ -54,24 +54,24 @@ def test_where(url: str, nodes: list[tuple[str, int]], db: int) -> None:
     ],
 )
 def test_who(url: str, user: str | None, password: str | None) -> None:
-    found = config(url)
+    parsed = config(url)
 
-    assert found.login.arguments.get("username") == user
-    assert found.login.arguments.get("password") == password
+    assert parsed.login.arguments.get("username") == user
+    assert parsed.login.arguments.get("password") == password
     if password is not None:
-        assert password not in found.url
-        assert password not in repr(found)
+        assert password not in parsed.url
+        assert password not in repr(parsed)
 
 
 def test_sentinels_have_users_of_their_own() -> None:
-    found = config("redis+sentinel://user:pw@a/locks?sentinel_user=watch&sentinel_password=dog&tls=yes&verify=none")
+    parsed = config("redis+sentinel://user:pw@a/locks?sentinel_user=watch&sentinel_password=dog&tls=yes&verify=none")
 
-    assert found.service == "locks"
-    assert found.sentinel_login.arguments["username"] == "watch"
-    assert found.sentinel_login.arguments["password"] == "dog"  # noqa: S105
-    assert found.sentinel_login.is_tls
-    assert found.login.is_tls
-    assert found.url == (
+    assert parsed.service == "locks"
+    assert parsed.sentinel_login.arguments["username"] == "watch"
+    assert parsed.sentinel_login.arguments["password"] == "dog"  # noqa: S105
+    assert parsed.sentinel_login.is_tls
+    assert parsed.login.is_tls
+    assert parsed.url == (
         "redis+sentinel://user:***@a/locks?sentinel_user=watch&sentinel_password=***&tls=yes&verify=none"
     )
 
@@ -91,7 +91,7 @@ def test_certificates_are_verified_by_default(tmp_path: Path) -> None:
 
 
 def test_options_and_their_defaults() -> None:
-    usual, told = (
+    usual, custom = (
         config("redis://cache"),
         config("redis://cache", prefix="", method="setnx", replicas=2, io_timeout=0.5),
     )
@@ -99,7 +99,7 @@ def test_options_and_their_defaults() -> None:
     assert (usual.prefix, usual.method, usual.compat, usual.evictions_allowed) == ("holdfast:", "queue", None, False)
     assert (usual.connect_timeout, usual.io_timeout, usual.replicas) == (3.0, 5.0, 0)
     assert usual.client_name.startswith("holdfast-")
-    assert (told.prefix, told.method, told.replicas, told.io_timeout) == ("", "setnx", 2, 0.5)
+    assert (custom.prefix, custom.method, custom.replicas, custom.io_timeout) == ("", "setnx", 2, 0.5)
     assert config("redis://cache?eviction=allow&compat=python-redis-lock").evictions_allowed
 
 

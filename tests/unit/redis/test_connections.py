@@ -32,8 +32,8 @@ from tests.support.redis.servers import Server, running
 ECHO = Script.of("test/echo", "return {KEYS[1], ARGV[1]}")
 GRANT = Script.of("test/grant", "return redis.call('SET', KEYS[1], ARGV[1])", is_grant=True)
 KEYS = keys_of("holdfast:", "one")
-Story = Callable[[Topology], Awaitable[None]]
-Run = Callable[[Story], None]
+Scenario = Callable[[Topology], Awaitable[None]]
+Run = Callable[[Scenario], None]
 
 
 def soon(seconds: float = 5.0) -> float:
@@ -48,36 +48,36 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 @pytest.fixture(params=["threads", "asyncio"])
 def run(request: pytest.FixtureRequest, server: Server) -> Run:
-    """Tell a story about a port of that kind."""
-    return lambda story: tell(story, request.param, server.url)
+    """Run a scenario on a port of this kind."""
+    return lambda scenario: run_on(scenario, request.param, server.url)
 
 
-def tell(story: Story, kind: str, url: str, **options: str) -> None:
+def run_on(scenario: Scenario, kind: str, url: str, **options: str) -> None:
     config = config_of(parse(url, options), is_asyncio=False)
     if kind == "threads":
-        run_sync(_on_threads(story, config))
+        run_sync(_on_threads(scenario, config))
     else:
-        asyncio.run(_on_asyncio(story, config))
+        asyncio.run(_on_asyncio(scenario, config))
 
 
-async def _on_threads(story: Story, config: RedisConfig) -> None:
+async def _on_threads(scenario: Scenario, config: RedisConfig) -> None:
     port = blocking.open_port(config, ThreadRuntime())
     try:
-        await story(port)
+        await scenario(port)
     finally:
         await port.close()
 
 
-async def _on_asyncio(story: Story, config: RedisConfig) -> None:
+async def _on_asyncio(scenario: Scenario, config: RedisConfig) -> None:
     port = aio.open_port(config, AsyncioRuntime())
     try:
-        await story(port)
+        await scenario(port)
     finally:
         await port.close()
 
 
 def test_scripts_are_sent_by_digest_and_loaded_again_when_the_server_forgets_them(server: Server, run: Run) -> None:
-    async def story(port: Topology) -> None:
+    async def scenario(port: Topology) -> None:
         call = Call(ECHO, KEYS, ("ä",))
         for _ in range(2):
             server.call("SCRIPT", "FLUSH")
@@ -90,11 +90,11 @@ def test_scripts_are_sent_by_digest_and_loaded_again_when_the_server_forgets_the
         assert said == [[f"holdfast:{number}".encode(), str(number).encode()] for number in range(10)]
         assert await port.run_all([], deadline=soon()) == []
 
-    run(story)
+    run(scenario)
 
 
 def test_the_handshake_is_the_first_request_on_a_connection(server: Server, run: Run) -> None:
-    async def story(port: Topology) -> None:
+    async def scenario(port: Topology) -> None:
         assert port.server_info is None
         assert await port.command(KEYS, "PING", deadline=soon()) == b"PONG"
 
@@ -103,11 +103,11 @@ def test_the_handshake_is_the_first_request_on_a_connection(server: Server, run:
         assert port.server_info.policy == "noeviction"
         assert [client["name"] for client in server.clients() if client["name"].startswith("holdfast-")]
 
-    run(story)
+    run(scenario)
 
 
 def test_a_late_reply_raises_and_is_never_read_by_another_request(server: Server, run: Run) -> None:
-    async def story(port: Topology) -> None:
+    async def scenario(port: Topology) -> None:
         await port.command(KEYS, "PING", deadline=soon())
         started = now()
 
@@ -117,21 +117,21 @@ def test_a_late_reply_raises_and_is_never_read_by_another_request(server: Server
         assert now() - started < 0.4
         assert await port.run(Call(ECHO, KEYS, ("mine",)), deadline=soon()) == [b"holdfast:one", b"mine"]
 
-    run(story)
+    run(scenario)
 
 
 def test_no_time_left_sends_nothing(server: Server, run: Run) -> None:
-    async def story(port: Topology) -> None:
+    async def scenario(port: Topology) -> None:
         for _ in range(2):
             with pytest.raises(holdfast.BackendUnavailable):
                 await port.command(KEYS, "SET", "late", "1", deadline=now() - 1)
             assert await port.command(KEYS, "EXISTS", "late", deadline=soon()) == 0
 
-    run(story)
+    run(scenario)
 
 
 def test_all_keys_are_found(server: Server, run: Run) -> None:
-    async def story(port: Topology) -> None:
+    async def scenario(port: Topology) -> None:
         names = {f"scanned:{number}" for number in range(3000)}
         for name in names:
             server.call("SET", name, "1") if name == "scanned:0" else None
@@ -147,11 +147,11 @@ def test_all_keys_are_found(server: Server, run: Run) -> None:
         assert found == names
         assert await port.key_count(node, deadline=soon()) == len(names)
 
-    run(story)
+    run(scenario)
 
 
 def test_the_outcome_is_unknown_when_too_few_replicas_confirm(server: Server) -> None:
-    async def story(port: Topology) -> None:
+    async def scenario(port: Topology) -> None:
         call = Call(GRANT, KEYS, ("x",))
 
         with pytest.raises(holdfast.OutcomeUnknown, match="0 of 1 replicas confirmed"):
@@ -161,7 +161,7 @@ def test_the_outcome_is_unknown_when_too_few_replicas_confirm(server: Server) ->
         assert await port.run(Call(ECHO, KEYS, ("x",)), deadline=soon()) == [b"holdfast:one", b"x"]
 
     for kind in ("threads", "asyncio"):
-        tell(story, kind, server.url, replicas="1", replicas_timeout="0.1")
+        run_on(scenario, kind, server.url, replicas="1", replicas_timeout="0.1")
 
 
 def test_notifications_arrive_and_gaps_are_reported(server: Server, run: Run) -> None:
@@ -174,7 +174,7 @@ def test_notifications_arrive_and_gaps_are_reported(server: Server, run: Run) ->
             assert now() < limit
             await port._runtime.sleep(0.01)
 
-    async def story(port: Topology) -> None:
+    async def scenario(port: Topology) -> None:
         woken.clear()
         gaps.clear()
         port.subscriber.listen(woken.append, lambda: gaps.append(True))
@@ -195,7 +195,7 @@ def test_notifications_arrive_and_gaps_are_reported(server: Server, run: Run) ->
         assert len(server.subscribers()) == 1
         port.subscriber.unsubscribe(channel, "n1")
 
-    run(story)
+    run(scenario)
     eventually(lambda: not server.subscribers())
     assert "holdfast-listener" not in {thread.name for thread in threading.enumerate()}
 
@@ -204,18 +204,18 @@ def test_subscribe_raises_when_the_user_has_no_permission(tmp_path: Path) -> Non
     users = tmp_path / "users.acl"
     users.write_text("user default on nopass ~* resetchannels +@all\n")
 
-    async def story(port: Topology) -> None:
+    async def scenario(port: Topology) -> None:
         for _ in range(2):
             with pytest.raises(holdfast.BackendUnavailable, match="NOPERM"):
                 await port.subscriber.subscribe(port.subscriber.channel(KEYS), "n1", deadline=soon())
 
     with running(Server(main_binary(), tmp_path / "server", options=["--aclfile", str(users)])) as server:
         for kind in ("threads", "asyncio"):
-            tell(story, kind, server.url)
+            run_on(scenario, kind, server.url)
 
 
 def test_the_reply_of_a_cancelled_task_is_discarded(server: Server) -> None:
-    async def story(port: Topology) -> None:
+    async def scenario(port: Topology) -> None:
         await port.command(KEYS, "PING", deadline=soon())
         slow = asyncio.create_task(_ask(port.command(KEYS, "BLPOP", "never", "0.2", deadline=soon())))
         others = [
@@ -231,7 +231,7 @@ def test_the_reply_of_a_cancelled_task_is_discarded(server: Server) -> None:
         assert await port.run(Call(ECHO, KEYS, ("after",)), deadline=soon()) == [b"holdfast:one", b"after"]
         assert len([client for client in server.clients() if client["name"].startswith("holdfast-")]) == 1
 
-    tell(story, "asyncio", server.url)
+    run_on(scenario, "asyncio", server.url)
 
 
 async def _ask(work: Awaitable[Any]) -> Any:
@@ -239,7 +239,7 @@ async def _ask(work: Awaitable[Any]) -> Any:
 
 
 def test_many_threads_share_few_connections(server: Server) -> None:
-    async def story(port: Topology) -> None:
+    async def scenario(port: Topology) -> None:
         def ask() -> None:
             with contextlib.suppress(holdfast.HoldfastError):
                 run_sync(_ask_of(port))
@@ -256,7 +256,7 @@ def test_many_threads_share_few_connections(server: Server) -> None:
         assert len(answered) == 40
         assert len(_ours(server)) == 16
 
-    tell(story, "threads", server.url)
+    run_on(scenario, "threads", server.url)
     eventually(lambda: not _ours(server))
 
 
@@ -271,11 +271,11 @@ def _ours(server: Server) -> list[dict[str, str]]:
 def test_an_unresponsive_server_does_not_delay_replies_of_others(server: Server, tmp_path: Path) -> None:
     with running(Server(main_binary(), tmp_path / "other")) as other:
         for kind in ("threads", "asyncio"):
-            tell(_silence_of(other), kind, server.url)
+            run_on(_silence_of(other), kind, server.url)
 
 
-def _silence_of(other: Server) -> Story:
-    async def story(port: Topology) -> None:
+def _silence_of(other: Server) -> Scenario:
+    async def scenario(port: Topology) -> None:
         from holdfast.backends.redis.config import Node
         from holdfast.backends.redis.io.connection import Batch
         from holdfast.backends.redis.io.resp import pack
@@ -283,19 +283,19 @@ def _silence_of(other: Server) -> Story:
         here, there = port._config.nodes[0], Node("127.0.0.1", other.port)
         for node in (here, there):
             await port._connections.exchange(node, pack("PING"), soon())
-        parcels = [Batch(there, pack("BLPOP", "never", "1"), 1), Batch(here, pack("PING"), 1)]
+        batches = [Batch(there, pack("BLPOP", "never", "1"), 1), Batch(here, pack("PING"), 1)]
 
-        silent, heard = await port._connections.exchange_batches(parcels, soon(0.3))
+        unresponsive, replied = await port._connections.exchange_batches(batches, soon(0.3))
 
-        assert isinstance(silent, holdfast.OutcomeUnknown)
-        assert heard == [b"PONG"]
+        assert isinstance(unresponsive, holdfast.OutcomeUnknown)
+        assert replied == [b"PONG"]
 
-    return story
+    return scenario
 
 
 @pytest.mark.slow
 def test_a_listener_ends_after_a_time_without_waiters(server: Server) -> None:
-    async def story(port: Topology) -> None:
+    async def scenario(port: Topology) -> None:
         await port.subscriber.subscribe(port.subscriber.channel(KEYS), "n1", deadline=soon())
         port.subscriber.unsubscribe(port.subscriber.channel(KEYS), "n1")
 
@@ -305,4 +305,4 @@ def test_a_listener_ends_after_a_time_without_waiters(server: Server) -> None:
         await port.subscriber.subscribe(port.subscriber.channel(KEYS), "n2", deadline=soon())
         assert port.subscriber.subscription(port.subscriber.channel(KEYS))
 
-    tell(story, "threads", server.url)
+    run_on(scenario, "threads", server.url)

@@ -38,9 +38,9 @@ def test_a_fence_older_than_the_queue_entry_is_not_trusted(handovers: Handovers,
     assert handovers.take(TICKET, SENT + 0.1) is None
 
 
-@pytest.mark.parametrize("said", ["", "x", "-1", "1 2", f"{NUMBER + 5}.0", "²"])
-def test_a_payload_that_is_not_a_number_is_not_trusted(handovers: Handovers, said: str) -> None:
-    handovers.receive(TICKET, said)
+@pytest.mark.parametrize("payload", ["", "x", "-1", "1 2", f"{NUMBER + 5}.0", "²"])
+def test_a_payload_that_is_not_a_number_is_not_trusted(handovers: Handovers, payload: str) -> None:
+    handovers.receive(TICKET, payload)
 
     assert handovers.take(TICKET, SENT + 0.1) is None
 

@@ -190,7 +190,7 @@ def test_the_only_waiter_reads_its_notification_itself(subscribed: SubscribedPor
 
         one.join()
         assert isinstance(one.event, SubscriberEvent)
-    assert subscribed.notified_by == 3 * ["waits-n1"], "nobody has to pass it on"
+    assert subscribed.notified_by == 3 * ["waits-n1"], "no other thread has to pass it on"
 
 
 def test_a_reader_passes_on_other_messages_and_the_listener_reads_after_it(
@@ -270,7 +270,7 @@ def test_a_closed_subscriber_connection_has_no_open_descriptors(
     one = subscribed.wait("n1")
     eventually(reads(subscribed, one))
     (listener,) = subscribed.port.subscriber._listeners.values()
-    heard: Any = listener._connection
+    connection: Any = listener._connection
     if not is_waiting:
         subscribed.notify("n1")
         one.join()
@@ -278,8 +278,8 @@ def test_a_closed_subscriber_connection_has_no_open_descriptors(
     run_sync(subscribed.port.close())
 
     one.join()
-    bells = (heard._waker, heard._woken, heard._reader_waker, heard._reader_woken)
-    eventually(lambda: {bell.fileno() for bell in bells} == {-1})
+    wakers = (connection._waker, connection._woken, connection._reader_waker, connection._reader_woken)
+    eventually(lambda: {waker.fileno() for waker in wakers} == {-1})
 
 
 def test_an_interrupted_reader_leaves_a_connection_that_works(subscribed: SubscribedPort) -> None:

@@ -27,16 +27,16 @@ def config(url: str, **options: Any) -> RedlockConfig:
     ],
 )
 def test_where(url: str, nodes: list[tuple[str, int]]) -> None:
-    found = config(url).redis
+    parsed = config(url).redis
 
-    assert found.nodes == tuple(Node(*node) for node in nodes)
-    assert found.shape == "several"
+    assert parsed.nodes == tuple(Node(*node) for node in nodes)
+    assert parsed.shape == "several"
 
 
 def test_each_node_has_its_own_user_password_and_database() -> None:
-    found = config("redlock://u:p%2C1@a:1/3,:p2@b:2,c:3/7").redis
+    parsed = config("redlock://u:p%2C1@a:1/3,:p2@b:2,c:3/7").redis
 
-    logins = [found.logins[node] for node in found.nodes]
+    logins = [parsed.logins[node] for node in parsed.nodes]
     assert [login.arguments.get("username") for login, _ in logins] == ["u", None, None]
     assert [login.arguments.get("password") for login, _ in logins] == ["p,1", "p2", None]
     assert [db for _, db in logins] == [3, 0, 7]
@@ -56,11 +56,11 @@ def test_no_password_of_any_node_is_shown(url: str, shown: str) -> None:
 
 
 def test_options_and_their_defaults() -> None:
-    usual, told = config("redlock://a,b,c"), config("redlock://a,b,c?max_ttl=5", node_timeout=0.2, quarantine=False)
+    usual, custom = config("redlock://a,b,c"), config("redlock://a,b,c?max_ttl=5", node_timeout=0.2, quarantine=False)
 
     assert (usual.max_ttl, usual.node_timeout, usual.quarantine) == (60.0, 0.5, True)
     assert (usual.prefix, usual.connect_timeout) == ("holdfast:", 1.0)
-    assert (told.max_ttl, told.node_timeout, told.quarantine) == (5.0, 0.2, False)
+    assert (custom.max_ttl, custom.node_timeout, custom.quarantine) == (5.0, 0.2, False)
     assert config("redlock://a,b,c?connect_timeout=4").connect_timeout == 4.0
     assert config("redlock://a,b,c?tls=yes&verify=none").redis.login.is_tls
 

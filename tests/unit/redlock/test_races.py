@@ -33,7 +33,7 @@ def asked(calls: dict[int, Call]) -> dict[int, str]:
 
 
 class Holder:
-    """Has a lease on two nodes of three, and may hear from the third by now."""
+    """Has a lease on two of three nodes, and may get replies of the third now."""
 
     def __init__(self) -> None:
         self.clock, self.port = StoppedClock(), ParkedPort((0, 0, 0))
@@ -52,7 +52,7 @@ class Holder:
 
     def owed(self) -> dict[int, str]:
         """The requests of the background worker."""
-        assert self.port.started, "nobody pays"
+        assert self.port.started, "no worker was started"
         return asked(step(self.port.started[0]()))
 
 

@@ -45,7 +45,7 @@ def record(
         ([record("A", 5)] * 3 + [record("B", 9)] * 2, 5),
         ([record("A", 5)] * 2 + [record("B", 9)] * 2 + [record()], None),
         ([record("A", 5)] * 2 + [record()] * 3, None),
-        ([record("A", 5)] * 2 + [record()] * 2, 5),  # one was not heard, and may have voted for it
+        ([record("A", 5)] * 2 + [record()] * 2, 5),  # one did not reply, and may have voted for it
         ([record("A", 5)] * 2 + [record()], 5),
         ([record("A", 5)] + [record()] * 2, None),  # what is left of an attempt that failed
         ([record("A", 5)] * 3 + [record("A", 99, is_eligible=False)], 5),

@@ -20,7 +20,7 @@ ALL = (0, 1, 2)
 
 
 class Nodes:
-    """Three of them, with their scripts; and a client that is heard by some and hears of some."""
+    """Three nodes with their scripts, and a client whose requests and replies reach some of them."""
 
     def __init__(self) -> None:
         self.clock = StoppedClock()
@@ -28,28 +28,28 @@ class Nodes:
         self.backend = RedlockBackend(config_for(3, max_ttl=60.0), self.port, self.clock)  # type: ignore[arg-type]
         self.machines = [Machine(lambda: round(self.clock.now() * 1e6), lambda *_: 0) for _ in ALL]
 
-    def try_acquire(self, *, done: Collection[int], heard: Collection[int]) -> Any:
-        return self.run(self.backend.try_acquire(TICKET, queue=True, deadline=self.clock.now() + 5.0), done, heard)
+    def try_acquire(self, *, done: Collection[int], replied: Collection[int]) -> Any:
+        return self.run(self.backend.try_acquire(TICKET, queue=True, deadline=self.clock.now() + 5.0), done, replied)
 
-    def renew(self, *, done: Collection[int], heard: Collection[int]) -> Any:
-        return self.run(self.backend.renew([TICKET], deadline=self.clock.now() + 5.0), done, heard)[0]
+    def renew(self, *, done: Collection[int], replied: Collection[int]) -> Any:
+        return self.run(self.backend.renew([TICKET], deadline=self.clock.now() + 5.0), done, replied)[0]
 
-    def run(self, work: Coroutine[Any, Any, Any], done: Collection[int], heard: Collection[int]) -> Any:
+    def run(self, work: Coroutine[Any, Any, Any], done: Collection[int], replied: Collection[int]) -> Any:
         """Its first request reaches some nodes only; later requests get no reply."""
         replies: Any = None
         try:
             while True:
                 calls = work.send(replies)
-                replies = [self.answer(number, call, done, heard) for number, call in calls]
-                done = heard = ()
+                replies = [self.answer(number, call, done, replied) for number, call in calls]
+                done = replied = ()
         except StopIteration as end:
             return end.value
 
-    def answer(self, number: int, call: Call, done: Collection[int], heard: Collection[int]) -> Any:
+    def answer(self, number: int, call: Call, done: Collection[int], replied: Collection[int]) -> Any:
         reply: Any = OutcomeUnknown(backend=f"node-{number}", problem="no answer in time")
         if number in done:
             answer = self.machines[number].run(call.script.text, call.keys.names, call.arguments)
-            reply = answer if number in heard else reply
+            reply = answer if number in replied else reply
         return reply
 
     def pay(self) -> None:
@@ -67,15 +67,15 @@ def test_a_renewal_does_not_count_a_vote_that_an_earlier_attempt_will_release() 
     nodes = Nodes()
     for machine in nodes.machines[:2]:
         machine.command(["SET", KEYS.lock, "holdfast:redlock:b:1:1", "PX", 30_000])
-    assert isinstance(nodes.try_acquire(done=ALL, heard=(0, 1)), Waiting)
+    assert isinstance(nodes.try_acquire(done=ALL, replied=(0, 1)), Waiting)
     for machine in nodes.machines[:2]:
         machine.command(["DEL", KEYS.lock])
     nodes.clock.time += 12.0
-    assert isinstance(nodes.try_acquire(done=(0, 1), heard=(0, 1)), Granted)
+    assert isinstance(nodes.try_acquire(done=(0, 1), replied=(0, 1)), Granted)
     nodes.clock.time += 12.0
 
     # All but one of those that gave the lease answer, and one that gave a vote to the attempt before.
-    renewed = nodes.renew(done=(0, 2), heard=(0, 2))
+    renewed = nodes.renew(done=(0, 2), replied=(0, 2))
     nodes.pay()
 
     assert nodes.votes() == [True, True, False]
@@ -86,11 +86,11 @@ def test_a_lease_takes_over_a_vote_of_an_earlier_attempt() -> None:
     nodes = Nodes()
     for machine in nodes.machines[:2]:
         machine.command(["SET", KEYS.lock, "holdfast:redlock:b:1:1", "PX", 30_000])
-    nodes.try_acquire(done=ALL, heard=(0, 1))
+    nodes.try_acquire(done=ALL, replied=(0, 1))
     for machine in nodes.machines[:2]:
         machine.command(["DEL", KEYS.lock])
     nodes.clock.time += 12.0
-    nodes.try_acquire(done=(0, 1), heard=(0, 1))
+    nodes.try_acquire(done=(0, 1), replied=(0, 1))
     nodes.clock.time += 12.0
 
     renewing = nodes.backend.renew([TICKET], deadline=nodes.clock.now() + 5.0)

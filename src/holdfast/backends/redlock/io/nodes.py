@@ -7,10 +7,9 @@ import itertools
 from collections.abc import Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any
 
-from holdfast.backends.redis.io import errors
 from holdfast.backends.redis.io.connection import Batch
 from holdfast.backends.redis.io.resp import ErrorReply, pack_call, pack_text
-from holdfast.backends.redis.io.topology.base import Topology
+from holdfast.backends.redis.io.topology.base import Topology, is_unknown_script
 
 if TYPE_CHECKING:
     from holdfast.backends.redis.config import Node
@@ -49,7 +48,7 @@ class Nodes(Topology):
         outcomes = await self._broadcast(calls, pack_call, deadline)
         if not any(outcome.__class__ is ErrorReply for outcome in outcomes):
             return outcomes
-        unknown = [index for index, outcome in enumerate(outcomes) if _is_unknown_script(outcome)]
+        unknown = [index for index, outcome in enumerate(outcomes) if is_unknown_script(outcome)]
         if unknown:
             again = await self._broadcast([calls[index] for index in unknown], pack_text, deadline)
             for index, outcome in zip(unknown, again, strict=True):
@@ -102,7 +101,3 @@ class Nodes(Topology):
 
     def server_run(self, number: int) -> ServerRun | None:
         return self.handshake.server_runs[number]
-
-
-def _is_unknown_script(outcome: object) -> bool:
-    return isinstance(outcome, ErrorReply) and errors.code_of(outcome) == "NOSCRIPT"

@@ -44,7 +44,6 @@ from holdfast.errors import (
     ConfigurationError,
     HoldfastError,
     NameConflict,
-    QuorumError,
     Unsupported,
 )
 from holdfast.guarantees import Exclusion, FenceOrder, Guarantees
@@ -147,7 +146,7 @@ class RedlockBackend(OneByOne):
                 self._claims.pop(ticket.nonce, None)
             raise conflict
         if not is_answered:
-            raise self._no_quorum(count.errors)
+            raise self._health.quorum_error(count.errors)
         if not queue:
             del self._claims[ticket.nonce]  # the ticket is not used again
         return self._waiting(claim, count)
@@ -255,7 +254,7 @@ class RedlockBackend(OneByOne):
         broken = await self._health.run_calls(calls, self._node_deadline(deadline))
         errors = {number: reply for number, reply in zip(nodes, broken, strict=True) if _is_error(reply)}
         if len(nodes) - len(errors) < self._quorum:
-            raise self._no_quorum({**self._health.unresponsive, **errors})
+            raise self._health.quorum_error({**self._health.unresponsive, **errors})
         return any(_is(reply, 1) for reply in broken)
 
     async def advance_register(self, name: str, number: int, *, nonce: str, keep: float, deadline: float) -> bool:
@@ -281,12 +280,12 @@ class RedlockBackend(OneByOne):
         nodes = [number for number in self._health.responsive() if self._port.server_run(number) is not None]
         queueing = (int(queue), channel.verb, channel.name)
         calls = [(number, self._vote_call(ticket, claim.attempt, number, 0, "", queueing)) for number in nodes]
-        told, unanswered = claim.asked, claim.unanswered
-        claim.asked, claim.unanswered = told.union(nodes), unanswered.union(nodes)  # in case this is cancelled
+        asked, unanswered = claim.asked, claim.unanswered
+        claim.asked, claim.unanswered = asked.union(nodes), unanswered.union(nodes)  # in case this is cancelled
         replies = await self._health.run_calls(calls, self._limit((ticket,), deadline))
         replied = dict(zip(nodes, replies, strict=True))
         changed = [number for number, reply in replied.items() if not _is_unchanged(reply)]
-        claim.asked = told.union(changed)
+        claim.asked = asked.union(changed)
         claim.unanswered = unanswered.union(number for number in changed if _is_error(replied[number]))
         return {**self._health.unresponsive, **replied}
 
@@ -411,7 +410,7 @@ class RedlockBackend(OneByOne):
             self._health.schedule_release(number, ticket, claim.attempt, is_over=True)
         if len(self._nodes) - len(unanswered) < self._quorum:
             errors = {number: reply for number, reply in replied.items() if isinstance(reply, HoldfastError)}
-            return self._no_quorum({**self._health.unresponsive, **errors})
+            return self._health.quorum_error({**self._health.unresponsive, **errors})
         # Nodes that did not reply may have had the vote: the lease was lost only if a majority did not have it.
         had_it = sum(_is(reply, 1) for reply in replied.values())
         return claim.fence is not None and had_it + len(unanswered) >= self._quorum
@@ -443,7 +442,7 @@ class RedlockBackend(OneByOne):
                 causes[number] = reply
             elif not self._health.is_eligible(number):
                 causes[number] = self._health.ineligible(number)
-        return self._no_quorum(causes)
+        return self._health.quorum_error(causes)
 
     async def _repair(self, forgotten: Sequence[tuple[int, Ticket]], deadline: float) -> None:
         """Give leases their vote again on nodes that have lost it. This is safe, because their fences are fixed."""
@@ -485,7 +484,7 @@ class RedlockBackend(OneByOne):
             errors = {number: reply for number, reply in replied.items() if isinstance(reply, HoldfastError)}
             if len(replied) - len(errors) < self._quorum:
                 conflict = next((error for error in errors.values() if isinstance(error, NameConflict)), None)
-                raise conflict or self._no_quorum({**self._health.unresponsive, **errors})
+                raise conflict or self._health.quorum_error({**self._health.unresponsive, **errors})
             records.append(
                 [
                     NodeRecord(reply, is_eligible=self._health.is_eligible(number))
@@ -494,9 +493,6 @@ class RedlockBackend(OneByOne):
                 ]
             )
         return records
-
-    def _no_quorum(self, errors: dict[int, HoldfastError]) -> QuorumError:
-        return self._health.quorum_error(errors)
 
     def _limit(self, tickets: Collection[Ticket], deadline: float) -> float:
         """The deadline for one request: a node may take much less time than a lease lasts."""

@@ -127,7 +127,7 @@ class Topology(ABC):
         unknown = {
             node: numbers
             for node, numbers in (
-                (node, [number for number in numbers if _is_unknown_script(outcomes[number])])
+                (node, [number for number in numbers if is_unknown_script(outcomes[number])])
                 for node, numbers in nodes.items()
             )
             if numbers
@@ -339,5 +339,5 @@ class Topology(ABC):
             return False
 
 
-def _is_unknown_script(outcome: object) -> bool:
+def is_unknown_script(outcome: object) -> bool:
     return isinstance(outcome, ErrorReply) and errors.code_of(outcome) == "NOSCRIPT"
