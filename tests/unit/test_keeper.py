@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast.core.keeper import _PendingRelease
+from holdfast.core.schedule import PendingRelease
 from holdfast.core.tickets import Ticket
 from holdfast.runtimes import system, threads
 from holdfast.runtimes.threads import flush_log
@@ -259,7 +259,7 @@ def test_a_worker_goes_on_without_a_timer_whose_thread_cannot_be_started(
 ) -> None:
     keeper, now = client._engine._keeper, system.now()
     ticket = Ticket("a", "0" * 32, 30.0, 1, exclusive=True, agent="", info="{}")
-    keeper._pending[ticket.nonce] = _PendingRelease(ticket, now + 0.5, 0.05)
+    keeper._schedule.pending[ticket.nonce] = PendingRelease(ticket, now + 0.5)
     no_threads.refused = ("holdfast",)
 
     until = keeper._take_due(1)

@@ -96,7 +96,7 @@ def test_a_handler_that_takes_and_releases_another_lock_disturbs_no_call(client:
     assert number > 300, "hardly any bytecode was interrupted: this test would show nothing"
     assert 0 < refused < number / 6
     keeper = client._engine._keeper
-    assert not keeper._pending
+    assert not keeper._schedule.pending
     assert not client._engine._acquiring
 
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, NoReturn, Protocol, 
 
 from holdfast.core.clock import before_delay
 from holdfast.core.events import Event, Events, logger
-from holdfast.core.keeper import BATCH_MAX, Keeper
+from holdfast.core.keeper import Keeper
 from holdfast.core.leases import (
     HELD,
     LOST,
@@ -31,6 +31,7 @@ from holdfast.core.leases import (
 )
 from holdfast.core.operators import Operators
 from holdfast.core.ports import ReportsGone
+from holdfast.core.schedule import BATCH_MAX
 from holdfast.core.tickets import LeaseGone, Ticket, Waiting
 from holdfast.errors import (
     BackendError,

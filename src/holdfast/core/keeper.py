@@ -17,15 +17,14 @@ request ends half-way to the earliest deadline of any lease, so that one lost re
 from __future__ import annotations
 
 import weakref
-from collections import deque
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from holdfast.core.deadlines import DeadlineHeap
 from holdfast.core.events import logger
-from holdfast.core.leases import HELD, BaseLease, next_renewal
+from holdfast.core.leases import BaseLease
 from holdfast.core.ports import ReleasesLater
+from holdfast.core.schedule import BATCH_MAX, RETRY_MAX, RETRY_MIN, PendingRelease, Schedule
 from holdfast.core.tickets import LeaseGone, Ticket
 from holdfast.errors import BackendError, ConfigurationError, HoldfastError, ThreadStartError
 
@@ -34,10 +33,8 @@ if TYPE_CHECKING:
     from holdfast.core.ports import Caller
     from holdfast.core.tickets import Live
 
-BATCH_MAX = 100  # leases in one request
 UNSCHEDULED_MAX = 1000  # leases that are in no heap yet
 IDLE_MAX = 10.0  # seconds without work before timer and workers end
-RETRY_MIN, RETRY_MAX = 0.05, 1.0
 LAST_CHANCE = 1.0  # seconds for the pending releases when the timer is cancelled
 _FOREVER = float("inf")
 
@@ -49,15 +46,6 @@ class _Due(NamedTuple):
     releases: Sequence[Ticket]
 
 
-class _PendingRelease(NamedTuple):
-    """A release that has to be sent or repeated."""
-
-    ticket: Ticket
-    when: float  # the time of the next try
-    pause: float  # after a failure
-    caller: weakref.ref[Caller] | None = None  # its code may run under the lease until `when`; None: no code does
-
-
 def _is_gone(caller: Caller | None) -> bool:
     """The thread or task does not exist any more."""
     return caller is None
@@ -66,8 +54,8 @@ def _is_gone(caller: Caller | None) -> bool:
 class Keeper:
     """All state is guarded by the engine's mutex, which is never held across a request.
 
-    A signal handler or a finaliser may use the client inside a section. It then only adds to `_unscheduled`, `_pending`
-    and `_dropped`, and makes `_wakes_at` earlier: every section stays correct if that happens at any of its calls.
+    A signal handler or a finaliser may use the client inside a section. It then only adds to the schedule and makes
+    `_wakes_at` earlier: every section stays correct if that happens at any of its calls.
     """
 
     workers_max = 4  # one, and its substitutes while it waits for a server
@@ -76,13 +64,7 @@ class Keeper:
         self._engine = engine
         self._runtime = engine.runtime
         self._mutex = engine.mutex
-        self._renewals: DeadlineHeap[BaseLease] = DeadlineHeap(_renew_at)
-        self._expiries: DeadlineHeap[BaseLease] = DeadlineHeap(_expires_at)
-        # Leases that are in neither heap: most are released before the timer reads this. Only the timer and the workers
-        # take leases from here, because a KeyboardInterrupt of a caller's thread could lose one.
-        self._unscheduled: deque[weakref.ref[Any]] = deque()
-        self._pending: dict[str, _PendingRelease] = {}  # by nonce
-        self._dropped: deque[_PendingRelease] = deque()  # of leases that no variable refers to any more
+        self._schedule = Schedule()
         self._numbers = 0
         self._timer = 0  # the number of the running timer; 0: none
         self._wakes_at = 0.0  # the time at which the timer wakes
@@ -101,16 +83,17 @@ class Keeper:
         if lease._spec.renew and lease._renew_at < when:
             when = lease._renew_at
         with self._mutex:
-            self._unscheduled.append(ref)
-            if self._timer and when >= self._wakes_at and len(self._unscheduled) < UNSCHEDULED_MAX:
+            new = self._schedule.unscheduled
+            new.append(ref)
+            if self._timer and when >= self._wakes_at and len(new) < UNSCHEDULED_MAX:
                 return  # nearly always
-        self._ensure_timer(when if len(self._unscheduled) < UNSCHEDULED_MAX else 0.0)
+        self._ensure_timer(when if len(new) < UNSCHEDULED_MAX else 0.0)
 
     def schedule(self, ticket: Ticket, after: float = 0.0, caller: weakref.ref[Caller] | None = None) -> None:
         """Release this ticket, from `after` on, until the server answers. The caller's code may run until `after`."""
         when = max(after, self._runtime.now())
         with self._mutex:
-            self._pending[ticket.nonce] = _PendingRelease(ticket, when, RETRY_MIN, caller)
+            self._schedule.pending[ticket.nonce] = PendingRelease(ticket, when, caller=caller)
         try:
             self._ensure_timer(when)
         except ThreadStartError as error:  # it stays pending: the next use of the client and close() try again
@@ -125,12 +108,12 @@ class Keeper:
         The garbage collector calls this on any thread, so the ticket is only queued here. The timer reads the queue
         when it wakes next, which is no later than the end of the lease.
         """
-        self._dropped.append(_PendingRelease(ticket, deadline, RETRY_MIN, caller))
+        self._schedule.dropped.append(PendingRelease(ticket, deadline, caller=caller))
 
     def cancel(self, ticket: Ticket) -> None:
         """The ticket was released elsewhere."""
         with self._mutex:
-            self._pending.pop(ticket.nonce, None)
+            self._schedule.pending.pop(ticket.nonce, None)
 
     async def flush(self, deadline: float, has_ended: Callable[[Caller | None], bool] = _is_gone) -> None:
         """Try every pending release once, now, until the first that gets no answer."""
@@ -145,7 +128,7 @@ class Keeper:
         A waiter calls this before it waits. On a store where tickets share a lease or a session, the waiter would
         otherwise keep a ticket of its own client alive that blocks it.
         """
-        if not self._pending or self._timer or self._stopped:
+        if not self._schedule.pending or self._timer or self._stopped:
             return
         try:
             self._ensure_timer(self._runtime.now())
@@ -155,13 +138,12 @@ class Keeper:
     @property
     def has_nothing_pending(self) -> bool:
         """No release is pending."""
-        return not self._pending and not self._dropped
+        return self._schedule.has_nothing_pending
 
     def pending_releases(self, has_ended: Callable[[Caller | None], bool]) -> list[Ticket]:
         """The pending releases that may be sent now: no code runs under their leases, and no delay keeps them."""
         with self._mutex:
-            self._schedule_dropped()
-            releases = list(self._pending.values())
+            releases = self._schedule.all_pending()
         now = self._runtime.now()
         return [
             release.ticket
@@ -249,9 +231,7 @@ class Keeper:
         was_woken = await self._timer_wakeup.wait(self._wakes_at)
         if is_idle and not was_woken:
             with self._mutex:
-                # A worker may have moved new leases from `_unscheduled` to the heaps since then.
-                is_over = not self._unscheduled and self._expiries.earliest() is None
-                if is_over and not self._pending and not self._dropped:
+                if self._schedule.is_empty:
                     self._end_timer(number)
             if self._timer != number:
                 try:
@@ -264,18 +244,17 @@ class Keeper:
     def _report_expired(self, now: float) -> None:
         while True:
             with self._mutex:
-                over = self._lists()[1].take(now, BATCH_MAX)
-            if not over:
+                expired = self._schedule.take_expired(now)
+            if not expired:
                 return
-            for lease in over:
+            for lease in expired:
                 self._engine.lose(lease, lease._why_over())
 
     def _plan(self, now: float) -> tuple[bool, float | None]:
         """Wake a worker if work is due. Returns whether one has to be started, and when the timer is needed again."""
-        renewals, expiries = self._lists()
-        self._schedule_dropped()
-        renewal, expiry = renewals.earliest(), expiries.earliest()
-        release = min((pending.when for pending in list(self._pending.values())), default=None)
+        schedule = self._schedule
+        schedule.add_dropped()
+        renewal, expiry, release = schedule.next_renewal(), schedule.next_expiry(), schedule.next_release()
         times = [time for time in (renewal, expiry, release) if time is not None]
         until = min((time for time in times if time > now), default=None)
         if until is None and times:
@@ -294,20 +273,6 @@ class Keeper:
         if renewal <= now - RETRY_MIN:
             return True, until
         return False, renewal + RETRY_MIN if until is None else min(until, renewal + RETRY_MIN)
-
-    def _schedule_dropped(self) -> None:
-        while self._dropped:
-            release = self._dropped.popleft()
-            self._pending[release.ticket.nonce] = release
-
-    def _lists(self) -> tuple[DeadlineHeap[BaseLease], DeadlineHeap[BaseLease]]:
-        """The heaps of renewals and expiries, with all new leases."""
-        while self._unscheduled:
-            lease = self._unscheduled.popleft()()
-            if lease is not None:
-                self._renewals.add(lease)
-                self._expiries.add(lease)
-        return self._renewals, self._expiries
 
     # ── the workers ──────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -362,18 +327,17 @@ class Keeper:
         return now + IDLE_MAX
 
     def _due_for(self, number: int, now: float) -> _Due | None:
-        renewals = self._lists()[0].take(now, BATCH_MAX)
-        releases = [release.ticket for release in self._pending_for(number) if release.when <= now][:BATCH_MAX]
+        renewals = self._schedule.take_renewals(now)
+        releases = self._schedule.due_releases(now) if self._sends_releases(number) else ()
         return _Due(renewals, releases) if renewals or releases else None
 
     def _soonest(self, number: int) -> float | None:
-        times = [release.when for release in self._pending_for(number)]
-        renewal = self._renewals.earliest()
-        return min(times, default=None) if renewal is None else min([renewal, *times])
+        times = [self._schedule.next_renewal(), self._schedule.next_release() if self._sends_releases(number) else None]
+        return min((time for time in times if time is not None), default=None)
 
-    def _pending_for(self, number: int) -> Collection[_PendingRelease]:
-        """The pending releases for this worker: all for the first one, none for its substitutes, which renew leases."""
-        return list(self._pending.values()) if number == min(self._workers, default=number) else ()
+    def _sends_releases(self, number: int) -> bool:
+        """It is the first worker. Its substitutes only renew leases."""
+        return number == min(self._workers, default=number)
 
     async def _rest(self, number: int, until: float) -> bool:
         """Wait until work is due. Returns False when this worker may end."""
@@ -381,8 +345,7 @@ class Keeper:
         with self._mutex:
             others = {**self._workers}
             others.pop(number, None)
-            has_work = self._renewals.earliest() is not None or bool(self._pending)
-            if not was_woken and (not has_work or (self._timer and False in others.values())):
+            if not was_woken and (not self._schedule.has_work or (self._timer and False in others.values())):
                 self._workers.pop(number, None)
                 return False
             self._workers[number] = True
@@ -433,18 +396,9 @@ class Keeper:
                 self._engine.revoke_requested(lease)
 
     def _reschedule(self, leases: Sequence[BaseLease]) -> None:
-        """Schedule the next renewal for soon. A successful renewal moves it later; a lease that has ended drops out."""
         now = self._runtime.now()
         with self._mutex:
-            self._put_back(leases, now)
-
-    def _put_back(self, leases: Sequence[BaseLease], now: float) -> None:
-        for lease in leases:
-            pause = min(RETRY_MAX, lease.ttl / 10)
-            if now < lease._deadline:  # sooner if it ends soon: a renewal may not have prolonged it
-                pause = min(pause, max(RETRY_MIN, next_renewal(now, lease._deadline) - now))
-            lease._renew_at = now + pause
-            self._renewals.add(lease)
+            self._schedule.renew_again(leases, now)
 
     async def _flush(self, tickets: Sequence[Ticket], deadline: float) -> bool:
         unanswered: Sequence[Ticket] = tickets
@@ -460,35 +414,24 @@ class Keeper:
         finally:
             self._postpone(unanswered)
         for nonce in {ticket.nonce for ticket in tickets} - {ticket.nonce for ticket in unanswered}:
-            self._pending.pop(nonce, None)
+            self._schedule.pending.pop(nonce, None)
         return not unanswered
 
     def _postpone(self, tickets: Sequence[Ticket]) -> None:
         now = self._runtime.now()
         for ticket in tickets:
             with self._mutex:
-                release = self._pending.get(ticket.nonce)
-                if release is not None:
-                    pause = min(RETRY_MAX, 2 * release.pause)
-                    self._pending[ticket.nonce] = _PendingRelease(ticket, now + pause, pause, release.caller)
+                self._schedule.postpone(ticket, now)
 
     def _limit(self) -> float:
         """The deadline of a request that begins now: early enough to try again before a lease ends."""
         now = self._runtime.now()
         limit = now + self._engine.io_timeout
         with self._mutex:
-            expiry = self._lists()[1].earliest()
+            expiry = self._schedule.next_expiry()
         return limit if expiry is None else min(limit, now + max(RETRY_MIN, (expiry - now) / 2), max(expiry, now))
 
 
 def _without_answer(tickets: Sequence[Ticket], outcomes: Sequence[bool | BackendError]) -> list[Ticket]:
     pairs = zip(tickets, outcomes, strict=True)
     return [ticket for ticket, outcome in pairs if isinstance(outcome, BackendError)]
-
-
-def _renew_at(lease: BaseLease) -> float | None:
-    return lease._renew_at if lease._phase is HELD and lease._spec.renew else None
-
-
-def _expires_at(lease: BaseLease) -> float | None:
-    return lease._stop_at if lease._phase is HELD else None

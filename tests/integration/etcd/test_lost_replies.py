@@ -106,7 +106,7 @@ def test_a_release_is_repeated_when_its_answer_was_lost(
         lease.release()
 
     acquired(client_of(direct(server, prefix)), "a").release()
-    eventually(lambda: not client._engine._keeper._pending)
+    eventually(lambda: not client._engine._keeper._schedule.pending)
 
 
 def test_a_waiter_is_notified_after_its_connections_were_cut(

@@ -98,12 +98,12 @@ class CancelledAcquireLeavesTicket(SimEngine):
     async def acquire(
         self, lock: BaseLock[SimLease], timeout: float | None, caller: Caller | None = None
     ) -> AcquireResult[SimLease]:
-        before = set(self._keeper._pending)
+        before = set(self._keeper._schedule.pending)
         try:
             return await super().acquire(lock, timeout, caller)
         except Cancelled:
-            for nonce in set(self._keeper._pending) - before:
-                del self._keeper._pending[nonce]
+            for nonce in set(self._keeper._schedule.pending) - before:
+                del self._keeper._schedule.pending[nonce]
             raise
 
 
@@ -156,13 +156,13 @@ class _DiesAtFirstError(Keeper):
             lease._renew_at = 1e9  # unless a later success resets it
         with self._mutex:
             for lease in leases:
-                self._renewals.add(lease)
+                self._schedule._renewals.add(lease)
 
 
 class _DropsPendingReleases(Keeper):
     def _postpone(self, tickets: Sequence[Ticket]) -> None:
         for ticket in tickets:
-            self._pending.pop(ticket.nonce, None)
+            self._schedule.pending.pop(ticket.nonce, None)
 
 
 class _NoPendingReleases(Keeper):
@@ -172,10 +172,9 @@ class _NoPendingReleases(Keeper):
 
 class _OneTry(Keeper):
     def _limit(self) -> float:
-        now, (_, alarms) = self._runtime.now(), self._lists()
-        alarm = alarms.earliest()
+        now, expiry = self._runtime.now(), self._schedule.next_expiry()
         limit = now + self._engine.io_timeout
-        return limit if alarm is None else min(limit, max(alarm, now + 0.05))
+        return limit if expiry is None else min(limit, max(expiry, now + 0.05))
 
 
 class _TimerDoesIo(Keeper):
@@ -193,7 +192,7 @@ class _DropsReleasesWithoutThread(Keeper):
         try:
             super()._ensure_timer(when)
         except ThreadStartError:
-            self._pending.clear()
+            self._schedule.pending.clear()
             raise
 
 

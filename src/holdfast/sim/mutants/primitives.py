@@ -69,7 +69,7 @@ class CancelledInTheMiddle(SimClient):
         timeout: float | None,
         make: Callable[[Sequence[SimLease]], SimLeaseGroup],
     ) -> AcquireResult[SimLeaseGroup]:
-        pending = self.engine._keeper._pending
+        pending = self.engine._keeper._schedule.pending
         before = set(pending)
         try:
             return await acquire_all(parts, timeout, make)

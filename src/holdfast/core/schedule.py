@@ -1,0 +1,123 @@
+"""The keeper's schedule: which lease is renewed or expires next, and which release is sent next."""
+
+from __future__ import annotations
+
+import weakref
+from collections import deque
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from holdfast.core.deadlines import DeadlineHeap
+from holdfast.core.leases import HELD, BaseLease, next_renewal
+from holdfast.core.tickets import Ticket
+
+if TYPE_CHECKING:
+    from holdfast.core.ports import Caller
+
+BATCH_MAX = 100  # leases in one request
+RETRY_MIN, RETRY_MAX = 0.05, 1.0
+
+
+class PendingRelease(NamedTuple):
+    """A release that has to be sent or repeated."""
+
+    ticket: Ticket
+    when: float  # the time of the next try
+    pause: float = RETRY_MIN  # after a failure
+    caller: weakref.ref[Caller] | None = None  # its code may run under the lease until `when`; None: no code does
+
+
+class Schedule:
+    """Not thread-safe: the keeper's mutex guards it.
+
+    A signal handler or a finaliser may use the client while a method runs. It then only adds to `unscheduled`,
+    `pending` and `dropped`: every method stays correct if that happens at any of its calls.
+    """
+
+    def __init__(self) -> None:
+        self._renewals: DeadlineHeap[BaseLease] = DeadlineHeap(_renew_at)
+        self._expiries: DeadlineHeap[BaseLease] = DeadlineHeap(_expires_at)
+        # Leases that are in neither heap: most are released before the timer reads this. Only the timer and the workers
+        # take leases from here, because a KeyboardInterrupt of a caller's thread could lose one.
+        self.unscheduled: deque[weakref.ref[Any]] = deque()
+        self.pending: dict[str, PendingRelease] = {}  # by nonce
+        self.dropped: deque[PendingRelease] = deque()  # of leases that no variable refers to any more
+
+    @property
+    def is_empty(self) -> bool:
+        """There is no lease to keep and no release to send."""
+        return not self.unscheduled and self._expiries.earliest() is None and self.has_nothing_pending
+
+    @property
+    def has_nothing_pending(self) -> bool:
+        """No release is pending."""
+        return not self.pending and not self.dropped
+
+    @property
+    def has_work(self) -> bool:
+        """There is a lease to renew or a release to send, now or later."""
+        return self._renewals.earliest() is not None or bool(self.pending)
+
+    def next_renewal(self) -> float | None:
+        self._add_new()
+        return self._renewals.earliest()
+
+    def next_expiry(self) -> float | None:
+        self._add_new()
+        return self._expiries.earliest()
+
+    def next_release(self) -> float | None:
+        return min((release.when for release in list(self.pending.values())), default=None)
+
+    def take_expired(self, now: float) -> list[BaseLease]:
+        self._add_new()
+        return self._expiries.take(now, BATCH_MAX)
+
+    def take_renewals(self, now: float) -> list[BaseLease]:
+        """The leases whose renewal is due. `renew_again` puts them back."""
+        self._add_new()
+        return self._renewals.take(now, BATCH_MAX)
+
+    def due_releases(self, now: float) -> list[Ticket]:
+        return [release.ticket for release in list(self.pending.values()) if release.when <= now][:BATCH_MAX]
+
+    def renew_again(self, leases: Sequence[BaseLease], now: float) -> None:
+        """Schedule the next renewal for soon. A successful renewal moves it later; a lease that has ended drops out."""
+        for lease in leases:
+            pause = min(RETRY_MAX, lease.ttl / 10)
+            if now < lease._deadline:  # sooner if it ends soon: a renewal may not have prolonged it
+                pause = min(pause, max(RETRY_MIN, next_renewal(now, lease._deadline) - now))
+            lease._renew_at = now + pause
+            self._renewals.add(lease)
+
+    def postpone(self, ticket: Ticket, now: float) -> None:
+        """The release of this ticket got no answer."""
+        release = self.pending.get(ticket.nonce)
+        if release is not None:
+            pause = min(RETRY_MAX, 2 * release.pause)
+            self.pending[ticket.nonce] = release._replace(when=now + pause, pause=pause)
+
+    def all_pending(self) -> Collection[PendingRelease]:
+        """The pending releases, with those of dropped leases."""
+        self.add_dropped()
+        return list(self.pending.values())
+
+    def add_dropped(self) -> None:
+        while self.dropped:
+            release = self.dropped.popleft()
+            self.pending[release.ticket.nonce] = release
+
+    def _add_new(self) -> None:
+        while self.unscheduled:
+            lease = self.unscheduled.popleft()()
+            if lease is not None:
+                self._renewals.add(lease)
+                self._expiries.add(lease)
+
+
+def _renew_at(lease: BaseLease) -> float | None:
+    return lease._renew_at if lease._phase is HELD and lease._spec.renew else None
+
+
+def _expires_at(lease: BaseLease) -> float | None:
+    return lease._stop_at if lease._phase is HELD else None
