@@ -45,7 +45,7 @@ def test_fifty_locks_are_acquired_and_released_with_two_requests(driver: Driver)
     assert all(isinstance(outcome, Granted) for outcome in outcomes)
     assert len(outcomes) == len(MANY)
     assert left == [True] * len(MANY)
-    assert acquired - before <= 2, "one, and one more if it was time to remove old rows"
+    assert acquired - before <= 3, "one, one after a conflict with a removal of old rows, and one for such a removal"
     assert driver.requests - acquired == 1
     assert driver.locks() == []
 

@@ -197,7 +197,7 @@ def test_a_long_search_shows_its_progress_and_ends_at_ctrl_c(server: Server) -> 
     fill(server, 100_000)
     terminal = OnTerminal([*HOLDFAST, "ls", "--url", server.url], {**os.environ, "TERM": "xterm"})
 
-    terminal.read_until(" of 100,000, slowly, to spare the server")
+    terminal.read_until(" of 100,000, throttled to protect the server")
     terminal.type("\x03")
 
     assert terminal.finish() == 130

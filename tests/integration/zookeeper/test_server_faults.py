@@ -209,10 +209,20 @@ def test_a_client_continues_when_the_servers_have_older_data(
     assert leases[0].fence < lease.fence, "fences went back, which has to be reported"
     assert "fences went back" in " ".join(waiter.warnings)
     assert waiter.guarantees.fence is FenceOrder.BEST_EFFORT
+    eventually(lambda: _answers(strict))
     with pytest.raises(holdfast.ConfigurationError, match="fence"):
         strict.lock("b").acquire(timeout=PATIENCE)
     assert strict.inspect("b").holders == ()
     strict.close()
+
+
+def _answers(client: holdfast.Client) -> bool:
+    """The client has reconnected to its servers."""
+    try:
+        client.inspect("b")
+    except BackendError:
+        return False
+    return True
 
 
 def test_a_released_ticket_is_deleted_when_a_restored_copy_has_it_and_its_session(
