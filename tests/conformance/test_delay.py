@@ -32,7 +32,7 @@ async def test_no_client_acquires_the_lock_during_the_delay_after_a_loss(delayin
     assert successor.fence > lease.fence
 
 
-async def test_a_loss_that_is_given_back_or_whose_client_closes_keeps_its_delay(delaying: Lab) -> None:
+async def test_a_lost_lease_keeps_its_delay_after_a_release_and_after_close(delaying: Lab) -> None:
     # On ZooKeeper the delay ends with the session of who has lost it.
     options: dict[str, Any] = {"session_timeout": 3} if delaying.url.startswith("zookeeper") else {}
     holder, other = delaying.actor(**options), delaying.actor()

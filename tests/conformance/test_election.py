@@ -82,7 +82,7 @@ async def test_every_client_can_read_the_leader(lab: Lab, case: Case) -> None:
     assert await other(lambda client: client.election("a").leader()) is None
 
 
-async def test_resigning_hands_over_to_who_waits(lab: Lab) -> None:
+async def test_resigning_hands_over_to_a_waiter(lab: Lab) -> None:
     one, other = lab.actor(), lab.actor()
     election = one.client.election("a")
     first = await one(lambda _: election.campaign())
@@ -98,7 +98,7 @@ async def test_resigning_hands_over_to_who_waits(lab: Lab) -> None:
     await other(lambda _: second.release())
 
 
-async def test_an_observer_sees_who_leads_first_and_then_every_change(lab: Lab, case: Case) -> None:
+async def test_an_observer_yields_the_present_leader_and_then_every_change(lab: Lab, case: Case) -> None:
     candidate = lab.actor()
     before = await candidate(lambda client: client.election("a").campaign())
     observer = Observer(lab, "a")
@@ -144,7 +144,7 @@ def _all_of(observation: Any) -> Any:
     return gather() if hasattr(observation, "__aiter__") else list(observation)
 
 
-async def test_a_callback_is_told_of_changes_until_it_is_ended(lab: Lab) -> None:
+async def test_a_callback_receives_changes_until_it_is_ended(lab: Lab) -> None:
     candidate, observer = lab.actor(), lab.actor()
     told: list[holdfast.Leader | None] = []
     witnessed: list[holdfast.Leader | None] = []  # by one that is not ended
@@ -166,7 +166,7 @@ async def _is(condition: Callable[[], bool]) -> bool:
     return condition()
 
 
-async def test_a_leader_that_is_broken_off_is_told_or_cancelled(lab: Lab) -> None:
+async def test_a_leader_whose_lease_is_broken_is_notified_or_cancelled(lab: Lab) -> None:
     candidate, operator = lab.actor(), lab.actor()
     leads = asyncio.get_running_loop().create_future()
     loop = asyncio.get_running_loop()
@@ -243,7 +243,7 @@ async def test_run_leads_again_and_again_until_it_is_stopped(lab: Lab) -> None:
     assert (await lab.state("a")).holders == ()
 
 
-async def test_run_goes_on_after_a_loss(lab: Lab) -> None:
+async def test_run_continues_after_a_loss(lab: Lab) -> None:
     operator = lab.actor()
     career = Career(lab, lab.actor(), ttl=1)
     await career.until_leading(1)
@@ -259,7 +259,7 @@ async def test_run_goes_on_after_a_loss(lab: Lab) -> None:
     assert (await lab.state("a")).holders == ()
 
 
-async def test_stopping_a_leader_hands_over_and_stopping_who_waits_ends_its_wait(lab: Lab) -> None:
+async def test_stopping_a_leader_hands_over_and_stopping_a_waiter_ends_its_wait(lab: Lab) -> None:
     operator, first, second, third = (lab.actor() for _ in range(4))
     leading = Career(lab, first)
     await leading.until_leading(1)
@@ -280,7 +280,7 @@ async def test_stopping_a_leader_hands_over_and_stopping_who_waits_ends_its_wait
     await waiting.task
 
 
-async def test_what_work_raises_goes_out_of_run_after_resigning(lab: Lab) -> None:
+async def test_an_exception_of_work_is_raised_by_run_after_resigning(lab: Lab) -> None:
     actor = lab.actor()
 
     def fail(lease: Any) -> Any:

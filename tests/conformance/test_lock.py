@@ -30,7 +30,7 @@ async def test_one_holds_it_and_others_do_not(lab: Lab) -> None:
     assert await other(lambda client: client.lock("a").acquire(timeout=0))
 
 
-async def test_a_lock_tells_whether_it_is_held_and_by_whom(lab: Lab) -> None:
+async def test_a_lock_reports_whether_it_is_held_and_by_the_caller(lab: Lab) -> None:
     holder, other = lab.actor(), lab.actor()
     mine, theirs = holder.client.lock("a"), other.client.lock("a")
     assert not await other(lambda _: theirs.locked())
@@ -42,7 +42,7 @@ async def test_a_lock_tells_whether_it_is_held_and_by_whom(lab: Lab) -> None:
     assert not await other(lambda _: theirs.held)
 
 
-async def test_not_waiting_takes_no_place_in_the_queue(lab: Lab) -> None:
+async def test_a_call_that_does_not_wait_is_not_queued(lab: Lab) -> None:
     holder, other = lab.actor(), lab.actor()
     await holder(lambda client: client.lock("a").acquire())
 
@@ -89,7 +89,7 @@ async def test_acquire_may_wait_longer_or_shorter_than_the_lock_says(lab: Lab) -
     assert await waiting
 
 
-async def test_a_release_lets_the_waiter_in(lab: Lab) -> None:
+async def test_a_release_grants_the_lock_to_the_waiter(lab: Lab) -> None:
     holder, waiter = lab.actor(), lab.actor()
     lease = await holder(lambda client: client.lock("a").acquire())
     waiting = lab.start(waiter, lambda client: client.lock("a").acquire(timeout=60))
@@ -220,7 +220,7 @@ async def test_a_lease_is_released_once(lab: Lab) -> None:
     assert lease.remaining == 0
 
 
-async def test_the_error_of_a_body_comes_out_and_the_lock_is_free(lab: Lab) -> None:
+async def test_the_exception_of_a_body_is_raised_and_the_lock_is_free(lab: Lab) -> None:
     actor, other = lab.actor(), lab.actor()
 
     with pytest.raises(ZeroDivisionError):

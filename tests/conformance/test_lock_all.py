@@ -13,7 +13,7 @@ from tests.conformance.lab import Lab, until
 SHORT = 1.5  # seconds: a ttl that a busy machine can still renew in time
 
 
-async def test_all_are_taken_and_given_back_together(lab: Lab) -> None:
+async def test_all_locks_are_acquired_and_released_together(lab: Lab) -> None:
     taker, other = lab.actor(), lab.actor()
 
     lease = await taker(lambda client: client.lock_all(["c", "a", "b", "a"], timeout=60).acquire())
@@ -70,7 +70,7 @@ async def test_those_that_are_busy_are_waited_for_one_after_the_other(lab: Lab) 
     await taker(lambda _: lease.release())
 
 
-async def test_two_who_name_them_the_other_way_round_never_wait_for_each_other(lab: Lab) -> None:
+async def test_two_clients_that_name_the_locks_in_the_opposite_order_never_deadlock(lab: Lab) -> None:
     one, other = lab.actor(), lab.actor()
     names = [f"n{number}" for number in range(6)]
 
@@ -120,7 +120,7 @@ async def test_who_holds_one_of_them_is_refused(lab: Lab) -> None:
     await taker(lambda _: together.release())
 
 
-async def test_fifty_are_taken_renewed_and_given_back(lab: Lab) -> None:
+async def test_fifty_locks_are_acquired_renewed_and_released(lab: Lab) -> None:
     taker, other = lab.actor(), lab.actor()
     names = [f"order:{number}" for number in range(50)]
     lease = await taker(lambda client: client.lock_all(names, renew=False, timeout=60).acquire())

@@ -31,7 +31,7 @@ async def test_a_lease_that_is_not_renewed_is_lost_at_its_ttl(lab: Lab) -> None:
     assert (await other(lambda client: client.lock("a").acquire(timeout=30))).fence > lease.fence
 
 
-async def test_the_holder_gives_up_before_the_server_lets_anyone_else_in(lab: Lab) -> None:
+async def test_the_lease_ends_for_its_holder_before_another_client_acquires_the_lock(lab: Lab) -> None:
     holder, other = lab.actor(), lab.actor()
     lease = await holder(lambda client: client.lock("a", ttl=SHORT, renew=False).acquire())
 
@@ -88,7 +88,7 @@ async def test_max_hold_ends_a_lease_that_is_renewed(lab: Lab) -> None:
     assert await other(lambda client: client.lock("a").acquire(timeout=20))
 
 
-async def test_a_stop_margin_tells_while_the_lock_is_still_ours(lab: Lab) -> None:
+async def test_a_stop_margin_reports_the_loss_while_the_lock_is_still_held(lab: Lab) -> None:
     holder, other = lab.actor(), lab.actor()
     lease = await holder(lambda client: client.lock("a", ttl=20, renew=False, max_hold=10.3, stop_margin=10).acquire())
 
@@ -110,7 +110,7 @@ async def test_a_body_that_outlives_its_lease_ends_with_lock_lost(lab: Lab) -> N
         )
 
 
-async def test_the_error_of_a_body_goes_before_the_loss(lab: Lab) -> None:
+async def test_the_exception_of_a_body_is_raised_instead_of_the_loss(lab: Lab) -> None:
     holder = lab.actor()
 
     def fail(lease: Any) -> Any:
@@ -129,7 +129,7 @@ async def test_the_error_of_a_body_goes_before_the_loss(lab: Lab) -> None:
     assert any("was lost" in note for note in caught.value.__notes__)
 
 
-async def test_a_loss_is_told_exactly_once_in_every_way(lab: Lab) -> None:
+async def test_a_loss_is_reported_exactly_once_in_every_way(lab: Lab) -> None:
     holder = lab.actor()
     told: list[Any] = []
     events: list[str] = []
@@ -181,7 +181,7 @@ async def test_breaking_ends_exactly_that_lease(lab: Lab) -> None:
     await other(lambda _: successor.release())
 
 
-async def test_a_break_lets_the_next_waiter_in(lab: Lab) -> None:
+async def test_a_break_grants_the_lock_to_the_next_waiter(lab: Lab) -> None:
     holder, operator, waiter = lab.actor(), lab.actor(), lab.actor()
     lease = await holder(lambda client: client.lock("a").acquire())
     waiting = lab.start(waiter, lambda client: client.lock("a").acquire())
@@ -192,7 +192,7 @@ async def test_a_break_lets_the_next_waiter_in(lab: Lab) -> None:
     assert await waiting
 
 
-async def test_releasing_a_broken_lease_says_that_it_was_lost(lab: Lab) -> None:
+async def test_releasing_a_broken_lease_raises_lock_lost(lab: Lab) -> None:
     holder, operator = lab.actor(), lab.actor()
     lease = await holder(lambda client: client.lock("a").acquire())
     await operator(lambda client: client.break_lock("a", lease.fence))

@@ -45,7 +45,7 @@ def verb(lab: Lab, call: Callable[[Any], Any]) -> Callable[[Any], Any]:
     )
 
 
-async def test_of_many_who_call_at_once_one_runs(having_marks: Lab) -> None:
+async def test_of_many_concurrent_calls_one_runs(having_marks: Lab) -> None:
     lab = having_marks
     runs: list[str] = []
     actors = [lab.actor() for _ in range(4)]
@@ -101,7 +101,7 @@ async def test_each_period_has_a_run(having_marks: Lab) -> None:
     assert len(runs) <= time.time() - began + 2
 
 
-async def test_a_run_is_skipped_while_the_last_one_goes_on(having_marks: Lab) -> None:
+async def test_a_run_is_skipped_while_the_previous_one_holds_the_lock(having_marks: Lab) -> None:
     lab = having_marks
     runs: list[str] = []
     actor, slow = lab.actor(), lab.actor()
@@ -115,7 +115,7 @@ async def test_a_run_is_skipped_while_the_last_one_goes_on(having_marks: Lab) ->
     assert runs == []
 
 
-async def test_a_mark_never_goes_down_and_is_raised_by_one(having_marks: Lab) -> None:
+async def test_a_register_never_decreases_and_one_call_advances_it(having_marks: Lab) -> None:
     lab = having_marks
     one, other = lab.actor(), lab.actor()
 
@@ -152,7 +152,7 @@ async def test_a_mark_never_goes_down_and_is_raised_by_one(having_marks: Lab) ->
     assert await other(lambda client: client.lock("m").acquire(timeout=0)), "a mark is no lock"
 
 
-async def test_of_many_who_raise_a_mark_at_once_one_is_told_so(having_marks: Lab) -> None:
+async def test_of_many_concurrent_advances_of_a_register_one_succeeds(having_marks: Lab) -> None:
     lab = having_marks
     actors = [lab.actor() for _ in range(4)]
 

@@ -38,7 +38,7 @@ async def test_inspect_shows_holder_and_waiters_in_order(lab: Lab, case: Case) -
         await actor(lambda _, taken=got: taken.release())
 
 
-async def test_a_holder_is_shown_since_its_grant_not_since_it_asked(lab: Lab) -> None:
+async def test_a_holder_is_shown_since_its_grant_not_since_its_request(lab: Lab) -> None:
     holder, waiter = lab.actor(), lab.actor()
     lease = await holder(lambda client: client.lock("a").acquire())
     waiting = lab.start(waiter, lambda client: client.lock("a").acquire())

@@ -33,7 +33,7 @@ async def test_an_owner_acquires_the_lock_again_from_any_client_with_the_same_fe
     assert successor.fence > first.fence
 
 
-async def test_an_owner_passes_those_who_wait(owning: Lab) -> None:
+async def test_an_owner_overtakes_waiters(owning: Lab) -> None:
     one, two, other, stranger = (owning.actor() for _ in range(4))
     first = await one(lambda client: client.lock("a", owner="job").acquire())
     waiting = owning.start(other, lambda client: client.lock("a").acquire(timeout=60))

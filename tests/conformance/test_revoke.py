@@ -16,7 +16,7 @@ def asking(lab: Lab) -> Lab:
     return lab.needs(Primitive.REVOKE)
 
 
-async def test_a_holder_that_listens_hears_a_request_and_the_next_one_does_not(asking: Lab) -> None:
+async def test_a_revocable_holder_receives_a_request_and_its_successor_does_not(asking: Lab) -> None:
     holder, deaf, operator = asking.actor(), asking.actor(), asking.actor()
     told: list[Any] = []
     lease = await holder(lambda client: client.lock("a", ttl=1.5, on_revoke=told.append).acquire())

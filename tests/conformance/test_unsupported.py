@@ -9,7 +9,7 @@ from tests.conformance.backends import Case
 from tests.conformance.lab import Lab
 
 
-async def test_a_backend_without_readers_and_semaphores_says_so(lab: Lab, case: Case) -> None:
+async def test_a_backend_without_readers_and_semaphores_raises_unsupported(lab: Lab, case: Case) -> None:
     if case.shares:
         pytest.skip(f"{case.name} has both")
     actor = lab.actor()

@@ -684,7 +684,7 @@ def test_a_missing_driver_names_the_extra(make: Any, monkeypatch: pytest.MonkeyP
         make("redis://cache")
 
 
-def test_a_python_without_sqlite_is_told_apart(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_python_without_sqlite_gets_its_own_error(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(SCHEMES, "sqlite", Scheme("holdfast.backends.sqlite", driver="no_such_sqlite3"))
 
     with refused("part of Python, but this Python was built without it"):

@@ -68,7 +68,7 @@ def test_the_environment_names_the_default_store(fresh_default: Path, monkeypatc
     holdfast.default_client().close()
 
 
-def test_a_program_that_ends_gives_back_what_the_default_client_holds(tmp_path: Path) -> None:
+def test_a_program_that_ends_releases_the_leases_of_the_default_client(tmp_path: Path) -> None:
     code = "import holdfast; lease = holdfast.lock('a').acquire()"
     url = f"sqlite://{tmp_path}/locks.db"
     environment = {**os.environ, "HOLDFAST_URL": url, "PYTHONPATH": str(Path(holdfast.__file__).parents[1])}
@@ -229,7 +229,7 @@ def _engines_of(client: holdfast.Client) -> int:
     return len(set(engines))
 
 
-def test_a_lock_can_be_taken_while_another_thread_imports_asyncio(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lock_can_be_acquired_while_another_thread_imports_asyncio(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(threads, "_warned_inside_loop", False)
     monkeypatch.setitem(sys.modules, "asyncio", types.ModuleType("asyncio"))  # as it is before its first line has run
 
@@ -275,7 +275,7 @@ async def _until_held(client: holdfast.AsyncClient) -> holdfast.AsyncLease:
     return lease
 
 
-def test_a_lease_that_was_dropped_is_taken_off_the_store_once_it_has_run_out() -> None:
+def test_a_dropped_lease_is_removed_from_the_store_after_its_end() -> None:
     """Where leases live together, as in one session, it would not end by itself."""
     with holdfast.Client(f"memory://{uuid.uuid4().hex}") as client:
         backend = client._engine.backend

@@ -1,4 +1,4 @@
-"""The small parts of the core: the rule, deadlines, the agenda, hints, run_sync."""
+"""The small parts of the core: the rule, deadlines, the deadline heap, notifications, run_sync."""
 
 from __future__ import annotations
 
@@ -66,60 +66,60 @@ def due(item: Item) -> float | None:
     return item.due
 
 
-def test_an_agenda_gives_what_is_due_in_order() -> None:
-    agenda = DeadlineHeap(due)
+def test_a_deadline_heap_gives_what_is_due_in_order() -> None:
+    heap = DeadlineHeap(due)
     items = [Item(when) for when in (5.0, 1.0, 3.0)]
     for item in items:
-        agenda.add(item)
+        heap.add(item)
 
-    assert agenda.earliest() == 1.0
-    assert [item.due for item in agenda.take(3.0, 10)] == [1.0, 3.0]
-    assert agenda.take(3.0, 10) == []
-    assert agenda.earliest() == 5.0
+    assert heap.earliest() == 1.0
+    assert [item.due for item in heap.take(3.0, 10)] == [1.0, 3.0]
+    assert heap.take(3.0, 10) == []
+    assert heap.earliest() == 5.0
 
 
-def test_an_agenda_follows_items_that_move_later_or_end() -> None:
-    agenda = DeadlineHeap(due)
+def test_a_deadline_heap_follows_items_that_move_later_or_end() -> None:
+    heap = DeadlineHeap(due)
     moved, ended, dropped = Item(1.0), Item(2.0), Item(3.0)
     for item in (moved, ended, dropped):
-        agenda.add(item)
+        heap.add(item)
 
     moved.due, ended.due = 10.0, None
     del dropped, item
     gc.collect()
 
-    assert agenda.earliest() == 10.0
-    assert agenda.take(9.0, 10) == []
-    assert agenda.take(10.0, 10) == [moved]
-    assert agenda.earliest() is None
+    assert heap.earliest() == 10.0
+    assert heap.take(9.0, 10) == []
+    assert heap.take(10.0, 10) == [moved]
+    assert heap.earliest() is None
 
 
-def test_an_agenda_takes_no_more_than_asked() -> None:
-    agenda = DeadlineHeap(due)
+def test_a_deadline_heap_returns_at_most_the_requested_number() -> None:
+    heap = DeadlineHeap(due)
     items = [Item(float(number)) for number in range(10)]
     for item in items:
-        agenda.add(item)
+        heap.add(item)
 
-    assert agenda.take(100.0, 4) == items[:4]
-    assert agenda.take(100.0, 100) == items[4:]
+    assert heap.take(100.0, 4) == items[:4]
+    assert heap.take(100.0, 100) == items[4:]
 
 
-def test_an_agenda_does_not_grow_with_what_has_ended() -> None:
-    agenda = DeadlineHeap(due)
+def test_a_deadline_heap_does_not_grow_with_what_has_ended() -> None:
+    heap = DeadlineHeap(due)
     living = [Item(1000.0 + number) for number in range(50)]
     for item in living:
-        agenda.add(item)
+        heap.add(item)
 
     for _ in range(10_000):
         passing = Item(random.random())  # noqa: S311
-        agenda.add(passing)
+        heap.add(passing)
         passing.due = None
 
-    assert len(agenda._heap) < 300
-    assert agenda.take(2000.0, 100) == living
+    assert len(heap._heap) < 300
+    assert heap.take(2000.0, 100) == living
 
 
-def test_a_hint_that_comes_before_the_wait_is_kept() -> None:
+def test_a_notification_before_the_wait_is_kept() -> None:
     wakeups = Wakeups(ThreadRuntime())
     wakeups.expect("n")
     wakeups.wake("n")

@@ -42,7 +42,7 @@ def test_a_plain_machine_gives_no_reason_to_warn(machine: Path) -> None:
 
 
 @pytest.mark.parametrize("variable", ["KUBERNETES_SERVICE_HOST", "ECS_CONTAINER_METADATA_URI_V4"])
-def test_a_variable_tells_of_a_container(machine: Path, variable: str) -> None:
+def test_a_variable_indicates_a_container(machine: Path, variable: str) -> None:
     expected = f"this process is in a container ({variable} is set), and every container has a file of its own"
 
     assert reason(machine, **{variable: "10.0.0.1"}) == expected
@@ -50,7 +50,7 @@ def test_a_variable_tells_of_a_container(machine: Path, variable: str) -> None:
 
 
 @pytest.mark.parametrize("path", [".dockerenv", "run/.containerenv"])
-def test_a_file_tells_of_a_container(machine: Path, path: str) -> None:
+def test_a_file_indicates_a_container(machine: Path, path: str) -> None:
     (machine / path).touch()
 
     assert f"in a container (/{path} exists)" in str(reason(machine))
@@ -67,7 +67,7 @@ def test_a_file_tells_of_a_container(machine: Path, path: str) -> None:
         "0::/lxc.payload.web-1/init.scope",
     ],
 )
-def test_a_control_group_tells_of_a_container(machine: Path, group: str) -> None:
+def test_a_control_group_indicates_a_container(machine: Path, group: str) -> None:
     (machine / "proc/self/cgroup").write_text(PLAIN + group)
 
     assert "in a container (its control group says so)" in str(reason(machine))
@@ -88,7 +88,7 @@ def test_a_state_folder_that_was_chosen_by_hand_makes_the_home_unimportant(machi
     assert reason(machine, HOME="", XDG_STATE_HOME="relative") is not None
 
 
-def test_the_warning_comes_once_names_the_fix_and_points_to_the_line_of_the_caller(tmp_path: Path) -> None:
+def test_the_warning_is_given_once_with_the_fix_and_the_line_of_the_caller(tmp_path: Path) -> None:
     program = tmp_path / "job.py"
     program.write_text(
         "import holdfast\n"

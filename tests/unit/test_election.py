@@ -75,7 +75,7 @@ async def test_readers_and_permits_do_not_lead(lab: Lab, faults: Faults) -> None
     assert await seen(lab, timeout=0) == [None]
 
 
-async def test_a_store_that_is_down_at_the_first_look_is_said_at_once(lab: Lab, faults: Faults) -> None:
+async def test_a_store_that_is_down_at_the_first_poll_raises_at_once(lab: Lab, faults: Faults) -> None:
     faults.plan("inspect", DOWN)
 
     with pytest.raises(holdfast.BackendUnavailable):
@@ -175,7 +175,7 @@ async def test_functions_of_the_other_kind_are_refused(lab: Lab) -> None:
             await actor(lambda client, given={option: value}: client.election("a").observe(**given))
 
 
-async def test_run_says_at_once_that_the_store_is_down_at_first(lab: Lab, faults: Faults) -> None:
+async def test_run_raises_at_once_when_the_store_is_down_at_first(lab: Lab, faults: Faults) -> None:
     actor = lab.actor()
     faults.plan("try_acquire", DOWN)
 
@@ -272,7 +272,7 @@ async def test_the_default_store_has_elections_too() -> None:
     holdfast.default_client().close()
 
 
-def test_an_observer_goes_on_in_a_forked_child(tmp_path: Path) -> None:
+def test_an_observer_works_in_a_forked_child(tmp_path: Path) -> None:
     code = f"""
 import os, holdfast
 election = holdfast.Client("sqlite://{tmp_path}/locks.db").election("a")
@@ -333,7 +333,7 @@ async def test_stopping_cancels_the_work_and_resigns_before_run_returns() -> Non
         assert running.cancelling() == 0
 
 
-async def test_a_cancellation_from_elsewhere_goes_out_of_run() -> None:
+async def test_a_cancellation_from_elsewhere_is_raised_by_run() -> None:
     async with holdfast.AsyncClient("memory://cancel") as client:
         election = client.election("a")
         running = asyncio.create_task(election.run(lead_for_ever))
@@ -346,7 +346,7 @@ async def test_a_cancellation_from_elsewhere_goes_out_of_run() -> None:
         assert await election.leader() is None
 
 
-async def test_a_cancellation_that_meets_a_stop_goes_out_of_run() -> None:
+async def test_a_cancellation_together_with_a_stop_is_raised_by_run() -> None:
     async with holdfast.AsyncClient("memory://both") as client:
         election = client.election("a")
         running = asyncio.create_task(election.run(lead_for_ever))

@@ -28,7 +28,7 @@ async def called(faults: Faults, verb: str, times: int) -> None:
     await until(often_enough, f"{times} times {verb}")
 
 
-async def test_a_server_that_is_down_at_first_is_said_at_once(lab: Lab, faults: Faults) -> None:
+async def test_a_server_that_is_down_at_first_raises_at_once(lab: Lab, faults: Faults) -> None:
     actor = lab.actor()
     faults.plan("try_acquire", DOWN)
 
@@ -50,7 +50,7 @@ async def test_a_first_request_without_an_answer_is_sent_again(lab: Lab, faults:
     assert await other(lambda client: client.lock("a").acquire(timeout=0))
 
 
-async def test_a_grant_whose_replies_were_lost_is_given_back(lab: Lab, faults: Faults) -> None:
+async def test_a_grant_whose_replies_were_lost_is_released(lab: Lab, faults: Faults) -> None:
     actor = lab.actor()
     faults.plan("try_acquire", NO_REPLY)
 
@@ -95,7 +95,7 @@ async def test_an_answer_after_the_deadline_is_not_a_grant(lab: Lab, faults: Fau
     assert faults.count("try_acquire") == 2
 
 
-async def test_a_late_answer_without_time_to_go_on_says_so(lab: Lab, faults: Faults) -> None:
+async def test_a_late_answer_raises_when_no_time_is_left_to_try_again(lab: Lab, faults: Faults) -> None:
     actor = lab.actor()
     faults.plan("try_acquire", 0.3)
 
@@ -254,7 +254,7 @@ async def test_a_lease_gone_while_it_is_released_is_no_loss(lab: Lab, faults: Fa
     assert events[-1] == "released"
 
 
-async def test_a_refusal_leaves_nothing_to_be_given_back(lab: Lab, faults: Faults) -> None:
+async def test_a_refusal_leaves_nothing_to_release(lab: Lab, faults: Faults) -> None:
     actor = lab.actor()
     faults.plan("try_acquire", REFUSED)
 
@@ -279,7 +279,7 @@ async def test_a_release_that_the_server_refuses_is_not_repeated_forever(lab: La
     assert faults.count("release") == again
 
 
-async def test_too_few_servers_at_first_is_said_at_once_and_given_back(lab: Lab, faults: Faults) -> None:
+async def test_too_few_servers_at_first_raises_at_once_and_the_ticket_is_released(lab: Lab, faults: Faults) -> None:
     actor = lab.actor()
     faults.plan("try_acquire", TOO_FEW)
 
@@ -334,9 +334,7 @@ async def test_a_silent_server_among_several_is_owed_only_its_own_tickets(lab: L
 # ── closing while a request is on its way ────────────────────────────────────────────────────────────────────────────
 
 
-async def test_a_client_that_is_closed_before_a_waiter_hears_that_it_waits_leaves_no_place_behind(
-    lab: Lab, faults: Faults
-) -> None:
+async def test_a_client_closed_before_a_waiter_is_queued_leaves_no_ticket_behind(lab: Lab, faults: Faults) -> None:
     holder, waiter = lab.actor(), lab.actor()
     closer = lab.actor(like=waiter)
     await holder(lambda client: client.lock("a").acquire())
@@ -351,7 +349,7 @@ async def test_a_client_that_is_closed_before_a_waiter_hears_that_it_waits_leave
     assert (await lab.state("a")).waiters == ()
 
 
-async def test_a_client_that_is_closed_before_it_hears_of_a_grant_has_no_lease_and_leaves_none_behind(
+async def test_a_client_closed_before_the_reply_of_a_grant_has_no_lease_and_leaves_none(
     lab: Lab, faults: Faults
 ) -> None:
     actor = lab.actor()

@@ -192,7 +192,7 @@ def no_threads(monkeypatch: pytest.MonkeyPatch) -> NoThreads:
 
 
 @pytest.mark.parametrize("names", [["a"], ["a", "b"]], ids=["one", "several"])
-def test_a_lock_is_given_back_if_no_thread_can_keep_it(
+def test_a_lock_is_released_if_no_keeper_thread_can_be_started(
     client: holdfast.Client, no_threads: NoThreads, names: list[str]
 ) -> None:
     lock: Any = client.lock(names[0]) if len(names) == 1 else client.lock_all(names)
@@ -254,7 +254,7 @@ def test_a_waiter_repeats_a_release_that_no_thread_could_be_started_for(
         assert outage == [], "its own client's ticket would block it for the ttl, or as long as it waits"
 
 
-def test_a_worker_goes_on_without_a_timer_whose_thread_cannot_be_started(
+def test_a_worker_continues_when_the_thread_of_the_timer_cannot_be_started(
     client: holdfast.Client, no_threads: NoThreads
 ) -> None:
     keeper, now = client._engine._keeper, system.now()
@@ -269,7 +269,7 @@ def test_a_worker_goes_on_without_a_timer_whose_thread_cannot_be_started(
     keeper.cancel(ticket)
 
 
-def test_renewal_goes_on_when_a_thread_can_be_started_again(client: holdfast.Client, no_threads: NoThreads) -> None:
+def test_renewals_continue_when_a_thread_can_be_started_again(client: holdfast.Client, no_threads: NoThreads) -> None:
     renewed = renewals_of(client)
     no_threads.refused = ("holdfast-keeper-io",)
     with client.lock("a", ttl=3.0) as lease:

@@ -63,7 +63,7 @@ async def soon(condition: Callable[[], bool], what: str) -> None:
         (BUG, ZeroDivisionError),
     ],
 )
-async def test_what_cannot_be_asked_is_said_at_once_and_nothing_is_kept(
+async def test_an_unreachable_store_raises_at_once_and_nothing_is_kept(
     lab: Lab, faults: Faults, fate: str, error: type[Exception]
 ) -> None:
     actor = lab.actor()
@@ -93,7 +93,7 @@ async def test_a_step_without_an_answer_is_gone_on_from(lab: Lab, faults: Faults
 
 
 @pytest.mark.parametrize("fate", [LOST, NO_REPLY, 0.3])
-async def test_a_step_without_an_answer_in_time_is_said_where_nothing_is_waited_for(
+async def test_a_request_without_an_answer_raises_when_the_call_does_not_wait(
     lab: Lab, faults: Faults, fate: Any
 ) -> None:
     actor = lab.actor()
@@ -118,9 +118,7 @@ async def test_an_answer_after_the_deadline_is_not_a_grant(lab: Lab, faults: Fau
 
 
 @pytest.mark.parametrize("fate", [DOWN, LOST, NO_REPLY, BUG])
-async def test_an_error_at_a_later_step_gives_back_what_the_earlier_ones_took(
-    lab: Lab, faults: Faults, fate: str
-) -> None:
+async def test_an_error_at_a_later_lock_releases_the_earlier_ones(lab: Lab, faults: Faults, fate: str) -> None:
     holder, actor = lab.actor(), lab.actor()
     held = await holder(lambda client: client.lock("b").acquire())
     taking = lab.start(actor, lambda client: client.lock_all(NAMES, timeout=60).acquire())
@@ -184,7 +182,7 @@ async def test_a_body_is_not_failed_by_a_release_without_an_answer(lab: Lab, fau
     await free(lab)
 
 
-async def test_a_lease_that_is_lost_while_the_next_lock_is_waited_for_is_taken_again(lab: Lab, faults: Faults) -> None:
+async def test_a_lease_lost_during_the_wait_for_the_next_lock_is_acquired_again(lab: Lab, faults: Faults) -> None:
     holder, actor = lab.actor(), lab.actor()
     held = await holder(lambda client: client.lock("b").acquire())
     taking = lab.start(actor, lambda client: client.lock_all(NAMES, timeout=60).acquire())
@@ -224,7 +222,7 @@ async def test_each_lease_has_its_events(lab: Lab) -> None:
 # ── releases ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_of_two_who_release_at_once_one_is_told_so_and_nothing_is_called_lost(lab: Lab, faults: Faults) -> None:
+async def test_of_two_concurrent_releases_one_succeeds_and_no_loss_is_reported(lab: Lab, faults: Faults) -> None:
     one = lab.actor()
     two = lab.actor(like=one)
     told: list[Any] = []
@@ -241,7 +239,7 @@ async def test_of_two_who_release_at_once_one_is_told_so_and_nothing_is_called_l
     assert told == []
 
 
-async def test_a_loss_that_was_told_at_the_end_of_a_body_is_not_told_again_by_the_lock(lab: Lab) -> None:
+async def test_a_loss_raised_at_the_end_of_a_body_is_not_raised_again_by_the_lock(lab: Lab) -> None:
     actor = lab.actor()
     locks = actor.client.lock_all(NAMES, ttl=SHORT)
 
@@ -257,7 +255,7 @@ async def test_a_loss_that_was_told_at_the_end_of_a_body_is_not_told_again_by_th
     assert list(locks._kept.values()) == [[lease]]  # what is over is kept no longer than that
 
 
-async def test_a_lost_lease_that_was_released_still_says_lost(lab: Lab) -> None:
+async def test_a_lost_lease_is_still_lost_after_a_release(lab: Lab) -> None:
     actor = lab.actor()
     lease = await actor(lambda client: client.lock_all(NAMES).acquire())
     lease._leases[2]._engine.lose(lease._leases[2], "it was broken")
@@ -271,7 +269,7 @@ async def test_a_lost_lease_that_was_released_still_says_lost(lab: Lab) -> None:
     assert not lease.held
 
 
-async def test_a_renewal_that_finds_one_of_them_gone_tells_of_all(lab: Lab) -> None:
+async def test_a_renewal_that_finds_one_lease_gone_reports_the_loss_of_all(lab: Lab) -> None:
     actor, operator = lab.actor(), lab.actor()
     lease = await actor(lambda client: client.lock_all(NAMES, renew=False).acquire())
     assert await operator(lambda client: client.break_lock("b", lease.fences["b"]))
@@ -290,7 +288,7 @@ def across(one: Actor, two: Actor, **options: Any) -> Any:
     return one.client.lock_all([two.client.lock("b"), "c", two.client.lock("c"), "a"], **options)
 
 
-async def test_locks_of_two_stores_are_taken_and_given_back_as_one(lab: Lab, second: Lab) -> None:
+async def test_locks_of_two_stores_are_acquired_and_released_as_one(lab: Lab, second: Lab) -> None:
     one, two = lab.actor(), second.actor()
     locks = across(one, two)
 
@@ -318,7 +316,7 @@ async def test_with_one_store_s_lock_busy_nothing_is_kept_on_the_other(lab: Lab,
     held.check()
 
 
-async def test_two_who_take_them_the_other_way_round_never_wait_for_each_other(lab: Lab, second: Lab) -> None:
+async def test_two_clients_with_the_opposite_order_never_deadlock(lab: Lab, second: Lab) -> None:
     pairs = [(lab.actor(), second.actor()) for _ in range(2)]
 
     async def rounds(one: Actor, two: Actor, step: int) -> int:
@@ -333,7 +331,7 @@ async def test_two_who_take_them_the_other_way_round_never_wait_for_each_other(l
     assert counts == [10, 10]
 
 
-async def test_a_loss_on_one_store_is_told_once_and_frees_the_other(lab: Lab, second: Lab) -> None:
+async def test_a_loss_on_one_store_is_reported_once_and_frees_the_other(lab: Lab, second: Lab) -> None:
     one, two, operator = lab.actor(), second.actor(), second.actor()
     told: list[Any] = []
     locks = one.client.lock_all(["a", two.client.lock("b", ttl=SHORT)], on_lost=told.append)
@@ -353,7 +351,7 @@ async def test_a_loss_on_one_store_is_told_once_and_frees_the_other(lab: Lab, se
     assert told == [lease]
 
 
-async def test_a_loss_on_one_store_while_the_other_is_given_back_stays_a_loss(
+async def test_a_loss_on_one_store_during_the_release_of_the_other_stays_a_loss(
     lab: Lab, second: Lab, faults: Faults
 ) -> None:
     one, two = lab.actor(), second.actor()
@@ -458,7 +456,7 @@ async def test_on_lost_event_leaves_the_body_alone(rig: Rig) -> None:
     assert finished
 
 
-async def test_the_error_of_a_body_goes_before_the_loss(rig: Rig) -> None:
+async def test_the_exception_of_a_body_is_raised_instead_of_the_loss(rig: Rig) -> None:
     with pytest.raises(ZeroDivisionError) as caught:
         async with rig.locks():
             try:
@@ -521,7 +519,7 @@ async def test_a_client_that_is_closed_while_its_locks_are_waited_for_leaves_non
     assert (await lab.state("b")).waiters == ()
 
 
-async def test_a_client_that_is_closed_before_it_hears_of_a_grant_leaves_none_behind(lab: Lab, faults: Faults) -> None:
+async def test_a_client_closed_before_the_reply_of_a_grant_leaves_no_lease_behind(lab: Lab, faults: Faults) -> None:
     actor = lab.actor()
     closer = lab.actor(like=actor)
     faults.plan("try_acquire_all", 0.5)  # done at once, answered late
@@ -540,7 +538,7 @@ async def test_a_client_that_is_closed_before_it_hears_of_a_grant_leaves_none_be
     assert nothing_is_published(actor)
 
 
-async def test_a_grant_that_comes_after_the_client_was_closed_is_given_back(lab: Lab, faults: Faults) -> None:
+async def test_a_grant_after_the_client_was_closed_is_released(lab: Lab, faults: Faults) -> None:
     actor = lab.actor()
     closer = lab.actor(like=actor)
     engine = actor.client._current
@@ -617,7 +615,7 @@ async def test_a_lease_that_was_lost_before_all_were_one_is_the_loss_of_all(lab:
     assert await actor(lambda _: made.wait_lost(60))
 
 
-async def test_a_forked_child_has_nothing_and_is_not_told_of_a_loss(lab: Lab) -> None:
+async def test_a_forked_child_has_no_leases_and_its_callbacks_are_not_called(lab: Lab) -> None:
     actor = lab.actor()
     told: list[Any] = []
     lease = await actor(lambda client: client.lock_all(NAMES, on_lost=told.append).acquire())

@@ -118,7 +118,7 @@ def test_methods(client: holdfast.Client) -> None:
     assert Report.of_class() == ["class:9"]
 
 
-def test_a_name_that_comes_out_wrong_is_refused_at_the_call(client: holdfast.Client) -> None:
+def test_a_call_whose_name_is_invalid_is_refused(client: holdfast.Client) -> None:
     @client.locked("{thing}")
     def work(thing: object) -> None:
         pytest.fail("ran without a lock")
@@ -164,7 +164,7 @@ def test_a_decorator_without_a_call_is_refused_at_decoration(locked: Any) -> Non
             once_per(plain)  # type: ignore[call-overload]
 
 
-def test_a_skipped_call_returns_what_was_asked_for(client: holdfast.Client) -> None:
+def test_a_skipped_call_returns_the_given_value(client: holdfast.Client) -> None:
     @client.locked("a", busy="skip", skipped="later")
     def with_word() -> str:
         return "done"
@@ -176,7 +176,7 @@ def test_a_skipped_call_returns_what_was_asked_for(client: holdfast.Client) -> N
     lease.release()
 
 
-def test_the_body_s_own_timeout_is_not_taken_for_a_busy_lock(client: holdfast.Client) -> None:
+def test_a_timeout_of_the_body_does_not_count_as_a_busy_lock(client: holdfast.Client) -> None:
     @client.locked("a", busy="skip")
     def work() -> None:
         with client.lock("b", timeout=0):
@@ -227,7 +227,7 @@ def test_an_error_of_an_inner_call_leaves_the_outer_one_its_lock(client: holdfas
     assert held(client) == []
 
 
-def test_the_body_gets_the_lease_if_it_asks(client: holdfast.Client) -> None:
+def test_the_function_gets_the_lease_if_it_has_the_parameter(client: holdfast.Client) -> None:
     locked: Any = client.locked("a", lease="mine", meta={"job": 1})  # types cannot say what it does to a keyword
 
     @locked  # type: ignore[untyped-decorator]
@@ -283,7 +283,7 @@ def test_a_loss_is_raised_at_the_end_as_with_does(client: holdfast.Client) -> No
     assert told.wait(30)
 
 
-def test_an_error_of_the_body_goes_out_and_gives_the_lock_back(client: holdfast.Client) -> None:
+def test_an_exception_of_the_body_is_raised_and_the_lock_is_released(client: holdfast.Client) -> None:
     @client.locked("a")
     def work() -> None:
         raise KeyError("mine")
@@ -315,7 +315,7 @@ def test_threads_take_turns(client: holdfast.Client) -> None:
 # ── the function that comes back ─────────────────────────────────────────────────────────────────────────────────
 
 
-def test_the_function_looks_as_before_and_pickles() -> None:
+def test_the_decorated_function_keeps_its_metadata_and_pickles() -> None:
     assert (square.__name__, square.__doc__) == ("square", "Of a module, so that it can be pickled by its name.")
     assert str(inspect.signature(square)) == "(number: 'int') -> 'int'"
     assert pickle.loads(pickle.dumps(square)) is square

@@ -79,7 +79,7 @@ async def test_a_loss_that_the_body_finds_out_itself_leaves_no_cancellation_behi
     assert current_task().cancelling() == 0
 
 
-async def test_the_error_of_a_body_goes_before_the_loss(rig: Rig) -> None:
+async def test_the_exception_of_a_body_is_raised_instead_of_the_loss(rig: Rig) -> None:
     with pytest.raises(ZeroDivisionError):
         async with rig.lock():
             try:
@@ -211,7 +211,7 @@ async def test_a_lease_can_be_the_body_s_own_context(rig: Rig) -> None:
             await asyncio.sleep(60)
 
 
-async def test_a_thread_beside_the_loop_sees_the_loss_and_the_loop_is_told(rig: Rig) -> None:
+async def test_a_thread_beside_the_loop_sees_the_loss_and_the_loop_reports_it(rig: Rig) -> None:
     """As `asyncio.to_thread` has it: the work is in a thread, and looks at its lease there."""
     told: list[int] = []
     lease = await rig.lock(on_lost=lambda lost: told.append(lost.fence)).acquire()
@@ -254,7 +254,7 @@ async def test_a_thread_sees_the_loss_of_several_locks(rig: Rig) -> None:
             await asyncio.sleep(0.01)
 
 
-def test_a_lease_that_outlives_its_loop_says_when_it_is_over() -> None:
+def test_a_lease_that_outlives_its_loop_is_lost_at_its_deadline() -> None:
     async def take() -> holdfast.AsyncLease:
         lease = await holdfast.AsyncClient("memory://outlived").lock("a", ttl=0.1, renew=False).acquire()
         assert lease is not None

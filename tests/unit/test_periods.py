@@ -70,9 +70,7 @@ class Job:
 
 
 @pytest.mark.parametrize("fate", [LOST, NO_REPLY])
-async def test_a_claim_without_an_answer_is_asked_again_and_is_the_same_claim(
-    lab: Lab, faults: Faults, fate: str
-) -> None:
+async def test_a_claim_without_an_answer_is_repeated_with_the_same_nonce(lab: Lab, faults: Faults, fate: str) -> None:
     actor = lab.actor()
     job = Job(lab, actor)
     faults.plan("advance_register", fate, OK)
@@ -119,7 +117,7 @@ async def test_a_claim_that_was_not_made_leaves_the_period_to_be_had(
     assert (await lab.state("job")).holders == ()
 
 
-async def test_a_run_that_cannot_have_its_lock_says_so_and_the_period_is_over(lab: Lab, faults: Faults) -> None:
+async def test_a_run_without_an_answer_for_its_lock_raises_and_its_period_is_used_up(lab: Lab, faults: Faults) -> None:
     actor = lab.actor()
     job = Job(lab, actor)
     faults.plan("try_acquire", DOWN, OK)

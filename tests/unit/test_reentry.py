@@ -69,7 +69,7 @@ def client() -> Iterator[holdfast.Client]:
         yield client
 
 
-def test_a_handler_that_takes_and_releases_another_lock_disturbs_no_call(client: holdfast.Client) -> None:
+def test_a_signal_handler_that_uses_another_lock_does_not_affect_the_interrupted_call(client: holdfast.Client) -> None:
     lock, other = client.lock("a"), client.lock("b")
     refused = 0
 
@@ -100,7 +100,7 @@ def test_a_handler_that_takes_and_releases_another_lock_disturbs_no_call(client:
     assert not client._engine._acquiring
 
 
-def test_a_handler_that_takes_the_same_lock_is_never_in_beside_the_call(client: holdfast.Client) -> None:
+def test_a_signal_handler_never_holds_the_same_lock_together_with_the_interrupted_call(client: holdfast.Client) -> None:
     lock = client.lock("a")
     got: list[holdfast.Lease] = []
 
@@ -127,7 +127,7 @@ def test_a_handler_that_takes_the_same_lock_is_never_in_beside_the_call(client: 
     assert number > 150
 
 
-def test_leases_that_finalisers_release_are_all_given_back(client: holdfast.Client) -> None:
+def test_leases_that_finalisers_release_are_all_released(client: holdfast.Client) -> None:
     leases: dict[int, holdfast.Lease | None] = {}
 
     class Job:

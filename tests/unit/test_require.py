@@ -41,7 +41,7 @@ def test_every_promise_has_its_strength() -> None:
         {"exclusion": Exclusion.BEST_EFFORT, "order": Order.STORE, "fence": "unconditional", "scope": "process"},
     ],
 )
-def test_a_store_that_promises_as_much_or_more_is_taken(make: Any, require: Any) -> None:
+def test_a_store_with_the_required_or_stronger_guarantees_is_accepted(make: Any, require: Any) -> None:
     assert make("memory://", require=require).guarantees.scope is Scope.PROCESS
 
 
@@ -95,7 +95,7 @@ def test_a_pickled_client_requires_the_same() -> None:
     copy.close()
 
 
-async def test_a_server_that_says_it_promises_less_is_refused_and_keeps_nothing(lab: Lab, faults: Faults) -> None:
+async def test_a_server_that_reports_weaker_guarantees_is_refused_and_keeps_no_ticket(lab: Lab, faults: Faults) -> None:
     actor = lab.actor(require={"exclusion": "durable-authority"})
     held = await actor(lambda client: client.lock("before").acquire())
     faults.promises = held._engine.backend.guarantees._replace(exclusion=Exclusion.CACHE)

@@ -129,7 +129,7 @@ def test_a_stack_releases_its_own_leases_when_another_thread_closes_it(
     assert all(is_free(client, name) for name in "abc")
 
 
-def test_an_exit_called_by_hand_goes_by_thread(client: holdfast.Client, elsewhere: Callable[..., Any]) -> None:
+def test_an_exit_called_by_hand_releases_by_thread(client: holdfast.Client, elsewhere: Callable[..., Any]) -> None:
     semaphore = client.semaphore("a", 3)
     mine = semaphore.__enter__()
     theirs = elsewhere(semaphore.__enter__)
@@ -143,7 +143,7 @@ def test_an_exit_called_by_hand_goes_by_thread(client: holdfast.Client, elsewher
     assert is_free(client)
 
 
-def test_an_exit_function_that_is_kept_and_called_again_goes_by_thread(
+def test_an_exit_function_called_again_releases_the_last_lease_of_the_thread(
     client: holdfast.Client, elsewhere: Callable[..., Any]
 ) -> None:
     semaphore = client.semaphore("a", 3)
@@ -401,7 +401,7 @@ async def test_a_loss_ends_nested_blocks_with_one_cancellation(aclient: holdfast
 
 
 @pytest.mark.parametrize("make", ["lock", "lock_all"])
-def test_the_error_of_a_body_goes_first_when_the_client_was_closed(url: str, make: str) -> None:
+def test_the_exception_of_a_body_is_raised_when_the_client_was_closed(url: str, make: str) -> None:
     client = holdfast.Client(url)
     lock = client.lock("a") if make == "lock" else client.lock_all(["a"])
 
@@ -411,7 +411,7 @@ def test_the_error_of_a_body_goes_first_when_the_client_was_closed(url: str, mak
 
 
 @pytest.mark.parametrize("make", ["lock", "lock_all"])
-def test_a_body_that_ends_after_its_client_was_closed_is_told(url: str, make: str) -> None:
+def test_a_body_that_ends_after_its_client_was_closed_raises(url: str, make: str) -> None:
     client = holdfast.Client(url)
     lock = client.lock("a") if make == "lock" else client.lock_all(["a"])
 
@@ -420,7 +420,7 @@ def test_a_body_that_ends_after_its_client_was_closed_is_told(url: str, make: st
 
 
 @pytest.mark.parametrize("make", ["lock", "lock_all"])
-async def test_the_error_of_an_async_body_goes_first_when_the_client_was_closed(url: str, make: str) -> None:
+async def test_the_exception_of_an_async_body_is_raised_when_the_client_was_closed(url: str, make: str) -> None:
     client = holdfast.AsyncClient(url)
     lock = client.lock("a") if make == "lock" else client.lock_all(["a"])
     entered = asyncio.Event()

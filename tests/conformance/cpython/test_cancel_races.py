@@ -74,7 +74,7 @@ async def test_a_waiter_cancelled_while_the_lock_is_released_does_not_keep_it_fr
 
 @pytest.mark.parametrize("moment", MOMENTS)
 @pytest.mark.parametrize("first", ["cancel", "release"])
-async def test_a_cancellation_beside_a_release_lets_exactly_one_in(
+async def test_a_cancellation_during_a_release_grants_the_lock_to_exactly_one_waiter(
     case: Case, tmp_path: Path, make: MakeLock, first: str, moment: str
 ) -> None:
     """For LockTests.test_cancel_release_race."""
@@ -161,7 +161,7 @@ async def test_a_cancelled_waiter_loses_its_place_and_the_others_keep_theirs(
         assert waiters[0].cancelled()
 
 
-async def test_what_was_not_taken_cannot_be_given_back(case: Case, tmp_path: Path, make: MakeLock) -> None:
+async def test_a_lock_that_was_not_acquired_cannot_be_released(case: Case, tmp_path: Path, make: MakeLock) -> None:
     """For LockTests.test_release_not_acquired and SemaphoreTests.test_release_not_acquired."""
     async with holdfast.AsyncClient(case.fresh_url(tmp_path)) as client:
         lock = make(client)

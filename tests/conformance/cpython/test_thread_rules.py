@@ -36,7 +36,7 @@ def test_another_thread_gives_the_lock_back_through_the_lease_not_through_the_lo
 
 
 @pytest.mark.parametrize("timeout", [None, 0.01, 60])
-def test_a_thread_that_would_wait_for_itself_is_told_so_at_once_and_keeps_the_lock(
+def test_a_thread_that_would_wait_for_itself_gets_an_error_at_once_and_keeps_the_lock(
     case: Case, tmp_path: Path, timeout: float | None
 ) -> None:
     """For LockTests.test_reacquire."""
