@@ -280,12 +280,7 @@ async def exchange_each(
             else:
                 if answer is not None:
                     answers[number] = answer
-        for number, connection in taken:
-            if number not in answers:
-                try:
-                    answers[number] = receive(number, connection)
-                except HoldfastError as error:
-                    answers[number] = error
+        _receive_missing(taken, receive, answers)
     except BaseException:
         for number, connection in taken:
             pools[number].discard(connection)
@@ -293,6 +288,18 @@ async def exchange_each(
     for number, connection in taken:
         pools[number].put_after(connection, answers[number])
     return [answers[number] for number in range(len(pools))]
+
+
+def _receive_missing(
+    taken: Sequence[tuple[int, C]], receive: Callable[[int, C], T], answers: dict[int, T | HoldfastError]
+) -> None:
+    """A function of its own: from Python 3.13 on, a handler around the loop would not cover its backward jumps."""
+    for number, connection in taken:
+        if number not in answers:
+            try:
+                answers[number] = receive(number, connection)
+            except HoldfastError as error:
+                answers[number] = error
 
 
 def pop(idle: list[T]) -> T | None:
