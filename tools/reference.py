@@ -154,7 +154,7 @@ def _class(path: str, name: str, owner: type, examples: dict[str, str]) -> Itera
         yield _prose(member) or _as_elsewhere(owner, attribute)
         yield from _example(f"{path}.{attribute}", examples)
     if known:
-        yield f"The rest is that of `{parent.__name__}`.\n"
+        yield f"Everything else is as in `{parent.__name__}`.\n"
 
 
 def _as_elsewhere(owner: type, attribute: str) -> str:

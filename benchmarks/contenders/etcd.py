@@ -29,7 +29,7 @@ class Etcd3gw:
         self._client = peer("etcd3gw").client(host=endpoint.hostname, port=endpoint.port)
 
     def lock(self, name: str, ttl: float | None = None) -> AbstractContextManager[object]:
-        # A new object each time would be a new client to some; here it is the lock that makes its lease anew.
+        # A new lock object for each pair: the client is shared, and the lock creates its lease at each acquire.
         made: AbstractContextManager[object] = self._client.lock(name, ttl=TTL)
         return made
 

@@ -1,6 +1,6 @@
 """Locks on one ZooKeeper server: holdfast beside kazoo's own Lock and tooz, and the bare calls that the recipe needs.
 
-The reference is create + get_children + delete by kazoo's own client: what everybody here has to pay for.
+The reference is create + get_children + delete by kazoo's own client: the requests that every contender has to send.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class KazooLock(_OneClient):
 
 
 class BareCalls(_OneClient):
-    """What the recipe needs, and nothing else: create, get_children, delete."""
+    """The requests of the recipe and nothing else: create, get_children, delete."""
 
     def lock(self, name: str, ttl: float | None = None) -> AbstractContextManager[object]:
         path = f"{self._root}/{name}"

@@ -77,7 +77,7 @@ def documented(kind: type) -> set[str]:
     words |= set(re.findall(r"^\| `(\w+)` \|", entry, re.MULTILINE))
     attributes = re.search(r"Attributes: (.*)\.", entry)
     words |= set(re.findall(r"\w+", attributes[1])) if attributes else set()
-    parent = re.search(r"The rest is that of `(\w+)`", entry)
+    parent = re.search(r"Everything else is as in `(\w+)`", entry)
     return words | (documented(getattr(holdfast, parent[1])) if parent else set())
 
 

@@ -45,7 +45,7 @@ class FenceColumn(NamedTuple):
 
 
 class SqlGuard:
-    """The base of the three guards. `paramstyle` is that of the driver: "format" and "pyformat" (%s), or "qmark" (?).
+    """The base of the three guards. `paramstyle` has the driver's value: "format" and "pyformat" (%s), or "qmark" (?).
 
     A guard has no connection and no state, so it may be shared by threads and tasks.
     """

@@ -310,7 +310,7 @@ def _bounded(seconds: float) -> float:
     return min(max(seconds, CONNECT_TIMEOUT_MIN), CONNECT_TIMEOUT)
 
 
-class _CreateContainer(serialization.Create2):  # type: ignore[misc]
+class _CreateContainer(serialization.Create2):  # type: ignore[misc]  # kazoo has no types
     """Like Create2, for a container, which the server deletes once it is empty; kazoo lacks it."""
 
     type = 19
@@ -355,7 +355,7 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
             raise
 
 
-class _Connection(ConnectionHandler):  # type: ignore[misc]
+class _Connection(ConnectionHandler):  # type: ignore[misc]  # kazoo has no types
     """Records what kazoo does not: when a session was requested, the negotiated timeout, and the last problem."""
 
     def __init__(self, session: KazooSession, client: Any) -> None:
