@@ -470,9 +470,9 @@ class Engine(Generic[L]):
         if self.events.subscribers:
             self.emit(Event("released", lease.name, lease.fence, self.runtime.now() - lease._since))
 
-    def end(self, lease: L, reason: str = "") -> None:
+    def end(self, lease: L) -> None:
         """End a lease that no code works under, and schedule its release. Releasing a ticket twice does no harm."""
-        if self._end(lease, reason) or lease._phase is RELEASED:
+        if self._end(lease, "") or lease._phase is RELEASED:
             self._keeper.schedule(lease._ticket)
 
     def _end(self, lease: L, reason: str) -> bool:
@@ -651,8 +651,8 @@ class Engine(Generic[L]):
         self.closing.set()
         for ref in list(self._leases.values()):  # an atomic copy
             lease = ref()
-            if lease is not None:
-                self.end(lease, _CLIENT_CLOSED)
+            if lease is not None and self._end(lease, _CLIENT_CLOSED):
+                self._keeper.schedule(lease._ticket)
         for ticket in list(self._acquiring.values()):
             self._keeper.schedule(ticket)
         await self._keeper.flush(self.request_deadline(), lambda _: True)
