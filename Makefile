@@ -116,8 +116,8 @@ bench: ## measure speed, with peers in the same run, in .venv-bench; ARGS=--quic
 	@.venv-bench/bin/python -m benchmarks $(ARGS)
 
 clean: ## remove all that make and the tools have made
-	rm -rf .venv .venvs .venv-bench benchmarks/results build dist htmlcov .coverage .coverage.* .mypy_cache .pytest_cache .ruff_cache
-	@for folder in src tests benchmarks; do \
+	rm -rf .venv .venvs .venv-bench benchmarks/results build dist packages/lab/dist htmlcov .coverage .coverage.* .mypy_cache .pytest_cache .ruff_cache
+	@for folder in src packages tests benchmarks tools; do \
 		if [ -d $$folder ]; then find $$folder -type d -name __pycache__ -prune -exec rm -rf {} +; fi; \
 	done
 
@@ -130,9 +130,10 @@ $(VENV)/.package: $(BIN)/python pyproject.toml constraints.txt
 	@$(PIP_INSTALL) -e .
 	@touch $@
 
-$(VENV)/.dev: $(VENV)/.package
+# One command for both packages: the lab needs this version of holdfast, which no index has.
+$(VENV)/.dev: $(VENV)/.package packages/lab/pyproject.toml
 	@echo "holdfast: installing the dev tools into $(VENV)"
-	@$(PIP_INSTALL) -e '.[dev]'
+	@$(PIP_INSTALL) -e '.[dev]' -e packages/lab
 	@touch $@
 
 $(VENV)/.bench: $(VENV)/.package benchmarks/peers.txt benchmarks/peers-apart.txt benchmarks/peers-built.txt

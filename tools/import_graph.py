@@ -1,7 +1,7 @@
-"""Draws which packages of holdfast import which, from the source: docs/internals/import-graph.svg.
+"""Draws which packages of holdfast and holdfast_lab import which, from the source: docs/internals/import-graph.svg.
 
-Imports for type checkers and imports inside functions count too. A package is a folder or a module of src/holdfast; the
-backends count one by one. Fails if packages import each other in a cycle.
+Imports for type checkers and imports inside functions count too. A package is a folder or a module of src/holdfast or
+of the laboratory; the backends count one by one. Fails if packages import each other in a cycle.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from html import escape
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-SOURCE = ROOT / "src" / "holdfast"
+SOURCES = {"holdfast": ROOT / "src" / "holdfast", "holdfast_lab": ROOT / "packages" / "lab" / "src" / "holdfast_lab"}
 PICTURE = ROOT / "docs" / "internals" / "import-graph.svg"
 
 Graph = Mapping[str, set[str]]
@@ -26,26 +26,29 @@ _LETTER = 7.2  # pixels: the width of a letter
 
 def package_of(module: str) -> str:
     """The package that a dotted module name belongs to."""
-    parts = module.split(".")[1:]
+    root, *parts = module.split(".")
     if not parts:
-        return "holdfast"
-    if parts[0] == "backends" and len(parts) > 1 and (SOURCE / "backends" / parts[1]).is_dir():
+        return root
+    if root == "holdfast_lab":
+        return f"lab/{parts[0]}"
+    if parts[0] == "backends" and len(parts) > 1 and (SOURCES[root] / "backends" / parts[1]).is_dir():
         return f"backends/{parts[1]}"
     return parts[0]
 
 
-def imports_of(path: Path) -> Iterator[str]:
-    """Every module of holdfast that a file imports, anywhere in it."""
-    package = ["holdfast", *path.relative_to(SOURCE).parts[:-1]]
+def imports_of(path: Path, source: Path) -> Iterator[str]:
+    """Every module of holdfast and holdfast_lab that a file imports, anywhere in it."""
+    package = path.relative_to(source.parent).parts[:-1]
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names if alias.name.split(".")[0] == "holdfast")
+            yield from (alias.name for alias in node.names if alias.name.split(".")[0] in SOURCES)
         elif isinstance(node, ast.ImportFrom):
-            base = package[: len(package) - node.level + 1] if node.level else []
+            base = package[: len(package) - node.level + 1] if node.level else ()
             module = ".".join([*base, *(node.module or "").split(".")]).strip(".")
-            if module.split(".")[0] == "holdfast":
+            root = module.split(".")[0]
+            if root in SOURCES:
                 for alias in node.names:
-                    path_of_name = SOURCE.parent.joinpath(*module.split("."), alias.name)
+                    path_of_name = SOURCES[root].parent.joinpath(*module.split("."), alias.name)
                     is_module = path_of_name.is_dir() or path_of_name.with_suffix(".py").exists()
                     yield f"{module}.{alias.name}" if is_module else module
 
@@ -53,11 +56,12 @@ def imports_of(path: Path) -> Iterator[str]:
 def graph() -> dict[str, set[str]]:
     """For each package, the packages that it imports."""
     edges: dict[str, set[str]] = {}
-    for path in sorted(SOURCE.rglob("*.py")):
-        parts = path.relative_to(SOURCE.parent).with_suffix("").parts
-        package = package_of(".".join(part for part in parts if part != "__init__"))
-        edges.setdefault(package, set()).update(package_of(name) for name in imports_of(path))
-        edges[package].discard(package)
+    for source in SOURCES.values():
+        for path in sorted(source.rglob("*.py")):
+            parts = path.relative_to(source.parent).with_suffix("").parts
+            package = package_of(".".join(part for part in parts if part != "__init__"))
+            edges.setdefault(package, set()).update(package_of(name) for name in imports_of(path, source))
+            edges[package].discard(package)
     return edges
 
 

@@ -6,8 +6,8 @@ from holdfast.backends.memory.port import QueueEntry, Store
 from holdfast.backends.memory.protocol.queue import MemoryBackend
 from holdfast.core.clock import lease_deadline
 from holdfast.core.tickets import Granted, Ticket, Waiting
-from holdfast.sim.mutants.base import Mutant
-from holdfast.sim.servers.memory import MemoryServer
+from holdfast_lab.sim.mutants.base import Mutant
+from holdfast_lab.sim.servers.memory import MemoryServer
 
 
 class _CountsFromTheReply(MemoryBackend):

@@ -6,9 +6,9 @@ from collections import Counter
 
 import pytest
 
-from holdfast.sim.cancellation import cancellations
-from holdfast.sim.mutants import MUTANTS
-from holdfast.sim.run import Plan
+from holdfast_lab.sim.cancellation import cancellations
+from holdfast_lab.sim.mutants import MUTANTS
+from holdfast_lab.sim.run import Plan
 
 ONE = {"acquire, free", "acquire, busy", "acquire, timeout", "release", "renew", "keeper"}
 SEVERAL = {"acquire all, free", "acquire all, busy", "acquire all, timeout", "release all", "renew all"}

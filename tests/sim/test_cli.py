@@ -12,10 +12,10 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from holdfast.checking import history as h
-from holdfast.sim import faults
-from holdfast.sim.faults import ALL
-from holdfast.sim.run import Plan, run
+from holdfast_lab.checking import history as h
+from holdfast_lab.sim import faults
+from holdfast_lab.sim.faults import ALL
+from holdfast_lab.sim.run import Plan, run
 from tests.sim.broken import FROM_THE_REPLY, OLD_GRANTS
 from tests.support.terminals import OnTerminal
 

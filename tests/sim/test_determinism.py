@@ -8,15 +8,15 @@ import sys
 
 import pytest
 
-from holdfast.checking import history as h
-from holdfast.sim.run import Plan, run
-from holdfast.sim.search import Outcome, search
+from holdfast_lab.checking import history as h
+from holdfast_lab.sim.run import Plan, run
+from holdfast_lab.sim.search import Outcome, search
 
 BACKENDS = ("memory", "sqlite", "redis")
 PRINT_HISTORIES = """
 import sys
-from holdfast.checking.history import to_lines
-from holdfast.sim.run import Plan, run
+from holdfast_lab.checking.history import to_lines
+from holdfast_lab.sim.run import Plan, run
 for seed in range(12):
     ran = run(Plan(backend=sys.argv[1]), seed)
     print(*to_lines(ran.history), ran.decisions, sep="\\n")

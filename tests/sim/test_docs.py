@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from holdfast.sim import faults
+from holdfast_lab.sim import faults
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "simulation.md"
 BETWEEN = re.compile(r"(?<=-->\n)[^<]*(?=<!-- /knobs -->)")

@@ -33,18 +33,18 @@ from holdfast.backends.etcd.protocol.messages import (
     txn,
     watch_request,
 )
-from holdfast.checking import Promises, judge
-from holdfast.checking import history as h
 from holdfast.core.locks import LockOptions
-from holdfast.sim.choices import Choices
-from holdfast.sim.faults import CALM
-from holdfast.sim.mutants import MUTANTS
-from holdfast.sim.mutants.etcd import NoPolling
-from holdfast.sim.run import Plan, quiet, run
-from holdfast.sim.scenarios import SmallWorld
-from holdfast.sim.servers.etcd.server import EtcdServer
-from holdfast.sim.servers.etcd.store import Store
-from holdfast.sim.workload import USUAL
+from holdfast_lab.checking import Promises, judge
+from holdfast_lab.checking import history as h
+from holdfast_lab.sim.choices import Choices
+from holdfast_lab.sim.faults import CALM
+from holdfast_lab.sim.mutants import MUTANTS
+from holdfast_lab.sim.mutants.etcd import NoPolling
+from holdfast_lab.sim.run import Plan, quiet, run
+from holdfast_lab.sim.scenarios import SmallWorld
+from holdfast_lab.sim.servers.etcd.server import EtcdServer
+from holdfast_lab.sim.servers.etcd.store import Store
+from holdfast_lab.sim.workload import USUAL
 from tests.support.etcd import shared
 from tests.support.etcd.servers import Server, running
 

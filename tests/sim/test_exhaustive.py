@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.sim import exhaustive
-from holdfast.sim.exhaustive import DELAY, Fate, Search, Size, replay, search_all
-from holdfast.sim.mutants import MUTANTS
-from holdfast.sim.run import Plan
+from holdfast_lab.sim import exhaustive
+from holdfast_lab.sim.exhaustive import DELAY, Fate, Search, Size, replay, search_all
+from holdfast_lab.sim.mutants import MUTANTS
+from holdfast_lab.sim.run import Plan
 from tests.sim.broken import OLD_GRANTS
 
 

@@ -6,15 +6,15 @@ import contextlib
 
 import pytest
 
-from holdfast.checking import history as h
 from holdfast.errors import HoldfastError
-from holdfast.sim.cancellation import LossyLink, LostReply
-from holdfast.sim.choices import Choices
-from holdfast.sim.client import SimLease
-from holdfast.sim.network import Link
-from holdfast.sim.process import Process
-from holdfast.sim.run import Plan
-from holdfast.sim.scenarios import ClientProcess, SmallWorld
+from holdfast_lab.checking import history as h
+from holdfast_lab.sim.cancellation import LossyLink, LostReply
+from holdfast_lab.sim.choices import Choices
+from holdfast_lab.sim.client import SimLease
+from holdfast_lab.sim.network import Link
+from holdfast_lab.sim.process import Process
+from holdfast_lab.sim.run import Plan
+from holdfast_lab.sim.scenarios import ClientProcess, SmallWorld
 
 NAMES = ("x", "y", "z")
 

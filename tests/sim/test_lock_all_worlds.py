@@ -22,16 +22,16 @@ from holdfast.core.lease_groups import LeaseGroup, release_all
 from holdfast.core.leases import BaseLease
 from holdfast.core.tickets import Ticket
 from holdfast.errors import BackendError, LockLost
-from holdfast.sim.choices import Choices
-from holdfast.sim.faults import CALM, Faults
-from holdfast.sim.network import Link
-from holdfast.sim.process import Process
-from holdfast.sim.run import Plan, quiet
-from holdfast.sim.scenarios import ClientProcess, SmallWorld
-from holdfast.sim.servers.etcd.server import EtcdServer
-from holdfast.sim.servers.zookeeper.ensemble import ZookeeperServer
-from holdfast.sim.servers.zookeeper.port import SimPort
-from holdfast.sim.world import Cancelled
+from holdfast_lab.sim.choices import Choices
+from holdfast_lab.sim.faults import CALM, Faults
+from holdfast_lab.sim.network import Link
+from holdfast_lab.sim.process import Process
+from holdfast_lab.sim.run import Plan, quiet
+from holdfast_lab.sim.scenarios import ClientProcess, SmallWorld
+from holdfast_lab.sim.servers.etcd.server import EtcdServer
+from holdfast_lab.sim.servers.zookeeper.ensemble import ZookeeperServer
+from holdfast_lab.sim.servers.zookeeper.port import SimPort
+from holdfast_lab.sim.world import Cancelled
 
 TTL, DELAY = 6.0, 1.2  # seconds
 NAMES = [f"lock-{number}" for number in range(5)]

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from holdfast.backends.memory.protocol.queue import MemoryBackend
 from holdfast.core.tickets import Ticket, Waiting
-from holdfast.sim.choices import Choices
-from holdfast.sim.run import Plan
-from holdfast.sim.scenarios import SmallWorld
-from holdfast.sim.servers.memory import MemoryServer
+from holdfast_lab.sim.choices import Choices
+from holdfast_lab.sim.run import Plan
+from holdfast_lab.sim.scenarios import SmallWorld
+from holdfast_lab.sim.servers.memory import MemoryServer
 
 TTL = 3.0
 

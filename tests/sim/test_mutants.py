@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.checking import report
-from holdfast.sim.mutants import MUTANTS
-from holdfast.sim.run import Plan, run
+from holdfast_lab.checking import report
+from holdfast_lab.sim.mutants import MUTANTS
+from holdfast_lab.sim.run import Plan, run
 
 # The promises (or errors) by which each mutant may be caught. A mutant that is caught by another one is not understood.
 CAUGHT_BY = {

@@ -23,10 +23,10 @@ from holdfast.backends.net.blocking import BlockingPoller
 from holdfast.backends.sql_protocol import us
 from holdfast.core.tickets import WAITER_LEASE
 from holdfast.runtimes.threads import ThreadRuntime, run_sync
-from holdfast.sim.mutants import mysql as mutants
-from holdfast.sim.servers.mysql.registers import Register
-from holdfast.sim.servers.mysql.tables import Lock, Tables, Ticket
 from holdfast.url import parse
+from holdfast_lab.sim.mutants import mysql as mutants
+from holdfast_lab.sim.servers.mysql.registers import Register
+from holdfast_lab.sim.servers.mysql.tables import Lock, Tables, Ticket
 from tests.support.mysql import shared
 
 NAMES = ("plain", "with 'quotes\", {braces} and \\, ", "Ünïcode 🔒 ", "zero\0byte")

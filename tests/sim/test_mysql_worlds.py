@@ -13,15 +13,15 @@ import pytest
 from holdfast.core.locks import LockOptions
 from holdfast.core.tickets import Granted, Ticket, Waiting
 from holdfast.errors import BackendError, BackendUnavailable, LockLost
-from holdfast.sim.choices import Choices
-from holdfast.sim.client import SimLease
-from holdfast.sim.faults import CALM, Faults
-from holdfast.sim.mutants import MUTANTS
-from holdfast.sim.network import Link
-from holdfast.sim.process import Process
-from holdfast.sim.run import Plan, quiet
-from holdfast.sim.scenarios import ClientProcess, SmallWorld
-from holdfast.sim.servers.mysql.server import MysqlServer
+from holdfast_lab.sim.choices import Choices
+from holdfast_lab.sim.client import SimLease
+from holdfast_lab.sim.faults import CALM, Faults
+from holdfast_lab.sim.mutants import MUTANTS
+from holdfast_lab.sim.network import Link
+from holdfast_lab.sim.process import Process
+from holdfast_lab.sim.run import Plan, quiet
+from holdfast_lab.sim.scenarios import ClientProcess, SmallWorld
+from holdfast_lab.sim.servers.mysql.server import MysqlServer
 
 TTL = 3.0
 

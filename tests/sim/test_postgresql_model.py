@@ -25,8 +25,8 @@ from holdfast.backends.postgresql.protocol.queue import encode_name
 from holdfast.backends.postgresql.sql import FENCE_IDLE, quoted, tables_ddl
 from holdfast.backends.sql_protocol import us
 from holdfast.core.tickets import WAITER_LEASE, WOKEN_LEASE
-from holdfast.sim.mutants import postgresql as mutants
-from holdfast.sim.servers.postgresql.tables import Lock, Register, Tables, Ticket
+from holdfast_lab.sim.mutants import postgresql as mutants
+from holdfast_lab.sim.servers.postgresql.tables import Lock, Register, Tables, Ticket
 from tests.support.postgresql import shared
 
 # Of two clients with sessions, of one without a session, and of one of an older version.

@@ -14,14 +14,14 @@ import pytest
 from holdfast.core.ports import Backend
 from holdfast.core.tickets import Granted, Ticket, Waiting
 from holdfast.errors import OutcomeUnknown
-from holdfast.sim.choices import Choices
-from holdfast.sim.faults import Faults
-from holdfast.sim.mutants import MUTANTS
-from holdfast.sim.network import Link
-from holdfast.sim.process import Process
-from holdfast.sim.run import Plan, quiet
-from holdfast.sim.scenarios import LOCK, ClientProcess, SmallWorld
-from holdfast.sim.servers.postgresql.server import PostgresqlServer
+from holdfast_lab.sim.choices import Choices
+from holdfast_lab.sim.faults import Faults
+from holdfast_lab.sim.mutants import MUTANTS
+from holdfast_lab.sim.network import Link
+from holdfast_lab.sim.process import Process
+from holdfast_lab.sim.run import Plan, quiet
+from holdfast_lab.sim.scenarios import LOCK, ClientProcess, SmallWorld
+from holdfast_lab.sim.servers.postgresql.server import PostgresqlServer
 
 LOSSY = Faults(slow=0.05, slow_max=3.0, lose_request=0.05, lose_reply=0.1, lose_notification=0.2)
 OWNERS = ("job", "job", "another", "")

@@ -10,18 +10,18 @@ import pytest
 from holdfast.backends.postgresql.port import Statement, Value
 from holdfast.backends.postgresql.protocol import queue
 from holdfast.backends.sql_protocol import us
-from holdfast.checking import history as h
 from holdfast.core.tickets import WAITER_LEASE
 from holdfast.errors import OutcomeUnknown
-from holdfast.sim.choices import Choices
-from holdfast.sim.client import SimLease
-from holdfast.sim.mutants import MUTANTS
-from holdfast.sim.run import Plan, Simulation, quiet
-from holdfast.sim.scenarios import ClientProcess, SmallWorld
-from holdfast.sim.servers.database import IDLE, REAPED_EVERY
-from holdfast.sim.servers.postgresql.port import SimPort
-from holdfast.sim.servers.postgresql.server import PostgresqlServer
-from holdfast.sim.servers.subscriptions import NOTICED_MAX
+from holdfast_lab.checking import history as h
+from holdfast_lab.sim.choices import Choices
+from holdfast_lab.sim.client import SimLease
+from holdfast_lab.sim.mutants import MUTANTS
+from holdfast_lab.sim.run import Plan, Simulation, quiet
+from holdfast_lab.sim.scenarios import ClientProcess, SmallWorld
+from holdfast_lab.sim.servers.database import IDLE, REAPED_EVERY
+from holdfast_lab.sim.servers.postgresql.port import SimPort
+from holdfast_lab.sim.servers.postgresql.server import PostgresqlServer
+from holdfast_lab.sim.servers.subscriptions import NOTICED_MAX
 
 NAME, TTL = "lock", us(1.0)
 

@@ -6,14 +6,14 @@ from collections import Counter
 
 import pytest
 
-from holdfast.checking import history as h
-from holdfast.checking import report
-from holdfast.cli.simulate import WORKLOADS as NAMED
-from holdfast.sim import replay
-from holdfast.sim.exhaustive import Fate, Size, search_all
-from holdfast.sim.mutants import MUTANTS
-from holdfast.sim.run import SERVERS, Plan, lacks_of, run
-from holdfast.sim.workload import USUAL, WORKLOADS
+from holdfast_lab.checking import history as h
+from holdfast_lab.checking import report
+from holdfast_lab.cli import WORKLOADS as NAMED
+from holdfast_lab.sim import replay
+from holdfast_lab.sim.exhaustive import Fate, Size, search_all
+from holdfast_lab.sim.mutants import MUTANTS
+from holdfast_lab.sim.run import SERVERS, Plan, lacks_of, run
+from holdfast_lab.sim.workload import USUAL, WORKLOADS
 
 SLOW = ("redlock", "zookeeper")  # one world takes as long as five of the others
 

@@ -17,9 +17,9 @@ import pytest
 from holdfast.backends.redis.lua import Script
 from holdfast.backends.redis.protocol import queue, registers, setnx
 from holdfast.backends.redis.protocol.keys import keys_of, register_key
-from holdfast.sim.servers.redis.commands import COMMANDS, Refused
-from holdfast.sim.servers.redis.keyspace import SortedSet, Stream
-from holdfast.sim.servers.redis.machine import Machine
+from holdfast_lab.sim.servers.redis.commands import COMMANDS, Refused
+from holdfast_lab.sim.servers.redis.keyspace import SortedSet, Stream
+from holdfast_lab.sim.servers.redis.machine import Machine
 from tests.support.redis.binaries import main_binary
 from tests.support.redis.resp import Connection, ServerError
 from tests.support.redis.servers import Server, running

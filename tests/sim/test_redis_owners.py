@@ -13,16 +13,16 @@ from typing import NamedTuple
 import pytest
 
 from holdfast.errors import HoldfastError
-from holdfast.sim import faults as faults_
-from holdfast.sim.choices import Choices
-from holdfast.sim.client import SimLease
-from holdfast.sim.faults import CALM, Faults
-from holdfast.sim.mutants import MUTANTS
-from holdfast.sim.network import Link
-from holdfast.sim.process import Process
-from holdfast.sim.run import Plan, quiet
-from holdfast.sim.scenarios import ClientProcess, SmallWorld
-from holdfast.sim.servers.redis.server import RedisServer
+from holdfast_lab.sim import faults as faults_
+from holdfast_lab.sim.choices import Choices
+from holdfast_lab.sim.client import SimLease
+from holdfast_lab.sim.faults import CALM, Faults
+from holdfast_lab.sim.mutants import MUTANTS
+from holdfast_lab.sim.network import Link
+from holdfast_lab.sim.process import Process
+from holdfast_lab.sim.run import Plan, quiet
+from holdfast_lab.sim.scenarios import ClientProcess, SmallWorld
+from holdfast_lab.sim.servers.redis.server import RedisServer
 
 CLIENTS, ROUNDS = "abcde", 6
 OWNERS = ("one", "one", "two", "")

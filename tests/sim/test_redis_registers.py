@@ -8,14 +8,14 @@ import pytest
 
 from holdfast.core.ports import Backend
 from holdfast.errors import BackendError
-from holdfast.sim import faults as faults_
-from holdfast.sim.choices import Choices
-from holdfast.sim.mutants import MUTANTS
-from holdfast.sim.network import Link
-from holdfast.sim.process import Process
-from holdfast.sim.run import Plan, quiet
-from holdfast.sim.scenarios import ClientProcess, SmallWorld
-from holdfast.sim.servers.redis.server import GetsetServer, RedisServer, SetnxServer
+from holdfast_lab.sim import faults as faults_
+from holdfast_lab.sim.choices import Choices
+from holdfast_lab.sim.mutants import MUTANTS
+from holdfast_lab.sim.network import Link
+from holdfast_lab.sim.process import Process
+from holdfast_lab.sim.run import Plan, quiet
+from holdfast_lab.sim.scenarios import ClientProcess, SmallWorld
+from holdfast_lab.sim.servers.redis.server import GetsetServer, RedisServer, SetnxServer
 
 CLIENTS = "abcd"
 PERIOD, PERIODS = 1.0, 20

@@ -18,11 +18,11 @@ from holdfast.backends.redis.protocol import queue, registers
 from holdfast.core.ports import Backend
 from holdfast.core.tickets import Granted, LeaseGone, LockInfo, Ticket
 from holdfast.errors import LimitConflict
-from holdfast.sim.choices import Choices
-from holdfast.sim.mutants.redis import edited
-from holdfast.sim.run import Plan
-from holdfast.sim.scenarios import SmallWorld
-from holdfast.sim.servers.redis.server import GetsetServer, RedisServer, SetnxServer
+from holdfast_lab.sim.choices import Choices
+from holdfast_lab.sim.mutants.redis import edited
+from holdfast_lab.sim.run import Plan
+from holdfast_lab.sim.scenarios import SmallWorld
+from holdfast_lab.sim.servers.redis.server import GetsetServer, RedisServer, SetnxServer
 
 T = TypeVar("T")
 

@@ -15,7 +15,7 @@ from holdfast.backends.redis.protocol import queue as protocol
 from holdfast.backends.redis.protocol import records
 from holdfast.backends.redis.protocol.keys import keys_of
 from holdfast.core.tickets import WAITER_LEASE, WOKEN_LEASE
-from holdfast.sim.servers.redis.machine import Machine
+from holdfast_lab.sim.servers.redis.machine import Machine
 
 KEYS = keys_of("holdfast:", "one")
 TTL = 30.0

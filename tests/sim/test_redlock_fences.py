@@ -8,10 +8,10 @@ import sys
 
 import pytest
 
-from holdfast.sim.mutants import MUTANTS
-from holdfast.sim.mutants.base import Mutant
-from holdfast.sim.redlock_configs import SIZES, Search, Size, search_fences
-from holdfast.sim.run import Plan
+from holdfast_lab.sim.mutants import MUTANTS
+from holdfast_lab.sim.mutants.base import Mutant
+from holdfast_lab.sim.redlock_configs import SIZES, Search, Size, search_fences
+from holdfast_lab.sim.run import Plan
 
 APART, FORGETS, RESENT, AGAIN = SIZES
 

@@ -11,17 +11,17 @@ import pytest
 from holdfast.backends.redis.port import Call, Channel
 from holdfast.backends.redis.protocol.keys import keys_and_record_before, keys_of
 from holdfast.backends.redlock import lua
-from holdfast.checking import history as h
 from holdfast.errors import OutcomeUnknown
-from holdfast.sim import faults
-from holdfast.sim.choices import Choices
-from holdfast.sim.run import Plan, run
-from holdfast.sim.scenarios import LOCK, SmallWorld
-from holdfast.sim.servers.redis.port import PREFIX
-from holdfast.sim.servers.redlock.node import UP_FOR, Node
-from holdfast.sim.servers.redlock.port import SimNodes
-from holdfast.sim.servers.redlock.server import RedlockServer
-from holdfast.sim.servers.subscriptions import NOTICED_MAX
+from holdfast_lab.checking import history as h
+from holdfast_lab.sim import faults
+from holdfast_lab.sim.choices import Choices
+from holdfast_lab.sim.run import Plan, run
+from holdfast_lab.sim.scenarios import LOCK, SmallWorld
+from holdfast_lab.sim.servers.redis.port import PREFIX
+from holdfast_lab.sim.servers.redlock.node import UP_FOR, Node
+from holdfast_lab.sim.servers.redlock.port import SimNodes
+from holdfast_lab.sim.servers.redlock.server import RedlockServer
+from holdfast_lab.sim.servers.subscriptions import NOTICED_MAX
 
 KEYS = keys_of(PREFIX, LOCK)
 HELLO = Call(lua.HELLO, KEYS, ())

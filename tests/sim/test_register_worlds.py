@@ -17,16 +17,16 @@ from holdfast.backends.redlock.protocol import registers
 from holdfast.backends.redlock.protocol.quorum import RedlockBackend
 from holdfast.backends.sqlite.protocol import queue as sqlite
 from holdfast.errors import BackendError
-from holdfast.sim.choices import Choices
-from holdfast.sim.faults import ALL, only
-from holdfast.sim.network import Link
-from holdfast.sim.process import Process
-from holdfast.sim.run import Plan
-from holdfast.sim.scenarios import ClientProcess, SmallWorld
-from holdfast.sim.servers.base import Server
-from holdfast.sim.servers.memcached.server import MemcachedServer
-from holdfast.sim.servers.redlock.server import RedlockServer
-from holdfast.sim.servers.sqlite import SimTransaction, SqliteServer
+from holdfast_lab.sim.choices import Choices
+from holdfast_lab.sim.faults import ALL, only
+from holdfast_lab.sim.network import Link
+from holdfast_lab.sim.process import Process
+from holdfast_lab.sim.run import Plan
+from holdfast_lab.sim.scenarios import ClientProcess, SmallWorld
+from holdfast_lab.sim.servers.base import Server
+from holdfast_lab.sim.servers.memcached.server import MemcachedServer
+from holdfast_lab.sim.servers.redlock.server import RedlockServer
+from holdfast_lab.sim.servers.sqlite import SimTransaction, SqliteServer
 
 BACKENDS = ["memory", "sqlite", "memcached", "redlock"]
 MESSAGES = frozenset({"slow", "lose_request", "lose_reply", "duplicate", "refuse"})

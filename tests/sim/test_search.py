@@ -15,11 +15,11 @@ import pytest
 from holdfast.core.engine import Engine
 from holdfast.core.locks import BaseLock
 from holdfast.core.ports import Caller
-from holdfast.sim import faults, replay
-from holdfast.sim.client import SimLease
-from holdfast.sim.run import Plan, Run, run
-from holdfast.sim.search import Totals, search
-from holdfast.sim.shrink import Shrunk, shrink
+from holdfast_lab.sim import faults, replay
+from holdfast_lab.sim.client import SimLease
+from holdfast_lab.sim.run import Plan, Run, run
+from holdfast_lab.sim.search import Totals, search
+from holdfast_lab.sim.shrink import Shrunk, shrink
 from tests.sim.broken import FROM_THE_REPLY
 
 SEEDS = range(60)

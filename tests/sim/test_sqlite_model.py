@@ -19,10 +19,10 @@ from holdfast.core.ports import Backend
 from holdfast.core.tickets import Granted, Live, LockInfo, Ticket, Waiting
 from holdfast.errors import LimitConflict
 from holdfast.runtimes.threads import ThreadRuntime, run_sync
-from holdfast.sim.choices import Choices
-from holdfast.sim.run import Plan
-from holdfast.sim.scenarios import SmallWorld
 from holdfast.url import parse
+from holdfast_lab.sim.choices import Choices
+from holdfast_lab.sim.run import Plan
+from holdfast_lab.sim.scenarios import SmallWorld
 
 T = TypeVar("T")
 

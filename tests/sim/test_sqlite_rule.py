@@ -13,10 +13,10 @@ import pytest
 
 from holdfast.backends.sqlite.protocol import queue
 from holdfast.core.tickets import Granted, Ticket, Waiting
-from holdfast.sim.choices import Choices
-from holdfast.sim.run import Plan
-from holdfast.sim.scenarios import ClientProcess, SmallWorld
-from holdfast.sim.servers.sqlite import SimTransaction, SqliteServer
+from holdfast_lab.sim.choices import Choices
+from holdfast_lab.sim.run import Plan
+from holdfast_lab.sim.scenarios import ClientProcess, SmallWorld
+from holdfast_lab.sim.servers.sqlite import SimTransaction, SqliteServer
 from tests.sim.test_redis_rule import Side, Steps
 
 TTL, DELAY = 5.0, 3.0

@@ -8,21 +8,21 @@ from dataclasses import replace
 
 import pytest
 
-from holdfast.checking import history as h
-from holdfast.checking import report
 from holdfast.core.locks import LockOptions
 from holdfast.core.tickets import LeaseGone, Live, Ticket
 from holdfast.errors import BackendError
-from holdfast.sim import faults
-from holdfast.sim.choices import Choices
-from holdfast.sim.client import SimLease
-from holdfast.sim.process import Process
-from holdfast.sim.recorder import Recorder
-from holdfast.sim.run import SERVERS, Plan, run
-from holdfast.sim.runtime import SimRuntime
-from holdfast.sim.scenarios import SmallWorld
-from holdfast.sim.workload import Workload
-from holdfast.sim.world import World
+from holdfast_lab.checking import history as h
+from holdfast_lab.checking import report
+from holdfast_lab.sim import faults
+from holdfast_lab.sim.choices import Choices
+from holdfast_lab.sim.client import SimLease
+from holdfast_lab.sim.process import Process
+from holdfast_lab.sim.recorder import Recorder
+from holdfast_lab.sim.run import SERVERS, Plan, run
+from holdfast_lab.sim.runtime import SimRuntime
+from holdfast_lab.sim.scenarios import SmallWorld
+from holdfast_lab.sim.workload import Workload
+from holdfast_lab.sim.world import World
 
 BACKENDS = tuple(SERVERS)
 

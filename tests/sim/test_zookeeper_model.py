@@ -29,8 +29,8 @@ from holdfast.backends.zookeeper.port import (
 )
 from holdfast.runtimes import system
 from holdfast.runtimes.threads import ThreadRuntime, run_sync
-from holdfast.sim.servers.zookeeper.tree import Tree, Watch, sequence_suffix
 from holdfast.url import parse
+from holdfast_lab.sim.servers.zookeeper.tree import Tree, Watch, sequence_suffix
 from tests.support.processes import eventually
 from tests.support.zookeeper import shared
 

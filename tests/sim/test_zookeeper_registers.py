@@ -11,14 +11,14 @@ from holdfast.backends.zookeeper.port import Answer, Check, Delete, Request, Ses
 from holdfast.backends.zookeeper.protocol.backend import ZookeeperBackend
 from holdfast.backends.zookeeper.protocol.registers import Registers
 from holdfast.errors import BackendError
-from holdfast.sim.choices import Choices
-from holdfast.sim.faults import CALM, Faults
-from holdfast.sim.network import Link
-from holdfast.sim.process import Process
-from holdfast.sim.run import Plan, quiet
-from holdfast.sim.scenarios import ClientProcess, SmallWorld
-from holdfast.sim.servers.zookeeper.ensemble import ROOT, ZookeeperServer
-from holdfast.sim.servers.zookeeper.port import SimPort
+from holdfast_lab.sim.choices import Choices
+from holdfast_lab.sim.faults import CALM, Faults
+from holdfast_lab.sim.network import Link
+from holdfast_lab.sim.process import Process
+from holdfast_lab.sim.run import Plan, quiet
+from holdfast_lab.sim.scenarios import ClientProcess, SmallWorld
+from holdfast_lab.sim.servers.zookeeper.ensemble import ROOT, ZookeeperServer
+from holdfast_lab.sim.servers.zookeeper.port import SimPort
 
 SEEDS = range(20)
 FAULTS_UNTIL, REST = 30.0, 10.0  # seconds

@@ -11,12 +11,12 @@ import pytest
 from holdfast.backends.zookeeper.port import Children, Delete
 from holdfast.errors import BackendError
 from holdfast.guarantees import FenceOrder
-from holdfast.sim.choices import Choices
-from holdfast.sim.client import SimLease
-from holdfast.sim.mutants.zookeeper import STAGED, ZOOKEEPER
-from holdfast.sim.run import Plan, quiet
-from holdfast.sim.scenarios import LOCK, ClientProcess, SmallWorld
-from holdfast.sim.servers.zookeeper.ensemble import Member, ZookeeperServer
+from holdfast_lab.sim.choices import Choices
+from holdfast_lab.sim.client import SimLease
+from holdfast_lab.sim.mutants.zookeeper import STAGED, ZOOKEEPER
+from holdfast_lab.sim.run import Plan, quiet
+from holdfast_lab.sim.scenarios import LOCK, ClientProcess, SmallWorld
+from holdfast_lab.sim.servers.zookeeper.ensemble import Member, ZookeeperServer
 
 TTL = 60.0
 

@@ -2,7 +2,7 @@
 
 An observation states that a lease was held at a time *before* the process checked it. A lease that is not held is never
 held again, so it was held from its grant to the last observation, even if its process was paused later. The checkers of
-`holdfast.checking` get these intervals; they can miss an overlap, but never report a false one.
+`holdfast_lab.checking` get these intervals; they can miss an overlap, but never report a false one.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from holdfast.checking import Judge, Promises, Verdict, report
-from holdfast.checking import history as h
-from holdfast.checking.checkers import GrowingFences, MutualExclusion, SingleGrants
 from holdfast.guarantees import Guarantees
+from holdfast_lab.checking import Judge, Promises, Verdict, report
+from holdfast_lab.checking import history as h
+from holdfast_lab.checking.checkers import GrowingFences, MutualExclusion, SingleGrants
 
 
 @dataclass

@@ -24,7 +24,6 @@ SOURCE = Path(__file__).parents[2] / "src" / "holdfast"
 # ends.
 NOT_ON_CALLER_THREADS = (
     "cli/",
-    "sim/",
     "aio.py",
     "aio/",
     "_run_timer",

@@ -7,14 +7,17 @@ import graphlib
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
+import tomllib
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
+from holdfast import __version__
 from tools import import_graph
 
-SOURCE = Path(__file__).parents[2] / "src" / "holdfast"
+ROOT = Path(__file__).parents[2]
+SOURCE, LAB = import_graph.SOURCES.values()
 
 # From bottom to top. A module imports from its own layer and from those below it.
 LAYERS = [
@@ -26,10 +29,9 @@ LAYERS = [
     {"base_client"},
     {"threads", "aio", "default", "__init__"},
     {"fencing"},
-    {"checking"},
-    {"sim", "verify"},
-    {"cli", "dashboard", "__main__"},
+    {"cli", "__main__"},
 ]
+LAB_LAYERS = [{"__init__"}, {"checking"}, {"sim"}, {"cli"}]
 
 # Modules that would tie a protocol to one runtime.
 IO_MODULES = {
@@ -47,15 +49,15 @@ IO_MODULES = {
 }
 
 
-def modules() -> list[Path]:
-    return sorted(SOURCE.rglob("*.py"))
+def modules(source: Path = SOURCE) -> list[Path]:
+    return sorted(source.rglob("*.py"))
 
 
-def top_package(path: Path) -> str:
-    return path.relative_to(SOURCE).parts[0].removesuffix(".py")
+def top_package(path: Path, source: Path = SOURCE) -> str:
+    return path.relative_to(source).parts[0].removesuffix(".py")
 
 
-def imports(path: Path) -> Iterator[str]:
+def imports(path: Path, source: Path = SOURCE) -> Iterator[str]:
     """Yield every module that is imported at run time, as a dotted name."""
     tree = ast.parse(path.read_text())
     typing_only = {
@@ -64,7 +66,7 @@ def imports(path: Path) -> Iterator[str]:
         if isinstance(block, ast.If) and isinstance(block.test, ast.Name) and block.test.id == "TYPE_CHECKING"
         for node in ast.walk(block)
     }
-    package = ["holdfast", *path.relative_to(SOURCE).parts[:-1]]
+    package = path.relative_to(source.parent).parts[:-1]
     for node in ast.walk(tree):
         if id(node) in typing_only:
             continue
@@ -75,17 +77,40 @@ def imports(path: Path) -> Iterator[str]:
             yield ".".join(part for part in (base, node.module) if part)
 
 
-def level(name: str) -> int:
-    return next(number for number, layer in enumerate(LAYERS) if name in layer)
+def level(name: str, layers: Sequence[set[str]] = LAYERS) -> int:
+    return next(number for number, layer in enumerate(layers) if name in layer)
 
 
 @pytest.mark.parametrize("path", modules(), ids=lambda path: str(path.relative_to(SOURCE)))
 def test_modules_import_only_from_their_layer_and_below(path: Path) -> None:
     for name in imports(path):
         parts = name.split(".")
+        assert parts[0] != "holdfast_lab"
         if parts[0] == "holdfast":
             target = parts[1] if len(parts) > 1 else "__init__"
             assert level(target) <= level(top_package(path)), f"{path.name} imports {name}, which is above it"
+
+
+@pytest.mark.parametrize("path", modules(LAB), ids=lambda path: str(path.relative_to(LAB)))
+def test_modules_of_the_laboratory_import_only_from_their_layer_and_below(path: Path) -> None:
+    for name in imports(path, LAB):
+        parts = name.split(".")
+        if parts[0] == "holdfast_lab":
+            target = parts[1] if len(parts) > 1 else "__init__"
+            assert level(target, LAB_LAYERS) <= level(top_package(path, LAB), LAB_LAYERS)
+        if parts[:2] == ["holdfast", "cli"]:
+            assert top_package(path, LAB) == "cli"
+
+
+def test_the_laboratory_requires_exactly_this_version_of_holdfast() -> None:
+    holdfast, lab = (
+        tomllib.loads(path.read_text())["project"]
+        for path in (ROOT / "pyproject.toml", ROOT / "packages" / "lab" / "pyproject.toml")
+    )
+
+    assert lab["version"] == holdfast["version"] == __version__
+    assert f"holdfast=={holdfast['version']}" in lab["dependencies"]
+    assert holdfast["optional-dependencies"]["lab"] == [f"holdfast-lab=={lab['version']}"]
 
 
 @pytest.mark.parametrize(
@@ -124,7 +149,7 @@ def test_a_cycle_between_packages_is_found() -> None:
 
 
 def test_nothing_imports_the_command_line() -> None:
-    below = [path for path in modules() if top_package(path) not in ("cli", "dashboard", "__main__")]
+    below = [path for path in modules() if top_package(path) not in ("cli", "__main__")]
 
     assert not [path for path in below for name in imports(path) if name.split(".")[:2] == ["holdfast", "cli"]]
 

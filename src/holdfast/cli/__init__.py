@@ -1,8 +1,9 @@
-"""The command line. No other package imports it.
+"""The command line. No other package of holdfast imports it.
 
 Each command is a module or a folder in this package. Its function `add_parser(commands)` adds a parser with the default
 `run=<function>`. `run(arguments)` returns the exit status, one of `statuses`; `main` maps exceptions to statuses. A
 command imports what it needs when it runs, so that `holdfast --help` starts fast. `_COMMANDS` lists the modules.
+`simulate` is in the distribution holdfast-lab, the only package that imports this one.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from holdfast import BackendError, ConfigurationError, HoldfastError, HoldfastWarning, __version__
-from holdfast.cli import statuses
+from holdfast.cli import simulate, statuses
 from holdfast.cli.argv import split_argv
 from holdfast.cli.completion.spec import COMMAND_LINES, command_parsers, option_values
 from holdfast.cli.text import escape
@@ -50,8 +51,9 @@ def _main(argv: Sequence[str] | None) -> int:
     if sys.stdout is None:  # the parent closed it; only the exit status matters
         sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - until the process ends
     try:
-        parser = make_parser()
-        words, command = _split(parser, sys.argv[1:] if argv is None else argv)
+        argv = sys.argv[1:] if argv is None else argv
+        parser = make_parser(with_lab=simulate.NAME in argv[:1])
+        words, command = _split(parser, argv)
         arguments = parser.parse_args(words, argparse.Namespace(command=command))
         if arguments.run is None:
             parser.print_help(sys.stderr)
@@ -77,19 +79,26 @@ def _split(parser: argparse.ArgumentParser, argv: Sequence[str]) -> tuple[list[s
     parsers = command_parsers(parser)
     if name.startswith("-") or not name:
         option = name.partition("=")[0]
-        if option not in option_values(parser):
+        if option and option not in option_values(parser):
+            parsers = command_parsers(make_parser())
             owner = next((command for command in parsers if option in option_values(parsers[command])), None)
             if owner is not None:
                 raise ConfigurationError(f"{option} must follow the command: holdfast {owner} {option} …")
         return split_argv("holdfast", argv, option_values(parser), runs_another=False)
     if name not in parsers:
         raise ConfigurationError(f"there is no command {name!r}{did_you_mean(name, parsers)}")
+    if name == simulate.NAME and parsers[name].get_default("run") is None:
+        raise ConfigurationError(simulate.MISSING)
     words, command = split_argv(name, argv[1:], option_values(parsers[name]), runs_another=name in COMMAND_LINES)
     return [name, *words], command
 
 
-def make_parser() -> argparse.ArgumentParser:
-    """Return the parser of the whole command line. `completion` reads it too."""
+def make_parser(*, with_lab: bool = True) -> argparse.ArgumentParser:
+    """Return the parser of the whole command line. `completion` reads it too.
+
+    Args:
+        with_lab: Search the installed distributions for the options of `simulate`.
+    """
     parser = argparse.ArgumentParser(
         prog="holdfast",
         description="Locks that many programs share.",
@@ -100,7 +109,10 @@ def make_parser() -> argparse.ArgumentParser:
     parser.set_defaults(run=None)
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
     for module in _COMMANDS:
-        importlib.import_module(f"holdfast.cli.{module}").add_parser(commands)
+        if module == simulate.NAME:
+            simulate.add_parser(commands, load=with_lab)
+        else:
+            importlib.import_module(f"holdfast.cli.{module}").add_parser(commands)
     return parser
 
 

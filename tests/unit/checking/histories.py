@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from holdfast.checking import Checker, Promises, Violation
-from holdfast.checking import history as h
+from holdfast_lab.checking import Checker, Promises, Violation
+from holdfast_lab.checking import history as h
 
 LOCK = "report"
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.checking import Promises
-from holdfast.checking import history as h
-from holdfast.checking.checkers import OneLeader
 from holdfast.guarantees import FenceOrder
+from holdfast_lab.checking import Promises
+from holdfast_lab.checking import history as h
+from holdfast_lab.checking.checkers import OneLeader
 from tests.unit.checking.histories import check, find, message
 
 

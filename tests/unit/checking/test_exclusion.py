@@ -7,11 +7,11 @@ import random
 
 import pytest
 
-from holdfast.checking import Promises
-from holdfast.checking import history as h
-from holdfast.checking.checkers import MutualExclusion
 from holdfast.core.tickets import first_blocker
 from holdfast.guarantees import Exclusion
+from holdfast_lab.checking import Promises
+from holdfast_lab.checking import history as h
+from holdfast_lab.checking.checkers import MutualExclusion
 from tests.unit.checking.histories import (
     LOCK,
     failed,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.checking import Promises
-from holdfast.checking import history as h
-from holdfast.checking.checkers import AllOrNothing, ExactOutcomes, SteadyProgress, TrueRenewals
+from holdfast_lab.checking import Promises
+from holdfast_lab.checking import history as h
+from holdfast_lab.checking.checkers import AllOrNothing, ExactOutcomes, SteadyProgress, TrueRenewals
 from tests.unit.checking.histories import check, find, message
 
 CALL = 1

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.checking import history as h
-from holdfast.checking.descriptions import describe, subject
+from holdfast_lab.checking import history as h
+from holdfast_lab.checking.descriptions import describe, subject
 from tests.unit.checking.histories import ONE_OF_EACH
 
 

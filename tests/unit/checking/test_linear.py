@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from holdfast.checking import CHECKERS, Checker, Promises
-from holdfast.checking import history as h
+from holdfast_lab.checking import CHECKERS, Checker, Promises
+from holdfast_lab.checking import history as h
 from tests.unit.checking.histories import LOCK
 
 

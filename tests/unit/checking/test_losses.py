@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.checking import Promises
-from holdfast.checking import history as h
-from holdfast.checking.checkers import LossesReported
 from holdfast.guarantees import Exclusion
+from holdfast_lab.checking import Promises
+from holdfast_lab.checking import history as h
+from holdfast_lab.checking.checkers import LossesReported
 from tests.unit.checking.histories import LOCK, find, granted, lost, message, released, reported, shared
 
 LEASE = granted(0, "a", 1, deadline=5)

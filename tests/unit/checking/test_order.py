@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.checking import Promises
-from holdfast.checking import history as h
-from holdfast.checking.checkers import BoundedWaiting, FairOrder
 from holdfast.guarantees import Order
+from holdfast_lab.checking import Promises
+from holdfast_lab.checking import history as h
+from holdfast_lab.checking.checkers import BoundedWaiting, FairOrder
 from tests.unit.checking.histories import (
     failed,
     find,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.checking import Promises
-from holdfast.checking import history as h
-from holdfast.checking.checkers import ExactOutcomes, NothingLeft
+from holdfast_lab.checking import Promises
+from holdfast_lab.checking import history as h
+from holdfast_lab.checking.checkers import ExactOutcomes, NothingLeft
 from tests.unit.checking.histories import LOCK, failed, find, granted, lost, message, queued, released, started
 
 CALL = started(0, "a", 1, timeout=5)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.checking import history as h
-from holdfast.checking.checkers import OncePerPeriod
+from holdfast_lab.checking import history as h
+from holdfast_lab.checking.checkers import OncePerPeriod
 from tests.unit.checking.histories import check, find, message
 
 JOB = "job"

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from holdfast.checking import Promises
-from holdfast.checking import history as h
-from holdfast.checking.checkers import SteadyProgress
+from holdfast_lab.checking import Promises
+from holdfast_lab.checking import history as h
+from holdfast_lab.checking.checkers import SteadyProgress
 from tests.unit.checking.histories import LOCK, check, failed, find, granted, lost, message, released, started
 
 PROMISES = Promises(wait_max=10.0, idle_max=4.0, settle_max=2.0)

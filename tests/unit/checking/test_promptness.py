@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from holdfast.checking import Promises
-from holdfast.checking import history as h
-from holdfast.checking.checkers import PromptGrants
+from holdfast_lab.checking import Promises
+from holdfast_lab.checking import history as h
+from holdfast_lab.checking.checkers import PromptGrants
 from tests.unit.checking.histories import find, message, queued, removed, server_granted
 
 WITHIN_2 = Promises(grant_max=2.0)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.checking import history as h
-from holdfast.checking.checkers import TrueRenewals
+from holdfast_lab.checking import history as h
+from holdfast_lab.checking.checkers import TrueRenewals
 from tests.unit.checking.histories import LOCK, find, granted, lost, message, removed, server_granted
 
 HEALED = h.Healed(10)

@@ -6,10 +6,10 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from holdfast.checking import CHECKERS, Judge, Promises, judge, report, svg, timeline
-from holdfast.checking import history as h
-from holdfast.checking.layout import lay_out, ticks
 from holdfast.guarantees import Exclusion, FenceOrder, Guarantees, Order, Scope, Wake
+from holdfast_lab.checking import CHECKERS, Judge, Promises, judge, report, svg, timeline
+from holdfast_lab.checking import history as h
+from holdfast_lab.checking.layout import lay_out, ticks
 from tests.unit.checking.histories import ONE_OF_EACH
 
 LOCK = "nightly"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.checking import Promises
-from holdfast.checking import history as h
-from holdfast.checking.checkers import RevocationsReceived
+from holdfast_lab.checking import Promises
+from holdfast_lab.checking import history as h
+from holdfast_lab.checking.checkers import RevocationsReceived
 from tests.unit.checking.histories import LOCK, check, find, granted, lost, message, released
 
 PROMISES = Promises(revoke_max=5)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from holdfast.checking import Promises
-from holdfast.checking import history as h
-from holdfast.checking.checkers import DeadWaitersRemoved
+from holdfast_lab.checking import Promises
+from holdfast_lab.checking import history as h
+from holdfast_lab.checking.checkers import DeadWaitersRemoved
 from tests.unit.checking.histories import check, find, message, queued, removed, server_granted, started
 
 WITHIN_2 = Promises(dead_waiter_max=2.0)

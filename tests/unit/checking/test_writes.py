@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from holdfast.checking import history as h
-from holdfast.checking.checkers import FencedWrites
+from holdfast_lab.checking import history as h
+from holdfast_lab.checking.checkers import FencedWrites
 from tests.unit.checking.histories import LOCK, check, find, message, wrote
 
 

@@ -22,9 +22,9 @@ from holdfast.backends.net.pool import (
 from holdfast.runtimes import system
 from holdfast.runtimes.aio import AsyncioRuntime
 from holdfast.runtimes.threads import ThreadRuntime, run_sync
-from holdfast.sim.choices import Choices
-from holdfast.sim.run import Plan
-from holdfast.sim.scenarios import SmallWorld
+from holdfast_lab.sim.choices import Choices
+from holdfast_lab.sim.run import Plan
+from holdfast_lab.sim.scenarios import SmallWorld
 
 
 class PipeConnection:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from holdfast.backends.redlock.port import ServerRun
 from holdfast.backends.redlock.protocol.quorum import RedlockBackend
 from holdfast.core.tickets import Ticket
-from holdfast.sim.fence_model import KEYS, ParkedPort, StoppedClock
-from holdfast.sim.servers.redis.machine import Machine
-from holdfast.sim.servers.redlock.node import config_for
+from holdfast_lab.sim.fence_model import KEYS, ParkedPort, StoppedClock
+from holdfast_lab.sim.servers.redis.machine import Machine
+from holdfast_lab.sim.servers.redlock.node import config_for
 
 TICKET = Ticket("lock", "a" * 32, 30.0, 1, exclusive=True, agent="", info="{}")
 MAX_TTL = 60.0

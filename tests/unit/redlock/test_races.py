@@ -12,8 +12,8 @@ from holdfast.backends.redlock import lua
 from holdfast.backends.redlock.protocol.quorum import RedlockBackend
 from holdfast.core.tickets import Granted, Live, Ticket
 from holdfast.errors import BackendUnavailable
-from holdfast.sim.fence_model import ParkedPort, StoppedClock
-from holdfast.sim.servers.redlock.node import config_for
+from holdfast_lab.sim.fence_model import ParkedPort, StoppedClock
+from holdfast_lab.sim.servers.redlock.node import config_for
 
 TICKET = Ticket("lock", "a" * 32, 30.0, 1, exclusive=True, agent="", info="{}")
 IN = [b"granted", b"7"]

@@ -1,0 +1,334 @@
+"""A client in the simulator: the real engine, keeper and protocol, with a thin shell that records events."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from holdfast.core.acquire_all import LockIdentity, Part, acquire_all, in_order
+from holdfast.core.engine import AcquireResult, Engine
+from holdfast.core.events import Event, Events
+from holdfast.core.lease_groups import LeaseGroup, release_all, renew_all
+from holdfast.core.leases import BaseLease, Phase
+from holdfast.core.locks import BaseLock, LockOptions, make_spec
+from holdfast.core.periods import Period, claim
+from holdfast.errors import BackendError, BackendUnavailable, HoldfastError, LockLost
+from holdfast_lab.checking import history as h
+from holdfast_lab.sim.runtime import SimRuntime
+from holdfast_lab.sim.world import Cancelled
+
+if TYPE_CHECKING:
+    from holdfast.core.ports import Runtime
+    from holdfast_lab.checking.history import WhyFailed
+    from holdfast_lab.sim.network import Link
+    from holdfast_lab.sim.process import Process
+    from holdfast_lab.sim.recorder import Recorder
+    from holdfast_lab.sim.servers.base import Server
+
+
+class SimLease(BaseLease):
+    """One successful acquisition."""
+
+    __slots__ = ("call",)
+
+    call: int
+
+
+class SimLeaseGroup(LeaseGroup):
+    """One successful acquisition of several locks at once."""
+
+    __slots__ = ()
+
+    @property
+    def leases(self) -> tuple[SimLease, ...]:
+        return tuple(lease for lease in self._leases if isinstance(lease, SimLease))
+
+
+class SimLock(BaseLock[SimLease]):
+    """A named lock of one client."""
+
+
+class _RecordingEvents(Events):
+    """Records each event in the history when it happens, before slow subscribers receive it."""
+
+    def __init__(self, record: Callable[[Event], object]) -> None:
+        super().__init__()
+        self._on_event = record
+
+    def emit(self, event: Event, runtime: Runtime, *, here: bool) -> None:
+        self._on_event(event)
+        super().emit(event, runtime, here=here)
+
+
+class SimClient:
+    """The client of a simulated process, with the methods of the two real shells."""
+
+    group_type: type[SimLeaseGroup] = SimLeaseGroup
+
+    def __init__(
+        self,
+        process: Process,
+        server: Server,
+        link: Link,
+        recorder: Recorder,
+        engine_type: type[Engine[SimLease]] = Engine,
+    ) -> None:
+        self._process = process
+        self._world = process.world
+        self._recorder = recorder
+        self.runtime = SimRuntime(process, recorder)
+        self.runtime.link = link
+        events = _RecordingEvents(self._record)
+        events.subscribe(lambda _: None)  # so that the runtime can simulate a slow subscriber
+        self.engine = engine_type(server.open(link, self.runtime), self.runtime, events, SimLease)
+        self._calls: dict[tuple[str, int], int] = {}  # lock, fence -> its call
+        # Locks that `lock_all` has so far: whether a revocation request came before it has all of them.
+        self._early_revocations: dict[tuple[str, int], bool] = {}
+        self._leases: dict[int, SimLease] = {}
+
+    def lock(self, name: str, *, limit: int | None = 1, exclusive: bool = True, options: LockOptions) -> SimLock:
+        options_: LockOptions = {"on_lost": self._record_report, **options}
+        return SimLock(*make_spec("lock", name, limit, exclusive=exclusive, ttl=30.0, options=options_))
+
+    async def acquire(self, lock: SimLock, timeout: float | None) -> SimLease | None:
+        spec, client = lock._spec, self._process.name
+        call = self.runtime.task.call = self._recorder.new_call()
+        self._set_owner(call, lock)
+        shape = (spec.limit, spec.exclusive)
+        self._add(h.AcquireStarted(self._world.now, client, call, lock.name, timeout, *shape, owner=spec.owner))
+        try:
+            lease = (await self.engine.acquire(lock, timeout)).lease
+        except BaseException as error:
+            self._add(h.AcquireFailed(self._world.now, client, call, lock.name, _failure_of(error)))
+            raise
+        now = self._world.now
+        if lease is None:
+            self._add(h.AcquireFailed(now, client, call, lock.name, "timed out"))
+        elif lease._depth > 1:
+            self._add(h.Reentered(now, client, call, lock.name, lease.fence))
+        else:
+            self._record_granted(call, lease)
+        return lease
+
+    async def release(self, lease: SimLease) -> None:
+        if not lease.held or lease._depth > 1:
+            await self.engine.release(lease)
+            return
+        fields = (self._process.name, lease.call, lease.name)
+        self._add(h.ReleaseStarted(self._world.now, *fields))
+        outcome: h.ReleaseOutcome = "pending"
+        try:
+            await self.engine.release(lease)
+            outcome = "released"
+        except LockLost:
+            outcome = "lost"
+            raise
+        finally:
+            self._add(h.ReleaseEnded(self._world.now, *fields, outcome))
+            self._drop(lease)
+
+    # ── periods and revocations ────────────────────────────────────────────────────────────────────────────────
+
+    async def claim(self, job: str, period: Period) -> bool:
+        """Claim the run of this job in the current period of this process's clock; whether this client got it."""
+        call = self.runtime.task.call = self._recorder.new_call()
+        fields = (self._process.name, call, job, period.number(self.runtime.wall()))
+        self._add(h.ClaimStarted(self._world.now, *fields))
+        try:
+            ours = await self._claim(job, period)
+        except BaseException as error:
+            self._add(h.ClaimEnded(self._world.now, *fields, _claim_failure_of(error)))
+            raise
+        self._add(h.ClaimEnded(self._world.now, *fields, "ours" if ours else "not ours"))
+        return ours
+
+    async def _claim(self, job: str, period: Period) -> bool:
+        return await claim(self.engine, job, period)
+
+    async def request_revoke(self, name: str) -> None:
+        """Request the revocation of the current holder's lease."""
+        call = self.runtime.task.call = self._recorder.new_call()
+        holders = (await self.engine.operators.inspect(name)).holders
+        fence = max((holder.fence or 0 for holder in holders), default=0)
+        if fence:
+            fields = (self._process.name, call, name, fence)
+            self._add(h.RevokeStarted(self._world.now, *fields))
+            if await self.engine.operators.request_revoke(name, fence):  # False if the lease has ended
+                self._add(h.RevokeEnded(self._world.now, *fields))
+
+    # ── lock_all ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def acquire_all(self, locks: Sequence[SimLock], timeout: float | None) -> SimLeaseGroup | None:
+        ordered = self._in_order(locks)
+        tickets = self._recorder.new_group([lock.name for lock in ordered])
+        call = self.runtime.task.call = tickets[0]
+        started, client = self._world.now, self._process.name
+        for ticket, lock in zip(tickets, ordered, strict=True):
+            spec = lock._spec
+            self._set_owner(ticket, lock)
+            shape = (spec.limit, spec.exclusive)
+            self._add(h.AcquireStarted(started, client, ticket, lock.name, timeout, *shape, call, spec.owner))
+        parts = [Part(self.engine, SimLock(lock._spec._replace(on_lost=None), None)) for lock in ordered]
+        try:
+            group = (await self._take_all(parts, timeout, self._make_group)).lease
+        except BaseException as error:
+            self._record_failed(call, ordered, _failure_of(error))
+            raise
+        if group is None:
+            self._record_failed(call, ordered, "timed out")
+            return None
+        for ticket, lease in zip(tickets, group.leases, strict=True):
+            self._record_granted(ticket, lease, call)
+        return group
+
+    async def release_all(self, group: SimLeaseGroup) -> None:
+        if not group.held:
+            await release_all(group)
+            return
+        fields = [(self._process.name, lease.call, lease.name) for lease in group.leases]
+        for lease_fields in fields:
+            self._add(h.ReleaseStarted(self._world.now, *lease_fields))
+        try:
+            await release_all(group)
+        finally:
+            for lease_fields, lease in zip(fields, group.leases, strict=True):
+                self._add(
+                    h.ReleaseEnded(self._world.now, *lease_fields, _RELEASE_OUTCOMES.get(lease._phase, "pending"))
+                )
+                self._drop(lease)
+
+    async def renew_all(self, group: SimLeaseGroup) -> None:
+        await renew_all(group)
+
+    def check_all(self, group: SimLeaseGroup) -> bool:
+        """Check the group, and record the result for each of its leases."""
+        try:
+            group.check()
+        except HoldfastError:
+            held = False
+        else:
+            held = True
+        for lease in group.leases:
+            self._add(h.Checked(self._world.now, self._process.name, lease.call, lease.name, held))
+        return held
+
+    def _in_order(self, locks: Sequence[SimLock]) -> list[SimLock]:
+        return in_order(locks, lambda lock: LockIdentity(lock.name, "sim", self))
+
+    async def _take_all(
+        self,
+        parts: Sequence[Part[SimLease]],
+        timeout: float | None,
+        make: Callable[[Sequence[SimLease]], SimLeaseGroup],
+    ) -> AcquireResult[SimLeaseGroup]:
+        return await acquire_all(parts, timeout, make)
+
+    def _make_group(self, leases: Sequence[SimLease]) -> SimLeaseGroup:
+        return self.group_type(leases, self._record_group_report, self.runtime)
+
+    def _record_failed(self, call: int, locks: Sequence[SimLock], failure: WhyFailed) -> None:
+        now, client = self._world.now, self._process.name
+        for lock in locks:
+            ticket = self._recorder.member(call, lock.name) or call
+            self._add(h.AcquireFailed(now, client, ticket, lock.name, failure))
+        # A lease of the failed call that is still held would be renewed forever.
+        for ref in list(self.engine._leases.values()):
+            lease = ref()
+            if lease is not None and self._recorder.call_of(lease._ticket.nonce) == call and lease.held:
+                ticket = self._recorder.member(call, lease.name) or call
+                self._add(h.Checked(now, client, ticket, lease.name, held=True))
+
+    def _record_group_report(self, group: SimLeaseGroup) -> None:
+        for lease in group.leases:
+            if lease._phase is Phase.LOST:
+                self._record_report(lease)
+
+    # ── shared helpers ───────────────────────────────────────────────────────────────────────────────────────────
+
+    async def renew(self, lease: SimLease) -> None:
+        await self.engine.renew(lease)
+
+    def lead(self, lease: SimLease) -> None:
+        """Record that the holder of this election lease leads from now on."""
+        self._add(h.Elected(self._world.now, self._process.name, lease.call, lease.name, lease.fence))
+
+    def check(self, lease: SimLease) -> bool:
+        """Check the lease, and record the result."""
+        try:
+            lease.check()
+        except HoldfastError:
+            held = False
+        else:
+            held = True
+        self._add(h.Checked(self._world.now, self._process.name, lease.call, lease.name, held))
+        return held
+
+    def _record_granted(self, call: int, lease: SimLease, group: int | None = None) -> None:
+        spec, name = lease._spec, lease.name
+        lease.call = call
+        self._calls[name, lease.fence] = call
+        self._leases[call] = lease
+        until = self._process.true_time(lease._stop_at)
+        renews = spec.renew and spec.max_hold is None
+        shape = (spec.limit, spec.exclusive, renews, group, spec.lock_delay, spec.owner, spec.revocable)
+        self._add(h.Granted(self._world.now, self._process.name, call, name, lease.fence, until, *shape))
+        if self._early_revocations.pop((name, lease.fence), False):
+            self._add(h.RevokeReceived(self._world.now, self._process.name, call, name))
+
+    def _drop(self, lease: SimLease) -> None:
+        """Forget a released lease: later events with this fence concern another lease of the same owner."""
+        self._leases.pop(lease.call, None)
+        if self._calls.get((lease.name, lease.fence)) == lease.call:
+            del self._calls[lease.name, lease.fence]
+
+    def _set_owner(self, ticket: int, lock: SimLock) -> None:
+        if lock._spec.owner:
+            self._recorder.owners[ticket] = lock._spec.owner
+
+    def _record(self, event: Event) -> None:
+        if event.kind == "acquired":
+            self._record_member(event)
+        if event.fence is None or event.kind not in ("renewed", "lost", "revoke requested"):
+            return
+        call = self._calls.get((event.lock, event.fence))
+        if call is None:
+            if event.kind == "revoke requested" and (event.lock, event.fence) in self._early_revocations:
+                self._early_revocations[event.lock, event.fence] = True
+            return
+        fields = (self._process.name, call, event.lock)
+        if event.kind == "renewed":
+            self._add(h.Renewed(self._world.now, *fields, self._process.true_time(self._leases[call]._stop_at)))
+        elif event.kind == "lost":
+            del self._calls[event.lock, event.fence]  # another call of the same owner may get that fence again
+            self._add(h.Lost(self._world.now, *fields, event.reason or ""))
+        else:
+            self._add(h.RevokeReceived(self._world.now, *fields))
+
+    def _record_member(self, event: Event) -> None:
+        ticket = self._recorder.member(self.runtime.task.call, event.lock)
+        if ticket is not None and event.fence is not None:
+            self._early_revocations[event.lock, event.fence] = False
+            self._add(h.MemberGranted(self._world.now, self._process.name, ticket, event.lock, event.fence))
+
+    def _record_report(self, lease: SimLease) -> None:
+        self._add(h.LossReported(self._world.now, self._process.name, lease.call, lease.name))
+
+    def _add(self, event: h.Event) -> None:
+        if not self._process.is_dead:
+            self._recorder.add(event)
+
+
+_RELEASE_OUTCOMES: dict[Phase, h.ReleaseOutcome] = {Phase.RELEASED: "released", Phase.LOST: "lost"}
+
+
+def _failure_of(error: BaseException) -> WhyFailed:
+    if isinstance(error, Cancelled):
+        return "cancelled"
+    if isinstance(error, BackendUnavailable):
+        return "unavailable"
+    return "unknown" if isinstance(error, BackendError) else "error"
+
+
+def _claim_failure_of(error: BaseException) -> h.ClaimOutcome:
+    failure = _failure_of(error)
+    return "error" if failure == "timed out" else failure

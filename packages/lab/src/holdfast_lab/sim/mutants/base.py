@@ -1,0 +1,45 @@
+"""A mutant: one deliberate bug, and the worlds in which to search for it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from holdfast_lab.sim.client import SimClient
+from holdfast_lab.sim.faults import ALL, POOLED, only
+from holdfast_lab.sim.workload import WORKLOADS
+
+if TYPE_CHECKING:
+    from holdfast.core.engine import Engine
+    from holdfast_lab.sim.client import SimLease
+    from holdfast_lab.sim.run import Plan
+    from holdfast_lab.sim.servers.base import Server
+
+BUDGET = 300  # default number of runs within which a mutant must be caught
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mutant:
+    """The shipped code with one bug."""
+
+    name: str
+    mistake: str  # the bug in one sentence
+    backend: str = "memory"
+    engine: type[Engine[SimLease]] | None = None
+    server: type[Server] | None = None
+    client: type[SimClient] = SimClient
+    workload: str | None = None  # the workload that exposes it; None: that of the plan
+    kinds: frozenset[str] | None = None  # the faults that expose it, all in every run; None: those of the plan
+    budget: int = BUDGET
+    by_seeds: bool = True  # random search finds it; otherwise only exhaustive search does
+
+    def apply(self, plan: Plan) -> Plan:
+        """The plan with this bug."""
+        mutated = replace(plan, backend=self.backend, engine=self.engine, server=self.server, client=self.client)
+        if self.workload is not None:
+            wanted, usual = WORKLOADS[self.workload], plan.workload
+            mutated = replace(mutated, workload=replace(usual, kinds=wanted.kinds, primitives=wanted.primitives))
+        if self.kinds is None:
+            return mutated
+        faults = ALL if self.kinds & POOLED else plan.faults
+        return replace(mutated, faults=only(faults, self.kinds), enable=1.0)

@@ -1,0 +1,337 @@
+"""Engines and keepers with one bug each. Most are bugs of published libraries."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from holdfast.core.engine import AcquireResult, Engine
+from holdfast.core.events import Event
+from holdfast.core.keeper import Keeper
+from holdfast.core.leases import BaseLease, Phase
+from holdfast.core.tickets import Granted, Ticket, Waiting
+from holdfast.errors import BackendError, ThreadStartError
+from holdfast_lab.sim.client import SimLease
+from holdfast_lab.sim.mutants.base import Mutant
+from holdfast_lab.sim.world import Cancelled
+
+if TYPE_CHECKING:
+    from holdfast.core.locks import BaseLock
+    from holdfast.core.ports import Caller
+
+SimEngine = Engine[SimLease]
+
+
+class _WithKeeper(SimEngine):
+    """An engine with a mutant keeper."""
+
+    keeper_type: type[Keeper] = Keeper
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._keeper = self.keeper_type(self)
+
+
+class _WithBackend(SimEngine):
+    """An engine that gets other replies than those of its backend."""
+
+    def __init__(self, backend: Any, *arguments: Any) -> None:
+        super().__init__(self.wrap(backend), *arguments)
+
+    def wrap(self, backend: Any) -> Any:
+        try_acquire = backend.try_acquire
+
+        async def try_acquire_changed(ticket: Ticket, *, queue: bool, deadline: float) -> Granted | Waiting:
+            return self.change_reply(await try_acquire(ticket, queue=self.queues(queue=queue), deadline=deadline))
+
+        backend.try_acquire = try_acquire_changed
+        return backend
+
+    def change_reply(self, outcome: Granted | Waiting) -> Granted | Waiting:
+        return outcome
+
+    def queues(self, *, queue: bool) -> bool:
+        return queue
+
+
+class LateReplyIsAGrant(_WithBackend):
+    def change_reply(self, outcome: Granted | Waiting) -> Granted | Waiting:
+        if isinstance(outcome, Granted):
+            return outcome._replace(deadline=max(outcome.deadline, self.runtime.now() + 3.0))
+        return outcome
+
+
+class NoSecondPoll(_WithBackend):
+    def change_reply(self, outcome: Granted | Waiting) -> Granted | Waiting:
+        return outcome._replace(poll_after=1e6) if isinstance(outcome, Waiting) else outcome
+
+
+class ZeroTimeoutQueues(_WithBackend):
+    def queues(self, *, queue: bool) -> bool:
+        return True
+
+
+class LateSuccessRevives(SimEngine):
+    def renewed(self, lease: BaseLease, deadline: float) -> None:
+        if lease._phase is Phase.LOST:
+            lease._phase = Phase.HELD
+            lease._deadline = deadline
+        super().renewed(lease, deadline)
+
+    def lose(self, lease: BaseLease, reason: str) -> None:
+        super().lose(lease, reason)
+        self._keeper.cancel(lease._ticket)  # so that the lease can be revived
+
+
+class LossNotReported(SimEngine):
+    def _report_lost(self, lease: BaseLease) -> None:
+        """Report nothing."""
+
+
+class NonceDroppedBeforeRelease(SimEngine):
+    def unconfirmed(self, lease: SimLease) -> None:
+        lease._phase = Phase.UNCONFIRMED
+
+
+class CancelledAcquireLeavesTicket(SimEngine):
+    async def acquire(
+        self, lock: BaseLock[SimLease], timeout: float | None, caller: Caller | None = None
+    ) -> AcquireResult[SimLease]:
+        before = set(self._keeper._schedule.pending)
+        try:
+            return await super().acquire(lock, timeout, caller)
+        except Cancelled:
+            for nonce in set(self._keeper._schedule.pending) - before:
+                del self._keeper._schedule.pending[nonce]
+            raise
+
+
+class TimeoutRestartsAtWake(SimEngine):
+    """As in kazoo's lock: the timeout starts again after every wake-up, even one for a poll."""
+
+    _waits = 0
+
+    async def _wait(self, ticket: Ticket, until: float) -> None:
+        self._waits += 1
+        await super()._wait(ticket, until)
+
+    async def acquire_new(
+        self, lock: BaseLock[SimLease], caller: Caller, timeout: float | None
+    ) -> AcquireResult[SimLease]:
+        while True:
+            before = self._waits
+            result = await super().acquire_new(lock, caller, timeout)
+            if result.lease is not None or not timeout or self._waits < before + 2:
+                return result
+
+
+class BusyWithoutAnswer(SimEngine):
+    async def acquire_new(
+        self, lock: BaseLock[SimLease], caller: Caller, timeout: float | None
+    ) -> AcquireResult[SimLease]:
+        try:
+            return await super().acquire_new(lock, caller, timeout)
+        except BackendError:
+            return AcquireResult(None)
+
+
+class TrustsTheServerOnly(SimEngine):
+    """No local clock: a lease counts as held until the server reports otherwise."""
+
+    def __init__(self, backend: Any, runtime: Any, events: Any, lease_type: type[SimLease]) -> None:
+        class Endless(lease_type):  # type: ignore[misc, valid-type]  # its base is a variable
+            __slots__ = ()
+
+            @property
+            def _stop_at(self) -> float:
+                return 1e9
+
+        super().__init__(backend, runtime, events, Endless)
+
+
+class _DiesAtFirstError(Keeper):
+    def _reschedule(self, leases: Sequence[BaseLease]) -> None:
+        for lease in leases:
+            lease._renew_at = 1e9  # unless a later success resets it
+        with self._mutex:
+            for lease in leases:
+                self._schedule._renewals.add(lease)
+
+
+class _DropsPendingReleases(Keeper):
+    def _postpone(self, tickets: Sequence[Ticket]) -> None:
+        for ticket in tickets:
+            self._schedule.pending.pop(ticket.nonce, None)
+
+
+class _NoPendingReleases(Keeper):
+    def schedule(self, ticket: Ticket, after: float = 0.0, caller: weakref.ref[Caller] | None = None) -> None:
+        """Schedule nothing."""
+
+
+class _OneTry(Keeper):
+    def _limit(self) -> float:
+        now, expiry = self._runtime.now(), self._schedule.next_expiry()
+        limit = now + self._engine.io_timeout
+        return limit if expiry is None else min(limit, max(expiry, now + 0.05))
+
+
+class _TimerDoesIo(Keeper):
+    async def _tick(self, number: int) -> bool:
+        self._report_expired(self._runtime.now())
+        due = self._due_for(number, self._runtime.now())
+        if due is None:
+            return await super()._tick(number)
+        await self._do(due)
+        return True
+
+
+class _DropsReleasesWithoutThread(Keeper):
+    def _ensure_timer(self, when: float) -> None:
+        try:
+            super()._ensure_timer(when)
+        except ThreadStartError:
+            self._schedule.pending.clear()
+            raise
+
+
+class OneTryForARenewal(_WithKeeper):
+    keeper_type = _OneTry
+
+
+class AlarmBehindRequest(_WithKeeper):
+    keeper_type = _TimerDoesIo
+
+
+class SubscribersBeforeTheHolder(SimEngine):
+    """The event first: a slow subscriber delays the report of the loss."""
+
+    def _report_lost(self, lease: BaseLease) -> None:
+        report = super()._report_lost
+        self._report(Event("lost", lease.name, lease.fence, 0.0, lease._reason))
+        self.runtime.notify(lambda: report(lease), here=False)
+
+
+class UnkeptLockNotReleased(_WithKeeper):
+    """A lock that was granted when no keeper thread could be started is left to expire."""
+
+    keeper_type = _DropsReleasesWithoutThread
+
+    async def _withdraw(self, ticket: Ticket, give_up: float) -> None:
+        if self._keeper._timer:
+            await super()._withdraw(ticket, give_up)
+
+
+class RenewsByTheTtlOnly(SimEngine):
+    """A lease with a late grant is still renewed a third of its ttl after it."""
+
+    def _publish(self, lease: SimLease, lock: BaseLock[SimLease], caller: Caller) -> None:
+        lease._renew_at = lease._since + lease.ttl / 3
+        super()._publish(lease, lock, caller)
+
+
+class RenewalDiesAtFirstError(_WithKeeper):
+    keeper_type = _DiesAtFirstError
+
+
+class PendingReleaseDropped(_WithKeeper):
+    keeper_type = _DropsPendingReleases
+
+
+class NoPendingReleases(_WithKeeper):
+    keeper_type = _NoPendingReleases
+
+
+ENGINES = [
+    Mutant(
+        name="late-reply-is-a-grant",
+        mistake="a reply after the lease's deadline counts as a grant",
+        engine=LateReplyIsAGrant,
+    ),
+    Mutant(
+        name="no-second-poll",
+        mistake="a waiter does not poll: a lost notification leaves it waiting",
+        engine=NoSecondPoll,
+    ),
+    Mutant(name="zero-timeout-queues", mistake="timeout=0 queues", engine=ZeroTimeoutQueues),
+    Mutant(
+        name="late-success-revives",
+        mistake="a renewal that succeeds after the loss makes the lease held again",
+        engine=LateSuccessRevives,
+    ),
+    Mutant(name="loss-not-reported", mistake="a loss is noticed but not reported", engine=LossNotReported),
+    Mutant(
+        name="nonce-dropped-before-release",
+        mistake="a release that gets no answer is not repeated",
+        engine=NonceDroppedBeforeRelease,
+    ),
+    Mutant(
+        name="cancelled-acquire-leaves-ticket",
+        mistake="an acquire that is cancelled leaves its ticket on the server",
+        engine=CancelledAcquireLeavesTicket,
+    ),
+    Mutant(
+        name="timeout-restarts-at-wake",
+        mistake="the timeout starts again after every wake-up",
+        engine=TimeoutRestartsAtWake,
+    ),
+    Mutant(
+        name="busy-without-answer",
+        mistake="an acquire without an answer of the server reports that the lock is busy",
+        engine=BusyWithoutAnswer,
+    ),
+    Mutant(
+        name="trusts-the-server-only",
+        mistake="a holder relies on the server to report a loss, and checks no clock",
+        engine=TrustsTheServerOnly,
+    ),
+    Mutant(
+        name="renewal-dies-at-first-error",
+        mistake="one failed renewal ends all renewal of that lease",
+        engine=RenewalDiesAtFirstError,
+    ),
+    Mutant(
+        name="pending-release-dropped",
+        mistake="a pending release is tried once and then dropped",
+        engine=PendingReleaseDropped,
+    ),
+    Mutant(
+        name="one-try-for-a-renewal",
+        mistake="a renewal waits for its answer until the lease has ended, so one lost reply loses the lease",
+        engine=OneTryForARenewal,
+        kinds=frozenset({"lose_reply"}),
+        budget=1000,
+    ),
+    Mutant(
+        name="alarm-behind-request",
+        mistake="the report of a loss waits until a request has its answer",
+        engine=AlarmBehindRequest,
+        kinds=frozenset({"lose_reply", "overrun"}),
+        budget=1000,
+    ),
+    Mutant(
+        name="subscribers-before-the-holder",
+        mistake="a loss is reported to the holder after the subscribers have returned",
+        engine=SubscribersBeforeTheHolder,
+        kinds=frozenset({"slow_subscriber", "cut", "stall"}),
+    ),
+    Mutant(
+        name="unkept-lock-not-released",
+        mistake="a lock without a keeper thread is not released",
+        engine=UnkeptLockNotReleased,
+        kinds=frozenset({"no_thread"}),
+    ),
+    Mutant(
+        name="renews-by-the-ttl-only",
+        mistake="a lease that was granted late is renewed too late, and expires before",
+        engine=RenewsByTheTtlOnly,
+        kinds=frozenset({"slow", "stall"}),
+        budget=3000,
+    ),
+    Mutant(
+        name="no-pending-releases",
+        mistake="an unused ticket is never removed from the server",
+        engine=NoPendingReleases,
+    ),
+]

@@ -1,0 +1,352 @@
+"""The primitives on top of locks, with one bug each: several locks, periods, delays, owners, revocation, elections."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from holdfast.backends.memory.port import Register, Store
+from holdfast.backends.memory.protocol.queue import MemoryBackend
+from holdfast.core.acquire_all import Part, acquire_all
+from holdfast.core.clock import DRIFT
+from holdfast.core.engine import AcquireResult
+from holdfast.core.leases import BaseLease
+from holdfast.core.operators import REVOKED, Operators
+from holdfast.core.periods import CLAIMED, Period, claim
+from holdfast.core.tickets import Ticket, Waiting
+from holdfast.errors import OutcomeUnknown
+from holdfast_lab.checking import history as h
+from holdfast_lab.sim.client import SimClient, SimLease, SimLeaseGroup, SimLock
+from holdfast_lab.sim.mutants.base import Mutant
+from holdfast_lab.sim.mutants.engine import SimEngine
+from holdfast_lab.sim.mutants.memory import server_with
+from holdfast_lab.sim.world import Cancelled
+
+# ── several locks ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class KeepsGrantedLocks(SimEngine):
+    """An attempt that times out keeps the locks that it has acquired."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._kept: list[BaseLease] = []
+
+    def end(self, lease: SimLease, reason: str = "") -> None:
+        self._kept.append(lease)
+
+
+class CallersOrder(SimClient):
+    """Two callers that name the same locks in opposite order wait for each other."""
+
+    def _in_order(self, locks: Sequence[SimLock]) -> list[SimLock]:
+        return list(locks)
+
+
+class _LosesOne(SimLeaseGroup):
+    __slots__ = ()
+
+    def _lose_all(self) -> None:
+        """Report only the one loss, and keep the other leases."""
+        if not self._is_reported:
+            self._is_reported = True
+            on_lost = self._on_lost
+            if callable(on_lost):
+                self._runtime.call(lambda: on_lost(self))
+
+
+class LosesOne(SimClient):
+    group_type = _LosesOne
+
+
+class CancelledInTheMiddle(SimClient):
+    """A cancelled call forgets the locks that it had requested."""
+
+    async def _take_all(
+        self,
+        parts: Sequence[Part[SimLease]],
+        timeout: float | None,
+        make: Callable[[Sequence[SimLease]], SimLeaseGroup],
+    ) -> AcquireResult[SimLeaseGroup]:
+        pending = self.engine._keeper._schedule.pending
+        before = set(pending)
+        try:
+            return await acquire_all(parts, timeout, make)
+        except Cancelled:
+            for nonce in set(pending) - before:
+                del pending[nonce]
+            raise
+
+
+# ── once per period ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class RegisterReadThenWritten(MemoryBackend):
+    async def advance_register(self, name: str, number: int, *, nonce: str, keep: float, deadline: float) -> bool:
+        (current,) = await self.read_registers([name], deadline=deadline)
+        if current >= number:
+            return False
+
+        def write(store: Store) -> None:
+            store.process_state.registers[name] = Register(number, nonce, math.inf)
+
+        await self._port.change(write, deadline=deadline)
+        return True
+
+
+class RegisterWithoutNonce(MemoryBackend):
+    """A call that finds its number in the register takes it for its own write, as after a lost reply."""
+
+    async def advance_register(self, name: str, number: int, *, nonce: str, keep: float, deadline: float) -> bool:
+        await super().advance_register(name, number, nonce=nonce, keep=keep, deadline=deadline)
+        (current,) = await self.read_registers([name], deadline=deadline)
+        return current == number
+
+
+class RegisterNever(MemoryBackend):
+    async def advance_register(self, name: str, number: int, *, nonce: str, keep: float, deadline: float) -> bool:
+        await self.read_registers([name], deadline=deadline)
+        return False
+
+
+class UnknownClaimIsOwn(SimClient):
+    """After a lost reply, a claimed period is taken for the own claim."""
+
+    async def _claim(self, job: str, period: Period) -> bool:
+        number = period.number(self.runtime.wall())
+        try:
+            return await claim(self.engine, job, period)
+        except OutcomeUnknown:
+            (current,) = await self.engine.backend.read_registers(
+                [f"{CLAIMED}{job}@{number}"], deadline=self.engine.request_deadline()
+            )
+            return current > 0
+
+
+# ── lock delay ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class ReleasedInTheDelay(SimEngine):
+    """A lost lease is removed from the server at once."""
+
+    def _delayed(self, lease: BaseLease) -> float:
+        return 0.0
+
+
+class _DelayCounts(SimLease):
+    """The holder counts on it for as long as the server keeps it."""
+
+    __slots__ = ()
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._deadline += self._spec.lock_delay * (1 - DRIFT)
+
+
+class DeadlineIncludesTheDelay(SimEngine):
+    def __init__(self, backend: Any, runtime: Any, events: Any, lease_type: type[SimLease]) -> None:
+        super().__init__(backend, runtime, events, _DelayCounts)
+
+    def renewed(self, lease: BaseLease, deadline: float) -> None:
+        super().renewed(lease, deadline + lease._spec.lock_delay * (1 - DRIFT))
+
+
+# ── named owners ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class OwnerIgnoresOthers(MemoryBackend):
+    """An owner is granted together with any other owner."""
+
+    def _try_acquire(self, store: Store, ticket: Ticket, *, queue: bool) -> int | Waiting:
+        entries = store.queues.get(ticket.name, {})
+        now = self._runtime.now()
+        others = {entry.ticket.owner for entry in entries.values() if entry.granted and entry.expires > now} - {""}
+        if ticket.owner and others:
+            ticket = ticket._replace(owner=min(others))
+        return super()._try_acquire(store, ticket, queue=queue)
+
+
+class OwnerHasNewFences(MemoryBackend):
+    def _try_acquire(self, store: Store, ticket: Ticket, *, queue: bool) -> int | Waiting:
+        outcome = super()._try_acquire(store, ticket, queue=queue)
+        if isinstance(outcome, Waiting):
+            return outcome
+        entry = store.queues[ticket.name][ticket.nonce]
+        entry.fence = entry.number
+        return entry.fence
+
+
+class OwnerCheckedBeforeOnly(MemoryBackend):
+    """A waiter checks only the tickets before it: an owner's second ticket, granted before it, is queued after it."""
+
+    def _try_acquire(self, store: Store, ticket: Ticket, *, queue: bool) -> int | Waiting:
+        entries = store.queues.get(ticket.name, {})
+        mine = entries.get(ticket.nonce)
+        later = {} if mine is None else {nonce: entry for nonce, entry in entries.items() if entry.number > mine.number}
+        for nonce in later:
+            del entries[nonce]
+        outcome = super()._try_acquire(store, ticket, queue=queue)
+        store.queues.setdefault(ticket.name, entries).update(later)
+        return outcome
+
+
+class ReleaseEndsAllOfOwner(MemoryBackend):
+    """A release ends all tickets of its owner."""
+
+    def _release(self, store: Store, ticket: Ticket) -> bool:
+        entries = store.queues.get(ticket.name, {})
+        if ticket.owner and ticket.nonce in entries:
+            for nonce in [nonce for nonce, entry in entries.items() if entry.ticket.owner == ticket.owner]:
+                if nonce != ticket.nonce and entries[nonce].granted:
+                    del entries[nonce]
+        return super()._release(store, ticket)
+
+
+# ── revocation and elections ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+class _EveryHolder(Operators):
+    """The request outlives the lease that it was for: the next holder receives it too."""
+
+    async def revoke_requests(self, leases: Sequence[BaseLease], deadline: float) -> list[bool]:
+        registers = [REVOKED + lease.name for lease in leases]
+        return [fence > 0 for fence in await self._engine.backend.read_registers(registers, deadline=deadline)]
+
+
+class RequestReachesEveryHolder(SimEngine):
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.operators = _EveryHolder(self)
+
+
+class _AtTheGrantOnly(Operators):
+    """It reads requests only when it acquires the lock; a later request is not received."""
+
+    async def revoke_requests(self, leases: Sequence[BaseLease], deadline: float) -> list[bool]:
+        return [False for _ in leases]
+
+
+class RequestReadAtTheGrantOnly(SimEngine):
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.operators = _AtTheGrantOnly(self)
+
+
+class TermsCountedLocally(SimClient):
+    """The term of a candidate is the number of elections that it has won."""
+
+    def __init__(self, *arguments: Any, **more: Any) -> None:
+        super().__init__(*arguments, **more)
+        self._won = 0
+
+    def lead(self, lease: SimLease) -> None:
+        self._won += 1
+        self._add(h.Elected(self._world.now, self._process.name, lease.call, lease.name, self._won))
+
+
+PRIMITIVES = [
+    Mutant(
+        name="lock-all-keeps-a-prefix",
+        mistake="a call for several locks that times out keeps those that it has acquired",
+        engine=KeepsGrantedLocks,
+        workload="lock_all",
+    ),
+    Mutant(
+        name="lock-all-in-the-callers-order",
+        mistake="several locks are acquired in the order in which the caller names them",
+        client=CallersOrder,
+        workload="lock_all",
+    ),
+    Mutant(
+        name="lock-all-loses-one",
+        mistake="one of several locks acquired together is lost and the others stay held",
+        client=LosesOne,
+        workload="lock_all",
+    ),
+    Mutant(
+        name="lock-all-cancelled-leaves-some",
+        mistake="a cancelled call for several locks leaves its leases on the server",
+        client=CancelledInTheMiddle,
+        workload="lock_all",
+    ),
+    Mutant(
+        name="mark-read-then-written",
+        mistake="a claim reads whether the period is claimed, and then writes its claim",
+        server=server_with(RegisterReadThenWritten),
+        workload="once_per",
+    ),
+    Mutant(
+        name="mark-without-nonce",
+        mistake="a claim takes any register that it finds for its own write",
+        server=server_with(RegisterWithoutNonce),
+        workload="once_per",
+    ),
+    Mutant(
+        name="mark-never",
+        mistake="a claim is always refused",
+        server=server_with(RegisterNever),
+        workload="once_per",
+    ),
+    Mutant(
+        name="unknown-claim-is-ours",
+        mistake="a claim that got no answer counts as a success if any client has claimed the period",
+        client=UnknownClaimIsOwn,
+        workload="once_per",
+    ),
+    Mutant(
+        name="paid-in-the-delay",
+        mistake="a lost lease is removed from the server at once, although the lock has a delay",
+        engine=ReleasedInTheDelay,
+        workload="lock_delay",
+    ),
+    Mutant(
+        name="belief-lasts-through-the-delay",
+        mistake="a holder counts on its lease until the end of the delay",
+        engine=DeadlineIncludesTheDelay,
+        workload="lock_delay",
+    ),
+    Mutant(
+        name="owner-ignores-others",
+        mistake="a named owner is granted together with another owner",
+        server=server_with(OwnerIgnoresOthers),
+        workload="owner",
+    ),
+    Mutant(
+        name="owner-has-new-fences",
+        mistake="an owner's second ticket has a new fence, so that the writes of the first one are refused",
+        server=server_with(OwnerHasNewFences),
+        workload="owner",
+    ),
+    Mutant(
+        name="owner-seen-ahead-only",
+        mistake="a waiter does not see an owner's ticket that was granted before it",
+        server=server_with(OwnerCheckedBeforeOnly),
+        workload="owner",
+    ),
+    Mutant(
+        name="owner-leaves-with-all",
+        mistake="a release ends all tickets of its owner",
+        server=server_with(ReleaseEndsAllOfOwner),
+        workload="owner",
+    ),
+    Mutant(
+        name="request-heard-by-all",
+        mistake="a revocation request reaches every later holder too",
+        engine=RequestReachesEveryHolder,
+        workload="revoke",
+    ),
+    Mutant(
+        name="request-not-heard",
+        mistake="a revocation request that arrives after the grant is not received",
+        engine=RequestReadAtTheGrantOnly,
+        workload="revoke",
+        kinds=frozenset({"pause", "stall"}),  # so that leases are left when the faults end
+    ),
+    Mutant(
+        name="terms-of-its-own",
+        mistake="a leader's term is the number of elections that it has won",
+        client=TermsCountedLocally,
+        workload="election",
+    ),
+]

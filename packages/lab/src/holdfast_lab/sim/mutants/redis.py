@@ -1,0 +1,535 @@
+"""The Redis protocols with one bug each: typical mistakes with SETNX, with pub/sub, and in Lua.
+
+A mutated script is the shipped one with one fragment replaced. If a fragment no longer exists, `edited` raises an error
+that names it, and the mutant has to be updated.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from holdfast.backends.redis.lua import CONSTANTS
+from holdfast.backends.redis.protocol import getset, queue, setnx
+from holdfast.backends.redis.protocol.getset import GetsetBackend
+from holdfast.backends.redis.protocol.handovers import Handover, Handovers, Watchers
+from holdfast.backends.redis.protocol.keys import GETSET, SETNX, OtherKeys, register_key
+from holdfast.backends.redis.protocol.queue import GRANULARITY, QueueBackend
+from holdfast.backends.redis.protocol.setnx import SetnxBackend
+from holdfast.core.clock import lease_deadline
+from holdfast.core.notifications import Notifications
+from holdfast.core.tickets import Granted, Ticket, Waiting
+from holdfast_lab.sim.mutants.base import Mutant
+from holdfast_lab.sim.servers.redis.port import PREFIX
+from holdfast_lab.sim.servers.redis.server import GetsetServer, RedisServer, SetnxServer
+
+if TYPE_CHECKING:
+    from holdfast.backends.redis.lua import Script
+    from holdfast.backends.redis.port import Call, Channel, RedisPort
+    from holdfast.backends.redis.protocol.keys import Keys
+    from holdfast.core.ports import Runtime
+
+_QUEUE = (queue._TRY_ACQUIRE, queue._TRY_ACQUIRE_ALL, queue._RELEASE, queue._RENEW, queue._BREAK)
+_SETNX = (setnx._TRY_ACQUIRE, setnx._TRY_ACQUIRE_ALL, setnx._RELEASE, setnx._RENEW)
+
+
+def edited(scripts: tuple[Script, ...], *edits: tuple[str, str]) -> dict[str, str]:
+    """The texts of these scripts with each fragment replaced. It must occur in a script, and at most once in each."""
+    texts = {script.name: script.text for script in scripts}
+    for old, new in edits:
+        containing = [name for name, text in texts.items() if old in text]
+        for name in containing:
+            if texts[name].count(old) != 1:
+                raise AssertionError(f"{name} contains {old!r} more than once")
+            texts[name] = texts[name].replace(old, new)
+        if not containing:
+            raise AssertionError(f"no script contains {old!r} any more")
+    return texts
+
+
+def _queue(*edits: tuple[str, str]) -> type[RedisServer]:
+    return type("Edited", (RedisServer,), {"texts": edited(_QUEUE, *edits)})
+
+
+def _with(backend: Callable[..., Any], **more: Any) -> type[RedisServer]:
+    return type("Mutated", (RedisServer,), {"backend": backend, **more})
+
+
+# ── SETNX ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class SetnxThenExpire(SetnxBackend):
+    """SETNX and PEXPIRE as two commands, as in many tutorials."""
+
+    async def _try_take(self, ticket: Ticket, keys: Keys, deadline: float) -> Granted | tuple[str, float]:
+        sent = self._runtime.now()
+        seconds, microseconds = await self._port.command(keys, "TIME", deadline=deadline)
+        fence = int(seconds) * 1_000_000 + int(microseconds)
+        mine = f"{SETNX}{ticket.nonce}:{fence}"
+        if not await self._port.command(keys, "SETNX", keys.lock, mine, deadline=deadline):
+            value = await self._port.command(keys, "GET", keys.lock, deadline=deadline)
+            if value is None or not value.startswith(f"{SETNX}{ticket.nonce}:".encode()):
+                return (value or b"").decode(), math.inf
+            fence = int(value.rpartition(b":")[2])
+        await self._port.command(keys, "PEXPIRE", keys.lock, math.ceil(ticket.ttl * 1000), deadline=deadline)
+        return Granted(fence, lease_deadline(sent, ticket.ttl, GRANULARITY))
+
+
+class SetnxThenExpireServer(SetnxServer):
+    backend = SetnxThenExpire
+
+
+class SetnxDeletesBlindly(SetnxServer):
+    texts: ClassVar = edited(
+        _SETNX,
+        (
+            "if value and string.sub(value, 1, #mine) == mine then\n  return redis.call('DEL', KEYS[1])",
+            "if value then\n  return redis.call('DEL', KEYS[1])",
+        ),
+    )
+
+
+# ── GETSET ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class OwnNonceIsOurs(GetsetBackend):
+    """A former bug: a client that lost a take-over finds its own nonce at the next poll and takes it for a grant."""
+
+    compares = True
+
+    async def _try_take(self, ticket: Ticket, keys: Keys, deadline: float) -> Granted | tuple[str, float]:
+        sent, wall = self._runtime.now(), self._runtime.wall()
+        fence, end = math.floor(wall * 1e6), math.floor((wall + ticket.ttl) * 1e6)
+        mine = f"{GETSET}{ticket.nonce}:{end}:{fence}"
+        granted = Granted(fence, lease_deadline(sent, ticket.ttl, 0.0))
+        if await self._port.command(keys, "SET", keys.lock, mine, "NX", deadline=deadline):
+            return granted
+        value = await self._port.command(keys, "GET", keys.lock, deadline=deadline)
+        if value is None:
+            return "", 0.0
+        nonce, ends, _ = value.decode().removeprefix(GETSET).split(":")
+        remaining = int(ends) / 1e6 + getset.SKEW - self._runtime.wall()
+        if nonce != ticket.nonce and remaining > 0:
+            return value.decode(), remaining
+        replaced = await self._port.command(keys, "GETSET", keys.lock, mine, deadline=deadline)
+        if replaced == value or not self.compares:
+            return granted
+        return (replaced or b"").decode(), 0.0
+
+
+class GetsetWithoutCompare(OwnNonceIsOurs):
+    compares = False
+
+
+class OwnNonceIsOursServer(GetsetServer):
+    backend = OwnNonceIsOurs
+
+
+class GetsetWithoutCompareServer(GetsetServer):
+    backend = GetsetWithoutCompare
+
+
+# ── waiting ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class _NeverPolls(Watchers):
+    def next_poll(self, ticket: Ticket, now: float) -> float:
+        return math.inf
+
+
+class NotificationsOnly(QueueBackend):
+    """Polls only when the holder's lease would expire, as libraries do that wait on a channel."""
+
+    def __init__(self, url: str, port: RedisPort, runtime: Runtime, *, prefix: str) -> None:
+        super().__init__(url, port, runtime, prefix=prefix)
+        self._watchers = _NeverPolls(runtime)
+
+    def _waiting(self, before: int, remaining_ms: int, holder: bytes, blocker: int) -> Waiting:
+        usual = super()._waiting(before, remaining_ms, holder, blocker)
+        return usual._replace(poll_after=max(0.0, remaining_ms / 1000) + GRANULARITY)
+
+
+# A long waiter lease, so that a waiter that does not poll keeps its queue entry and depends on its notification.
+_PATIENT = edited(_QUEUE, (CONSTANTS, CONSTANTS.replace(" = 10000,", " = 100000000,")))
+
+
+class _Late(Notifications["Channel"]):
+    def expect(self, nonce: str, channel: Channel) -> None:
+        self._wakeups.expect(nonce)
+        self._subscriptions[nonce] = 1
+
+    async def wait(self, nonce: str, channel: Channel, until: float) -> str:
+        self._subscribed[nonce] = channel
+        await self._subscriber.subscribe(channel, nonce, deadline=until)
+        return await self._wakeups.wait(nonce, until)
+
+
+class SubscribesTooLate(NotificationsOnly):
+    """It misses messages that were published between its poll and its subscription."""
+
+    def __init__(self, url: str, port: RedisPort, runtime: Runtime, *, prefix: str) -> None:
+        super().__init__(url, port, runtime, prefix=prefix)
+        self._notifications = _Late(port.subscriber, runtime, url)
+
+
+# ── hand-overs ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class _FromNotification(Handovers):
+    def take(self, ticket: Ticket, now: float) -> Handover | None:
+        entry = self._entries.get(ticket.nonce)
+        if entry is not None:
+            entry.sent = now
+        return super().take(ticket, now)
+
+
+class _AnyEntry(Handovers):
+    def expect(self, ticket: Ticket, sent: float, number: bytes) -> None:
+        super().expect(ticket, sent, b"0")
+
+
+class CountsFromNotification(QueueBackend):
+    """A notification may be late: the server's lease began earlier."""
+
+    def __init__(self, url: str, port: RedisPort, runtime: Runtime, *, prefix: str) -> None:
+        super().__init__(url, port, runtime, prefix=prefix)
+        self._handovers = _FromNotification(GRANULARITY)
+
+
+class TrustsOldNotifications(QueueBackend):
+    """The lease of an earlier hand-over has expired, and another ticket holds the lock."""
+
+    def __init__(self, url: str, port: RedisPort, runtime: Runtime, *, prefix: str) -> None:
+        super().__init__(url, port, runtime, prefix=prefix)
+        self._handovers = _AnyEntry(GRANULARITY)
+
+
+# ── clocks ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class _ClientTime:
+    """A port that adds the client's own time as the last two arguments."""
+
+    def __init__(self, port: RedisPort, runtime: Runtime) -> None:
+        self._port = port
+        self._runtime = runtime
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._port, name)
+
+    async def run(self, call: Call, *, deadline: float) -> Any:
+        return await self._port.run(self._stamped(call), deadline=deadline)
+
+    async def run_all(self, calls: list[Call], *, deadline: float) -> Any:
+        return await self._port.run_all([self._stamped(call) for call in calls], deadline=deadline)
+
+    def _stamped(self, call: Call) -> Call:
+        seconds, rest = divmod(self._runtime.wall(), 1)
+        return call._replace(arguments=(*call.arguments, int(seconds), int(rest * 1e6)))
+
+
+class ClientTime(QueueBackend):
+    def __init__(self, url: str, port: RedisPort, runtime: Runtime, *, prefix: str) -> None:
+        super().__init__(url, _ClientTime(port, runtime), runtime, prefix=prefix)  # type: ignore[arg-type]  # it has all methods of one
+
+
+class ClientTimeServer(RedisServer):
+    backend = ClientTime
+    texts: ClassVar = {
+        name: text.replace("redis.call('TIME')", "{ARGV[#ARGV - 1], ARGV[#ARGV]}")
+        for name, text in edited(_QUEUE).items()
+    }
+
+
+# ── registers ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class RegisterInTwoSteps(QueueBackend):
+    """Two clients may read before one of them writes."""
+
+    async def advance_register(self, name: str, number: int, *, nonce: str, keep: float, deadline: float) -> bool:
+        key = register_key(self._prefix, name)
+        last = await self._port.command(key, "HMGET", key.lock, "number", "nonce", deadline=deadline)
+        if int(last[0] or 0) >= number:
+            return bool(last == [b"%d" % number, nonce.encode()])
+        await self._port.command(key, "HSET", key.lock, "number", number, "nonce", nonce, deadline=deadline)
+        return True
+
+
+class RefusalIsOurs(GetsetBackend):
+    """After a refusal, an equal number of another client is taken for its own."""
+
+    async def _add(self, keys: OtherKeys, mine: tuple[int, str], deadline: float) -> tuple[int, str]:
+        number, _ = await super()._add(keys, mine, deadline)
+        return mine if number == mine[0] else (number, "")
+
+
+class RefusalIsOursServer(GetsetServer):
+    backend = RefusalIsOurs
+
+
+# ── keys ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class SideKeyElsewhere(RedisServer):
+    def run(self, call: Call) -> Any:
+        names = list(self._known(call.keys))
+        names[2:3] = [f"{PREFIX}queue:{call.keys.lock}"]
+        return self.machine.run(call.script.text, names, call.arguments)
+
+
+class _OtherSideKeys:
+    """A port with other side keys than the other clients, as with another prefix that forms the same key."""
+
+    def __init__(self, port: RedisPort) -> None:
+        self._port = port
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._port, name)
+
+    async def run(self, call: Call, *, deadline: float) -> Any:
+        return await self._port.run(self._moved(call), deadline=deadline)
+
+    async def run_all(self, calls: list[Call], *, deadline: float) -> Any:
+        return await self._port.run_all([self._moved(call) for call in calls], deadline=deadline)
+
+    def _moved(self, call: Call) -> Call:
+        keys = call.keys
+        if isinstance(keys, OtherKeys):
+            return call._replace(keys=keys._replace(names=tuple(map(self._key, keys.names))))
+        record, queue, leases, shared = map(self._key, keys.names[1:])
+        return call._replace(keys=keys._replace(record=record, queue=queue, leases=leases, shared=shared))
+
+    @staticmethod
+    def _key(key: str) -> str:
+        return f"{key}2" if key.endswith(("}:record", "}:queue", "}:leases", "}:shared")) else key
+
+
+class SideKeysOfThePrefix(RedisServer):
+    """Every second client has different side keys."""
+
+    @staticmethod
+    def backend(url: str, port: Any, runtime: Runtime, *, prefix: str) -> QueueBackend:
+        is_other = port._listener.startswith(("b", "d"))
+        return QueueBackend(url, _OtherSideKeys(port) if is_other else port, runtime, prefix=prefix)  # type: ignore[arg-type]  # it has all methods of one
+
+
+REDIS = [
+    Mutant(
+        name="side-keys-of-the-prefix",
+        mistake="side keys depend on how a key is split into prefix and name: a writer does not see all readers",
+        backend="redis",
+        server=SideKeysOfThePrefix,
+        kinds=frozenset({"slow"}),  # a broken or lost lease would break the fences first
+    ),
+    Mutant(
+        name="redis-dead-waiters-in-turn",
+        mistake="when it is the turn of a dead client's waiter, the lock waits for it, and then for its next waiter",
+        backend="redis",
+        server=_queue(
+            (
+                "publish(line, nonce_of(member)) ~= 0 and lapses - now > WAITER_LEASE - SILENT",
+                "(publish(line, nonce_of(member)) or true)",
+            ),
+            ("if channel and channel ~= own then", "if false then"),
+            ("remaining, blocker_kind = turn and turn - now or -1, turn and 2 or 0", "remaining, blocker_kind = -1, 0"),
+        ),
+        kinds=frozenset({"crash"}),
+    ),
+    Mutant(
+        name="setnx-then-expire",
+        mistake="the key is set, and its expiry in a second step: a client that dies between the two keeps the lock",
+        backend="redis-setnx",
+        server=SetnxThenExpireServer,
+        kinds=frozenset({"crash", "slow", "pause"}),
+        budget=1000,
+    ),
+    Mutant(
+        name="setnx-deletes-blindly",
+        mistake="a release deletes the key even if it belongs to another ticket",
+        backend="redis-setnx",
+        server=SetnxDeletesBlindly,
+    ),
+    Mutant(
+        name="setnx-no-tombstone",
+        mistake="a try_acquire that arrives after its own release takes the lock for a ticket without a client",
+        backend="redis-setnx",
+        server=type(
+            "Edited", (SetnxServer,), {"texts": edited(_SETNX, ("if unanswered == '1' then", "if false then"))}
+        ),
+        kinds=frozenset({"slow", "cancel"}),
+    ),
+    Mutant(
+        name="getset-without-compare",
+        mistake="a client that overwrites an expired lease is granted without comparing the value that it replaced",
+        backend="redis-getset",
+        server=GetsetWithoutCompareServer,
+    ),
+    Mutant(
+        name="getset-own-nonce-is-ours",
+        mistake="a client that lost a take-over finds its own value, with which it overwrote the winner's: a grant",
+        backend="redis-getset",
+        server=OwnNonceIsOursServer,
+    ),
+    Mutant(
+        name="queue-deletes-blindly",
+        mistake="a release deletes the lock's key although it names another ticket",
+        backend="redis",
+        server=_queue(
+            (
+                "if value == OURS .. nonce then\n  redis.call('DEL', lock)",
+                "if value and value ~= SHARED then\n  redis.call('DEL', lock)",
+            )
+        ),
+    ),
+    Mutant(
+        name="fence-by-incr",
+        mistake="the fence is a counter on the server: a failover to a replica that lags behind gives it twice",
+        backend="redis",
+        server=_queue(
+            ("exact(math.max(last + 1, now_us))", "exact(last + 1)"),
+            (
+                "local last = redis.call('HGET', record, 'fence')\n",
+                "local last = redis.call('HGET', record, 'fence') or 0\n",
+            ),
+            ("if last and tonumber(last) >= number then", "if true then"),
+        ),
+        kinds=frozenset({"old_data"}),
+    ),
+    Mutant(
+        name="client-time-as-now",
+        mistake="the scripts use the client's clock instead of the server's",
+        backend="redis",
+        server=ClientTimeServer,
+    ),
+    Mutant(
+        name="notifications-only",
+        mistake="a waiter relies on pub/sub: after a lost notification it keeps waiting although the lock is free",
+        backend="redis",
+        server=_with(NotificationsOnly, texts=_PATIENT),
+        kinds=frozenset({"lose_notification"}),
+    ),
+    Mutant(
+        name="subscribes-too-late",
+        mistake="a waiter does not poll after it has subscribed: the notification may have been sent before",
+        backend="redis",
+        server=_with(SubscribesTooLate, texts=_PATIENT),
+        kinds=frozenset({"slow"}),
+    ),
+    Mutant(
+        name="hand-over-from-notification",
+        mistake="after a hand-over the lease is counted from the notification, not from the last poll before it",
+        backend="redis",
+        server=_with(CountsFromNotification),
+        kinds=frozenset({"pause"}),
+    ),
+    Mutant(
+        name="hand-over-by-old-notification",
+        mistake="an old notification of a hand-over is trusted although its ticket was queued again since",
+        backend="redis",
+        server=_with(TrustsOldNotifications),
+        kinds=frozenset({"pause"}),
+        budget=600,
+    ),
+    Mutant(
+        name="ghost-waiters",
+        mistake="dead waiters stay in the queue",
+        backend="redis",
+        server=_queue(("ipairs(redis.call('ZRANGEBYSCORE', leases, '-inf', now))", "ipairs({})")),
+    ),
+    Mutant(
+        name="ghost-waiters-in-turn",
+        mistake="each waiter's lease begins when the one before it has ended: dead waiters expire one after the other",
+        backend="redis",
+        server=_queue(
+            (
+                "redis.call('ZADD', leases, now + WAITER_LEASE, member)",
+                "redis.call('ZADD', leases, now + WAITER_LEASE * (before + 1), member)",
+            ),
+            ("  redis.call('PEXPIRE', queue, WAITER_LEASE)\n  redis.call('PEXPIRE', leases, WAITER_LEASE)\n", ""),
+            # Other rules that would hide the bug: the end of a turn, and the check for silent waiters.
+            ("now + WOKEN_LEASE, 'turn:' .. member", "now + 100 * WAITER_LEASE, 'turn:' .. member"),
+            (" and lapses - now > WAITER_LEASE - SILENT", ""),
+            ("publish(line, nonce_of(member)) ~= 0", "(publish(line, nonce_of(member)) or true)"),
+        ),
+        kinds=frozenset({"crash"}),
+        budget=1000,
+    ),
+    Mutant(
+        name="side-key-elsewhere",
+        mistake="a side key is in another slot: on a Cluster no script can have both",
+        backend="redis",
+        server=SideKeyElsewhere,
+    ),
+    Mutant(
+        name="queue-renews-blindly",
+        mistake="a renewal prolongs the lock's key although it names another ticket",
+        backend="redis",
+        server=_queue(("if value ~= OURS .. nonce then\n    return 0", "if not value then\n    return 0")),
+    ),
+    Mutant(
+        name="marker-ends-with-first",
+        mistake="the key that blocks writers expires with the first of several readers' leases, not with the last",
+        backend="redis",
+        server=_queue(
+            ("redis.call('ZREVRANGE', shared, 0, 0, 'WITHSCORES')", "redis.call('ZRANGE', shared, 0, 0, 'WITHSCORES')")
+        ),
+    ),
+    Mutant(
+        name="no-tombstone",
+        mistake="withdrawn tickets are not remembered: a late try_acquire takes the lock without a holder",
+        backend="redis",
+        server=_queue(("if unanswered == '1' then", "if false then")),
+        kinds=frozenset({"slow", "cancel"}),
+    ),
+    Mutant(
+        name="owner-past-another",
+        mistake="a ticket with an owner is granted while any owner holds the lock",
+        backend="redis",
+        server=_queue(("if owner and value == SEVERAL .. owner then", "if owner and is_for_several(value) then")),
+        by_seeds=False,
+    ),
+    Mutant(
+        name="owner-ends-with-first",
+        mistake="the lock's key expires with the first of an owner's leases, not with the last",
+        backend="redis",
+        server=_queue(
+            ("redis.call('ZREVRANGE', shared, 0, 0, 'WITHSCORES')", "redis.call('ZRANGE', shared, 0, 0, 'WITHSCORES')")
+        ),
+        by_seeds=False,
+    ),
+    Mutant(
+        name="owner-releases-all",
+        mistake="the first release of an owner's ticket ends the leases of its other tickets",
+        backend="redis",
+        server=_queue(("if redis.call('ZREM', shared, member) == 1 then", "if redis.call('DEL', shared) == 1 then")),
+        by_seeds=False,
+    ),
+    Mutant(
+        name="owner-draws-again",
+        mistake="a granted ticket that repeats its request gets a new fence, and others of its owner have the old one",
+        backend="redis",
+        server=_queue(
+            (
+                "local is_first = not fence\n",
+                "local is_first = not fence or redis.call('ZSCORE', shared, member)\n",
+            )
+        ),
+        by_seeds=False,
+    ),
+    Mutant(
+        name="redis-register-in-two-steps",
+        mistake="a register is read in one step and written in another",
+        backend="redis",
+        server=_with(RegisterInTwoSteps),
+        by_seeds=False,
+    ),
+    Mutant(
+        name="getset-refusal-is-ours",
+        mistake="a client that was too late to advance a register takes the present number for its own",
+        backend="redis-getset",
+        server=RefusalIsOursServer,
+        by_seeds=False,
+    ),
+]

@@ -1,0 +1,100 @@
+"""Records the history: events of clients, and changes on the server, found by comparing its tickets after each step."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from holdfast_lab.checking import history as h
+from holdfast_lab.sim.world import World
+
+NONCE = 32  # characters; a mutant may append more
+
+
+class Entry(NamedTuple):
+    """A ticket on the server."""
+
+    lock: str
+    position: int  # its order in the queue
+    fence: int | None  # None while it waits
+    limit: int | None
+    exclusive: bool
+
+
+class Recorder:
+    """One history, and the client and call of each nonce."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self.history: list[h.Event] = []
+        self.happened: Counter[str] = Counter()  # faults, by their kind
+        self._calls = 0
+        self._nonces = 0
+        self._owner: dict[str, tuple[str, int]] = {}  # nonce -> client, call
+        self._members: dict[int, dict[str, int]] = {}  # call for several locks -> lock -> ticket
+        self.owners: dict[int, str] = {}  # ticket -> named owner
+        self._seen: dict[str, Entry] = {}
+
+    def new_call(self) -> int:
+        """The number of a new attempt in the history."""
+        self._calls += 1
+        return self._calls
+
+    def new_group(self, locks: Sequence[str]) -> list[int]:
+        """The tickets of an attempt for several locks, one for each. The first is the number of the call."""
+        tickets = [self.new_call() for _ in locks]
+        self._members[tickets[0]] = dict(zip(locks, tickets, strict=True))
+        return tickets
+
+    def member(self, call: int, lock: str) -> int | None:
+        """The ticket of this lock, if the call is for several locks."""
+        members = self._members.get(call)
+        return None if members is None else members[lock]
+
+    def call_of(self, nonce: str) -> int:
+        return self._owner[nonce[:NONCE]][1]
+
+    def owner_of(self, nonce: str, lock: str) -> tuple[str, int]:
+        """The client and ticket of this nonce."""
+        client, call = self._owner[nonce[:NONCE]]
+        return client, self.member(call, lock) or call
+
+    def new_nonce(self, client: str, call: int) -> str:
+        self._nonces += 1
+        nonce = f"{self._nonces:0{NONCE}x}"
+        self._owner[nonce] = (client, call)
+        return nonce
+
+    def add(self, event: h.Event) -> None:
+        self.history.append(event)
+
+    def observe(self, tickets: dict[str, Entry]) -> None:
+        """Record the changes since the last call in a possible order: removed tickets first."""
+        seen = self._seen
+        if tickets == seen:
+            return
+        now = self._world.now
+        for nonce, entry in seen.items():
+            if nonce not in tickets:
+                client, call = owner = self.owner_of(nonce, entry.lock)
+                # A call whose first answer was late has two tickets until the first one is released.
+                if not any(self.owner_of(other, other_entry.lock) == owner for other, other_entry in tickets.items()):
+                    self.add(h.ServerRemoved(now, client, call, entry.lock))
+        for nonce, entry in tickets.items():
+            before = seen.get(nonce)
+            if before == entry:
+                continue
+            client, call = self.owner_of(nonce, entry.lock)
+            shape = (entry.position, entry.limit, entry.exclusive, self.owners.get(call, ""))
+            if entry.fence is not None:
+                self.add(h.ServerGranted(now, client, call, entry.lock, entry.fence, *shape))
+            elif before is None or before.position != entry.position:  # expired and queued again at once
+                self.add(h.ServerQueued(now, client, call, entry.lock, *shape))
+        self._seen = tickets
+
+    def add_leftovers(self, tickets: dict[str, Entry]) -> None:
+        """Record the tickets that are left at the end."""
+        for nonce, entry in tickets.items():
+            client, call = self.owner_of(nonce, entry.lock)
+            self.add(h.Leftover(self._world.now, entry.lock, client, entry.fence is not None, call or None))

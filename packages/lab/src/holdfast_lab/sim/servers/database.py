@@ -1,0 +1,164 @@
+"""The models of MySQL and PostgreSQL in common: the clock, the reaper, restarts and replicas; and copies of the tables.
+
+Leases end by the server's wall clock, which can be set: if it is set forward, they end early. Committed data is on
+disk: a restart or a crash loses nothing, but requests on their way then are not executed. A replica that takes over
+has the data of some time ago.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from holdfast.backends.sql_protocol import us
+from holdfast.core.tickets import POLL_INTERVAL_BEHIND, WAITER_LEASE
+from holdfast_lab.sim.recorder import Entry
+from holdfast_lab.sim.servers.base import Server
+
+if TYPE_CHECKING:
+    from holdfast_lab.sim.faults import Faults
+    from holdfast_lab.sim.recorder import Recorder
+    from holdfast_lab.sim.world import World
+
+K = TypeVar("K")  # the key of a lock or register
+L = TypeVar("L", bound=Any)  # a row of holdfast_locks
+T = TypeVar("T", bound=Any)  # a row of holdfast_tickets
+R = TypeVar("R", bound=Any)  # a row of holdfast_marks
+
+CLOCKS_APART = 0.05  # seconds by which a replica's clock may be ahead of its primary's
+REAPED_EVERY = 2.0  # seconds after which a new lock elsewhere in the database triggers the removal of old rows
+DELETE_RATE = 0.1  # how often an operator also deletes a row then
+# Seconds after which an unused lock is old in a simulation: not an hour, which no simulation lasts, but longer than
+# `departed` is kept.
+IDLE = WAITER_LEASE + 2.0
+
+
+class DatabaseTables(Generic[K, L, T, R]):
+    """The rows of one database."""
+
+    def __init__(self, clock: Callable[[], int], fence_idle: float) -> None:
+        self.clock = clock
+        self.locks: dict[K, L] = {}
+        self.tickets: list[T] = []
+        self.registers: dict[K, R] = {}
+        self.fence_idle = us(fence_idle)
+
+    def snapshot(self) -> tuple[dict[K, L], list[T], dict[K, R]]:
+        return (
+            {key: replace(lock) for key, lock in self.locks.items()},
+            [replace(ticket) for ticket in self.tickets],
+            {key: replace(register) for key, register in self.registers.items()},
+        )
+
+    def restore(self, snapshot: tuple[dict[K, L], list[T], dict[K, R]]) -> None:
+        self.locks, self.tickets, self.registers = snapshot
+        self.locks, self.tickets, self.registers = self.snapshot()
+
+
+class Database(Server):
+    """A server with tables, which are modelled elsewhere."""
+
+    tables: Any
+
+    def __init__(self, world: World, recorder: Recorder) -> None:
+        super().__init__(world, recorder)
+        self._places: dict[str, int] = {}  # by nonce: the number in the queue
+        self._copy: object = None
+        self._delete_rate = 0.0
+
+    def prepare(self, faults: Faults, ttl: float) -> None:
+        # The next fence of a removed lock relies on the clock: no fault sets it back by an hour.
+        if not faults.step_clock:
+            self.tables.fence_idle = us(IDLE)
+            self._delete_rate = DELETE_RATE
+        self.world.at(REAPED_EVERY, self._reap)
+
+    def _reap(self) -> None:
+        self.world.at(self.world.now + REAPED_EVERY, self._reap)
+        if not self.is_stalled:
+            self.execute(self.reap)
+
+    def reap(self) -> object:
+        """Remove old rows. At times an operator deletes the row of a lock that has no exclusive holder."""
+        keys = [key for key, lock in self.tables.locks.items() if lock.nonce is None and lock.departed is None]
+        deletable = self.deletable(keys)
+        if deletable and self.world.choices.chance(self._delete_rate):
+            del self.tables.locks[self.world.choices.pick(deletable)]
+        return self.reap_tables()
+
+    def deletable(self, keys: Sequence[Any]) -> Sequence[Any]:
+        """The locks whose rows an operator may delete without breaking a guarantee."""
+        return keys
+
+    @abstractmethod
+    def reap_tables(self) -> object: ...
+
+    # ── tickets ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def tickets(self) -> dict[str, Entry]:
+        return {nonce: entry for nonce, entry, _ in self._entries()}
+
+    def live(self) -> dict[str, Entry]:
+        now = self._clock()
+        return {nonce: entry for nonce, entry, expires in self._entries() if expires > now}
+
+    def _entries(self) -> list[tuple[str, Entry, int]]:
+        """Every ticket, holders first: its nonce, its entry, and when it expires."""
+        entries = []
+        places = {}
+        for lock in self.tables.locks.values():
+            if lock.nonce is not None and lock.fence is not None:
+                # An exclusive holder has no queue entry any more. It keeps the number of the one that it had, also if
+                # it is granted again with a new fence because the first grant got no answer.
+                place = places[lock.nonce] = self._places.get(lock.nonce, lock.fence)
+                entry = Entry(self.decode_name(lock.name), place, lock.fence, 1, exclusive=True)
+                entries.append((lock.nonce, entry, lock.expires or 0))
+        for ticket in sorted(self.tables.tickets, key=_waits):
+            places[ticket.nonce] = ticket.number
+            name = self.decode_name(ticket.name)
+            entry = Entry(name, ticket.number, ticket.fence, ticket.limit, ticket.exclusive)
+            entries.append((ticket.nonce, entry, ticket.expires))
+        self._places = places
+        return entries
+
+    def decode_name(self, name: str) -> str:
+        """The name of a lock, from its name in the tables."""
+        return name
+
+    # ── faults ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def lose_data(self) -> None:
+        """The tables are dropped, and created again by the next request."""
+        self.tables.restore(({}, [], {}))
+        self.restart()
+        self.recorder.observe(self.tickets())
+
+    def back_up(self) -> None:
+        self._copy = self.tables.snapshot()
+
+    def restore_data(self) -> None:
+        """Fail over to a replica that lags behind. It takes longer than clocks are apart: time does not go back."""
+        if self._copy is None:
+            return
+        self.tables.restore(self._copy)
+        self.step_clock(self.world.choices.between(0.0, CLOCKS_APART))
+        self.restart()
+        self.recorder.observe(self.tickets())
+
+    @property
+    def extra_lease_time(self) -> float:
+        return self.set_back
+
+    @property
+    def extra_idle_time(self) -> float:
+        """Until the next poll."""
+        return min(self.set_back, POLL_INTERVAL_BEHIND)
+
+    def _clock(self) -> int:
+        return round(self.wall() * 1_000_000)
+
+
+def _waits(ticket: Any) -> bool:
+    return ticket.fence is None

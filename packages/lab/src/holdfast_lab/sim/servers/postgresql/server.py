@@ -1,0 +1,76 @@
+"""The PostgreSQL server in its world: a Database with notifications.
+
+A restart ends all connections, also those with subscriptions. The sessions of a client that dies end at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from holdfast.backends.postgresql.protocol.guarantees import GUARANTEES
+from holdfast.backends.postgresql.protocol.queue import PostgresqlBackend, decode_name, encode_name
+from holdfast_lab.sim.servers.database import Database
+from holdfast_lab.sim.servers.postgresql.port import SimPort
+from holdfast_lab.sim.servers.postgresql.tables import Tables
+from holdfast_lab.sim.servers.subscriptions import PushServer
+
+if TYPE_CHECKING:
+    from holdfast.backends.postgresql.port import Row, Statement, Value
+    from holdfast.core.ports import Backend
+    from holdfast_lab.sim.network import Link
+    from holdfast_lab.sim.recorder import Recorder
+    from holdfast_lab.sim.runtime import SimRuntime
+    from holdfast_lab.sim.world import World
+
+
+class PostgresqlServer(Database, PushServer):
+    """A server for `method=queue`."""
+
+    guarantees = GUARANTEES["queue"]
+    # As for Redis: the death of a client is not seen. A release is remembered for ten seconds, unless the data is lost.
+    orphaning_faults = frozenset({"crash", "stall", "lose_data", "old_data", "leap_clock"})
+    keeps_order = False  # a client has several connections
+    idle_max = 6.0  # less than a waiter lease: a dead waiter that is woken keeps a second of it
+    backend: Callable[..., Any] = PostgresqlBackend
+    tables_type: ClassVar[type[Tables]] = Tables
+
+    def __init__(self, world: World, recorder: Recorder) -> None:
+        super().__init__(world, recorder)
+        self.tables: Tables = self.tables_type(self._clock, self.publish, self._is_gone)
+        self._started = self._clock()  # before any client polled
+
+    def open(self, link: Link, runtime: SimRuntime) -> Backend:
+        port = SimPort(self, link, runtime, len(self.subscribers))
+        self.subscribers.append(port)
+        backend: Backend = type(self).backend("sim://postgresql", port, runtime)
+        return backend
+
+    # ── requests ─────────────────────────────────────────────────────────────────────────────────────
+
+    def run(self, port: SimPort, statement: Statement, values: Sequence[Value]) -> list[Row]:
+        """A statement of one client."""
+        self.tables.caller = port.channel
+        return self.tables.run(statement, values)
+
+    def _is_gone(self, channel: str, renewed: int | None) -> bool:
+        """Whether a client has died. After a restart, which ends all sessions, only if it has polled since."""
+        ports = [port for port in self.subscribers if isinstance(port, SimPort) and port.channel == channel]
+        return renewed is not None and renewed > self._started and all(port.link.process.is_dead for port in ports)
+
+    def restart(self) -> None:
+        super().restart()
+        self._started = self._clock()
+
+    def break_lock(self, name: str, fence: int) -> None:
+        self.tables.caller = None
+        self.execute(lambda: self.tables.break_(encode_name(name), fence))
+
+    def reap_tables(self) -> object:
+        return self.tables.reap(self._clock()), self.tables.reap_registers(self._clock())
+
+    def decode_name(self, name: str) -> str:
+        return decode_name(name)
+
+    def state(self) -> object:
+        return self.tables.snapshot(), self.starts, self.wall_step, self.subscription_state()

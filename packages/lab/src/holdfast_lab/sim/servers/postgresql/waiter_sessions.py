@@ -1,0 +1,272 @@
+"""The waiter sessions of method=advisory: sessions that hold or wait for advisory locks, and end at either end.
+
+A session ends when the server goes down, when a client terminates it, or when the server sees that its client has gone.
+The client sees that some time later; or never, if the network was cut at that moment, because no data arrives on that
+connection any more. A lost message ends the connection too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from holdfast.backends.postgresql.protocol import advisory
+from holdfast.backends.postgresql.protocol.advisory import AdvisoryBackend
+from holdfast.backends.postgresql.protocol.guarantees import GUARANTEES
+from holdfast.errors import BackendUnavailable, OutcomeUnknown
+from holdfast_lab.sim.faults import POOLED
+from holdfast_lab.sim.servers.postgresql.port import SimPort
+from holdfast_lab.sim.servers.postgresql.server import PostgresqlServer
+from holdfast_lab.sim.servers.subscriptions import NOTICED_MAX
+
+if TYPE_CHECKING:
+    from holdfast.backends.postgresql.port import Row, Statement, Value
+    from holdfast.core.ports import Backend
+    from holdfast_lab.sim.network import Link
+    from holdfast_lab.sim.process import Process
+    from holdfast_lab.sim.recorder import Recorder
+    from holdfast_lab.sim.runtime import SimRuntime
+    from holdfast_lab.sim.world import World
+
+RETRY = 1.0  # seconds between attempts to send through a network that is cut
+
+
+class SimSession:
+    """The connection of one ticket, seen from both ends: `is_over` at the server, `is_closed` at the client."""
+
+    def __init__(self, port: AdvisoryPort, pid: int) -> None:
+        self.pid = pid
+        self.port = port
+        self.has_advisory_lock = False
+        self.is_waiting = False
+        self.is_closed = False
+        self.is_over = False
+        self._event = port.runtime.event()
+
+    @property
+    def is_open(self) -> bool:
+        return not self.is_closed
+
+    async def execute(self, statement: Statement, values: Sequence[Value], *, deadline: float) -> list[Row]:
+        if self.is_closed:
+            raise BackendUnavailable(backend="sim", problem="connection closed")
+        try:
+            return await self.port.request(lambda: self.port.server.run_on(self, statement, values), deadline)
+        except BaseException:
+            self.close()
+            raise
+
+    async def wait(self, sql: str, until: float) -> None:
+        if self.is_closed:
+            raise OutcomeUnknown(backend="sim", problem="connection closed")
+        if not self.is_waiting:
+            self.is_waiting = True
+            self._send(int(sql.rpartition("(")[2].rstrip(")")))
+        try:
+            is_answered = await self._event.wait(until)
+        except BaseException:
+            self.close()
+            raise
+        if self.is_closed:
+            raise OutcomeUnknown(backend="sim", problem="connection closed")
+        if is_answered:
+            self.is_waiting, self.has_advisory_lock = False, True
+
+    def close(self) -> None:
+        if not self.is_closed:
+            self.is_closed, self.has_advisory_lock = True, False
+            self._event.set()
+            world = self.port.link.process.world
+            world.at(world.now + self.port.link.delay(), self.server_sees_close)
+
+    def _reply_arrived(self) -> None:
+        """The answer has arrived: the session has the advisory lock."""
+        self._event.set()
+
+    def end_soon(self) -> None:
+        """The session has ended; the client sees that some time later, unless the network is cut."""
+        world, process = self.port.link.process.world, self.port.link.process
+        if self.port.link.replies_cut:
+            return
+        world.at(world.now + world.choices.between(0.0, NOTICED_MAX), process.do, self.close)
+
+    def _send(self, key: int) -> None:
+        self._event.clear()
+        link = self.port.link
+        world = link.process.world
+        if link.requests_cut or link.happens("lose_request", link.faults.lose_request):
+            self.end_soon()
+        else:
+            arrived = self.port.server.when_running
+            world.at(link.arrival(), arrived, self.port.server.wait_for_lock, self, key)
+
+    def reply(self) -> None:
+        """Send the answer from the server."""
+        link = self.port.link
+        if link.replies_cut or link.happens("lose_reply", link.faults.lose_reply):
+            self.end_soon()
+        else:
+            world = link.process.world
+            world.at(world.now + link.delay(), link.process.do, self._reply_arrived)
+
+    def server_sees_close(self) -> None:
+        """The server sees that the client has closed it, unless the network is cut."""
+        link = self.port.link
+        if link.requests_cut and not link.process.is_dead:
+            link.process.world.at(link.process.world.now + RETRY, self.server_sees_close)
+        else:
+            self.port.server.when_running(self.port.server.end_session, self)
+
+
+class AdvisoryPort(SimPort):
+    """A port with waiter sessions."""
+
+    def __init__(self, server: AdvisoryServer, link: Link, runtime: SimRuntime, number: int) -> None:
+        super().__init__(server, link, runtime, number)
+        self.server = server
+        self.runtime = runtime
+        self._idle: list[SimSession] = []
+
+    async def open_waiter_session(self, *, deadline: float) -> SimSession:
+        while self._idle:
+            session = self._idle.pop()
+            if session.is_open:
+                return session
+        return await self.request(lambda: self.server.new_session(self), deadline)
+
+    def return_waiter_session(self, session: SimSession) -> None:  # type: ignore[override]  # it is a SimSession
+        self._idle.append(session)
+
+
+class AdvisoryServer(PostgresqlServer):
+    """A server for `method=advisory`."""
+
+    guarantees = GUARANTEES["advisory"]
+    kinds = ("lock",)
+    # There are no notifications, and each session has its own connection.
+    excluded_faults = PostgresqlServer.excluded_faults | POOLED | {"lose_notification"}
+    backend: Callable[..., Backend] = AdvisoryBackend
+
+    def __init__(self, world: World, recorder: Recorder) -> None:
+        super().__init__(world, recorder)
+        self.sessions: list[SimSession] = []
+        self._holders: dict[int, SimSession] = {}  # by key of an advisory lock: its holder
+        self._queues: dict[int, list[SimSession]] = {}
+        self._pids = 0
+
+    def open(self, link: Link, runtime: SimRuntime) -> Backend:
+        port = AdvisoryPort(self, link, runtime, len(self.subscribers))
+        self.subscribers.append(port)
+        return type(self).backend("sim://postgresql", port, runtime, schema="public")
+
+    # ── sessions and advisory locks ────────────────────────────────────────────────────────────────────────────────
+
+    def new_session(self, port: AdvisoryPort) -> SimSession:
+        self._pids += 1
+        session = SimSession(port, self._pids)
+        self.sessions.append(session)
+        return session
+
+    def end_session(self, session: SimSession) -> None:
+        """Release all its locks, and remove it from all queues."""
+        if session.is_over:
+            return
+        session.is_over = True
+        self.sessions.remove(session)
+        for queue in self._queues.values():
+            if session in queue:
+                queue.remove(session)
+        for key in [key for key, holder in self._holders.items() if holder is session]:
+            self._unlock(key)
+
+    def wait_for_lock(self, session: SimSession, key: int) -> None:
+        if session.is_over:
+            session.end_soon()
+        elif self._try_lock(session, key):
+            session.reply()
+        else:
+            self._queues.setdefault(key, []).append(session)
+
+    def _try_lock(self, session: SimSession, key: int) -> bool:
+        return self._holders.setdefault(key, session) is session
+
+    def _unlock(self, key: int) -> None:
+        del self._holders[key]
+        if self._queues.get(key):
+            waiter = self._queues[key].pop(0)
+            self._holders[key] = waiter
+            waiter.reply()
+
+    def state(self) -> object:
+        holders = [(key, holder.pid) for key, holder in self._holders.items()]
+        queues = [(key, [session.pid for session in queue]) for key, queue in self._queues.items()]
+        ends = [
+            (session.pid, session.has_advisory_lock, session.is_waiting, session.is_closed) for session in self.sessions
+        ]
+        return super().state(), holders, queues, ends
+
+    # ── statements ───────────────────────────────────────────────────────────────────────────────────────────────
+
+    def run_on(self, session: SimSession, statement: Statement, values: Sequence[Value]) -> list[Row]:
+        """Execute a statement in a waiter session."""
+        if session.is_over:
+            raise OutcomeUnknown(backend="sim", problem="connection reset")
+        self.tables.caller = session.port.channel
+        if statement is advisory._RELEASE:
+            name, nonce, key = values
+            rows = self.tables.fast_release_rows(str(name), str(nonce))
+            if rows and self._holders.get(int(key or 0)) is session:
+                self._unlock(int(key or 0))
+            return rows
+        name, nonce, ttl, key, had_lock, stay, agent, info = values
+        has_advisory_lock = bool(had_lock) or self._try_lock(session, int(key or 0))
+        row = self.tables.pass_(
+            str(name), str(nonce), int(ttl or 0), (str(agent), str(info)), has_advisory_lock=has_advisory_lock
+        )
+        if has_advisory_lock and row[0] != "in" and not (row[0] == "wait" and stay):
+            self._unlock(int(key or 0))
+            has_advisory_lock = False
+        return [(*row, "t" if has_advisory_lock else "f")]
+
+    def run(self, port: SimPort, statement: Statement, values: Sequence[Value]) -> list[Row]:
+        if statement is advisory._TERMINATE_HOLDER:
+            holder = self._holders.get(int(values[0] or 0))
+            if holder is None:
+                return []
+            self.end_session(holder)
+            holder.end_soon()
+            return [("t",)]
+        if statement is advisory._CANCEL:
+            for session in [session for session in self.sessions if session.pid == values[0]]:
+                for queue in self._queues.values():
+                    if session in queue:
+                        queue.remove(session)
+            return []
+        return super().run(port, statement, values)
+
+    # ── faults ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def restart(self) -> None:
+        super().restart()
+        self._holders.clear()
+        self._queues.clear()
+        for session in [*self.sessions]:
+            self.end_session(session)
+            session.end_soon()
+
+    def drop(self, process: Process) -> bool:
+        dropped = [session for session in self.sessions if session.port.link.process is process]
+        for session in dropped:
+            self.end_session(session)
+            session.end_soon()
+        return bool(dropped)
+
+    @property
+    def recovery_time(self) -> float:
+        """Until a waiter on a connection that has silently ended has polled twice."""
+        return 5.0
+
+    def process_died(self, process: Process) -> None:
+        super().process_died(process)
+        for session in [session for session in self.sessions if session.port.link.process is process]:
+            self.world.at(self.world.now + RETRY, session.server_sees_close)

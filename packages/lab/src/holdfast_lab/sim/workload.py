@@ -1,0 +1,270 @@
+"""The calls of clients in a simulated world: acquire locks in every way, work under them, release them."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
+
+from holdfast.core.periods import Period
+from holdfast.errors import ConfigurationError, HoldfastError
+from holdfast.primitives import Primitive
+from holdfast_lab.sim.world import Cancelled
+
+if TYPE_CHECKING:
+    from holdfast.core.locks import LockOptions
+    from holdfast_lab.sim.choices import Choices
+    from holdfast_lab.sim.client import SimClient, SimLease
+    from holdfast_lab.sim.process import Process
+    from holdfast_lab.sim.resource import Resource
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload:
+    """The amount and kinds of work. Times are seconds."""
+
+    clients: int = 4
+    rounds: int = 5  # locks that each client acquires, one after the other
+    ttl: float = 6.0
+    several_ttls: bool = False  # some locks have half of the ttl
+    hold_max: float = 4.0  # for each of one to three steps of work
+    think_max: float = 2.0  # between two rounds
+    timeout_max: float = 8.0
+    kinds: Sequence[str] = ("lock", "rwlock", "semaphore")  # kinds of locks; each run has one or two
+    variety: bool = True  # re-entry, renew=False, max_hold, stop_margin, explicit renewal
+    primitives: Sequence[str] = ()  # other primitives, by name; each run has those that its store supports
+    clock_error_max: float = 3.0  # error of the wall clock of a process that claims periods
+    faults_for: float = 30.0  # seconds with faults; then the world is healed
+
+
+USUAL = Workload()
+
+_MORE = tuple(
+    primitive.value
+    for primitive in Primitive
+    if primitive not in {Primitive.LOCK, Primitive.RWLOCK, Primitive.SEMAPHORE}
+)
+WORKLOADS: Mapping[str, Workload] = {
+    "locks": USUAL,
+    **{primitive: Workload(kinds=("lock",), primitives=(primitive,)) for primitive in _MORE},
+    "everything": Workload(primitives=_MORE),
+}
+
+
+class Name(NamedTuple):
+    """A lock of this run; all clients use it as the same kind."""
+
+    name: str
+    kind: str
+    limit: int
+
+    def shape(self, choices: Choices) -> tuple[int | None, bool]:
+        """Limit and exclusive of this round."""
+        if self.kind == "semaphore":
+            return self.limit, False
+        if self.kind == "rwlock" and choices.chance(0.6):
+            return None, False
+        return 1, True
+
+
+_GROUP_MAX = 4  # locks in one call
+JOB, PERIOD = "job", Period(2)
+DELAYS = (1.0, 3.0)
+OWNERS = ("x", "y")
+SEAT = Name("seat", "lock", 1)  # the lock of the election
+
+
+def draw_names(workload: Workload, choices: Choices) -> list[Name]:
+    count = 3 + choices.below(2) if "lock_all" in workload.primitives else 1 + choices.below(2)
+    return [Name(f"lock-{number}", choices.pick(workload.kinds), 2 + choices.below(2)) for number in range(count)]
+
+
+class Worker:
+    """The work of one client. After a crash a new worker does the remaining rounds."""
+
+    def __init__(
+        self,
+        workload: Workload,
+        names: Sequence[Name],
+        *,
+        process: Process,
+        client: SimClient,
+        resource: Resource,
+        rounds: int,
+    ) -> None:
+        self._workload = workload
+        self._names = names
+        self._process = process
+        self._choices = process.world.choices
+        self._client = client
+        self._resource = resource
+        if "once_per" in workload.primitives:
+            client.runtime.wall_step = -process.offset
+        self.rounds_left = rounds
+        self.is_busy = False  # in a call that can be cancelled
+        self.is_done = False  # all rounds are done
+        self.must_restart = False  # its client refuses to continue, so the program must restart
+
+    async def run(self) -> None:
+        while self.rounds_left > 0:
+            self.rounds_left -= 1
+            try:
+                await self._pause(self._workload.think_max)
+                await self._round()
+            except ConfigurationError:
+                self.must_restart = True
+                return
+            except (HoldfastError, Cancelled):
+                continue  # it is in the history; a program would log it and continue
+        self.is_done = True
+
+    async def _round(self) -> None:
+        """Use one of the primitives of this run."""
+        if not self._workload.primitives:
+            await self._use_one_lock()
+            return
+        match self._choices.pick(["lock", *self._workload.primitives]):
+            case "lock_all":
+                await self._use_several_locks()
+            case "once_per":
+                await self.claim(1 + self._choices.below(3))
+            case "revoke":
+                await self._revoke(2 + self._choices.below(3))
+            case "election":
+                await self._campaign()
+            case _:
+                await self._use_one_lock()
+
+    async def _revoke(self, times: int) -> None:
+        """Request revocations several times: a lock may be free, or its holder not revocable."""
+        for _ in range(times):
+            await self._busy(self._client.request_revoke(self._choices.pick(self._names).name))
+            await self._pause(self._workload.think_max)
+
+    async def claim_again(self, times: int) -> None:
+        """Claim in a healed world; a client may still have to notice that a connection is dead."""
+        for _ in range(times):
+            try:
+                await self.claim(1)
+            except HoldfastError:
+                continue  # it is in the history
+
+    async def claim(self, times: int) -> None:
+        """A scheduler that runs at random times, with a clock that is set now and then."""
+        choices = self._choices
+        for _ in range(times):
+            if choices.chance(0.2):
+                clock_error_max = self._workload.clock_error_max
+                error = choices.between(0.0, 2 * clock_error_max) - clock_error_max
+                self._client.runtime.wall_step = error - self._process.offset
+            await self._busy(self._client.claim(JOB, PERIOD))
+            await self._pause(self._workload.hold_max)
+
+    async def _campaign(self) -> None:
+        lock = self._client.lock(SEAT.name, options={"ttl": self._workload.ttl})
+        lease = await self._busy(self._client.acquire(lock, self._timeout()))
+        if lease is None:
+            return
+        try:
+            self._client.lead(lease)
+            await self._work(lease, exclusive=True)
+        finally:
+            await self._busy(self._client.release(lease))
+
+    async def _use_several_locks(self) -> None:
+        choices, client = self._choices, self._client
+        names, wanted = list(self._names), 2 + choices.below(min(_GROUP_MAX, len(self._names)) - 1)
+        options = self._options(exclusive=True)
+        options.pop("reentrant", None)
+        locks = []
+        for _ in range(wanted):  # in a random order, different for each client
+            name = names.pop(choices.below(len(names)))
+            locks.append(client.lock(name.name, options=options))
+        group = await self._busy(client.acquire_all(locks, self._timeout()))
+        if group is None:
+            return
+        try:
+            for _ in range(1 + choices.below(3)):
+                values = [(lease, self._resource.read(self._process, lease)) for lease in group.leases]
+                await self._pause(self._workload.hold_max)
+                if not client.check_all(group) or group.revoke_requested:
+                    break
+                for lease, value in values:
+                    if value is not None:
+                        self._resource.write(self._process, lease, value + 1, value)
+                if not group.leases[0]._spec.renew and choices.chance(0.7):
+                    await self._busy(client.renew_all(group))
+        finally:
+            await self._busy(client.release_all(group))
+
+    async def _use_one_lock(self) -> None:
+        choices = self._choices
+        name = choices.pick(self._names)
+        limit, exclusive = name.shape(choices)
+        options = self._options(exclusive=exclusive)
+        lock = self._client.lock(name.name, limit=limit, exclusive=exclusive, options=options)
+        lease = await self._busy(self._client.acquire(lock, self._timeout()))
+        if lease is None:
+            return
+        inner: SimLease | None = None
+        try:
+            if lock._spec.reentrant and not lock._spec.is_permit:  # a second permit may never be granted
+                inner = await self._client.acquire(lock, None)
+            await self._work(lease, exclusive=exclusive)
+        finally:
+            if inner is not None:
+                await self._client.release(inner)
+            await self._busy(self._client.release(lease))
+
+    async def _work(self, lease: SimLease, *, exclusive: bool) -> None:
+        choices = self._choices
+        for _ in range(1 + choices.below(3)):
+            value = self._resource.read(self._process, lease) if exclusive else None
+            await self._pause(self._workload.hold_max)
+            if not self._client.check(lease) or lease.revoke_requested:
+                return
+            if value is not None:
+                self._resource.write(self._process, lease, value + 1, value)
+            if not lease._spec.renew and choices.chance(0.7):
+                await self._busy(self._client.renew(lease))
+
+    def _timeout(self) -> float | None:
+        choices = self._choices
+        return (None, 0.0, choices.between(0.001, self._workload.timeout_max))[choices.below(3)]
+
+    def _options(self, *, exclusive: bool) -> LockOptions:
+        choices, ttl = self._choices, self._workload.ttl
+        if self._workload.several_ttls and choices.chance(0.3):
+            ttl /= 2
+        options: LockOptions = {"ttl": ttl}
+        if self._workload.variety:
+            match choices.below(8):
+                case 5:
+                    options["reentrant"] = True
+                case 6:
+                    options["renew"] = False
+                case 7:
+                    options["stop_margin"] = choices.between(0.0, ttl / 3)
+                    options["max_hold"] = choices.between(ttl / 2, ttl * 2)
+                case _:
+                    pass
+        primitives = self._workload.primitives
+        if "lock_delay" in primitives and choices.chance(0.6):
+            options["lock_delay"] = choices.pick(DELAYS)
+        if "owner" in primitives and exclusive and "reentrant" not in options and choices.chance(0.8):
+            options["owner"] = choices.pick(OWNERS)
+        if "revoke" in primitives and options.get("renew", True) and choices.chance(0.8):
+            options["revocable"] = True
+        return options
+
+    async def _pause(self, at_most: float) -> None:
+        await self._client.runtime.sleep(self._choices.between(0.0, at_most))
+
+    async def _busy(self, call: Awaitable[T]) -> T:
+        self.is_busy = True
+        try:
+            return await call
+        finally:
+            self.is_busy = False
