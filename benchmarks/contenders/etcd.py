@@ -11,12 +11,12 @@ from urllib.parse import urlsplit
 from benchmarks.adapters import Holdfast, HoldfastAsync, Tooz
 from benchmarks.contender import Arena, Contender, peer
 from benchmarks.servers import Etcd
-from holdfast.backends.etcd.config import Node
 from holdfast.backends.etcd.io.connection import Connection
 from holdfast.backends.etcd.protocol.keys import range_end
 from holdfast.backends.etcd.protocol.messages import absent, b64, encoded, first, get, put, txn
 from holdfast.backends.net.blocking import BlockingPoller
 from holdfast.runtimes.threads import ThreadRuntime, run_sync
+from holdfast.url_parts import Node
 
 TTL = 60  # seconds
 

@@ -24,6 +24,7 @@ LAYERS = [
     {"errors", "guarantees", "primitives"},
     {"core"},
     {"runtimes"},
+    {"url_parts"},
     {"url", "default_url", "requirements"},
     {"backends"},
     {"base_client"},

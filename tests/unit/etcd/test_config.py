@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from holdfast.backends.etcd.config import EtcdConfig, Node, config_of
+from holdfast.backends.etcd.config import EtcdConfig, config_of
 from holdfast.url import parse
+from holdfast.url_parts import Node
 
 
 def config_from(url: str) -> EtcdConfig:

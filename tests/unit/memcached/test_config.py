@@ -5,8 +5,9 @@ from __future__ import annotations
 import ssl
 
 import holdfast
-from holdfast.backends.memcached.config import MemcachedConfig, Node, config_of
+from holdfast.backends.memcached.config import MemcachedConfig, config_of
 from holdfast.url import parse
+from holdfast.url_parts import Node
 
 
 def config(url: str) -> MemcachedConfig:
@@ -14,7 +15,17 @@ def config(url: str) -> MemcachedConfig:
 
 
 def test_options_have_defaults() -> None:
-    assert config("memcached://") == MemcachedConfig(url="memcached://", nodes=(Node("localhost", 11211),))
+    assert config("memcached://") == MemcachedConfig(
+        url="memcached://",
+        nodes=(Node("localhost", 11211),),
+        user="",
+        password="",
+        tls=None,
+        prefix="holdfast:",
+        connect_timeout=3.0,
+        io_timeout=5.0,
+        max_connections=16,
+    )
 
 
 def test_hosts_may_have_ports_and_brackets() -> None:

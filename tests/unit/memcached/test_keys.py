@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.backends.memcached.config import Node
 from holdfast.backends.memcached.protocol.keys import KEY_MAX, check_prefix, key_of, name_of, node_of, register_key_of
 from holdfast.errors import ConfigurationError
+from holdfast.url_parts import Node
 
 NAMES = ["a", "A", "a ", "a b", "a%20b", "a\0", "a\n", "ä", "🔒", "a/b", "%sha256:0", "x" * 512, "x" * 511, "é" * 512]
 

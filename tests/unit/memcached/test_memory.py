@@ -6,7 +6,6 @@ import time
 
 import pytest
 
-from holdfast.backends.memcached.config import Node
 from holdfast.backends.memcached.port import Answer, Batch, ServerRun
 from holdfast.backends.memcached.protocol import meta
 from holdfast.backends.memcached.protocol.item import MemcachedBackend
@@ -16,6 +15,7 @@ from holdfast.core.tickets import Ticket, Waiting
 from holdfast.errors import BackendUnavailable
 from holdfast.runtimes import system
 from holdfast.runtimes.threads import ThreadRuntime, run_sync
+from holdfast.url_parts import Node
 
 NODE = Node("here", 11211)
 RUN = ServerRun(started=1, pid=7, evicts=False)

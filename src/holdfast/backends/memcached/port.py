@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
-from holdfast.backends.memcached.config import Node
 from holdfast.backends.memcached.protocol.meta import Reply
 from holdfast.errors import HoldfastError
+from holdfast.url_parts import Node
 
 
 class ServerRun(NamedTuple):

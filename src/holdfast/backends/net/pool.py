@@ -15,12 +15,18 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 from holdfast.backends.net.poller import READ
 from holdfast.errors import BackendError, BackendUnavailable, HoldfastError
 from holdfast.runtimes import system
+from holdfast.url_parts import integer
 
 if TYPE_CHECKING:
     from holdfast.backends.net.poller import Poller
     from holdfast.core.ports import Runtime
 
 CONNECTIONS_MAX = 16  # open at the same time, if the URL has no `connections=`
+CONNECTIONS = integer(
+    "connections",
+    str(CONNECTIONS_MAX),
+    "connections to one server that the requests of a client may use at the same time; more requests wait",
+)._replace(field="max_connections")
 IDLE_KEPT = 2  # idle connections that are never closed for being idle
 IDLE_MAX = 10.0  # seconds after which any other idle connection is closed
 IDLE_CHECK = 0.2  # seconds without use after which a connection is checked, where a check per request is too slow

@@ -24,10 +24,11 @@ from holdfast.backends.net.pool import ConnectionPool
 from holdfast.errors import BackendUnavailable, ConfigurationError, OutcomeUnknown
 
 if TYPE_CHECKING:
-    from holdfast.backends.etcd.config import EtcdConfig, Node
+    from holdfast.backends.etcd.config import EtcdConfig
     from holdfast.backends.etcd.io.http import Response
     from holdfast.backends.net.poller import Background, Poller
     from holdfast.core.ports import Runtime
+    from holdfast.url_parts import Node
 
 _OK = 200
 _TOKEN_ATTEMPTS_MAX = 2  # times that a request is sent, each with a new token

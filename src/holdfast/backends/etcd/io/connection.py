@@ -14,10 +14,10 @@ from holdfast.backends.net.pool import wait_ready
 from holdfast.backends.net.sockets import open_socket
 
 if TYPE_CHECKING:
-    from holdfast.backends.etcd.config import Node
     from holdfast.backends.net.poller import Poller
     from holdfast.backends.net.pool import Probe
     from holdfast.core.ports import Runtime
+    from holdfast.url_parts import Node
 
 _READ_MAX = 1 << 16
 

@@ -24,11 +24,11 @@ from holdfast.core.events import logger
 from holdfast.errors import HoldfastError
 
 if TYPE_CHECKING:
-    from holdfast.backends.etcd.config import Node
     from holdfast.backends.etcd.io.connection import Connection
     from holdfast.backends.etcd.port import Message, Watch
     from holdfast.backends.net.poller import Background, Poller
     from holdfast.core.ports import Runtime
+    from holdfast.url_parts import Node
 
 WATCHES_MAX = 40  # on one stream, or a few more: those of one ticket stay together
 STREAMS_MAX = 4  # streams more than needed, at which they are merged

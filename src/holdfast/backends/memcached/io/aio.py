@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
-from holdfast.backends.memcached.config import MemcachedConfig, Node, config_of
+from holdfast.backends.memcached.config import MemcachedConfig, config_of
 from holdfast.backends.memcached.io.handshake import handshake
 from holdfast.backends.memcached.port import Answer, Batch, ServerRun
 from holdfast.backends.memcached.protocol import errors
@@ -24,6 +24,7 @@ from holdfast.backends.net.poller import is_readable
 from holdfast.backends.net.pool import IDLE_CHECK
 from holdfast.backends.net.sockets import open_socket
 from holdfast.errors import HoldfastError
+from holdfast.url_parts import Node
 
 if TYPE_CHECKING:
     from holdfast.core.ports import Backend

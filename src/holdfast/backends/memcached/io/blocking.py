@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from holdfast.backends.memcached.config import MemcachedConfig, Node, config_of
+from holdfast.backends.memcached.config import MemcachedConfig, config_of
 from holdfast.backends.memcached.io.handshake import handshake
 from holdfast.backends.memcached.port import Answer, Batch, ServerRun
 from holdfast.backends.memcached.protocol import errors
@@ -22,6 +22,7 @@ from holdfast.backends.net.pool import IDLE_CHECK, ConnectionPool, exchange_each
 from holdfast.backends.net.sockets import open_socket
 from holdfast.backends.net.stream import NotSent, Stream, StreamConnection
 from holdfast.errors import HoldfastError
+from holdfast.url_parts import Node
 
 if TYPE_CHECKING:
     from holdfast.core.ports import Backend

@@ -10,8 +10,9 @@ from holdfast.backends.memcached.protocol import errors, meta
 from holdfast.errors import BackendError, BackendUnavailable, ConfigurationError
 
 if TYPE_CHECKING:
-    from holdfast.backends.memcached.config import MemcachedConfig, Node
+    from holdfast.backends.memcached.config import MemcachedConfig
     from holdfast.backends.memcached.protocol.meta import Reply
+    from holdfast.url_parts import Node
 
 OLDEST = (1, 6, 10)  # older versions reply OK instead of HD to a store
 _ITEM_OVERHEAD = 512  # bytes of an item beside its value: the key and the server's header

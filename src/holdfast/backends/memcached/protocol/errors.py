@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 from holdfast.errors import BackendError, BackendUnavailable, OutcomeUnknown
 
 if TYPE_CHECKING:
-    from holdfast.backends.memcached.config import Node
     from holdfast.backends.memcached.protocol.meta import Reply
+    from holdfast.url_parts import Node
 
 _NOTHING_CHANGED = {
     "CLIENT_ERROR unauthenticated": "it requires a user and a password: memcached://user:password@host",

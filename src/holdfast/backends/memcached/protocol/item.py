@@ -43,10 +43,10 @@ from holdfast.errors import (
 )
 
 if TYPE_CHECKING:
-    from holdfast.backends.memcached.config import Node
     from holdfast.backends.memcached.port import Answer, MemcachedPort, ServerRun
     from holdfast.backends.memcached.protocol.meta import Reply
     from holdfast.core.ports import Runtime
+    from holdfast.url_parts import Node
 
 T = TypeVar("T")
 

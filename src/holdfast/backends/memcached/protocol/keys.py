@@ -16,7 +16,7 @@ from urllib.parse import quote, unquote
 from holdfast.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from holdfast.backends.memcached.config import Node
+    from holdfast.url_parts import Node
 
 KEY_MAX = 250
 PREFIX_MAX = 128

@@ -19,9 +19,9 @@ from holdfast.backends.memcached.protocol.keys import node_of, register_key_of
 from holdfast.errors import NameConflict
 
 if TYPE_CHECKING:
-    from holdfast.backends.memcached.config import Node
     from holdfast.backends.memcached.port import Answer
     from holdfast.backends.memcached.protocol.meta import Reply
+    from holdfast.url_parts import Node
 
 _REGISTER = b"holdfast:mark:"
 _NEVER_EXPIRES = 0  # memcached's "no expiry"

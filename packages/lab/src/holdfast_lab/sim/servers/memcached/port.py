@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from holdfast.backends.memcached.config import Node
 from holdfast.backends.memcached.port import Answer, Batch, ServerRun
 from holdfast.backends.memcached.protocol.meta import Parser, Reply
 from holdfast.errors import HoldfastError, OutcomeUnknown
+from holdfast.url_parts import Node
 
 if TYPE_CHECKING:
     from holdfast_lab.sim.network import Link
