@@ -3,22 +3,45 @@
 from __future__ import annotations
 
 import ssl
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote
 
 from holdfast.backends.mysql.sql import database_of
-from holdfast.backends.net.pool import CONNECTIONS_MAX
-from holdfast.backends.url_parts import check_unix_sockets, choice, host_and_port, max_connections, seconds
+from holdfast.backends.net.pool import CONNECTIONS
+from holdfast.backends.net.tls import tls_context, tls_options
 from holdfast.errors import ConfigurationError
+from holdfast.url_parts import Option, check_unix_sockets, choice, login_and_hosts, node_of, seconds, values_of
 
 if TYPE_CHECKING:
     from holdfast.url import Address
 
-CONNECT_TIMEOUT = 3.0  # seconds
-METHODS = ("unique", "row", "version")
 _PORT = 3306
+
+SETTINGS = (
+    choice(
+        "method",
+        "unique",
+        "`unique`, `row` or `version`: see below; clients exclude each other only with the same method",
+        ("unique", "row", "version"),
+    ),
+    seconds("connect_timeout", "3", "seconds for connecting"),
+    CONNECTIONS,
+)
+_TLS = choice(
+    "tls",
+    "preferred",
+    "`preferred`: if the server supports it, without verification of its certificate; `yes`: required; `no`",
+    ("preferred", "yes", "no"),
+)
+OPTIONS = (
+    *SETTINGS,
+    Option("socket", None, "the path of a Unix socket, instead of a host"),
+    Option("user", None, "the user, if it is not before the host"),
+    Option("password", None, "the password, if it is not before the host"),
+    _TLS,
+    *tls_options(),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,8 +58,8 @@ class MysqlConfig:
     password: bytes = field(default=b"", repr=False)
     tls: ssl.SSLContext | None = field(default=None, repr=False)
     prefers_tls: bool = False  # used if the server supports it; its certificate is not verified
-    connect_timeout: float = CONNECT_TIMEOUT
-    max_connections: int = CONNECTIONS_MAX
+    connect_timeout: float
+    max_connections: int
     connect: Callable[[], Any] | None = field(default=None, repr=False)  # makes connections; replaces the login
 
 
@@ -49,13 +72,8 @@ def config_of(address: Address) -> MysqlConfig:
     if isinstance(address.client, MysqlConfig):
         return address.client
     options = address.options
-    method = choice(options, "method", METHODS)
-    connect_timeout = seconds(options, "connect_timeout", CONNECT_TIMEOUT)
-    userinfo, at, server = address.host.rpartition("@")
-    if not at and "@" in address.path:
-        raise ConfigurationError("url has an @ behind its first /: write / and @ in a password as %2F and %40")
+    user, password, server = login_and_hosts(address.host, address.path)
     database = database_of(address)
-    user, _, password = userinfo.partition(":")
     if password and "password" in options:
         raise ConfigurationError("url has a password before the host and as an option: give it once")
     socket = options.get("socket", "")
@@ -63,46 +81,19 @@ def config_of(address: Address) -> MysqlConfig:
         raise ConfigurationError(f"url has a host and the option 'socket': write {address.scheme}:///database?socket=…")
     if socket:
         check_unix_sockets("the option 'socket'")
-    host, port = _server(server)
-    tls = choice(options, "tls", ("preferred", "yes", "no"))
+    if "," in server:
+        raise ConfigurationError("url must name one host: locks are on one server, the one that takes the writes")
+    host, port = node_of(f"localhost{server}" if server[:1] in {"", ":"} else server, _PORT)
+    tls = _TLS.value(options)
     return MysqlConfig(
         url=address.redacted,
-        method=method,
         database=database,
-        host=host or "localhost",
+        host=host,
         port=port,
         socket=socket,
-        user=unquote(user) or options.get("user"),
-        password=(unquote(password) or options.get("password", "")).encode(),
-        tls=_tls(options, tls),
+        user=user or options.get("user"),
+        password=(password or options.get("password", "")).encode(),
+        tls=tls_context(options, is_on=tls == "yes"),
         prefers_tls=tls == "preferred" and not socket,
-        connect_timeout=connect_timeout,
-        max_connections=max_connections(options),
+        **values_of(options, SETTINGS),
     )
-
-
-def _server(text: str) -> tuple[str, int]:
-    if "," in text:
-        raise ConfigurationError("url must name one host: locks are on one server, the one that takes the writes")
-    return host_and_port(text, _PORT)
-
-
-def _tls(options: Mapping[str, str], tls: str) -> ssl.SSLContext | None:
-    given = [name for name in ("ca_certs", "certfile", "keyfile", "verify") if name in options]
-    if tls != "yes":
-        if given:
-            raise ConfigurationError(f"url has {given[0]}= but TLS is not required: add tls=yes")
-        return None
-    is_verified = choice(options, "verify", ("required", "none")) == "required"
-    if "keyfile" in options and "certfile" not in options:
-        raise ConfigurationError("url has keyfile= without certfile=: a key needs its certificate")
-    try:
-        context = ssl.create_default_context(cafile=options.get("ca_certs"))
-        if "certfile" in options:
-            context.load_cert_chain(options["certfile"], options.get("keyfile"))
-    except (OSError, ssl.SSLError) as error:
-        names = ", ".join(f"{name}={options[name]}" for name in given if name != "verify")
-        raise ConfigurationError(f"a file of certificates cannot be used ({names}): {error}") from error
-    if not is_verified:
-        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-    return context

@@ -11,12 +11,10 @@ from typing import Any
 
 from pymysql.connections import Connection
 
-from holdfast.backends.mysql.config import CONNECT_TIMEOUT, METHODS, MysqlConfig
-from holdfast.backends.url_parts import choice, max_connections, seconds
+from holdfast.backends.mysql.config import SETTINGS, MysqlConfig
 from holdfast.errors import ConfigurationError
 from holdfast.url import Address, check_options, unknown_client
-
-_OWN_OPTIONS = ("method", "connect_timeout", "connections")
+from holdfast.url_parts import values_of
 
 
 def address_of(client: object, options: dict[str, str]) -> Address:
@@ -26,14 +24,9 @@ def address_of(client: object, options: dict[str, str]) -> Address:
         ConfigurationError: it is not one of the supported objects.
     """
     check_options("mysql", options)
-    for name in options:
-        if name not in _OWN_OPTIONS:
-            raise ConfigurationError(f"{name} is what the connection itself says: leave it out, or give a URL")
-    usage: dict[str, Any] = {
-        "method": choice(options, "method", METHODS),
-        "connect_timeout": seconds(options, "connect_timeout", CONNECT_TIMEOUT),
-        "max_connections": max_connections(options),
-    }
+    for name in sorted(options.keys() - {option.name for option in SETTINGS}):
+        raise ConfigurationError(f"{name} is what the connection itself says: leave it out, or give a URL")
+    usage = values_of(options, SETTINGS)
     if type(client) is Connection:
         config = _config_of(client, usage)
     elif isinstance(client, Connection):
