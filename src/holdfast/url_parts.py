@@ -13,7 +13,7 @@ from urllib.parse import unquote
 
 from holdfast.errors import ConfigurationError
 
-_PORT_MAX = 65535
+PORT_MAX = 65535
 _NUMBER_MAX = 10_000
 _SECONDS_MAX = 3600.0
 _FLAGS = dict.fromkeys(("yes", "true", "1", "on"), True) | dict.fromkeys(("no", "false", "0", "off"), False)
@@ -108,8 +108,8 @@ def node_of(text: str, default_port: int) -> Node:
     if not host or not host.isprintable() or " " in host:
         raise ConfigurationError("url has an empty or odd host name: write host:port, and commas only between them")
     # The message does not show the text, because it may be part of a password with an unencoded character.
-    if port and not (port.isascii() and port.isdigit() and 0 < int(port) <= _PORT_MAX):
-        raise ConfigurationError(f"url has a port that is no number from 1 to {_PORT_MAX}; also {_ENCODE}")
+    if port and not (port.isascii() and port.isdigit() and 0 < int(port) <= PORT_MAX):
+        raise ConfigurationError(f"url has a port that is no number from 1 to {PORT_MAX}; also {_ENCODE}")
     return Node(host, int(port or default_port))
 
 

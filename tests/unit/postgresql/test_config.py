@@ -6,7 +6,7 @@ import pytest
 
 from holdfast.backends.postgresql.config import Endpoint, PostgresqlConfig, config_of, connection_parameters
 from holdfast.backends.postgresql.protocol.queue import decode_name, encode_name
-from holdfast.url import SCHEMES, parse
+from holdfast.url import parse
 
 
 def make_config(url: str) -> PostgresqlConfig:
@@ -49,14 +49,6 @@ def test_hosts_are_tried_in_order() -> None:
 
 def test_config_of_accepts_the_folder_of_a_unix_socket() -> None:
     assert make_config("postgresql:///shop?host=/run/postgresql").endpoints == (Endpoint("/run/postgresql", 5432),)
-
-
-def test_the_scheme_table_lists_every_option() -> None:
-    from holdfast.backends.postgresql.config import LIBPQ_OPTIONS
-
-    assert sorted(SCHEMES["postgresql"].options) == sorted(
-        ("schema", "method", "connect_timeout", "connections", "host", "port", *LIBPQ_OPTIONS)
-    )
 
 
 @pytest.mark.parametrize("name", ["a", "\0", "\\", "\\0", "\\\0", "\0\\", "\\\\0", "a\0b\\c\\\\\0", "é ", "0\\0\0"])

@@ -5,27 +5,47 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
-from urllib.parse import unquote
 
 from holdfast.backends.net.addresses import is_numeric
-from holdfast.backends.net.pool import CONNECTIONS_MAX
+from holdfast.backends.net.pool import CONNECTIONS
 from holdfast.backends.net.sockets import KEEPALIVE_COUNT, KEEPALIVE_IDLE, KEEPALIVE_INTERVAL, USER_TIMEOUT_MS
 from holdfast.backends.postgresql.sql import SCHEMA, quoted
-from holdfast.backends.url_parts import choice, host_and_port, max_connections, port_of, seconds
 from holdfast.errors import ConfigurationError
+from holdfast.url_parts import PORT_MAX, Option, choice, integer, login_and_hosts, node_of, seconds, values_of
 
 if TYPE_CHECKING:
     from holdfast.url import Address
 
-CONNECT_TIMEOUT = 3.0  # seconds
 _PORT = 5432
 
-# Passed to libpq unchanged.
-LIBPQ_OPTIONS = (
-    *("user", "password", "passfile", "application_name", "target_session_attrs"),
-    *("sslmode", "sslrootcert", "sslcert", "sslkey", "sslcrl", "channel_binding"),
+_SETTINGS = (
+    Option(
+        "schema",
+        SCHEMA,
+        "the schema of the tables, created if it is missing; clients exclude each other only within one schema",
+        parse=quoted,
+    ),
+    choice(
+        "method",
+        "queue",
+        "`queue`: a queue in our tables, for locks, readers/writers and semaphores; `advisory`: PostgreSQL's own lock "
+        "queue, for locks only",
+        ("queue", "advisory"),
+    ),
+    seconds("connect_timeout", "3", "seconds for connecting, all hosts together"),
+    CONNECTIONS,
 )
-METHODS = ("queue", "advisory")
+_HOST = Option("host", None, "the host or the folder of a socket, if it is not before the path")
+_SOCKET_PORT = integer("port", None, "the port that belongs to `host`", maximum=PORT_MAX)
+# Passed to libpq unchanged.
+_LIBPQ = tuple(
+    Option(name, "holdfast" if name == "application_name" else None, "as in libpq")
+    for name in (
+        *("user", "password", "passfile", "application_name", "target_session_attrs"),
+        *("sslmode", "sslrootcert", "sslcert", "sslkey", "sslcrl", "channel_binding"),
+    )
+)
+OPTIONS = (*_SETTINGS, _HOST, _SOCKET_PORT, *_LIBPQ)
 
 
 class Endpoint(NamedTuple):
@@ -52,7 +72,7 @@ class PostgresqlConfig:
     schema: str  # quoted
     method: str
     connect_timeout: float
-    max_connections: int = CONNECTIONS_MAX
+    max_connections: int
 
 
 def config_of(address: Address) -> PostgresqlConfig:
@@ -62,55 +82,38 @@ def config_of(address: Address) -> PostgresqlConfig:
         ConfigurationError: names the part or the option that is wrong, and the fix.
     """
     options = address.options
-    userinfo, at, hosts = address.host.rpartition("@")
-    if not at and "@" in address.path:
-        raise ConfigurationError("url has an @ behind its first /: write / and @ in a password as %2F and %40")
-    user, _, password = userinfo.partition(":")
+    user, password, hosts = login_and_hosts(address.host, address.path)
     database = address.path.removeprefix("/")
     if "/" in database:
         raise ConfigurationError(f"url must name one database, postgresql://host/database, not {database!r}")
     parameters = {
-        "application_name": "holdfast",
         "keepalives_idle": str(KEEPALIVE_IDLE),
         "keepalives_interval": str(KEEPALIVE_INTERVAL),
         "keepalives_count": str(KEEPALIVE_COUNT),
         "tcp_user_timeout": str(USER_TIMEOUT_MS),
-        **{option: options[option] for option in LIBPQ_OPTIONS if option in options},
+        **{name: value for name, value in values_of(options, _LIBPQ).items() if value is not None},
+        **{name: value for name, value in (("user", user), ("password", password), ("dbname", database)) if value},
         "client_encoding": "UTF8",
     }
-    parameters |= {key: unquote(value) for key, value in (("user", user), ("password", password)) if value}
-    if database:
-        parameters["dbname"] = database
     if "\0" in "".join(parameters.values()):
         raise ConfigurationError("url must not have a zero byte in it")
     return PostgresqlConfig(
         url=address.redacted,
         endpoints=_endpoints(hosts, options),
         parameters=parameters,
-        schema=quoted(options.get("schema", SCHEMA)),
-        method=choice(options, "method", METHODS),
-        connect_timeout=seconds(options, "connect_timeout", CONNECT_TIMEOUT),
-        max_connections=max_connections(options),
+        **values_of(options, _SETTINGS),
     )
 
 
 def _endpoints(hosts: str, options: Mapping[str, str]) -> tuple[Endpoint, ...]:
-    if hosts and "host" in options:
+    host, port = _HOST.value(options), _SOCKET_PORT.value(options)
+    if hosts and host is not None:
         raise ConfigurationError("url has a host before the path and as an option: give it once")
-    if "host" in options:
-        return (Endpoint(options["host"], port_of(options.get("port", ""), _PORT)),)
-    if "port" in options and hosts:
+    if hosts and port is not None:
         raise ConfigurationError("url has the option 'port' and a host: write postgresql://host:port/database")
-    if not hosts:
-        return (Endpoint("", port_of(options["port"], _PORT) if "port" in options else 0),)
-    return tuple(map(_endpoint, hosts.split(",")))
-
-
-def _endpoint(text: str) -> Endpoint:
-    endpoint = Endpoint(*host_and_port(text, _PORT))
-    if not endpoint.host:
-        raise ConfigurationError("url has a host without a name: postgresql://host1,host2:5433/database")
-    return endpoint
+    if hosts:
+        return tuple(Endpoint(*node_of(text, _PORT)) for text in hosts.split(","))
+    return (Endpoint("", port or 0) if host is None else Endpoint(host, port or _PORT),)
 
 
 def connection_parameters(
