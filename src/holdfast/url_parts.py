@@ -75,7 +75,8 @@ def integer(name: str, default: str | None, meaning: str, minimum: int = 1, maxi
 
 def choice(name: str, default: str | None, meaning: str, choices: Iterable[str] | Mapping[str, object]) -> Option:
     values = choices if isinstance(choices, Mapping) else {text: text for text in choices}
-    return Option(name, default, meaning, f"one of {', '.join(values)}", values.__getitem__)
+    valid = ", ".join(values)
+    return Option(name, default, meaning, f"one of {valid}" if len(values) > 1 else valid, values.__getitem__)
 
 
 def flag(name: str, default: str, meaning: str, yes: str = "yes", no: str = "no") -> Option:

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast.backends.redis.config import Node, RedisConfig, config_of
+from holdfast.backends.redis.config import RedisConfig, config_of
 from holdfast.url import parse
+from holdfast.url_parts import Node
 
 
 def config(url: str, **options: Any) -> RedisConfig:

@@ -276,9 +276,9 @@ def test_an_unresponsive_server_does_not_delay_replies_of_others(server: Server,
 
 def _silence_of(other: Server) -> Scenario:
     async def scenario(port: Topology) -> None:
-        from holdfast.backends.redis.config import Node
         from holdfast.backends.redis.io.connection import Batch
         from holdfast.backends.redis.io.resp import pack
+        from holdfast.url_parts import Node
 
         here, there = port._config.nodes[0], Node("127.0.0.1", other.port)
         for node in (here, there):

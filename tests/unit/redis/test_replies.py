@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 import holdfast
-from holdfast.backends.redis.config import Node
 from holdfast.backends.redis.io.errors import Redirection, code_of, redirection, refusal
 from holdfast.backends.redis.io.resp import ErrorReply
+from holdfast.url_parts import Node
 
 WRAPPED = "ERR Error running script (call to f_{sha}): @user_script:{line}: {inside}"
 SHA = "c6a23c8f771fa36b9a284b255633d630d29580bd"

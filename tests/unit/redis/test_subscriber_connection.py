@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.backends.redis.config import Node, config_of
+from holdfast.backends.redis.config import config_of
 from holdfast.backends.redis.io import blocking
 from holdfast.backends.redis.io.subscriber import Subscriber
 from holdfast.backends.redis.io.subscriber_connection import SocketSubscriberConnection, SubscriberEvent
@@ -23,6 +23,7 @@ from holdfast.errors import BackendUnavailable, OutcomeUnknown
 from holdfast.runtimes.system import now
 from holdfast.runtimes.threads import ThreadRuntime, run_sync
 from holdfast.url import parse
+from holdfast.url_parts import Node
 from tests.support.processes import PATIENCE, eventually
 from tests.support.redis.binaries import main_binary
 from tests.support.redis.servers import Server, running

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.backends.redis.config import Node, config_of
+from holdfast.backends.redis.config import config_of
 from holdfast.backends.redis.io.handshake import Handshake
 from holdfast.backends.redis.io.topology.cluster import TRUST, Cluster
 from holdfast.backends.redis.io.topology.sentinel import Sentinel
@@ -15,6 +15,7 @@ from holdfast.backends.redis.protocol.keys import keys_of
 from holdfast.errors import BackendUnavailable, OutcomeUnknown
 from holdfast.runtimes.threads import ThreadRuntime, run_sync
 from holdfast.url import parse
+from holdfast.url_parts import Node
 
 OLD, NEW, OTHER = Node("old", 1), Node("new", 2), Node("other", 3)
 KEYS = keys_of("holdfast:", "one")

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast.backends.redis.config import Node
 from holdfast.backends.redlock.config import RedlockConfig, config_of
 from holdfast.url import parse, redlock_url
+from holdfast.url_parts import Node
 
 
 def config(url: str, **options: Any) -> RedlockConfig:

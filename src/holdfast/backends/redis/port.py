@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
-from holdfast.backends.redis.config import Node
 from holdfast.backends.redis.lua import Script
 from holdfast.backends.redis.protocol.keys import Keys, OtherKeys
 from holdfast.backends.redis.protocol.scanning import KeyspaceSubscription
 from holdfast.backends.redis.protocol.server_info import ServerInfo
 from holdfast.core.notifications import SubscriberPort
 from holdfast.errors import HoldfastError
+from holdfast.url_parts import Node
 
 Reply = Any  # int, bytes, None or a list of these, as in RESP2
 

@@ -6,17 +6,44 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from holdfast.backends.redis.config import RedisConfig, choice, seconds
+from holdfast.backends.net.pool import CONNECTIONS
+from holdfast.backends.net.tls import tls_options
+from holdfast.backends.redis.config import CLIENT_NAME, EVICTION, PREFIX, TLS, RedisConfig
 from holdfast.backends.redis.config import config_of as redis_config_of
 from holdfast.core.events import logger
 from holdfast.errors import ConfigurationError
 from holdfast.url import Address
+from holdfast.url_parts import choice, flag, seconds, values_of
 
 if TYPE_CHECKING:
-    from holdfast.backends.redis.config import Login, Node
+    from holdfast.backends.redis.config import Login
+    from holdfast.url_parts import Node
 
 NODES_MIN = 3
-MAX_TTL, NODE_TIMEOUT, CONNECT_TIMEOUT = 60.0, 0.5, 1.0  # seconds
+_CONNECT_TIMEOUT = "1"
+
+_NODES = choice("nodes", "three", "`any`: allow one or two nodes", ("three", "any"))
+_SETTINGS = (
+    seconds(
+        "max_ttl",
+        "60",
+        "the longest ttl (with the lock delay), and the seconds for which a restarted node that may have lost data "
+        "does not count; it must be the same in all programs",
+    ),
+    seconds("node_timeout", "0.5", "seconds for the reply of one node, and never more than a quarter of the ttl"),
+    flag("quarantine", "yes", "`no`: nodes count as soon as they are up; then two clients may hold a lock, see below"),
+)
+OPTIONS = (
+    PREFIX,
+    _NODES,
+    *_SETTINGS,
+    EVICTION,
+    seconds("connect_timeout", _CONNECT_TIMEOUT, "seconds for a connection to one node; use more for distant nodes"),
+    CONNECTIONS,
+    CLIENT_NAME,
+    TLS._replace(meaning="TLS for all nodes", schemes=()),
+    *tls_options(),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,23 +74,16 @@ def config_of(address: Address, *, is_asyncio: bool) -> RedlockConfig:
     Raises:
         ConfigurationError: there are too few nodes, or a part is wrong; the message names it and the fix.
     """
-    options = {"connect_timeout": str(CONNECT_TIMEOUT), **address.options}
-    own = {name: options.pop(name, "") for name in ("nodes", "max_ttl", "node_timeout", "quarantine")}
-    given = {name: value for name, value in own.items() if value}
-    tls = options.pop("tls", "no")
-    scheme = "rediss" if choice({"tls": tls}, "tls", ("no", "yes")) == "yes" else "redis"
+    options = {"connect_timeout": _CONNECT_TIMEOUT, **address.options}
     configs = [
-        redis_config_of(Address(scheme, host, db, options, address.redacted), is_asyncio=is_asyncio)
+        redis_config_of(Address("redis", host, db, options, address.redacted), is_asyncio=is_asyncio)
         for host, db in _split(address)
     ]
     nodes = tuple(config.nodes[0] for config in configs)
-    _check_number(nodes, is_any=choice(given, "nodes", ("three", "any")) == "any", url=address.redacted)
+    _check_number(nodes, is_any=_NODES.value(options) == "any", url=address.redacted)
     logins: Mapping[Node, tuple[Login, int]] = {config.nodes[0]: (config.login, config.db) for config in configs}
     return RedlockConfig(
-        redis=replace(configs[0], shape="several", nodes=nodes, logins=logins),
-        max_ttl=seconds(given, "max_ttl", MAX_TTL),
-        node_timeout=seconds(given, "node_timeout", NODE_TIMEOUT),
-        quarantine=choice(given, "quarantine", ("yes", "no")) == "yes",
+        redis=replace(configs[0], shape="several", nodes=nodes, logins=logins), **values_of(options, _SETTINGS)
     )
 
 

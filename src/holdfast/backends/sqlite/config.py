@@ -7,11 +7,20 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from urllib.parse import quote, unquote
 
-from holdfast.backends.url_parts import choice
 from holdfast.errors import ConfigurationError
+from holdfast.url_parts import flag, values_of
 
 if TYPE_CHECKING:
     from holdfast.url import Address
+
+
+OPTIONS = (
+    flag(
+        "local",
+        "no",
+        "the file system is used by this machine only; needed if holdfast does not know the type of the file system",
+    )._replace(field="is_local"),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,7 +29,7 @@ class SqliteConfig:
 
     url: str
     path: str  # absolute
-    is_local: bool = False  # the user asserts that no other machine can use the file system
+    is_local: bool  # the user asserts that no other machine can use the file system
 
 
 def config_of(address: Address) -> SqliteConfig:
@@ -29,11 +38,7 @@ def config_of(address: Address) -> SqliteConfig:
     Raises:
         ConfigurationError: names the part or the option that is wrong, and the fix.
     """
-    return SqliteConfig(
-        url=address.redacted,
-        path=_path(address),
-        is_local=choice(address.options, "local", ("no", "yes")) == "yes",
-    )
+    return SqliteConfig(url=address.redacted, path=_path(address), **values_of(address.options, OPTIONS))
 
 
 def _path(address: Address) -> str:

@@ -17,9 +17,10 @@ import redis.sentinel
 from redis.asyncio.client import Pipeline as AsyncPipeline
 from redis.client import Pipeline
 
-from holdfast.backends.redis.config import Adopted, Login, Node, RedisConfig, settings_of
+from holdfast.backends.redis.config import Adopted, Login, RedisConfig, settings_of
 from holdfast.errors import ConfigurationError
 from holdfast.url import Address, check_options, unknown_client
+from holdfast.url_parts import Node
 
 _CREDENTIALS = ("username", "password", "credential_provider")
 _KNOWN_CONNECTIONS = {

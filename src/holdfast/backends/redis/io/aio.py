@@ -7,13 +7,14 @@ import contextvars
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
-from holdfast.backends.redis.config import Login, Node, RedisConfig, config_of
+from holdfast.backends.redis.config import Login, RedisConfig, config_of
 from holdfast.backends.redis.io import errors
 from holdfast.backends.redis.io.pipeline import AsyncConnection, PipelineConnections
 from holdfast.backends.redis.io.resp import pack
 from holdfast.backends.redis.io.topology import Topology, topology_of
 from holdfast.backends.redis.protocol.queue import backend_on
 from holdfast.runtimes.aio import AsyncioEvent
+from holdfast.url_parts import Node
 
 if TYPE_CHECKING:
     from holdfast.backends.redis.io.connection import Connections, OnConnect

@@ -6,13 +6,14 @@ import threading
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
-from holdfast.backends.redis.config import Login, Node, RedisConfig, config_of
+from holdfast.backends.redis.config import Login, RedisConfig, config_of
 from holdfast.backends.redis.io.resp import pack
 from holdfast.backends.redis.io.sockets import SocketConnection, SocketConnections, connect
 from holdfast.backends.redis.io.subscriber_connection import SocketSubscriberConnection
 from holdfast.backends.redis.io.topology import Topology, topology_of
 from holdfast.backends.redis.protocol.queue import backend_on
 from holdfast.runtimes.threads import run_sync
+from holdfast.url_parts import Node
 
 if TYPE_CHECKING:
     from holdfast.backends.redis.io.connection import Connections, OnConnect

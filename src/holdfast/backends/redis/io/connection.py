@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from holdfast.backends.redis.config import Node
     from holdfast.backends.redis.port import Reply
     from holdfast.errors import HoldfastError
+    from holdfast.url_parts import Node
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from holdfast.backends.net.poller import Poller
-    from holdfast.backends.redis.config import Login, Node
+    from holdfast.backends.redis.config import Login
+    from holdfast.url_parts import Node
 
 # Exceptions of connecting, including a host name that cannot be encoded and a certificate file that cannot be read.
 FAILURES = (RedisError, OSError, ValueError)

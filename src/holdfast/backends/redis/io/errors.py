@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from holdfast.errors import BackendUnavailable, HoldfastError, NameConflict, OutcomeUnknown
 
 if TYPE_CHECKING:
-    from holdfast.backends.redis.config import Node
     from holdfast.backends.redis.io.resp import ErrorReply
+    from holdfast.url_parts import Node
 
 # Refused before the command or script began, or by its first write (all scripts read and check before they write):
 # https://redis.io/docs/latest/develop/reference/protocol-spec/#simple-errors and server.c, processCommand.

@@ -14,9 +14,10 @@ from holdfast.backends.redis.protocol.server_info import ServerInfo, weakest
 from holdfast.core.events import logger
 
 if TYPE_CHECKING:
-    from holdfast.backends.redis.config import Node, RedisConfig
+    from holdfast.backends.redis.config import RedisConfig
     from holdfast.backends.redis.io.connection import Connection
     from holdfast.backends.redis.port import Reply
+    from holdfast.url_parts import Node
 
 _SECTIONS = ("server", "replication", "memory", "persistence")  # one INFO for each: 6.2 takes no more than one
 _INFO = b"".join(pack("INFO", section) for section in _SECTIONS)

@@ -25,9 +25,10 @@ from holdfast.backends.redis.io.resp import new_parser
 from holdfast.errors import BackendError, BackendUnavailable, HoldfastError
 
 if TYPE_CHECKING:
-    from holdfast.backends.redis.config import Login, Node, RedisConfig
+    from holdfast.backends.redis.config import Login, RedisConfig
     from holdfast.backends.redis.port import Reply
     from holdfast.runtimes.aio import AsyncioRuntime
+    from holdfast.url_parts import Node
 
 _NEVER = float("inf")
 _IDLE_CHECK = 0.2  # seconds without use after which a connection is checked

@@ -22,9 +22,10 @@ if TYPE_CHECKING:
     import socket
 
     from holdfast.backends.net.pool import Probe
-    from holdfast.backends.redis.config import Login, Node, RedisConfig
+    from holdfast.backends.redis.config import Login, RedisConfig
     from holdfast.backends.redis.port import Reply
     from holdfast.core.ports import Runtime
+    from holdfast.url_parts import Node
 
 _NUMBER = b":"[0]
 

@@ -23,11 +23,12 @@ from holdfast.core.events import logger
 from holdfast.errors import BackendError, BackendUnavailable, HoldfastError
 
 if TYPE_CHECKING:
-    from holdfast.backends.redis.config import Node, RedisConfig
+    from holdfast.backends.redis.config import RedisConfig
     from holdfast.backends.redis.io.topology import Topology
     from holdfast.backends.redis.port import Reply
     from holdfast.backends.redis.protocol.keys import Keys
     from holdfast.core.ports import Event, Runtime
+    from holdfast.url_parts import Node
 
 IDLE_MAX = 5.0  # seconds without waiters after which a channel is unsubscribed, and the last one's connection closed
 SILENCE_MAX = 5.0  # seconds without a message before a PING, and as many again for its reply

@@ -33,10 +33,11 @@ from holdfast.errors import HoldfastError
 from holdfast.runtimes.threads import ThreadEvent
 
 if TYPE_CHECKING:
-    from holdfast.backends.redis.config import Node, RedisConfig
+    from holdfast.backends.redis.config import RedisConfig
     from holdfast.backends.redis.port import Reply
     from holdfast.errors import OutcomeUnknown
     from holdfast.runtimes.threads import ThreadRuntime
+    from holdfast.url_parts import Node
 
 LINGER = 0.5  # seconds that the listener waits for the last reader to return
 _SEND_MAX = 1.0  # seconds for a few bytes

@@ -17,10 +17,10 @@ from holdfast.guarantees import Guarantees
 from holdfast.primitives import Lacks
 
 if TYPE_CHECKING:
-    from holdfast.backends.redis.config import Node
     from holdfast.backends.redis.port import RedisPort, Reply
     from holdfast.backends.redis.protocol.scanning import Listing
     from holdfast.core.ports import Runtime
+    from holdfast.url_parts import Node
 
 
 POLL = 0.1  # longest interval in seconds between polls of a held lock; with jitter, so that waiters do not synchronise

@@ -41,10 +41,11 @@ from holdfast.errors import BackendError, HoldfastError, LimitConflict, NameConf
 from holdfast.guarantees import Guarantees
 
 if TYPE_CHECKING:
-    from holdfast.backends.redis.config import Node, RedisConfig
+    from holdfast.backends.redis.config import RedisConfig
     from holdfast.backends.redis.port import Channel, RedisPort, Reply, Word
     from holdfast.backends.redis.protocol.scanning import Listing
     from holdfast.core.ports import Backend, Runtime
+    from holdfast.url_parts import Node
 
 
 GRANULARITY = 0.002  # seconds: the server counts whole milliseconds, here and in its scripts

@@ -11,9 +11,10 @@ from holdfast.backends.redlock import lua
 from holdfast.backends.redlock.port import ServerRun
 
 if TYPE_CHECKING:
-    from holdfast.backends.redis.config import Node, RedisConfig
+    from holdfast.backends.redis.config import RedisConfig
     from holdfast.backends.redis.io.connection import Connection
     from holdfast.core.ports import Runtime
+    from holdfast.url_parts import Node
 
 _LOAD = b"".join(pack("SCRIPT", "LOAD", script.text) for script in lua.ALL)
 

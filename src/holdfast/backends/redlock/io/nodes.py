@@ -12,11 +12,11 @@ from holdfast.backends.redis.io.resp import ErrorReply, pack_call, pack_text
 from holdfast.backends.redis.io.topology.base import Topology, is_unknown_script
 
 if TYPE_CHECKING:
-    from holdfast.backends.redis.config import Node
     from holdfast.backends.redis.port import Call, Channel, Reply
     from holdfast.backends.redlock.io.handshake import NodeHandshake
     from holdfast.backends.redlock.port import ServerRun
     from holdfast.errors import HoldfastError
+    from holdfast.url_parts import Node
 
 
 class Nodes(Topology):

@@ -19,7 +19,7 @@ from holdfast.backends.redis.protocol.scanning import SCAN_COUNT
 from holdfast.errors import BackendUnavailable, HoldfastError
 
 if TYPE_CHECKING:
-    from holdfast.backends.redis.config import Node, RedisConfig
+    from holdfast.backends.redis.config import RedisConfig
     from holdfast.backends.redis.io.connection import Connections
     from holdfast.backends.redis.io.handshake import Handshake
     from holdfast.backends.redis.io.subscriber import SubscriberIO
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from holdfast.backends.redis.protocol.scanning import KeyspaceSubscription
     from holdfast.backends.redis.protocol.server_info import ServerInfo
     from holdfast.core.ports import Runtime
+    from holdfast.url_parts import Node
 
 PAUSE_MIN, PAUSE_MAX = 0.01, 0.1  # seconds before a request to the same server is repeated
 CLUSTER_DOWN_RETRY = 1.0  # seconds: CLUSTERDOWN is retried, because it may last for a moment only

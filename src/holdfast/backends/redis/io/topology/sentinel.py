@@ -13,11 +13,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from holdfast.backends.redis.config import Node
 from holdfast.backends.redis.io.resp import ErrorReply, pack
 from holdfast.backends.redis.io.topology.base import Topology
 from holdfast.core.events import logger
 from holdfast.errors import BackendError, BackendUnavailable
+from holdfast.url_parts import Node
 
 if TYPE_CHECKING:
     from holdfast.backends.redis.config import RedisConfig

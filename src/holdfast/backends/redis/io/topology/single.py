@@ -9,13 +9,14 @@ from holdfast.backends.redis.io.resp import ErrorReply, pack_call
 from holdfast.backends.redis.io.topology.base import Topology
 
 if TYPE_CHECKING:
-    from holdfast.backends.redis.config import Node, RedisConfig
+    from holdfast.backends.redis.config import RedisConfig
     from holdfast.backends.redis.io.connection import Connections
     from holdfast.backends.redis.io.handshake import Handshake
     from holdfast.backends.redis.io.subscriber import SubscriberIO
     from holdfast.backends.redis.port import Call, Reply
     from holdfast.backends.redis.protocol.keys import Keys
     from holdfast.core.ports import Runtime
+    from holdfast.url_parts import Node
 
 
 class Single(Topology):

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
-from holdfast.backends.redis.config import Node
 from holdfast.backends.redis.port import Call, Channel, Reply, Word
 from holdfast.backends.redis.protocol.keys import Keys, OtherKeys, channel_of
 from holdfast.backends.redis.protocol.server_info import ServerInfo
 from holdfast.errors import HoldfastError, NameConflict, OutcomeUnknown
+from holdfast.url_parts import Node
 from holdfast_lab.sim.servers.redis.commands import TOO_SMALL, Refused
 from holdfast_lab.sim.servers.subscriptions import SimSubscriber
 
