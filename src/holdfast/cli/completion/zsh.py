@@ -82,7 +82,8 @@ def _argument(position: int, argument: Argument) -> str:
 
 
 def _choices(choices: tuple[str, ...]) -> str:
-    return f"({' '.join(choices)})" if choices else " "
+    # An empty list, because zsh completes no options before an argument without any action.
+    return f"({' '.join(choices) or ' '})"
 
 
 def _plain(text: str) -> str:
