@@ -21,7 +21,7 @@ from holdfast.primitives import Primitive
 from holdfast.requirements import Requirement, require_primitive
 from holdfast.runtimes import system
 from holdfast.runtimes.threads import Mutex
-from holdfast.url import SCHEMES, Address, Option, opener, parse, redlock_url
+from holdfast.url import SCHEMES, Address, OptionValue, opener, parse, redlock_url
 
 if TYPE_CHECKING:
     from pymysql.connections import Connection
@@ -89,7 +89,7 @@ class BaseClient(ABC, Generic[LeaseT, LockT, SemaphoreT, RWLockT, LockAllT]):
         *,
         ttl: float = DEFAULT_TTL,
         require: Requirements | None = None,
-        **options: Option,
+        **options: OptionValue,
     ) -> None:
         _refuse_eventlet()
         self._url = default_url() if url is None else redlock_url(url) if isinstance(url, list | tuple) else url
@@ -324,5 +324,7 @@ def _identity_of(lock: Any) -> LockIdentity:
     return LockIdentity(lock.name, SCHEMES[client._address.scheme].package.rpartition(".")[2], client)
 
 
-def _remake(kind: type[Any], url: str, ttl: float, options: dict[str, Option], require: dict[str, Enum] | None) -> Any:
+def _remake(
+    kind: type[Any], url: str, ttl: float, options: dict[str, OptionValue], require: dict[str, Enum] | None
+) -> Any:
     return kind(url, ttl=ttl, require=require, **options)

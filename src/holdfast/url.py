@@ -17,102 +17,46 @@ from holdfast.primitives import Lacks, Primitive
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from holdfast.url_parts import Option
+
 
 class Scheme(NamedTuple):
     """One row of the table of backends."""
 
-    package: str  # its io/ has blocking.py and aio.py
+    package: str  # its config.py has the options, its io/ has blocking.py and aio.py
     driver: str | None = None  # the module that must be importable
     extra: str | None = None  # the extra that installs the driver; None: it is part of Python
-    options: tuple[str, ...] = ()  # the names of its options
     adopts: bool = False  # its io/adopted.py accepts a client object of the driver instead of a URL
     searched: bool = False  # it has no index of its locks, so listing them searches all keys of its servers
     posix: bool = False  # it needs FIFOs and file locks, which Windows does not have
     tables: bool = False  # it has tables that `holdfast init` can create
 
 
-def _redis(*options: str) -> Scheme:
-    common = ("prefix", "method", "compat", "eviction", "replicas", "replicas_timeout")
-    connection = ("connect_timeout", "io_timeout", "connections", "client_name")
-    return Scheme(
-        "holdfast.backends.redis",
-        driver="redis",
-        extra="redis",
-        options=(*common, *connection, *options),
-        adopts=True,
-        searched=True,
-    )
-
-
-_TLS = ("ca_certs", "certfile", "keyfile", "verify")
+_REDIS = Scheme("holdfast.backends.redis", driver="redis", extra="redis", adopts=True, searched=True)
+_POSTGRESQL = Scheme("holdfast.backends.postgresql", driver="psycopg", extra="postgresql", tables=True)
+_MYSQL = Scheme("holdfast.backends.mysql", driver="pymysql", extra="mysql", tables=True, adopts=True)
+_ETCD = Scheme("holdfast.backends.etcd")
+_MEMCACHED = Scheme("holdfast.backends.memcached", searched=True)
 
 SCHEMES: dict[str, Scheme] = {
     "memory": Scheme("holdfast.backends.memory"),
-    "sqlite": Scheme("holdfast.backends.sqlite", driver="sqlite3", posix=True, options=("local",)),
-    "redis": _redis(),
-    "rediss": _redis(*_TLS),
-    "redis+unix": _redis("db", "user", "password"),
-    "redis+sentinel": _redis("sentinel_user", "sentinel_password", "tls", *_TLS),
-    "redis+cluster": _redis("tls", *_TLS),
+    "sqlite": Scheme("holdfast.backends.sqlite", driver="sqlite3", posix=True),
+    "redis": _REDIS,
+    "rediss": _REDIS,
+    "redis+unix": _REDIS,
+    "redis+sentinel": _REDIS,
+    "redis+cluster": _REDIS,
+    "redlock": Scheme("holdfast.backends.redlock", driver="redis", extra="redis", searched=True),
+    "postgresql": _POSTGRESQL,
+    "postgres": _POSTGRESQL,  # libpq accepts both
+    "mysql": _MYSQL,
+    "mariadb": _MYSQL,
+    "etcd": _ETCD,
+    "etcds": _ETCD,
+    "zookeeper": Scheme("holdfast.backends.zookeeper", driver="kazoo", extra="zookeeper"),
+    "memcached": _MEMCACHED,
+    "memcacheds": _MEMCACHED,
 }
-
-SCHEMES["redlock"] = Scheme(
-    "holdfast.backends.redlock",
-    driver="redis",
-    extra="redis",
-    searched=True,
-    options=(
-        *("prefix", "nodes", "max_ttl", "node_timeout", "quarantine", "eviction"),
-        *("connect_timeout", "connections", "client_name", "tls", *_TLS),
-    ),
-)
-
-SCHEMES["postgresql"] = Scheme(
-    "holdfast.backends.postgresql",
-    driver="psycopg",
-    extra="postgresql",
-    tables=True,
-    options=(
-        *("schema", "method", "connect_timeout", "connections", "host", "port", "user", "password", "passfile"),
-        *(
-            "application_name",
-            "target_session_attrs",
-            "sslmode",
-            "sslrootcert",
-            "sslcert",
-            "sslkey",
-            "sslcrl",
-            "channel_binding",
-        ),
-    ),
-)
-SCHEMES["postgres"] = SCHEMES["postgresql"]  # libpq accepts both
-
-_MYSQL = Scheme(
-    "holdfast.backends.mysql",
-    driver="pymysql",
-    extra="mysql",
-    tables=True,
-    options=("method", "connect_timeout", "connections", "socket", "user", "password", "tls", *_TLS),
-    adopts=True,
-)
-SCHEMES["mysql"] = SCHEMES["mariadb"] = _MYSQL
-
-_ETCD = ("prefix", "raw_names", "method", "connect_timeout", "connections")
-
-SCHEMES["etcd"] = Scheme("holdfast.backends.etcd", options=_ETCD)
-SCHEMES["etcds"] = Scheme("holdfast.backends.etcd", options=(*_ETCD, *_TLS))
-
-SCHEMES["zookeeper"] = Scheme(
-    "holdfast.backends.zookeeper",
-    driver="kazoo",
-    extra="zookeeper",
-    options=("layout", "raw_names", "session_timeout", "acl", "tls", *_TLS),
-)
-
-_MEMCACHED = ("prefix", "connect_timeout", "io_timeout", "connections")
-SCHEMES["memcached"] = Scheme("holdfast.backends.memcached", options=_MEMCACHED, searched=True)
-SCHEMES["memcacheds"] = Scheme("holdfast.backends.memcached", options=(*_MEMCACHED, *_TLS), searched=True)
 
 # Stores without a connection pool, and the reason.
 _NO_POOL = {
@@ -123,7 +67,7 @@ _NO_POOL = {
 
 _SECRET = ("password", "sentinel_password")  # options that no message may show
 
-Option = str | float  # the type of an option that is given as a keyword
+OptionValue = str | float  # the type of an option that is given as a keyword
 
 
 class Address(NamedTuple):
@@ -137,7 +81,7 @@ class Address(NamedTuple):
     client: object = None  # the client object of the driver, if it was given instead of a URL
 
 
-def parse(url: object, given: Mapping[str, Option] | None = None) -> Address:
+def parse(url: object, given: Mapping[str, OptionValue] | None = None) -> Address:
     """Parse a URL, or describe a client object of a driver. `given` are more options, from keywords.
 
     Raises:
@@ -208,9 +152,15 @@ def redlock_url(urls: Sequence[object]) -> str:
     return f"redlock://{','.join(hosts)}" + (f"?{urlencode(queries)}" if queries else "")
 
 
+def options_of(name: str, scheme: Scheme) -> tuple[Option, ...]:
+    """The options of a scheme, as its backend declares them. This needs no driver."""
+    declared: tuple[Option, ...] = importlib.import_module(f"{scheme.package}.config").OPTIONS
+    return tuple(option for option in declared if not option.schemes or name in option.schemes)
+
+
 def check_options(scheme: str, options: Mapping[str, str], more: Sequence[str] = ()) -> None:
     """Raise ConfigurationError for an option that the scheme lacks. `more` are options of the client, for the hint."""
-    own = SCHEMES[scheme].options
+    own = [option.name for option in options_of(scheme, SCHEMES[scheme])]
     for option, value in options.items():
         if "@" in option or ("@" in value and option not in own):  # the text before it may be part of a password
             raise ConfigurationError("url has an @ after its question mark: write ? as %3F in a password")
@@ -224,7 +174,7 @@ def check_options(scheme: str, options: Mapping[str, str], more: Sequence[str] =
             )
 
 
-def option_texts(given: Mapping[str, Option]) -> dict[str, str]:
+def option_texts(given: Mapping[str, OptionValue]) -> dict[str, str]:
     """The texts, as in a URL, of options that were given as keywords."""
     for name, value in given.items():
         if not isinstance(value, str | int | float):
@@ -233,7 +183,7 @@ def option_texts(given: Mapping[str, Option]) -> dict[str, str]:
     return {name: texts[value] if isinstance(value, bool) else str(value) for name, value in given.items()}
 
 
-def _adopt(client: object, given: Mapping[str, Option]) -> Address:
+def _adopt(client: object, given: Mapping[str, OptionValue]) -> Address:
     """The address of the server to which a client object of a driver is connected."""
     origins = {kind.__module__.partition(".")[0] for kind in type(client).__mro__}
     if origins & {"unittest", "mock"}:

@@ -1,13 +1,13 @@
-"""The README matches the code: its table of guarantees is generated, and its examples are run.
+"""The README and docs/backends match the code: tables of guarantees and options are generated, examples are run.
 
-As a program (`make readme`) this writes the table.
+As a program (`make readme`) this writes the tables.
 """
 
 from __future__ import annotations
 
 import importlib
+import itertools
 import re
-import sys
 import textwrap
 from pathlib import Path
 from typing import Any
@@ -17,9 +17,14 @@ import pytest
 import holdfast
 from holdfast.guarantees import Guarantees
 from holdfast.url import SCHEMES
+from holdfast.url_parts import Option
 
 README = Path(__file__).parents[2] / "README.md"
-MARKED = re.compile(r"(<!-- guarantees: .*? -->\n)(.*?)(<!-- /guarantees -->)", re.DOTALL)
+MARKED = re.compile(r"(<!-- (guarantees|options): .*? -->\n)(.*?)(<!-- /\2 -->)", re.DOTALL)
+PAGES = {
+    README.parent / "docs" / "backends" / f"{package.rpartition('.')[2]}.md": package
+    for package in dict.fromkeys(row.package for row in SCHEMES.values())
+}
 EXAMPLE_URLS = {
     "memory": "memory://",
     "sqlite": "sqlite:///var/tmp/holdfast-readme.db",
@@ -58,6 +63,23 @@ def table() -> str:
     return "\n".join(lines) + "\n"
 
 
+def options_of(package: str) -> tuple[Option, ...]:
+    options: tuple[Option, ...] = importlib.import_module(f"{package}.config").OPTIONS
+    return options
+
+
+def options_table(package: str) -> str:
+    """Return a row for each option; options with the same meaning share a row."""
+    lines = ["| option | meaning | default |", "|---|---|---|"]
+    for (meaning, default, schemes), options in itertools.groupby(
+        options_of(package), lambda option: (option.meaning, option.default, option.schemes)
+    ):
+        names = ", ".join(f"`{option.name}`" for option in options)
+        only = f" (only {', '.join(f'`{scheme}://`' for scheme in schemes)})" if schemes else ""
+        lines.append(f"| {names} | {meaning}{only} | {f'`{default}`' if default is not None else ''} |")
+    return "\n".join(lines) + "\n"
+
+
 def test_an_unused_client_has_the_guarantees_of_the_table() -> None:
     for scheme, row in SCHEMES.items():
         promised = importlib.import_module(f"{row.package}.protocol.guarantees").GUARANTEES
@@ -70,7 +92,33 @@ def test_the_table_of_guarantees_matches_the_backends() -> None:
     found = MARKED.search(README.read_text())
 
     assert found is not None
-    assert found[2] == table(), "run `make readme`"
+    assert found[3] == table(), "run `make readme`"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_the_page_of_a_backend_lists_its_options(page: Path) -> None:
+    found = MARKED.search(page.read_text())
+
+    if options_of(PAGES[page]):
+        assert found is not None
+        assert found[3] == options_table(PAGES[page]), "run `make readme`"
+    else:
+        assert found is None
+
+
+@pytest.mark.parametrize("package", PAGES.values())
+def test_options_are_declared_completely(package: str) -> None:
+    options = options_of(package)
+    schemes = {scheme for scheme, row in SCHEMES.items() if row.package == package}
+
+    assert len({option.name for option in options}) == len(options)
+    for option in options:
+        option.value({})  # the default is valid
+        assert set(option.schemes) <= schemes
+        assert option.meaning.isascii()  # for any terminal
+        assert "|" not in option.meaning
+        assert option.meaning.count("`") % 2 == 0
+        assert not option.meaning.endswith(".")
 
 
 def test_the_examples_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -93,6 +141,11 @@ def test_the_examples_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     holdfast.default_client().close()
 
 
+def write(path: Path, written: str) -> None:
+    path.write_text(MARKED.sub(lambda found: found[1] + written + found[4], path.read_text()))
+
+
 if __name__ == "__main__":
-    written = MARKED.sub(lambda found: found[1] + table() + found[3], README.read_text())
-    sys.exit(README.write_text(written) < 1)
+    write(README, table())
+    for page, package in PAGES.items():
+        write(page, options_table(package))

@@ -1,9 +1,11 @@
 """`holdfast backends`: list the stores, their guarantees, primitives, URL options and drivers.
 
-The data comes from the table in url.py and from the protocol package of each backend. Neither needs a driver:
+The data comes from the table in url.py and from each backend's config.py and protocol/guarantees.py. None of them needs
+a driver:
 
     GUARANTEES   one Guarantees, or one for each `method=` of its URL, the default first
     LACKS        the missing primitives and the reasons, in the same form
+    OPTIONS      the options of its URLs
 """
 
 from __future__ import annotations
@@ -14,7 +16,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from holdfast.cli import options as cli_options
 from holdfast.cli import statuses
-from holdfast.cli.help import USAGE, Commands, add_command
+from holdfast.cli.help import USAGE, Commands, add_command, listed
+from holdfast.url import SCHEMES, Scheme, guarantees_of, lacks_of, options_of, parse
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -22,16 +25,13 @@ if TYPE_CHECKING:
     from holdfast.cli.terminal import Terminal
     from holdfast.guarantees import Guarantees
     from holdfast.primitives import Lacks
-    from holdfast.url import Scheme
+    from holdfast.url_parts import Option
 
 _DESCRIPTION = """\
 List the stores that holdfast supports: their guarantees, their primitives (or
-why one is missing), their URL options, and whether the driver is installed. No
-server is contacted.
+why one is missing), their URL options, and whether the driver is installed.
+For a single store, the options are explained. No server is contacted.
 """
-
-
-_WIDTH = 80  # columns
 
 
 class Backend(NamedTuple):
@@ -41,7 +41,7 @@ class Backend(NamedTuple):
     folder: str  # the package; several schemes may share it
     guarantees: Mapping[str, Guarantees]  # by method; the key is "" if there is only one
     lacks: Mapping[str, Lacks]  # by method, as above
-    options: tuple[str, ...]
+    options: tuple[Option, ...]
     driver: str | None  # module
     package: str | None  # distribution that contains the module
     version: str | None
@@ -62,7 +62,11 @@ class Backend(NamedTuple):
                 }
                 for method, guarantees in self.guarantees.items()
             ],
-            "options": list(self.options),
+            "options": [option.name for option in self.options],
+            "option_details": [
+                {"name": option.name, "default": option.default, "valid": option.valid, "meaning": _meaning(option)}
+                for option in self.options
+            ],
             "driver": self.driver,
             "package": self.package,
             "version": self.version,
@@ -79,19 +83,21 @@ def add_parser(commands: Commands[argparse.ArgumentParser]) -> None:
         description=_DESCRIPTION,
         examples={
             "holdfast backends": "all stores",
+            "holdfast backends redis+sentinel": "one store, options explained",
             'holdfast backends --url "$HOLDFAST_URL"': "the guarantees of this store",
         },
         results={statuses.DONE: "done", **USAGE},
     )
-    parser.add_argument("--url", help="only the store of this URL, as configured by it")
+    only = parser.add_mutually_exclusive_group()
+    only.add_argument("scheme", metavar="SCHEME", nargs="?", choices=SCHEMES, help="only this store, such as redis")
+    only.add_argument("--url", help="only the store of this URL, as configured by it")
     cli_options.add_json(parser)
     parser.set_defaults(run=_run)
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    from holdfast.url import SCHEMES
-
-    backends = [_of_url(arguments.url)] if arguments.url else [describe(name, row) for name, row in SCHEMES.items()]
+    names = [arguments.scheme] if arguments.scheme else SCHEMES
+    backends = [_of_url(arguments.url)] if arguments.url else [describe(name, SCHEMES[name]) for name in names]
     if arguments.json:
         import json
 
@@ -105,8 +111,6 @@ def _run(arguments: argparse.Namespace) -> int:
 
 def describe(name: str, scheme: Scheme) -> Backend:
     """Return the Backend of one row of `url.SCHEMES`."""
-    from holdfast.url import guarantees_of, lacks_of
-
     guarantees, lacks = guarantees_of(scheme), lacks_of(scheme)
     is_installed, package, version = _driver(scheme.driver)
     return Backend(
@@ -114,7 +118,7 @@ def describe(name: str, scheme: Scheme) -> Backend:
         folder=scheme.package,
         guarantees=guarantees,
         lacks={method: lacks[method if method in lacks else ""] for method in guarantees},
-        options=scheme.options,
+        options=options_of(name, scheme),
         driver=scheme.driver,
         package=package,
         version=version,
@@ -125,7 +129,6 @@ def describe(name: str, scheme: Scheme) -> Backend:
 
 def _of_url(url: str) -> Backend:
     from holdfast.threads.client import Client
-    from holdfast.url import SCHEMES, parse
 
     address = parse(url)
     backend = describe(address.scheme, SCHEMES[address.scheme])
@@ -179,7 +182,7 @@ def _lines(backends: list[Backend], terminal: Terminal) -> list[str]:
         [(f"{backend.scheme}://", _driver_text(backend)) for backend in backends],
         terminal,
     )
-    options = [line for backend in backends if backend.options for line in _options(backend)]
+    options = _options(backends)
     missing = [
         f"  {backend.scheme}://  {backend.install}"
         for backend in backends
@@ -192,16 +195,29 @@ def _lines(backends: list[Backend], terminal: Terminal) -> list[str]:
         *grid,
         "",
         *drivers,
-        *(["", "options:", *options] if options else []),
+        *(["", *options] if options else []),
         *(["", "to install missing drivers:", *missing] if missing else []),
     ]
 
 
-def _options(backend: Backend) -> list[str]:
-    import textwrap
+def _options(backends: list[Backend]) -> list[str]:
+    """Return the options of one backend with their meanings, or the names of the options of several."""
+    if len(backends) == 1:
+        entries = {
+            option.name: _meaning(option) + (f" (default: {option.default})" if option.default is not None else "")
+            for option in backends[0].options
+        }
+    else:
+        entries = {
+            f"{backend.scheme}://": ", ".join(option.name for option in backend.options)
+            for backend in backends
+            if backend.options
+        }
+    return listed("options:", entries).splitlines() if entries else []
 
-    name = f"  {backend.scheme}://  "
-    return textwrap.wrap(name + ", ".join(backend.options), _WIDTH, subsequent_indent=" " * len(name))
+
+def _meaning(option: Option) -> str:
+    return option.meaning.replace("`", "")
 
 
 def _guarantee_rows(backend: Backend) -> list[list[str]]:

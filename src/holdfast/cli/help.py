@@ -35,7 +35,7 @@ def add_command(
         results: Maps exit statuses to their meanings.
     """
     meanings = {str(status): meaning for status, meaning in results.items()}
-    parts = [_listed("examples:", examples), _listed("exit status:", meanings)]
+    parts = [listed("examples:", examples), listed("exit status:", meanings)]
     return commands.add_parser(
         name,
         help=summary,
@@ -45,7 +45,8 @@ def add_command(
     )
 
 
-def _listed(heading: str, entries: Mapping[str, str]) -> str:
+def listed(heading: str, entries: Mapping[str, str]) -> str:
+    """Return the heading and one line for each entry with its meaning, wrapped."""
     column = max(map(len, entries)) + 4
     lines = [
         textwrap.fill(meaning, _COLUMNS, initial_indent=f"  {entry}".ljust(column), subsequent_indent=" " * column)

@@ -16,6 +16,7 @@ from holdfast.cli.backends import describe
 from holdfast.guarantees import Exclusion, FenceOrder, Guarantees, Order, Scope, Wake
 from holdfast.primitives import Lacks, Primitive
 from holdfast.url import SCHEMES, Scheme, lacks_of
+from holdfast.url_parts import Option
 from tests.integration.cli.conftest import CliStore
 
 WEAK = Guarantees(Exclusion.CACHE, FenceOrder.BEST_EFFORT, Order.NONE, Wake.POLL, Scope.NETWORK)
@@ -30,8 +31,11 @@ def third_party(monkeypatch: pytest.MonkeyPatch) -> types.ModuleType:
     """A backend with two methods that is not part of holdfast."""
     guarantees = types.ModuleType("elsewhere.protocol.guarantees")
     vars(guarantees).update(GUARANTEES={"queue": STRONG, "plain": WEAK}, LACKS={"queue": {}, "plain": ALONE})
+    config = types.ModuleType("elsewhere.config")
+    vars(config).update(OPTIONS=(Option("method", "queue", "how"), Option("prefix", None, "the `first` part")))
     for name in ("elsewhere", "elsewhere.protocol"):
         monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
+    monkeypatch.setitem(sys.modules, config.__name__, config)
     monkeypatch.setitem(sys.modules, guarantees.__name__, guarantees)
     return guarantees
 
@@ -112,6 +116,28 @@ def test_url_limits_the_list_to_its_backend(store: CliStore) -> None:
     assert only["scheme"] == "sqlite"
 
 
+def test_a_scheme_limits_the_list_and_explains_its_options(store: CliStore) -> None:
+    (only,) = store.run("backends", "--json", "redis+unix").json
+    shown = store.run("backends", "redis+unix")
+
+    assert only["scheme"] == "redis+unix"
+    assert {"db", "connections"} <= set(only["options"])
+    assert [option["name"] for option in only["option_details"]] == only["options"]
+    (connections,) = (option for option in only["option_details"] if option["name"] == "connections")
+    assert (connections["default"], connections["valid"]) == ("16", "a whole number from 1 to 10000")
+    assert re.search(r"^  connect_timeout +seconds for a connection \(default: 3\)$", shown.out, re.MULTILINE)
+    assert all(len(line) <= 80 for line in shown.lines)
+    assert "`" not in shown.out.partition("options:")[2]
+
+
+def test_an_unknown_scheme_is_refused_with_the_known_ones(store: CliStore) -> None:
+    refused = store.run("backends", "rediz")
+
+    assert refused.status == 2
+    assert "argument SCHEME: invalid choice: 'rediz'" in refused.errors
+    assert "redis+sentinel" in refused.errors
+
+
 def test_url_limits_the_primitives_to_its_method(store: CliStore) -> None:
     (only,) = store.run("backends", "--json", "--url", "redis://nobody.example/0?method=setnx").json
 
@@ -122,7 +148,7 @@ def test_url_limits_the_primitives_to_its_method(store: CliStore) -> None:
 
 
 def test_a_third_party_backend_is_described_from_its_declarations(third_party: types.ModuleType) -> None:
-    scheme = Scheme("elsewhere", driver="no_such_driver", extra="elsewhere", options=("method", "prefix"))
+    scheme = Scheme("elsewhere", driver="no_such_driver", extra="elsewhere")
 
     found = describe("elsewhere", scheme)
 
@@ -151,7 +177,7 @@ def test_methods_options_and_missing_drivers_are_listed(
 ) -> None:
     from holdfast.cli import main
 
-    row = Scheme("elsewhere", driver="no_such_driver", extra="elsewhere", options=("method", "prefix"))
+    row = Scheme("elsewhere", driver="no_such_driver", extra="elsewhere")
     monkeypatch.setitem(SCHEMES, "elsewhere", row)
 
     assert main(["backends"]) == 0
@@ -163,5 +189,5 @@ def test_methods_options_and_missing_drivers_are_listed(
     assert re.search(r"^  plain +yes +(\d+) +\1 +yes", shown, re.MULTILINE)
     assert re.search(r"^\d+: there is room for one only$", shown, re.MULTILINE)
     assert "no_such_driver: not installed" in shown
-    assert "elsewhere://  method, prefix" in shown
+    assert re.search(r"^  elsewhere:// +method, prefix$", shown, re.MULTILINE)
     assert "elsewhere://  pip install 'holdfast[elsewhere]'" in shown

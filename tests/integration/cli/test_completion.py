@@ -84,6 +84,8 @@ def session(shell: str, store: CliStore, tmp_path: Path) -> Iterator[Session]:
 def test_commands_and_options_are_completed(session: Session) -> None:
     assert session("holdfast sho\t") == ["holdfast", "show"]
     assert session("holdfast back\t --js\t") == ["holdfast", "backends", "--json"]
+    assert session("holdfast backends zoo\t") == ["holdfast", "backends", "zookeeper"]
+    assert session("holdfast init --pr\t") == ["holdfast", "init", "--print"]
     assert session("holdfast break a --fe\t") == ["holdfast", "break", "a", "--fence"]
     assert session("holdfast completion fi\t") == ["holdfast", "completion", "fish"]
 

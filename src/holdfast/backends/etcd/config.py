@@ -20,7 +20,7 @@ _PORT = 2379
 _SETTINGS = (
     Option("prefix", "holdfast/", "the prefix of all keys; clients exclude each other only within one prefix"),
     flag("raw_names", "no", "do not escape a `/` in a name, so that names match those of other programs"),
-    choice("method", "queue", "`queue`, or `key` for one key per lock, without a queue", ("queue", "key")),
+    choice("method", "queue", "`queue`: a queue in order; `key`: one key, without an order", ("queue", "key")),
     seconds("connect_timeout", "3", "seconds to connect to one member"),
     CONNECTIONS,
 )

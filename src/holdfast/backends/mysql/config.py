@@ -22,7 +22,8 @@ SETTINGS = (
     choice(
         "method",
         "unique",
-        "`unique`, `row` or `version`: see below; clients exclude each other only with the same method",
+        "`unique`: a queue in a table; `row`: the database's own row locks; `version`: one row, compared and set; "
+        "clients exclude each other only with the same method",
         ("unique", "row", "version"),
     ),
     seconds("connect_timeout", "3", "seconds for connecting"),

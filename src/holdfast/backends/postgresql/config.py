@@ -41,8 +41,8 @@ _SOCKET_PORT = integer("port", None, "the port that belongs to `host`", maximum=
 _LIBPQ = tuple(
     Option(name, "holdfast" if name == "application_name" else None, "as in libpq")
     for name in (
-        *("user", "password", "passfile", "application_name", "target_session_attrs"),
-        *("sslmode", "sslrootcert", "sslcert", "sslkey", "sslcrl", "channel_binding"),
+        *("user", "password", "passfile", "target_session_attrs", "sslmode", "sslrootcert", "sslcert", "sslkey"),
+        *("sslcrl", "channel_binding", "application_name"),
     )
 )
 OPTIONS = (*_SETTINGS, _HOST, _SOCKET_PORT, *_LIBPQ)

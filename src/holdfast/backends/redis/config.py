@@ -51,10 +51,15 @@ CLIENT_NAME = Option(
     "ASCII letters, digits and signs without spaces",
     _client_name,
 )
-TLS = flag("tls", "no", "TLS, for the Sentinels too")._replace(schemes=("redis+sentinel", "redis+cluster"))
+TLS = flag("tls", "no", "TLS to all servers, Sentinels included")._replace(schemes=("redis+sentinel", "redis+cluster"))
 _SETTINGS = (
     PREFIX,
-    choice("method", "queue", "`queue`, `setnx` or `getset`: see below", ("queue", "setnx", "getset")),
+    choice(
+        "method",
+        "queue",
+        "`queue`: a queue in order; `setnx`: one key, with `SET NX`; `getset`: one key, for stores without scripts",
+        ("queue", "setnx", "getset"),
+    ),
     choice("compat", None, "`python-redis-lock`: use that library's keys and signals", ("python-redis-lock",)),
     EVICTION,
     integer("replicas", "0", "wait (`WAIT`) until this many replicas have confirmed a grant or renewal", minimum=0),

@@ -31,7 +31,7 @@ _SETTINGS = (
         "does not count; it must be the same in all programs",
     ),
     seconds("node_timeout", "0.5", "seconds for the reply of one node, and never more than a quarter of the ttl"),
-    flag("quarantine", "yes", "`no`: nodes count as soon as they are up; then two clients may hold a lock, see below"),
+    flag("quarantine", "yes", "`no`: nodes count as soon as they are up; then two clients may hold a lock"),
 )
 OPTIONS = (
     PREFIX,

@@ -46,7 +46,7 @@ _SETTINGS = (
         "acl",
         "open",
         "the ACL of nodes that the client creates: `open`, `creator` (any client that logs in as this user), `read` "
-        "(as `creator`, others may read), or `scheme:id:permissions,…` in the format of zkCli's `setAcl`",
+        "(as `creator`, others may read), or a list of `scheme:id:permissions` in the format of zkCli's `setAcl`",
         parse=lambda text: tuple(map(_access, _ACLS.get(text, text).split(","))),
     ),
 )
