@@ -176,6 +176,33 @@ def test_a_node_that_hung_votes_again_when_it_answers(own_redlock: RedlockServer
     eventually(votes_again)
 
 
+def test_a_renewal_includes_an_unresponsive_node_if_the_lease_needs_its_vote(
+    own_redlock: RedlockServers, open_client: OpenClient
+) -> None:
+    client = open_client(own_redlock.url(quarantine="no"))
+    take(client.lock("other")).release()
+    first, *_, hanging, last = own_redlock.servers
+    for server in (first, last):
+        server.kill()
+    lease = take(client.lock("one", ttl=60, renew=False))
+    assert own_redlock.vote_count("one") == 3
+
+    last.start()
+
+    def last_votes() -> bool:
+        with client.lock("other"):
+            return own_redlock.vote_count("other") == 4
+
+    eventually(last_votes)
+    hanging.stop()
+    take(client.lock("other")).release()  # the client notices that the node hangs
+    hanging.resume()
+
+    lease.renew()
+    assert own_redlock.vote_count("one") == 4
+    lease.release()
+
+
 def test_a_free_lock_is_acquired_at_once_when_a_node_hangs_and_counts_differ(
     own_redlock: RedlockServers, open_client: OpenClient
 ) -> None:

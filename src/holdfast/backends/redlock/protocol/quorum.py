@@ -71,6 +71,7 @@ class _Claim:
     attempt: int = 0  # number of the last one
     asked: set[int] = field(default_factory=set)  # nodes that may know the ticket
     unanswered: set[int] = field(default_factory=set)  # nodes where a request for the vote may still arrive
+    voters: set[int] = field(default_factory=set)  # if it was granted: nodes that have its vote, as far as known
     fence: int | None = None  # if it was granted
     splits: int = 0  # number of consecutive attempts without a majority for any ticket
 
@@ -132,7 +133,7 @@ class RedlockBackend(OneByOne):
         fence = await self._agree(ticket, claim, count, deadline) if conflict is None else None
         if fence is not None:
             self._notifications.stop(ticket.nonce)
-            claim.splits, claim.fence = 0, fence
+            claim.splits, claim.fence, claim.voters = 0, fence, {*count.votes}
             return Granted(fence, lease_deadline(sent, ticket.ttl, GRANULARITY))
         is_answered = len(count.votes) + len(count.refusals) >= self._quorum
         # The engine may never use this ticket again.
@@ -183,15 +184,21 @@ class RedlockBackend(OneByOne):
 
     async def renew(self, tickets: Sequence[Ticket], *, deadline: float) -> list[Live | LeaseGone | BackendError]:
         await self._health.handshake(deadline)
-        nodes = self._health.responsive()
+        responsive = self._health.responsive()
         sent = self._runtime.now()
-        renewals = [self._renewal(ticket) for ticket in tickets]
-        calls = [(number, renewal) for renewal in renewals for number in nodes]
+        claims = [self._claims.get(ticket.nonce) or _Claim() for ticket in tickets]
+        asked = [self._nodes_to_renew(claim, responsive) for claim in claims]
+        calls: list[tuple[int, Call]] = []
+        for ticket, claim, nodes in zip(tickets, claims, asked, strict=True):
+            renewal = self._renewal(ticket, claim)
+            calls += [(number, renewal) for number in nodes]
         replies = iter(await self._health.run_calls(calls, self._limit(tickets, deadline)))
         outcomes: list[Live | LeaseGone | BackendError] = []
         forgotten: list[tuple[int, Ticket]] = []
-        for ticket in tickets:
+        for ticket, claim, nodes in zip(tickets, claims, asked, strict=True):
             replied = {number: next(replies) for number in nodes}
+            answered = {number for number, reply in replied.items() if not _is_error(reply)}
+            claim.voters = (claim.voters - answered) | {number for number in answered if _is(replied[number], _KEPT)}
             outcome = self._renewed(ticket, replied, sent)
             outcomes.append(outcome)
             if isinstance(outcome, Live):
@@ -421,8 +428,16 @@ class RedlockBackend(OneByOne):
 
     # ── renewing ─────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _renewal(self, ticket: Ticket) -> Call:
-        claim = self._claims.get(ticket.nonce) or _Claim()
+    def _nodes_to_renew(self, claim: _Claim, responsive: list[int]) -> list[int]:
+        """The responsive nodes. If too few of them have the vote, also those that have it and did not respond lately.
+
+        One lost reply makes a node unresponsive, and another node may have become responsive without having the vote.
+        """
+        if sum(number in claim.voters and self._health.is_eligible(number) for number in responsive) >= self._quorum:
+            return responsive
+        return responsive + sorted(claim.voters.difference(responsive))
+
+    def _renewal(self, ticket: Ticket, claim: _Claim) -> Call:
         fence = "" if claim.fence is None else claim.fence
         arguments = (ticket.nonce, claim.attempt, math.ceil(ticket.ttl * 1000), fence)
         return Call(lua.RENEW, self._keys(ticket.name), arguments)
@@ -452,6 +467,7 @@ class RedlockBackend(OneByOne):
             claim = self._claims.get(ticket.nonce)
             if claim is not None and claim.fence is not None and self._port.server_run(number) is not None:
                 claim.asked.add(number)
+                claim.voters.add(number)
                 claim.unanswered.add(number)  # stays set: an unneeded tombstone of a release does no harm
                 call = self._vote_call(ticket, claim.attempt, number, claim.fence + 1, str(claim.fence), _NOT_QUEUEING)
                 calls.append((number, call))

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 from holdfast.backends.redis.port import Call
 from holdfast.backends.redlock import lua
 from holdfast.backends.redlock.protocol.guarantees import GUARANTEES
+from holdfast.backends.redlock.protocol.node_health import PAUSE_MAX
 from holdfast.backends.redlock.protocol.quorum import RedlockBackend
 from holdfast_lab.checking import history as h
 from holdfast_lab.sim.faults import POOLED
@@ -223,3 +224,8 @@ class RedlockServer(Server):
     @property
     def extra_lease_time(self) -> float:
         return sum(node.set_back for node in self._nodes)
+
+    @property
+    def extra_idle_time(self) -> float:
+        # A client that got no reply of a node leaves it out, and releases a vote there, at the next check of the node.
+        return self.extra_lease_time + PAUSE_MAX
