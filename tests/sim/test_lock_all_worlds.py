@@ -211,7 +211,7 @@ class DropsUnansweredCreates(ZookeeperBackend):
         return []  # otherwise the next connection deletes these nodes
 
 
-class AnyVersion(SimPort):
+class VersionNotCurrent(SimPort):
     async def call(self, session: Session, requests: Sequence[Request], *, deadline: float) -> list[Answer]:
         changed = [_without_version(request) if isinstance(request, Transaction) else request for request in requests]
         return await super().call(session, changed, deadline=deadline)
@@ -225,7 +225,7 @@ def _without_version(transaction: Transaction) -> Transaction:
 
 class AdvancesAnyVersion(ZookeeperBackend):
     def __init__(self, config: Any, port: Any, runtime: Any) -> None:
-        port.__class__ = AnyVersion
+        port.__class__ = VersionNotCurrent
         super().__init__(config, port, runtime)
 
 

@@ -370,23 +370,23 @@ def test_the_model_does_each_step_as_the_server_does(real: Real) -> None:
 
 
 OTHERWISE = [
-    mutants.AnyOwnerJoins,
-    mutants.AnyVersion,
+    mutants.GrantsAnyOwner,
+    mutants.VersionNotCurrent,
     mutants.CheckThenSet,
     mutants.IgnoresClockSetBack,
-    mutants.DeletedWithItsTickets,
+    mutants.NewRowsAreFree,
     mutants.FenceByClock,
     mutants.ReleasesBlindly,
-    mutants.OwnerDrawsAgain,
+    mutants.RepeatDrawsNewFence,
     mutants.OwnerWithTwoFences,
     mutants.AdvancesBlindly,
     mutants.ReleasesNotRemembered,
-    mutants.VersionNotBumped,
+    mutants.VersionKeptByRelease,
     mutants.NothingExpires,
     mutants.ReapsByNumber,
     mutants.AcquiresBlindly,
     mutants.AcquiresPastTheQueue,
-    mutants.WokenAlone,
+    mutants.WakesOneDeadWaiter,
     mutants.WokenKeepsItsLease,
 ]
 

@@ -147,7 +147,7 @@ def test_dead_waiters_do_not_keep_a_lock_that_is_free(backend: str) -> None:
     assert waited < 1.0
 
 
-@pytest.mark.parametrize("mutant", ["unique-woken-alone", "row-terminated-alone"])
+@pytest.mark.parametrize("mutant", ["unique-wakes-one-dead-waiter", "row-terminates-one-session"])
 def test_waiters_that_expire_one_by_one_are_detected(mutant: str) -> None:
     plan = MUTANTS[mutant].apply(Plan())
 
@@ -241,7 +241,7 @@ def test_a_writer_waits_for_the_readers_of_a_lock_whose_row_was_deleted() -> Non
 
 
 def test_a_writer_beside_readers_of_a_lock_whose_row_was_deleted_is_detected() -> None:
-    assert beside_a_reader(MUTANTS["unique-deleted-with-its-tickets"].apply(Plan()))
+    assert beside_a_reader(MUTANTS["unique-new-rows-are-free"].apply(Plan()))
 
 
 def test_a_row_lock_of_a_stopped_holder_stays_when_it_is_not_terminated() -> None:
@@ -450,12 +450,12 @@ def test_an_owner_holds_the_lock_only_with_its_own_tickets_when_messages_get_los
 
 
 def test_an_owner_granted_beside_another_owner_is_detected() -> None:
-    plan = MUTANTS["unique-any-owner-joins"].apply(Plan())
+    plan = MUTANTS["unique-grants-any-owner"].apply(Plan())
 
     assert any(len(owners) > 1 for seed in SEEDS for owners in run_owners(plan, seed).owners)
 
 
-@pytest.mark.parametrize("mutant", ["unique-owner-with-two-fences", "unique-owner-draws-again"])
+@pytest.mark.parametrize("mutant", ["unique-owner-with-two-fences", "unique-repeat-draws-new-fence"])
 def test_different_fences_of_one_owner_are_detected(mutant: str) -> None:
     plan = MUTANTS[mutant].apply(Plan())
 

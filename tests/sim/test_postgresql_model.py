@@ -412,14 +412,14 @@ def test_the_model_does_each_step_as_the_server_does(real: Real) -> None:
 
 
 OTHERWISE = [
-    mutants.AnyOwnerJoins,
+    mutants.GrantsAnyOwner,
     mutants.DeadWaitersInTurn,
     mutants.FenceByClock,
     mutants.ReleasesBlindly,
     mutants.IgnoresClockSetBack,
-    mutants.OwnerDrawsAgain,
+    mutants.RepeatDrawsNewFence,
     mutants.OwnerQueuedBehind,
-    mutants.QueueForgotten,
+    mutants.GrantClearsWaiters,
     mutants.RegisterWithoutNonce,
     mutants.RegisterOverwritten,
     mutants.NewRowsAreFree,

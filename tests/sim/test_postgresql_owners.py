@@ -231,8 +231,8 @@ def test_exactly_one_client_advances_a_register(backend: str) -> None:
 # ── mutants ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 WRONG_IN = {
-    "any-owner-joins": "is in while",
-    "postgresql-owner-draws-again": "are in with",
+    "postgresql-grants-any-owner": "is in while",
+    "postgresql-repeat-draws-new-fence": "are in with",
     "owner-queued-behind": "is in while",
 }
 

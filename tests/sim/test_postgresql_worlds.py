@@ -327,7 +327,7 @@ def test_a_client_that_is_reconnecting_keeps_its_place(ends: str) -> None:
     assert name == "b"
 
 
-# ── gates ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── waiter sessions ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def waits_behind_a_stopped_process(plan: Plan) -> float | None:

@@ -20,7 +20,7 @@ NEEDS = {
     "quorum-fence-without-write-back": APART,
     "write-back-without-owner": APART._replace(clocks=((1, 1, 1),)),
     "write-back-outside-voters": APART,
-    "amnesia-starts-at-zero": FORGETS,
+    "lost-count-starts-at-zero": FORGETS,
     "write-back-by-nonce": RESENT,
 }
 
@@ -36,7 +36,7 @@ def found(mutant: Mutant, size: Size) -> Search:
 def test_fences_are_in_order_in_all_states_of_three_nodes_and_two_clients(size: Size) -> None:
     searched = search_fences(Plan(backend="redlock"), size)
 
-    assert searched.broken is None, "\n".join(searched.story)
+    assert searched.broken is None, "\n".join(searched.path)
     assert searched.is_complete
     assert searched.states > 100_000
     assert searched.grants > 10_000
@@ -52,9 +52,9 @@ def test_every_mutant_that_random_runs_miss_is_searched_here() -> None:
 def test_a_mutant_is_found_with_a_trace_that_ends_in_two_grants(name: str) -> None:
     searched = found(MUTANTS[name], NEEDS[name])
 
-    assert 5 < len(searched.story) < 40
-    assert sum("begins an attempt" in line for line in searched.story) == 2
-    assert sum("is granted" in line for line in searched.story) == 2
+    assert 5 < len(searched.path) < 40
+    assert sum("begins an attempt" in line for line in searched.path) == 2
+    assert sum("is granted" in line for line in searched.path) == 2
 
 
 def test_comparing_the_nonce_alone_is_enough_when_nothing_is_sent_twice() -> None:

@@ -114,7 +114,7 @@ def test_exclusion_holds_when_a_follower_is_cut_off_between_a_write_and_its_next
     assert lease.held == (mutant is not None), "two holders at the same time"
 
 
-@pytest.mark.parametrize("mutant", [None, "old-session-s-node"])
+@pytest.mark.parametrize("mutant", [None, "node-of-old-session"])
 def test_a_node_of_an_ended_session_is_not_used_when_a_lagging_member_shows_it(
     scenarios: list[Scenario], mutant: str | None
 ) -> None:
@@ -154,7 +154,7 @@ def test_a_node_of_an_ended_session_is_not_used_when_a_lagging_member_shows_it(
         assert granted == [], "the client uses a node that does not exist"
 
 
-@pytest.mark.parametrize("mutant", [None, "all-watch-the-first"])
+@pytest.mark.parametrize("mutant", [None, "all-watch-the-holder"])
 def test_each_hand_over_makes_one_waiter_poll(scenarios: list[Scenario], mutant: str | None) -> None:
     polls: dict[int, float] = {}
     for waiters in (3, 12):
@@ -196,7 +196,7 @@ def test_a_lease_is_lost_as_soon_as_the_end_of_its_session_is_known(
     assert scenario.leases["holder"].lost == (mutant is None)
 
 
-@pytest.mark.parametrize("mutant", [None, "fails-with-its-session"])
+@pytest.mark.parametrize("mutant", [None, "acquire-fails-with-session"])
 @pytest.mark.parametrize("timeout", [0.0, 5.0])
 def test_an_acquire_opens_a_new_session_when_the_servers_have_closed_the_old_one(
     scenarios: list[Scenario], mutant: str | None, timeout: float
@@ -225,7 +225,7 @@ def test_an_acquire_opens_a_new_session_when_the_servers_have_closed_the_old_one
     assert (outcomes == ["granted"]) == (mutant is None), outcomes
 
 
-@pytest.mark.parametrize("mutant", [None, "silent-about-fences"])
+@pytest.mark.parametrize("mutant", [None, "fences-go-back-unreported"])
 @pytest.mark.parametrize("data", ["none", "old"])
 def test_fences_that_go_back_after_a_restore_are_reported(
     scenarios: list[Scenario], mutant: str | None, data: str
@@ -257,7 +257,7 @@ def test_fences_that_go_back_after_a_restore_are_reported(
     assert is_reported == (mutant is None)
 
 
-@pytest.mark.parametrize("mutant", [None, "own-node-not-made-again"])
+@pytest.mark.parametrize("mutant", [None, "own-node-not-recreated"])
 def test_a_session_survives_the_deletion_of_its_heartbeat_node(scenarios: list[Scenario], mutant: str | None) -> None:
     scenario = Scenario(mutant, timeout=6.0, tick=0.5)
     scenarios.append(scenario)
@@ -275,7 +275,7 @@ def test_a_session_survives_the_deletion_of_its_heartbeat_node(scenarios: list[S
     assert (port.connections == 1) == (mutant is None), "otherwise it reconnects endlessly"
 
 
-@pytest.mark.parametrize("mutant", [None, "root-taken-for-granted"])
+@pytest.mark.parametrize("mutant", [None, "root-not-recreated"])
 def test_a_client_creates_a_deleted_root_node_again_for_a_new_lock(
     scenarios: list[Scenario], mutant: str | None
 ) -> None:

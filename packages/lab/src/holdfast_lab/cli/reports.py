@@ -138,7 +138,7 @@ def fences_as_data(size: redlock_configs.Size, searched: redlock_configs.Search,
         "complete": searched.is_complete,
         "seconds": round(seconds, 3),
         "broken": searched.broken,
-        "path": list(searched.story),
+        "path": list(searched.path),
     }
 
 

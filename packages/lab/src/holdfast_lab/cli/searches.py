@@ -142,7 +142,7 @@ class _Session:
                 print(*reports.fences_summary(plan, size, searched, width=self._width), sep="\n")
             if searched.broken is not None:
                 if not arguments.json:
-                    print("", *searched.story, "", f"Again: {request.command_for(arguments, '--exhaustive')}", sep="\n")
+                    print("", *searched.path, "", f"Again: {request.command_for(arguments, '--exhaustive')}", sep="\n")
                 break
             if self._interrupts.received is not None:
                 break

@@ -53,7 +53,7 @@ class Node(NamedTuple):
     clock: int  # microseconds
 
 
-class Attempt(NamedTuple):
+class TicketAttempt(NamedTuple):
     """One attempt of one ticket, by a client that knows these runs of the nodes."""
 
     client: int
@@ -75,7 +75,7 @@ class FenceModel:
         self._nodes = nodes
         self._config = config_for(nodes, max_ttl=TTL, quarantine=False)
         self._replies: dict[tuple[Node, Call], tuple[Node, Reply]] = {}
-        self._nexts: dict[tuple[Attempt, tuple[tuple[Reply, ...], ...]], Next] = {}
+        self._nexts: dict[tuple[TicketAttempt, tuple[tuple[Reply, ...], ...]], Next] = {}
 
     def answer(self, node: Node, call: Call) -> tuple[Node, Reply]:
         """The state of the node after this call, and its reply."""
@@ -84,7 +84,7 @@ class FenceModel:
             result = self._replies[node, call] = self._run(node, call)
         return result
 
-    def follow(self, attempt: Attempt, received: tuple[tuple[Reply, ...], ...]) -> Next:
+    def follow(self, attempt: TicketAttempt, received: tuple[tuple[Reply, ...], ...]) -> Next:
         """The next step of an attempt after these replies: for each node one reply per round of requests."""
         key = (attempt, received)
         if key not in self._nexts:
@@ -120,7 +120,7 @@ class FenceModel:
 
     # ── attempts ─────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _try_acquire(self, attempt: Attempt, received: Sequence[Sequence[Reply]]) -> Next:
+    def _try_acquire(self, attempt: TicketAttempt, received: Sequence[Sequence[Reply]]) -> Next:
         runtime = StoppedClock()
         port = ParkedPort(attempt.server_runs)
         backend = self._backend(self._config, port, runtime)

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 from holdfast.backends.redis.port import Call
 from holdfast.backends.redlock import lua
-from holdfast_lab.sim.fence_model import KEYS, LOST, Attempt, FenceModel, Next, Node, Reply, nonce_of
+from holdfast_lab.sim.fence_model import KEYS, LOST, FenceModel, Next, Node, Reply, TicketAttempt, nonce_of
 from holdfast_lab.sim.run import quiet
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ class Search(NamedTuple):
     grants: int  # steps that granted a lease
     is_complete: bool
     broken: str | None = None  # a sentence
-    story: Sequence[str] = ()  # the shortest path to it
+    path: Sequence[str] = ()  # the steps of the shortest path to the broken state
 
 
 Progress = Callable[[int, int], bool]  # called with the states found and left; returns whether to continue
@@ -191,8 +191,8 @@ class _Searching:
                         order.append(after)
             except _Broken as broken:
                 last = self._current_step
-                story = [*self._story(parents, state), self._label(state, state, last), str(broken)]
-                return Search(len(order), steps, self._grants, is_complete=False, broken=story[-1], story=story)
+                path = [*self._path(parents, state), self._label(state, state, last), str(broken)]
+                return Search(len(order), steps, self._grants, is_complete=False, broken=path[-1], path=path)
         return Search(len(order), steps, self._grants, is_complete=True)
 
     def _start(self, clocks: Sequence[int]) -> State:
@@ -297,7 +297,9 @@ class _Searching:
         key = (number, client.ticket, client.attempt, *[self._transcript(column, number) for column in columns])
         if key not in self._followed:
             received = [self._transcripts.values[transcript] for transcript in key[3:]]
-            attempt = Attempt(number, client.ticket, client.attempt, tuple(server_run for server_run, _ in received))
+            attempt = TicketAttempt(
+                number, client.ticket, client.attempt, tuple(server_run for server_run, _ in received)
+            )
             self._followed[key] = self._model.follow(attempt, tuple(replies for _, replies in received))
         return self._followed[key]
 
@@ -399,16 +401,15 @@ class _Searching:
 
     # ── output ───────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _story(self, parents: Mapping[State, State | None], last: State) -> list[str]:
-        path = [last]
-        while (before := parents[path[-1]]) is not None:
-            path.append(before)
-        path.reverse()
-        story = []
-        for before, after in itertools.pairwise(path):
-            what = next(what for found, what in self._steps(before) if found == after)
-            story.append(self._label(before, after, what))
-        return story
+    def _path(self, parents: Mapping[State, State | None], last: State) -> list[str]:
+        states = [last]
+        while (before := parents[states[-1]]) is not None:
+            states.append(before)
+        path = []
+        for before, after in itertools.pairwise(reversed(states)):
+            step = next(step for result, step in self._steps(before) if result == after)
+            path.append(self._label(before, after, step))
+        return path
 
     def _label(self, before: State, after: State, what: tuple[Any, ...]) -> str:
         kind, about = what

@@ -72,7 +72,7 @@ class ZeroTimeoutQueues(_WithBackend):
         return True
 
 
-class LateSuccessRevives(SimEngine):
+class LateRenewalRevivesLease(SimEngine):
     def renewed(self, lease: BaseLease, deadline: float) -> None:
         if lease._phase is Phase.LOST:
             lease._phase = Phase.HELD
@@ -150,7 +150,7 @@ class TrustsTheServerOnly(SimEngine):
         super().__init__(backend, runtime, events, Endless)
 
 
-class _DiesAtFirstError(Keeper):
+class _StopsAtFirstError(Keeper):
     def _reschedule(self, leases: Sequence[BaseLease]) -> None:
         for lease in leases:
             lease._renew_at = 1e9  # unless a later success resets it
@@ -170,7 +170,7 @@ class _NoPendingReleases(Keeper):
         """Schedule nothing."""
 
 
-class _OneTry(Keeper):
+class _SingleAttempt(Keeper):
     def _limit(self) -> float:
         now, expiry = self._runtime.now(), self._schedule.next_expiry()
         limit = now + self._engine.io_timeout
@@ -196,11 +196,11 @@ class _DropsReleasesWithoutThread(Keeper):
             raise
 
 
-class OneTryForARenewal(_WithKeeper):
-    keeper_type = _OneTry
+class SingleRenewalAttempt(_WithKeeper):
+    keeper_type = _SingleAttempt
 
 
-class AlarmBehindRequest(_WithKeeper):
+class LossReportedAfterReply(_WithKeeper):
     keeper_type = _TimerDoesIo
 
 
@@ -213,7 +213,7 @@ class SubscribersBeforeTheHolder(SimEngine):
         self.runtime.notify(lambda: report(lease), here=False)
 
 
-class UnkeptLockNotReleased(_WithKeeper):
+class LockWithoutKeeperNotReleased(_WithKeeper):
     """A lock that was granted when no keeper thread could be started is left to expire."""
 
     keeper_type = _DropsReleasesWithoutThread
@@ -231,8 +231,8 @@ class RenewsByTheTtlOnly(SimEngine):
         super()._publish(lease, lock, caller)
 
 
-class RenewalDiesAtFirstError(_WithKeeper):
-    keeper_type = _DiesAtFirstError
+class RenewalStopsAtFirstError(_WithKeeper):
+    keeper_type = _StopsAtFirstError
 
 
 class PendingReleaseDropped(_WithKeeper):
@@ -256,9 +256,9 @@ ENGINES = [
     ),
     Mutant(name="zero-timeout-queues", mistake="timeout=0 queues", engine=ZeroTimeoutQueues),
     Mutant(
-        name="late-success-revives",
+        name="late-renewal-revives-lease",
         mistake="a renewal that succeeds after the loss makes the lease held again",
-        engine=LateSuccessRevives,
+        engine=LateRenewalRevivesLease,
     ),
     Mutant(name="loss-not-reported", mistake="a loss is noticed but not reported", engine=LossNotReported),
     Mutant(
@@ -287,9 +287,9 @@ ENGINES = [
         engine=TrustsTheServerOnly,
     ),
     Mutant(
-        name="renewal-dies-at-first-error",
+        name="renewal-stops-at-first-error",
         mistake="one failed renewal ends all renewal of that lease",
-        engine=RenewalDiesAtFirstError,
+        engine=RenewalStopsAtFirstError,
     ),
     Mutant(
         name="pending-release-dropped",
@@ -297,16 +297,16 @@ ENGINES = [
         engine=PendingReleaseDropped,
     ),
     Mutant(
-        name="one-try-for-a-renewal",
+        name="single-renewal-attempt",
         mistake="a renewal waits for its answer until the lease has ended, so one lost reply loses the lease",
-        engine=OneTryForARenewal,
+        engine=SingleRenewalAttempt,
         kinds=frozenset({"lose_reply"}),
         budget=1000,
     ),
     Mutant(
-        name="alarm-behind-request",
+        name="loss-reported-after-reply",
         mistake="the report of a loss waits until a request has its answer",
-        engine=AlarmBehindRequest,
+        engine=LossReportedAfterReply,
         kinds=frozenset({"lose_reply", "overrun"}),
         budget=1000,
     ),
@@ -317,9 +317,9 @@ ENGINES = [
         kinds=frozenset({"slow_subscriber", "cut", "stall"}),
     ),
     Mutant(
-        name="unkept-lock-not-released",
+        name="lock-without-keeper-not-released",
         mistake="a lock without a keeper thread is not released",
-        engine=UnkeptLockNotReleased,
+        engine=LockWithoutKeeperNotReleased,
         kinds=frozenset({"no_thread"}),
     ),
     Mutant(

@@ -50,7 +50,7 @@ class _NeverChecks(ClockCheck):
         return False
 
 
-class IgnoresTheClock(MemcachedBackend):
+class NoClockCheck(MemcachedBackend):
     _clock_check = _NeverChecks
 
 
@@ -78,7 +78,7 @@ class _AnyRun(SimPort):
         return await super().request(batch._replace(run=None), deadline=deadline)
 
 
-class VersionsOutliveTheServer(MemcachedServer):
+class VersionOfEarlierRun(MemcachedServer):
     port = _AnyRun
 
 
@@ -109,17 +109,17 @@ MEMCACHED = [
         kinds=frozenset({"slow", "cut", "pause"}),
     ),
     Mutant(
-        name="memcached-seconds-at-their-word",
+        name="memcached-no-margin",
         mistake="stores an item for just the ttl, although the clock of the server is coarse and behind",
         backend="memcached",
         server=_with(NoMargin),
         kinds=frozenset({"cut", "slow"}),
     ),
     Mutant(
-        name="memcached-trusts-every-clock",
+        name="memcached-no-clock-check",
         mistake="stores without a check of the server's clock, which may have been paused",
         backend="memcached",
-        server=_with(IgnoresTheClock),
+        server=_with(NoClockCheck),
         kinds=frozenset({"stall"}),
     ),
     Mutant(
@@ -130,17 +130,17 @@ MEMCACHED = [
         kinds=frozenset({"lose_data"}),
     ),
     Mutant(
-        name="memcached-nothing-comes-late",
+        name="memcached-forgets-unanswered-adds",
         mistake="forgets that an add without an answer may be executed after its ticket was released",
         backend="memcached",
         server=_with(ForgetsUnansweredAdds),
         kinds=frozenset({"slow"}),
     ),
     Mutant(
-        name="memcached-versions-outlive-the-server",
+        name="memcached-version-of-earlier-run",
         mistake="deletes and renews by a version of the server's last run",
         backend="memcached",
-        server=VersionsOutliveTheServer,
+        server=VersionOfEarlierRun,
         kinds=frozenset({"lose_data", "pause", "cut"}),
         budget=600,
     ),

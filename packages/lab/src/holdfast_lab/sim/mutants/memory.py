@@ -78,7 +78,7 @@ class ResendMakesSecondLease(MemoryBackend):
         return super()._try_acquire(store, ticket, queue=queue)
 
 
-class GrantBelowWaiters(MemoryBackend):
+class GrantsBeforeWaiters(MemoryBackend):
     """A client that finds the lock free acquires it before the waiters."""
 
     def _try_acquire(self, store: Store, ticket: Ticket, *, queue: bool) -> int | Waiting:
@@ -107,7 +107,7 @@ class WriterIgnoresReaders(MemoryBackend):
         return outcome
 
 
-class SemaphoreOfOneMore(MemoryBackend):
+class SemaphoreOffByOne(MemoryBackend):
     def _try_acquire(self, store: Store, ticket: Ticket, *, queue: bool) -> int | Waiting:
         if ticket.limit is not None and not ticket.exclusive:
             ticket = ticket._replace(limit=ticket.limit + 1)
@@ -161,7 +161,7 @@ class WakeupMissed(MemoryBackend):
         return outcome._replace(poll_after=1e6) if isinstance(outcome, Waiting) else outcome
 
 
-class ExpiryForgotten(MemoryBackend):
+class LeaseWithoutExpiry(MemoryBackend):
     """SETNX, then EXPIRE as a second step that fails: a holder that dies keeps the lock forever."""
 
     def _try_acquire(self, store: Store, ticket: Ticket, *, queue: bool) -> int | Waiting:
@@ -211,9 +211,9 @@ PROTOCOLS = [
         kinds=frozenset({"lose_reply"}),
     ),
     Mutant(
-        name="grant-below-waiters",
+        name="grants-before-waiters",
         mistake="a client that finds the lock free acquires it before the waiters",
-        server=server_with(GrantBelowWaiters),
+        server=server_with(GrantsBeforeWaiters),
     ),
     Mutant(
         name="writer-ignores-readers",
@@ -221,9 +221,9 @@ PROTOCOLS = [
         server=server_with(WriterIgnoresReaders),
     ),
     Mutant(
-        name="semaphore-of-one-more",
+        name="semaphore-off-by-one",
         mistake="a semaphore of n grants n + 1 permits",
-        server=server_with(SemaphoreOfOneMore),
+        server=server_with(SemaphoreOffByOne),
     ),
     Mutant(
         name="dead-waiter-blocks",
@@ -236,8 +236,8 @@ PROTOCOLS = [
         server=server_with(WakeupMissed),
     ),
     Mutant(
-        name="expiry-forgotten",
+        name="lease-without-expiry",
         mistake="the lease is stored without its ttl: a dead holder keeps the lock",
-        server=server_with(ExpiryForgotten),
+        server=server_with(LeaseWithoutExpiry),
     ),
 ]

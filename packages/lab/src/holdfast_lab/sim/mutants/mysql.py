@@ -86,12 +86,12 @@ class CheckThenSet(Tables):
         return Answer() if lock is None else self._hold(lock, nonce, self.clock(), ttl, "version", agent, info)
 
 
-class AnyVersion(Tables):
+class VersionNotCurrent(Tables):
     def has_version(self, lock: Lock, version: int) -> bool:
         return True
 
 
-class VersionNotBumped(Tables):
+class VersionKeptByRelease(Tables):
     def bump_version_answer(self, key: bytes, nonce: str) -> Answer:
         return Answer()
 
@@ -109,19 +109,19 @@ class _ChecksFirst(_Port):
         return await self._port.execute(statement, values, deadline=deadline)
 
 
-class DeletedWithItsTickets(Tables):
+class NewRowsAreFree(Tables):
     """A lock whose row an operator has deleted counts as free, although it has readers."""
 
     def hides_tickets(self, key: bytes) -> bool:
         return False
 
 
-class AcquiresBlindly(DeletedWithItsTickets):
+class AcquiresBlindly(NewRowsAreFree):
     def is_free(self, lock: Lock, now: int) -> bool:
         return True
 
 
-class AcquiresPastTheQueue(DeletedWithItsTickets):
+class AcquiresPastTheQueue(NewRowsAreFree):
     def is_free(self, lock: Lock, now: int) -> bool:
         return lock.nonce is None or lock.expires <= now
 
@@ -148,7 +148,7 @@ class WokenKeepsItsLease(Tables):
         return expires
 
 
-class WokenAlone(Tables):
+class WakesOneDeadWaiter(Tables):
     """The lease of the next waiter is shortened, but not the leases of the other waiters of its client."""
 
     def is_woken(self, ticket: Row, next_ones: Sequence[Row]) -> bool:
@@ -165,7 +165,7 @@ class IgnoresClockSetBack(Tables):
         return Answer()
 
 
-class AnyOwnerJoins(Tables):
+class GrantsAnyOwner(Tables):
     """Any owner counts as the same owner."""
 
     def same_owner(self, key: bytes, owner: str) -> list[Row]:
@@ -177,7 +177,7 @@ class OwnerWithTwoFences(Tables):
         return drawn
 
 
-class OwnerDrawsAgain(Tables):
+class RepeatDrawsNewFence(Tables):
     """An earlier bug: a late try_acquire draws a new fence for a granted ticket that uses the old one."""
 
     _requested = ""
@@ -214,7 +214,7 @@ class _ReadsRegisterFirst(_Port):
 # ── method=row ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-class WaitsForItself(RowBackend):
+class WaitsForOwnLease(RowBackend):
     """An earlier bug: a ticket with an unknown lease waits for the row lock of a ticket that waits for that lease."""
 
     async def _release_own_lease(self, ticket: Ticket, state: State, deadline: float) -> bool:
@@ -228,7 +228,7 @@ class HolderNotTerminated(RowServer):
         return Answer() if statement.name == "kill" else super().run(statement, values)
 
 
-class TerminatedAlone(RowServer):
+class TerminatesOneSession(RowServer):
     """Of a client that does not respond, only the session with the row lock is killed."""
 
     def run(self, statement: Statement, values: Sequence[Value]) -> Answer:
@@ -259,10 +259,10 @@ MYSQL = [
         server=_server(VersionServer, CheckThenSet),
     ),
     Mutant(
-        name="version-of-any-age",
+        name="version-not-current",
         mistake="a free lock is acquired by any earlier decision, also one on an old version",
         backend="mysql-version",
-        server=_server(VersionServer, AnyVersion),
+        server=_server(VersionServer, VersionNotCurrent),
         kinds=frozenset({"slow", "cancel"}),
     ),
     Mutant(
@@ -278,10 +278,10 @@ MYSQL = [
         server=_server(VersionServer, ClientClock, backend=_with_port(VersionBackend, _ClientTime)),
     ),
     Mutant(
-        name="version-not-bumped",
+        name="version-kept-by-release",
         mistake="a release draws no new version: a try_acquire that arrives after it acquires the lock for no client",
         backend="mysql-version",
-        server=_server(VersionServer, VersionNotBumped),
+        server=_server(VersionServer, VersionKeptByRelease),
         kinds=frozenset({"slow", "cancel"}),
     ),
     Mutant(
@@ -342,17 +342,17 @@ MYSQL = [
         kinds=frozenset({"step_clock"}),
     ),
     Mutant(
-        name="unique-woken-alone",
+        name="unique-wakes-one-dead-waiter",
         mistake="of the waiters of a dead client only the next is woken and expires, so they block a free lock in turn",
         backend="mysql",
-        server=_server(UniqueServer, WokenAlone),
+        server=_server(UniqueServer, WakesOneDeadWaiter),
         by_seeds=False,  # the usual clients wait for one lock at a time
     ),
     Mutant(
-        name="unique-deleted-with-its-tickets",
+        name="unique-new-rows-are-free",
         mistake="a lock whose row an operator has deleted is acquired although it has readers",
         backend="mysql",
-        server=_server(UniqueServer, DeletedWithItsTickets),
+        server=_server(UniqueServer, NewRowsAreFree),
         kinds=frozenset({"lose_reply"}),
     ),
     *(
@@ -370,10 +370,10 @@ MYSQL = [
         )
     ),
     Mutant(
-        name="unique-any-owner-joins",
+        name="unique-grants-any-owner",
         mistake="a ticket with an owner is granted together with a holder of any owner",
         backend="mysql",
-        server=_server(UniqueServer, AnyOwnerJoins),
+        server=_server(UniqueServer, GrantsAnyOwner),
         by_seeds=False,  # the usual clients have no owners
     ),
     Mutant(
@@ -384,10 +384,10 @@ MYSQL = [
         by_seeds=False,  # likewise
     ),
     Mutant(
-        name="unique-owner-draws-again",
+        name="unique-repeat-draws-new-fence",
         mistake="a late try_acquire draws a new fence for a granted ticket, and other tickets of its owner get that",
         backend="mysql",
-        server=_server(UniqueServer, OwnerDrawsAgain),
+        server=_server(UniqueServer, RepeatDrawsNewFence),
         by_seeds=False,  # likewise
     ),
     Mutant(
@@ -405,10 +405,10 @@ MYSQL = [
         kinds=frozenset({"drop"}),
     ),
     Mutant(
-        name="row-waits-for-itself",
+        name="row-waits-for-own-lease",
         mistake="a ticket with an unknown lease, which lost its row lock, waits for a ticket that waits for that lease",
         backend="mysql-row",
-        server=_server(RowServer, Tables, backend=WaitsForItself),
+        server=_server(RowServer, Tables, backend=WaitsForOwnLease),
         kinds=frozenset({"lose_reply", "drop"}),
         budget=1000,
     ),
@@ -420,10 +420,10 @@ MYSQL = [
         by_seeds=False,  # in a healed world no process is stopped
     ),
     Mutant(
-        name="row-terminated-alone",
+        name="row-terminates-one-session",
         mistake="each waiter of a stopped process gets the row lock in turn, until its connection is killed",
         backend="mysql-row",
-        server=TerminatedAlone,
+        server=TerminatesOneSession,
         by_seeds=False,  # in a healed world no process is stopped
     ),
     Mutant(

@@ -22,7 +22,7 @@ class _WithPool(SimClient):
         super().__init__(process, server, link, *arguments, **more)
 
 
-class _CountsWhatFailed(SimPool):
+class _FailedConnectionsCount(SimPool):
     """As if a caller kept the exceptions that refer to the connections."""
 
     _failed: list[Connection]
@@ -43,8 +43,8 @@ class _OneForEachAttempt(SimPool):
         self.discard(connection)
 
 
-class CountsWhatFailed(_WithPool):
-    pool_type = _CountsWhatFailed
+class FailedConnectionsCount(_WithPool):
+    pool_type = _FailedConnectionsCount
 
 
 class OneForEachAttempt(_WithPool):
@@ -55,7 +55,7 @@ NET = [
     Mutant(
         name="failed-connections-count",
         mistake="A connection that failed counts as in use for as long as something refers to it.",
-        client=CountsWhatFailed,
+        client=FailedConnectionsCount,
         kinds=frozenset({"vanish", "cut"}),
     ),
     Mutant(

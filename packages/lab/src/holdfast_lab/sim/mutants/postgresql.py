@@ -77,7 +77,7 @@ class AcquiresPastTheQueue(Tables):
         return lock.nonce is None
 
 
-class QueueForgotten(Tables):
+class GrantClearsWaiters(Tables):
     def has_tickets(self, name: str, head: int) -> bool:
         return False
 
@@ -223,14 +223,14 @@ class SequenceServer(PostgresqlServer):
 # ── owners ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-class AnyOwnerJoins(Tables):
+class GrantsAnyOwner(Tables):
     def owner_fence(self, lock: Lock, owner: str, now: int) -> int | None:
         known = {ticket.owner for ticket in self.tickets if ticket.name == lock.name and ticket.owner}
-        fences = (super(AnyOwnerJoins, self).owner_fence(lock, known_owner, now) for known_owner in sorted(known))
+        fences = (super(GrantsAnyOwner, self).owner_fence(lock, known_owner, now) for known_owner in sorted(known))
         return next((fence for fence in fences if fence is not None), None)
 
 
-class OwnerDrawsAgain(Tables):
+class RepeatDrawsNewFence(Tables):
     """An earlier bug: a late request draws a new fence for a granted ticket that has reported the old one."""
 
     def try_acquire_owner(self, *values: Any) -> Row:
@@ -292,7 +292,7 @@ class AdvisoryLockIsTheLock(Tables):
         return super().pass_(name, nonce, ttl, who, has_advisory_lock=has_advisory_lock)
 
 
-class TrustsItsConnection(AdvisoryBackend):
+class WaitsOnDeadConnection(AdvisoryBackend):
     """An earlier bug: a waiter trusts that its connection is alive."""
 
     async def _close_session(self, session: WaiterSession, name: str, deadline: float) -> None:
@@ -310,7 +310,7 @@ class HolderNotTerminated(AdvisoryServer):
 # ── sessions ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-class LeaseOfASession(PostgresqlServer):
+class LeaseEndsWithConnection(PostgresqlServer):
     """The lock is a row lock in an open transaction: it ends with the connection, at once."""
 
     def __init__(self, world: World, recorder: Recorder) -> None:
@@ -349,10 +349,10 @@ POSTGRESQL = [
         server=_server(AcquiresPastTheQueue),
     ),
     Mutant(
-        name="queue-forgotten",
+        name="grant-clears-waiters",
         mistake="a grant records that there are no waiters, without a check",
         backend="postgresql",
-        server=_server(QueueForgotten),
+        server=_server(GrantClearsWaiters),
     ),
     Mutant(
         name="releases-blindly",
@@ -455,24 +455,24 @@ POSTGRESQL = [
         kinds=frozenset({"restart"}),
     ),
     Mutant(
-        name="lease-of-a-session",
+        name="lease-ends-with-connection",
         mistake="a lease ends with its connection, while its holder works on",
         backend="postgresql",
-        server=LeaseOfASession,
+        server=LeaseEndsWithConnection,
         kinds=frozenset({"drop"}),
     ),
     Mutant(
-        name="any-owner-joins",
+        name="postgresql-grants-any-owner",
         mistake="a ticket with an owner is granted together with a holder of any owner",
         backend="postgresql",
-        server=_server(AnyOwnerJoins),
+        server=_server(GrantsAnyOwner),
         by_seeds=False,
     ),
     Mutant(
-        name="postgresql-owner-draws-again",
+        name="postgresql-repeat-draws-new-fence",
         mistake="a repeated request of a granted ticket gets a new fence; others of its owner have the old one",
         backend="postgresql",
-        server=_server(OwnerDrawsAgain),
+        server=_server(RepeatDrawsNewFence),
         by_seeds=False,
     ),
     Mutant(
@@ -511,10 +511,10 @@ POSTGRESQL = [
         kinds=frozenset({"drop"}),
     ),
     Mutant(
-        name="trusts-its-connection",
+        name="waits-on-dead-connection",
         mistake="a waiter waits forever if its connection has ended and the network was cut at that moment",
         backend="postgresql-advisory",
-        server=type("Mutated", (AdvisoryServer,), {"backend": TrustsItsConnection}),
+        server=type("Mutated", (AdvisoryServer,), {"backend": WaitsOnDeadConnection}),
         kinds=frozenset({"cut"}),
     ),
     Mutant(

@@ -82,7 +82,7 @@ class CancelledInTheMiddle(SimClient):
 # ── once per period ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-class RegisterReadThenWritten(MemoryBackend):
+class ClaimInTwoSteps(MemoryBackend):
     async def advance_register(self, name: str, number: int, *, nonce: str, keep: float, deadline: float) -> bool:
         (current,) = await self.read_registers([name], deadline=deadline)
         if current >= number:
@@ -95,7 +95,7 @@ class RegisterReadThenWritten(MemoryBackend):
         return True
 
 
-class RegisterWithoutNonce(MemoryBackend):
+class ClaimWithoutNonce(MemoryBackend):
     """A call that finds its number in the register takes it for its own write, as after a lost reply."""
 
     async def advance_register(self, name: str, number: int, *, nonce: str, keep: float, deadline: float) -> bool:
@@ -104,13 +104,13 @@ class RegisterWithoutNonce(MemoryBackend):
         return current == number
 
 
-class RegisterNever(MemoryBackend):
+class ClaimAlwaysRefused(MemoryBackend):
     async def advance_register(self, name: str, number: int, *, nonce: str, keep: float, deadline: float) -> bool:
         await self.read_registers([name], deadline=deadline)
         return False
 
 
-class UnknownClaimIsOwn(SimClient):
+class UnansweredClaimSucceeds(SimClient):
     """After a lost reply, a claimed period is taken for the own claim."""
 
     async def _claim(self, job: str, period: Period) -> bool:
@@ -127,7 +127,7 @@ class UnknownClaimIsOwn(SimClient):
 # ── lock delay ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-class ReleasedInTheDelay(SimEngine):
+class ReleasedDuringLockDelay(SimEngine):
     """A lost lease is removed from the server at once."""
 
     def _delayed(self, lease: BaseLease) -> float:
@@ -144,7 +144,7 @@ class _DelayCounts(SimLease):
         self._deadline += self._spec.lock_delay * (1 - DRIFT)
 
 
-class DeadlineIncludesTheDelay(SimEngine):
+class DeadlineIncludesLockDelay(SimEngine):
     def __init__(self, backend: Any, runtime: Any, events: Any, lease_type: type[SimLease]) -> None:
         super().__init__(backend, runtime, events, _DelayCounts)
 
@@ -177,7 +177,7 @@ class OwnerHasNewFences(MemoryBackend):
         return entry.fence
 
 
-class OwnerCheckedBeforeOnly(MemoryBackend):
+class ChecksOnlyEarlierTickets(MemoryBackend):
     """A waiter checks only the tickets before it: an owner's second ticket, granted before it, is queued after it."""
 
     def _try_acquire(self, store: Store, ticket: Ticket, *, queue: bool) -> int | Waiting:
@@ -214,7 +214,7 @@ class _EveryHolder(Operators):
         return [fence > 0 for fence in await self._engine.backend.read_registers(registers, deadline=deadline)]
 
 
-class RequestReachesEveryHolder(SimEngine):
+class RevocationReachesEveryHolder(SimEngine):
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
         self.operators = _EveryHolder(self)
@@ -227,7 +227,7 @@ class _AtTheGrantOnly(Operators):
         return [False for _ in leases]
 
 
-class RequestReadAtTheGrantOnly(SimEngine):
+class RevocationReadAtGrantOnly(SimEngine):
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
         self.operators = _AtTheGrantOnly(self)
@@ -271,39 +271,39 @@ PRIMITIVES = [
         workload="lock_all",
     ),
     Mutant(
-        name="mark-read-then-written",
+        name="claim-in-two-steps",
         mistake="a claim reads whether the period is claimed, and then writes its claim",
-        server=server_with(RegisterReadThenWritten),
+        server=server_with(ClaimInTwoSteps),
         workload="once_per",
     ),
     Mutant(
-        name="mark-without-nonce",
+        name="claim-without-nonce",
         mistake="a claim takes any register that it finds for its own write",
-        server=server_with(RegisterWithoutNonce),
+        server=server_with(ClaimWithoutNonce),
         workload="once_per",
     ),
     Mutant(
-        name="mark-never",
+        name="claim-always-refused",
         mistake="a claim is always refused",
-        server=server_with(RegisterNever),
+        server=server_with(ClaimAlwaysRefused),
         workload="once_per",
     ),
     Mutant(
-        name="unknown-claim-is-ours",
+        name="unanswered-claim-succeeds",
         mistake="a claim that got no answer counts as a success if any client has claimed the period",
-        client=UnknownClaimIsOwn,
+        client=UnansweredClaimSucceeds,
         workload="once_per",
     ),
     Mutant(
-        name="paid-in-the-delay",
+        name="released-during-lock-delay",
         mistake="a lost lease is removed from the server at once, although the lock has a delay",
-        engine=ReleasedInTheDelay,
+        engine=ReleasedDuringLockDelay,
         workload="lock_delay",
     ),
     Mutant(
-        name="belief-lasts-through-the-delay",
+        name="deadline-includes-lock-delay",
         mistake="a holder counts on its lease until the end of the delay",
-        engine=DeadlineIncludesTheDelay,
+        engine=DeadlineIncludesLockDelay,
         workload="lock_delay",
     ),
     Mutant(
@@ -319,32 +319,32 @@ PRIMITIVES = [
         workload="owner",
     ),
     Mutant(
-        name="owner-seen-ahead-only",
+        name="checks-only-earlier-tickets",
         mistake="a waiter does not see an owner's ticket that was granted before it",
-        server=server_with(OwnerCheckedBeforeOnly),
+        server=server_with(ChecksOnlyEarlierTickets),
         workload="owner",
     ),
     Mutant(
-        name="owner-leaves-with-all",
+        name="release-ends-all-of-owner",
         mistake="a release ends all tickets of its owner",
         server=server_with(ReleaseEndsAllOfOwner),
         workload="owner",
     ),
     Mutant(
-        name="request-heard-by-all",
+        name="revocation-reaches-every-holder",
         mistake="a revocation request reaches every later holder too",
-        engine=RequestReachesEveryHolder,
+        engine=RevocationReachesEveryHolder,
         workload="revoke",
     ),
     Mutant(
-        name="request-not-heard",
+        name="revocation-read-at-grant-only",
         mistake="a revocation request that arrives after the grant is not received",
-        engine=RequestReadAtTheGrantOnly,
+        engine=RevocationReadAtGrantOnly,
         workload="revoke",
         kinds=frozenset({"pause", "stall"}),  # so that leases are left when the faults end
     ),
     Mutant(
-        name="terms-of-its-own",
+        name="terms-counted-locally",
         mistake="a leader's term is the number of elections that it has won",
         client=TermsCountedLocally,
         workload="election",

@@ -93,7 +93,7 @@ class SetnxDeletesBlindly(SetnxServer):
 # ── GETSET ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-class OwnNonceIsOurs(GetsetBackend):
+class OwnOverwriteIsGrant(GetsetBackend):
     """A former bug: a client that lost a take-over finds its own nonce at the next poll and takes it for a grant."""
 
     compares = True
@@ -118,12 +118,12 @@ class OwnNonceIsOurs(GetsetBackend):
         return (replaced or b"").decode(), 0.0
 
 
-class GetsetWithoutCompare(OwnNonceIsOurs):
+class GetsetWithoutCompare(OwnOverwriteIsGrant):
     compares = False
 
 
-class OwnNonceIsOursServer(GetsetServer):
-    backend = OwnNonceIsOurs
+class OwnOverwriteIsGrantServer(GetsetServer):
+    backend = OwnOverwriteIsGrant
 
 
 class GetsetWithoutCompareServer(GetsetServer):
@@ -257,7 +257,7 @@ class RegisterInTwoSteps(QueueBackend):
         return True
 
 
-class RefusalIsOurs(GetsetBackend):
+class RefusalIsSuccess(GetsetBackend):
     """After a refusal, an equal number of another client is taken for its own."""
 
     async def _add(self, keys: OtherKeys, mine: tuple[int, str], deadline: float) -> tuple[int, str]:
@@ -265,14 +265,14 @@ class RefusalIsOurs(GetsetBackend):
         return mine if number == mine[0] else (number, "")
 
 
-class RefusalIsOursServer(GetsetServer):
-    backend = RefusalIsOurs
+class RefusalIsSuccessServer(GetsetServer):
+    backend = RefusalIsSuccess
 
 
 # ── keys ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-class SideKeyElsewhere(RedisServer):
+class SideKeyInOtherSlot(RedisServer):
     def run(self, call: Call) -> Any:
         names = list(self._known(call.keys))
         names[2:3] = [f"{PREFIX}queue:{call.keys.lock}"]
@@ -367,10 +367,10 @@ REDIS = [
         server=GetsetWithoutCompareServer,
     ),
     Mutant(
-        name="getset-own-nonce-is-ours",
+        name="getset-own-overwrite-is-grant",
         mistake="a client that lost a take-over finds its own value, with which it overwrote the winner's: a grant",
         backend="redis-getset",
-        server=OwnNonceIsOursServer,
+        server=OwnOverwriteIsGrantServer,
     ),
     Mutant(
         name="queue-deletes-blindly",
@@ -433,13 +433,13 @@ REDIS = [
         budget=600,
     ),
     Mutant(
-        name="ghost-waiters",
+        name="dead-waiters-stay",
         mistake="dead waiters stay in the queue",
         backend="redis",
         server=_queue(("ipairs(redis.call('ZRANGEBYSCORE', leases, '-inf', now))", "ipairs({})")),
     ),
     Mutant(
-        name="ghost-waiters-in-turn",
+        name="dead-waiters-expire-in-turn",
         mistake="each waiter's lease begins when the one before it has ended: dead waiters expire one after the other",
         backend="redis",
         server=_queue(
@@ -457,10 +457,10 @@ REDIS = [
         budget=1000,
     ),
     Mutant(
-        name="side-key-elsewhere",
+        name="side-key-in-other-slot",
         mistake="a side key is in another slot: on a Cluster no script can have both",
         backend="redis",
-        server=SideKeyElsewhere,
+        server=SideKeyInOtherSlot,
     ),
     Mutant(
         name="queue-renews-blindly",
@@ -469,7 +469,7 @@ REDIS = [
         server=_queue(("if value ~= OURS .. nonce then\n    return 0", "if not value then\n    return 0")),
     ),
     Mutant(
-        name="marker-ends-with-first",
+        name="reader-marker-expires-with-first",
         mistake="the key that blocks writers expires with the first of several readers' leases, not with the last",
         backend="redis",
         server=_queue(
@@ -484,14 +484,14 @@ REDIS = [
         kinds=frozenset({"slow", "cancel"}),
     ),
     Mutant(
-        name="owner-past-another",
+        name="redis-grants-any-owner",
         mistake="a ticket with an owner is granted while any owner holds the lock",
         backend="redis",
         server=_queue(("if owner and value == SEVERAL .. owner then", "if owner and is_for_several(value) then")),
         by_seeds=False,
     ),
     Mutant(
-        name="owner-ends-with-first",
+        name="owner-key-expires-with-first",
         mistake="the lock's key expires with the first of an owner's leases, not with the last",
         backend="redis",
         server=_queue(
@@ -500,14 +500,14 @@ REDIS = [
         by_seeds=False,
     ),
     Mutant(
-        name="owner-releases-all",
+        name="redis-release-ends-all-of-owner",
         mistake="the first release of an owner's ticket ends the leases of its other tickets",
         backend="redis",
         server=_queue(("if redis.call('ZREM', shared, member) == 1 then", "if redis.call('DEL', shared) == 1 then")),
         by_seeds=False,
     ),
     Mutant(
-        name="owner-draws-again",
+        name="redis-repeat-draws-new-fence",
         mistake="a granted ticket that repeats its request gets a new fence, and others of its owner have the old one",
         backend="redis",
         server=_queue(
@@ -526,10 +526,10 @@ REDIS = [
         by_seeds=False,
     ),
     Mutant(
-        name="getset-refusal-is-ours",
+        name="getset-refusal-is-success",
         mistake="a client that was too late to advance a register takes the present number for its own",
         backend="redis-getset",
-        server=RefusalIsOursServer,
+        server=RefusalIsSuccessServer,
         by_seeds=False,
     ),
 ]

@@ -91,7 +91,7 @@ class _NoPendingReleases(NodeHealth):
         """No release is sent in the background."""
 
 
-class ReleasesWhoAnswered(RedlockBackend):
+class ReleasesAnsweringNodes(RedlockBackend):
     """Releases only the votes that were acknowledged."""
 
     def __init__(self, config: RedlockConfig, port: RedlockPort, runtime: Runtime) -> None:
@@ -138,7 +138,7 @@ REDLOCK = [
         ),
     ),
     Mutant(
-        name="amnesia-starts-at-zero",
+        name="lost-count-starts-at-zero",
         mistake="a node that has lost its data starts to count from zero, not from its clock",
         backend="redlock",
         by_seeds=False,
@@ -183,10 +183,10 @@ REDLOCK = [
         budget=1000,
     ),
     Mutant(
-        name="release-only-who-answered",
+        name="releases-only-answering-nodes",
         mistake="a node that did not reply keeps a vote that no client uses any more",
         backend="redlock",
-        server=_with(ReleasesWhoAnswered),
+        server=_with(ReleasesAnsweringNodes),
         kinds=frozenset({"lose_reply"}),
     ),
     Mutant(

@@ -65,14 +65,14 @@ class OneWriteIsProof(ZookeeperBackend):
     heartbeats_type = SingleWrites
 
 
-class OldNodeReused(ZookeeperBackend):
+class NodeOfOldSession(ZookeeperBackend):
     """Like Curator's protection once: a node with our nonce counts, in any session."""
 
     def _is_current(self, entry: QueueEntry, session: Session) -> bool:
         return True
 
 
-class CleanUpSwallowed(ZookeeperBackend):
+class UnansweredDeleteIsRelease(ZookeeperBackend):
     """Like kazoo's Lock: a failed delete is not reported."""
 
     async def release(self, tickets: Sequence[Ticket], *, deadline: float) -> list[bool | BackendError]:
@@ -82,7 +82,7 @@ class CleanUpSwallowed(ZookeeperBackend):
             return [True] * len(tickets)
 
 
-class NamesInOrder(ZookeeperBackend):
+class ChildrenSortedByName(ZookeeperBackend):
     """Sorts the children by name."""
 
     def _ahead(self, ticket_node: TicketNode, ordered: Sequence[QueueEntry]) -> list[QueueEntry]:
@@ -143,7 +143,7 @@ class ForgetsWithoutThread(ZookeeperBackend):
         pass
 
 
-class FailsWithItsSession(ZookeeperBackend):
+class AcquireFailsWithSession(ZookeeperBackend):
     """Treats a closed session as an outage of the servers."""
 
     async def _retry_on_reconnect(self, open_session: Any, work: Any, deadline: float) -> Any:
@@ -157,7 +157,7 @@ class TriesTheSameSession(SimPort):
         return False
 
 
-class StuckWithItsSession(ZookeeperBackend):
+class RetriesEndedSession(ZookeeperBackend):
     def __init__(self, config: ZookeeperConfig, port: SimPort, runtime: Runtime) -> None:
         port.__class__ = TriesTheSameSession
         super().__init__(config, port, runtime)
@@ -172,11 +172,11 @@ class OwnNodeForGood(Heartbeats):
         return True
 
 
-class OwnNodeNotMadeAgain(ZookeeperBackend):
+class OwnNodeNotRecreated(ZookeeperBackend):
     heartbeats_type = OwnNodeForGood
 
 
-class RootTakenForGranted(ZookeeperBackend):
+class RootNotRecreated(ZookeeperBackend):
     """Assumes that the root node exists forever, once something was created below it."""
 
     def __init__(self, config: ZookeeperConfig, port: ZookeeperPort, runtime: Runtime) -> None:
@@ -197,7 +197,7 @@ class LeaseWithoutProof(ZookeeperBackend):
         return None
 
 
-class SilentAboutFences(ZookeeperBackend):
+class FencesGoBackUnreported(ZookeeperBackend):
     """Grants fences that are smaller than earlier ones, without a warning."""
 
     def __init__(self, config: ZookeeperConfig, port: ZookeeperPort, runtime: Runtime) -> None:
@@ -205,7 +205,7 @@ class SilentAboutFences(ZookeeperBackend):
         self._fences.check_fence = lambda *_: None  # type: ignore[method-assign]  # the mistake
 
 
-class AllWatchTheFirst(ZookeeperBackend):
+class AllWatchTheHolder(ZookeeperBackend):
     """Correct, but wakes all waiters at each release; test_zookeeper_worlds.py counts the polls."""
 
     def _watch(self, lock: str, ticket: Ticket, ahead: Sequence[QueueEntry], blocker: QueueEntry) -> Children | Get:
@@ -219,17 +219,17 @@ class KeepsRestoredTickets(ZookeeperBackend):
 
 ZOOKEEPER = [
     Mutant(
-        name="clean-up-swallowed",
+        name="unanswered-delete-is-release",
         mistake="a ticket whose delete had no answer is reported as released",
         backend="zookeeper",
-        server=_with(CleanUpSwallowed),
+        server=_with(UnansweredDeleteIsRelease),
         kinds=frozenset({"lose_request", "lose_reply"}),
     ),
     Mutant(
-        name="names-in-order",
+        name="children-sorted-by-name",
         mistake="children are ordered by their whole names",
         backend="zookeeper",
-        server=_with(NamesInOrder),
+        server=_with(ChildrenSortedByName),
         kinds=frozenset({"slow"}),
     ),
     Mutant(
@@ -282,10 +282,10 @@ ZOOKEEPER = [
         kinds=frozenset({"old_data"}),
     ),
     Mutant(
-        name="stuck-with-its-session",
+        name="retries-ended-session",
         mistake="a client whose servers were restored from older data tries forever to continue its session",
         backend="zookeeper",
-        server=_with(StuckWithItsSession),
+        server=_with(RetriesEndedSession),
         kinds=frozenset({"lose_data", "old_data"}),
     ),
 ]
@@ -305,10 +305,10 @@ STAGED = [
         server=_with(OneWriteIsProof),
     ),
     Mutant(
-        name="old-session-s-node",
+        name="node-of-old-session",
         mistake="the node of an unanswered create is used although it belongs to an older session",
         backend="zookeeper",
-        server=_with(OldNodeReused),
+        server=_with(NodeOfOldSession),
     ),
     Mutant(
         name="end-reported-at-renewal",
@@ -317,22 +317,22 @@ STAGED = [
         server=_with(EndReportedAtRenewal),
     ),
     Mutant(
-        name="fails-with-its-session",
+        name="acquire-fails-with-session",
         mistake="an acquire fails because the servers have closed the session, although they would open another",
         backend="zookeeper",
-        server=_with(FailsWithItsSession),
+        server=_with(AcquireFailsWithSession),
     ),
     Mutant(
-        name="own-node-not-made-again",
+        name="own-node-not-recreated",
         mistake="a client whose own node was deleted, or is missing after a restore, reconnects endlessly",
         backend="zookeeper",
-        server=_with(OwnNodeNotMadeAgain),
+        server=_with(OwnNodeNotRecreated),
     ),
     Mutant(
-        name="root-taken-for-granted",
+        name="root-not-recreated",
         mistake="a deleted root node is not created again for a lock that is new to the client",
         backend="zookeeper",
-        server=_with(RootTakenForGranted),
+        server=_with(RootNotRecreated),
     ),
     Mutant(
         name="lease-without-proof",
@@ -341,15 +341,15 @@ STAGED = [
         server=_with(LeaseWithoutProof),
     ),
     Mutant(
-        name="silent-about-fences",
+        name="fences-go-back-unreported",
         mistake="fences go back, and neither warnings nor guarantees report it",
         backend="zookeeper",
-        server=_with(SilentAboutFences),
+        server=_with(FencesGoBackUnreported),
     ),
     Mutant(
-        name="all-watch-the-first",
+        name="all-watch-the-holder",
         mistake="all waiters watch the holder, so all of them poll at each hand-over",
         backend="zookeeper",
-        server=_with(AllWatchTheFirst),
+        server=_with(AllWatchTheHolder),
     ),
 ]

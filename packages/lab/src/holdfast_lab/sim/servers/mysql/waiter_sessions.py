@@ -178,7 +178,7 @@ class RowServer(MysqlServer):
 
     def __init__(self, world: World, recorder: Recorder) -> None:
         super().__init__(world, recorder)
-        self.gates: dict[bytes, GateRow] = {}
+        self.gate_rows: dict[bytes, GateRow] = {}
         self.sessions: dict[int, SimConnection] = {}
         self.named_locks: dict[bytes, SimConnection] = {}
         self.registered: dict[
@@ -189,8 +189,8 @@ class RowServer(MysqlServer):
     def open(self, link: Link, runtime: SimRuntime) -> Backend:
         port = RowPort(self, link, runtime)
         url = "sim://mysql"
-        gates = type(self).sessions_type(port, runtime, url)
-        backend: Backend = type(self).backend(url, port, gates, runtime)
+        sessions = type(self).sessions_type(port, runtime, url)
+        backend: Backend = type(self).backend(url, port, sessions, runtime)
         return backend
 
     # ── sessions ─────────────────────────────────────────────────────────────────────────────────────────────────
@@ -207,7 +207,7 @@ class RowServer(MysqlServer):
         connection.is_over = True
         del self.sessions[connection.number]
         self.named_locks = {name: holder for name, holder in self.named_locks.items() if holder is not connection}
-        for gate in self.gates.values():
+        for gate in self.gate_rows.values():
             gate.queue = [(waiting, sql) for waiting, sql in gate.queue if waiting is not connection]
         self._roll_back(connection)
 
@@ -217,14 +217,14 @@ class RowServer(MysqlServer):
             raise OutcomeUnknown(backend="sim", problem="connection reset")
         if "DELETE FROM holdfast_gates" in sql:
             keys = {bytes.fromhex(value) for value in _HEX.findall(sql)}
-            if any(self.gates[key].holder is not None for key in keys if key in self.gates):
+            if any(self.gate_rows[key].holder is not None for key in keys if key in self.gate_rows):
                 raise TransactionConflict("NOWAIT")
-            self.gates = {key: gate for key, gate in self.gates.items() if key not in keys}
+            self.gate_rows = {key: gate for key, gate in self.gate_rows.items() if key not in keys}
             return Answer()
         if "FOR UPDATE NOWAIT" in sql:
             self._register(connection, sql)
             key = _bytes(sql)
-            if key in self.gates and self.gates[key].holder not in {None, connection}:
+            if key in self.gate_rows and self.gate_rows[key].holder not in {None, connection}:
                 raise TransactionConflict("NOWAIT")
             return self._lock(connection, sql)
         if sql.startswith("SELECT GET_LOCK"):
@@ -245,7 +245,7 @@ class RowServer(MysqlServer):
             connection.end_soon()
             return
         self._register(connection, sql)
-        gate = self.gates.get(_bytes(sql))
+        gate = self.gate_rows.get(_bytes(sql))
         if gate is None or gate.holder in {None, connection}:
             connection.reply(self._lock(connection, sql))
         else:
@@ -258,7 +258,7 @@ class RowServer(MysqlServer):
             connection.reply(TransactionConflict("lock wait timeout"))
 
     def _lock(self, connection: SimConnection, sql: str) -> Answer:
-        gate = self.gates.get(_bytes(sql))
+        gate = self.gate_rows.get(_bytes(sql))
         if gate is None:
             return Answer()
         gate.holder = connection
@@ -272,7 +272,7 @@ class RowServer(MysqlServer):
 
     def _roll_back(self, connection: SimConnection) -> None:
         self.registered.pop(connection, None)
-        for gate in self.gates.values():
+        for gate in self.gate_rows.values():
             if gate.holder is connection:
                 gate.holder = gate.nonce = None
                 if gate.queue:
@@ -286,16 +286,16 @@ class RowServer(MysqlServer):
         key = value if isinstance(value, bytes) else str(value).encode()
         match statement.name:
             case "gate":
-                return Answer(rows=[("1",)] if key in self.gates else [])
+                return Answer(rows=[("1",)] if key in self.gate_rows else [])
             case "build_gate":
-                self.gates.setdefault(key, GateRow())
+                self.gate_rows.setdefault(key, GateRow())
                 return Answer()
             case "orphan_gates":
                 return Answer(
-                    rows=[(gate.hex(),) for gate in self.gates if gate >= key and gate not in self.tables.locks]
+                    rows=[(gate.hex(),) for gate in self.gate_rows if gate >= key and gate not in self.tables.locks]
                 )
             case "in_gate":
-                return Answer(rows=[(self.gates[key].nonce,)] if key in self.gates else [])
+                return Answer(rows=[(self.gate_rows[key].nonce,)] if key in self.gate_rows else [])
             case "same_client":
                 clients = {client for gate, nonce, client in self.registered.values() if (gate, nonce) == values[:2]}
                 rows = [row for row in self.registered.values() if row[0] == key and row[2] in clients - {values[2]}]
@@ -309,31 +309,31 @@ class RowServer(MysqlServer):
                 return super().run(statement, values)
 
     def reap(self) -> object:
-        for key, gate in list(self.gates.items()):
+        for key, gate in list(self.gate_rows.items()):
             if key not in self.tables.locks and gate.holder is None:
-                del self.gates[key]
+                del self.gate_rows[key]
         return super().reap()
 
     def state(self) -> object:
-        gates = [
+        gate_rows = [
             (key, gate.holder and gate.holder.number, gate.nonce, [connection.number for connection, _ in gate.queue])
-            for key, gate in self.gates.items()
+            for key, gate in self.gate_rows.items()
         ]
         named_locks = [(name, connection.number) for name, connection in self.named_locks.items()]
         registered = [(connection.number, row) for connection, row in self.registered.items()]
-        return super().state(), gates, named_locks, list(self.sessions), registered
+        return super().state(), gate_rows, named_locks, list(self.sessions), registered
 
     # ── faults ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def restart(self) -> None:
         super().restart()
-        for gate in self.gates.values():
+        for gate in self.gate_rows.values():
             gate.queue.clear()
         self._end([*self.sessions.values()])
 
     def lose_data(self) -> None:
         super().lose_data()
-        self.gates.clear()
+        self.gate_rows.clear()
 
     def drop(self, process: Process) -> bool:
         return self._end(
