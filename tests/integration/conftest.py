@@ -1,22 +1,52 @@
-"""For tests of whole processes."""
+"""For tests of whole processes: clients, worker processes, folders for servers, terminals. All end with the test."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import contextlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
+import holdfast
+from tests.support.processes import WORKER, WorkerPool
+from tests.support.server_process import folder_in_memory
 from tests.support.terminals import OnTerminal, TerminalStarter
+
+OpenClient = Callable[..., holdfast.Client]
+
+
+@pytest.fixture
+def open_client() -> Iterator[OpenClient]:
+    """Opens clients that are closed at the end of the test."""
+    with contextlib.ExitStack() as stack:
+
+        def open_one(url: str, **options: Any) -> holdfast.Client:
+            return stack.enter_context(holdfast.Client(url, **options))
+
+        yield open_one
+
+
+@pytest.fixture
+def pool() -> Iterator[WorkerPool]:
+    """Processes with a client each. Their commands are the same for every store."""
+    with WorkerPool(WORKER) as pool:
+        yield pool
+
+
+@pytest.fixture(scope="module")
+def folder() -> Iterator[Path]:
+    """A folder for the servers of a module."""
+    with folder_in_memory() as folder:
+        yield folder
 
 
 @pytest.fixture
 def on_terminal() -> Iterator[TerminalStarter]:
-    started: list[OnTerminal] = []
+    with contextlib.ExitStack() as stack:
 
-    def start(command: list[str], environment: dict[str, str]) -> OnTerminal:
-        started.append(OnTerminal(command, environment))
-        return started[-1]
+        def start(command: list[str], environment: dict[str, str]) -> OnTerminal:
+            return stack.enter_context(contextlib.closing(OnTerminal(command, environment)))
 
-    yield start
-    for one in started:
-        one.close()
+        yield start

@@ -9,8 +9,9 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
-from tests.support.partitions.networks import Cut, Host, Network, inside, network
+from tests.support.partitions.networks import Cut, Network, inside, network
 from tests.support.processes import PATIENCE
+from tests.support.server_process import Host
 
 PORT = 7000
 SOON = 0.3  # seconds, in which nothing comes that is lost

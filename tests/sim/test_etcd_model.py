@@ -5,11 +5,9 @@ from __future__ import annotations
 import http.client
 import json
 import random
-import tempfile
 from base64 import b64decode
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -45,8 +43,8 @@ from holdfast_lab.sim.scenarios import SmallWorld
 from holdfast_lab.sim.servers.etcd.server import EtcdServer
 from holdfast_lab.sim.servers.etcd.store import Store
 from holdfast_lab.sim.workload import USUAL
-from tests.support.etcd import shared
-from tests.support.etcd.servers import Server, running
+from tests.support.etcd.servers import Server
+from tests.support.server_process import folder_in_memory, running
 
 STEPS = 400
 KEYS = [b"l/%d" % number for number in range(6)] + [b"l", b"m", b"%gone/x", b"%mark/l"]
@@ -56,10 +54,7 @@ RANGES = [(b"l/", b"l0"), (b"l", b"m"), (b"%gone/", b"%gone0"), (b"\0", b"\0")]
 @pytest.fixture
 def real() -> Iterator[Server]:
     """A server whose first revision is 1."""
-    with (
-        tempfile.TemporaryDirectory(prefix="holdfast-etcd-", dir=shared.in_memory()) as folder,
-        running(Server(Path(folder))) as server,
-    ):
+    with folder_in_memory() as folder, running(Server(folder)) as server:
         yield server
 
 

@@ -19,7 +19,8 @@ from holdfast.backends.memcached.protocol import meta
 from holdfast.backends.memcached.protocol.meta import Parser, Reply
 from holdfast.backends.memcached.protocol.values import FREE, value_of
 from holdfast_lab.sim.servers.memcached.machine import _STARTS_AT, Machine
-from tests.support.memcached.servers import RawConnection, Server, running
+from tests.support.memcached.servers import RawConnection, Server
+from tests.support.server_process import running
 
 KEYS = (b"a", b"b", b"c%20d", b"k" * 250)
 

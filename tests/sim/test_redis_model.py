@@ -22,7 +22,8 @@ from holdfast_lab.sim.servers.redis.keyspace import SortedSet, Stream
 from holdfast_lab.sim.servers.redis.machine import Machine
 from tests.support.redis.binaries import main_binary
 from tests.support.redis.resp import Connection, ServerError
-from tests.support.redis.servers import Server, running
+from tests.support.redis.servers import Server
+from tests.support.server_process import running
 
 LONG, OVER = 1_000_000, 1  # milliseconds: outlives the test; is over by the next step
 SOON = 1_000  # milliseconds by which two expiries may differ: far less than LONG

@@ -15,6 +15,7 @@ from tests.support.postgresql import servers as postgresql
 from tests.support.redis import servers as redis
 from tests.support.redis.binaries import main_binary
 from tests.support.redis.redlock import RedlockServers
+from tests.support.server_process import running
 from tests.support.zookeeper import ensembles as zookeeper
 
 _DURABLE = ("--appendonly", "yes", "--appendfsync", "always")  # a kill loses no confirmed write
@@ -68,7 +69,7 @@ def _sqlite(folder: Path) -> Iterator[Store]:
 def _redis(method: str) -> Callable[[Path], contextlib.AbstractContextManager[Store]]:
     @contextlib.contextmanager
     def store(folder: Path) -> Iterator[Store]:
-        with redis.running(redis.Server(main_binary(), folder / "redis", options=_DURABLE)) as server:
+        with running(redis.Server(main_binary(), folder / "redis", options=_DURABLE)) as server:
 
             def cut() -> None:
                 server.call("CLIENT", "KILL", "TYPE", "normal")
@@ -100,7 +101,7 @@ def _redlock(folder: Path) -> Iterator[Store]:
 def _mysql(method: str) -> Callable[[Path], contextlib.AbstractContextManager[Store]]:
     @contextlib.contextmanager
     def store(folder: Path) -> Iterator[Store]:
-        with mysql.running(mysql.Server(folder / "mysql")) as server:
+        with running(mysql.Server(folder / "mysql")) as server:
 
             def rows() -> int:
                 tables = server.rows("SELECT table_name FROM information_schema.tables WHERE table_schema = DATABASE()")
@@ -123,7 +124,7 @@ def _mysql(method: str) -> Callable[[Path], contextlib.AbstractContextManager[St
 def _postgresql(method: str) -> Callable[[Path], contextlib.AbstractContextManager[Store]]:
     @contextlib.contextmanager
     def store(folder: Path) -> Iterator[Store]:
-        with postgresql.running(postgresql.Server(folder / "postgresql", settings=("autovacuum=on",))) as server:
+        with running(postgresql.Server(folder / "postgresql", settings=("autovacuum=on",))) as server:
 
             def rows() -> int:
                 tables = server.rows(
@@ -135,8 +136,8 @@ def _postgresql(method: str) -> Callable[[Path], contextlib.AbstractContextManag
                 server.url_of("postgres", method=method),
                 ports=(server.port,),
                 faults=lambda: [
-                    Fault("server crashed (SIGQUIT)", server.kill, server.start),
-                    Fault("server killed (SIGKILL)", server.kill_hard, server.start),
+                    Fault("server crashed (SIGQUIT)", server.crash, server.start),
+                    Fault("server killed (SIGKILL)", server.kill, server.start),
                     Fault("connections ended", server.terminate, _nothing),
                 ],
                 rows=rows,
@@ -147,7 +148,7 @@ def _postgresql(method: str) -> Callable[[Path], contextlib.AbstractContextManag
 
 @contextlib.contextmanager
 def _zookeeper(folder: Path) -> Iterator[Store]:
-    with zookeeper.running(zookeeper.Ensemble(folder / "zookeeper")) as ensemble:
+    with running(zookeeper.Ensemble(folder / "zookeeper")) as ensemble:
         members = ensemble.servers
         yield Store(
             ensemble.url(),
@@ -167,7 +168,7 @@ def _zookeeper(folder: Path) -> Iterator[Store]:
 def _etcd(method: str) -> Callable[[Path], contextlib.AbstractContextManager[Store]]:
     @contextlib.contextmanager
     def store(folder: Path) -> Iterator[Store]:
-        with etcd.running(etcd.Trio(folder / "etcd")) as trio:
+        with running(etcd.Trio(folder / "etcd")) as trio:
             members = trio.servers
             url = trio.url + (f"?method={method}" if method else "")
             yield Store(
@@ -184,7 +185,7 @@ def _etcd(method: str) -> Callable[[Path], contextlib.AbstractContextManager[Sto
 
 @contextlib.contextmanager
 def _memcached(folder: Path) -> Iterator[Store]:
-    with memcached.running(memcached.Server()) as server:
+    with running(memcached.Server()) as server:
         yield Store(
             server.url,
             ports=(server.port,),

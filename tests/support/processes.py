@@ -164,7 +164,7 @@ class Worker(Channel):
     def stop(self) -> None:
         """Send SIGSTOP and wait until the process is stopped."""
         self._process.send_signal(signal.SIGSTOP)
-        eventually(lambda: _state(self.pid) == "T")
+        eventually(lambda: process_state(self.pid) == "T")
 
     def resume(self) -> None:
         self._process.send_signal(signal.SIGCONT)
@@ -246,6 +246,7 @@ def _write_all(fd: int, data: bytes) -> None:
         data = data[os.write(fd, data) :]
 
 
-def _state(pid: int) -> str:
+def process_state(pid: int) -> str:
+    """The state of a process as in /proc: "R" running, "S" waiting, "T" stopped."""
     with open(f"/proc/{pid}/stat") as file:
         return file.read().rpartition(")")[2].split()[0]

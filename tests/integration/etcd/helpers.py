@@ -38,7 +38,7 @@ def waiting(client: holdfast.Client, name: str) -> Iterator[list[holdfast.Lease]
 
 
 @contextlib.contextmanager
-def waiters_in_order(client_of: Callable[[], holdfast.Client], name: str, number: int) -> Iterator[list[int]]:
+def waiters_in_order(open_client: Callable[[], holdfast.Client], name: str, number: int) -> Iterator[list[int]]:
     """That many waiters. After the block each has held the lock, and the list has their fences in that order."""
     fences: list[int] = []
 
@@ -46,7 +46,7 @@ def waiters_in_order(client_of: Callable[[], holdfast.Client], name: str, number
         with client.lock(name, ttl=20, timeout=90) as lease:
             fences.append(lease.fence)
 
-    clients = [client_of() for _ in range(5)]
+    clients = [open_client() for _ in range(5)]
     threads = [threading.Thread(target=take, args=(clients[index % 5],)) for index in range(number)]
     for thread in threads:
         thread.start()

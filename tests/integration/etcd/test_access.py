@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import holdfast
+from tests.integration.conftest import OpenClient
 from tests.integration.etcd.helpers import acquired, waiting
-from tests.support.etcd.servers import Server, running
+from tests.support.etcd.servers import Server
 from tests.support.redis.certificates import Certificates
+from tests.support.server_process import running
 
-Open = Callable[..., holdfast.Client]
 SECRET = "s3cret/word"  # noqa: S105 (that is the point)
 
 
@@ -39,12 +40,12 @@ def as_app(server: Server, *, word: str = "s3cret%2Fword", options: str = "") ->
     return f"etcd://app:{word}@{server.address}{options}"
 
 
-def test_a_user_with_a_password_is_accepted(guarded: Server, client_of: Open) -> None:
-    acquired(client_of(as_app(guarded)), "a").release()
+def test_a_user_with_a_password_is_accepted(guarded: Server, open_client: OpenClient) -> None:
+    acquired(open_client(as_app(guarded)), "a").release()
 
 
-def test_a_token_is_replaced_when_the_server_refuses_it(guarded: Server, client_of: Open) -> None:
-    holder, waiter = client_of(as_app(guarded)), client_of(as_app(guarded))
+def test_a_token_is_replaced_when_the_server_refuses_it(guarded: Server, open_client: OpenClient) -> None:
+    holder, waiter = open_client(as_app(guarded)), open_client(as_app(guarded))
     lease = acquired(holder, "a")
 
     with waiting(waiter, "a"):
@@ -54,13 +55,13 @@ def test_a_token_is_replaced_when_the_server_refuses_it(guarded: Server, client_
         lease.release()
 
 
-def test_an_error_names_the_missing_user_and_password(guarded: Server, client_of: Open) -> None:
+def test_an_error_names_the_missing_user_and_password(guarded: Server, open_client: OpenClient) -> None:
     with pytest.raises(holdfast.ConfigurationError, match="requires a user and a password"):
-        client_of(guarded.url).lock("a").acquire(timeout=0)
+        open_client(guarded.url).lock("a").acquire(timeout=0)
 
 
-def test_a_wrong_password_is_not_shown(guarded: Server, client_of: Open) -> None:
-    client = client_of(as_app(guarded, word="guess"))
+def test_a_wrong_password_is_not_shown(guarded: Server, open_client: OpenClient) -> None:
+    client = open_client(as_app(guarded, word="guess"))
 
     with pytest.raises(holdfast.ConfigurationError, match="did not accept this user") as caught:
         client.lock("a").acquire(timeout=0)
@@ -68,13 +69,13 @@ def test_a_wrong_password_is_not_shown(guarded: Server, client_of: Open) -> None
     assert "guess" not in str(caught.value) + repr(client)
 
 
-def test_a_missing_permission_is_named(guarded: Server, client_of: Open) -> None:
+def test_a_missing_permission_is_named(guarded: Server, open_client: OpenClient) -> None:
     with pytest.raises(holdfast.ConfigurationError, match="lacks a permission"):
-        client_of(as_app(guarded, options="?prefix=elsewhere/")).lock("a").acquire(timeout=0)
+        open_client(as_app(guarded, options="?prefix=elsewhere/")).lock("a").acquire(timeout=0)
 
 
-def test_a_user_is_ignored_when_authentication_is_off(server: Server, client_of: Open) -> None:
-    acquired(client_of(as_app(server)), "not asked").release()
+def test_a_user_is_ignored_when_authentication_is_off(server: Server, open_client: OpenClient) -> None:
+    acquired(open_client(as_app(server)), "not asked").release()
 
 
 # ── TLS ──────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -105,9 +106,9 @@ def options(certificates: Certificates) -> dict[str, Any]:
 
 
 def test_locks_work_over_tls_with_a_client_certificate(
-    secure: Server, certificates: Certificates, client_of: Open
+    secure: Server, certificates: Certificates, open_client: OpenClient
 ) -> None:
-    holder, waiter = (client_of(secure.url, **options(certificates)) for _ in range(2))
+    holder, waiter = (open_client(secure.url, **options(certificates)) for _ in range(2))
     lease = acquired(holder, "a")
 
     with waiting(waiter, "a"):
@@ -133,7 +134,7 @@ async def test_asyncio_waits_over_tls_too(secure: Server, certificates: Certific
 
 @pytest.mark.parametrize("missing", ["ca_certs", "certfile"])
 def test_a_client_is_refused_when_it_has_no_certificate(
-    secure: Server, certificates: Certificates, client_of: Open, missing: str
+    secure: Server, certificates: Certificates, open_client: OpenClient, missing: str
 ) -> None:
     given = options(certificates)
     if missing == "ca_certs":
@@ -142,11 +143,11 @@ def test_a_client_is_refused_when_it_has_no_certificate(
         del given["certfile"], given["keyfile"]
 
     with pytest.raises(holdfast.BackendError):
-        client_of(secure.url, **given).lock("a").acquire(timeout=0)
+        open_client(secure.url, **given).lock("a").acquire(timeout=0)
 
 
 def test_the_error_explains_the_refusal_of_a_common_name(
-    folder: Path, certificates: Certificates, client_of: Open
+    folder: Path, certificates: Certificates, open_client: OpenClient
 ) -> None:
     context = ssl.create_default_context(cafile=str(certificates.ca))
     context.load_cert_chain(str(certificates.client), str(certificates.client_key))
@@ -160,4 +161,4 @@ def test_the_error_explains_the_refusal_of_a_common_name(
 
         url = server.url.replace("etcds://", "etcds://root:s3cret%2Fword@")
         with pytest.raises(holdfast.ConfigurationError, match="no client certificate that has a CommonName"):
-            client_of(url, **options(certificates)).lock("a").acquire(timeout=0)
+            open_client(url, **options(certificates)).lock("a").acquire(timeout=0)

@@ -8,19 +8,18 @@ from collections.abc import Callable
 import pytest
 
 import holdfast
+from tests.integration.conftest import OpenClient
 from tests.integration.etcd.helpers import acquired, waiters_in_order, waiting
 from tests.support.etcd.servers import Server, Trio
 from tests.support.processes import eventually
 
-Open = Callable[..., holdfast.Client]
-
 
 @pytest.mark.parametrize("ends", [Server.kill, Server.stop], ids=["killed", "hung"])
 def test_a_lease_and_a_waiter_survive_the_death_of_the_leader(
-    trio: Trio, client_of: Open, ends: Callable[[Server], None]
+    trio: Trio, open_client: OpenClient, ends: Callable[[Server], None]
 ) -> None:
     leader = trio.leader()
-    holder, waiter = client_of(trio.url_from(leader)), client_of(trio.url_from(leader))
+    holder, waiter = open_client(trio.url_from(leader)), open_client(trio.url_from(leader))
     lease = acquired(holder, "kept", ttl=20)
 
     with waiting(waiter, "kept") as got:
@@ -28,15 +27,15 @@ def test_a_lease_and_a_waiter_survive_the_death_of_the_leader(
         began = time.monotonic()
         lease.renew()
         assert time.monotonic() - began < 5
-        assert client_of(trio.url).lock("kept").acquire(timeout=0) is None
+        assert open_client(trio.url).lock("kept").acquire(timeout=0) is None
         lease.release()
 
     assert got[0].fence > lease.fence
 
 
-def test_a_member_that_hangs_uses_only_its_share_of_the_time(trio: Trio, client_of: Open) -> None:
+def test_a_member_that_hangs_uses_only_its_share_of_the_time(trio: Trio, open_client: OpenClient) -> None:
     hung = trio.followers()[0]
-    client = client_of(trio.url_from(hung))
+    client = open_client(trio.url_from(hung))
     with client.lock("a"):
         pass
     hung.stop()
@@ -49,8 +48,10 @@ def test_a_member_that_hangs_uses_only_its_share_of_the_time(trio: Trio, client_
     lease.release()
 
 
-def test_no_lock_is_granted_and_the_holder_loses_its_lease_without_a_majority(trio: Trio, client_of: Open) -> None:
-    holder, other = client_of(trio.url), client_of(trio.url)
+def test_no_lock_is_granted_and_the_holder_loses_its_lease_without_a_majority(
+    trio: Trio, open_client: OpenClient
+) -> None:
+    holder, other = open_client(trio.url), open_client(trio.url)
     lease = acquired(holder, "a", ttl=4)
     gone = trio.followers()
     for server in gone:
@@ -68,10 +69,12 @@ def test_no_lock_is_granted_and_the_holder_loses_its_lease_without_a_majority(tr
     after.release()
 
 
-def test_fifty_waiters_are_granted_after_all_members_are_killed_and_restarted(trio: Trio, client_of: Open) -> None:
-    lease = acquired(client_of(trio.url), "crowded", ttl=30)
+def test_fifty_waiters_are_granted_after_all_members_are_killed_and_restarted(
+    trio: Trio, open_client: OpenClient
+) -> None:
+    lease = acquired(open_client(trio.url), "crowded", ttl=30)
 
-    with waiters_in_order(lambda: client_of(trio.url), "crowded", 50) as fences:
+    with waiters_in_order(lambda: open_client(trio.url), "crowded", 50) as fences:
         for server in trio.servers:
             server.kill()
         trio.heal()

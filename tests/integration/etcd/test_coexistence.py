@@ -7,18 +7,18 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 import holdfast
+from tests.integration.conftest import OpenClient
 from tests.integration.etcd.helpers import acquired
 from tests.support.etcd import shared
 from tests.support.etcd.servers import Server, etcdctl
 from tests.support.processes import PATIENCE, eventually
 
-Open = Callable[..., holdfast.Client]
 SECONDS = float(os.environ.get("HOLDFAST_TEST_SECONDS", "10"))
 TURNS_MIN = 5
 
@@ -38,8 +38,8 @@ def prefix() -> str:
 
 
 @pytest.fixture
-def client(server: Server, prefix: str, client_of: Open) -> holdfast.Client:
-    return client_of(server.url, prefix=prefix)
+def client(server: Server, prefix: str, open_client: OpenClient) -> holdfast.Client:
+    return open_client(server.url, prefix=prefix)
 
 
 @pytest.fixture
@@ -92,8 +92,10 @@ def test_a_lock_of_etcdctl_can_be_broken(client: holdfast.Client, etcdctl_lock: 
     assert client.lock("shared").acquire(timeout=0)
 
 
-def test_names_with_slashes_are_shared_when_raw_names_is_on(server: Server, prefix: str, client_of: Open) -> None:
-    raw = client_of(server.url, prefix=prefix, raw_names="yes")
+def test_names_with_slashes_are_shared_when_raw_names_is_on(
+    server: Server, prefix: str, open_client: OpenClient
+) -> None:
+    raw = open_client(server.url, prefix=prefix, raw_names="yes")
     with etcdctl(server, "lock", f"{prefix}jobs/nightly") as etcdctl_lock:
         assert etcdctl_lock.stdout is not None
         etcdctl_lock.stdout.readline()

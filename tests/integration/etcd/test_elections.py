@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 
 import holdfast
+from tests.integration.conftest import OpenClient
 from tests.support.etcd import shared
 from tests.support.etcd.servers import Server, etcdctl
 from tests.support.processes import eventually
-
-Open = Callable[..., holdfast.Client]
 
 
 @pytest.fixture
@@ -21,8 +20,8 @@ def prefix() -> str:
 
 
 @pytest.fixture
-def election(server: Server, prefix: str, client_of: Open) -> holdfast.Election:
-    return client_of(server.url, prefix=prefix).election("scheduler")
+def election(server: Server, prefix: str, open_client: OpenClient) -> holdfast.Election:
+    return open_client(server.url, prefix=prefix).election("scheduler")
 
 
 @pytest.fixture

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 import holdfast
 from holdfast.core.tickets import Granted
+from tests.integration.conftest import OpenClient
 from tests.integration.etcd.harness import harness, ticket
 from tests.integration.etcd.helpers import acquired, waiting
 from tests.support.etcd import shared
-from tests.support.etcd.servers import Server, running
+from tests.support.etcd.servers import Server
 from tests.support.processes import eventually
-
-Open = Callable[..., holdfast.Client]
+from tests.support.server_process import running
 
 
 @pytest.fixture
@@ -24,9 +23,9 @@ def prefix(url: str) -> str:
     return url.partition("prefix=")[2].replace("%2F", "/")
 
 
-def test_a_holder_learns_of_its_revoked_lease_at_the_next_renewal(own_server: Server, client_of: Open) -> None:
+def test_a_holder_learns_of_its_revoked_lease_at_the_next_renewal(own_server: Server, open_client: OpenClient) -> None:
     before = own_server.leases()
-    lease = acquired(client_of(own_server.url), "a", ttl=3)
+    lease = acquired(open_client(own_server.url), "a", ttl=3)
 
     for one in set(own_server.leases()) - set(before):
         own_server.revoke(one)
@@ -37,9 +36,9 @@ def test_a_holder_learns_of_its_revoked_lease_at_the_next_renewal(own_server: Se
 
 
 def test_a_waiter_queues_again_when_its_lease_is_revoked_and_is_granted_after_the_release(
-    own_server: Server, client_of: Open
+    own_server: Server, open_client: OpenClient
 ) -> None:
-    holder, waiter = client_of(own_server.url), client_of(own_server.url)
+    holder, waiter = open_client(own_server.url), open_client(own_server.url)
     lease = acquired(holder, "a")
     before = own_server.leases()
 
@@ -53,19 +52,21 @@ def test_a_waiter_queues_again_when_its_lease_is_revoked_and_is_granted_after_th
     assert got[0].fence > lease.fence
 
 
-def test_a_waiter_queues_again_when_its_key_is_deleted(server: Server, url: str, prefix: str, client_of: Open) -> None:
-    lease = acquired(client_of(url), "a")
+def test_a_waiter_queues_again_when_its_key_is_deleted(
+    server: Server, url: str, prefix: str, open_client: OpenClient
+) -> None:
+    lease = acquired(open_client(url), "a")
     before = set(server.keys(f"{prefix}a/"))
 
-    with waiting(client_of(url), "a"):
+    with waiting(open_client(url), "a"):
         (waiter,) = set(server.keys(f"{prefix}a/")) - before
         server.delete(waiter)
         eventually(lambda: len(server.keys(f"{prefix}a/")) == 2)
         lease.release()
 
 
-def test_other_locks_of_a_lease_survive_the_release_of_one(url: str, client_of: Open) -> None:
-    client, other = client_of(url), client_of(url)
+def test_other_locks_of_a_lease_survive_the_release_of_one(url: str, open_client: OpenClient) -> None:
+    client, other = open_client(url), open_client(url)
     leases = [acquired(client, name) for name in "abc"]
 
     leases[1].release()
@@ -76,8 +77,8 @@ def test_other_locks_of_a_lease_survive_the_release_of_one(url: str, client_of: 
     leases[2].release()
 
 
-def test_one_lease_serves_all_locks_of_a_client_with_the_same_ttl(own_server: Server, client_of: Open) -> None:
-    client = client_of(own_server.url)
+def test_one_lease_serves_all_locks_of_a_client_with_the_same_ttl(own_server: Server, open_client: OpenClient) -> None:
+    client = open_client(own_server.url)
     before = own_server.leases()
 
     leases = [acquired(client, str(number), ttl=20) for number in range(10)]
@@ -88,9 +89,11 @@ def test_one_lease_serves_all_locks_of_a_client_with_the_same_ttl(own_server: Se
     assert [lease.held for lease in leases] == [False] * 10
 
 
-def test_repeated_acquires_of_a_lock_use_the_same_key(server: Server, url: str, prefix: str, client_of: Open) -> None:
+def test_repeated_acquires_of_a_lock_use_the_same_key(
+    server: Server, url: str, prefix: str, open_client: OpenClient
+) -> None:
     """Until a compaction, etcd scans all keys that ever existed: a new key for each acquire makes a lock slower."""
-    client, keys = client_of(url), set()
+    client, keys = open_client(url), set()
 
     for _ in range(10):
         with client.lock("a"), client.lock("b"):
@@ -99,8 +102,8 @@ def test_repeated_acquires_of_a_lock_use_the_same_key(server: Server, url: str, 
     assert len(keys) == 2
 
 
-def test_a_dropped_lease_ends_while_the_etcd_lease_of_its_client_lives(url: str, client_of: Open) -> None:
-    client, other = client_of(url), client_of(url)
+def test_a_dropped_lease_ends_while_the_etcd_lease_of_its_client_lives(url: str, open_client: OpenClient) -> None:
+    client, other = open_client(url), open_client(url)
     kept = acquired(client, "kept", ttl=3)
 
     with pytest.warns(ResourceWarning, match="dropped without release"):
@@ -113,10 +116,10 @@ def test_a_dropped_lease_ends_while_the_etcd_lease_of_its_client_lives(url: str,
     kept.release()
 
 
-def test_a_waiter_is_granted_when_its_revisions_were_compacted(own_server: Server, client_of: Open) -> None:
-    lease = acquired(client_of(own_server.url), "a")
+def test_a_waiter_is_granted_when_its_revisions_were_compacted(own_server: Server, open_client: OpenClient) -> None:
+    lease = acquired(open_client(own_server.url), "a")
 
-    with waiting(client_of(own_server.url), "a") as got:
+    with waiting(open_client(own_server.url), "a") as got:
         for number in range(20):
             own_server.put("something", str(number))
         own_server.call("kv/compaction", revision=str(own_server.revision()), physical=True)
@@ -127,8 +130,8 @@ def test_a_waiter_is_granted_when_its_revisions_were_compacted(own_server: Serve
     assert got[0].fence > lease.fence
 
 
-def test_names_with_slashes_are_separate_locks(url: str, client_of: Open) -> None:
-    client = client_of(url)
+def test_names_with_slashes_are_separate_locks(url: str, open_client: OpenClient) -> None:
+    client = open_client(url)
     names = ["a", "a/b", "a/b/c", "/", "//", "a%2Fb", "a%", "%gone"]
 
     leases = [acquired(client, name) for name in names]
@@ -140,34 +143,34 @@ def test_names_with_slashes_are_separate_locks(url: str, client_of: Open) -> Non
 
 
 @pytest.mark.parametrize(("ours", "theirs"), [("queue", "key"), ("key", "queue")])
-def test_two_methods_on_one_name_raise_name_conflict(url: str, client_of: Open, ours: str, theirs: str) -> None:
-    lease = acquired(client_of(url, method=ours), "a")
+def test_two_methods_on_one_name_raise_name_conflict(url: str, open_client: OpenClient, ours: str, theirs: str) -> None:
+    lease = acquired(open_client(url, method=ours), "a")
 
     with pytest.raises(holdfast.NameConflict, match="same method"):
-        client_of(url, method=theirs).lock("a").acquire(timeout=0)
+        open_client(url, method=theirs).lock("a").acquire(timeout=0)
 
-    assert client_of(url, method=ours).lock("a").acquire(timeout=0) is None
+    assert open_client(url, method=ours).lock("a").acquire(timeout=0) is None
     lease.release()
 
 
 def test_a_key_of_another_program_is_not_a_lock_of_method_key(
-    server: Server, url: str, prefix: str, client_of: Open
+    server: Server, url: str, prefix: str, open_client: OpenClient
 ) -> None:
     server.put(f"{prefix}a", "precious")
 
     with pytest.raises(holdfast.NameConflict, match="other data"):
-        client_of(url, method="key").lock("a").acquire(timeout=0)
-    acquired(client_of(url), "a").release()  # tickets are keys below it
+        open_client(url, method="key").lock("a").acquire(timeout=0)
+    acquired(open_client(url), "a").release()  # tickets are keys below it
 
 
 @pytest.mark.parametrize("method", ["queue", "key"])
 def test_a_refused_acquire_leaves_no_state_in_memory(
-    server: Server, url: str, prefix: str, client_of: Open, method: str
+    server: Server, url: str, prefix: str, open_client: OpenClient, method: str
 ) -> None:
-    holder, client = client_of(url), client_of(url, method=method)
+    holder, client = open_client(url), open_client(url, method=method)
     leases = [acquired(holder, "a"), holder.semaphore("b", 3).acquire()]
     server.put(f"{prefix}c", "precious")
-    dead = client_of(f"{server.url.rpartition(':')[0]}:1", method=method)
+    dead = open_client(f"{server.url.rpartition(':')[0]}:1", method=method)
 
     def refused() -> None:
         if method == "queue":
@@ -192,8 +195,8 @@ def test_a_refused_acquire_leaves_no_state_in_memory(
         lease.release()
 
 
-def test_a_busy_lock_of_method_key_leaves_no_state_in_memory(url: str, client_of: Open) -> None:
-    lease, client = acquired(client_of(url, method="key"), "a"), client_of(url, method="key")
+def test_a_busy_lock_of_method_key_leaves_no_state_in_memory(url: str, open_client: OpenClient) -> None:
+    lease, client = acquired(open_client(url, method="key"), "a"), open_client(url, method="key")
     assert client.lock("a").acquire(timeout=0) is None
     before = _in_memory(client)
 
@@ -211,14 +214,14 @@ def _in_memory(client: holdfast.Client) -> dict[str, int]:
     return {name: len(kept) for part in parts for name, kept in part.items() if isinstance(kept, dict | set | list)}
 
 
-def test_a_full_database_grants_no_lock_and_keeps_holders(folder: Path, client_of: Open) -> None:
+def test_a_full_database_grants_no_lock_and_keeps_holders(folder: Path, open_client: OpenClient) -> None:
     with running(Server(folder / "full", options=["--quota-backend-bytes", "2000000"])) as server:
-        lease = acquired(client_of(server.url), "a")
+        lease = acquired(open_client(server.url), "a")
         for number in range(60):
             server.put(f"filler {number}", "x" * 100_000)
 
         with pytest.raises(holdfast.BackendUnavailable, match="space"):
-            client_of(server.url).lock("b").acquire(timeout=0)
+            open_client(server.url).lock("b").acquire(timeout=0)
         lease.renew()
         lease.release()
 
@@ -257,12 +260,12 @@ def test_the_next_waiter_keeps_its_place_while_the_database_is_full(
     ("token", "noticed"), [("another", "another etcd cluster"), ("etcd-cluster", "revision went back")]
 )
 def test_a_restored_cluster_is_refused_and_leases_are_lost(
-    folder: Path, client_of: Open, token: str, noticed: str
+    folder: Path, open_client: OpenClient, token: str, noticed: str
 ) -> None:
     """With the same token as before, which is etcd's default, the cluster's id is the same."""
     server = Server(folder / f"restored-{token}")
     with running(server):
-        client = client_of(server.url)
+        client = open_client(server.url)
         old = acquired(client, "a", ttl=4)
         server.save_snapshot()
         for _ in range(5):
@@ -277,10 +280,10 @@ def test_a_restored_cluster_is_refused_and_leases_are_lost(
         assert server.keys("holdfast/b") == []
 
 
-def test_an_acquire_on_a_restored_cluster_loses_leases_and_leaves_no_key(folder: Path, client_of: Open) -> None:
+def test_an_acquire_on_a_restored_cluster_loses_leases_and_leaves_no_key(folder: Path, open_client: OpenClient) -> None:
     server = Server(folder / "restored")
     with running(server):
-        client = client_of(server.url)
+        client = open_client(server.url)
         acquired(client, "b", ttl=60).release()
         server.save_snapshot()
         held = acquired(client, "a", ttl=60)
@@ -293,8 +296,8 @@ def test_an_acquire_on_a_restored_cluster_loses_leases_and_leaves_no_key(folder:
         assert server.keys("holdfast/") == []
 
 
-def test_an_error_names_a_server_that_is_not_etcd(client_of: Open) -> None:
-    client = client_of(f"etcd://{shared.server()._peer}")
+def test_an_error_names_a_server_that_is_not_etcd(open_client: OpenClient) -> None:
+    client = open_client(f"etcd://{shared.server()._peer}")
 
     with pytest.raises(holdfast.BackendError, match=r"no JSON gateway|answered"):
         client.lock("a").acquire(timeout=0)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 
@@ -14,14 +14,13 @@ from holdfast.core.tickets import Ticket
 from holdfast.runtimes import system
 from holdfast.runtimes.threads import ThreadRuntime, run_sync
 from holdfast.url import parse
+from tests.integration.conftest import OpenClient
 from tests.integration.etcd.harness import FaultyCluster
 from tests.integration.etcd.helpers import acquired, waiting
 from tests.support.etcd import shared
 from tests.support.etcd.servers import Server
 from tests.support.processes import eventually
 from tests.support.redis.proxy import Proxy
-
-Open = Callable[..., holdfast.Client]
 
 
 @pytest.fixture
@@ -45,22 +44,22 @@ def direct(server: Server, prefix: str) -> str:
 
 
 def test_an_acquire_is_found_when_its_answer_was_lost(
-    server: Server, proxy: Proxy, prefix: str, client_of: Open
+    server: Server, proxy: Proxy, prefix: str, open_client: OpenClient
 ) -> None:
-    client = client_of(through(proxy, prefix))
+    client = open_client(through(proxy, prefix))
     acquired(client, "warm").release()
     proxy.lose_next_reply("request_put")
 
     lease = acquired(client, "a")
 
     proxy.await_loss()
-    assert client_of(direct(server, prefix)).inspect("a").holders[0].fence == lease.fence
+    assert open_client(direct(server, prefix)).inspect("a").holders[0].fence == lease.fence
     lease.release()
-    assert len(client_of(direct(server, prefix)).locks()) == 0
+    assert len(open_client(direct(server, prefix)).locks()) == 0
 
 
-def test_an_abandoned_acquire_leaves_no_key(server: Server, proxy: Proxy, prefix: str, client_of: Open) -> None:
-    client = client_of(through(proxy, prefix))
+def test_an_abandoned_acquire_leaves_no_key(server: Server, proxy: Proxy, prefix: str, open_client: OpenClient) -> None:
+    client = open_client(through(proxy, prefix))
     acquired(client, "warm").release()
     proxy.lose_replies()
 
@@ -69,7 +68,7 @@ def test_an_abandoned_acquire_leaves_no_key(server: Server, proxy: Proxy, prefix
     proxy.cut()
     proxy.heal()
 
-    acquired(client_of(direct(server, prefix)), "a").release()
+    acquired(open_client(direct(server, prefix)), "a").release()
 
 
 @pytest.mark.parametrize("limit", [1, 3])
@@ -96,27 +95,27 @@ def test_an_acquire_does_nothing_when_it_arrives_after_a_withdrawal(server: Serv
 
 
 def test_a_release_is_repeated_when_its_answer_was_lost(
-    server: Server, proxy: Proxy, prefix: str, client_of: Open
+    server: Server, proxy: Proxy, prefix: str, open_client: OpenClient
 ) -> None:
-    client = client_of(through(proxy, prefix))
+    client = open_client(through(proxy, prefix))
     lease = acquired(client, "a")
     proxy.lose_next_reply("delete")
 
     with pytest.raises(holdfast.OutcomeUnknown):
         lease.release()
 
-    acquired(client_of(direct(server, prefix)), "a").release()
+    acquired(open_client(direct(server, prefix)), "a").release()
     eventually(lambda: not client._engine._keeper._schedule.pending)
 
 
 def test_a_waiter_is_notified_after_its_connections_were_cut(
-    server: Server, proxy: Proxy, prefix: str, client_of: Open
+    server: Server, proxy: Proxy, prefix: str, open_client: OpenClient
 ) -> None:
     if "method=key" in prefix:
         pytest.skip("method=key has no queue, so its waiters are not listed")
-    lease = acquired(client_of(direct(server, prefix)), "a")
+    lease = acquired(open_client(direct(server, prefix)), "a")
 
-    with waiting(client_of(through(proxy, prefix)), "a") as got:
+    with waiting(open_client(through(proxy, prefix)), "a") as got:
         before = proxy.connections_made
         proxy.cut()
         eventually(lambda: proxy.connections_made > before)
@@ -125,10 +124,10 @@ def test_a_waiter_is_notified_after_its_connections_were_cut(
     assert got[0].fence > lease.fence
 
 
-def test_a_closed_client_leaves_no_key(server: Server, client_of: Open) -> None:
+def test_a_closed_client_leaves_no_key(server: Server, open_client: OpenClient) -> None:
     url = shared.fresh_url()
     prefix = url.partition("prefix=")[2].replace("%2F", "/")
-    client = client_of(url)
+    client = open_client(url)
 
     acquired(client, "a").release()
     client.close()

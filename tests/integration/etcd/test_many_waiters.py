@@ -5,17 +5,16 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from collections.abc import Callable
 
 import pytest
 
 import holdfast
 from holdfast import BackendError
+from tests.integration.conftest import OpenClient
 from tests.integration.etcd.helpers import acquired
 from tests.support.etcd.servers import Server
 from tests.support.processes import eventually
 
-Open = Callable[..., holdfast.Client]
 TURNS = 5
 
 
@@ -72,9 +71,9 @@ class Waiters:
             thread.join(100)
 
 
-def test_many_waiters_of_one_client_share_a_few_connections(own_server: Server, client_of: Open) -> None:
-    lease = acquired(client_of(own_server.url), "a", ttl=60)
-    waiters = Waiters([client_of(own_server.url)], 150)
+def test_many_waiters_of_one_client_share_a_few_connections(own_server: Server, open_client: OpenClient) -> None:
+    lease = acquired(open_client(own_server.url), "a", ttl=60)
+    waiters = Waiters([open_client(own_server.url)], 150)
     waiters.start()
 
     eventually(lambda: connections(own_server) <= 40)
@@ -84,9 +83,9 @@ def test_many_waiters_of_one_client_share_a_few_connections(own_server: Server, 
     assert len(waiters.leases) == 150
 
 
-def test_waiters_are_notified_again_after_their_server_was_paused(own_server: Server, client_of: Open) -> None:
-    lease = acquired(client_of(own_server.url), "a", ttl=60)
-    waiters = Waiters([client_of(own_server.url)], 150)
+def test_waiters_are_notified_again_after_their_server_was_paused(own_server: Server, open_client: OpenClient) -> None:
+    lease = acquired(open_client(own_server.url), "a", ttl=60)
+    waiters = Waiters([open_client(own_server.url)], 150)
     waiters.start()
     os.kill(own_server.pid, signal.SIGSTOP)
     try:
@@ -100,11 +99,11 @@ def test_waiters_are_notified_again_after_their_server_was_paused(own_server: Se
     assert len(waiters.leases) == 150
 
 
-def test_a_hand_over_costs_the_same_with_2_waiters_and_with_200(own_server: Server, client_of: Open) -> None:
+def test_a_hand_over_costs_the_same_with_2_waiters_and_with_200(own_server: Server, open_client: OpenClient) -> None:
     costs = []
     for number in (2, 200):
-        lease = acquired(client_of(own_server.url), "a", ttl=60)
-        waiters = Waiters([client_of(own_server.url) for _ in range(20)], number + TURNS)
+        lease = acquired(open_client(own_server.url), "a", ttl=60)
+        waiters = Waiters([open_client(own_server.url) for _ in range(20)], number + TURNS)
         waiters.start()
         lease.release()
         eventually(lambda there=waiters: len(there.leases) == 1)  # type: ignore[misc]

@@ -4,16 +4,14 @@ clients never hold it at the same time, clients that reach a majority continue, 
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-from tests.support.etcd import shared
-from tests.support.etcd.servers import Trio, running
+from tests.support.etcd.servers import Trio
 from tests.support.partitions.networks import BETWEEN_SERVERS, Cut, Network, network
 from tests.support.partitions.scenarios import TIMES, Location, run_scenario
+from tests.support.server_process import folder_in_memory, running
 
 SERVERS = ("n0", "n1", "n2")
 
@@ -27,8 +25,7 @@ def net() -> Iterator[Network]:
 @pytest.fixture(scope="module")
 def started(net: Network) -> Iterator[Trio]:
     hosts = [net.hosts[name] for name in SERVERS]
-    memory = tempfile.TemporaryDirectory(prefix="holdfast-etcd-", dir=shared.in_memory())
-    with memory as folder, running(Trio(Path(folder), hosts=hosts)) as trio:
+    with folder_in_memory() as folder, running(Trio(folder, hosts=hosts)) as trio:
         yield trio
 
 

@@ -7,20 +7,19 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
 
 import holdfast
 from holdfast.runtimes import system
+from tests.integration.conftest import OpenClient
 from tests.support.etcd import shared
 from tests.support.etcd.servers import Server
 from tests.support.redis.proxy import Proxy
 
-Open = Callable[..., holdfast.Client]
 TIMES = 20
 TTL = 3.0
 
 
-def test_a_partitioned_holder_reports_its_loss_before_the_next_grant(server: Server, client_of: Open) -> None:
+def test_a_partitioned_holder_reports_its_loss_before_the_next_grant(server: Server, open_client: OpenClient) -> None:
     lost: dict[int, float] = {}
     granted: dict[int, float] = {}
 
@@ -35,11 +34,11 @@ def test_a_partitioned_holder_reports_its_loss_before_the_next_grant(server: Ser
         leases = []
         for number in range(TIMES):
             # Each has its own client, so that the cut falls on another moment between keep-alives.
-            holder = client_of(f"etcd://127.0.0.1:{proxy.port}", prefix=prefix)
+            holder = open_client(f"etcd://127.0.0.1:{proxy.port}", prefix=prefix)
             on_lost = lambda _, which=number: lost.setdefault(which, system.now())  # noqa: E731
             leases.append(holder.lock(f"lock {number}", ttl=TTL, on_lost=on_lost).acquire(timeout=10))
             time.sleep(TTL / 3 / TIMES)
-        other = client_of(server.url, prefix=prefix)
+        other = open_client(server.url, prefix=prefix)
         threads = [threading.Thread(target=wait_for, args=(number, other)) for number in range(TIMES)]
         for thread in threads:
             thread.start()

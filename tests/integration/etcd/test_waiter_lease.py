@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -13,12 +13,11 @@ import pytest
 import holdfast
 from holdfast.backends.etcd.protocol.leases import WAITER_TTL
 from holdfast.core.tickets import Granted, Ticket, Waiting
+from tests.integration.conftest import OpenClient
 from tests.integration.etcd.harness import Harness, harness, ticket
 from tests.integration.etcd.helpers import acquired, waiting
 from tests.support.etcd.servers import Server
 from tests.support.processes import eventually
-
-Open = Callable[..., holdfast.Client]
 
 WAITERS = """
 import sys, threading, holdfast
@@ -75,8 +74,8 @@ def queued_behind(holder: Harness, waiter: Harness, ttl: float = 30.0) -> tuple[
     return first, second
 
 
-def test_waiters_of_a_killed_process_do_not_block_a_free_lock_for_their_ttl(url: str, client_of: Open) -> None:
-    client = client_of(url)
+def test_waiters_of_a_killed_process_do_not_block_a_free_lock_for_their_ttl(url: str, open_client: OpenClient) -> None:
+    client = open_client(url)
     lease = acquired(client, "a", ttl=30)
     process = subprocess.Popen([sys.executable, "-c", WAITERS, url])
     try:
@@ -91,11 +90,11 @@ def test_waiters_of_a_killed_process_do_not_block_a_free_lock_for_their_ttl(url:
 
 
 def test_a_waiter_is_under_the_waiter_lease_and_a_granted_ticket_under_the_lease_of_its_ttl(
-    server: Server, url: str, prefix: str, client_of: Open
+    server: Server, url: str, prefix: str, open_client: OpenClient
 ) -> None:
-    lease = acquired(client_of(url), "a")
+    lease = acquired(open_client(url), "a")
 
-    with waiting(client_of(url), "a") as got:
+    with waiting(open_client(url), "a") as got:
         created = created_last(server, prefix)
         assert ttl_of(server, key_of(server, prefix, created)["lease"]) == WAITER_TTL
         lease.release()

@@ -8,15 +8,14 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-import holdfast
-from tests.support.memcached.servers import Server, running
+from tests.support.memcached.servers import Server
 from tests.support.redis.proxy import Proxy
+from tests.support.server_process import running
 
 # These tests read /proc.
 collect_ignore_glob = [] if sys.platform == "linux" else ["test_*.py"]
 
 StartServer = Callable[..., Server]
-OpenClient = Callable[[str], holdfast.Client]
 
 
 @pytest.fixture
@@ -41,10 +40,3 @@ def proxy(server: Server) -> Iterator[Proxy]:
 @pytest.fixture
 def proxied(proxy: Proxy) -> str:
     return f"memcached://127.0.0.1:{proxy.port}"
-
-
-@pytest.fixture
-def open_client() -> Iterator[OpenClient]:
-    """Opens clients that are closed at the end of the test."""
-    with contextlib.ExitStack() as stack:
-        yield lambda url: stack.enter_context(holdfast.Client(url))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import holdfast
-from tests.integration.memcached.conftest import OpenClient
+from tests.integration.conftest import OpenClient
 from tests.integration.memcached.helpers import in_background, item, take
 from tests.support.memcached.servers import Server
 from tests.support.processes import eventually

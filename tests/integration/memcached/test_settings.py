@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 import holdfast
-from tests.integration.memcached.conftest import OpenClient, StartServer
+from tests.integration.conftest import OpenClient
+from tests.integration.memcached.conftest import StartServer
 from tests.integration.memcached.helpers import item, take
 from tests.support.memcached.servers import Server
 from tests.support.redis.certificates import Certificates

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 import holdfast
-from tests.support.etcd.shared import in_memory
 from tests.support.mysql import shared
 from tests.support.mysql.drivers import Driver
-from tests.support.mysql.servers import Server, running
+from tests.support.mysql.servers import Server
+from tests.support.server_process import running
 
-Open = Callable[[str], holdfast.Client]
 Drive = Callable[[str], Driver]
 
 
@@ -25,17 +23,10 @@ def server() -> Server:
 
 
 @pytest.fixture(scope="module")
-def own_server(folder_for_all: Path) -> Iterator[Server]:
+def own_server(folder: Path) -> Iterator[Server]:
     """A durable server that a test may stop, kill and configure."""
-    with running(Server(folder_for_all / "server")) as started:
+    with running(Server(folder / "server")) as started:
         yield started
-
-
-@pytest.fixture(scope="module")
-def folder_for_all() -> Iterator[Path]:
-    """A folder for servers, which run as another user. Each test run removes that user's access to pytest's folders."""
-    with tempfile.TemporaryDirectory(prefix="holdfast-mysql-", dir=in_memory()) as folder:
-        yield Path(folder)
 
 
 @pytest.fixture
@@ -47,20 +38,6 @@ def database() -> str:
 @pytest.fixture
 def url(server: Server, database: str) -> str:
     return server.url_of(database)
-
-
-@pytest.fixture
-def client_of() -> Iterator[Open]:
-    """A function that opens clients, which are closed at the end."""
-    clients: list[holdfast.Client] = []
-
-    def make(url: str) -> holdfast.Client:
-        clients.append(holdfast.Client(url))
-        return clients[-1]
-
-    yield make
-    for client in clients:
-        client.close()
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import contextlib
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -15,11 +15,11 @@ import pytest
 import holdfast
 from holdfast import BackendUnavailable, OutcomeUnknown
 from holdfast.backends.net.pool import CONNECTIONS_MAX
+from tests.integration.conftest import OpenClient
 from tests.integration.mysql.conftest import is_busy
 from tests.support.mysql.servers import Server
 from tests.support.processes import eventually
 
-Open = Callable[[str], holdfast.Client]
 TTL = 6.0
 
 
@@ -45,8 +45,8 @@ def waiting(client: holdfast.Client, name: str) -> Iterator[list[holdfast.Lease]
 
 
 @pytest.fixture
-def hold(url: str, client_of: Open) -> holdfast.Lease:
-    lease = client_of(url).lock("a", ttl=TTL).acquire(timeout=15)
+def hold(url: str, open_client: OpenClient) -> holdfast.Lease:
+    lease = open_client(url).lock("a", ttl=TTL).acquire(timeout=15)
     assert lease is not None
     return lease
 
@@ -62,38 +62,38 @@ def test_a_holder_keeps_its_lease_when_its_connections_are_killed(
 
 
 def test_a_waiter_keeps_its_place_when_its_connections_are_killed(
-    server: Server, database: str, url: str, hold: holdfast.Lease, client_of: Open
+    server: Server, database: str, url: str, hold: holdfast.Lease, open_client: OpenClient
 ) -> None:
-    with waiting(client_of(url), "a") as got:
+    with waiting(open_client(url), "a") as got:
         assert server.terminate(database)
-        assert is_busy(client_of(url).lock("a"))
+        assert is_busy(open_client(url).lock("a"))
 
         hold.release()
 
     assert got[0].fence > hold.fence
 
 
-def test_leases_and_queue_entries_survive_a_crash_of_the_server(own_server: Server, client_of: Open) -> None:
-    holder, waiter = client_of(own_server.url), client_of(own_server.url)
+def test_leases_and_queue_entries_survive_a_crash_of_the_server(own_server: Server, open_client: OpenClient) -> None:
+    holder, waiter = open_client(own_server.url), open_client(own_server.url)
     lease = holder.lock("kept", ttl=30).acquire(timeout=15)
     assert lease is not None
 
     with waiting(waiter, "kept") as got:
         own_server.kill()
         with pytest.raises(BackendUnavailable):
-            client_of(own_server.url).lock("kept").acquire(timeout=0)
+            open_client(own_server.url).lock("kept").acquire(timeout=0)
         own_server.start()
         lease.renew()
-        assert is_busy(client_of(own_server.url).lock("kept"))
+        assert is_busy(open_client(own_server.url).lock("kept"))
         lease.release()
 
     assert got[0].fence > lease.fence
 
 
 def test_a_request_to_a_hung_server_ends_at_the_deadline_and_is_undone_later(
-    own_server: Server, client_of: Open
+    own_server: Server, open_client: OpenClient
 ) -> None:
-    client = client_of(own_server.url)
+    client = open_client(own_server.url)
     with client.lock("hung"):
         pass
 
@@ -106,7 +106,7 @@ def test_a_request_to_a_hung_server_ends_at_the_deadline_and_is_undone_later(
     finally:
         own_server.resume()
 
-    with client_of(own_server.url).lock("hung", timeout=15):
+    with open_client(own_server.url).lock("hung", timeout=15):
         pass
 
 
@@ -133,9 +133,9 @@ def test_a_task_cancelled_while_the_server_hangs_leaves_nothing_behind(own_serve
 
 @pytest.mark.parametrize("method", ["unique", "version"])
 def test_a_late_statement_does_not_acquire_the_lock_after_its_release(
-    server: Server, database: str, client_of: Open, method: str
+    server: Server, database: str, open_client: OpenClient, method: str
 ) -> None:
-    client = client_of(server.url_of(database, method=method))
+    client = open_client(server.url_of(database, method=method))
     with client.lock("a"):
         pass
 
@@ -146,16 +146,16 @@ def test_a_late_statement_does_not_acquire_the_lock_after_its_release(
             client.lock("a", ttl=60).acquire(timeout=0)
         blocker.rollback()
 
-    with client_of(server.url_of(database, method=method)).lock("a", timeout=15):
+    with open_client(server.url_of(database, method=method)).lock("a", timeout=15):
         pass
 
 
 def test_idle_connections_that_the_server_has_closed_are_noticed_before_they_are_used(
-    own_server: Server, client_of: Open
+    own_server: Server, open_client: OpenClient
 ) -> None:
     own_server.run("SET GLOBAL wait_timeout = 1")
     try:
-        client = client_of(own_server.url)
+        client = open_client(own_server.url)
         lease = client.lock("idle", ttl=30).acquire(timeout=15)
         assert lease is not None
         assert own_server.clients("locks")
@@ -175,16 +175,20 @@ def test_backend_is_unavailable_when_no_server_listens(own_server: Server) -> No
         own_server.start()
 
 
-def test_backend_is_unavailable_when_the_server_has_too_many_connections(own_server: Server, client_of: Open) -> None:
+def test_backend_is_unavailable_when_the_server_has_too_many_connections(
+    own_server: Server, open_client: OpenClient
+) -> None:
     own_server.run("CREATE USER IF NOT EXISTS few@'127.0.0.1' WITH MAX_USER_CONNECTIONS 1")
     own_server.run("GRANT ALL ON locks.* TO few@'127.0.0.1'")
     url = own_server.url_of(user="few")
-    with client_of(url).lock("few"), pytest.raises(BackendUnavailable, match="max_user_connections"):
-        client_of(url).lock("few").acquire(timeout=0)
+    with open_client(url).lock("few"), pytest.raises(BackendUnavailable, match="max_user_connections"):
+        open_client(url).lock("few").acquire(timeout=0)
 
 
-def test_many_threads_share_sixteen_connections(server: Server, database: str, url: str, client_of: Open) -> None:
-    client = client_of(url)
+def test_many_threads_share_sixteen_connections(
+    server: Server, database: str, url: str, open_client: OpenClient
+) -> None:
+    client = open_client(url)
     with client.lock("tables"):
         pass
     begin = threading.Barrier(48)
@@ -200,8 +204,8 @@ def test_many_threads_share_sixteen_connections(server: Server, database: str, u
     assert len(server.clients(database)) <= CONNECTIONS_MAX
 
 
-def test_a_forked_child_opens_connections_of_its_own(url: str, hold: holdfast.Lease, client_of: Open) -> None:
-    client = client_of(url)
+def test_a_forked_child_opens_connections_of_its_own(url: str, hold: holdfast.Lease, open_client: OpenClient) -> None:
+    client = open_client(url)
     with client.lock("b"):
         pass
 

@@ -12,10 +12,11 @@ import pytest
 import holdfast
 from holdfast import NameConflict
 from holdfast.core.tickets import Granted, Waiting
+from tests.integration.conftest import OpenClient
 from tests.support.mysql.drivers import Driver
-from tests.support.mysql.servers import MYSQLD, Server, running
+from tests.support.mysql.servers import MYSQLD, Server
+from tests.support.server_process import running
 
-Open = Callable[[str], holdfast.Client]
 Drive = Callable[[str], Driver]
 
 
@@ -30,8 +31,8 @@ def mysql() -> Iterator[Server]:
 
 
 @pytest.mark.parametrize("method", ["unique", "row", "version"])
-def test_locks_exclude_wait_renew_and_break(mysql: Server, client_of: Open, method: str) -> None:
-    client, other = (client_of(mysql.url_of(method=method)) for _ in range(2))
+def test_locks_exclude_wait_renew_and_break(mysql: Server, open_client: OpenClient, method: str) -> None:
+    client, other = (open_client(mysql.url_of(method=method)) for _ in range(2))
     fences: list[int] = []
 
     def take_turns(mine: holdfast.Client) -> None:
@@ -57,13 +58,13 @@ def test_locks_exclude_wait_renew_and_break(mysql: Server, client_of: Open, meth
         pass
 
 
-def test_readers_permits_and_methods(mysql: Server, client_of: Open) -> None:
-    one, two, three = (client_of(mysql.url) for _ in range(3))
+def test_readers_permits_and_methods(mysql: Server, open_client: OpenClient) -> None:
+    one, two, three = (open_client(mysql.url) for _ in range(3))
 
     with one.rwlock("book").read(), two.rwlock("book").read():
         assert three.rwlock("book").write().acquire(timeout=0.2) is None
         with pytest.raises(NameConflict):
-            client_of(mysql.url_of(method="version")).lock("book").acquire(timeout=0)
+            open_client(mysql.url_of(method="version")).lock("book").acquire(timeout=0)
     with one.semaphore("pool", limit=2), two.semaphore("pool", limit=2):
         assert three.semaphore("pool", limit=2).acquire(timeout=0) is None
     with three.rwlock("book", timeout=5).write():
@@ -71,8 +72,8 @@ def test_readers_permits_and_methods(mysql: Server, client_of: Open) -> None:
         assert [name for name, _, _ in rows] == ["book"]
 
 
-def test_only_unused_locks_are_reaped(mysql: Server, client_of: Open) -> None:
-    client = client_of(mysql.url)
+def test_only_unused_locks_are_reaped(mysql: Server, open_client: OpenClient) -> None:
+    client = open_client(mysql.url)
     for name in ("old 1", "old 2", "old 3"):
         with client.lock(name):
             pass

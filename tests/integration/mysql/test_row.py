@@ -9,7 +9,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
 
 import pytest
 
@@ -17,11 +16,11 @@ import holdfast
 from holdfast import LockLost
 from holdfast.backends.mysql.io.blocking import create_tables
 from holdfast.url import parse
+from tests.integration.conftest import OpenClient
 from tests.integration.mysql.conftest import is_busy
 from tests.support.mysql.servers import Server
 from tests.support.processes import eventually
 
-Open = Callable[[str], holdfast.Client]
 TTL = 4.0
 
 
@@ -45,14 +44,14 @@ def waiting_sessions(server: Server, database: str) -> int:
 
 
 def test_a_waiter_waits_inside_the_server_and_is_granted_at_once(
-    server: Server, database: str, url: str, client_of: Open
+    server: Server, database: str, url: str, open_client: OpenClient
 ) -> None:
-    lease = client_of(url).lock("a", ttl=30).acquire(timeout=15)
+    lease = open_client(url).lock("a", ttl=30).acquire(timeout=15)
     assert lease is not None
     got: list[tuple[float, int]] = []
 
     def take() -> None:
-        with client_of(url).lock("a", timeout=30) as second:
+        with open_client(url).lock("a", timeout=30) as second:
             got.append((time.monotonic(), second.fence))
 
     thread = threading.Thread(target=take)
@@ -73,9 +72,9 @@ def test_a_waiter_waits_inside_the_server_and_is_granted_at_once(
 
 
 def test_no_ticket_is_granted_before_the_lease_ends_when_the_holder_loses_its_connection(
-    server: Server, database: str, url: str, client_of: Open
+    server: Server, database: str, url: str, open_client: OpenClient
 ) -> None:
-    holder, other = client_of(url), client_of(url)
+    holder, other = open_client(url), open_client(url)
     lease = holder.lock("a", ttl=TTL, renew=False).acquire(timeout=15)
     assert lease is not None
 
@@ -91,9 +90,9 @@ def test_no_ticket_is_granted_before_the_lease_ends_when_the_holder_loses_its_co
 
 
 def test_a_holder_learns_at_its_next_renewal_that_it_lost_its_row_lock(
-    server: Server, database: str, url: str, client_of: Open
+    server: Server, database: str, url: str, open_client: OpenClient
 ) -> None:
-    lease = client_of(url).lock("a", ttl=TTL, on_lost="event").acquire(timeout=15)
+    lease = open_client(url).lock("a", ttl=TTL, on_lost="event").acquire(timeout=15)
     assert lease is not None
     server.rows(f"KILL {holder_connection(server, database)}", database="")
 
@@ -101,14 +100,14 @@ def test_a_holder_learns_at_its_next_renewal_that_it_lost_its_row_lock(
 
     with pytest.raises(LockLost, match="row lock was lost"):
         lease.check()
-    with client_of(url).lock("a", timeout=30):
+    with open_client(url).lock("a", timeout=30):
         pass
 
 
-def test_acquire_keeps_a_timeout_of_a_fraction_of_a_second(url: str, client_of: Open) -> None:
-    with client_of(url).lock("a", ttl=30):
+def test_acquire_keeps_a_timeout_of_a_fraction_of_a_second(url: str, open_client: OpenClient) -> None:
+    with open_client(url).lock("a", ttl=30):
         began = time.monotonic()
-        assert client_of(url).lock("a").acquire(timeout=1.3) is None
+        assert open_client(url).lock("a").acquire(timeout=1.3) is None
         assert 1.2 < time.monotonic() - began < 8
 
 
@@ -136,14 +135,14 @@ time.sleep(60)
 """
 
 
-def test_a_stopped_holder_keeps_its_row_lock_no_longer_than_its_lease(url: str, client_of: Open) -> None:
+def test_a_stopped_holder_keeps_its_row_lock_no_longer_than_its_lease(url: str, open_client: OpenClient) -> None:
     with subprocess.Popen([sys.executable, "-c", _HOLDER, url], stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
             fence = int(process.stdout.readline())
             os.kill(process.pid, signal.SIGSTOP)
 
-            lease = client_of(url).lock("a").acquire(timeout=30)
+            lease = open_client(url).lock("a").acquire(timeout=30)
 
             assert lease is not None
             assert lease.fence > fence
@@ -153,9 +152,9 @@ def test_a_stopped_holder_keeps_its_row_lock_no_longer_than_its_lease(url: str, 
 
 
 def test_a_client_stopped_with_the_row_lock_and_without_a_lease_is_terminated(
-    server: Server, database: str, url: str, client_of: Open
+    server: Server, database: str, url: str, open_client: OpenClient
 ) -> None:
-    client = client_of(url)
+    client = open_client(url)
     with client.lock("a"):
         pass
     stopped = server.connect(database)
@@ -190,12 +189,12 @@ time.sleep(120)
 
 
 def test_all_waiters_of_a_stopped_process_are_terminated_by_the_next_waiter(
-    server: Server, database: str, url: str, client_of: Open
+    server: Server, database: str, url: str, open_client: OpenClient
 ) -> None:
-    held = client_of(url).lock("a", ttl=60).acquire(timeout=15)
+    held = open_client(url).lock("a", ttl=60).acquire(timeout=15)
     assert held is not None
     leases: list[holdfast.Lease | None] = []
-    client = client_of(url)
+    client = open_client(url)
     with client.lock("another", timeout=30):
         pass  # opens its connections
     behind = threading.Thread(target=lambda: leases.append(client.lock("a", ttl=60).acquire(timeout=30)), daemon=True)
@@ -220,9 +219,9 @@ def test_all_waiters_of_a_stopped_process_are_terminated_by_the_next_waiter(
 
 
 def test_waiters_with_short_timeouts_terminate_a_stopped_one_eventually(
-    server: Server, database: str, url: str, client_of: Open
+    server: Server, database: str, url: str, open_client: OpenClient
 ) -> None:
-    client = client_of(url)
+    client = open_client(url)
     held = client.lock("a", ttl=60).acquire(timeout=15)
     assert held is not None
     with subprocess.Popen([sys.executable, "-c", _WAITERS, url]) as process:
@@ -236,8 +235,8 @@ def test_waiters_with_short_timeouts_terminate_a_stopped_one_eventually(
             process.kill()
 
 
-def test_a_broken_lock_is_free_at_once(url: str, client_of: Open) -> None:
-    holder, operator = client_of(url), client_of(url)
+def test_a_broken_lock_is_free_at_once(url: str, open_client: OpenClient) -> None:
+    holder, operator = open_client(url), open_client(url)
     lease = holder.lock("a", ttl=60, on_lost="event", renew=False).acquire(timeout=15)
     assert lease is not None
 

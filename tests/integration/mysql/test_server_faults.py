@@ -15,13 +15,14 @@ import pytest
 import holdfast
 from holdfast import BackendError
 from holdfast.core.tickets import WAITER_LEASE, Granted, Waiting
+from tests.integration.conftest import OpenClient
 from tests.integration.mysql.conftest import is_busy
 from tests.support.mysql.drivers import Driver
-from tests.support.mysql.servers import Server, running
+from tests.support.mysql.servers import Server
 from tests.support.processes import eventually
 from tests.support.redis.clock import WallClock
+from tests.support.server_process import running
 
-Open = Callable[[str], holdfast.Client]
 Drive = Callable[[str], Driver]
 METHODS = ["unique", "row", "version"]
 
@@ -38,10 +39,10 @@ def moved() -> Iterator[tuple[Server, WallClock]]:
 
 @pytest.mark.parametrize("method", METHODS)
 def test_leases_and_fences_stay_valid_when_the_clock_is_set_back(
-    moved: tuple[Server, WallClock], client_of: Open, method: str
+    moved: tuple[Server, WallClock], open_client: OpenClient, method: str
 ) -> None:
     server, clock = moved
-    client, other = (client_of(server.url_of(method=method)) for _ in range(2))
+    client, other = (open_client(server.url_of(method=method)) for _ in range(2))
     with client.lock("back") as first:
         pass
     lease = client.lock("back", ttl=20).acquire(timeout=15)
@@ -98,10 +99,10 @@ def test_a_contender_corrects_the_expiry_of_tickets_when_the_clock_was_set_back(
 
 @pytest.mark.parametrize("method", METHODS)
 def test_leases_end_early_and_fences_grow_when_the_clock_is_set_forward(
-    moved: tuple[Server, WallClock], client_of: Open, method: str
+    moved: tuple[Server, WallClock], open_client: OpenClient, method: str
 ) -> None:
     server, clock = moved
-    client, other = (client_of(server.url_of(method=method)) for _ in range(2))
+    client, other = (open_client(server.url_of(method=method)) for _ in range(2))
     lease = client.lock("forward", ttl=20, renew=False).acquire(timeout=15)
     assert lease is not None
 
@@ -128,12 +129,12 @@ def small_disk(folder: Path) -> Iterator[None]:
         subprocess.run(["umount", "-l", folder], check=True)
 
 
-def test_a_full_disk_is_an_error_and_loses_no_lease(client_of: Open) -> None:
+def test_a_full_disk_is_an_error_and_loses_no_lease(open_client: OpenClient) -> None:
     with tempfile.TemporaryDirectory(prefix="holdfast-mysql-") as name:
         folder = Path(name)
         folder.chmod(0o755)
         with small_disk(folder), running(Server(folder / "server")) as server:
-            client = client_of(server.url)
+            client = open_client(server.url)
             lease = client.lock("kept", ttl=90).acquire(timeout=15)
             assert lease is not None
             ballast = folder / "ballast"
@@ -157,7 +158,7 @@ def test_a_full_disk_is_an_error_and_loses_no_lease(client_of: Open) -> None:
 
             eventually(works)
             assert client.inspect("kept").holders[0].fence == lease.fence
-            assert is_busy(client_of(server.url).lock("kept"))
+            assert is_busy(open_client(server.url).lock("kept"))
             lease.renew()
             lease.release()
             client.close()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import threading
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, cast
 
 import pytest
@@ -17,11 +17,11 @@ from holdfast.backends.mysql.io.blocking import create_tables
 from holdfast.backends.mysql.sql import VERSION, ddl, lock_id
 from holdfast.guarantees import Exclusion
 from holdfast.url import parse
+from tests.integration.conftest import OpenClient
 from tests.integration.mysql.conftest import is_busy
 from tests.support.mysql.servers import Server
 from tests.support.redis.certificates import Certificates
 
-Open = Callable[[str], holdfast.Client]
 METHODS = ["unique", "row", "version"]
 
 
@@ -41,7 +41,9 @@ def own_user(own_server: Server) -> str:
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_names_that_look_alike_are_different_locks(server: Server, database: str, client_of: Open, method: str) -> None:
+def test_names_that_look_alike_are_different_locks(
+    server: Server, database: str, open_client: OpenClient, method: str
+) -> None:
     names = [
         "a",
         "A",
@@ -63,7 +65,7 @@ def test_names_that_look_alike_are_different_locks(server: Server, database: str
         "😀",
     ]
     names.append("😀" * 512)
-    client = client_of(server.url_of(database, method=method))
+    client = open_client(server.url_of(database, method=method))
 
     leases = [client.lock(name).acquire(timeout=15) for name in names]
 
@@ -76,8 +78,10 @@ def test_names_that_look_alike_are_different_locks(server: Server, database: str
         lease.release()
 
 
-def test_generated_columns_show_holders_and_times(server: Server, database: str, url: str, client_of: Open) -> None:
-    lease = client_of(url).lock("report", ttl=30, meta={"job": 7}).acquire(timeout=15)
+def test_generated_columns_show_holders_and_times(
+    server: Server, database: str, url: str, open_client: OpenClient
+) -> None:
+    lease = open_client(url).lock("report", ttl=30, meta={"job": 7}).acquire(timeout=15)
     assert lease is not None
 
     ((name, holder, fence, age, left, info),) = server.rows(
@@ -122,12 +126,12 @@ def odd_server(request: pytest.FixtureRequest, own_server: Server, own_user: str
         cursor.execute(f"SET GLOBAL {name} = %s", (before,))
 
 
-def test_locks_work_with_any_settings_of_the_server(odd_server: Server, own_user: str, client_of: Open) -> None:
+def test_locks_work_with_any_settings_of_the_server(odd_server: Server, own_user: str, open_client: OpenClient) -> None:
     url = odd_server.url_of(user=own_user)
     fences: list[int] = []
 
     def take_turns() -> None:
-        lock = client_of(url).lock("odd ' \\ é", timeout=60)
+        lock = open_client(url).lock("odd ' \\ é", timeout=60)
         for _ in range(10):
             with lock as lease:
                 fences.append(lease.fence)
@@ -142,14 +146,16 @@ def test_locks_work_with_any_settings_of_the_server(odd_server: Server, own_user
     assert fences == sorted(set(fences))
 
 
-def test_the_error_says_so_when_the_server_is_read_only(own_server: Server, own_user: str, client_of: Open) -> None:
+def test_the_error_says_so_when_the_server_is_read_only(
+    own_server: Server, own_user: str, open_client: OpenClient
+) -> None:
     url = own_server.url_of(user=own_user)
-    lease = client_of(url).lock("read-only", ttl=60).acquire(timeout=15)
+    lease = open_client(url).lock("read-only", ttl=60).acquire(timeout=15)
     assert lease is not None
     own_server.run("SET GLOBAL read_only = 1")
     try:
         with pytest.raises(BackendUnavailable, match="takes no writes"):
-            client_of(url).lock("read-only").acquire(timeout=0)
+            open_client(url).lock("read-only").acquire(timeout=0)
     finally:
         own_server.run("SET GLOBAL read_only = 0")
     lease.release()
@@ -157,9 +163,9 @@ def test_the_error_says_so_when_the_server_is_read_only(own_server: Server, own_
 
 @pytest.mark.parametrize("setting", [0, 2])
 def test_exclusion_is_best_effort_when_the_server_is_not_durable(
-    own_server: Server, client_of: Open, setting: int
+    own_server: Server, open_client: OpenClient, setting: int
 ) -> None:
-    client = client_of(own_server.url)
+    client = open_client(own_server.url)
     own_server.run(f"SET GLOBAL innodb_flush_log_at_trx_commit = {setting}")
     try:
         with client.lock("forgetful"):
@@ -172,12 +178,14 @@ def test_exclusion_is_best_effort_when_the_server_is_not_durable(
         own_server.run("SET GLOBAL innodb_flush_log_at_trx_commit = 1")
 
 
-def test_locks_work_with_a_statement_based_binary_log(own_server: Server, own_user: str, client_of: Open) -> None:
+def test_locks_work_with_a_statement_based_binary_log(
+    own_server: Server, own_user: str, open_client: OpenClient
+) -> None:
     own_server.restart("--log-bin", "--binlog-format=STATEMENT")
     try:
-        client = client_of(own_server.url_of(user=own_user))
+        client = open_client(own_server.url_of(user=own_user))
         with client.lock("logged"), client.semaphore("permits", limit=2):
-            other = client_of(own_server.url)
+            other = open_client(own_server.url)
             assert is_busy(other.lock("logged"))
             assert other.lock("logged").acquire(timeout=0.2) is None
         with client.lock_all(["one", "two", "three"]), client.lock("four", owner="ann"):
@@ -187,23 +195,23 @@ def test_locks_work_with_a_statement_based_binary_log(own_server: Server, own_us
 
 
 def test_the_error_names_the_fix_when_the_user_may_not_create_tables(
-    server: Server, database: str, user: str, client_of: Open
+    server: Server, database: str, user: str, open_client: OpenClient
 ) -> None:
     url = server.url_of(database, user=user)
     with pytest.raises(ConfigurationError, match="Access denied"):
-        client_of(url).lock("a").acquire(timeout=15)
+        open_client(url).lock("a").acquire(timeout=15)
 
     server.run(f"GRANT SELECT, INSERT, UPDATE, DELETE ON {database}.* TO {user}@'127.0.0.1'")
     with pytest.raises(ConfigurationError, match="holdfast init --print"):
-        client_of(url).lock("a").acquire(timeout=15)
+        open_client(url).lock("a").acquire(timeout=15)
 
     words = ["mariadb", "--no-defaults", "-uroot", f"--socket={server.socket}"]
     subprocess.run(words, input=ddl(parse(url)).encode(), check=True, timeout=60)
     server.run(f"GRANT EXECUTE ON {database}.* TO {user}@'127.0.0.1'")
     for method in METHODS:
-        with client_of(server.url_of(database, user=user, method=method)).lock(method, timeout=15):
+        with open_client(server.url_of(database, user=user, method=method)).lock(method, timeout=15):
             pass
-    with client_of(url).rwlock("shared").read():
+    with open_client(url).rwlock("shared").read():
         pass
 
 
@@ -227,16 +235,16 @@ _OLDEST = (*_BOTH, "ALTER TABLE holdfast_tickets DROP COLUMN owner", "DROP TABLE
 
 @pytest.mark.parametrize("downgrade", [_BOTH, _OLDEST])
 def test_tables_of_version_1_are_upgraded_with_their_rows(
-    server: Server, database: str, url: str, client_of: Open, downgrade: tuple[str, ...]
+    server: Server, database: str, url: str, open_client: OpenClient, downgrade: tuple[str, ...]
 ) -> None:
-    client = client_of(url)
+    client = open_client(url)
     held, shared = client.lock("held").acquire(timeout=15), client.rwlock("shared").read().acquire(timeout=15)
     assert held is not None
     assert shared is not None
     for statement in downgrade:
         server.rows(statement, database=database)
 
-    newer = client_of(url)
+    newer = open_client(url)
 
     with pytest.raises(BackendUnavailable, match="older holdfast"):
         newer.inspect("held")  # reading does not upgrade them
@@ -249,7 +257,7 @@ def test_tables_of_version_1_are_upgraded_with_their_rows(
 
 
 def test_the_error_names_the_fix_when_the_user_may_not_upgrade_the_tables(
-    server: Server, database: str, user: str, client_of: Open
+    server: Server, database: str, user: str, open_client: OpenClient
 ) -> None:
     url = server.url_of(database, user=user)
     create_tables(parse(server.url_of(database)))
@@ -257,22 +265,22 @@ def test_the_error_names_the_fix_when_the_user_may_not_upgrade_the_tables(
         server.rows(statement, database=database)
     server.run(f"GRANT SELECT, INSERT, UPDATE, DELETE, EXECUTE ON {database}.* TO {user}@'127.0.0.1'")
     with pytest.raises(ConfigurationError, match="holdfast init --print"):
-        client_of(url).lock("a").acquire(timeout=15)
+        open_client(url).lock("a").acquire(timeout=15)
 
     words = ["mariadb", "--no-defaults", "-uroot", f"--socket={server.socket}"]
     subprocess.run(words, input=ddl(parse(url)).encode(), check=True, timeout=60)
 
-    with client_of(url).lock("a", timeout=15, owner="ann"):
+    with open_client(url).lock("a", timeout=15, owner="ann"):
         pass
 
 
 def test_a_writer_waits_for_the_readers_of_a_lock_whose_row_was_deleted(
-    server: Server, database: str, url: str, client_of: Open
+    server: Server, database: str, url: str, open_client: OpenClient
 ) -> None:
-    client = client_of(url)
+    client = open_client(url)
     reader = client.rwlock("doc").read().acquire(timeout=15)
     assert reader is not None
-    others = [client_of(server.url_of(database, method=method)) for method in METHODS]
+    others = [open_client(server.url_of(database, method=method)) for method in METHODS]
     server.rows("DELETE FROM holdfast_locks", database=database)
 
     assert is_busy(others[0].lock("doc"))
@@ -293,9 +301,9 @@ def test_a_writer_waits_for_the_readers_of_a_lock_whose_row_was_deleted(
     [("unique", {}), ("unique", {"limit": 2}), ("unique", {"owner": "ann"}), ("row", {}), ("version", {})],
 )
 def test_rows_of_idle_locks_are_removed_by_every_kind_of_acquire(
-    server: Server, database: str, client_of: Open, method: str, options: dict[str, Any]
+    server: Server, database: str, open_client: OpenClient, method: str, options: dict[str, Any]
 ) -> None:
-    client = client_of(server.url_of(database, method=method))
+    client = open_client(server.url_of(database, method=method))
     take = client.semaphore if "limit" in options else client.lock
 
     def is_there() -> bool:
@@ -316,7 +324,7 @@ def test_rows_of_idle_locks_are_removed_by_every_kind_of_acquire(
 
 
 def test_the_first_lock_of_a_database_is_granted_although_its_tables_take_longer_than_the_call(
-    server: Server, database: str, url: str, client_of: Open
+    server: Server, database: str, url: str, open_client: OpenClient
 ) -> None:
     other = server.connect(database)
     with other.cursor() as cursor:
@@ -324,18 +332,18 @@ def test_the_first_lock_of_a_database_is_granted_although_its_tables_take_longer
         free = threading.Timer(2.5, other.close)  # until then no other client can create the tables
         free.start()
 
-        lease = client_of(url).lock("a").acquire(timeout=2)
+        lease = open_client(url).lock("a").acquire(timeout=2)
 
     assert lease is not None
     lease.release()
     free.join()
 
 
-def test_concurrent_clients_create_the_tables_once(url: str, client_of: Open) -> None:
+def test_concurrent_clients_create_the_tables_once(url: str, open_client: OpenClient) -> None:
     fences: list[int] = []
 
     def take() -> None:
-        with client_of(url).lock("a", timeout=60) as lease:
+        with open_client(url).lock("a", timeout=60) as lease:
             fences.append(lease.fence)
 
     threads = [threading.Thread(target=take) for _ in range(6)]
@@ -347,8 +355,8 @@ def test_concurrent_clients_create_the_tables_once(url: str, client_of: Open) ->
     assert len(set(fences)) == 6
 
 
-def test_dropped_tables_are_created_again(server: Server, database: str, url: str, client_of: Open) -> None:
-    client = client_of(url)
+def test_dropped_tables_are_created_again(server: Server, database: str, url: str, open_client: OpenClient) -> None:
+    client = open_client(url)
     with client.lock("a") as before:
         pass
     server.rows("DROP TABLE holdfast_locks", database=database)
@@ -360,23 +368,23 @@ def test_dropped_tables_are_created_again(server: Server, database: str, url: st
     server.rows(f"DROP DATABASE {database}", database="")
     server.rows(f"CREATE DATABASE {database}", database="")
 
-    with client_of(url).lock("a", timeout=15) as after:
+    with open_client(url).lock("a", timeout=15) as after:
         assert after.fence > then.fence
 
 
 def test_tables_of_a_newer_holdfast_are_refused_and_not_changed(
-    server: Server, database: str, url: str, client_of: Open
+    server: Server, database: str, url: str, open_client: OpenClient
 ) -> None:
-    with client_of(url).lock("a"):
+    with open_client(url).lock("a"):
         pass
     server.rows("INSERT INTO holdfast_schema VALUES (99)", database=database)
 
     with pytest.raises(ConfigurationError, match="newer holdfast"):
-        client_of(url).lock("a").acquire(timeout=15)
+        open_client(url).lock("a").acquire(timeout=15)
 
 
-def test_only_unused_locks_are_reaped(server: Server, database: str, url: str, client_of: Open) -> None:
-    client = client_of(url)
+def test_only_unused_locks_are_reaped(server: Server, database: str, url: str, open_client: OpenClient) -> None:
+    client = open_client(url)
     lease, shared = client.lock("held").acquire(timeout=15), client.rwlock("shared").read().acquire(timeout=15)
     assert lease is not None
     assert shared is not None
@@ -396,12 +404,12 @@ def test_only_unused_locks_are_reaped(server: Server, database: str, url: str, c
 @pytest.mark.parametrize("theirs", METHODS)
 @pytest.mark.parametrize("ours", METHODS)
 def test_a_lock_of_another_method_is_refused(
-    server: Server, database: str, client_of: Open, ours: str, theirs: str
+    server: Server, database: str, open_client: OpenClient, ours: str, theirs: str
 ) -> None:
     if ours == theirs:
         return
-    other = client_of(server.url_of(database, method=theirs))
-    client = client_of(server.url_of(database, method=ours))
+    other = open_client(server.url_of(database, method=theirs))
+    client = open_client(server.url_of(database, method=ours))
 
     with other.lock("a") as before, pytest.raises(NameConflict, match=f"in use with method={theirs}"):
         client.lock("a").acquire(timeout=15)
@@ -412,11 +420,11 @@ def test_a_lock_of_another_method_is_refused(
 
 @pytest.mark.parametrize("method", ["row", "version"])
 def test_a_lock_with_readers_of_another_method_is_refused(
-    server: Server, database: str, client_of: Open, method: str
+    server: Server, database: str, open_client: OpenClient, method: str
 ) -> None:
-    client = client_of(server.url_of(database, method=method))
+    client = open_client(server.url_of(database, method=method))
 
-    reader = client_of(server.url_of(database)).rwlock("a").read()
+    reader = open_client(server.url_of(database)).rwlock("a").read()
     with reader, pytest.raises(NameConflict, match="in use with method=unique"):
         client.lock("a").acquire(timeout=15)
 
@@ -424,26 +432,26 @@ def test_a_lock_with_readers_of_another_method_is_refused(
         pass
 
 
-def test_a_unix_socket_is_accepted(server: Server, database: str, client_of: Open) -> None:
-    with client_of(f"mariadb://root@/{database}?socket={server.socket}").lock("a", timeout=15):
-        assert is_busy(client_of(server.url_of(database)).lock("a"))
+def test_a_unix_socket_is_accepted(server: Server, database: str, open_client: OpenClient) -> None:
+    with open_client(f"mariadb://root@/{database}?socket={server.socket}").lock("a", timeout=15):
+        assert is_busy(open_client(server.url_of(database)).lock("a"))
 
 
-def test_tls_is_required_when_the_url_says_so(own_server: Server, client_of: Open) -> None:
+def test_tls_is_required_when_the_url_says_so(own_server: Server, open_client: OpenClient) -> None:
     folder = own_server.folder / "certificates"
     made = Certificates(folder)
     for path in folder.iterdir():
         path.chmod(0o644)
     with pytest.raises(BackendUnavailable, match="SSL"):
-        client_of(own_server.url_of(tls="yes", ca_certs=str(made.ca))).lock("tls").acquire(timeout=15)
+        open_client(own_server.url_of(tls="yes", ca_certs=str(made.ca))).lock("tls").acquire(timeout=15)
     own_server.restart(f"--ssl-ca={made.ca}", f"--ssl-cert={made.server}", f"--ssl-key={made.server_key}")
     try:
         good = own_server.url_of(tls="yes", ca_certs=str(made.ca))
-        with client_of(good).lock("tls", timeout=15):
-            assert is_busy(client_of(own_server.url).lock("tls")), "preferred: without a look at it"
+        with open_client(good).lock("tls", timeout=15):
+            assert is_busy(open_client(own_server.url).lock("tls")), "preferred: without a look at it"
         with pytest.raises(BackendUnavailable, match="certificate"):
-            client_of(own_server.url_of(tls="yes", ca_certs=str(made.other_ca))).lock("tls").acquire(timeout=15)
-        with client_of(own_server.url_of(tls="yes", verify="none")).lock("tls", timeout=15):
+            open_client(own_server.url_of(tls="yes", ca_certs=str(made.other_ca))).lock("tls").acquire(timeout=15)
+        with open_client(own_server.url_of(tls="yes", verify="none")).lock("tls", timeout=15):
             pass
     finally:
         own_server.restart()

@@ -10,12 +10,12 @@ import pytest
 
 import holdfast
 from holdfast.backends.mysql.sql import WOKEN
+from tests.integration.conftest import OpenClient
 from tests.support.mysql import shared
 from tests.support.mysql.drivers import Driver
 from tests.support.mysql.servers import Server
 from tests.support.processes import eventually
 
-Open = Callable[[str], holdfast.Client]
 Drive = Callable[[str], Driver]
 
 
@@ -51,11 +51,11 @@ def load(server: Server, seconds: float) -> float:
 
 
 def test_sixty_four_waiters_load_the_server_less_than_twice_as_much_as_four_and_keep_their_order(
-    server: Server, url: str, client_of: Open
+    server: Server, url: str, open_client: OpenClient
 ) -> None:
-    lease = client_of(url).lock("crowd", ttl=60).acquire(timeout=15)
+    lease = open_client(url).lock("crowd", ttl=60).acquire(timeout=15)
     assert lease is not None
-    crowd = Waiters(client_of(url))
+    crowd = Waiters(open_client(url))
 
     crowd.grow(4)
     of_four = load(server, 4.0)
@@ -82,8 +82,8 @@ def test_all_waiters_of_the_client_that_is_next_have_to_poll_soon_and_no_others(
 
 
 @pytest.mark.parametrize("method", ["unique", "row", "version"])
-def test_concurrent_renewals_of_one_lease_all_succeed(client_of: Open, method: str) -> None:
-    lease = client_of(shared.fresh_url(method=method)).lock("a", ttl=30).acquire(timeout=15)
+def test_concurrent_renewals_of_one_lease_all_succeed(open_client: OpenClient, method: str) -> None:
+    lease = open_client(shared.fresh_url(method=method)).lock("a", ttl=30).acquire(timeout=15)
     assert lease is not None
     done: list[int] = []
 

@@ -5,17 +5,18 @@ from __future__ import annotations
 import os
 import pwd
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 import holdfast
 from holdfast import BackendUnavailable
-from tests.support.postgresql.servers import Server, running
+from tests.integration.conftest import OpenClient
+from tests.support.postgresql.servers import Server
 from tests.support.redis.certificates import Certificates
+from tests.support.server_process import running
 
-Open = Callable[[str], holdfast.Client]
 SECRET = "s3:cr/t@%"  # noqa: S105  (of this test only)
 QUOTED = "s3%3Acr%2Ft%40%25"
 
@@ -56,8 +57,10 @@ def use(client: holdfast.Client) -> None:
         pass
 
 
-def test_a_password_over_tls_is_accepted(secured_server: Server, certificates: Certificates, client_of: Open) -> None:
-    client = client_of(
+def test_a_password_over_tls_is_accepted(
+    secured_server: Server, certificates: Certificates, open_client: OpenClient
+) -> None:
+    client = open_client(
         f"postgresql://app:{QUOTED}@127.0.0.1:{secured_server.port}/postgres?sslmode=verify-full&sslrootcert={certificates.ca}"
     )
 
@@ -68,34 +71,36 @@ def test_a_password_over_tls_is_accepted(secured_server: Server, certificates: C
 
 
 @pytest.mark.parametrize("url", ["postgresql://app:wr0ng@{host}/postgres", "postgresql://app@{host}/postgres"])
-def test_a_wrong_password_is_refused_and_not_shown(secured_server: Server, client_of: Open, url: str) -> None:
+def test_a_wrong_password_is_refused_and_not_shown(secured_server: Server, open_client: OpenClient, url: str) -> None:
     with pytest.raises(BackendUnavailable, match="app") as caught:
-        use(client_of(url.format(host=f"127.0.0.1:{secured_server.port}")))
+        use(open_client(url.format(host=f"127.0.0.1:{secured_server.port}")))
 
     assert "wr0ng" not in str(caught.value)
 
 
 def test_a_server_certificate_of_another_authority_is_refused(
-    secured_server: Server, certificates: Certificates, client_of: Open
+    secured_server: Server, certificates: Certificates, open_client: OpenClient
 ) -> None:
     url = f"postgresql://app:{QUOTED}@127.0.0.1:{secured_server.port}/postgres?sslmode=verify-full"
 
     with pytest.raises(BackendUnavailable, match="certificate"):
-        use(client_of(f"{url}&sslrootcert={certificates.other_ca}"))
+        use(open_client(f"{url}&sslrootcert={certificates.other_ca}"))
 
 
-def test_the_login_fails_without_tls(secured_server: Server, client_of: Open) -> None:
+def test_the_login_fails_without_tls(secured_server: Server, open_client: OpenClient) -> None:
     with pytest.raises(BackendUnavailable, match=r"no pg_hba\.conf entry"):
-        use(client_of(f"postgresql://app:{QUOTED}@127.0.0.1:{secured_server.port}/postgres?sslmode=disable"))
+        use(open_client(f"postgresql://app:{QUOTED}@127.0.0.1:{secured_server.port}/postgres?sslmode=disable"))
 
 
-def test_a_client_certificate_is_accepted(secured_server: Server, certificates: Certificates, client_of: Open) -> None:
+def test_a_client_certificate_is_accepted(
+    secured_server: Server, certificates: Certificates, open_client: OpenClient
+) -> None:
     host = f"127.0.0.1:{secured_server.port}/postgres?sslmode=verify-full&sslrootcert={certificates.ca}"
     key = certificates.client_key
     key.chmod(0o600)
 
-    use(client_of(f"postgresql://holdfast%20test%20client@{host}&sslcert={certificates.client}&sslkey={key}"))
+    use(open_client(f"postgresql://holdfast%20test%20client@{host}&sslcert={certificates.client}&sslkey={key}"))
 
 
-def test_a_unix_socket_is_accepted(secured_server: Server, client_of: Open) -> None:
-    use(client_of(f"postgresql://app:{QUOTED}@/postgres?host={secured_server.folder}&port={secured_server.port}"))
+def test_a_unix_socket_is_accepted(secured_server: Server, open_client: OpenClient) -> None:
+    use(open_client(f"postgresql://app:{QUOTED}@/postgres?host={secured_server.folder}&port={secured_server.port}"))

@@ -7,7 +7,7 @@ import contextlib
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 from psycopg import sql
@@ -15,11 +15,11 @@ from psycopg import sql
 import holdfast
 from holdfast import NameConflict
 from holdfast.url import parse
+from tests.integration.conftest import OpenClient
 from tests.support.postgresql import shared
 from tests.support.postgresql.servers import Server
 from tests.support.processes import eventually
 
-Open = Callable[[str], holdfast.Client]
 TTL = 4.0
 WAITS = "%pg_advisory_lock(%"
 
@@ -55,8 +55,10 @@ def waiting(server: Server, client: holdfast.Client, name: str) -> Iterator[list
     assert got
 
 
-def test_a_holder_keeps_the_lock_when_its_session_is_terminated(server: Server, url: str, client_of: Open) -> None:
-    holder, other = client_of(url), client_of(url)
+def test_a_holder_keeps_the_lock_when_its_session_is_terminated(
+    server: Server, url: str, open_client: OpenClient
+) -> None:
+    holder, other = open_client(url), open_client(url)
     lease = acquired(holder, "a")
 
     with waiting(server, other, "a") as got:
@@ -64,15 +66,15 @@ def test_a_holder_keeps_the_lock_when_its_session_is_terminated(server: Server, 
         eventually(lambda: not server.clients(WAITS))
         lease.renew()
         assert not got
-        assert client_of(url).lock("a").acquire(timeout=0) is None
+        assert open_client(url).lock("a").acquire(timeout=0) is None
         lease.release()
 
     assert got[0].fence > lease.fence
 
 
-def test_an_unanswered_lease_needs_no_advisory_lock(server: Server, url: str, client_of: Open) -> None:
+def test_an_unanswered_lease_needs_no_advisory_lock(server: Server, url: str, open_client: OpenClient) -> None:
     """The answer and the advisory lock were lost with the connection; its new holder waits for this lease."""
-    with client_of(url).lock("a"):
+    with open_client(url).lock("a"):
         pass
     step = sql.SQL(
         "SELECT outcome, fence, gated FROM {}.holdfast_pass('b', 'n', 60000000, 17, false, true, '', '{{}}')"
@@ -91,18 +93,18 @@ def test_an_unanswered_lease_needs_no_advisory_lock(server: Server, url: str, cl
     assert heard[1] > unanswered[1]
 
 
-def test_a_waiter_waits_again_when_its_session_is_terminated(server: Server, url: str, client_of: Open) -> None:
-    lease = acquired(client_of(url), "a")
+def test_a_waiter_waits_again_when_its_session_is_terminated(server: Server, url: str, open_client: OpenClient) -> None:
+    lease = acquired(open_client(url), "a")
 
-    with waiting(server, client_of(url), "a"):
+    with waiting(server, open_client(url), "a"):
         assert server.terminate(WAITS)
         eventually(lambda: bool(server.clients(WAITS)))
         lease.release()
 
 
-def test_a_timed_out_waiter_leaves_no_waiting_session(server: Server, url: str, client_of: Open) -> None:
-    client = client_of(url)
-    lease = acquired(client_of(url), "a")
+def test_a_timed_out_waiter_leaves_no_waiting_session(server: Server, url: str, open_client: OpenClient) -> None:
+    client = open_client(url)
+    lease = acquired(open_client(url), "a")
 
     for _ in range(3):
         assert client.lock("a").acquire(timeout=0.2) is None
@@ -131,7 +133,7 @@ def test_a_cancelled_task_leaves_no_waiting_session(server: Server, url: str) ->
 
 
 def test_a_stopped_process_keeps_the_advisory_lock_no_longer_than_its_lease(
-    server: Server, url: str, client_of: Open
+    server: Server, url: str, open_client: OpenClient
 ) -> None:
     reader, writer = os.pipe()
     pid = os.fork()
@@ -145,7 +147,7 @@ def test_a_stopped_process_keeps_the_advisory_lock_no_longer_than_its_lease(
     try:
         assert os.read(reader, 1) == b"!"
         os.kill(pid, signal.SIGSTOP)
-        with waiting(server, client_of(url), "a"):
+        with waiting(server, open_client(url), "a"):
             pass
     finally:
         os.kill(pid, signal.SIGKILL)
@@ -154,8 +156,8 @@ def test_a_stopped_process_keeps_the_advisory_lock_no_longer_than_its_lease(
 
 
 @pytest.mark.parametrize(("first", "second"), [("queue", "advisory"), ("advisory", "queue")])
-def test_a_lock_of_another_method_is_refused(url: str, client_of: Open, first: str, second: str) -> None:
-    one, two = client_of(url.replace("advisory", first)), client_of(url.replace("advisory", second))
+def test_a_lock_of_another_method_is_refused(url: str, open_client: OpenClient, first: str, second: str) -> None:
+    one, two = open_client(url.replace("advisory", first)), open_client(url.replace("advisory", second))
     lease = acquired(one, "a")
 
     for timeout in (0, 5):
@@ -170,13 +172,13 @@ def test_a_lock_of_another_method_is_refused(url: str, client_of: Open, first: s
         assert last.fence > after.fence
 
 
-def test_a_lock_with_readers_of_another_method_is_refused(url: str, client_of: Open) -> None:
-    reader = client_of(url.replace("advisory", "queue")).rwlock("a").read().acquire(timeout=15)
+def test_a_lock_with_readers_of_another_method_is_refused(url: str, open_client: OpenClient) -> None:
+    reader = open_client(url.replace("advisory", "queue")).rwlock("a").read().acquire(timeout=15)
     assert reader is not None
 
     with pytest.raises(NameConflict, match="in use with method=queue"):
-        client_of(url).lock("a").acquire(timeout=0)
+        open_client(url).lock("a").acquire(timeout=0)
 
     reader.release()
-    with client_of(url).lock("a", timeout=0):
+    with open_client(url).lock("a", timeout=0):
         pass

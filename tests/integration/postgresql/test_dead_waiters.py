@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
@@ -12,11 +12,11 @@ from psycopg import sql
 
 import holdfast
 from holdfast.core.tickets import WOKEN_LEASE, Granted, Ticket, Waiting
+from tests.integration.conftest import OpenClient
 from tests.support.postgresql.driver import Driver
 from tests.support.postgresql.servers import Server
 from tests.support.processes import eventually
 
-Open = Callable[[str], holdfast.Client]
 WAITERS = 4
 
 
@@ -117,11 +117,11 @@ def test_the_first_waiter_of_another_client_polls_as_soon_as_the_woken_one_has_t
 
 
 def test_a_client_whose_subscription_has_just_ended_keeps_its_place(
-    server: Server, url: str, client_of: Open, driver: Driver
+    server: Server, url: str, open_client: OpenClient, driver: Driver
 ) -> None:
     held, behind = driver.tickets(["a", "a"])
     driver.try_acquire(held)
-    client, got = client_of(url), list[holdfast.Lease | None]()
+    client, got = open_client(url), list[holdfast.Lease | None]()
     thread = threading.Thread(target=lambda: got.append(client.lock("a").acquire(timeout=30)))
     thread.start()
     eventually(lambda: bool(server.clients("LISTEN%")))

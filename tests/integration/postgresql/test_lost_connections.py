@@ -13,10 +13,10 @@ import pytest
 
 import holdfast
 from holdfast import BackendError, BackendUnavailable
+from tests.integration.conftest import OpenClient
 from tests.support.postgresql.servers import Server
 from tests.support.processes import eventually
 
-Open = Callable[[str], holdfast.Client]
 TTL = 6.0
 
 
@@ -41,8 +41,8 @@ def waiting(client: holdfast.Client, name: str) -> Iterator[list[holdfast.Lease]
 
 
 @pytest.fixture
-def hold(url: str, client_of: Open) -> holdfast.Lease:
-    lease = client_of(url).lock("a", ttl=TTL).acquire(timeout=15)
+def hold(url: str, open_client: OpenClient) -> holdfast.Lease:
+    lease = open_client(url).lock("a", ttl=TTL).acquire(timeout=15)
     assert lease is not None
     return lease
 
@@ -56,11 +56,11 @@ def test_a_holder_keeps_its_lease_when_its_connections_are_terminated(server: Se
 
 
 def test_a_waiter_keeps_its_place_when_its_connections_are_terminated(
-    server: Server, url: str, hold: holdfast.Lease, client_of: Open
+    server: Server, url: str, hold: holdfast.Lease, open_client: OpenClient
 ) -> None:
-    with waiting(client_of(url), "a") as got:
+    with waiting(open_client(url), "a") as got:
         assert server.terminate("%holdfast_enter%")
-        assert client_of(url).lock("a").acquire(timeout=0) is None
+        assert open_client(url).lock("a").acquire(timeout=0) is None
 
         hold.release()
 
@@ -68,9 +68,9 @@ def test_a_waiter_keeps_its_place_when_its_connections_are_terminated(
 
 
 def test_the_subscriber_subscribes_again_when_its_connection_is_terminated(
-    server: Server, url: str, hold: holdfast.Lease, client_of: Open
+    server: Server, url: str, hold: holdfast.Lease, open_client: OpenClient
 ) -> None:
-    with waiting(client_of(url), "a"):
+    with waiting(open_client(url), "a"):
         eventually(lambda: bool(server.clients("LISTEN%")))
         assert server.terminate("LISTEN%")
         eventually(lambda: bool(server.clients("LISTEN%")))
@@ -80,28 +80,28 @@ def test_the_subscriber_subscribes_again_when_its_connection_is_terminated(
 
 @pytest.mark.parametrize("end", [Server.stop, Server.kill], ids=["restart", "crash"])
 def test_leases_and_queue_entries_survive_a_restart_of_the_server(
-    own_server: Server, client_of: Open, end: Callable[[Server], None]
+    own_server: Server, open_client: OpenClient, end: Callable[[Server], None]
 ) -> None:
-    holder, waiter = client_of(own_server.url), client_of(own_server.url)
+    holder, waiter = open_client(own_server.url), open_client(own_server.url)
     lease = holder.lock("kept", ttl=20).acquire(timeout=15)
     assert lease is not None
 
     with waiting(waiter, "kept") as got:
         end(own_server)
         with pytest.raises(BackendUnavailable):
-            client_of(own_server.url).lock("kept").acquire(timeout=0)
+            open_client(own_server.url).lock("kept").acquire(timeout=0)
         own_server.start()
         lease.renew()
-        assert client_of(own_server.url).lock("kept").acquire(timeout=0) is None
+        assert open_client(own_server.url).lock("kept").acquire(timeout=0) is None
         lease.release()
 
     assert got[0].fence > lease.fence
 
 
 def test_a_hung_connection_is_replaced_and_its_late_statement_is_undone(
-    server: Server, url: str, client_of: Open
+    server: Server, url: str, open_client: OpenClient
 ) -> None:
-    client = client_of(url)
+    client = open_client(url)
     with client.lock("a"):
         pass
     before = server.clients("%UPDATE%")
@@ -111,14 +111,14 @@ def test_a_hung_connection_is_replaced_and_its_late_statement_is_undone(
         assert lease is not None
         lease.release()
 
-    with client_of(url).lock("a", timeout=10):
+    with open_client(url).lock("a", timeout=10):
         pass
 
 
 def test_a_request_to_a_hung_server_ends_at_the_deadline_and_is_undone_later(
-    server: Server, url: str, client_of: Open
+    server: Server, url: str, open_client: OpenClient
 ) -> None:
-    client = client_of(url)
+    client = open_client(url)
     with client.lock("a"):
         pass
     before = [*server.clients("%UPDATE%"), server.pid]  # also the process that accepts connections
@@ -126,7 +126,7 @@ def test_a_request_to_a_hung_server_ends_at_the_deadline_and_is_undone_later(
     with _stopped(before), pytest.raises(BackendError):
         client.lock("a", ttl=60).acquire(timeout=0)
 
-    with client_of(url).lock("a", timeout=10):
+    with open_client(url).lock("a", timeout=10):
         pass
 
 
@@ -174,7 +174,7 @@ def test_a_task_cancelled_while_the_server_hangs_leaves_nothing_behind(server: S
 
 
 def test_backend_is_unavailable_when_no_server_listens(own_server: Server) -> None:
-    own_server.stop()
+    own_server.shut_down()
     try:
         with pytest.raises(BackendUnavailable), holdfast.Client(own_server.url) as client:
             client.lock("a").acquire(timeout=0)
@@ -182,8 +182,8 @@ def test_backend_is_unavailable_when_no_server_listens(own_server: Server) -> No
         own_server.start()
 
 
-def test_a_forked_child_opens_connections_of_its_own(url: str, hold: holdfast.Lease, client_of: Open) -> None:
-    client = client_of(url)
+def test_a_forked_child_opens_connections_of_its_own(url: str, hold: holdfast.Lease, open_client: OpenClient) -> None:
+    client = open_client(url)
     with client.lock("b"):
         pass
 

@@ -3,35 +3,33 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from psycopg import sql
 
-import holdfast
 from holdfast.core.tickets import Granted, Waiting
 from holdfast.errors import NameConflict
+from tests.integration.conftest import OpenClient
 from tests.support.postgresql import shared
 from tests.support.postgresql.driver import Driver
 from tests.support.postgresql.relay import Relay
 from tests.support.postgresql.servers import Server
 from tests.support.processes import eventually
 
-Open = Callable[[str], holdfast.Client]
 MANY = 50
 ODD = ["a\0", "a\\", "aA", "a b", 'a"', "a,{}", "é", "🔒"]
 
 
 @pytest.mark.parametrize("options", [{}, {"owner": "job"}])
 def test_fifty_locks_cost_one_round_trip_to_acquire_and_one_to_release(
-    server: Server, client_of: Open, options: dict[str, Any]
+    server: Server, open_client: OpenClient, options: dict[str, Any]
 ) -> None:
     names = [f"n{number}" for number in range(MANY)]
     with Relay(server.port) as relay:
         path = shared.fresh_url().replace(f":{server.port}/", f":{relay.port}/")
-        client = client_of(f"{path}&sslmode=disable")
+        client = open_client(f"{path}&sslmode=disable")
         locks = client.lock_all([client.lock(name, **options) for name in names], timeout=0)
         with locks:  # the first time connects, creates the tables and prepares statements
             pass

@@ -6,7 +6,7 @@ import contextlib
 import os
 import subprocess
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import psycopg
@@ -15,13 +15,12 @@ import pytest
 import holdfast
 from holdfast import BackendUnavailable, LockLost
 from holdfast.core.tickets import Granted
+from tests.integration.conftest import OpenClient
 from tests.support.postgresql.driver import Driver
-from tests.support.postgresql.servers import Server, SmallDisk, Standby, running
+from tests.support.postgresql.servers import Server, SmallDisk, Standby
 from tests.support.processes import eventually
-from tests.support.redis.binaries import missing
 from tests.support.redis.clock import WallClock
-
-Open = Callable[[str], holdfast.Client]
+from tests.support.server_process import missing, running
 
 
 def acquired(client: holdfast.Client, name: str, ttl: float = 30.0) -> holdfast.Lease:
@@ -31,20 +30,20 @@ def acquired(client: holdfast.Client, name: str, ttl: float = 30.0) -> holdfast.
 
 
 @pytest.mark.parametrize("method", ["queue", "advisory"])
-def test_kill_9_of_the_server_loses_no_lease(own_server: Server, client_of: Open, method: str) -> None:
+def test_kill_9_of_the_server_loses_no_lease(own_server: Server, open_client: OpenClient, method: str) -> None:
     url = own_server.url_of("postgres", method=method)
-    holder, waiter = client_of(url), client_of(url)
+    holder, waiter = open_client(url), open_client(url)
     lease = acquired(holder, method)
     got: list[holdfast.Lease | None] = []
     thread = threading.Thread(target=lambda: got.append(waiter.lock(method).acquire(timeout=60)))
     thread.start()
     eventually(lambda: bool(own_server.clients("%pg_advisory_lock%" if method == "advisory" else "LISTEN%")))
 
-    own_server.kill_hard()
+    own_server.kill()
     own_server.start()
 
     lease.renew()
-    assert client_of(url).lock(method).acquire(timeout=0) is None
+    assert open_client(url).lock(method).acquire(timeout=0) is None
     assert not got
     lease.release()
     thread.join(70)
@@ -53,15 +52,15 @@ def test_kill_9_of_the_server_loses_no_lease(own_server: Server, client_of: Open
     got[0].release()
 
 
-def test_fences_grow_after_a_crash(own_server: Server, client_of: Open) -> None:
+def test_fences_grow_after_a_crash(own_server: Server, open_client: OpenClient) -> None:
     """A sequence would repeat numbers: those that it has drawn ahead of its log are drawn again."""
-    client = client_of(own_server.url)
+    client = open_client(own_server.url)
     fences = []
     for _ in range(3):
         for _ in range(5):
             with client.lock("counted", timeout=20) as lease:
                 fences.append(lease.fence)
-        own_server.kill_hard()
+        own_server.kill()
         own_server.start()
 
     with client.lock("counted", timeout=20) as lease:
@@ -69,17 +68,17 @@ def test_fences_grow_after_a_crash(own_server: Server, client_of: Open) -> None:
     assert fences == sorted(set(fences))
 
 
-def test_locks_work_when_the_server_ends_idle_sessions(folder: Path, client_of: Open) -> None:
+def test_locks_work_when_the_server_ends_idle_sessions(folder: Path, open_client: OpenClient) -> None:
     settings = ["idle_session_timeout=300ms", "idle_in_transaction_session_timeout=300ms"]
     with running(Server(folder / "restless", settings=settings)) as server:
         if server.value("SHOW server_version_num") < "140000":
             pytest.skip("this PostgreSQL has no idle_session_timeout")
-        client, waiter = client_of(server.url), client_of(server.url)
+        client, waiter = open_client(server.url), open_client(server.url)
         lease = acquired(client, "a")
         got: list[holdfast.Lease | None] = []
         thread = threading.Thread(target=lambda: got.append(waiter.lock("a").acquire(timeout=60)))
         thread.start()
-        eventually(lambda: len(client_of(server.url).inspect("a").waiters) == 1)
+        eventually(lambda: len(open_client(server.url).inspect("a").waiters) == 1)
 
         eventually(lambda: "idle-session timeout" in server.log())
         lease.renew()
@@ -99,8 +98,8 @@ def small_disk(folder: Path) -> Iterator[Server]:
         yield server
 
 
-def test_a_full_disk_is_an_error_and_loses_no_lock(small_disk: Server, client_of: Open) -> None:
-    client, other = client_of(small_disk.url), client_of(small_disk.url)
+def test_a_full_disk_is_an_error_and_loses_no_lock(small_disk: Server, open_client: OpenClient) -> None:
+    client, other = open_client(small_disk.url), open_client(small_disk.url)
     lease = acquired(client, "held")
     small_disk.rows("CREATE UNLOGGED TABLE filler (x text); ALTER TABLE filler ALTER x SET STORAGE PLAIN")
     for size in (7000, 100):
@@ -119,16 +118,18 @@ def test_a_full_disk_is_an_error_and_loses_no_lock(small_disk: Server, client_of
         assert after.fence > lease.fence
 
 
-def test_a_standby_grants_no_locks_before_it_is_promoted(own_server: Server, folder: Path, client_of: Open) -> None:
-    lease = acquired(client_of(own_server.url), "followed")
+def test_a_standby_grants_no_locks_before_it_is_promoted(
+    own_server: Server, folder: Path, open_client: OpenClient
+) -> None:
+    lease = acquired(open_client(own_server.url), "followed")
     with running(Standby(folder / "standby", own_server)) as standby:
-        client = client_of(standby.url)
+        client = open_client(standby.url)
         with pytest.raises(BackendUnavailable, match="takes no writes"):
             client.lock("followed").acquire(timeout=0)
         eventually(lambda: [info.name for info in client.locks("followed")] == ["followed"])
         hosts = f"127.0.0.1:{standby.port},127.0.0.1:{own_server.port}"
         with (
-            client_of(f"postgresql://postgres@{hosts}/postgres?target_session_attrs=read-write") as either,
+            open_client(f"postgresql://postgres@{hosts}/postgres?target_session_attrs=read-write") as either,
             either.lock("elsewhere", timeout=0),
         ):  # it tries the next host
             assert own_server.value("SELECT count(*) FROM holdfast_locks WHERE name = 'elsewhere'") == 1
@@ -158,10 +159,10 @@ def server_with_clock(folder: Path, clock: WallClock) -> Iterator[Server]:
 
 @pytest.mark.parametrize("method", ["queue", "advisory"])
 def test_a_holder_learns_of_its_loss_when_the_clock_is_set_forward(
-    clock: WallClock, server_with_clock: Server, client_of: Open, method: str
+    clock: WallClock, server_with_clock: Server, open_client: OpenClient, method: str
 ) -> None:
     url = server_with_clock.url_of("postgres", method=method)
-    first, second = client_of(url), client_of(url)
+    first, second = open_client(url), open_client(url)
     old = acquired(first, method)
 
     clock.step(60)
@@ -176,9 +177,9 @@ def test_a_holder_learns_of_its_loss_when_the_clock_is_set_forward(
 
 
 def test_no_second_grant_and_no_repeated_fence_when_the_clock_is_set_back(
-    clock: WallClock, server_with_clock: Server, client_of: Open
+    clock: WallClock, server_with_clock: Server, open_client: OpenClient
 ) -> None:
-    first, second = client_of(server_with_clock.url), client_of(server_with_clock.url)
+    first, second = open_client(server_with_clock.url), open_client(server_with_clock.url)
     with first.lock("a") as before:
         pass
     old = acquired(first, "a")
@@ -195,7 +196,7 @@ def test_no_second_grant_and_no_repeated_fence_when_the_clock_is_set_back(
 
 @pytest.mark.parametrize("method", ["queue", "advisory"])
 def test_a_dead_holder_s_lock_is_free_after_its_ttl_although_the_clock_was_set_back(
-    clock: WallClock, server_with_clock: Server, client_of: Open, method: str
+    clock: WallClock, server_with_clock: Server, open_client: OpenClient, method: str
 ) -> None:
     url = server_with_clock.url_of("postgres", method=method)
     dead = Driver(url)
@@ -205,14 +206,14 @@ def test_a_dead_holder_s_lock_is_free_after_its_ttl_although_the_clock_was_set_b
     clock.step(-3600)
     dead.close()
 
-    lease = client_of(url).lock("dead").acquire(timeout=25)
+    lease = open_client(url).lock("dead").acquire(timeout=25)
     assert lease is not None
     lease.release()
 
 
 @pytest.mark.parametrize("kind", ["semaphore", "rwlock"])
 def test_a_dead_reader_s_lock_is_free_after_its_ttl_although_the_clock_was_set_back(
-    clock: WallClock, server_with_clock: Server, client_of: Open, kind: str
+    clock: WallClock, server_with_clock: Server, open_client: OpenClient, kind: str
 ) -> None:
     dead = Driver(server_with_clock.url)
     (ticket,) = dead.tickets([kind])
@@ -222,7 +223,7 @@ def test_a_dead_reader_s_lock_is_free_after_its_ttl_although_the_clock_was_set_b
     clock.step(-3600)
     dead.close()
 
-    client = client_of(server_with_clock.url)
+    client = open_client(server_with_clock.url)
     lock = client.rwlock(kind).write() if kind == "rwlock" else client.semaphore(kind, 1)
     lease = lock.acquire(timeout=25)
     assert lease is not None
@@ -230,22 +231,24 @@ def test_a_dead_reader_s_lock_is_free_after_its_ttl_although_the_clock_was_set_b
 
 
 def test_a_live_holder_whose_clock_was_set_back_keeps_its_lease(
-    clock: WallClock, server_with_clock: Server, client_of: Open
+    clock: WallClock, server_with_clock: Server, open_client: OpenClient
 ) -> None:
-    lease = acquired(client_of(server_with_clock.url), "live", ttl=3.0)
+    lease = acquired(open_client(server_with_clock.url), "live", ttl=3.0)
 
     clock.step(-3600)
 
-    assert client_of(server_with_clock.url).lock("live").acquire(timeout=4.0) is None
+    assert open_client(server_with_clock.url).lock("live").acquire(timeout=4.0) is None
     lease.check()
     lease.release()
 
 
 @pytest.mark.parametrize(("fsync", "exclusion"), [("on", "durable-authority"), ("off", "best-effort")])
-def test_exclusion_is_best_effort_when_fsync_is_off(folder: Path, client_of: Open, fsync: str, exclusion: str) -> None:
+def test_exclusion_is_best_effort_when_fsync_is_off(
+    folder: Path, open_client: OpenClient, fsync: str, exclusion: str
+) -> None:
     settings = [f"fsync={fsync}", "full_page_writes=on"]
     with running(Server(folder / f"fsync {fsync}", settings=settings)) as server:
-        client = client_of(server.url)
+        client = open_client(server.url)
         acquired(client, "a").release()
 
         assert client.guarantees.exclusion.value == exclusion

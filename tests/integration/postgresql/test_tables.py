@@ -23,11 +23,10 @@ from holdfast.backends.postgresql.protocol import queue
 from holdfast.backends.postgresql.sql import quoted, tables_ddl
 from holdfast.core.tickets import Waiting
 from holdfast.runtimes.threads import run_sync
+from tests.integration.conftest import OpenClient
 from tests.support.postgresql.driver import Driver
 from tests.support.postgresql.servers import Server
 from tests.support.processes import eventually
-
-Open = Callable[[str], holdfast.Client]
 
 
 @pytest.fixture
@@ -43,7 +42,7 @@ def user(server: Server) -> str:
     return name
 
 
-def test_names_that_look_alike_are_different_locks(url: str, client_of: Open) -> None:
+def test_names_that_look_alike_are_different_locks(url: str, open_client: OpenClient) -> None:
     names = [
         "a",
         "A",
@@ -63,7 +62,7 @@ def test_names_that_look_alike_are_different_locks(url: str, client_of: Open) ->
         "'",
         '"',
     ]
-    client = client_of(url)
+    client = open_client(url)
 
     leases = [client.lock(name).acquire(timeout=0) for name in names]
 
@@ -76,8 +75,10 @@ def test_names_that_look_alike_are_different_locks(url: str, client_of: Open) ->
         lease.release()
 
 
-def test_the_status_view_shows_holders_and_waiters(server: Server, url: str, schema: str, client_of: Open) -> None:
-    lease = client_of(url).lock("report", ttl=30, meta={"job": 7}).acquire(timeout=15)
+def test_the_status_view_shows_holders_and_waiters(
+    server: Server, url: str, schema: str, open_client: OpenClient
+) -> None:
+    lease = open_client(url).lock("report", ttl=30, meta={"job": 7}).acquire(timeout=15)
     assert lease is not None
 
     ((name, state, fence, host, pid, agent, has_begun, left),) = server.rows(
@@ -108,7 +109,7 @@ def test_the_status_view_shows_holders_and_waiters(server: Server, url: str, sch
     ],
 )
 def test_locks_work_with_any_settings_of_the_user(
-    server: Server, schema: str, user: str, client_of: Open, setting: str
+    server: Server, schema: str, user: str, open_client: OpenClient, setting: str
 ) -> None:
     server.rows(sql.SQL("ALTER ROLE {} SUPERUSER").format(sql.Identifier(user)))
     server.rows(sql.SQL("ALTER ROLE {} SET " + setting).format(sql.Identifier(user)))
@@ -116,7 +117,7 @@ def test_locks_work_with_any_settings_of_the_user(
     fences: list[int] = []
 
     def take_turns() -> None:
-        lock = client_of(url).lock("a", timeout=30)
+        lock = open_client(url).lock("a", timeout=30)
         for _ in range(10):
             with lock as lease:
                 fences.append(lease.fence)
@@ -132,39 +133,39 @@ def test_locks_work_with_any_settings_of_the_user(
 
 
 def test_the_error_says_so_when_the_server_is_read_only(
-    server: Server, url: str, schema: str, user: str, client_of: Open
+    server: Server, url: str, schema: str, user: str, open_client: OpenClient
 ) -> None:
-    with client_of(url).lock("a"):
+    with open_client(url).lock("a"):
         pass
     server.rows(sql.SQL("ALTER ROLE {} SUPERUSER").format(sql.Identifier(user)))
     server.rows(sql.SQL("ALTER ROLE {} SET default_transaction_read_only = on").format(sql.Identifier(user)))
 
     with pytest.raises(BackendUnavailable, match="takes no writes"):
-        client_of(server.url_of(user, schema=schema)).lock("a").acquire(timeout=0)
+        open_client(server.url_of(user, schema=schema)).lock("a").acquire(timeout=0)
 
 
 def test_the_error_names_the_fix_when_the_user_may_not_create_tables(
-    server: Server, schema: str, user: str, client_of: Open
+    server: Server, schema: str, user: str, open_client: OpenClient
 ) -> None:
     url = server.url_of(user, schema=schema)
     with pytest.raises(ConfigurationError, match="holdfast init --print 'postgresql://user_"):
-        client_of(url).lock("a").acquire(timeout=0)
+        open_client(url).lock("a").acquire(timeout=0)
 
     server.rows(sql.SQL("CREATE SCHEMA {}").format(sql.Identifier(schema)))
     server.rows(tables_ddl(schema))
     with pytest.raises(ConfigurationError, match="lacks a right"):
-        client_of(url).lock("a").acquire(timeout=0)
+        open_client(url).lock("a").acquire(timeout=0)
 
     names = {"schema": sql.Identifier(schema), "user": sql.Identifier(user)}
     server.rows(sql.SQL("GRANT USAGE ON SCHEMA {schema} TO {user}").format(**names))
     rights = "GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA {schema} TO {user}"
     server.rows(sql.SQL(rights).format(**names))
-    with client_of(url).lock("a", timeout=0):
+    with open_client(url).lock("a", timeout=0):
         pass
 
 
-def test_dropped_tables_are_created_again(server: Server, url: str, schema: str, client_of: Open) -> None:
-    client = client_of(url)
+def test_dropped_tables_are_created_again(server: Server, url: str, schema: str, open_client: OpenClient) -> None:
+    client = open_client(url)
     with client.lock("a") as before:
         pass
     server.rows(sql.SQL("DROP SCHEMA {} CASCADE").format(sql.Identifier(schema)))
@@ -173,8 +174,10 @@ def test_dropped_tables_are_created_again(server: Server, url: str, schema: str,
         assert after.fence > before.fence
 
 
-def test_a_single_dropped_table_is_created_again(server: Server, url: str, schema: str, client_of: Open) -> None:
-    client = client_of(url)
+def test_a_single_dropped_table_is_created_again(
+    server: Server, url: str, schema: str, open_client: OpenClient
+) -> None:
+    client = open_client(url)
     with client.lock("a") as before:
         pass
     server.rows(sql.SQL("DROP TABLE {}.holdfast_locks CASCADE").format(sql.Identifier(schema)))
@@ -184,14 +187,14 @@ def test_a_single_dropped_table_is_created_again(server: Server, url: str, schem
 
 
 def test_tables_of_a_newer_holdfast_are_refused_and_not_changed(
-    server: Server, url: str, schema: str, client_of: Open
+    server: Server, url: str, schema: str, open_client: OpenClient
 ) -> None:
-    with client_of(url).lock("a"):
+    with open_client(url).lock("a"):
         pass
     server.rows(sql.SQL("INSERT INTO {}.holdfast_schema VALUES (99)").format(sql.Identifier(schema)))
 
     with pytest.raises(ConfigurationError, match="newer holdfast"):
-        client_of(url).lock("a").acquire(timeout=0)
+        open_client(url).lock("a").acquire(timeout=0)
 
 
 NEWER = """
@@ -212,13 +215,13 @@ def use_new_features(client: holdfast.Client) -> None:
 
 
 def test_tables_of_an_older_holdfast_are_upgraded_while_locks_are_held(
-    server: Server, url: str, schema: str, client_of: Open
+    server: Server, url: str, schema: str, open_client: OpenClient
 ) -> None:
-    client = client_of(url)
+    client = open_client(url)
     held = client.lock("held").acquire(timeout=0)
     read = client.rwlock("read").read().acquire(timeout=0)
     server.rows(sql.SQL(NEWER).format(schema=sql.Identifier(schema)))
-    older = client_of(url)
+    older = open_client(url)
     assert older.lock("held").acquire(timeout=0) is None
 
     for one in (older, client):
@@ -232,7 +235,7 @@ def test_tables_of_an_older_holdfast_are_upgraded_while_locks_are_held(
 
 
 def test_init_upgrades_old_tables_and_does_not_change_current_ones(
-    server: Server, url: str, schema: str, user: str, client_of: Open
+    server: Server, url: str, schema: str, user: str, open_client: OpenClient
 ) -> None:
     names = {"schema": sql.Identifier(schema), "user": sql.Identifier(user)}
     create_tables(urls.parse(url))
@@ -251,7 +254,7 @@ def test_init_upgrades_old_tables_and_does_not_change_current_ones(
 
 
 def test_locks_work_and_new_features_name_the_fix_when_tables_cannot_be_upgraded(
-    server: Server, schema: str, user: str, client_of: Open
+    server: Server, schema: str, user: str, open_client: OpenClient
 ) -> None:
     names = {"schema": sql.Identifier(schema), "user": sql.Identifier(user)}
     rights = "GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA {schema} TO {user}"
@@ -260,7 +263,7 @@ def test_locks_work_and_new_features_name_the_fix_when_tables_cannot_be_upgraded
     server.rows(sql.SQL(NEWER).format(**names))
     server.rows(sql.SQL("GRANT USAGE ON SCHEMA {schema} TO {user}").format(**names))
     server.rows(sql.SQL(rights).format(**names))
-    client = client_of(server.url_of(user, schema=schema))
+    client = open_client(server.url_of(user, schema=schema))
     held = client.lock("held").acquire(timeout=0)
     assert held is not None
 
@@ -283,8 +286,8 @@ def test_locks_work_and_new_features_name_the_fix_when_tables_cannot_be_upgraded
     use_new_features(client)
 
 
-def test_a_new_register_removes_expired_ones(server: Server, url: str, schema: str, client_of: Open) -> None:
-    client = client_of(url)
+def test_a_new_register_removes_expired_ones(server: Server, url: str, schema: str, open_client: OpenClient) -> None:
+    client = open_client(url)
     client.once_per("1h", name="kept")(len)("x")
     names = {"schema": sql.Identifier(schema)}
     server.rows(sql.SQL("INSERT INTO {schema}.holdfast_marks VALUES ('old', 1, 'nonce', 1)").format(**names))
@@ -299,8 +302,8 @@ def test_a_new_register_removes_expired_ones(server: Server, url: str, schema: s
     assert [name.partition("@")[0].rpartition(":")[2] for (name,) in left] == ["kept", "new"]
 
 
-def test_only_unused_locks_are_reaped(server: Server, url: str, schema: str, client_of: Open) -> None:
-    client = client_of(url)
+def test_only_unused_locks_are_reaped(server: Server, url: str, schema: str, open_client: OpenClient) -> None:
+    client = open_client(url)
     leases = [client.lock("held").acquire(timeout=0)]
     leases += [client.rwlock(name).read().acquire(timeout=0) for name in ("read", "read by the dead")]
     for name in ("old", "new"):
@@ -322,9 +325,9 @@ def test_only_unused_locks_are_reaped(server: Server, url: str, schema: str, cli
 
 @pytest.mark.parametrize("kind", ["lock", "semaphore", "owner", "lock_all", "lock_all of an owner", "advisory"])
 def test_a_new_lock_of_any_kind_removes_old_ones(
-    server: Server, url: str, schema: str, client_of: Open, kind: str
+    server: Server, url: str, schema: str, open_client: OpenClient, kind: str
 ) -> None:
-    client = client_of(f"{url}&method=advisory" if kind == "advisory" else url)
+    client = open_client(f"{url}&method=advisory" if kind == "advisory" else url)
     with client.lock("old"):
         pass
     names = {"schema": sql.Identifier(schema)}
@@ -348,9 +351,9 @@ def test_a_new_lock_of_any_kind_removes_old_ones(
 
 
 def test_a_lock_keeps_its_readers_when_an_operator_deletes_its_row(
-    server: Server, url: str, schema: str, client_of: Open
+    server: Server, url: str, schema: str, open_client: OpenClient
 ) -> None:
-    reader, writer = client_of(url), client_of(url)
+    reader, writer = open_client(url), open_client(url)
     held = reader.rwlock("doc").read().acquire(timeout=0)
     assert held is not None
     delete = sql.SQL("DELETE FROM {}.holdfast_locks").format(sql.Identifier(schema))
@@ -360,7 +363,7 @@ def test_a_lock_keeps_its_readers_when_an_operator_deletes_its_row(
     assert writer.rwlock("doc").write().acquire(timeout=0) is None
     assert writer.lock_all(["doc", "other"]).acquire(timeout=0) is None
     with pytest.raises(NameConflict):
-        client_of(f"{url}&method=advisory").lock("doc").acquire(timeout=0)
+        open_client(f"{url}&method=advisory").lock("doc").acquire(timeout=0)
     held.renew()
     server.rows(delete)
     held.release()
@@ -370,11 +373,11 @@ def test_a_lock_keeps_its_readers_when_an_operator_deletes_its_row(
 
 @pytest.mark.parametrize("meta", [os.fsdecode(b"caf\xe9.txt"), "a\0b"], ids=["half a surrogate pair", "zero byte"])
 def test_the_status_view_shows_a_lock_whose_meta_postgresql_cannot_parse(
-    server: Server, url: str, schema: str, client_of: Open, meta: str
+    server: Server, url: str, schema: str, open_client: OpenClient, meta: str
 ) -> None:
     view = sql.SQL("SELECT name, host, pid FROM {}.holdfast_status").format(sql.Identifier(schema))
 
-    with client_of(url).lock("odd", timeout=0, meta={"file": meta, "host": "no", "pid": 7}):
+    with open_client(url).lock("odd", timeout=0, meta={"file": meta, "host": "no", "pid": 7}):
         assert server.rows(view) == [("odd", socket.gethostname(), str(os.getpid()))]
 
 
@@ -392,13 +395,13 @@ VERSION_1 = """
 
 
 def test_tables_of_version_1_are_upgraded_while_locks_are_held(
-    server: Server, url: str, schema: str, client_of: Open
+    server: Server, url: str, schema: str, open_client: OpenClient
 ) -> None:
-    client = client_of(url)
+    client = open_client(url)
     held = [client.lock("held").acquire(timeout=0), client.rwlock("read").read().acquire(timeout=0)]
     server.rows(sql.SQL(VERSION_1).format(schema=sql.Identifier(schema)))
 
-    newer = client_of(url)
+    newer = open_client(url)
     assert newer.lock("held").acquire(timeout=0) is None
     assert newer.rwlock("read").write().acquire(timeout=0) is None
     use_new_features(newer)
@@ -411,7 +414,7 @@ def test_tables_of_version_1_are_upgraded_while_locks_are_held(
 
 
 def test_the_error_names_the_fix_when_the_user_may_not_upgrade_version_1(
-    server: Server, schema: str, user: str, client_of: Open
+    server: Server, schema: str, user: str, open_client: OpenClient
 ) -> None:
     names = {"schema": sql.Identifier(schema), "user": sql.Identifier(user)}
     server.rows(sql.SQL("CREATE SCHEMA {schema}").format(**names))
@@ -420,7 +423,7 @@ def test_the_error_names_the_fix_when_the_user_may_not_upgrade_version_1(
     server.rows(sql.SQL("GRANT USAGE ON SCHEMA {schema} TO {user}").format(**names))
     rights = "GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA {schema} TO {user}"
     server.rows(sql.SQL(rights).format(**names))
-    client = client_of(server.url_of(user, schema=schema))
+    client = open_client(server.url_of(user, schema=schema))
 
     with pytest.raises(ConfigurationError, match=r"of an older holdfast: version 1 .*holdfast init --print"):
         client.lock("a").acquire(timeout=0)
@@ -447,9 +450,9 @@ $do$"""
 
 
 def test_old_row_versions_of_a_long_transaction_do_not_slow_a_lock_down(
-    server: Server, url: str, schema: str, client_of: Open
+    server: Server, url: str, schema: str, open_client: OpenClient
 ) -> None:
-    with client_of(url).lock("hot"):
+    with open_client(url).lock("hot"):
         pass
     where = {"schema": sql.Identifier(schema)}
     take, free = (
@@ -503,8 +506,8 @@ def test_an_acquire_without_a_wait_leaves_nothing_in_the_client_with_method_advi
         one.close()
 
 
-def test_no_notification_is_sent_when_there_are_no_waiters(server: Server, url: str, client_of: Open) -> None:
-    client = client_of(url)
+def test_no_notification_is_sent_when_there_are_no_waiters(server: Server, url: str, open_client: OpenClient) -> None:
+    client = open_client(url)
 
     for _ in range(5):
         with client.lock("a"):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
@@ -14,9 +14,8 @@ from holdfast import ConfigurationError
 from holdfast import url as urls
 from holdfast.backends.postgresql.io.blocking import create_tables
 from holdfast.backends.postgresql.sql import tables_ddl
+from tests.integration.conftest import OpenClient
 from tests.support.postgresql.servers import Server
-
-Open = Callable[[str], holdfast.Client]
 
 
 class OpenSchema:
@@ -57,7 +56,7 @@ def use_everything(client: holdfast.Client) -> None:
     client.once_per("1h", name="nightly")(len)("x")
 
 
-def test_functions_of_another_role_are_not_run(url: str, open_schema: OpenSchema, client_of: Open) -> None:
+def test_functions_of_another_role_are_not_run(url: str, open_schema: OpenSchema, open_client: OpenClient) -> None:
     """The role has created our tables first, and changed one of our functions."""
     open_schema.do(tables_ddl(open_schema.schema).replace("{", "{{").replace("}", "}}"), as_role=True)
     open_schema.do("GRANT ALL ON ALL TABLES IN SCHEMA {schema} TO PUBLIC", as_role=True)
@@ -68,7 +67,7 @@ def test_functions_of_another_role_are_not_run(url: str, open_schema: OpenSchema
 
     refused = f"belongs to the role {open_schema.role}"
     with pytest.raises(ConfigurationError, match=refused):
-        client_of(url).lock("a").acquire(timeout=0)
+        open_client(url).lock("a").acquire(timeout=0)
     with pytest.raises(ConfigurationError, match=refused):
         create_tables(urls.parse(url))
 
@@ -82,19 +81,21 @@ def test_functions_of_another_role_are_not_run(url: str, open_schema: OpenSchema
     ],
 )
 def test_a_holdfast_object_of_an_untrusted_role_is_refused(
-    url: str, open_schema: OpenSchema, client_of: Open, statement: str
+    url: str, open_schema: OpenSchema, open_client: OpenClient, statement: str
 ) -> None:
     open_schema.do(statement, as_role=True)
 
     with pytest.raises(ConfigurationError, match=f"belongs to the role {open_schema.role}"):
-        client_of(url).lock("a").acquire(timeout=0)
+        open_client(url).lock("a").acquire(timeout=0)
 
 
-def test_a_role_with_an_explicit_create_grant_is_trusted(url: str, open_schema: OpenSchema, client_of: Open) -> None:
+def test_a_role_with_an_explicit_create_grant_is_trusted(
+    url: str, open_schema: OpenSchema, open_client: OpenClient
+) -> None:
     open_schema.do("GRANT CREATE ON SCHEMA {schema} TO {role}")
     open_schema.do(tables_ddl(open_schema.schema).replace("{", "{{").replace("}", "}}"), as_role=True)
 
-    use_everything(client_of(url))
+    use_everything(open_client(url))
 
 
 TRAPS = """
@@ -117,14 +118,14 @@ TRAPS = """
 
 
 def test_operators_and_functions_of_another_role_in_the_search_path_are_not_run(
-    server: Server, url: str, open_schema: OpenSchema, client_of: Open
+    server: Server, url: str, open_schema: OpenSchema, open_client: OpenClient
 ) -> None:
     open_schema.do(TRAPS, as_role=True)
     user = f"user_{uuid.uuid4().hex[:8]}"
     open_schema.do(f"CREATE ROLE {user} LOGIN SUPERUSER; ALTER ROLE {user} SET search_path = {{schema}}, pg_catalog")
 
-    use_everything(client_of(server.url_of(user, schema=open_schema.schema)))
-    client = client_of(url)
+    use_everything(open_client(server.url_of(user, schema=open_schema.schema)))
+    client = open_client(url)
     use_everything(client)
 
     assert open_schema.do("SELECT * FROM {schema}.sprung") == []

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Protocol
 
 import pytest
 
-import holdfast
-from tests.support.processes import WORKER, WorkerPool
 from tests.support.redis.binaries import WANTED, Binary, find, main_binary
 from tests.support.redis.proxy import Proxy
-from tests.support.redis.servers import Server, running
+from tests.support.redis.servers import Server
 from tests.support.redis.topologies import Cluster, Pair, Watched
+from tests.support.server_process import running
 
 # Processes are watched by pidfd and /proc here.
 collect_ignore_glob = [] if sys.platform == "linux" else ["test_*.py"]
@@ -25,9 +24,6 @@ class StartServer(Protocol):
     """Starts a server that ends with the test."""
 
     def __call__(self, *options: str, port: int | None = None, environment: dict[str, str] | None = None) -> Server: ...
-
-
-OpenClient = Callable[[str], holdfast.Client]
 
 
 @pytest.fixture(scope="session")
@@ -98,17 +94,3 @@ def shared_cluster(binary: Binary, tmp_path_factory: pytest.TempPathFactory) -> 
     """One that stays whole."""
     with Cluster(binary, tmp_path_factory.mktemp("cluster")) as cluster:
         yield cluster
-
-
-@pytest.fixture
-def open_client() -> Iterator[OpenClient]:
-    """Opens clients that are closed at the end of the test."""
-    with contextlib.ExitStack() as stack:
-        yield lambda url: stack.enter_context(holdfast.Client(url))
-
-
-@pytest.fixture
-def pool() -> Iterator[WorkerPool]:
-    """Processes with a client each. Their commands are the same for every store."""
-    with WorkerPool(WORKER) as pool:
-        yield pool

@@ -10,12 +10,14 @@ from pathlib import Path
 import pytest
 
 import holdfast
-from tests.integration.redis.conftest import OpenClient, StartServer
+from tests.integration.conftest import OpenClient
+from tests.integration.redis.conftest import StartServer
 from tests.integration.redis.helpers import acquiring, take
 from tests.support.processes import eventually
 from tests.support.redis.binaries import main_binary
 from tests.support.redis.certificates import Certificates
-from tests.support.redis.servers import Server, free_ports
+from tests.support.redis.servers import Server
+from tests.support.server_process import free_ports
 
 USERS = """\
 user default off

@@ -15,7 +15,8 @@ import redis.asyncio
 import redis.sentinel
 
 import holdfast
-from tests.integration.redis.conftest import OpenClient, StartServer
+from tests.integration.conftest import OpenClient
+from tests.integration.redis.conftest import StartServer
 from tests.integration.redis.helpers import take
 from tests.support.redis.servers import Server
 from tests.support.redis.topologies import SERVICE, Cluster, Watched

@@ -16,7 +16,8 @@ from pathlib import Path
 import pytest
 
 import holdfast
-from tests.integration.redis.conftest import OpenClient, StartServer
+from tests.integration.conftest import OpenClient
+from tests.integration.redis.conftest import StartServer
 from tests.integration.redis.helpers import acquiring, assert_free_and_clean, await_waiters, take
 from tests.support.processes import eventually
 from tests.support.redis.clock import WallClock

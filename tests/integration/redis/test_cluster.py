@@ -9,7 +9,7 @@ import asyncio
 import pytest
 
 import holdfast
-from tests.integration.redis.conftest import OpenClient
+from tests.integration.conftest import OpenClient
 from tests.integration.redis.helpers import (
     acquiring,
     assert_free_and_clean,

@@ -14,7 +14,7 @@ import redis
 import redis_lock  # type: ignore[import-untyped]
 
 import holdfast
-from tests.integration.redis.conftest import OpenClient
+from tests.integration.conftest import OpenClient
 from tests.integration.redis.helpers import acquiring, await_waiters, in_background, take
 from tests.support.processes import PATIENCE, WorkerPool, eventually, now
 from tests.support.redis.servers import Server

@@ -12,7 +12,7 @@ from statistics import median
 import pytest
 
 import holdfast
-from tests.integration.redis.conftest import OpenClient
+from tests.integration.conftest import OpenClient
 from tests.integration.redis.helpers import assert_free_and_clean, await_waiters, take
 from tests.support.intervals import report
 from tests.support.processes import PATIENCE, eventually, now

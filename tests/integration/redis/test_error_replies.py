@@ -14,7 +14,8 @@ import pytest
 
 import holdfast
 from holdfast.backends.redis.protocol.keys import keys_of
-from tests.integration.redis.conftest import OpenClient, StartServer
+from tests.integration.conftest import OpenClient
+from tests.integration.redis.conftest import StartServer
 from tests.integration.redis.helpers import acquiring, assert_free_and_clean, await_waiters, in_background, take
 from tests.support.processes import PATIENCE, eventually
 from tests.support.redis.binaries import Binary

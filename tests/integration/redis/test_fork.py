@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from tests.integration.redis.conftest import OpenClient
+from tests.integration.conftest import OpenClient
 from tests.integration.redis.helpers import assert_free_and_clean, await_waiters, take
 from tests.support.processes import Refused, WorkerPool, eventually
 from tests.support.redis.servers import Server

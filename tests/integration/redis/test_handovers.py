@@ -13,12 +13,13 @@ from statistics import median
 import holdfast
 from holdfast.backends.redis.protocol.keys import keys_of
 from holdfast.core.tickets import POLL_INTERVAL, WAITER_LEASE
-from tests.integration.redis.conftest import OpenClient
+from tests.integration.conftest import OpenClient
 from tests.integration.redis.helpers import PROMPT, acquiring, assert_free_and_clean, await_waiters, take
 from tests.support.processes import Worker, WorkerPool, eventually, now
 from tests.support.redis.binaries import Binary
-from tests.support.redis.servers import Server, running
+from tests.support.redis.servers import Server
 from tests.support.redis.topologies import Cluster, Pair
+from tests.support.server_process import running
 
 ROUNDS = 5
 TTL = 30.0

@@ -15,8 +15,9 @@ from tests.support.redis.binaries import Binary
 from tests.support.redis.clock import WallClock
 from tests.support.redis.proxy import Proxy
 from tests.support.redis.resp import Connection, ServerError
-from tests.support.redis.servers import Server, free_ports
+from tests.support.redis.servers import Server
 from tests.support.redis.topologies import Cluster, Pair
+from tests.support.server_process import free_ports
 
 
 def test_a_lost_reply_belongs_to_a_request_that_was_executed(server: Server, proxy: Proxy) -> None:

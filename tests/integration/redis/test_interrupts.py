@@ -12,7 +12,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.integration.redis.conftest import OpenClient, StartServer
+from tests.integration.conftest import OpenClient
+from tests.integration.redis.conftest import StartServer
 from tests.integration.redis.helpers import assert_free_and_clean, await_waiters, take
 from tests.support.processes import Worker, WorkerPool, eventually
 from tests.support.redis.servers import Server

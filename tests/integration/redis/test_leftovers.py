@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import holdfast
-from tests.integration.redis.conftest import OpenClient
+from tests.integration.conftest import OpenClient
 from tests.integration.redis.helpers import acquiring, assert_free_and_clean, await_waiters, keys_without_ttl, take
 from tests.support.processes import WorkerPool, eventually, now
 from tests.support.redis.servers import Server

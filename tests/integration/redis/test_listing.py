@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 import holdfast
-from tests.integration.redis.conftest import OpenClient, StartServer
+from tests.integration.conftest import OpenClient
+from tests.integration.redis.conftest import StartServer
 from tests.integration.redis.helpers import take
 from tests.support.processes import PATIENCE, eventually
 from tests.support.redis.servers import Server

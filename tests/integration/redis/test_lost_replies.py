@@ -12,7 +12,7 @@ import contextlib
 import pytest
 
 import holdfast
-from tests.integration.redis.conftest import OpenClient
+from tests.integration.conftest import OpenClient
 from tests.integration.redis.helpers import acquiring, assert_free_and_clean, await_waiters, take
 from tests.support.processes import eventually
 from tests.support.redis.proxy import Proxy, Then

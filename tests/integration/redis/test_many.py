@@ -7,7 +7,7 @@ import pytest
 import holdfast
 from holdfast.backends.redis.protocol.keys import SCRIPT_LOCKS_MAX
 from holdfast.core.tickets import Granted, Live, Waiting
-from tests.integration.redis.conftest import OpenClient
+from tests.integration.conftest import OpenClient
 from tests.integration.redis.helpers import assert_free_and_clean, take
 from tests.support.processes import eventually
 from tests.support.redis.proxy import Proxy

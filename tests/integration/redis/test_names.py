@@ -7,7 +7,7 @@ from __future__ import annotations
 import pytest
 
 import holdfast
-from tests.integration.redis.conftest import OpenClient
+from tests.integration.conftest import OpenClient
 from tests.integration.redis.helpers import PROMPT, acquiring, await_waiters, take
 from tests.support.redis.servers import Server
 from tests.support.redis.topologies import Cluster

@@ -13,7 +13,7 @@ import redis_lock  # type: ignore[import-untyped]  # it has none
 import holdfast
 from holdfast.backends.redis.protocol.keys import keys_of
 from holdfast.core.tickets import Granted, LeaseGone, Live, Waiting
-from tests.integration.redis.conftest import OpenClient
+from tests.integration.conftest import OpenClient
 from tests.integration.redis.helpers import acquiring, assert_free_and_clean, await_waiters, in_background, take
 from tests.support.processes import PATIENCE, eventually
 from tests.support.redis.proxy import Proxy

@@ -11,7 +11,7 @@ import gc
 import pytest
 
 import holdfast
-from tests.integration.redis.conftest import OpenClient
+from tests.integration.conftest import OpenClient
 from tests.integration.redis.helpers import assert_free_and_clean, take
 from tests.support.processes import eventually, now
 from tests.support.redis.proxy import Proxy

@@ -8,7 +8,7 @@ import threading
 import pytest
 
 import holdfast
-from tests.integration.redis.conftest import OpenClient
+from tests.integration.conftest import OpenClient
 from tests.integration.redis.helpers import keys_without_ttl, take
 from tests.integration.redis.test_names import NAMES
 from tests.support.redis.proxy import Proxy

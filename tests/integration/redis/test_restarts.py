@@ -12,7 +12,8 @@ import contextlib
 import pytest
 
 import holdfast
-from tests.integration.redis.conftest import OpenClient, StartServer
+from tests.integration.conftest import OpenClient
+from tests.integration.redis.conftest import StartServer
 from tests.integration.redis.helpers import assert_free_and_clean, assert_lost, await_waiters, take, waiting
 from tests.support.processes import now
 from tests.support.redis.servers import Server

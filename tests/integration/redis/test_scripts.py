@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import holdfast
-from tests.integration.redis.conftest import OpenClient
+from tests.integration.conftest import OpenClient
 from tests.integration.redis.helpers import acquiring, assert_free_and_clean, await_waiters, take
 from tests.support.redis.servers import Server
 

@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 
 import holdfast
-from tests.integration.redis.conftest import OpenClient
+from tests.integration.conftest import OpenClient
 from tests.integration.redis.helpers import acquiring, assert_free_and_clean, await_waiters, take
 from tests.support.processes import eventually
 from tests.support.redis.binaries import Binary
-from tests.support.redis.servers import Server, running
+from tests.support.redis.servers import Server
+from tests.support.server_process import running
 
 METHODS = ["queue", "setnx", "getset"]
 

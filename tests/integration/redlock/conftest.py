@@ -11,16 +11,12 @@ from typing import Protocol
 
 import pytest
 
-import holdfast
-from tests.support.processes import WORKER, WorkerPool
 from tests.support.redis.binaries import Binary, main_binary
 from tests.support.redis.proxy import Proxy
 from tests.support.redis.redlock import RedlockServers
 
 # Processes are watched by pidfd and /proc here.
 collect_ignore_glob = [] if sys.platform == "linux" else ["test_*.py"]
-
-OpenClient = Callable[[str], holdfast.Client]
 
 
 class StartRedlock(Protocol):
@@ -77,20 +73,6 @@ def proxies(redlock: RedlockServers) -> Iterator[list[Proxy]]:
     """One before each of the shared nodes."""
     with contextlib.ExitStack() as stack:
         yield [stack.enter_context(Proxy(server.port)) for server in redlock.servers]
-
-
-@pytest.fixture
-def open_client() -> Iterator[OpenClient]:
-    """Opens clients that are closed at the end of the test."""
-    with contextlib.ExitStack() as stack:
-        yield lambda url: stack.enter_context(holdfast.Client(url))
-
-
-@pytest.fixture
-def pool() -> Iterator[WorkerPool]:
-    """Processes with a client each. Their commands are the same for every store."""
-    with WorkerPool(WORKER) as pool:
-        yield pool
 
 
 @pytest.fixture

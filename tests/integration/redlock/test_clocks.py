@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 import holdfast
+from tests.integration.conftest import OpenClient
 from tests.integration.redis.helpers import take
-from tests.integration.redlock.conftest import OpenClient, StartRedlock
+from tests.integration.redlock.conftest import StartRedlock
 from tests.support.processes import eventually
 from tests.support.redis.clock import WallClock
 

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from tests.integration.redlock.conftest import OpenClient
+from tests.integration.conftest import OpenClient
 from tests.support.processes import Refused, WorkerPool, eventually
 from tests.support.redis.redlock import RedlockServers
 

@@ -12,8 +12,9 @@ from concurrent.futures import FIRST_COMPLETED, Future, wait
 import pytest
 
 import holdfast
+from tests.integration.conftest import OpenClient
 from tests.integration.redis.helpers import acquiring, assert_lost, renews, take
-from tests.integration.redlock.conftest import OpenClient, StartRedlock
+from tests.integration.redlock.conftest import StartRedlock
 from tests.support.processes import eventually, now
 from tests.support.redis.proxy import Proxy
 from tests.support.redis.redlock import DURABLE, RedlockServers

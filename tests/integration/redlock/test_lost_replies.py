@@ -15,8 +15,8 @@ import pytest
 import holdfast
 from holdfast.runtimes import system
 from holdfast.runtimes.threads import run_sync
+from tests.integration.conftest import OpenClient
 from tests.integration.redis.helpers import acquiring, await_waiters, keys_without_ttl, take
-from tests.integration.redlock.conftest import OpenClient
 from tests.support.processes import PATIENCE, eventually
 from tests.support.redis.proxy import Proxy, Then
 from tests.support.redis.redlock import RedlockServers

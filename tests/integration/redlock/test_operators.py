@@ -9,8 +9,8 @@ import threading
 import pytest
 
 import holdfast
+from tests.integration.conftest import OpenClient
 from tests.integration.redis.helpers import acquiring, assert_lost, await_waiters, take
-from tests.integration.redlock.conftest import OpenClient
 from tests.support.processes import eventually
 from tests.support.redis.redlock import RedlockServers
 

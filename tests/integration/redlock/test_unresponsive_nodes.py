@@ -12,8 +12,9 @@ from collections.abc import Callable
 import pytest
 
 import holdfast
+from tests.integration.conftest import OpenClient
 from tests.integration.redis.helpers import take, waiting
-from tests.integration.redlock.conftest import OpenClient, StartRedlock
+from tests.integration.redlock.conftest import StartRedlock
 from tests.support.processes import eventually, now
 from tests.support.redis.redlock import RedlockServers
 

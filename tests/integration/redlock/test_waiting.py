@@ -10,8 +10,8 @@ from statistics import median
 
 import holdfast
 from holdfast.backends.redlock.protocol.quorum import POLL_FIRST
+from tests.integration.conftest import OpenClient
 from tests.integration.redis.helpers import PROMPT, acquiring, await_waiters, in_background, keys_without_ttl, take
-from tests.integration.redlock.conftest import OpenClient
 from tests.support.intervals import assert_exclusive, gaps, quantile, report, turns_of
 from tests.support.processes import WorkerPool, eventually, now
 from tests.support.redis.redlock import RedlockServers

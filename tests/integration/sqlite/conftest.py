@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import holdfast
-from tests.support.processes import WORKER, WorkerPool, eventually
+from tests.support.processes import WorkerPool, eventually
 
 HERE = os.path.dirname(__file__)
 
@@ -68,12 +68,6 @@ def store(tmp_path: Path) -> Store:
 def observer(store: Store) -> Iterator[Observer]:
     with holdfast.Client(store.url) as client:
         yield Observer(client)
-
-
-@pytest.fixture
-def pool() -> Iterator[WorkerPool]:
-    with WorkerPool(WORKER) as pool:
-        yield pool
 
 
 @pytest.fixture

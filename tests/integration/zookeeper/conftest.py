@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 
-import holdfast
+from tests.support.server_process import running
 from tests.support.zookeeper import shared
-from tests.support.zookeeper.ensembles import ProxiedEnsemble, running
+from tests.support.zookeeper.ensembles import ProxiedEnsemble
 from tests.support.zookeeper.servers import Server
-
-Open = Callable[[str], holdfast.Client]
 
 
 @pytest.fixture
@@ -38,17 +36,3 @@ def ensemble(three: ProxiedEnsemble) -> ProxiedEnsemble:
     """The ensemble, with all members running and connected."""
     three.heal()
     return three
-
-
-@pytest.fixture
-def client_of() -> Iterator[Open]:
-    """Creates clients, and closes them after the test."""
-    clients: list[holdfast.Client] = []
-
-    def make(url: str) -> holdfast.Client:
-        clients.append(holdfast.Client(url))
-        return clients[-1]
-
-    yield make
-    for client in clients:
-        client.close()

@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 
-import holdfast
 from holdfast import BackendUnavailable, ConfigurationError
+from tests.integration.conftest import OpenClient
 from tests.support.redis.certificates import Certificates
-from tests.support.redis.servers import free_ports
-from tests.support.zookeeper.servers import Server, kazoo, running
-
-Open = Callable[[str], holdfast.Client]
+from tests.support.server_process import free_ports, running
+from tests.support.zookeeper.servers import Server, kazoo
 
 
-def test_a_name_with_slashes_is_one_node(url: str, server: Server, client_of: Open) -> None:
-    client, other = client_of(url), client_of(url)
+def test_a_name_with_slashes_is_one_node(url: str, server: Server, open_client: OpenClient) -> None:
+    client, other = open_client(url), open_client(url)
     with client.lock("a/b"), other.lock("a", timeout=0), other.lock("b", timeout=0), kazoo(server.address) as observer:
         assert set(observer.get_children("/" + url.rpartition("/")[2])) >= {"a%2Fb", "a", "b"}
 
 
-def test_raw_names_are_paths_and_separate_locks(url: str, server: Server, client_of: Open) -> None:
-    client, other = client_of(f"{url}?raw_names=yes"), client_of(f"{url}?raw_names=yes")
+def test_raw_names_are_paths_and_separate_locks(url: str, server: Server, open_client: OpenClient) -> None:
+    client, other = open_client(f"{url}?raw_names=yes"), open_client(f"{url}?raw_names=yes")
     root = "/" + url.rpartition("/")[2]
     with client.lock("a/b"), other.lock("a", timeout=0), kazoo(server.address) as observer:
         assert observer.exists(f"{root}/a/b") is not None
@@ -35,9 +33,9 @@ def test_raw_names_are_paths_and_separate_locks(url: str, server: Server, client
             client.lock(name).acquire(timeout=0)
 
 
-def test_nodes_with_acl_creator_are_closed_to_other_users(url: str, client_of: Open) -> None:
+def test_nodes_with_acl_creator_are_closed_to_other_users(url: str, open_client: OpenClient) -> None:
     ours = url.replace("://", "://app:secret@") + "?acl=creator"
-    mine, also_mine, theirs = client_of(ours), client_of(ours), client_of(ours.replace("app:secret", "eve:guess"))
+    mine, also_mine, theirs = open_client(ours), open_client(ours), open_client(ours.replace("app:secret", "eve:guess"))
     lease = mine.lock("a").acquire(timeout=0)
     assert lease is not None
     assert also_mine.lock("a").acquire(timeout=0) is None
@@ -75,21 +73,21 @@ def secure(certificates: Certificates, tmp_path_factory: pytest.TempPathFactory)
         yield f"127.0.0.1:{port}"
 
 
-def test_tls_verifies_client_and_server(secure: str, certificates: Certificates, client_of: Open) -> None:
+def test_tls_verifies_client_and_server(secure: str, certificates: Certificates, open_client: OpenClient) -> None:
     us = f"certfile={certificates.client}&keyfile={certificates.client_key}"
 
-    with client_of(f"zookeeper://{secure}/locks?tls=yes&ca_certs={certificates.ca}&{us}").lock("a", timeout=10):
+    with open_client(f"zookeeper://{secure}/locks?tls=yes&ca_certs={certificates.ca}&{us}").lock("a", timeout=10):
         pass
     with pytest.raises(BackendUnavailable):
-        client_of(f"zookeeper://{secure}/locks?tls=yes&ca_certs={certificates.other_ca}&{us}").lock("a").acquire()
+        open_client(f"zookeeper://{secure}/locks?tls=yes&ca_certs={certificates.other_ca}&{us}").lock("a").acquire()
     with pytest.raises(BackendUnavailable):
-        client_of(f"zookeeper://{secure}/locks?tls=yes&ca_certs={certificates.ca}").lock("a").acquire()
+        open_client(f"zookeeper://{secure}/locks?tls=yes&ca_certs={certificates.ca}").lock("a").acquire()
     with pytest.raises(ConfigurationError, match="ca_certs"):
-        client_of(f"zookeeper://{secure}/locks?tls=yes&ca_certs=/nowhere").lock("a").acquire()
+        open_client(f"zookeeper://{secure}/locks?tls=yes&ca_certs=/nowhere").lock("a").acquire()
 
 
-def test_a_password_is_never_shown(url: str, client_of: Open, caplog: pytest.LogCaptureFixture) -> None:
-    client = client_of(url.replace("://", "://app:hush-hush@"))
+def test_a_password_is_never_shown(url: str, open_client: OpenClient, caplog: pytest.LogCaptureFixture) -> None:
+    client = open_client(url.replace("://", "://app:hush-hush@"))
     with caplog.at_level(0), client.lock("a"):
         pass
 

@@ -14,11 +14,11 @@ from pathlib import Path
 import pytest
 
 import holdfast
+from tests.integration.conftest import OpenClient
 from tests.support.processes import PATIENCE, eventually, now
-from tests.support.redis.binaries import missing
+from tests.support.server_process import missing
 from tests.support.zookeeper.servers import JARS, Server, class_path, java, kazoo
 
-Open = Callable[[str], holdfast.Client]
 SECONDS = float(os.environ.get("HOLDFAST_CONTENTION_SECONDS", "3"))
 CURATOR = ("curator-recipes", "curator-framework", "curator-client", "zookeeper-jute", "guava", "slf4j-api")
 
@@ -64,11 +64,11 @@ def contention(tmp_path: Path) -> Contention:
 
 @pytest.mark.parametrize("layout", ["kazoo", "curator"])
 def test_holdfast_and_kazoo_take_turns(
-    contention: Contention, url: str, server: Server, client_of: Open, layout: str
+    contention: Contention, url: str, server: Server, open_client: OpenClient, layout: str
 ) -> None:
     patterns = ["-lock-"] if layout == "curator" else []
     path = f"/{url.rpartition('/')[2]}/a"
-    clients = [client_of(f"{url}?layout={layout}") for _ in range(2)]
+    clients = [open_client(f"{url}?layout={layout}") for _ in range(2)]
     with kazoo(server.address) as first, kazoo(server.address) as second:
         for number, client in enumerate(clients):
             contention.contend(f"holdfast {number}", lambda client=client: client.lock("a"))  # type: ignore[misc]
@@ -82,7 +82,7 @@ def test_holdfast_and_kazoo_take_turns(
 
 
 def test_holdfast_and_curator_take_turns(
-    contention: Contention, url: str, server: Server, client_of: Open, tmp_path: Path
+    contention: Contention, url: str, server: Server, open_client: OpenClient, tmp_path: Path
 ) -> None:
     path = f"/{url.rpartition('/')[2]}/a"
     if shutil.which("javac") is None or not (JARS / "curator-recipes.jar").exists():
@@ -99,7 +99,7 @@ def test_holdfast_and_curator_take_turns(
             assert curator.stdout is not None
             assert curator.stdout.readline() == "ready\n"
             for number in range(2):
-                client = client_of(url)
+                client = open_client(url)
                 contention.contend(f"holdfast {number}", lambda client=client: client.lock("a"))  # type: ignore[misc]
             contention.await_end()
             output = curator.stdout.read().strip()
@@ -112,8 +112,8 @@ def test_holdfast_and_curator_take_turns(
     assert min(contention.turns.values()) * 3 > max(contention.turns.values()), "first come, first served"
 
 
-def test_a_waiter_is_woken_by_the_release_of_another_program(url: str, server: Server, client_of: Open) -> None:
-    client = client_of(url)
+def test_a_waiter_is_woken_by_the_release_of_another_program(url: str, server: Server, open_client: OpenClient) -> None:
+    client = open_client(url)
     with kazoo(server.address) as peer:
         lock = peer.Lock(f"/{url.rpartition('/')[2]}/a")
         lock.acquire()

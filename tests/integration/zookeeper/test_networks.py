@@ -12,7 +12,8 @@ import pytest
 
 from tests.support.partitions.networks import BETWEEN_SERVERS, Cut, Network, network
 from tests.support.partitions.scenarios import TIMES, TTL, Location, run_scenario
-from tests.support.zookeeper.ensembles import Ensemble, running
+from tests.support.server_process import running
+from tests.support.zookeeper.ensembles import Ensemble
 from tests.support.zookeeper.servers import TICK
 
 SERVERS = ("n1", "n2", "n3")

@@ -8,19 +8,19 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 from kazoo.client import KazooClient
 
 import holdfast
 from holdfast.backends.zookeeper.protocol.session_proof import SessionProof
+from tests.integration.conftest import OpenClient
 from tests.support.processes import PATIENCE, eventually, now
 from tests.support.redis.proxy import Proxy
 from tests.support.zookeeper.ensembles import ProxiedEnsemble
 from tests.support.zookeeper.servers import TICK, Server, kazoo
 
-Open = Callable[[str], holdfast.Client]
 TIMEOUT = 3.0  # seconds: of the sessions
 LOCKS = 20
 
@@ -57,11 +57,11 @@ class Scene:
 
 
 def test_a_partitioned_client_reports_its_loss_before_the_next_grant(
-    ensemble: ProxiedEnsemble, client_of: Open
+    ensemble: ProxiedEnsemble, open_client: OpenClient
 ) -> None:
     with Proxy(ensemble.followers[0].port) as proxy:
-        holder = client_of(f"zookeeper://127.0.0.1:{proxy.port}/locks?session_timeout={TIMEOUT}")
-        scene = Scene(holder, client_of(ensemble.url(session_timeout=TIMEOUT)))
+        holder = open_client(f"zookeeper://127.0.0.1:{proxy.port}/locks?session_timeout={TIMEOUT}")
+        scene = Scene(holder, open_client(ensemble.url(session_timeout=TIMEOUT)))
 
         proxy.lose_requests()
         proxy.lose_replies()
@@ -71,11 +71,11 @@ def test_a_partitioned_client_reports_its_loss_before_the_next_grant(
 
 
 def test_the_client_of_a_partitioned_follower_reports_its_loss_before_the_next_grant(
-    ensemble: ProxiedEnsemble, client_of: Open
+    ensemble: ProxiedEnsemble, open_client: OpenClient
 ) -> None:
     leader, (follower, other) = ensemble.leader, ensemble.followers
-    holder = client_of(ensemble.url(follower, session_timeout=TIMEOUT))
-    scene = Scene(holder, client_of(ensemble.url(leader, other, session_timeout=TIMEOUT)))
+    holder = open_client(ensemble.url(follower, session_timeout=TIMEOUT))
+    scene = Scene(holder, open_client(ensemble.url(leader, other, session_timeout=TIMEOUT)))
 
     ensemble.part(follower, leader)
 

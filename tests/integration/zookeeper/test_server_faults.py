@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -13,12 +13,13 @@ import pytest
 import holdfast
 from holdfast import BackendError
 from holdfast.guarantees import FenceOrder
+from tests.integration.conftest import OpenClient
 from tests.support.processes import PATIENCE, eventually
 from tests.support.redis.proxy import Proxy
+from tests.support.server_process import running
 from tests.support.zookeeper.ensembles import ProxiedEnsemble
-from tests.support.zookeeper.servers import Server, kazoo, running
+from tests.support.zookeeper.servers import Server, kazoo
 
-Open = Callable[[str], holdfast.Client]
 WAITERS = 50
 
 
@@ -29,14 +30,16 @@ def own_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         yield started
 
 
-def test_a_lease_and_a_waiter_survive_the_death_of_the_leader(ensemble: ProxiedEnsemble, client_of: Open) -> None:
+def test_a_lease_and_a_waiter_survive_the_death_of_the_leader(
+    ensemble: ProxiedEnsemble, open_client: OpenClient
+) -> None:
     url = ensemble.url(session_timeout=40)
-    holder, waiter = client_of(url), client_of(url)
+    holder, waiter = open_client(url), open_client(url)
     lease = holder.lock("a", ttl=40).acquire(timeout=0)
     assert lease is not None
     with _waiting(waiter, "a") as leases:
         ensemble.leader.kill()
-        ensemble.await_leader()
+        ensemble.await_answer()
 
         lease.renew()
         assert not leases, "it is still held"
@@ -45,9 +48,9 @@ def test_a_lease_and_a_waiter_survive_the_death_of_the_leader(ensemble: ProxiedE
     assert leases[0].fence > lease.fence
 
 
-def test_a_lease_survives_a_leader_that_hangs(ensemble: ProxiedEnsemble, client_of: Open) -> None:
+def test_a_lease_survives_a_leader_that_hangs(ensemble: ProxiedEnsemble, open_client: OpenClient) -> None:
     leader = ensemble.leader
-    lease = client_of(ensemble.url(session_timeout=20)).lock("a").acquire(timeout=0)
+    lease = open_client(ensemble.url(session_timeout=20)).lock("a").acquire(timeout=0)
     assert lease is not None
 
     leader.stop()  # the others detect it after 25 ticks, which are 5 s
@@ -59,8 +62,8 @@ def test_a_lease_survives_a_leader_that_hangs(ensemble: ProxiedEnsemble, client_
     lease.release()
 
 
-def test_a_lock_works_without_a_minority_of_servers(ensemble: ProxiedEnsemble, client_of: Open) -> None:
-    client = client_of(ensemble.url(session_timeout=12))
+def test_a_lock_works_without_a_minority_of_servers(ensemble: ProxiedEnsemble, open_client: OpenClient) -> None:
+    client = open_client(ensemble.url(session_timeout=12))
     lease = client.lock("a").acquire(timeout=0)
     assert lease is not None
 
@@ -74,10 +77,10 @@ def test_a_lock_works_without_a_minority_of_servers(ensemble: ProxiedEnsemble, c
 
 
 def test_no_lock_is_granted_and_a_lease_ends_at_its_deadline_without_a_majority(
-    ensemble: ProxiedEnsemble, client_of: Open
+    ensemble: ProxiedEnsemble, open_client: OpenClient
 ) -> None:
     url = ensemble.url(session_timeout=3)
-    holder, other = client_of(url), client_of(url)
+    holder, other = open_client(url), open_client(url)
     lease = holder.lock("a").acquire(timeout=0)
     assert lease is not None
     assert other.lock("a").acquire(timeout=0) is None
@@ -97,10 +100,10 @@ def test_no_lock_is_granted_and_a_lease_ends_at_its_deadline_without_a_majority(
 
 
 def test_fifty_waiters_are_granted_after_their_server_is_killed_and_restarted(
-    own_server: Server, client_of: Open
+    own_server: Server, open_client: OpenClient
 ) -> None:
     url = f"{own_server.url}/crowd?session_timeout=20"
-    holder, crowd = client_of(url), client_of(url)
+    holder, crowd = open_client(url), open_client(url)
     lease = holder.lock("a").acquire(timeout=0)
     assert lease is not None
     served: list[int] = []
@@ -131,16 +134,16 @@ def test_fifty_waiters_are_granted_after_their_server_is_killed_and_restarted(
     assert len(served) == WAITERS
 
 
-def test_backend_unavailable_is_raised_when_no_server_runs(client_of: Open) -> None:
-    client = client_of("zookeeper://127.0.0.1:1,127.0.0.1:2/locks")
+def test_backend_unavailable_is_raised_when_no_server_runs(open_client: OpenClient) -> None:
+    client = open_client("zookeeper://127.0.0.1:1,127.0.0.1:2/locks")
 
     with pytest.raises(holdfast.BackendUnavailable, match=r"127\.0\.0\.1:[12]"):
         client.lock("a").acquire()
 
 
-def test_a_skipped_reply_closes_the_connection_and_ends_no_lease(server: Server, client_of: Open) -> None:
+def test_a_skipped_reply_closes_the_connection_and_ends_no_lease(server: Server, open_client: OpenClient) -> None:
     with Proxy(server.port) as proxy:
-        client = client_of(f"zookeeper://127.0.0.1:{proxy.port}/skipped?session_timeout=40")
+        client = open_client(f"zookeeper://127.0.0.1:{proxy.port}/skipped?session_timeout=40")
         lease = client.lock("a", ttl=40).acquire(timeout=PATIENCE)
         assert lease is not None
         connections = proxy.connections_made
@@ -183,10 +186,14 @@ class _waiting:  # noqa: N801  (reads as a function)
 
 @pytest.mark.parametrize("data", ["none", "old"])
 def test_a_client_continues_when_the_servers_have_older_data(
-    own_server: Server, client_of: Open, tmp_path: Path, data: str
+    own_server: Server, open_client: OpenClient, tmp_path: Path, data: str
 ) -> None:
     url, folder = f"{own_server.url}/{data}", own_server.folder / "data"
-    holder, waiter, strict = client_of(url), client_of(url), holdfast.Client(url, require={"fence": "durable-storage"})
+    holder, waiter, strict = (
+        open_client(url),
+        open_client(url),
+        holdfast.Client(url, require={"fence": "durable-storage"}),
+    )
     if data == "old":
         own_server.end()
         shutil.copytree(folder, tmp_path / "copy")
@@ -226,11 +233,11 @@ def _answers(client: holdfast.Client) -> bool:
 
 
 def test_a_released_ticket_is_deleted_when_a_restored_copy_has_it_and_its_session(
-    own_server: Server, client_of: Open, tmp_path: Path
+    own_server: Server, open_client: OpenClient, tmp_path: Path
 ) -> None:
     folder = own_server.folder / "data"
     with Proxy(own_server.port) as proxy:
-        client = client_of(f"zookeeper://127.0.0.1:{proxy.port}/released?session_timeout=40")
+        client = open_client(f"zookeeper://127.0.0.1:{proxy.port}/released?session_timeout=40")
         held, released = (client.lock(name).acquire(timeout=PATIENCE) for name in ("held", "released"))
         assert held is not None
         assert released is not None
@@ -241,7 +248,7 @@ def test_a_released_ticket_is_deleted_when_a_restored_copy_has_it_and_its_sessio
         shutil.rmtree(folder)
         shutil.copytree(tmp_path / "copy", folder)
         own_server.start()
-        other = client_of(f"{own_server.url}/released?session_timeout=40")
+        other = open_client(f"{own_server.url}/released?session_timeout=40")
         for _ in range(20):  # so many transactions that the servers do not reject the client's session
             with other.lock("b", timeout=PATIENCE):
                 pass
@@ -252,9 +259,9 @@ def test_a_released_ticket_is_deleted_when_a_restored_copy_has_it_and_its_sessio
 
 
 def test_a_client_creates_the_root_node_again_when_an_operator_deleted_it(
-    server: Server, url: str, client_of: Open
+    server: Server, url: str, open_client: OpenClient
 ) -> None:
-    client = client_of(url)
+    client = open_client(url)
     with client.lock("a", timeout=PATIENCE):
         pass
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +16,11 @@ import holdfast
 from holdfast import LockLost, OutcomeUnknown
 from holdfast.backends.zookeeper.io.driver import KazooSession
 from holdfast.runtimes import system
+from tests.integration.conftest import OpenClient
 from tests.support.processes import PATIENCE, WorkerPool, eventually
 from tests.support.redis.proxy import Proxy
 from tests.support.zookeeper.servers import Server, kazoo
 
-Open = Callable[[str], holdfast.Client]
 WORKER = Path(__file__).parents[2] / "support" / "worker.py"
 
 
@@ -48,9 +48,9 @@ def root_of(url: str) -> str:
 
 @pytest.mark.parametrize("then", ["cut", "hang"])
 def test_a_created_node_is_found_and_used_when_its_reply_was_lost(
-    proxy: Proxy, proxied: str, server: Server, client_of: Open, then: str
+    proxy: Proxy, proxied: str, server: Server, open_client: OpenClient, then: str
 ) -> None:
-    client = client_of(proxied)
+    client = open_client(proxied)
     with client.lock("other"):
         pass
     client._engine.io_timeout = 1.0
@@ -65,8 +65,8 @@ def test_a_created_node_is_found_and_used_when_its_reply_was_lost(
         eventually(lambda: observer.get_children(f"{root_of(proxied)}/a") == [])
 
 
-def test_a_delete_is_repeated_when_its_reply_was_lost(proxy: Proxy, proxied: str, client_of: Open) -> None:
-    client, other = client_of(proxied), client_of(proxied)
+def test_a_delete_is_repeated_when_its_reply_was_lost(proxy: Proxy, proxied: str, open_client: OpenClient) -> None:
+    client, other = open_client(proxied), open_client(proxied)
     lease = client.lock("a").acquire()
     assert lease is not None
     node = client._engine.backend._ticket_nodes[lease._ticket.nonce].path  # type: ignore[attr-defined]
@@ -79,9 +79,9 @@ def test_a_delete_is_repeated_when_its_reply_was_lost(proxy: Proxy, proxied: str
 
 
 def test_a_wait_leaves_no_node_when_it_ends_while_no_server_answers(
-    proxy: Proxy, proxied: str, url: str, client_of: Open
+    proxy: Proxy, proxied: str, url: str, open_client: OpenClient
 ) -> None:
-    holder, waiter = client_of(url), client_of(proxied)
+    holder, waiter = open_client(url), open_client(proxied)
     lease = holder.lock("a").acquire()
     assert lease is not None
     waiter._engine.io_timeout = 0.5
@@ -95,8 +95,10 @@ def test_a_wait_leaves_no_node_when_it_ends_while_no_server_answers(
     lease.release()
 
 
-def test_leases_are_lost_when_another_client_closes_the_session(url: str, server: Server, client_of: Open) -> None:
-    client, other = client_of(f"{url}?session_timeout=6"), client_of(url)
+def test_leases_are_lost_when_another_client_closes_the_session(
+    url: str, server: Server, open_client: OpenClient
+) -> None:
+    client, other = open_client(f"{url}?session_timeout=6"), open_client(url)
     lease = client.lock("a").acquire()
     assert lease is not None
     with kazoo(server.address, timeout=6.0):
@@ -116,9 +118,9 @@ def test_leases_are_lost_when_another_client_closes_the_session(url: str, server
 
 
 def test_a_loss_is_reported_as_soon_as_the_end_of_the_session_is_known(
-    url: str, server: Server, client_of: Open
+    url: str, server: Server, open_client: OpenClient
 ) -> None:
-    client, reported = client_of(url), threading.Event()
+    client, reported = open_client(url), threading.Event()
     lease = client.lock("a", ttl=30, renew=False, on_lost=lambda _: reported.set()).acquire()
     assert lease is not None
 
@@ -137,8 +139,8 @@ async def test_a_body_is_cancelled_as_soon_as_the_end_of_the_session_is_known(ur
                 await asyncio.sleep(PATIENCE)
 
 
-def test_a_waiter_continues_to_wait_when_its_session_ends(url: str, server: Server, client_of: Open) -> None:
-    holder, waiter = client_of(url), client_of(f"{url}?session_timeout=6")
+def test_a_waiter_continues_to_wait_when_its_session_ends(url: str, server: Server, open_client: OpenClient) -> None:
+    holder, waiter = open_client(url), open_client(f"{url}?session_timeout=6")
     lease = holder.lock("a").acquire()
     assert lease is not None
     got: list[holdfast.Lease | None] = []
@@ -176,10 +178,10 @@ async def test_a_cancelled_task_leaves_no_node(url: str, server: Server) -> None
 
 
 def test_an_idle_client_closes_its_session(
-    url: str, server: Server, client_of: Open, monkeypatch: pytest.MonkeyPatch
+    url: str, server: Server, open_client: OpenClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("holdfast.backends.zookeeper.protocol.heartbeat.IDLE_MAX", 0.2)
-    client = client_of(f"{url}?session_timeout=1")
+    client = open_client(f"{url}?session_timeout=1")
     with client.lock("a"):
         port = client._engine.backend._port  # type: ignore[attr-defined]  # ZooKeeper has it
         assert port.sessions
@@ -191,8 +193,10 @@ def test_an_idle_client_closes_its_session(
         pass
 
 
-def test_a_client_acquires_at_once_after_it_has_only_read_for_longer_than_a_session(url: str, client_of: Open) -> None:
-    client = client_of(f"{url}?session_timeout=2")
+def test_a_client_acquires_at_once_after_it_has_only_read_for_longer_than_a_session(
+    url: str, open_client: OpenClient
+) -> None:
+    client = open_client(f"{url}?session_timeout=2")
     client.locks()
     backend: Any = client._engine.backend
     (session,) = backend._heartbeats._heartbeats
@@ -256,7 +260,7 @@ async def test_a_new_task_does_not_overtake_tasks_that_wait_for_the_connection(u
 
 @pytest.mark.parametrize("failing", [0, 1], ids=["the connection's", "the heartbeat's"])
 def test_a_client_works_again_after_a_thread_could_not_be_started(
-    url: str, client_of: Open, monkeypatch: pytest.MonkeyPatch, failing: int
+    url: str, open_client: OpenClient, monkeypatch: pytest.MonkeyPatch, failing: int
 ) -> None:
     start, started = threading.Thread.start, 0
 
@@ -267,7 +271,7 @@ def test_a_client_works_again_after_a_thread_could_not_be_started(
             raise RuntimeError("can't start new thread")
         start(thread)
 
-    client = client_of(url)
+    client = open_client(url)
     with monkeypatch.context() as patched:
         patched.setattr(threading.Thread, "start", fail)
         with pytest.raises(holdfast.ThreadStartError, match="can't start new thread"):

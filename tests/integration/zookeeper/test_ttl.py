@@ -3,28 +3,26 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
 from pathlib import Path
 
-import holdfast
+from tests.integration.conftest import OpenClient
 from tests.support.processes import WorkerPool, eventually
 
-Open = Callable[[str], holdfast.Client]
 WORKER = Path(__file__).parents[2] / "support" / "worker.py"
 LESS_THAN_BEFORE = 20.0  # seconds: much more than a ttl of 1 s and a few ticks, and less than a session of 30 s
 
 
-def test_a_lock_is_free_soon_after_the_ttl_when_its_holder_is_killed(url: str, client_of: Open) -> None:
+def test_a_lock_is_free_soon_after_the_ttl_when_its_holder_is_killed(url: str, open_client: OpenClient) -> None:
     with WorkerPool(str(WORKER)) as pool:
         holder = pool.start(url)
         holder.call("acquire", lock="a", ttl=1)
         holder.kill()
 
-    assert client_of(url).lock("a", ttl=1).acquire(timeout=LESS_THAN_BEFORE) is not None
+    assert open_client(url).lock("a", ttl=1).acquire(timeout=LESS_THAN_BEFORE) is not None
 
 
-def test_a_killed_waiter_blocks_a_free_lock_for_at_most_its_ttl(url: str, client_of: Open) -> None:
-    client = client_of(url)
+def test_a_killed_waiter_blocks_a_free_lock_for_at_most_its_ttl(url: str, open_client: OpenClient) -> None:
+    client = open_client(url)
     lease = client.lock("a").acquire()
     assert lease is not None
     with WorkerPool(str(WORKER)) as pool:
@@ -37,8 +35,8 @@ def test_a_killed_waiter_blocks_a_free_lock_for_at_most_its_ttl(url: str, client
     assert client.lock("a").acquire(timeout=LESS_THAN_BEFORE) is not None
 
 
-def test_a_client_has_at_most_three_sessions_and_none_longer_than_the_ttl(url: str, client_of: Open) -> None:
-    client = client_of(url)
+def test_a_client_has_at_most_three_sessions_and_none_longer_than_the_ttl(url: str, open_client: OpenClient) -> None:
+    client = open_client(url)
     port = client._engine.backend._port  # type: ignore[attr-defined]  # ZooKeeper has it
     with contextlib.ExitStack() as stack:
         for ttl in (30, 5, 3, 4, 12, 60):
@@ -49,8 +47,8 @@ def test_a_client_has_at_most_three_sessions_and_none_longer_than_the_ttl(url: s
         assert client.warnings == ()
 
 
-def test_an_idle_session_makes_room_for_one_with_another_timeout(url: str, client_of: Open) -> None:
-    client = client_of(url)
+def test_an_idle_session_makes_room_for_one_with_another_timeout(url: str, open_client: OpenClient) -> None:
+    client = open_client(url)
     port = client._engine.backend._port  # type: ignore[attr-defined]
     for ttl in (30, 5, 3):
         with client.lock("a", ttl=ttl):
@@ -64,8 +62,8 @@ def test_an_idle_session_makes_room_for_one_with_another_timeout(url: str, clien
     assert len(port.sessions) <= 3
 
 
-def test_locks_of_different_ttls_exclude_each_other_and_are_acquired_at_once(url: str, client_of: Open) -> None:
-    client, other = client_of(url), client_of(url)
+def test_locks_of_different_ttls_exclude_each_other_and_are_acquired_at_once(url: str, open_client: OpenClient) -> None:
+    client, other = open_client(url), open_client(url)
     with client.lock("a", ttl=3), client.lock("b", ttl=30):
         assert other.lock("a", ttl=30).acquire(timeout=0) is None
         assert other.lock("b", ttl=3).acquire(timeout=0) is None
@@ -74,8 +72,8 @@ def test_locks_of_different_ttls_exclude_each_other_and_are_acquired_at_once(url
         assert other.lock("a").acquire(timeout=0) is None
 
 
-def test_a_session_that_is_longer_than_the_ttl_is_a_warning(url: str, client_of: Open) -> None:
-    client = client_of(f"{url}?session_timeout=6")
+def test_a_session_that_is_longer_than_the_ttl_is_a_warning(url: str, open_client: OpenClient) -> None:
+    client = open_client(f"{url}?session_timeout=6")
     with client.lock("a", ttl=30):
         assert not client.warnings
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import atexit
-import contextlib
 import functools
 import uuid
 
-from tests.support.memcached.servers import Server, running
+from tests.support.memcached.servers import Server
+from tests.support.server_process import until_exit
 
 
 def fresh_url(**options: str) -> str:
@@ -22,12 +21,10 @@ def fresh_ring_url(**options: str) -> str:
 
 def _url(number: int, options: dict[str, str]) -> str:
     options = {"prefix": f"{uuid.uuid4().hex}:", **options}
-    places = ",".join(server.address for server in _servers()[:number])
-    return f"memcached://{places}?{'&'.join(f'{option}={value}' for option, value in options.items())}"
+    hosts = ",".join(server.address for server in _servers()[:number])
+    return f"memcached://{hosts}?{'&'.join(f'{option}={value}' for option, value in options.items())}"
 
 
 @functools.cache
 def _servers() -> list[Server]:
-    stack = contextlib.ExitStack()
-    atexit.register(stack.close)
-    return [stack.enter_context(running(Server())) for _ in range(3)]
+    return [until_exit(lambda _: Server()) for _ in range(3)]

@@ -1,28 +1,19 @@
-"""A private MariaDB server: its data in a folder, a free loopback port, a user without rights, always reaped.
-
-Start servers from the main thread: they are killed with the *thread* that started them, so that a killed test run
-leaves none behind. A server that is missing skips its tests with one line; with CI=true it fails them.
-"""
+"""MariaDB and MySQL servers, and what tests ask them."""
 
 from __future__ import annotations
 
 import contextlib
-import functools
 import os
-import pwd
-import shutil
 import signal
 import subprocess
-import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pymysql
 
-from tests.support.processes import PATIENCE, _state, eventually
-from tests.support.redis.binaries import missing
-from tests.support.redis.servers import free_ports
+from tests.support.processes import eventually
+from tests.support.server_process import ServerProcess, dies_with_thread, program
 
 DATABASE = "locks"
 MYSQLD = os.environ.get("HOLDFAST_TEST_MYSQL")  # the path of a mysqld, which distributions do not have
@@ -37,16 +28,11 @@ _MARIADB_ONLY = (
 _MYSQL_ONLY = ("--mysqlx=OFF", "--innodb-flush-method=nosync")
 
 
-@functools.cache
-def _found(name: str) -> str:
-    path = shutil.which(name) or shutil.which(name, path="/usr/sbin:/usr/local/sbin")
-    if path is None:
-        missing(f"no {name} on this machine: `make servers` installs it")
-    return path
+class Server(ServerProcess):
+    """MariaDB, or MySQL's own server."""
 
-
-class Server:
-    """A server process and its folder, which outlives the process: `start` again for a restart with its data."""
+    refuses_root = True
+    errors = (pymysql.err.OperationalError, OSError)
 
     def __init__(
         self,
@@ -57,12 +43,8 @@ class Server:
         mysqld: str | None = None,
     ) -> None:
         """`options` are of its command line, such as "--read-only"; `mysqld` is MySQL's own server."""
+        super().__init__(folder, options=options, environment=environment)
         self._mysqld = mysqld
-        self.folder = folder
-        self.port = free_ports(1)[0]
-        self.options = list(options)
-        self._environment = dict(environment or {})
-        self._process: subprocess.Popen[bytes] | None = None
 
     @property
     def url(self) -> str:
@@ -76,75 +58,44 @@ class Server:
     def socket(self) -> Path:
         return self.folder / "s.sock"
 
-    @property
-    def pid(self) -> int:
-        assert self._process is not None
-        return self._process.pid
-
     def create(self) -> None:
         """An empty data folder."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        if os.getuid() == 0:  # MariaDB refuses to run as root
-            nobody = pwd.getpwnam("nobody")
-            os.chown(self.folder, nobody.pw_uid, nobody.pw_gid)
-            _let_through(self.folder)
+        super().create()
+        data = f"--datadir={self.folder / 'data'}"
         if self._mysqld is not None:
-            command = [self._mysqld, "--no-defaults", "--initialize-insecure", f"--datadir={self.folder / 'data'}"]
-            subprocess.run([*_as_user(), *command], check=True, capture_output=True, cwd=self.folder)
-            return
-        command = [_found("mariadb-install-db"), "--no-defaults", "--auth-root-authentication-method=normal"]
-        command += ["--skip-test-db", f"--datadir={self.folder / 'data'}", f"--tmpdir={self.folder}"]
-        subprocess.run([*_as_user(), *command], check=True, capture_output=True, cwd=self.folder)
+            command = [self._mysqld, "--no-defaults", "--initialize-insecure", data]
+        else:
+            command = [program("mariadb-install-db"), "--no-defaults", "--auth-root-authentication-method=normal"]
+            command += ["--skip-test-db", data, f"--tmpdir={self.folder}"]
+        subprocess.run([*dies_with_thread(as_nobody=True), *command], check=True, capture_output=True, cwd=self.folder)
 
-    def start(self, *options: str) -> None:
-        """Return when it answers."""
-        assert self._process is None
-        assert threading.current_thread() is threading.main_thread(), "it would die with this thread"
-        command = [
-            self._mysqld or _found("mariadbd"),
+    def command(self) -> list[str]:
+        return [
+            self._mysqld or program("mariadbd"),
             "--no-defaults",
             f"--datadir={self.folder / 'data'}",
             f"--tmpdir={self.folder}",  # in a shared folder, each server that starts removes the tables of the others
-            f"--port={self.port}",
+            *(f"--port={self.port}", "--bind-address=127.0.0.1"),
+            *(f"--socket={self.socket}", f"--pid-file={self.folder / 'pid'}"),
+            *(*_SMALL, *(_MYSQL_ONLY if self._mysqld else _MARIADB_ONLY)),
         ]
-        command += ["--bind-address=127.0.0.1", f"--socket={self.socket}", f"--pid-file={self.folder / 'pid'}"]
-        command += [*_SMALL, *(_MYSQL_ONLY if self._mysqld else _MARIADB_ONLY)]
-        command += [*self.options, *options]
-        with open(self.folder / "log", "ab") as log:
-            self._process = subprocess.Popen(
-                [*_as_user(), *command],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                cwd=self.folder,
-                env={**os.environ, **self._environment},
-            )
-        eventually(self._answers)
+
+    def answers(self) -> bool:
+        return bool(self.value("SELECT 1", database="") == 1)
+
+    def await_answer(self) -> None:
+        super().await_answer()
         with contextlib.suppress(pymysql.err.OperationalError):  # read-only
             self.rows(f"CREATE DATABASE IF NOT EXISTS {DATABASE}", database="")
 
-    def _answers(self) -> bool:
-        assert self._process is not None
-        assert self._process.poll() is None, f"the server ended at once:\n{self.log()}"
-        try:
-            return bool(self.value("SELECT 1", database="") == 1)
-        except (pymysql.err.OperationalError, OSError):
-            return False
-
-    def kill(self) -> None:
-        """SIGKILL. The next start finds all committed data."""
-        assert self._process is not None
-        self._process.kill()
-        self._process.wait(PATIENCE)
-        self._process = None
-
     def restart(self, *options: str) -> None:
         """Shut down, and start with these options besides its own."""
-        assert self._process is not None
-        self._process.terminate()
-        self._process.wait(PATIENCE)
-        self._process = None
-        self.start(*options)
+        self.end_with(signal.SIGTERM)
+        own, self.options = self.options, [*self.options, *options]
+        try:
+            self.start()
+        finally:
+            self.options = own
 
     def revive(self) -> None:
         """Start it again if it has ended by itself."""
@@ -153,24 +104,6 @@ class Server:
             self._process.wait(1.0)
             self._process = None
             self.start()
-
-    def end(self) -> None:
-        """Kill it if it runs."""
-        if self._process is not None:
-            self.kill()
-
-    def stop(self) -> None:
-        """SIGSTOP; return when it is stopped. Connections stay open without answers."""
-        os.kill(self.pid, signal.SIGSTOP)
-        eventually(lambda: _state(self.pid) == "T")
-
-    def resume(self) -> None:
-        os.kill(self.pid, signal.SIGCONT)
-
-    def log(self) -> str:
-        return (self.folder / "log").read_text(errors="replace")
-
-    # ── SQL ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def connect(self, database: str = DATABASE, user: str = "root", **options: Any) -> Any:
         return pymysql.connect(
@@ -214,35 +147,3 @@ class Server:
                 self.rows(f"KILL {number}", database="")
         eventually(lambda: not set(ids) & set(self.clients(database)))
         return len(ids)
-
-
-@contextlib.contextmanager
-def running(server: Server) -> Iterator[Server]:
-    """The server, created and started, for as long as the block lasts."""
-    server.create()
-    try:
-        server.start()
-        yield server
-    finally:
-        server.end()
-
-
-def _as_user() -> list[str]:
-    """A prefix that has a command killed with the thread that starts it, and run as user nobody if we are root."""
-    setpriv = shutil.which("setpriv")
-    nobody = pwd.getpwnam("nobody") if os.getuid() == 0 else None
-    if setpriv is None:
-        if nobody is not None:
-            missing("MariaDB does not run as root, and there is no setpriv to become another user")
-        return []
-    words = [setpriv, "--pdeathsig", "KILL"]
-    if nobody is not None:
-        words += ["--reuid", str(nobody.pw_uid), "--regid", str(nobody.pw_gid), "--clear-groups"]
-    return [*words, "--"]
-
-
-def _let_through(folder: Path) -> None:
-    """Give other users access: pytest's folders are for their owner only."""
-    for parent in folder.parents:
-        if parent.stat().st_uid == 0 and not parent.stat().st_mode & 0o001:
-            parent.chmod(parent.stat().st_mode | 0o001)

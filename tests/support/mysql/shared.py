@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import atexit
-import contextlib
 import functools
-import tempfile
 import uuid
-from pathlib import Path
 
 from holdfast.backends.mysql.io.blocking import create_tables
 from holdfast.url import parse
-from tests.support.etcd.shared import in_memory
-from tests.support.mysql.servers import Server, running
+from tests.support.mysql.servers import Server
+from tests.support.server_process import until_exit
 
 
 def fresh_url(**options: str) -> str:
@@ -30,7 +26,4 @@ def fresh_database() -> str:
 
 @functools.cache
 def server() -> Server:
-    stack = contextlib.ExitStack()
-    atexit.register(stack.close)
-    folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="holdfast-mysql-", dir=in_memory()))
-    return stack.enter_context(running(Server(Path(folder) / "server")))
+    return until_exit(Server)

@@ -17,28 +17,12 @@ import subprocess
 from collections.abc import Iterator, Sequence
 from enum import Enum
 from pathlib import Path
-from typing import NamedTuple
 
-from tests.support.redis.binaries import missing
+from tests.support.server_process import HERE, Host, missing
 
 _NEEDED = ("ip", "nft", "nsenter", "unshare")
 _CLONE_NEWNET = 0x40000000
 _OWN_NETWORK = Path("/proc/thread-self/ns/net")
-
-
-class Host(NamedTuple):
-    """A host for processes."""
-
-    address: str
-    namespace: Path | None = None  # None: the namespace of the test
-
-    @property
-    def under(self) -> list[str]:
-        """The command prefix that runs a command on this host."""
-        return [] if self.namespace is None else ["nsenter", f"--net={self.namespace}", "--"]
-
-
-HERE = Host("127.0.0.1")
 
 
 class Cut(Enum):

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tests.support.intervals import Turn, assert_exclusive, report, turns_of
-from tests.support.partitions.networks import Host
 from tests.support.processes import Worker, WorkerPool, eventually, now
+from tests.support.server_process import Host
 
 CLIENT_PROCESS = Path(__file__).with_name("client_process.py")
 TIMES = range(int(os.environ.get("HOLDFAST_TEST_TIMES", "1")))  # number of runs of each scenario: 20 when run by hand

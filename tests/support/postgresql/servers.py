@@ -1,8 +1,4 @@
-"""A private PostgreSQL server: its data in a folder, a free loopback port, a user without rights, always reaped.
-
-Start servers from the main thread: they are killed with the *thread* that started them, so that a killed test run
-leaves none behind. A server that is missing skips its tests with one line; with CI=true it fails them.
-"""
+"""PostgreSQL servers, and what tests ask them."""
 
 from __future__ import annotations
 
@@ -16,16 +12,14 @@ import shlex
 import shutil
 import signal
 import subprocess
-import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import psycopg
 
-from tests.support.processes import PATIENCE, eventually
-from tests.support.redis.binaries import missing
-from tests.support.redis.servers import free_ports
+from tests.support.processes import eventually
+from tests.support.server_process import ServerProcess, dies_with_thread, missing
 
 _FAST = ("fsync=off", "full_page_writes=off", "shared_buffers=16MB", "max_connections=200", "autovacuum=off")
 
@@ -49,107 +43,62 @@ def _version(folder: Path) -> int:
     return int(match[1]) if match else 0
 
 
-class Server:
-    """A server process and its folder, which outlives the process: `start` again for a restart with its data."""
+class Server(ServerProcess):
+    """A server without fsync; `settings` are more of its settings."""
+
+    refuses_root = True
+    errors = (psycopg.OperationalError,)
 
     def __init__(
         self, folder: Path, *, settings: Sequence[str] = (), environment: Mapping[str, str] | None = None
     ) -> None:
-        self.folder = folder
-        self.port = free_ports(1)[0]
+        super().__init__(folder, environment=environment)
         self._settings = settings
-        self._environment = {**os.environ, **(environment or {})}
-        self._process: subprocess.Popen[bytes] | None = None
 
     @property
     def url(self) -> str:
-        return f"postgresql://postgres@127.0.0.1:{self.port}/postgres"
+        return self.url_of("postgres")
 
     def url_of(self, user: str, **options: str) -> str:
         query = "&".join(f"{name}={value}" for name, value in options.items())
         return f"postgresql://{user}@127.0.0.1:{self.port}/postgres" + (f"?{query}" if query else "")
 
-    @property
-    def pid(self) -> int:
-        assert self._process is not None
-        return self._process.pid
-
     def create(self) -> None:
         """An empty cluster of databases."""
-        self._make_folder()
-        subprocess.run([*as_user(), *self._initdb()], check=True, capture_output=True, cwd=self.folder)
+        super().create()
+        self._run_as_nobody(self._initdb())
 
-    def _make_folder(self) -> None:
-        self.folder.mkdir(parents=True, exist_ok=True)
-        if os.getuid() == 0:  # PostgreSQL refuses to run as root
-            nobody = pwd.getpwnam("nobody")
-            os.chown(self.folder, nobody.pw_uid, nobody.pw_gid)
-            let_through(self.folder)
+    def _run_as_nobody(self, command: Sequence[str]) -> None:
+        subprocess.run([*dies_with_thread(as_nobody=True), *command], check=True, capture_output=True, cwd=self.folder)
 
     def _initdb(self) -> list[str]:
         words = [str(binaries() / "initdb"), "-D", str(self.folder / "data"), "-U", "postgres", "-A", "trust"]
         return [*words, "-E", "UTF8", "--no-locale", "--no-sync", "--no-instructions"]
 
-    def start(self) -> None:
-        """Return when it answers."""
-        assert self._process is None
-        assert threading.current_thread() is threading.main_thread(), "it would die with this thread"
-        with open(self.folder / "log", "ab") as log:
-            self._process = subprocess.Popen(
-                [*self._before(), *as_user(), *self._postgres()],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                cwd=self.folder,
-                env=self._environment,
-            )
-        eventually(self._answers)
-
-    def _before(self) -> Sequence[str]:
-        """The command line."""
-        return ()
-
-    def _postgres(self) -> list[str]:
+    def command(self) -> list[str]:
         settings = [*_FAST, "listen_addresses=127.0.0.1", f"unix_socket_directories={self.folder}", *self._settings]
         command = [str(binaries() / "postgres"), "-D", str(self.folder / "data"), "-p", str(self.port)]
         return [*command, *(word for setting in settings for word in ("-c", setting))]
 
-    def _answers(self) -> bool:
-        assert self._process is not None
-        assert self._process.poll() is None, f"the server ended at once:\n{self.log()}"
-        try:
-            return bool(self.value("SELECT 1") == 1)
-        except psycopg.OperationalError:
-            return False
+    def answers(self) -> bool:
+        return bool(self.value("SELECT 1") == 1)
 
-    def stop(self) -> None:
+    def shut_down(self) -> None:
         """Shut down at once, in order: connections are ended, all that was committed is on disk."""
-        self._end(signal.SIGINT)
+        self.end_with(signal.SIGINT)
+
+    def crash(self) -> None:
+        """After SIGQUIT it ends its children and exits without a checkpoint. The next start replays the log."""
+        self.end_with(signal.SIGQUIT)
 
     def kill(self) -> None:
-        """Crash: after SIGQUIT it ends its children and exits without a checkpoint. The next start replays the log."""
-        self._end(signal.SIGQUIT)
-
-    def kill_hard(self) -> None:
-        """Kill -9 of the postmaster: the other processes notice, and end too."""
-        self._end(signal.SIGKILL)
+        """SIGKILL of the postmaster: the other processes notice, and end too."""
+        super().kill()
         eventually(lambda: not _users_of(self.folder / "data"))
 
     def end(self) -> None:
-        """Kill it if it runs."""
-        if self._process is not None:
-            self._end(signal.SIGQUIT)
-
-    def _end(self, how: int) -> None:
-        assert self._process is not None
-        self._process.send_signal(how)
-        self._process.wait(PATIENCE)
-        self._process = None
-
-    def log(self) -> str:
-        return (self.folder / "log").read_text(errors="replace")
-
-    # ── words ────────────────────────────────────────────────────────────────────────────────────────────────────
+        if self.is_running:
+            self.crash()
 
     def connect(self) -> psycopg.Connection[tuple[Any, ...]]:
         return psycopg.connect(self.url, autocommit=True, application_name="test", connect_timeout=5)
@@ -186,15 +135,15 @@ class SmallDisk(Server):
     """A server with a small disk: a mount in its own namespace, which ends with it."""
 
     def create(self) -> None:
-        """Nothing: it is created when it starts, because the disk does not outlive it."""
-        self._make_folder()
+        """Nothing but the folder: it is created when it starts, because the disk does not outlive it."""
+        ServerProcess.create(self)
 
-    def _before(self) -> Sequence[str]:
+    def prefix(self) -> list[str]:
         (self.folder / "data").mkdir(exist_ok=True)
-        words = " ".join(shlex.quote(word) for word in [*as_user(), *self._initdb()])
+        initdb = shlex.join([*super().prefix(), *self._initdb()])
         owner = pwd.getpwnam("nobody").pw_uid
-        script = f'mount -t tmpfs -o size=90m,mode=700,uid={owner} tmpfs "$0" && {words} && exec "$@"'
-        return ["unshare", "--mount", "sh", "-c", script, str(self.folder / "data")]
+        script = f'mount -t tmpfs -o size=90m,mode=700,uid={owner} tmpfs "$0" && {initdb} && exec "$@"'
+        return ["unshare", "--mount", "sh", "-c", script, str(self.folder / "data"), *super().prefix()]
 
 
 class Standby(Server):
@@ -205,49 +154,16 @@ class Standby(Server):
         self._primary = primary
 
     def create(self) -> None:
-        self._make_folder()
+        ServerProcess.create(self)
         words = ["-h", "127.0.0.1", "-p", str(self._primary.port), "-U", "postgres", "-c", "fast", "-X", "stream", "-R"]
-        command = [str(binaries() / "pg_basebackup"), "-D", str(self.folder / "data"), *words]
-        subprocess.run([*as_user(), *command], check=True, capture_output=True, cwd=self.folder)
-
-
-@contextlib.contextmanager
-def running(server: Server) -> Iterator[Server]:
-    """The server, created and started, for as long as the block lasts."""
-    server.create()
-    try:
-        server.start()
-        yield server
-    finally:
-        server.end()
-
-
-def as_user() -> list[str]:
-    """A prefix that has a command killed with the thread that starts it, and run as user nobody if we are root."""
-    setpriv = shutil.which("setpriv")
-    nobody = pwd.getpwnam("nobody") if os.getuid() == 0 else None
-    if setpriv is None:
-        if nobody is not None:
-            missing("PostgreSQL does not run as root, and there is no setpriv to become another user")
-        return []
-    words = [setpriv, "--pdeathsig", "KILL"]
-    if nobody is not None:
-        words += ["--reuid", str(nobody.pw_uid), "--regid", str(nobody.pw_gid), "--clear-groups"]
-    return [*words, "--"]
+        self._run_as_nobody([str(binaries() / "pg_basebackup"), "-D", str(self.folder / "data"), *words])
 
 
 def _users_of(folder: Path) -> list[str]:
     """The processes that work in this folder."""
-    found = []
+    users = []
     for link in glob.glob("/proc/[0-9]*/cwd"):
         with contextlib.suppress(OSError):
             if os.readlink(link) == str(folder):
-                found.append(link)
-    return found
-
-
-def let_through(folder: Path) -> None:
-    """Give other users access: pytest's folders are for their owner only."""
-    for parent in folder.parents:
-        if parent.stat().st_uid == 0 and not parent.stat().st_mode & 0o001:
-            parent.chmod(parent.stat().st_mode | 0o001)
+                users.append(link)
+    return users

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import atexit
-import contextlib
 import functools
-import tempfile
 import uuid
-from pathlib import Path
 
-from tests.support.etcd.shared import in_memory
-from tests.support.postgresql.servers import Server, running
+from tests.support.postgresql.servers import Server
+from tests.support.server_process import until_exit
 
 
 def fresh_url(**options: str) -> str:
@@ -20,7 +16,4 @@ def fresh_url(**options: str) -> str:
 
 @functools.cache
 def server() -> Server:
-    stack = contextlib.ExitStack()
-    atexit.register(stack.close)
-    folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="holdfast-postgresql-", dir=in_memory()))
-    return stack.enter_context(running(Server(Path(folder) / "server")))
+    return until_exit(Server)

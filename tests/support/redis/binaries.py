@@ -11,9 +11,9 @@ import re
 import shutil
 import subprocess
 import sys
-from typing import NamedTuple, NoReturn
+from typing import NamedTuple
 
-import pytest
+from tests.support.server_process import missing
 
 
 class Binary(NamedTuple):
@@ -70,13 +70,6 @@ def main_binary(*, tls: bool = False) -> Binary:
     if not modern:
         missing(f"no Redis 7 or Valkey{' with TLS' if tls else ''} on this machine: `make servers` installs one")
     return min(modern, key=lambda binary: (binary.product, binary.version))
-
-
-def missing(problem: str) -> NoReturn:
-    """A server that a test needs is not installed."""
-    if os.environ.get("CI") == "true":
-        pytest.fail(problem)
-    pytest.skip(problem)
 
 
 def _is_newer(binary: Binary) -> bool:

@@ -6,7 +6,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from tests.support.redis.binaries import missing
+from tests.support.server_process import missing
 
 
 class Certificates:

@@ -7,7 +7,7 @@ import struct
 import subprocess
 from pathlib import Path
 
-from tests.support.redis.binaries import missing
+from tests.support.server_process import missing
 
 SOURCE = Path(__file__).with_name("walljump.c")
 

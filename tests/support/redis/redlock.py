@@ -8,13 +8,13 @@ from pathlib import Path
 
 from tests.support.redis.binaries import Binary
 from tests.support.redis.resp import ServerError
-from tests.support.redis.servers import Server, free_ports
-from tests.support.redis.topologies import Topology
+from tests.support.redis.servers import Server
+from tests.support.server_process import ServerGroup, free_ports
 
 DURABLE = ("--appendonly", "yes", "--appendfsync", "always")  # on disk before it is answered
 
 
-class RedlockServers(Topology):
+class RedlockServers(ServerGroup[Server]):
     """Independent nodes. `environments` are those of single nodes, by number."""
 
     def __init__(

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import atexit
-import contextlib
 import functools
-import tempfile
 import uuid
-from pathlib import Path
 
 from tests.support.redis.binaries import main_binary
 from tests.support.redis.redlock import RedlockServers
-from tests.support.redis.servers import Server, running
+from tests.support.redis.servers import Server
 from tests.support.redis.topologies import Cluster
+from tests.support.server_process import until_exit
 
 
 def fresh_url(**options: str) -> str:
@@ -40,25 +37,14 @@ def _with_options(url: str, options: dict[str, str]) -> str:
 
 @functools.cache
 def _server() -> Server:
-    return _until_the_end().enter_context(running(Server(main_binary(), _folder())))
+    return until_exit(lambda folder: Server(main_binary(), folder))
 
 
 @functools.cache
 def _cluster() -> Cluster:
-    return _until_the_end().enter_context(Cluster(main_binary(), _folder()))
+    return until_exit(lambda folder: Cluster(main_binary(), folder))
 
 
 @functools.cache
 def _redlock() -> RedlockServers:
-    return _until_the_end().enter_context(RedlockServers(main_binary(), _folder()))
-
-
-def _folder() -> Path:
-    return Path(_until_the_end().enter_context(tempfile.TemporaryDirectory(prefix="holdfast-redis-")))
-
-
-@functools.cache
-def _until_the_end() -> contextlib.ExitStack:
-    stack = contextlib.ExitStack()
-    atexit.register(stack.close)
-    return stack
+    return until_exit(lambda folder: RedlockServers(main_binary(), folder))

@@ -5,49 +5,18 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 from tests.support.processes import eventually
 from tests.support.redis.binaries import Binary
 from tests.support.redis.resp import ServerError, facts
-from tests.support.redis.servers import Server, free_ports
+from tests.support.redis.servers import Server
+from tests.support.server_process import ServerGroup, free_ports
 
 SLOTS = 16384
 SERVICE = "locks"
 
 
-class Topology:
-    """Ends all its servers with the block."""
-
-    def __init__(self, servers: Sequence[Server]) -> None:
-        self.servers = list(servers)
-
-    def __enter__(self) -> Self:
-        try:
-            self.start()
-        except BaseException:
-            self.end()
-            raise
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.end()
-
-    def start(self) -> None:
-        for server in self.servers:
-            server.spawn()
-        for server in self.servers:
-            server.await_answer()
-
-    def end(self) -> None:
-        for server in self.servers:
-            server.end()
-
-
-class Pair(Topology):
+class Pair(ServerGroup[Server]):
     """A primary and one replica."""
 
     def __init__(
@@ -138,7 +107,7 @@ class Watched(Pair):
         new.await_true(lambda server: server.call("ROLE")[0] == "master")
 
 
-class Cluster(Topology):
+class Cluster(ServerGroup[Server]):
     """Three primaries that share the slots, each with a replica; `servers[n + 3]` replicates `servers[n]`."""
 
     def __init__(self, binary: Binary, folder: Path, options: Sequence[str] = ()) -> None:

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TypeVar
 
-from tests.support.partitions.networks import HERE, Host
 from tests.support.processes import eventually
 from tests.support.redis.proxy import Proxy
-from tests.support.redis.servers import free_ports
+from tests.support.server_process import HERE, Host, ServerGroup, free_ports
 from tests.support.zookeeper.servers import Server
 
-_Kind = TypeVar("_Kind", bound="Ensemble")
 
-
-class Ensemble:
+class Ensemble(ServerGroup[Server]):
     """Servers 1 to 3."""
 
     def __init__(
@@ -34,23 +30,19 @@ class Ensemble:
         at = dict(enumerate(hosts, start=1))
         self._quorum = {number: f"{host.address}:{free_ports(1)[0]}" for number, host in at.items()}
         election = dict(zip(at, free_ports(len(at)), strict=True))
-        self.servers = []
+        servers = []
         for number, host in at.items():
             peers = [f"server.{other}={self._seen(number, other)}:{election[other]}" for other in at]
             settings = {"syncLimit": sync_limit, "initLimit": init_limit}
             own = folder / str(number)
-            self.servers.append(Server(own, number=number, peers=peers, settings=settings, flags=flags, host=host))
+            servers.append(Server(own, number=number, peers=peers, settings=settings, flags=flags, host=host))
+        super().__init__(servers)
 
-    def _seen(self, one: int, other: int) -> str:
+    def _seen(self, number: int, other: int) -> str:
         """The address at which the first server reaches the second as its leader."""
         return self._quorum[other]
 
-    def start(self) -> None:
-        for server in self.servers:
-            server.spawn()
-        self.await_leader()
-
-    def await_leader(self) -> None:
+    def await_answer(self) -> None:
         """Wait until all running members serve, and one of them is the leader."""
         running = [server for server in self.servers if server.is_running]
 
@@ -78,19 +70,6 @@ class Ensemble:
         query = "&".join(f"{name}={value}" for name, value in options.items())
         return f"zookeeper://{hosts}/locks" + (f"?{query}" if query else "")
 
-    def heal(self) -> None:
-        """Resume stopped servers, and start killed ones."""
-        for server in self.servers:
-            if server.is_running:
-                server.resume()
-            else:
-                server.spawn()
-        self.await_leader()
-
-    def end(self) -> None:
-        for server in self.servers:
-            server.end()
-
 
 class ProxiedEnsemble(Ensemble):
     """Members reach each other through proxies, so that links can be cut without root; no packets are lost."""
@@ -117,18 +96,8 @@ class ProxiedEnsemble(Ensemble):
         super().end()
         self._stack.close()
 
-    def _seen(self, one: int, other: int) -> str:
-        if one == other:
-            return super()._seen(one, other)
-        link = self.links[one, other] = self._stack.enter_context(Proxy(int(self._quorum[other].rpartition(":")[2])))
+    def _seen(self, number: int, other: int) -> str:
+        if number == other:
+            return super()._seen(number, other)
+        link = self.links[number, other] = self._stack.enter_context(Proxy(int(self._quorum[other].rpartition(":")[2])))
         return f"127.0.0.1:{link.port}"
-
-
-@contextlib.contextmanager
-def running(ensemble: _Kind) -> Iterator[_Kind]:
-    """Start the ensemble, and end it after the block."""
-    try:
-        ensemble.start()
-        yield ensemble
-    finally:
-        ensemble.end()

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import atexit
-import contextlib
 import functools
-import tempfile
 import uuid
-from pathlib import Path
 
-from tests.support.zookeeper.servers import Server, running
+from tests.support.server_process import until_exit
+from tests.support.zookeeper.servers import Server
 
 
 def fresh_url(**options: str) -> str:
@@ -20,7 +17,4 @@ def fresh_url(**options: str) -> str:
 
 @functools.cache
 def server() -> Server:
-    stack = contextlib.ExitStack()
-    atexit.register(stack.close)
-    folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="holdfast-zookeeper-"))
-    return stack.enter_context(running(Server(Path(folder) / "server")))
+    return until_exit(Server)

@@ -27,7 +27,8 @@ from holdfast.runtimes.threads import ThreadRuntime, run_sync
 from holdfast.url import parse
 from tests.support.processes import eventually
 from tests.support.redis.binaries import main_binary
-from tests.support.redis.servers import Server, running
+from tests.support.redis.servers import Server
+from tests.support.server_process import running
 
 ECHO = Script.of("test/echo", "return {KEYS[1], ARGV[1]}")
 GRANT = Script.of("test/grant", "return redis.call('SET', KEYS[1], ARGV[1])", is_grant=True)

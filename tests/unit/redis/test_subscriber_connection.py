@@ -26,7 +26,8 @@ from holdfast.url import parse
 from holdfast.url_parts import Node
 from tests.support.processes import PATIENCE, eventually
 from tests.support.redis.binaries import main_binary
-from tests.support.redis.servers import Server, running
+from tests.support.redis.servers import Server
+from tests.support.server_process import running
 
 KEYS = keys_of("holdfast:", "one")
 

@@ -1,0 +1,327 @@
+"""The servers of tests, benchmarks and soak: a process on a free port, with a folder of its own, always reaped.
+
+A kind of server declares its command line and how to see that it answers; everything else is here. Start servers from
+the main thread: each is killed with the *thread* that started it, so that a killed test run leaves no server.
+
+A test whose server is missing is skipped with one line; with CI=true it fails.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import pwd
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import threading
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import ClassVar, Generic, NamedTuple, NoReturn, Protocol, Self, TypeVar
+
+from tests.support.processes import PATIENCE, eventually, process_state
+
+_ROOM = 4 << 30  # bytes of memory for files: etcd needs 130 MB from its start, and each test worker has one
+
+
+class Host(NamedTuple):
+    """A host for processes."""
+
+    address: str
+    namespace: Path | None = None  # None: the namespace of the test
+
+    @property
+    def under(self) -> list[str]:
+        """The command prefix that runs a command on this host."""
+        return [] if self.namespace is None else ["nsenter", f"--net={self.namespace}", "--"]
+
+
+HERE = Host("127.0.0.1")
+
+
+class ServerProcess(ABC):
+    """A server process and its folder, which outlives the process: `start` again for a restart with its data."""
+
+    refuses_root: ClassVar[bool] = False  # it runs as user nobody if we are root
+    errors: ClassVar[tuple[type[Exception], ...]] = (OSError,)  # `answers` raises these while it does not answer
+
+    def __init__(
+        self,
+        folder: Path | None,
+        *,
+        port: int | None = None,
+        options: Sequence[str] = (),
+        environment: Mapping[str, str] | None = None,
+        host: Host = HERE,
+    ) -> None:
+        """`options` are more words of its command line. A server without a folder writes no log."""
+        self._folder = folder
+        self.port = free_ports(1)[0] if port is None else port
+        self.options = list(options)
+        self.host = host
+        self._environment = dict(environment or {})
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @abstractmethod
+    def command(self) -> list[str]:
+        """The command line without `options`."""
+
+    @abstractmethod
+    def answers(self) -> bool:
+        """Whether it answers; errors of connections count as no."""
+
+    def prefix(self) -> list[str]:
+        """The words before the command line."""
+        return [*dies_with_thread(as_nobody=self.refuses_root), *self.host.under]
+
+    @property
+    def folder(self) -> Path:
+        assert self._folder is not None
+        return self._folder
+
+    @property
+    def address(self) -> str:
+        return f"{self.host.address}:{self.port}"
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    @property
+    def is_running(self) -> bool:
+        return self._process is not None
+
+    def create(self) -> None:
+        """Prepare its folder before the first start."""
+        if self._folder is not None:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            if self.refuses_root:
+                _give_to_nobody(self._folder)
+
+    def start(self) -> None:
+        """Return when it answers."""
+        self.spawn()
+        self.await_answer()
+
+    def spawn(self) -> None:
+        """Start the process; several can be spawned before the first is awaited."""
+        assert self._process is None
+        assert threading.current_thread() is threading.main_thread(), "it would end with this thread"
+        if self._folder is not None:
+            self._folder.mkdir(parents=True, exist_ok=True)
+        with open(os.devnull if self._folder is None else self._folder / "log", "ab") as log:
+            self._process = subprocess.Popen(
+                [*self.prefix(), *self.command(), *self.options],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                cwd=self._folder,
+                env={**os.environ, **self._environment},
+                start_new_session=True,  # Ctrl-C is for the test run
+            )
+
+    def await_answer(self) -> None:
+        def is_up() -> bool:
+            self.assert_running()
+            try:
+                return self.answers()
+            except self.errors:
+                return False
+
+        eventually(is_up)
+
+    def assert_running(self) -> None:
+        assert self._process is not None
+        assert self._process.poll() is None, f"{type(self).__name__} ended at once:\n{self.log()}"
+
+    def kill(self) -> None:
+        """SIGKILL; return when it is reaped. Data that it has not written is lost."""
+        self.end_with(signal.SIGKILL)
+
+    def end_with(self, number: signal.Signals) -> None:
+        """Send a signal that ends it; return when it is reaped."""
+        assert self._process is not None
+        self._process.send_signal(number)
+        self._process.wait(PATIENCE)
+        self._process = None
+
+    def stop(self) -> None:
+        """SIGSTOP; return when it is stopped. Connections stay open without answers."""
+        os.kill(self.pid, signal.SIGSTOP)
+        eventually(lambda: process_state(self.pid) == "T")
+
+    def resume(self) -> None:
+        os.kill(self.pid, signal.SIGCONT)
+
+    def restart(self) -> None:
+        """Kill it, and start it with the data that it had written, on the same port."""
+        self.kill()
+        self.start()
+
+    def end(self) -> None:
+        """Kill it if it runs."""
+        if self._process is not None:
+            self.kill()
+
+    def log(self) -> str:
+        return "" if self._folder is None else (self._folder / "log").read_text(errors="replace")
+
+
+_Server = TypeVar("_Server", bound=ServerProcess)
+
+
+class ServerGroup(Generic[_Server]):
+    """Servers that are started together, and end together."""
+
+    def __init__(self, servers: Sequence[_Server]) -> None:
+        self.servers = list(servers)
+
+    def create(self) -> None:
+        for server in self.servers:
+            server.create()
+
+    def start(self) -> None:
+        for server in self.servers:
+            server.spawn()
+        self.await_answer()
+
+    def await_answer(self) -> None:
+        for server in self.servers:
+            server.await_answer()
+
+    def heal(self) -> None:
+        """Resume stopped servers, start killed ones, and wait until all answer."""
+        for server in self.servers:
+            if server.is_running:
+                server.resume()
+            else:
+                server.spawn()
+        self.await_answer()
+
+    def end(self) -> None:
+        for server in self.servers:
+            server.end()
+
+    def __enter__(self) -> Self:
+        try:
+            self.create()
+            self.start()
+        except BaseException:
+            self.end()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.end()
+
+
+class _Startable(Protocol):
+    def create(self) -> None: ...
+    def start(self) -> None: ...
+    def end(self) -> None: ...
+
+
+_Started = TypeVar("_Started", bound=_Startable)
+
+
+@contextlib.contextmanager
+def running(server: _Started) -> Iterator[_Started]:
+    """Create and start the server or group, and end it after the block."""
+    try:
+        server.create()
+        server.start()
+        yield server
+    finally:
+        server.end()
+
+
+def until_exit(make: Callable[[Path], _Started]) -> _Started:
+    """Start the server that `make` returns for a new folder; it ends with the test run."""
+    stack = contextlib.ExitStack()
+    atexit.register(stack.close)
+    return stack.enter_context(running(make(stack.enter_context(folder_in_memory()) / "server")))
+
+
+@contextlib.contextmanager
+def folder_in_memory() -> Iterator[Path]:
+    """A new folder, in memory if possible: on a busy disk a write can take a second, which is too long for elections.
+
+    Other users can reach it. They cannot reach pytest's folders.
+    """
+    memory = "/dev/shm"  # noqa: S108 (each server has a folder of its own there)
+    has_room = os.path.isdir(memory) and shutil.disk_usage(memory).free > _ROOM
+    with tempfile.TemporaryDirectory(prefix="holdfast-server-", dir=memory if has_room else None) as folder:
+        os.chmod(folder, 0o711)  # noqa: S103  (servers that refuse to run as root have to get through)
+        yield Path(folder)
+
+
+def free_ports(number: int) -> list[int]:
+    """Distinct free ports, reserved until their servers are up and during restarts.
+
+    They stay bound here without being listened to. A server, which sets SO_REUSEADDR, may bind them too; the kernel
+    gives them neither to a connection of ours nor to another test run that asks for a free one.
+    """
+    fresh = [socket.socket() for _ in range(number)]
+    for reserved in fresh:
+        reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        reserved.bind((HERE.address, 0))
+    _reserved.extend(fresh)
+    while len(_reserved) > _RESERVED_MAX:
+        _reserved.popleft().close()
+    return [reserved.getsockname()[1] for reserved in fresh]
+
+
+_reserved: deque[socket.socket] = deque()
+_RESERVED_MAX = 300  # several times what one test asks for
+
+
+def dies_with_thread(*, as_nobody: bool = False) -> list[str]:
+    """The command prefix that kills a process with the thread that started it, if the system supports that.
+
+    With `as_nobody` the process runs as user nobody if we are root.
+    """
+    setpriv = shutil.which("setpriv")
+    nobody = pwd.getpwnam("nobody") if as_nobody and os.getuid() == 0 else None
+    if setpriv is None:
+        if nobody is not None:
+            missing("a server does not run as root, and there is no setpriv to become another user")
+        return []
+    words = [setpriv, "--pdeathsig", "KILL"]
+    if nobody is not None:
+        words += ["--reuid", str(nobody.pw_uid), "--regid", str(nobody.pw_gid), "--clear-groups"]
+    return [*words, "--"]
+
+
+def _give_to_nobody(folder: Path) -> None:
+    """If we are root, let user nobody own the folder and reach it: pytest's folders are for their owner only."""
+    if os.getuid() == 0:
+        nobody = pwd.getpwnam("nobody")
+        os.chown(folder, nobody.pw_uid, nobody.pw_gid)
+        for parent in folder.parents:
+            mode = parent.stat().st_mode
+            if parent.stat().st_uid == 0 and not mode & 0o001:
+                parent.chmod(mode | 0o001)
+
+
+def program(name: str, *, package: str | None = None) -> str:
+    """The path of a program; the test is skipped (CI=true: fails) if it is missing."""
+    path = shutil.which(name) or shutil.which(name, path="/usr/sbin:/usr/local/sbin")
+    return path or missing(f"no {package or name} on this machine: `make servers` installs it")
+
+
+def missing(problem: str) -> NoReturn:
+    """A server that a test needs is not installed."""
+    import pytest  # benchmarks run without it
+
+    if os.environ.get("CI") == "true":
+        pytest.fail(problem)
+    pytest.skip(problem)
