@@ -13,13 +13,14 @@ import os
 import re
 import select
 import socket
+import subprocess
 import sys
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
-from subprocess import PIPE
+from pathlib import Path
 
-from benchmarks.servers import HOST, ServerFailed, last_of, launch
+from benchmarks.servers import HOST, ServerFailed, last_line, pinned
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 PORT = rf"{re.escape(HOST)}:(\d+)"
@@ -37,16 +38,23 @@ def delayed(url: str, seconds: float, folder: str, cores: Sequence[int]) -> Iter
         yield url
         return
     ports = re.findall(PORT, url)
-    log, command = os.path.join(folder, "delay.log"), [sys.executable, "-m", "benchmarks.delay", str(seconds), *ports]
-    with open(log, "wb") as said:
-        process = launch(command, cores, said=said, answers=PIPE, folder=ROOT)
+    log, command = Path(folder, "delay.log"), [sys.executable, "-m", "benchmarks.delay", str(seconds), *ports]
+    with open(log, "wb") as errors:
+        process = subprocess.Popen(
+            [*pinned(cores), *command],
+            cwd=ROOT,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            start_new_session=True,  # Ctrl-C is for the runner
+        )
     try:
         assert process.stdout is not None
         own = process.stdout.readline().decode().split()
         if len(own) != len(ports):
-            raise ServerFailed(f"the delay did not start: {last_of(log)}")
+            raise ServerFailed(f"the delay did not start: {last_line(log.read_text(errors='replace'))}")
         longer = dict(zip(ports, own, strict=True))
-        yield re.sub(PORT, lambda found: f"{HOST}:{longer[found[1]]}", url)
+        yield re.sub(PORT, lambda match: f"{HOST}:{longer[match[1]]}", url)
     finally:
         process.kill()
         process.communicate()

@@ -6,7 +6,7 @@ case, without persistence. The runner starts and ends it.
 
 from __future__ import annotations
 
-from benchmarks.servers.base import HOST, Server, ServerFailed, Stats, last_of, launch, missing
+from benchmarks.servers.base import HOST, Server, ServerFailed, Stats, last_line, missing, pinned
 from benchmarks.servers.etcd import Etcd
 from benchmarks.servers.mariadb import Mariadb
 from benchmarks.servers.memcached import Memcached
@@ -26,7 +26,7 @@ __all__ = [
     "ServerFailed",
     "Stats",
     "Zookeeper",
-    "last_of",
-    "launch",
+    "last_line",
     "missing",
+    "pinned",
 ]

@@ -6,17 +6,19 @@ import contextlib
 import os
 import re
 import shutil
+import signal
 import socket
 import subprocess
-import time
+import tempfile
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
-from typing import IO, ClassVar, Protocol
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import ClassVar, Protocol
 
-HOST = "127.0.0.1"
-START_MAX = 20.0  # seconds
+from tests.support.server_process import HERE, ServerProcess, dies_with_thread, running
+
+HOST = HERE.address
 _LISTENS = "0A"  # as in /proc/net/tcp
-TRIES = 5  # a free port may be used by another process a moment later
 
 
 class ServerFailed(Exception):
@@ -35,58 +37,85 @@ class Stats(Protocol):
     def close(self) -> None: ...
 
 
-class Server(Protocol):
-    """A kind of server."""
+class Server(ABC):
+    """A kind of server: one process and one port, without authentication."""
 
-    @property
-    def name(self) -> str: ...
+    name: ClassVar[str]
+    program: ClassVar[str]
+    url: ClassVar[str]  # with a placeholder for the port
+    request: ClassVar[bytes] = b""  # a request
+    reply: ClassVar[bytes] = b""  # and the beginning of its answer
+    version_pattern: ClassVar[str]  # the version in the output of the program
+    refuses_root: ClassVar[bool] = False
+    end_signal: ClassVar[signal.Signals] = signal.SIGKILL
 
-    @property
-    def program(self) -> str:
-        """The programs that must be on the PATH."""
+    def path(self) -> str | None:
+        """The path of the program, or None if it is not on this machine."""
+        return shutil.which(self.program)
 
     def version(self) -> str | None:
         """The version, or None if it is not on this machine."""
+        path = self.path()
+        return None if path is None else version_of([path, "--version"], self.version_pattern)
 
-    def run(self, folder: str, cores: Sequence[int]) -> contextlib.AbstractContextManager[str]:
+    @contextlib.contextmanager
+    def run(self, folder: str, cores: Sequence[int]) -> Iterator[str]:
         """Run a server in that folder and on these cores during the block. Return its URL.
 
         Raises:
             ServerFailed: it did not start.
         """
+        with contextlib.ExitStack() as stack:
+            if self.refuses_root:  # other users often cannot access the folder of the case
+                folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="holdfast-server-"))
+            process = _PinnedProcess(self, Path(folder), cores)
+            try:
+                stack.enter_context(running(process))
+            except (AssertionError, subprocess.CalledProcessError) as error:
+                output = error.stderr.decode() if isinstance(error, subprocess.CalledProcessError) else process.log()
+                raise ServerFailed(f"{self.program} did not start: {last_line(output)}") from error
+            yield self.url.format(port=process.port)
 
+    def initial_data(self) -> Sequence[str]:
+        """The command that creates the folder "{folder}/data"; (): the server does so itself."""
+        return ()
+
+    @abstractmethod
+    def command(self, folder: Path, port: int) -> list[str]: ...
+
+    def answers(self, port: int) -> bool:
+        return self.reply in ask(port, self.request)
+
+    @abstractmethod
     def stats(self, url: str) -> Stats | None:
         """Its counters, or None if they are not exact and current."""
 
 
-class OnePort(ABC):
-    """A server with one process and one port, without authentication."""
+class _PinnedProcess(ServerProcess):
+    """A server on the cores of a case."""
 
-    name: ClassVar[str]
-    program: ClassVar[str]
-    _url: ClassVar[str]  # with a placeholder for the port
-    _request: ClassVar[bytes]  # a request
-    _reply: ClassVar[bytes]  # and the beginning of its answer
-    _version_pattern: ClassVar[str]  # the version in the output
+    def __init__(self, kind: Server, folder: Path, cores: Sequence[int]) -> None:
+        super().__init__(folder)
+        self._kind, self._cores = kind, cores
+        self.refuses_root = kind.refuses_root
 
-    def version(self) -> str | None:
-        found = shutil.which(self.program)
-        return None if found is None else version_of([found, "--version"], self._version_pattern)
+    def create(self) -> None:
+        super().create()
+        if self._kind.initial_data():
+            self.create_data(*self._kind.initial_data())
 
-    @contextlib.contextmanager
-    def run(self, folder: str, cores: Sequence[int]) -> Iterator[str]:
-        process, port = start(
-            self.program,
-            lambda port: self._command(folder, port),
-            lambda port: self._reply in ask(port, self._request),
-            cores=cores,
-            log=os.path.join(folder, "server.log"),
-        )
-        with ended(process):
-            yield self._url.format(port=port)
+    def prefix(self) -> list[str]:
+        return pinned(self._cores, as_nobody=self.refuses_root)
 
-    @abstractmethod
-    def _command(self, folder: str, port: int) -> list[str]: ...
+    def command(self) -> list[str]:
+        return self._kind.command(self.folder, self.port)
+
+    def answers(self) -> bool:
+        return self._kind.answers(self.port)
+
+    def end(self) -> None:
+        if self.is_running:
+            self.end_with(self._kind.end_signal)
 
 
 def missing(servers: Sequence[Server]) -> list[Server]:
@@ -96,99 +125,19 @@ def missing(servers: Sequence[Server]) -> list[Server]:
 
 def version_of(command: Sequence[str], pattern: str) -> str:
     """Return the version in the output of a command, or a question mark."""
-    shown = subprocess.run(command, capture_output=True, text=True, check=False).stdout
-    found = re.search(pattern, shown)
-    return found[1] if found else "?"
+    output = subprocess.run(command, capture_output=True, text=True, check=False).stdout
+    match = re.search(pattern, output)
+    return match[1] if match else "?"
 
 
-# ── processes ────────────────────────────────────────────────────────────────────────────────────────────────────────
+def pinned(cores: Sequence[int], *, as_nobody: bool = False) -> list[str]:
+    """The command prefix that runs a process on these cores, and kills it with this one."""
+    return ["taskset", "-c", ",".join(map(str, cores)), *dies_with_thread(as_nobody=as_nobody)]
 
 
-def launch(
-    command: Sequence[str],
-    cores: Sequence[int],
-    *,
-    said: IO[bytes],
-    answers: int | None = None,
-    folder: str | None = None,
-) -> subprocess.Popen[bytes]:
-    """Start a process on these cores that does not outlive this one.
-
-    Its output is written to the file, except for stdout if `answers` is subprocess.PIPE.
-    """
-    return subprocess.Popen(
-        [
-            *("taskset", "-c", ",".join(map(str, cores))),
-            *("setpriv", "--pdeathsig", "KILL", "--"),  # in case this process is killed
-            *command,
-        ],
-        cwd=folder,
-        stdin=subprocess.DEVNULL,
-        stdout=said if answers is None else answers,
-        stderr=said,
-        start_new_session=True,  # Ctrl-C is for the runner
-    )
-
-
-def start(
-    program: str,
-    command: Callable[[int], Sequence[str]],
-    is_up: Callable[[int], bool],
-    *,
-    cores: Sequence[int],
-    log: str,
-) -> tuple[subprocess.Popen[bytes], int]:
-    """Start a server, and return its process and port when it is up.
-
-    Raises:
-        ServerFailed: it ended, or did not start in time.
-    """
-    for _ in range(TRIES):
-        port = free_port()
-        with open(log, "wb") as said:
-            process = launch(command(port), cores, said=said)
-        try:
-            if _comes_up(process, port, is_up):
-                return process, port
-            has_ended = process.poll() is not None
-        except BaseException:
-            _kill(process)
-            raise
-        _kill(process)
-        if not has_ended:  # another port does not help
-            break
-    raise ServerFailed(f"{program} did not start: {last_of(log)}")
-
-
-@contextlib.contextmanager
-def ended(process: subprocess.Popen[bytes]) -> Iterator[None]:
-    """Killed after the block."""
-    try:
-        yield
-    finally:
-        _kill(process)
-
-
-def last_of(log: str) -> str:
+def last_line(log: str) -> str:
     """Return the last line of output."""
-    with open(log, errors="replace") as said:
-        return said.read().strip().rpartition("\n")[2] or "it said nothing"
-
-
-def _comes_up(process: subprocess.Popen[bytes], port: int, is_up: Callable[[int], bool]) -> bool:
-    """Wait until it is up. Return False if it ends or does not start in time."""
-    backoff = time.monotonic() + START_MAX
-    while process.poll() is None and time.monotonic() < backoff:
-        with contextlib.suppress(OSError):
-            if is_up(port):
-                return process.poll() is None  # otherwise another process may have the port and answer
-        time.sleep(0.002)
-    return False
-
-
-def _kill(process: subprocess.Popen[bytes]) -> None:
-    process.kill()
-    process.wait()
+    return log.strip().rpartition("\n")[2] or "it wrote nothing"
 
 
 # ── sockets ──────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -205,13 +154,6 @@ def ask(port: int, text: bytes) -> bytes:
         return probe.recv(4096)
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind((HOST, 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
 def pid_on(port: int) -> int:
     """Return the pid of the process that listens on a port."""
     with open("/proc/net/tcp") as table:
@@ -221,4 +163,4 @@ def pid_on(port: int) -> int:
         with contextlib.suppress(OSError):  # it has ended, or belongs to another user
             if any(os.readlink(f"/proc/{name}/fd/{end}") in ours for end in os.listdir(f"/proc/{name}/fd")):
                 return int(name)
-    raise ServerFailed(f"nobody listens on port {port}")
+    raise ServerFailed(f"no process listens on port {port}")

@@ -3,37 +3,34 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import tempfile
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from urllib.parse import urlsplit
 
-from benchmarks.servers.base import HOST, OnePort, Stats, connect, free_port, pid_on
+from benchmarks.servers.base import HOST, Server, Stats, connect, pid_on
+from tests.support.server_process import folder_in_memory, free_ports
 
-_MEMORY = "/dev/shm"  # noqa: S108 (a folder of its own is made there)
 
-
-class Etcd(OnePort):
+class Etcd(Server):
     """One etcd, with its data in memory if possible, because the disk is not measured."""
 
     name = "etcd"
     program = "etcd"
-    _url = f"etcd://{HOST}:{{port}}"
-    _request, _reply, _version_pattern = b"GET /health HTTP/1.0\r\n\r\n", b'"health":"true"', r"etcd Version: (\S+)"
+    url = f"etcd://{HOST}:{{port}}"
+    request, reply, version_pattern = b"GET /health HTTP/1.0\r\n\r\n", b'"health":"true"', r"etcd Version: (\S+)"
 
     @contextlib.contextmanager
     def run(self, folder: str, cores: Sequence[int]) -> Iterator[str]:
-        memory = _MEMORY if os.path.isdir(_MEMORY) else folder
-        with tempfile.TemporaryDirectory(dir=memory) as own, super().run(own, cores) as url:
+        with folder_in_memory() as own, super().run(str(own), cores) as url:
             yield url
 
     def stats(self, url: str) -> Stats:
         return _EtcdStats(url)
 
-    def _command(self, folder: str, port: int) -> list[str]:
-        client, between = f"http://{HOST}:{port}", f"http://{HOST}:{free_port()}"
+    def command(self, folder: Path, port: int) -> list[str]:
+        client, between = f"http://{HOST}:{port}", f"http://{HOST}:{free_ports(1)[0]}"
         return [
-            *(self.program, "--name", "n0", "--data-dir", os.path.join(folder, str(port))),
+            *(self.program, "--name", "n0", "--data-dir", str(folder / "data")),
             *("--listen-client-urls", client, "--advertise-client-urls", client, "--log-level", "error"),
             *("--listen-peer-urls", between, "--initial-advertise-peer-urls", between),
             *("--initial-cluster", f"n0={between}", "--heartbeat-interval", "20", "--election-timeout", "200"),

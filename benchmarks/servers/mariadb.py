@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from pathlib import Path
 from urllib.parse import urlsplit
 
-from benchmarks.servers.base import HOST, Stats, connect, ended, start, version_of
-from benchmarks.servers.databases import DATA, another_user, copied
+from benchmarks.servers.base import HOST, Server, Stats, connect
 
 DATABASE = "benchmark"
-_PLACES = "/usr/sbin:/usr/local/sbin"  # the server is not always on the PATH
+_PATH = "/usr/sbin:/usr/local/sbin"  # the server is not always on the PATH
 # The log is written at each commit, as it is by default: a lock must survive a crash of the server.
 # It is not synced to disk.
+_INSTALL = (
+    *("mariadb-install-db", "--no-defaults", "--auth-root-authentication-method=normal", "--skip-test-db"),
+    *("--datadir={folder}/data", "--tmpdir={folder}", "--innodb-log-file-size=8M"),
+)
 _SETTINGS = (
     *("--skip-name-resolve", "--max-connections=300", "--performance-schema=OFF"),
     *("--innodb-buffer-pool-size=16M", "--innodb-log-file-size=8M"),
@@ -23,38 +26,35 @@ _SETTINGS = (
 )
 
 
-class Mariadb:
+class Mariadb(Server):
     """MariaDB of the distribution; commits are not synced to disk."""
 
     name = "MariaDB"
     program = "mariadbd"
+    url = f"mysql://root@{HOST}:{{port}}/{DATABASE}"
+    version_pattern = r"Ver (\d[\d.]*)"
+    refuses_root = True
 
-    def version(self) -> str | None:
-        program = _found(self.program)
-        return None if program is None else version_of([program, "--version"], r"Ver (\d[\d.]*)")
+    def path(self) -> str | None:
+        return shutil.which(self.program) or shutil.which(self.program, path=_PATH)
 
-    @contextlib.contextmanager
-    def run(self, folder: str, cores: Sequence[int]) -> Iterator[str]:
-        with copied("mariadb", _make) as own:
-            process, port = start(
-                self.program,
-                lambda port: self._command(own, port),
-                _has_database,
-                cores=cores,
-                log=os.path.join(folder, "server.log"),
-            )
-            with ended(process):
-                yield f"mysql://root@{HOST}:{port}/{DATABASE}"
+    def initial_data(self) -> Sequence[str]:
+        return _INSTALL
+
+    def command(self, folder: Path, port: int) -> list[str]:
+        return [
+            *(self.path() or self.program, "--no-defaults"),
+            *(f"--datadir={folder}/data", f"--socket={folder}/socket", f"--pid-file={folder}/pid"),
+            *(f"--bind-address={HOST}", f"--port={port}", *_SETTINGS),
+        ]
+
+    def answers(self, port: int) -> bool:
+        with contextlib.closing(_Session(port, 1.0)) as session:
+            session.ask(f"CREATE DATABASE IF NOT EXISTS {DATABASE}")
+        return True
 
     def stats(self, url: str) -> Stats:
         return _MariadbStats(urlsplit(url).port or 0)
-
-    def _command(self, own: str, port: int) -> list[str]:
-        return [
-            *(*another_user(own), _found(self.program) or self.program, "--no-defaults"),
-            *(f"--datadir={own}/{DATA}", f"--socket={own}/socket", f"--pid-file={own}/pid"),
-            *(f"--bind-address={HOST}", f"--port={port}", *_SETTINGS),
-        ]
 
 
 class _Session:
@@ -112,8 +112,8 @@ class _MariadbStats:
 
     def commands(self) -> float:
         # Statements of clients: a CALL counts as one, and the statements of its procedure do not count.
-        found = float(self._ask("SHOW GLOBAL STATUS LIKE 'Questions'")[0][1])
-        return found - self._request
+        questions = float(self._ask("SHOW GLOBAL STATUS LIKE 'Questions'")[0][1])
+        return questions - self._request
 
     def pid(self) -> int:
         with open(self._ask("SELECT @@pid_file")[0][0]) as file:
@@ -129,24 +129,9 @@ class _MariadbStats:
 
 def _texts(row: bytes) -> list[str]:
     """Return the values of a row: each is a length and that many bytes."""
-    found, at = [], 0
+    values, at = [], 0
     while at < len(row):
         end = at + 1 + row[at]
-        found.append(row[at + 1 : end].decode())
+        values.append(row[at + 1 : end].decode())
         at = end
-    return found
-
-
-def _found(program: str) -> str | None:
-    return shutil.which(program) or shutil.which(program, path=_PLACES)
-
-
-def _make(data: str) -> list[str]:
-    normal = "--auth-root-authentication-method=normal"
-    return ["mariadb-install-db", "--no-defaults", normal, "--skip-test-db", f"--datadir={data}"]
-
-
-def _has_database(port: int) -> bool:
-    with contextlib.closing(_Session(port, 1.0)) as session:
-        session.ask(f"CREATE DATABASE IF NOT EXISTS {DATABASE}")
-    return True
+    return values

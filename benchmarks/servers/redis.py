@@ -6,25 +6,26 @@ import contextlib
 import os
 import re
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from urllib.parse import urlsplit
 
-from benchmarks.servers.base import HOST, OnePort, Stats, connect
+from benchmarks.servers.base import HOST, Server, Stats, connect
 
 
-class Redis(OnePort):
+class Redis(Server):
     """redis-server, without persistence."""
 
     name = "Redis"
     program = "redis-server"
-    _url = f"redis://{HOST}:{{port}}/0"
-    _request, _reply, _version_pattern = b"PING\r\n", b"+PONG\r\n", r"v=(\S+)"
+    url = f"redis://{HOST}:{{port}}/0"
+    request, reply, version_pattern = b"PING\r\n", b"+PONG\r\n", r"v=(\S+)"
 
     def stats(self, url: str) -> Stats:
         return _RedisStats(url)
 
-    def _command(self, folder: str, port: int) -> list[str]:
+    def command(self, folder: Path, port: int) -> list[str]:
         return [
-            *(self.program, "--port", str(port), "--bind", HOST, "--dir", folder),
+            *(self.program, "--port", str(port), "--bind", HOST, "--dir", str(folder)),
             *("--save", "", "--appendonly", "no", "--loglevel", "warning"),
         ]
 
@@ -59,14 +60,14 @@ class _RedisStats:
 
     def commands(self) -> float:
         # INFO counts itself after the answer, so the answer includes earlier calls and not this one.
-        found = float(self._info("stats", "total_commands_processed")) - self._request
+        commands = float(self._info("stats", "total_commands_processed")) - self._request
         self._request += 1
-        return found
+        return commands
 
     def pid(self) -> int:
-        found = int(self._info("server", "process_id"))
+        pid = int(self._info("server", "process_id"))
         self._request += 1
-        return found
+        return pid
 
     def close(self) -> None:
         self._stream.close()
@@ -76,7 +77,7 @@ class _RedisStats:
         self._socket.sendall(f"INFO {section}\r\n".encode())
         size = int(self._stream.readline()[1:])
         text = self._stream.read(size + 2).decode()
-        found = re.search(rf"^{key}:(\S+)", text, re.MULTILINE)
-        if found is None:
+        match = re.search(rf"^{key}:(\S+)", text, re.MULTILINE)
+        if match is None:
             raise RuntimeError(f"INFO {section} has no {key}")
-        return found[1]
+        return match[1]

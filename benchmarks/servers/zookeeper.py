@@ -2,54 +2,45 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import shutil
-from collections.abc import Iterator, Sequence
+from pathlib import Path
 from urllib.parse import urlsplit
 
-from benchmarks.servers.base import HOST, Stats, connect, ended, pid_on, start, version_of
+from benchmarks.servers.base import HOST, Server, Stats, connect, pid_on, version_of
 
 _JARS = ("/usr/share/java/zookeeper.jar", "/usr/share/java/slf4j-simple.jar")
 _PACKAGE = "org.apache.zookeeper"
 
 
-class Zookeeper:
+class Zookeeper(Server):
     """One ZooKeeper server. Its log is not synced to disk."""
 
     name = "ZooKeeper"
     program = "java"
+    url = f"zookeeper://{HOST}:{{port}}/benchmark"
 
     def version(self) -> str | None:
-        if shutil.which(self.program) is None or not all(map(os.path.exists, _JARS)):
+        if self.path() is None or not all(map(os.path.exists, _JARS)):
             return None
-        said = f"{_PACKAGE}.version.VersionInfoMain"
-        return version_of([self.program, "-cp", ":".join(_JARS), said], r"version (\d[\d.]*)")
+        command = [self.program, "-cp", ":".join(_JARS), f"{_PACKAGE}.version.VersionInfoMain"]
+        return version_of(command, r"version (\d[\d.]*)")
 
-    @contextlib.contextmanager
-    def run(self, folder: str, cores: Sequence[int]) -> Iterator[str]:
-        process, port = start(
-            self.name,
-            lambda port: self._command(folder, port),
-            lambda port: "Mode:" in _four_letters(port, "srvr"),
-            cores=cores,
-            log=os.path.join(folder, "server.log"),
-        )
-        with ended(process):
-            yield f"zookeeper://{HOST}:{port}/benchmark"
+    def answers(self, port: int) -> bool:
+        return "Mode:" in _four_letters(port, "srvr")
 
     def stats(self, url: str) -> Stats:
         return _ZookeeperStats(url)
 
-    def _command(self, folder: str, port: int) -> list[str]:
-        settings = os.path.join(folder, "zoo.cfg")
-        with open(settings, "w") as written:
-            written.write(f"tickTime=2000\ndataDir={folder}/data\nclientPort={port}\nclientPortAddress={HOST}\n")
-            written.write("admin.enableServer=false\nmaxClientCnxns=0\n")
+    def command(self, folder: Path, port: int) -> list[str]:
+        settings = folder / "zoo.cfg"
+        settings.write_text(
+            f"tickTime=2000\ndataDir={folder}/data\nclientPort={port}\nclientPortAddress={HOST}\n"
+            "admin.enableServer=false\nmaxClientCnxns=0\n"
+        )
         flags = ["-Xmx256m", "-XX:+UseSerialGC", "-Dzookeeper.forceSync=no", "-Djava.net.preferIPv4Stack=true"]
         flags += ["-Dzookeeper.4lw.commands.whitelist=*", "-Dzookeeper.preAllocSize=4096"]
         main = f"{_PACKAGE}.server.quorum.QuorumPeerMain"
-        return [self.program, *flags, "-cp", ":".join(_JARS), main, settings]
+        return [self.program, *flags, "-cp", ":".join(_JARS), main, str(settings)]
 
 
 class _ZookeeperStats:

@@ -391,7 +391,7 @@ def test_questions_to_a_mariadb_are_counted_without_those_of_the_count(tmp_path:
     assert counted == [5.0, 5.0]
     assert cores == {CORES[-1]}
     assert not Path("/proc", str(pid)).exists()
-    assert [path.name for path in tmp_path.iterdir()] == ["server.log"]  # another user can access its data
+    assert not list(tmp_path.iterdir())  # its data are where another user can access them
 
 
 @pytest.mark.skipif(Etcd().version() is None, reason="no etcd on this machine")

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import functools
 import os
 import pwd
 import shutil
@@ -48,7 +49,7 @@ HERE = Host("127.0.0.1")
 class ServerProcess(ABC):
     """A server process and its folder, which outlives the process: `start` again for a restart with its data."""
 
-    refuses_root: ClassVar[bool] = False  # it runs as user nobody if we are root
+    refuses_root = False  # it runs as user nobody if we are root
     errors: ClassVar[tuple[type[Exception], ...]] = (OSError,)  # `answers` raises these while it does not answer
 
     def __init__(
@@ -104,6 +105,10 @@ class ServerProcess(ABC):
             self._folder.mkdir(parents=True, exist_ok=True)
             if self.refuses_root:
                 _give_to_nobody(self._folder)
+
+    def create_data(self, *command: str) -> None:
+        """Let a command create "{folder}/data", once for all servers with this command: it takes a second."""
+        subprocess.run(["cp", "-a", _initial_data(command), self.folder], check=True)  # with its owner
 
     def start(self) -> None:
         """Return when it answers."""
@@ -246,9 +251,23 @@ def running(server: _Started) -> Iterator[_Started]:
 
 def until_exit(make: Callable[[Path], _Started]) -> _Started:
     """Start the server that `make` returns for a new folder; it ends with the test run."""
+    return _at_exit().enter_context(running(make(_at_exit().enter_context(folder_in_memory()) / "server")))
+
+
+@functools.cache
+def _initial_data(command: Sequence[str]) -> Path:
+    folder = _at_exit().enter_context(folder_in_memory())
+    _give_to_nobody(folder)
+    words = [word.replace("{folder}", str(folder)) for word in command]
+    subprocess.run([*dies_with_thread(as_nobody=True), *words], check=True, capture_output=True, cwd=folder)
+    return folder / "data"
+
+
+@functools.cache
+def _at_exit() -> contextlib.ExitStack:
     stack = contextlib.ExitStack()
     atexit.register(stack.close)
-    return stack.enter_context(running(make(stack.enter_context(folder_in_memory()) / "server")))
+    return stack
 
 
 @contextlib.contextmanager

@@ -13,7 +13,7 @@ from typing import Any
 import pymysql
 
 from tests.support.processes import eventually
-from tests.support.server_process import ServerProcess, dies_with_thread, program
+from tests.support.server_process import ServerProcess, program
 
 DATABASE = "locks"
 MYSQLD = os.environ.get("HOLDFAST_TEST_MYSQL")  # the path of a mysqld, which distributions do not have
@@ -24,6 +24,10 @@ _SMALL = (
 _MARIADB_ONLY = (
     *("--skip-name-resolve", "--aria-pagecache-buffer-size=1M", "--innodb-log-file-size=8M"),
     "--innodb-flush-method=nosync",
+)
+INSTALL = (
+    *("mariadb-install-db", "--no-defaults", "--auth-root-authentication-method=normal", "--skip-test-db"),
+    *("--datadir={folder}/data", "--tmpdir={folder}", "--innodb-log-file-size=8M"),
 )
 _MYSQL_ONLY = ("--mysqlx=OFF", "--innodb-flush-method=nosync")
 
@@ -61,13 +65,10 @@ class Server(ServerProcess):
     def create(self) -> None:
         """An empty data folder."""
         super().create()
-        data = f"--datadir={self.folder / 'data'}"
         if self._mysqld is not None:
-            command = [self._mysqld, "--no-defaults", "--initialize-insecure", data]
+            self.create_data(self._mysqld, "--no-defaults", "--initialize-insecure", "--datadir={folder}/data")
         else:
-            command = [program("mariadb-install-db"), "--no-defaults", "--auth-root-authentication-method=normal"]
-            command += ["--skip-test-db", data, f"--tmpdir={self.folder}"]
-        subprocess.run([*dies_with_thread(as_nobody=True), *command], check=True, capture_output=True, cwd=self.folder)
+            self.create_data(*INSTALL)
 
     def command(self) -> list[str]:
         return [

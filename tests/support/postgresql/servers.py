@@ -19,7 +19,7 @@ from typing import Any
 import psycopg
 
 from tests.support.processes import eventually
-from tests.support.server_process import ServerProcess, dies_with_thread, missing
+from tests.support.server_process import ServerProcess, missing
 
 _FAST = ("fsync=off", "full_page_writes=off", "shared_buffers=16MB", "max_connections=200", "autovacuum=off")
 
@@ -66,13 +66,10 @@ class Server(ServerProcess):
     def create(self) -> None:
         """An empty cluster of databases."""
         super().create()
-        self._run_as_nobody(self._initdb())
+        self.create_data(*self._initdb("{folder}/data"))
 
-    def _run_as_nobody(self, command: Sequence[str]) -> None:
-        subprocess.run([*dies_with_thread(as_nobody=True), *command], check=True, capture_output=True, cwd=self.folder)
-
-    def _initdb(self) -> list[str]:
-        words = [str(binaries() / "initdb"), "-D", str(self.folder / "data"), "-U", "postgres", "-A", "trust"]
+    def _initdb(self, data: str) -> list[str]:
+        words = [str(binaries() / "initdb"), "-D", data, "-U", "postgres", "-A", "trust"]
         return [*words, "-E", "UTF8", "--no-locale", "--no-sync", "--no-instructions"]
 
     def command(self) -> list[str]:
@@ -140,7 +137,7 @@ class SmallDisk(Server):
 
     def prefix(self) -> list[str]:
         (self.folder / "data").mkdir(exist_ok=True)
-        initdb = shlex.join([*super().prefix(), *self._initdb()])
+        initdb = shlex.join([*super().prefix(), *self._initdb(str(self.folder / "data"))])
         owner = pwd.getpwnam("nobody").pw_uid
         script = f'mount -t tmpfs -o size=90m,mode=700,uid={owner} tmpfs "$0" && {initdb} && exec "$@"'
         return ["unshare", "--mount", "sh", "-c", script, str(self.folder / "data"), *super().prefix()]
@@ -156,7 +153,8 @@ class Standby(Server):
     def create(self) -> None:
         ServerProcess.create(self)
         words = ["-h", "127.0.0.1", "-p", str(self._primary.port), "-U", "postgres", "-c", "fast", "-X", "stream", "-R"]
-        self._run_as_nobody([str(binaries() / "pg_basebackup"), "-D", str(self.folder / "data"), *words])
+        command = [*self.prefix(), str(binaries() / "pg_basebackup"), "-D", str(self.folder / "data"), *words]
+        subprocess.run(command, check=True, capture_output=True, cwd=self.folder)
 
 
 def _users_of(folder: Path) -> list[str]:
