@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from holdfast.runtimes.threads import flush_log
+from tests.support.processes import WORKER, WorkerPool
 
 
 class _FlushedLog(pytest.LogCaptureFixture):  # type: ignore[misc]  # final, but there is no other way to get at it
@@ -28,6 +29,13 @@ def caplog(request: pytest.FixtureRequest) -> Iterator[pytest.LogCaptureFixture]
     fixture = _FlushedLog(request.node, _ispytest=True)
     yield fixture
     fixture._finalize()
+
+
+@pytest.fixture
+def pool() -> Iterator[WorkerPool]:
+    """Processes with a client each. Their commands are the same for every store."""
+    with WorkerPool(WORKER) as pool:
+        yield pool
 
 
 @pytest.hookimpl(tryfirst=True)

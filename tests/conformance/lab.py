@@ -12,7 +12,7 @@ import asyncio
 import inspect
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 import pytest
 
@@ -20,6 +20,7 @@ import holdfast
 from holdfast.core.tickets import LockInfo
 from holdfast.primitives import Primitive
 from holdfast.url import SCHEMES, lacks_of, parse
+from tests.support.verbs import Verbs
 
 
 class Actor(Protocol):
@@ -104,9 +105,10 @@ async def _settled(value: Any) -> Any:
 class Lab:
     """Makes actors on one fresh store, and cleans up after them."""
 
-    def __init__(self, url: str, runtime: str) -> None:
+    def __init__(self, url: str, runtime: str, *, shows_waiters: bool = True) -> None:
         self.url = url
         self.runtime = runtime
+        self._shows_waiters = shows_waiters
         self._actors: list[Actor] = []
         self._clients: list[Any] = []
 
@@ -123,15 +125,11 @@ class Lab:
 
     def lacks(self, primitive: Primitive) -> str | None:
         """Why this store does not have it, if so."""
-        address = parse(self.url)
-        methods = lacks_of(SCHEMES[address.scheme])
-        return methods[address.options.get("method", next(iter(methods)))].get(primitive)
+        return _lack(self.url, primitive)
 
     def needs(self, primitive: Primitive) -> Lab:
         """Go on only with stores that have it."""
-        why = self.lacks(primitive)
-        if why is not None:
-            pytest.skip(f"no {primitive.value}: {why}")
+        _skip_without(self.url, primitive)
         return self
 
     def start(self, actor: Actor, work: Callable[..., Any]) -> asyncio.Task[Any]:
@@ -148,9 +146,10 @@ class Lab:
         return info
 
     async def until_waiting(self, name: str, count: int) -> None:
-        """Until that many wait for the lock, says the store."""
-        looker = self.actor()
-        await until(lambda: _count_waiters(looker, name, count), f"{count} waiters of {name!r}")
+        """Wait until the store shows that many waiters. The test is marked with `counts_waiters`."""
+        assert self._shows_waiters, "mark this test with counts_waiters: not every store shows waiters"
+        observer = self.actor()
+        await until(lambda: _has_waiters(observer, name, count), f"{count} waiters of {name!r}")
 
     async def aclose(self) -> None:
         for client in self._clients:
@@ -160,8 +159,42 @@ class Lab:
             await actor.end()
 
 
-async def _count_waiters(looker: Actor, name: str, count: int) -> bool:
-    info: LockInfo = await looker(lambda client: client.inspect(name))
+class Store:
+    """One fresh store, whose clients are the verbs of its backend on threads, without the engine."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self._opened: list[Verbs] = []
+
+    def open(self) -> Verbs:
+        """Open a client, as if it were another process."""
+        self._opened.append(Verbs(self.url))
+        return self._opened[-1]
+
+    def needs(self, primitive: Primitive) -> Self:
+        """Go on only with stores that have it."""
+        _skip_without(self.url, primitive)
+        return self
+
+    def close(self) -> None:
+        for verbs in self._opened:
+            verbs.close()
+
+
+def _lack(url: str, primitive: Primitive) -> str | None:
+    address = parse(url)
+    methods = lacks_of(SCHEMES[address.scheme])
+    return methods[address.options.get("method", next(iter(methods)))].get(primitive)
+
+
+def _skip_without(url: str, primitive: Primitive) -> None:
+    reason = _lack(url, primitive)
+    if reason is not None:
+        pytest.skip(f"no {primitive.value}: {reason}")
+
+
+async def _has_waiters(observer: Actor, name: str, count: int) -> bool:
+    info: LockInfo = await observer(lambda client: client.inspect(name))
     return len(info.waiters) == count
 
 

@@ -77,6 +77,7 @@ async def test_with_never_enters_without_the_lock(lab: Lab) -> None:
     assert entered == []
 
 
+@pytest.mark.counts_waiters
 async def test_acquire_may_wait_longer_or_shorter_than_the_lock_says(lab: Lab) -> None:
     holder, other = lab.actor(), lab.actor()
     lease = await holder(lambda client: client.lock("a").acquire())
@@ -89,6 +90,7 @@ async def test_acquire_may_wait_longer_or_shorter_than_the_lock_says(lab: Lab) -
     assert await waiting
 
 
+@pytest.mark.counts_waiters
 async def test_a_release_grants_the_lock_to_the_waiter(lab: Lab) -> None:
     holder, waiter = lab.actor(), lab.actor()
     lease = await holder(lambda client: client.lock("a").acquire())
@@ -100,6 +102,7 @@ async def test_a_release_grants_the_lock_to_the_waiter(lab: Lab) -> None:
     assert (await waiting).fence > lease.fence
 
 
+@pytest.mark.counts_waiters
 async def test_waiters_are_served_in_the_order_in_which_they_came(lab: Lab, case: Case) -> None:
     if case.claims.order is not Order.FIFO:
         pytest.skip(f"{case.name} does not claim to be first come, first served")
@@ -120,6 +123,7 @@ async def test_waiters_are_served_in_the_order_in_which_they_came(lab: Lab, case
     assert served == list(range(6))
 
 
+@pytest.mark.counts_waiters
 async def test_a_newcomer_does_not_overtake_a_waiter(lab: Lab, case: Case) -> None:
     if case.claims.order is not Order.FIFO:
         pytest.skip(f"{case.name} does not claim to be first come, first served")
@@ -164,6 +168,7 @@ async def test_many_contend_and_never_two_are_inside(lab: Lab) -> None:
     assert most == [1] * 8 * 15
 
 
+@pytest.mark.counts_waiters
 async def test_threads_or_tasks_that_share_a_client_exclude_each_other(lab: Lab) -> None:
     first = lab.actor()
     second = lab.actor(like=first)
@@ -242,6 +247,7 @@ async def test_closing_a_client_releases_what_it_holds(lab: Lab) -> None:
         await holder(lambda client: client.lock("a").acquire())
 
 
+@pytest.mark.counts_waiters
 async def test_closing_a_client_ends_its_waits(lab: Lab) -> None:
     holder, waiter = lab.actor(), lab.actor()
     closer = lab.actor(like=waiter)

@@ -181,6 +181,7 @@ async def test_breaking_ends_exactly_that_lease(lab: Lab) -> None:
     await other(lambda _: successor.release())
 
 
+@pytest.mark.counts_waiters
 async def test_a_break_grants_the_lock_to_the_next_waiter(lab: Lab) -> None:
     holder, operator, waiter = lab.actor(), lab.actor(), lab.actor()
     lease = await holder(lambda client: client.lock("a").acquire())

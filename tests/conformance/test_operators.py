@@ -7,12 +7,15 @@ import os
 import time
 from typing import Any
 
+import pytest
+
 from holdfast.guarantees import Order
 from tests.conformance.backends import Case
 from tests.conformance.lab import Lab
 from tests.support.processes import PATIENCE
 
 
+@pytest.mark.counts_waiters
 async def test_inspect_shows_holder_and_waiters_in_order(lab: Lab, case: Case) -> None:
     holder, first, second = lab.actor(), lab.actor(), lab.actor()
     lease = await holder(lambda client: client.lock("a", meta={"job": 7}).acquire())
@@ -38,6 +41,7 @@ async def test_inspect_shows_holder_and_waiters_in_order(lab: Lab, case: Case) -
         await actor(lambda _, taken=got: taken.release())
 
 
+@pytest.mark.counts_waiters
 async def test_a_holder_is_shown_since_its_grant_not_since_its_request(lab: Lab) -> None:
     holder, waiter = lab.actor(), lab.actor()
     lease = await holder(lambda client: client.lock("a").acquire())

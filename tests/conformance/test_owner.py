@@ -33,6 +33,7 @@ async def test_an_owner_acquires_the_lock_again_from_any_client_with_the_same_fe
     assert successor.fence > first.fence
 
 
+@pytest.mark.counts_waiters
 async def test_an_owner_overtakes_waiters(owning: Lab) -> None:
     one, two, other, stranger = (owning.actor() for _ in range(4))
     first = await one(lambda client: client.lock("a", owner="job").acquire())
@@ -49,6 +50,7 @@ async def test_an_owner_overtakes_waiters(owning: Lab) -> None:
     assert (await waiting).fence > first.fence
 
 
+@pytest.mark.counts_waiters
 async def test_waiters_of_one_owner_are_granted_together(owning: Lab) -> None:
     holder, one, two, other = (owning.actor() for _ in range(4))
     held = await holder(lambda client: client.lock("a").acquire())

@@ -31,6 +31,7 @@ async def test_readers_share_and_keep_the_writer_out(lab: Lab) -> None:
     assert await readers[0](lambda client: client.rwlock("a").read().acquire(timeout=0)) is None
 
 
+@pytest.mark.counts_waiters
 async def test_a_waiting_writer_is_not_overtaken_by_readers(lab: Lab) -> None:
     first, writer, late = lab.actor(), lab.actor(), lab.actor()
     reading = await first(lambda client: client.rwlock("a").read().acquire())
@@ -48,6 +49,7 @@ async def test_a_waiting_writer_is_not_overtaken_by_readers(lab: Lab) -> None:
     assert (await waiting).fence > written.fence > reading.fence
 
 
+@pytest.mark.counts_waiters
 async def test_readers_behind_a_writer_are_granted_together(lab: Lab) -> None:
     writer = lab.actor()
     readers = [lab.actor() for _ in range(4)]
@@ -64,6 +66,7 @@ async def test_readers_behind_a_writer_are_granted_together(lab: Lab) -> None:
     assert len((await lab.state("a")).holders) == 4
 
 
+@pytest.mark.counts_waiters
 async def test_readers_go_on_when_the_writer_between_them_gives_up(lab: Lab) -> None:
     first, writer, late = lab.actor(), lab.actor(), lab.actor()
     await first(lambda client: client.rwlock("a").read().acquire())
@@ -102,6 +105,7 @@ async def test_a_writer_may_read_again_if_it_is_reentrant(lab: Lab) -> None:
     assert await other(lambda client: client.rwlock("a").read().acquire(timeout=0))
 
 
+@pytest.mark.counts_waiters
 async def test_a_semaphore_grants_as_many_permits_as_its_limit(lab: Lab) -> None:
     actors = [lab.actor() for _ in range(4)]
     leases = [await actor(lambda client: client.semaphore("a", 3).acquire(timeout=0)) for actor in actors]
@@ -160,6 +164,7 @@ async def test_lock_rwlock_and_semaphore_of_one_name_exclude_each_other(lab: Lab
             await first(lambda _, taken=lease: taken.release())
 
 
+@pytest.mark.counts_waiters
 async def test_a_permit_holder_s_mutex_waits_for_all_permits(lab: Lab) -> None:
     actors = [lab.actor() for _ in range(3)]
     permits = [await actor(lambda client: client.semaphore("a", 2).acquire()) for actor in actors[:2]]

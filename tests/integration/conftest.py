@@ -1,4 +1,4 @@
-"""For tests of whole processes: clients, worker processes, folders for servers, terminals. All end with the test."""
+"""For tests of whole processes: clients, folders for servers, terminals. All end with the test."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 import holdfast
-from tests.support.processes import WORKER, WorkerPool
 from tests.support.server_process import folder_in_memory
 from tests.support.terminals import OnTerminal, TerminalStarter
 
@@ -26,13 +25,6 @@ def open_client() -> Iterator[OpenClient]:
             return stack.enter_context(holdfast.Client(url, **options))
 
         yield open_one
-
-
-@pytest.fixture
-def pool() -> Iterator[WorkerPool]:
-    """Processes with a client each. Their commands are the same for every store."""
-    with WorkerPool(WORKER) as pool:
-        yield pool
 
 
 @pytest.fixture(scope="module")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 
 import pytest
@@ -32,16 +31,6 @@ def prefix_in(url: str) -> str:
     return url.partition("prefix=")[2].partition("&")[0].replace("%2F", "/")
 
 
-def test_a_register_is_advanced_by_one_client_and_never_goes_back(ours: Harness) -> None:
-    assert ours.advance_register("a", 5, FIRST)
-    assert not ours.advance_register("a", 5, SECOND)
-    assert not ours.advance_register("a", 4, SECOND)
-    assert ours.advance_register("a", 5, FIRST)
-    assert ours.read_registers("a", "b") == [5, 0]
-    assert ours.advance_register("a", 2**63 - 1, SECOND)
-    assert ours.read_registers("a") == [2**63 - 1]
-
-
 def test_a_late_advance_needs_one_request_and_a_successful_one_two(ours: Harness) -> None:
     ours.advance_register("a", 1)
     ours.calls()
@@ -50,23 +39,6 @@ def test_a_late_advance_needs_one_request_and_a_successful_one_two(ours: Harness
     assert ours.calls() == ["kv/txn"] * 2
     ours.advance_register("a", 2, SECOND)
     assert ours.calls() == ["kv/txn"]
-
-
-def test_one_of_many_concurrent_clients_advances_a_register(url: str) -> None:
-    raised: list[int] = []
-
-    def raise_all(number: int) -> None:
-        with harness(url) as own:
-            raised.extend(period for period in range(1, 30) if own.advance_register("a", period, f"{number:032x}"))
-
-    threads = [threading.Thread(target=raise_all, args=(number,)) for number in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-
-    assert len(raised) == len(set(raised))
-    assert max(raised) == 29
 
 
 def test_an_advance_is_found_by_its_nonce_when_the_answer_was_lost(ours: Harness) -> None:
@@ -129,9 +101,3 @@ def test_an_error_names_data_that_are_no_register(server: Server, url: str, ours
 
     with pytest.raises(holdfast.NameConflict, match="is no register"):
         ours.advance_register("a", 1)
-
-
-def test_hundreds_of_registers_are_read(ours: Harness) -> None:
-    ours.advance_register("n249", 3)
-
-    assert ours.read_registers(*(f"n{number}" for number in range(250))) == [0] * 249 + [3]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -35,36 +34,6 @@ def opens() -> Iterator[Callable[[str], Verbs]]:
 
 def _item(server: Server, name: str) -> Reply:
     return server.call(meta.read(register_key_of("holdfast:", name)))
-
-
-def test_only_one_of_many_clients_advances_a_register_to_a_number(
-    server: Server, opens: Callable[[str], Verbs]
-) -> None:
-    raised: list[int] = []
-
-    def raise_all(client: Verbs) -> None:
-        raised.extend(number for number in range(1, 101) if client.advance_register("one", number))
-
-    threads = [threading.Thread(target=raise_all, args=(opens(server.url),)) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-
-    assert len(raised) == len(set(raised))
-    assert max(raised) == 100
-
-
-def test_a_repeated_call_succeeds_and_another_client_does_not(server: Server, opens: Callable[[str], Verbs]) -> None:
-    verbs = opens(server.url)
-    assert verbs.advance_register("one", 7, nonce=OURS)
-
-    assert verbs.advance_register("one", 7, nonce=OURS)
-    assert not verbs.advance_register("one", 7, nonce=THEIRS)
-    assert not verbs.advance_register("one", 6, nonce=OURS)
-    assert verbs.advance_register("one", 2**63 - 1, nonce=THEIRS)
-    assert not verbs.advance_register("one", 7, nonce=OURS)
-    assert verbs.read_registers("one", "other") == [2**63 - 1, 0]
 
 
 @pytest.mark.parametrize("before", [0, 6])
@@ -103,17 +72,6 @@ def test_a_register_is_kept_for_as_long_as_requested(
         assert verbs.advance_register("one", number, keep=keep)
 
     assert least <= _item(server, "one").seconds_left <= most
-
-
-def test_locks_and_registers_of_one_name_are_independent(server: Server, opens: Callable[[str], Verbs]) -> None:
-    verbs = opens(server.url)
-    names = ["one", "x" * 528, "é" * 528]
-    for number, name in enumerate(names, start=1):
-        assert verbs.advance_register(name, number)
-    verbs.try_acquire(verbs.ticket("one"))
-
-    assert [info.name for info in verbs.locks()] == ["one"]
-    assert verbs.read_registers(*names) == [1, 2, 3]
 
 
 def test_an_item_of_another_program_is_not_changed(server: Server, opens: Callable[[str], Verbs]) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 import threading
 import time
 
@@ -77,24 +75,6 @@ def test_a_lock_is_free_after_the_ttl_when_its_holder_was_killed(server: Server,
 
     assert lease is not None
     assert lease.fence > fence
-    lease.release()
-
-
-def test_a_forked_child_opens_new_connections(server: Server, open_client: OpenClient) -> None:
-    client = open_client(server.url)
-    lease = take(client, "a", ttl=30)
-
-    pid = os.fork()
-    if pid == 0:  # pragma: no cover (in the child)
-        status = 1
-        with contextlib.suppress(BaseException), client.lock("b", timeout=0):
-            status = 0 if client.lock("a").acquire(timeout=0) is None else 2
-        os._exit(status)
-    _, ended = os.waitpid(pid, 0)
-
-    assert os.waitstatus_to_exitcode(ended) == 0
-    take(client, "b").release()
-    lease.renew()
     lease.release()
 
 

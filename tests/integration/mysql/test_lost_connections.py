@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import threading
 import time
 from collections.abc import Iterator
@@ -202,23 +201,3 @@ def test_many_threads_share_sixteen_connections(
         list(threads.map(take, range(begin.parties)))
 
     assert len(server.clients(database)) <= CONNECTIONS_MAX
-
-
-def test_a_forked_child_opens_connections_of_its_own(url: str, hold: holdfast.Lease, open_client: OpenClient) -> None:
-    client = open_client(url)
-    with client.lock("b"):
-        pass
-
-    pid = os.fork()
-    if pid == 0:  # pragma: no cover (in the child)
-        status = 1
-        with contextlib.suppress(BaseException), client.lock("b", timeout=0):
-            status = 0 if client.lock("a").acquire(timeout=0) is None else 2
-        os._exit(status)
-    _, ended = os.waitpid(pid, 0)
-
-    assert os.waitstatus_to_exitcode(ended) == 0
-    with client.lock("b", timeout=0):
-        pass
-    hold.renew()
-    hold.release()

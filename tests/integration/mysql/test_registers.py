@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 
 import pytest
 
 from holdfast.backends.mysql.io.blocking import create_tables
 from holdfast.url import parse
+from tests.conformance.lab import Store
+from tests.conformance.test_registers import race
 from tests.support.mysql import shared
 from tests.support.mysql.drivers import Driver
 from tests.support.mysql.servers import Server
@@ -22,29 +23,6 @@ def driver(request: pytest.FixtureRequest, driver_of: Drive) -> Driver:
     return driver_of(shared.fresh_url(method=request.param))
 
 
-def test_a_register_only_grows(driver: Driver) -> None:
-    assert driver.read_registers("a", "b") == [0, 0]
-
-    assert driver.advance_register("a", 3)
-    assert not driver.advance_register("a", 3)
-    assert not driver.advance_register("a", 2)
-    assert driver.advance_register("a", 2**63 - 1)
-
-    assert driver.read_registers("b", "a", "b") == [0, 2**63 - 1, 0]
-    assert driver.read_registers() == []
-
-
-def test_a_repeated_advance_gets_the_same_answer(driver: Driver) -> None:
-    nonce, other = "1" * 32, "2" * 32
-    assert driver.advance_register("a", 1, nonce=nonce)
-    assert driver.advance_register("a", 1, nonce=nonce)
-    assert not driver.advance_register("a", 1, nonce=other)
-
-    assert driver.advance_register("a", 2, nonce=other)
-
-    assert not driver.advance_register("a", 1, nonce=nonce), "it is over: somebody has raised it since"
-
-
 def test_a_register_costs_one_request(driver: Driver) -> None:
     driver.read_registers("a")
     before = driver.requests
@@ -52,19 +30,6 @@ def test_a_register_costs_one_request(driver: Driver) -> None:
     driver.advance_register("a", 2)
 
     assert driver.requests - before <= 3, "one each, and possibly one that removes old rows"
-
-
-def test_registers_and_locks_of_the_same_name_are_separate(driver: Driver) -> None:
-    ticket = driver.ticket("a")
-    driver.try_acquire(ticket)
-
-    assert driver.read_registers("a") == [0]
-    driver.advance_register("a", 1)
-    driver.advance_register("b", 1)
-
-    assert [info.name for info in driver.locks()] == ["a"]
-    assert driver.release(ticket) == [True]
-    assert driver.read_registers("a", "b") == [1, 1]
 
 
 def test_names_of_registers_are_exact_and_may_be_longer_than_those_of_locks(driver: Driver) -> None:
@@ -75,35 +40,14 @@ def test_names_of_registers_are_exact_and_may_be_longer_than_those_of_locks(driv
     assert driver.read_registers(*names) == list(range(1, len(names) + 1))
 
 
-def race(driver_of: Drive, url: str) -> list[int]:
-    """Four clients advance one register concurrently, repeatedly: the numbers that a client was told it had set."""
-    won: list[int] = []
-    start = threading.Barrier(4)
-
-    def raise_it() -> None:
-        driver = driver_of(url)
-        for number in range(1, 41):
-            start.wait(60)
-            won.extend([number] * driver.advance_register("a", number))
-
-    threads = [threading.Thread(target=raise_it) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(100)
-    return sorted(won)
-
-
-def test_exactly_one_of_many_concurrent_advances_succeeds(driver_of: Drive) -> None:
-    assert race(driver_of, shared.fresh_url()) == list(range(1, 41))
-
-
-def test_exactly_one_advance_succeeds_under_repeatable_read(own_server: Server, driver_of: Drive) -> None:
+def test_exactly_one_advance_succeeds_under_repeatable_read(own_server: Server) -> None:
+    store = Store(own_server.url)
     own_server.restart("--log-bin", "--binlog-format=STATEMENT")  # our sessions use REPEATABLE READ there
     try:
         create_tables(parse(own_server.url))
-        assert race(driver_of, own_server.url) == list(range(1, 41))
+        assert race(store, numbers=40) == list(range(1, 41))
     finally:
+        store.close()
         own_server.restart()
 
 

@@ -180,23 +180,3 @@ def test_backend_is_unavailable_when_no_server_listens(own_server: Server) -> No
             client.lock("a").acquire(timeout=0)
     finally:
         own_server.start()
-
-
-def test_a_forked_child_opens_connections_of_its_own(url: str, hold: holdfast.Lease, open_client: OpenClient) -> None:
-    client = open_client(url)
-    with client.lock("b"):
-        pass
-
-    pid = os.fork()
-    if pid == 0:  # pragma: no cover (in the child)
-        status = 1
-        with contextlib.suppress(BaseException), client.lock("b", timeout=0):
-            status = 0 if client.lock("a").acquire(timeout=0) is None else 2
-        os._exit(status)
-    _, ended = os.waitpid(pid, 0)
-
-    assert os.waitstatus_to_exitcode(ended) == 0
-    with client.lock("b", timeout=0):
-        pass
-    hold.renew()
-    hold.release()

@@ -10,7 +10,6 @@ import pytest
 from psycopg import sql
 
 from holdfast.core.tickets import Granted, Ticket
-from holdfast.runtimes.threads import run_sync
 from tests.support.postgresql.driver import Driver
 from tests.support.postgresql.servers import Server
 from tests.support.processes import eventually
@@ -64,17 +63,3 @@ def test_a_ticket_gets_a_new_fence_when_the_last_ticket_of_its_owner_is_released
     assert isinstance(before, Granted)
     assert after[0].fence > before.fence
     other.close()
-
-
-def test_break_lock_ends_the_leases_of_all_tickets_of_the_owner(driver: Driver) -> None:
-    tickets = [*driver.tickets(["a"], "job"), *driver.tickets(["a"], "job")]
-    (stranger,) = driver.tickets(["a"])
-    fences = {getattr(driver.try_acquire(ticket), "fence", None) for ticket in tickets}
-    assert not isinstance(driver.try_acquire(stranger), Granted)
-
-    (fence,) = fences
-    assert fence is not None
-    assert run_sync(driver.backend.break_lock("a", fence, deadline=driver.until))
-
-    assert [driver.renew(ticket) for ticket in tickets] == [False, False]
-    assert isinstance(driver.try_acquire(stranger), Granted)

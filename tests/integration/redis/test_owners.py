@@ -167,18 +167,3 @@ def test_leases_of_an_owner_expire_one_by_one_and_the_lock_with_the_last(server:
     eventually(lambda: holders() == 0)
     assert isinstance(backend.try_acquire(other, queue=False), Granted)
     backend.close()
-
-
-@pytest.mark.parametrize("owner", ["job", "größe 🔒", "a:b\nc", "x" * 2000, "@"])
-def test_an_owner_may_have_any_name(owner: str, server: Server) -> None:
-    backend = Verbs(server.url)
-    same_owner, other = [backend.ticket("a", owner=owner) for _ in range(2)], backend.ticket("a", owner=owner + "!")
-
-    for ticket in same_owner:
-        assert isinstance(backend.try_acquire(ticket, queue=True), Granted)
-    assert isinstance(backend.try_acquire(other, queue=True), Waiting)
-    assert backend.release(*same_owner) == [True, True]
-    assert isinstance(backend.try_acquire(other, queue=True), Granted)
-    assert backend.release(other) == [True]
-    assert_free_and_clean(server, "a")
-    backend.close()

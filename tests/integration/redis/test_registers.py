@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import threading
 
 import pytest
 
 import holdfast
 from tests.integration.conftest import OpenClient
-from tests.integration.redis.helpers import keys_without_ttl, take
+from tests.integration.redis.helpers import keys_without_ttl
 from tests.integration.redis.test_names import NAMES
 from tests.support.redis.proxy import Proxy
 from tests.support.redis.servers import Server
@@ -23,60 +22,6 @@ LARGEST = 2**63 - 1
 @pytest.fixture(params=METHODS)
 def url(request: pytest.FixtureRequest, server: Server) -> str:
     return f"{server.url}?method={request.param}"
-
-
-def test_a_register_never_decreases_and_has_the_nonce_of_its_setter(url: str) -> None:
-    backend = Verbs(url)
-
-    assert backend.read_registers("a") == [0]
-    assert backend.advance_register("a", 7, nonce="me")
-    assert backend.advance_register("a", 7, nonce="me"), "the same call once more, because its answer was lost"
-    assert not backend.advance_register("a", 7, nonce="other")
-    assert not backend.advance_register("a", 6, nonce="me")
-    assert backend.advance_register("a", 10)  # more digits
-    assert not backend.advance_register("a", 9)
-    assert not backend.advance_register("a", 7, nonce="me"), "it is not that any more"
-    for number in (1_700_000_000_000_001, LARGEST - 1, LARGEST):
-        assert backend.advance_register("a", number)
-        assert not backend.advance_register("a", number)
-    assert backend.read_registers("b", "a", "c") == [0, LARGEST, 0]
-    backend.close()
-
-
-def test_one_of_many_concurrent_callers_advances_a_register_to_each_number(url: str) -> None:
-    raised: list[int] = []
-    gate = threading.Barrier(6)
-
-    def work() -> None:
-        backend = Verbs(url)
-        for number in range(1, 101):
-            gate.wait()
-            if backend.advance_register("a", number):
-                raised.append(number)
-        backend.close()
-
-    threads = [threading.Thread(target=work) for _ in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-
-    assert sorted(raised) == list(range(1, 101))
-
-
-def test_registers_are_not_listed_as_locks(url: str, server: Server, open_client: OpenClient) -> None:
-    backend, client = Verbs(url), open_client(url)
-
-    lease = take(client.lock("a"))
-    assert backend.advance_register("a", 5)
-
-    assert [info.name for info in client.locks()] == ["a"]
-    assert not client.inspect("b").holders
-    lease.release()
-    assert client.locks() == []
-    assert backend.read_registers("a") == [5]
-    assert keys_without_ttl(server) == set()
-    backend.close()
 
 
 def test_a_register_is_kept_for_the_longest_requested_time(url: str, server: Server) -> None:

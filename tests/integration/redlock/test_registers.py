@@ -5,7 +5,6 @@ The simulator tests the order of messages; this file uses real nodes.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -32,34 +31,6 @@ def opens() -> Iterator[Opens]:
     yield opens
     for verbs in opened:
         verbs.close()
-
-
-def test_one_of_many_clients_advances_a_register_to_one_number(redlock: RedlockServers, opens: Opens) -> None:
-    raised: list[int] = []
-
-    def raise_all(client: Verbs) -> None:
-        raised.extend(number for number in range(1, 21) if client.advance_register("one", number))
-
-    threads = [threading.Thread(target=raise_all, args=(opens(redlock.url(quarantine="no")),)) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-
-    assert len(raised) == len(set(raised))
-    assert max(raised) == 20
-
-
-def test_a_repeated_advance_succeeds_and_that_of_another_client_does_not(redlock: RedlockServers, opens: Opens) -> None:
-    verbs = opens(redlock.url(quarantine="no"))
-    assert verbs.advance_register("one", 7, nonce=OURS)
-
-    assert verbs.advance_register("one", 7, nonce=OURS)
-    assert not verbs.advance_register("one", 7, nonce=THEIRS)
-    assert not verbs.advance_register("one", 6, nonce=OURS)
-    assert verbs.advance_register("one", 2**63 - 1, nonce=THEIRS)
-    assert not verbs.advance_register("one", 7, nonce=OURS)
-    assert verbs.read_registers("one", "other") == [2**63 - 1, 0]
 
 
 def test_a_register_is_read_with_any_minority_down(start_redlock: StartRedlock, opens: Opens) -> None:
@@ -127,17 +98,6 @@ def test_a_register_is_kept_for_the_requested_time(redlock: RedlockServers, open
     left = [int(server.call("PTTL", register_key("holdfast:", "one").lock)) / 1000 for server in redlock.servers]
 
     assert all(1e5 < seconds < 1e5 + 3601 for seconds in left)
-
-
-def test_locks_and_registers_of_one_name_are_independent(redlock: RedlockServers, opens: Opens) -> None:
-    verbs = opens(redlock.url(quarantine="no"))
-    names = ["one", "a}b", "a{b}c", "x" * 528]
-    for number, name in enumerate(names, start=1):
-        assert verbs.advance_register(name, number)
-    verbs.try_acquire(verbs.ticket("one", ttl=20.0))
-
-    assert [info.name for info in verbs.locks()] == ["one"]
-    assert verbs.read_registers(*names) == [1, 2, 3, 4]
 
 
 def test_a_ttl_that_is_too_long_with_its_delay_is_refused(redlock: RedlockServers, opens: Opens) -> None:

@@ -8,29 +8,12 @@ child that opens the file while it has an inherited connection assumes locks tha
 from __future__ import annotations
 
 import contextlib
-import sys
 
 import pytest
 
 from tests.integration.sqlite.conftest import Observer, Store
 from tests.support.intervals import report
 from tests.support.processes import Refused, WorkerPool, eventually, now
-
-
-def test_the_child_owns_no_lease_of_its_parent(pool: WorkerPool, store: Store) -> None:
-    parent = pool.start(store.url, forks=True)
-    parent.call("acquire", lock="one")
-
-    child = parent.fork()
-
-    state = child.call("state", lock="one")
-    assert (state["lost"], state["held"], state["remaining"]) == (True, False, 0.0)
-    with pytest.raises(Refused, match="LockLost"):
-        child.call("check", lock="one")
-    with pytest.raises(Refused, match="LockLost"):
-        child.call("release", lock="one")
-    parent.call("check", lock="one")
-    parent.call("release", lock="one")
 
 
 def test_the_child_acquires_locks_and_is_blocked_by_its_parent(
@@ -51,19 +34,6 @@ def test_the_child_acquires_locks_and_is_blocked_by_its_parent(
     eventually(lambda: len(observer.waiters("one")) == 1)
     parent.call("release", lock="one")
     assert child.receive()["acquired"] is not None
-
-
-def test_the_lease_of_the_parent_is_still_renewed(pool: WorkerPool, store: Store) -> None:
-    parent = pool.start(store.url, forks=True)
-    parent.call("acquire", lock="one", ttl=1)
-
-    child = parent.fork()
-    child.call("acquire", lock="two", ttl=1)
-
-    assert parent.call("wait_lost", lock="one", timeout=3.0)["lost"] is False
-    assert child.call("state", lock="two")["held"] is True
-    parent.call("release", lock="one")
-    child.call("release", lock="two")
 
 
 @pytest.mark.parametrize("uses_locks", [False, True], ids=["idle child", "child with a lock"])
@@ -134,16 +104,6 @@ def test_parent_and_child_exclude_others_after_one_of_them_has_closed(
     assert stays.call("acquire", lock="three", timeout=0)["acquired"] is None
 
 
-@pytest.mark.skipif("coverage" in sys.modules, reason="coverage's own lock may be taken when the child is made")
-def test_a_child_never_hangs_on_a_mutex_of_another_thread_of_its_parent(pool: WorkerPool, store: Store) -> None:
-    parent = pool.start(store.url)
-
-    outcomes = parent.call("fork_in_a_crowd", times=100, backoff=10.0)["outcomes"]
-
-    report(f"{outcomes}")
-    assert outcomes == {"fine": 100}, parent.errors()
-
-
 def test_a_child_forked_during_a_transaction_does_not_assume_locks(pool: WorkerPool, store: Store) -> None:
     parent, stranger, other = pool.start(store.url, forks=True), *pool.start_many(2, store.url)
     parent.call("acquire", lock="one")
@@ -162,19 +122,3 @@ def test_a_child_forked_during_a_transaction_does_not_assume_locks(pool: WorkerP
         in_child = child.call("acquire", lock="three", timeout=0)["acquired"]
 
     assert in_child is None, "both hold the lock"
-
-
-@pytest.mark.parametrize("method", ["fork", "spawn"])
-def test_a_client_can_be_passed_to_a_child_of_multiprocessing(method: str, pool: WorkerPool, store: Store) -> None:
-    parent = pool.start(store.url)
-    mine = parent.call("acquire", lock="one")
-
-    child = parent.call("multiprocess", method=method, lock="two")
-
-    assert child["exitcode"] == 0
-    assert child["fence"] > mine["fence"]
-    assert child["holders"] == [child["pid"]]
-    parent.call("check", lock="one")
-    parent.call("release", lock="one")
-    parent.release()
-    assert store.tickets == 0

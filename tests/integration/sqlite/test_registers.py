@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 
 import pytest
@@ -26,36 +25,6 @@ def verbs(store: Store) -> Iterator[Verbs]:
 
 def _reboot(store: Store) -> None:
     store.query("UPDATE tickets SET session = 'another boot' WHERE name = ''")
-
-
-def test_only_one_of_many_clients_advances_a_register_to_a_number(store: Store) -> None:
-    clients = [Verbs(store.url) for _ in range(4)]
-    raised: list[int] = []
-
-    def raise_all(client: Verbs) -> None:
-        raised.extend(number for number in range(1, 26) if client.advance_register("one", number))
-
-    threads = [threading.Thread(target=raise_all, args=(client,)) for client in clients]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-
-    assert len(raised) == len(set(raised))
-    assert max(raised) == 25
-    for client in clients:
-        client.close()
-
-
-def test_a_repeated_call_succeeds_and_another_client_does_not(verbs: Verbs) -> None:
-    assert verbs.advance_register("one", 7, nonce="a" * 32)
-
-    assert verbs.advance_register("one", 7, nonce="a" * 32)
-    assert not verbs.advance_register("one", 7, nonce="b" * 32)
-    assert not verbs.advance_register("one", 6, nonce="a" * 32)
-    assert verbs.advance_register("one", 2**63 - 1, nonce="b" * 32)
-    assert not verbs.advance_register("one", 7, nonce="a" * 32)
-    assert verbs.read_registers("one", "other") == [2**63 - 1, 0]
 
 
 def test_a_register_outlives_its_process_and_the_boot_of_the_machine(store: Store) -> None:
@@ -113,15 +82,6 @@ def test_a_register_is_kept_for_the_longest_time_requested(store: Store, verbs: 
     verbs.advance_register("other", 1)
 
     assert verbs.read_registers("one") == [8]
-
-
-def test_locks_and_registers_of_one_name_are_independent(verbs: Verbs) -> None:
-    name = "x" * 528
-    verbs.advance_register(name, 7)
-    verbs.try_acquire(verbs.ticket("one"))
-
-    assert [info.name for info in verbs.locks()] == ["one"]
-    assert verbs.read_registers("one", name) == [0, 7]
 
 
 def test_only_durable_transactions_wait_for_the_disk(store: Store) -> None:

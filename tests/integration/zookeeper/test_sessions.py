@@ -208,24 +208,6 @@ def test_a_client_acquires_at_once_after_it_has_only_read_for_longer_than_a_sess
     lease.release()
 
 
-def test_a_child_neither_keeps_nor_disturbs_leases_of_its_parent(url: str) -> None:
-    with WorkerPool(str(WORKER)) as pool:
-        parent = pool.start(url, forks=True)
-        parent.call("acquire", lock="one", ttl=3)
-
-        child = parent.fork()
-
-        assert child.call("acquire", lock="one", timeout=0)["acquired"] is None
-        mine = child.call("acquire", lock="two", ttl=30)
-        with holdfast.Client(url) as observer:
-            assert [holder.fence for holder in observer.inspect("two").holders] == [mine["fence"]]
-        child.call("release", lock="two")
-        child.call("close")
-        parent.call("renew", lock="one")
-        parent.call("release", lock="one")
-        parent.release()
-
-
 def _end_session(client: holdfast.Client, server: Server) -> None:
     (session,) = client._engine.backend._port.sessions  # type: ignore[attr-defined]  # its own port
     _close_elsewhere(session, server)
