@@ -297,7 +297,7 @@ def test_an_acquire_on_a_restored_cluster_loses_leases_and_leaves_no_key(folder:
 
 
 def test_an_error_names_a_server_that_is_not_etcd(open_client: OpenClient) -> None:
-    client = open_client(f"etcd://{shared.server()._peer}")
+    client = open_client(f"etcd://{shared.server().peer_address}")
 
     with pytest.raises(holdfast.BackendError, match=r"no JSON gateway|answered"):
         client.lock("a").acquire(timeout=0)

@@ -78,7 +78,7 @@ def test_the_subscriber_subscribes_again_when_its_connection_is_terminated(
         hold.release()
 
 
-@pytest.mark.parametrize("end", [Server.stop, Server.kill], ids=["restart", "crash"])
+@pytest.mark.parametrize("end", [Server.shut_down, Server.crash], ids=["restart", "crash"])
 def test_leases_and_queue_entries_survive_a_restart_of_the_server(
     own_server: Server, open_client: OpenClient, end: Callable[[Server], None]
 ) -> None:

@@ -40,7 +40,7 @@ class Server(ServerProcess):
         super().__init__(folder, options=options, host=host)
         self.name = f"n{number}"
         self._cluster = list(cluster) or [(self.name, f"{host.address}:{free_ports(1)[0]}")]
-        self._peer = f"http://{dict(self._cluster)[self.name]}"
+        self.peer_address = dict(self._cluster)[self.name]
         self._tls = tls
 
     @property
@@ -48,12 +48,12 @@ class Server(ServerProcess):
         return f"etcd{'s' if self._tls else ''}://{self.address}"
 
     def command(self) -> list[str]:
-        client = f"http{'s' if self._tls else ''}://{self.address}"
+        client, peer = f"http{'s' if self._tls else ''}://{self.address}", f"http://{self.peer_address}"
         together = ",".join(f"{name}=http://{address}" for name, address in self._cluster)
         return [
             *(program("etcd"), "--name", self.name, "--data-dir", str(self.folder / "data"), *_FAST),
             *("--listen-client-urls", client, "--advertise-client-urls", client, "--log-level", "error"),
-            *("--listen-peer-urls", self._peer, "--initial-advertise-peer-urls", self._peer),
+            *("--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer),
             *("--initial-cluster", together),
         ]
 
@@ -69,8 +69,9 @@ class Server(ServerProcess):
         """Start again with the data of the snapshot; with etcd's default token, under the same cluster id."""
         self.end()
         shutil.rmtree(self.folder / "data")
+        peer = f"http://{self.peer_address}"
         options = ["--name", self.name, "--data-dir", str(self.folder / "data"), "--initial-cluster-token", cluster]
-        options += ["--initial-cluster", f"{self.name}={self._peer}", "--initial-advertise-peer-urls", self._peer]
+        options += ["--initial-cluster", f"{self.name}={peer}", "--initial-advertise-peer-urls", peer]
         self._etcdctl("snapshot", "restore", str(self.folder / "snapshot"), *options)
         self.start()
 
