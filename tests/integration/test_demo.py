@@ -15,7 +15,7 @@ import pytest
 import holdfast
 from holdfast.cli.demo.history import Event, History
 from tests.support.processes import eventually
-from tests.support.terminals import PATIENCE, TerminalStarter
+from tests.support.terminals import PATIENCE
 
 DEMO = [sys.executable, "-m", "holdfast", "demo"]
 StartDemo = Callable[..., subprocess.Popen[str]]
@@ -59,50 +59,30 @@ def test_the_demo_prints_turns_a_kill_and_a_takeover(start_demo: StartDemo, tmp_
         assert client.locks() == []
 
 
-def test_the_demo_uses_colours_on_a_terminal(on_terminal: TerminalStarter, environment: dict[str, str]) -> None:
-    demo = on_terminal([*DEMO, "--seconds", "1", "--workers", "2"], environment)
-
-    assert demo.finish() == 0, demo.output
-    assert "\x1b[31m" in demo.output  # the kill
-    assert_successful(demo.text.replace("\r\n", "\n"))
-
-
-@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_signal_ends_the_demo_and_leaves_no_process_and_no_file(
+@pytest.mark.parametrize(
+    ("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGPIPE, 141), (signal.SIGKILL, -9)]
+)
+def test_the_end_of_the_demo_leaves_no_process_and_no_file(
     start_demo: StartDemo, tmp_path: Path, number: signal.Signals, status: int
 ) -> None:
-    process = start_demo("--seconds", "30")
-    pids = read_pids(process)
-
-    process.send_signal(number)
-    output, errors = process.communicate(timeout=PATIENCE)
-
-    assert (process.returncode, errors) == (status, ""), output
-    assert not any(map(is_worker, pids))
-    assert list((tmp_path / "temporary").iterdir()) == []
-
-
-def test_workers_end_when_the_demo_is_killed(start_demo: StartDemo) -> None:
-    process = start_demo("--seconds", "30")
-    pids = read_pids(process)
-
-    process.kill()
-
-    eventually(lambda: not any(map(is_worker, pids)))
-
-
-def test_the_demo_ends_when_the_reader_closes_the_pipe(start_demo: StartDemo, tmp_path: Path) -> None:
     process = start_demo("--seconds", "30")
     pids = read_pids(process)
     assert process.stdout is not None
     assert process.stderr is not None
 
-    process.stdout.close()
+    if number == signal.SIGPIPE:
+        process.stdout.close()  # the reader closes the pipe
+    else:
+        process.send_signal(number)
     process.wait(PATIENCE)
 
-    assert (process.returncode, process.stderr.read()) == (141, "")
-    assert not any(map(is_worker, pids))
-    assert list((tmp_path / "temporary").iterdir()) == []
+    assert process.returncode == status
+    if number == signal.SIGKILL:
+        eventually(lambda: not any(map(is_worker, pids)))
+    else:
+        assert process.stderr.read() == ""
+        assert not any(map(is_worker, pids))
+        assert list((tmp_path / "temporary").iterdir()) == []
 
 
 @pytest.mark.parametrize("url", ["memory://", "nonsense"])
@@ -114,40 +94,27 @@ def test_an_unusable_store_is_one_line_of_error(start_demo: StartDemo, url: str)
     assert re.fullmatch(r"holdfast: .+\n", errors)
 
 
-def test_turns_without_overlap_pass_all_checks() -> None:
+def test_the_checks_accept_turns_in_sequence_and_report_every_failure() -> None:
     history = history_of((1, 10, 1.0, 2.0), (2, 11, 2.0, 3.0), (3, 12, 3.0, None))
     history.add_kill(3, at=4.0)
     history.add(Event(1, "acquired", 4.5, fence=13))
-
     assert history.problems() == []
     assert history.takeover == 0.5
 
-
-@pytest.mark.parametrize(
-    "turns",
-    [
+    for turns in (
         [(1, 10, 1.0, 2.0), (2, 11, 1.9, 3.0)],
         [(1, 10, 1.0, 9.0), (3, 11, 9.5, 9.7), (2, 12, 8.0, 8.5)],
         [(1, 10, 1.0, None), (2, 11, 8.0, 9.0)],
-    ],
-    ids=["neighbours", "inside a long turn", "a turn without an end"],
-)
-def test_overlapping_turns_are_a_problem(turns: list[tuple[int, int, float, float | None]]) -> None:
-    history = history_of(*turns)
-
-    assert "workers 1 and 2 held the lock at the same time" in history.problems()
-    assert any(line.startswith("FAILED: workers 1 and 2") for line in history.summary(ttl=30.0))
-
-
-def test_other_failures_are_problems() -> None:
-    history = history_of((1, 10, 1.0, 2.0), (2, 10, 3.0, 4.0))
-    assert "fence 10 followed 10 and is not greater" in history.problems()
-    assert "no holder was killed" in history.problems()
-
-    history.add_kill(1, at=5.0)
-    history.add(Event(2, "ended", 6.0, error="ended with status 1"))
-    assert "no worker acquired the lock after worker 1 was killed" in history.problems()
-    assert "worker 2: ended with status 1" in history.problems()
+    ):
+        assert "workers 1 and 2 held the lock at the same time" in history_of(*turns).problems()
+    failed = history_of((1, 10, 1.0, 2.0), (2, 10, 3.0, 4.0))
+    assert "fence 10 followed 10 and is not greater" in failed.problems()
+    assert "no holder was killed" in failed.problems()
+    failed.add_kill(1, at=5.0)
+    failed.add(Event(2, "ended", 6.0, error="ended with status 1"))
+    assert "no worker acquired the lock after worker 1 was killed" in failed.problems()
+    assert "worker 2: ended with status 1" in failed.problems()
+    assert any(line.startswith("FAILED: ") for line in failed.summary(ttl=30.0))
 
 
 def history_of(*turns: tuple[int, int, float, float | None]) -> History:
