@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
+from importlib import resources
 from typing import TYPE_CHECKING
 
 from holdfast.core.tickets import LockInfo, Ticket, TicketInfo, make_ticket_info, process_text
@@ -23,6 +24,14 @@ FENCE_MAX = 2**63 - 1  # the largest number that a BIGINT holds
 def us(seconds: float) -> int:
     """Microseconds, rounded up."""
     return math.ceil(seconds * 1e6)
+
+
+def schema_sql(package: str, **values: object) -> str:
+    """The text of schema.sql in this package, with the values in place of their {names}."""
+    text = resources.files(package).joinpath("schema.sql").read_text()
+    for name, value in values.items():
+        text = text.replace(f"{{{name}}}", str(value))
+    return text
 
 
 def may_have_happened(error: BaseException) -> bool:

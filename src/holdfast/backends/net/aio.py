@@ -10,10 +10,10 @@ from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from holdfast.backends.net.poller import READ, WRITE
+from holdfast.errors import BackendUnavailable
 
 if TYPE_CHECKING:
     from holdfast.backends.net.calls import BackgroundCall
-    from holdfast.errors import BackendError
     from holdfast.runtimes.aio import AsyncioRuntime
 
 T = TypeVar("T")
@@ -88,33 +88,37 @@ class KeyedMutex:
     each other. The mutex costs no parallelism, because the server also runs requests for the same lock in sequence.
     """
 
-    def __init__(self, runtime: AsyncioRuntime, timeout_error: Callable[[], BackendError]) -> None:
-        """`timeout_error` makes the error to raise if the mutex is not free before the deadline."""
-        self._runtime, self._timeout_error = runtime, timeout_error
+    def __init__(self, runtime: AsyncioRuntime, url: str) -> None:
+        self._runtime, self._url = runtime, url
         self._mutexes: weakref.WeakValueDictionary[Hashable, asyncio.Lock] = weakref.WeakValueDictionary()
 
     def hold(self, key: Hashable, deadline: float) -> AbstractAsyncContextManager[None]:
-        """Hold the mutex of this key for the body."""
+        """Hold the mutex of this key for the body.
+
+        Raises:
+            BackendUnavailable: it is not free before the deadline.
+        """
         mutex = self._mutexes.get(key)
         if mutex is None:
             mutex = self._mutexes[key] = asyncio.Lock()
-        return _Held(mutex, deadline - self._runtime.now(), self._timeout_error)
+        return _Held(mutex, deadline - self._runtime.now(), self._url)
 
 
 class _Held(AbstractAsyncContextManager[None]):
     """A class, because a generator would add measurable time to every acquire."""
 
-    __slots__ = ("_mutex", "_seconds", "_timeout_error")
+    __slots__ = ("_mutex", "_seconds", "_url")
 
-    def __init__(self, mutex: asyncio.Lock, seconds: float, timeout_error: Callable[[], BackendError]) -> None:
-        self._mutex, self._seconds, self._timeout_error = mutex, seconds, timeout_error
+    def __init__(self, mutex: asyncio.Lock, seconds: float, url: str) -> None:
+        self._mutex, self._seconds, self._url = mutex, seconds, url
 
     async def __aenter__(self) -> None:
         try:
             async with asyncio.timeout(max(0.0, self._seconds)):
                 await self._mutex.acquire()
         except TimeoutError as error:
-            raise self._timeout_error() from error
+            problem = "requests of other tasks for this lock took all the time"
+            raise BackendUnavailable(backend=self._url, problem=problem) from error
 
     async def __aexit__(self, *_: object) -> None:
         self._mutex.release()

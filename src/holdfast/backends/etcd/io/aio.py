@@ -8,7 +8,6 @@ from holdfast.backends.etcd.config import EtcdConfig, config_of
 from holdfast.backends.etcd.io.cluster import Cluster
 from holdfast.backends.etcd.protocol.methods import backend_on
 from holdfast.backends.net.aio import BackgroundTasks, KeyedMutex, LoopPoller
-from holdfast.errors import BackendUnavailable
 
 if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
@@ -28,10 +27,7 @@ class LoopCluster(Cluster):
 
     def __init__(self, config: EtcdConfig, runtime: AsyncioRuntime) -> None:
         super().__init__(config, LoopPoller(runtime), BackgroundTasks(runtime), runtime)
-        self._name_mutexes = KeyedMutex(
-            runtime,
-            lambda: BackendUnavailable(backend=config.url, problem="earlier tasks did not finish in time"),
-        )
+        self._name_mutexes = KeyedMutex(runtime, config.url)
 
     def name_mutex(self, name: str, *, deadline: float) -> AbstractAsyncContextManager[None]:
         return self._name_mutexes.hold(name, deadline)

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 from holdfast.backends.mysql.config import MysqlConfig, config_of
 from holdfast.backends.mysql.io.connections import Connections, make_backend
 from holdfast.backends.net.aio import KeyedMutex, LoopPoller
-from holdfast.backends.sql_connections import unavailable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,9 +27,7 @@ class LoopConnections(Connections):
 
     def __init__(self, config: MysqlConfig, runtime: AsyncioRuntime) -> None:
         super().__init__(config, LoopPoller(runtime), runtime)
-        self._keyed_mutex = KeyedMutex(
-            runtime, lambda: unavailable(config.url, "requests of other tasks for this lock took all the time")
-        )
+        self._keyed_mutex = KeyedMutex(runtime, config.url)
 
     async def execute(self, statement: Statement, values: Sequence[Value], *, deadline: float) -> Answer:
         if not statement.in_order:

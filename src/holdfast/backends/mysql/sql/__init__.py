@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import re
 from hashlib import sha256
-from importlib import resources
 from typing import TYPE_CHECKING
 
-from holdfast.backends.sql_protocol import us
+from holdfast.backends.sql_protocol import schema_sql, us
 from holdfast.core.tickets import POLL_INTERVAL_BEHIND, WAITER_LEASE, WOKEN_LEASE
 from holdfast.errors import ConfigurationError
 
@@ -69,15 +68,12 @@ def statements() -> list[str]:
 
 
 def _text() -> str:
-    values = {
-        "version": VERSION,
-        "now": NOW,
-        "waiter_lease": us(WAITER_LEASE),
-        "woken_lease": us(WOKEN),
-        "fence_idle": us(FENCE_IDLE),
-        "reap_rows": REAP_ROWS,
-    }
-    text = resources.files(__package__).joinpath("schema.sql").read_text()
-    for name, value in values.items():
-        text = text.replace(f"{{{name}}}", str(value))
-    return text
+    return schema_sql(
+        __name__,
+        version=VERSION,
+        now=NOW,
+        waiter_lease=us(WAITER_LEASE),
+        woken_lease=us(WOKEN),
+        fence_idle=us(FENCE_IDLE),
+        reap_rows=REAP_ROWS,
+    )

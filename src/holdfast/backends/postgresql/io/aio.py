@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from holdfast.backends.net.aio import BackgroundTasks, KeyedMutex, LoopPoller
 from holdfast.backends.postgresql.config import PostgresqlConfig, config_of
 from holdfast.backends.postgresql.io.database import Database, make_backend
-from holdfast.backends.sql_connections import unavailable
 
 if TYPE_CHECKING:
     from holdfast.backends.postgresql.port import Row, Statement, Value
@@ -27,9 +26,7 @@ class LoopDatabase(Database):
 
     def __init__(self, config: PostgresqlConfig, runtime: AsyncioRuntime) -> None:
         super().__init__(config, LoopPoller(runtime), BackgroundTasks(runtime), runtime)
-        self._keyed_mutex = KeyedMutex(
-            runtime, lambda: unavailable(config.url, "requests of other tasks for this lock took all the time")
-        )
+        self._keyed_mutex = KeyedMutex(runtime, config.url)
 
     async def execute(self, statement: Statement, values: Sequence[Value], *, deadline: float) -> list[Row]:
         if not statement.in_order:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import re
-from importlib import resources
 from typing import TYPE_CHECKING
 
-from holdfast.backends.sql_protocol import us
+from holdfast.backends.sql_protocol import schema_sql, us
 from holdfast.core.tickets import WAITER_LEASE, WOKEN_LEASE
 from holdfast.errors import ConfigurationError
 
@@ -42,17 +41,14 @@ def ddl(address: Address) -> str:
 
 def tables_ddl(schema: str) -> str:
     """The DDL of the tables and functions. An existing table stays; an existing function is replaced by the same."""
-    values = {
-        "schema": quoted(schema),
-        "version": VERSION,
-        "waiter_lease": us(WAITER_LEASE),
-        "woken_lease": us(WOKEN_LEASE),
-        "fence_idle": us(FENCE_IDLE),
-    }
-    text = resources.files(__package__).joinpath("schema.sql").read_text()
-    for name, value in values.items():
-        text = text.replace(f"{{{name}}}", str(value))
-    return text
+    return schema_sql(
+        __name__,
+        schema=quoted(schema),
+        version=VERSION,
+        waiter_lease=us(WAITER_LEASE),
+        woken_lease=us(WOKEN_LEASE),
+        fence_idle=us(FENCE_IDLE),
+    )
 
 
 def ownership_query(schema: str) -> str:
