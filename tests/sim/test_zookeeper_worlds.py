@@ -9,7 +9,7 @@ from contextlib import suppress
 import pytest
 
 from holdfast.backends.zookeeper.port import Children, Delete
-from holdfast.errors import BackendError
+from holdfast.errors import BackendError, OutcomeUnknown
 from holdfast.guarantees import FenceOrder
 from holdfast_lab.sim.choices import Choices
 from holdfast_lab.sim.client import SimLease
@@ -255,6 +255,51 @@ def test_fences_that_go_back_after_a_restore_are_reported(
     assert scenario.leases["holder"].fence < before
     is_reported = backend.guarantees.fence is FenceOrder.BEST_EFFORT and len(backend.warnings) == 1
     assert is_reported == (mutant is None)
+
+
+@pytest.mark.parametrize("mutant", [None, "checked-during-a-release"])
+def test_a_ticket_is_deleted_when_the_servers_are_restored_while_its_release_waits_for_another_session(
+    scenarios: list[Scenario], mutant: str | None
+) -> None:
+    scenario = Scenario(mutant, timeout=30.0, tick=1.0)
+    scenarios.append(scenario)
+    server = scenario.server
+    server.session_timeout = None  # each ttl has a session of its own
+    leader, follower = server.nodes[0], server.nodes[1]
+    member = scenario.client("holder", leader)
+    client, leases = member.client, []
+
+    async def acquire(name: str, ttl: float) -> None:
+        leases.append(await client.acquire(client.lock(name, options={"ttl": ttl}), None))
+
+    member.start(acquire("answered", 20.0))
+    scenario.run(1.0)
+    scenario.prefer(follower)
+    member.start(acquire("unanswered", 40.0))
+    scenario.run(1.0)
+    scenario.prefer(leader)
+    server.back_up()
+    follower.is_stalled, follower.reaches_leader = True, False
+    tickets = [lease._ticket for lease in leases if lease is not None]
+    outcomes: list[object] = []
+
+    async def release() -> None:
+        outcomes.extend(await client.engine.backend.release(tickets, deadline=client.runtime.now() + 4.0))
+
+    member.start(release())
+    scenario.run(0.5)
+    assert len(server.tickets()) == 1, "the first ticket is deleted, and the client waits for the second answer"
+    server.restore_data()
+    server.zxid += 1000  # as after an election, so that the session with the leader continues
+    for node in server.nodes:
+        node.tree.zxid = server.zxid
+    scenario.run(2.0)
+    assert not outcomes
+    scenario.run(3.0)
+
+    assert [type(outcome) for outcome in outcomes] == [bool, OutcomeUnknown]
+    is_deleted = all(entry.lock != "answered" for entry in server.tickets().values())
+    assert is_deleted == (mutant is None)
 
 
 @pytest.mark.parametrize("mutant", [None, "own-node-not-recreated"])

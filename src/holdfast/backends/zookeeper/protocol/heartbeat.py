@@ -194,6 +194,17 @@ class Heartbeats:
         if heartbeat is not None:
             heartbeat.waker.set()
 
+    def check_again(self, session: Session, connection: int) -> None:
+        """Compare the session's nodes with its tickets again, unless `connection` is still its connection.
+
+        Called after a ticket was forgotten because of an answer on `connection`. The servers may have been restored
+        since that answer, and the check on the next connection kept the node, because the ticket still existed.
+        """
+        heartbeat = self._heartbeats.get(session)
+        if heartbeat is not None and session.connection != connection:
+            heartbeat.checked = 0
+            heartbeat.waker.set()
+
     def close(self) -> None:
         self._closed = True
         for heartbeat in list(self._heartbeats.values()):
@@ -247,7 +258,7 @@ class Heartbeats:
                 if connection and has_node:
                     has_node = await self._write_pair(session, proof, node_path)
                 if connection and heartbeat.checked != connection:
-                    await self._check_nodes(session, heartbeat, node_path)
+                    await self._check_nodes(session, heartbeat, connection, node_path)
             except BackendError as error:
                 logger().info("the heartbeat of the session with %s got no answer: %s", self._url, error)
                 if session.connection == connection:
@@ -285,13 +296,15 @@ class Heartbeats:
             raise self._parents.error_for(created, node_path)
         return True
 
-    async def _check_nodes(self, session: Session, heartbeat: _Heartbeat, node_path: str) -> None:
-        """Once on each connection: delete nodes of the session that belong to no ticket.
+    async def _check_nodes(self, session: Session, heartbeat: _Heartbeat, connection: int, node_path: str) -> None:
+        """Once on each connection, and after `check_again`: delete nodes of the session that belong to no ticket.
 
         The servers may have been restored since the connection before. The write makes the server apply everything
         that was committed before it, restored nodes included; its answer does not matter.
         """
-        connection, deadline = session.connection, self._write_deadline(heartbeat.proof)
+        # Before the listing, because `check_again` may reset it after that. After an error this connection is closed.
+        heartbeat.checked = connection
+        deadline = self._write_deadline(heartbeat.proof)
         _, listed = await self._port.call(session, (Set(node_path, b""), Ephemerals(self._root)), deadline=deadline)
         released = self._tasks.orphans_in(session, listed) if isinstance(listed, list) else ()
         if released:
@@ -301,7 +314,6 @@ class Heartbeats:
                 len(released),
             )
             await self._port.call(session, [Delete(path) for path in released], deadline=deadline)
-        heartbeat.checked = connection
 
     async def _write_pair(self, session: Session, proof: SessionProof, node_path: str) -> bool:
         """Two writes, one after the other: session_proof.py explains what they prove. False if the node is missing."""

@@ -33,6 +33,7 @@ class Leases(ZookeeperBase):
             if ticket.nonce in self._unanswered:
                 await self._delete_unanswered(ticket, deadline)
         known = [self._ticket_nodes.get(ticket.nonce) for ticket in tickets]
+        connections = {node.session: node.session.connection for node in known if node is not None}
         answers = await self._for_each_session(known, self._delete, deadline)
         outcomes: list[bool | BackendError] = []
         for ticket, ticket_node in zip(tickets, known, strict=True):
@@ -44,6 +45,8 @@ class Leases(ZookeeperBase):
                 outcomes.append(answer)
             else:
                 outcomes.append(BackendUnavailable(backend=self.url, problem=f"not deleted: {answer}"))
+        for session, connection in connections.items():
+            self._heartbeats.check_again(session, connection)
         return outcomes
 
     async def _delete(self, session: Session, paths: Sequence[str], deadline: float) -> list[Answer]:
@@ -52,12 +55,14 @@ class Leases(ZookeeperBase):
     async def _delete_unanswered(self, ticket: Ticket, deadline: float) -> None:
         """Delete the node that a create without an answer may have left."""
         session = await self._session_of(ticket, deadline)
+        connection = session.connection
         lock = self._tree.lock_path(ticket.name)
         entries = queue_entries(await self._children_after_write(session, lock, deadline))
         paths = [f"{lock}/{entry.node}" for entry in entries if entry.nonce == ticket.nonce]
         if paths:
             await self._delete(session, paths, deadline)
         self._unanswered.pop(ticket.nonce, None)
+        self._heartbeats.check_again(session, connection)
 
     async def renew(self, tickets: Sequence[Ticket], *, deadline: float) -> list[Live | LeaseGone | BackendError]:
         sent = self._runtime.now()

@@ -275,8 +275,10 @@ class Queue(Leases):
         return Granted(ticket_node.czxid, deadline, store=session)
 
     async def _withdraw(self, ticket_node: TicketNode, deadline: float) -> None:
-        await self._port.call(ticket_node.session, (Delete(ticket_node.path),), deadline=deadline)
+        session, connection = ticket_node.session, ticket_node.session.connection
+        await self._port.call(session, (Delete(ticket_node.path),), deadline=deadline)
         self._forget(ticket_node.ticket.nonce)
+        self._heartbeats.check_again(session, connection)
 
     async def _holder(self, session: Session, path: str, deadline: float) -> str:
         (node,) = await self._port.call(session, (Get(path),), deadline=deadline)

@@ -217,6 +217,15 @@ class KeepsRestoredTickets(ZookeeperBackend):
         return []
 
 
+class ChecksOnceOnAConnection(Heartbeats):
+    def check_again(self, session: Session, connection: int) -> None:
+        return
+
+
+class CheckedDuringARelease(ZookeeperBackend):
+    heartbeats_type = ChecksOnceOnAConnection
+
+
 ZOOKEEPER = [
     Mutant(
         name="unanswered-delete-is-release",
@@ -292,6 +301,12 @@ ZOOKEEPER = [
 
 # Not in MUTANTS, which random and small worlds have to find.
 STAGED = [
+    Mutant(
+        name="checked-during-a-release",
+        mistake="a restored node stays, because nodes and tickets were compared while its release waited for an answer",
+        backend="zookeeper",
+        server=_with(CheckedDuringARelease),
+    ),
     Mutant(
         name="ping-as-renewal",
         mistake="an answer of the client's own server counts as proof that the session lives",
