@@ -6,6 +6,7 @@ for a wrong one, the tables in docs/backends, and `holdfast backends`.
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
@@ -109,7 +110,7 @@ def node_of(text: str, default_port: int) -> Node:
     if not host or not host.isprintable() or " " in host:
         raise ConfigurationError("url has an empty or odd host name: write host:port, and commas only between them")
     # The message does not show the text, because it may be part of a password with an unencoded character.
-    if port and not (port.isascii() and port.isdigit() and 0 < int(port) <= PORT_MAX):
+    if port and not (re.fullmatch("[0-9]{1,9}", port) and 0 < int(port) <= PORT_MAX):
         raise ConfigurationError(f"url has a port that is no number from 1 to {PORT_MAX}; also {_ENCODE}")
     return Node(host, int(port or default_port))
 
