@@ -56,7 +56,7 @@ class ReleasesBlindly(Tables):
 
 
 class FenceByClock(Tables):
-    def draw(self, lock: Lock, now: int) -> int:
+    def draw(self, lock: Lock | None, now: int) -> int:
         return now
 
 
@@ -132,7 +132,7 @@ class ReleasesNotRemembered(Tables):
 
 
 class NothingExpires(Tables):
-    def has_expired(self, expires: int, now: int) -> bool:
+    def has_expired(self, expires: int | None, now: int) -> bool:
         return False
 
 
@@ -248,7 +248,7 @@ class KillsByNumber(RowServer):
 
     def _kill(self, connection: SimConnection) -> None:
         if not connection.is_over:
-            self._end([connection])
+            self.terminate([connection])
 
 
 MYSQL = [

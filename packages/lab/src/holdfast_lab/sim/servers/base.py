@@ -6,11 +6,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
+from holdfast.guarantees import Guarantees, Wake
 from holdfast_lab.checking import history as h
 
 if TYPE_CHECKING:
     from holdfast.core.ports import Backend
-    from holdfast.guarantees import Guarantees
     from holdfast_lab.sim.faults import Faults
     from holdfast_lab.sim.network import Link
     from holdfast_lab.sim.process import Process
@@ -30,8 +30,8 @@ class Server(ABC):
     guarantees: ClassVar[Guarantees]
     orphaning_faults: ClassVar[frozenset[str]]  # faults that may leave tickets which only expire
     keeps_order: ClassVar[bool] = False  # requests of a process are done in order
-    # Faults that the real store cannot have, besides those without a method here. Over TCP no request arrives twice.
-    excluded_faults: ClassVar[frozenset[str]] = frozenset({"duplicate"})
+    excluded_faults: ClassVar[frozenset[str]] = frozenset()  # that the real store cannot have, besides derived ones
+    duplicates_requests: ClassVar[bool] = False  # a request may arrive twice; over TCP it does not
     node_type: ClassVar[type[Server] | None] = None  # of a store of several nodes: the class that has the faults
     kinds: ClassVar[Sequence[str]] = ("lock", "rwlock", "semaphore")  # supported kinds of locks
     idle_max: ClassVar[float] = 12.0  # seconds from the end of a dead holder's lease to the next grant
@@ -54,13 +54,21 @@ class Server(ABC):
 
     @classmethod
     def impossible_faults(cls) -> frozenset[str]:
-        """Kinds of faults that do not happen to this store: excluded ones, and those that no method here models."""
+        """Kinds of faults that do not happen to this store.
+
+        They follow from what it guarantees and from the methods that model faults here; others are excluded by name.
+        """
         types = (cls,) if cls.node_type is None else (cls, cls.node_type)
-        return cls.excluded_faults | {
+        not_modelled = {
             kind
             for kind, method in _FAULT_METHODS.items()
-            if all(getattr(one, method) is getattr(Server, method) for one in types)
+            if all(getattr(node, method) is getattr(Server, method) for node in types)
         }
+        if cls.guarantees.wake is Wake.POLL:
+            not_modelled |= {"drop", "lose_notification"}
+        if not cls.duplicates_requests:
+            not_modelled.add("duplicate")
+        return cls.excluded_faults | not_modelled
 
     @abstractmethod
     def open(self, link: Link, runtime: SimRuntime) -> Backend:

@@ -1,4 +1,4 @@
-"""The models of MySQL and PostgreSQL in common: the clock, the reaper, restarts and replicas; and copies of the tables.
+"""The models of MySQL and PostgreSQL in common: tables, the clock, the reaper, restarts, replicas, waiter sessions.
 
 Leases end by the server's wall clock, which can be set: if it is set forward, they end early. Committed data is on
 disk: a restart or a crash loses nothing, but requests on their way then are not executed. A replica that takes over
@@ -14,11 +14,13 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from holdfast.backends.sql_protocol import us
 from holdfast.core.tickets import POLL_INTERVAL_BEHIND, WAITER_LEASE
+from holdfast_lab.sim.faults import POOLED
 from holdfast_lab.sim.recorder import Entry
 from holdfast_lab.sim.servers.base import Server
 
 if TYPE_CHECKING:
     from holdfast_lab.sim.faults import Faults
+    from holdfast_lab.sim.process import Process
     from holdfast_lab.sim.recorder import Recorder
     from holdfast_lab.sim.world import World
 
@@ -26,6 +28,7 @@ K = TypeVar("K")  # the key of a lock or register
 L = TypeVar("L", bound=Any)  # a row of holdfast_locks
 T = TypeVar("T", bound=Any)  # a row of holdfast_tickets
 R = TypeVar("R", bound=Any)  # a row of holdfast_marks
+C = TypeVar("C", bound="WaiterConnection")
 
 CLOCKS_APART = 0.05  # seconds by which a replica's clock may be ahead of its primary's
 REAPED_EVERY = 2.0  # seconds after which a new lock elsewhere in the database triggers the removal of old rows
@@ -33,6 +36,7 @@ DELETE_RATE = 0.1  # how often an operator also deletes a row then
 # Seconds after which an unused lock is old in a simulation: not an hour, which no simulation lasts, but longer than
 # `departed` is kept.
 IDLE = WAITER_LEASE + 2.0
+RETRY = 1.0  # seconds between attempts to send through a network that is cut
 
 
 class DatabaseTables(Generic[K, L, T, R]):
@@ -44,6 +48,13 @@ class DatabaseTables(Generic[K, L, T, R]):
         self.tickets: list[T] = []
         self.registers: dict[K, R] = {}
         self.fence_idle = us(fence_idle)
+
+    def draw(self, lock: L | None, now: int) -> int:
+        """The next number of a lock, with or without a row."""
+        return now if lock is None else max(lock.drawn + 1, now)
+
+    def has_expired(self, expires: int | None, now: int) -> bool:
+        return expires is not None and expires <= now
 
     def snapshot(self) -> tuple[dict[K, L], list[T], dict[K, R]]:
         return (
@@ -61,6 +72,8 @@ class Database(Server):
     """A server with tables, which are modelled elsewhere."""
 
     tables: Any
+    # The death of a client is not seen. A release is remembered for ten seconds, unless the data is lost.
+    orphaning_faults = frozenset({"crash", "stall", "lose_data", "old_data", "leap_clock"})
 
     def __init__(self, world: World, recorder: Recorder) -> None:
         super().__init__(world, recorder)
@@ -158,6 +171,91 @@ class Database(Server):
 
     def _clock(self) -> int:
         return round(self.wall() * 1_000_000)
+
+
+class WaiterConnection:
+    """The connection of one waiter session, seen from both ends: `is_over` at the server, `is_open` at the client."""
+
+    def __init__(self, port: Any, number: int) -> None:
+        self.port = port
+        self.number = number
+        self.is_over = False
+        self.is_open = True
+        self._event = port.runtime.event()
+
+    def close(self) -> None:
+        if self.is_open:
+            self.is_open = False
+            self._event.set()
+            world = self.port.link.process.world
+            world.at(world.now + self.port.link.delay(), self.server_sees_close)
+
+    def server_sees_close(self) -> None:
+        """The server sees that the client has closed it, unless the network is cut."""
+        link, server = self.port.link, self.port.server
+        if link.requests_cut and not link.process.is_dead:
+            link.process.world.at(link.process.world.now + RETRY, self.server_sees_close)
+        else:
+            server.when_running(server.end_session, self)
+
+    @abstractmethod
+    def end_soon(self) -> None:
+        """The session has ended; the client sees that some time later."""
+
+
+class SessionDatabase(Database, Generic[C]):
+    """A server whose waiters wait in sessions, each on a connection of its own: there are no notifications, no pool."""
+
+    excluded_faults = POOLED | {"lose_notification"}
+    kinds = ("lock",)
+    connection_type: Callable[[Any, int], C]
+
+    def __init__(self, world: World, recorder: Recorder) -> None:
+        super().__init__(world, recorder)
+        self.sessions: dict[int, C] = {}
+        self._session_count = 0
+
+    def new_session(self, port: object) -> C:
+        self._session_count += 1
+        connection = self.sessions[self._session_count] = type(self).connection_type(port, self._session_count)
+        return connection
+
+    def end_session(self, connection: C) -> None:
+        if not connection.is_over:
+            connection.is_over = True
+            del self.sessions[connection.number]
+            self.release_locks(connection)
+
+    @abstractmethod
+    def release_locks(self, connection: C) -> None:
+        """Release the locks of a session that has ended, and remove it from all queues."""
+
+    @abstractmethod
+    def clear_queues(self) -> None: ...
+
+    def sessions_of(self, process: Process) -> list[C]:
+        return [connection for connection in self.sessions.values() if connection.port.link.process is process]
+
+    def terminate(self, connections: Sequence[C]) -> bool:
+        """End these sessions at the server; whether there are any."""
+        for connection in connections:
+            self.end_session(connection)
+            connection.end_soon()
+        return bool(connections)
+
+    def restart(self) -> None:
+        super().restart()
+        self.clear_queues()
+        self.terminate([*self.sessions.values()])
+
+    def drop(self, process: Process) -> bool:
+        return self.terminate(self.sessions_of(process))
+
+
+def by_number(ticket: Any) -> int:
+    """The place of a ticket in the queue, to sort by."""
+    number: int = ticket.number
+    return number
 
 
 def _waits(ticket: Any) -> bool:

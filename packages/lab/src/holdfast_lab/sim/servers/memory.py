@@ -31,7 +31,8 @@ class MemoryServer(Server):
     guarantees = GUARANTEES
     # A `try_acquire` can arrive after its own release: on another connection, which the server reads later.
     orphaning_faults = frozenset({"crash", "duplicate", "slow", "stall"})
-    excluded_faults = frozenset({"step_clock", "leap_clock"})  # a request may arrive twice here
+    excluded_faults = frozenset({"step_clock", "leap_clock"})
+    duplicates_requests = True
     backend: Callable[..., Backend] = MemoryBackend
 
     def __init__(self, world: World, recorder: Recorder) -> None:

@@ -42,7 +42,7 @@ class SqliteServer(Server):
     orphaning_faults = frozenset({"old_data"})  # deaths are seen at once
     keeps_order = True
     # One machine has one clock. A wall clock that is ahead ends no lease: it only raises the lower bound of the fences.
-    excluded_faults = Server.excluded_faults | POOLED | {"drift", "leap_clock"}
+    excluded_faults = POOLED | {"drift", "leap_clock"}
     backend: Callable[..., Backend] = SqliteBackend
     transaction: type[SimTransaction]
 

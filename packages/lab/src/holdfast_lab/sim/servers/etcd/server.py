@@ -45,8 +45,8 @@ class EtcdServer(Server):
     guarantees = QUEUE
     # The server does not see that a process dies: its keys end with its lease. So do keys from a restored snapshot.
     orphaning_faults = frozenset({"crash", "old_data"})
-    # Leases end by a monotonic clock. TCP delivers each request once; the port repeats requests itself.
-    excluded_faults = frozenset({"duplicate", "step_clock", "leap_clock"})
+    # Leases end by a monotonic clock.
+    excluded_faults = frozenset({"step_clock", "leap_clock"})
     dead_waiter_max = WAITER_TTL + 0.5
     backend: Callable[..., Any] = EtcdBackend
 

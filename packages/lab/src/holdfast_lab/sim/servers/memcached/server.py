@@ -39,7 +39,6 @@ class MemcachedServer(Server):
 
     guarantees = GUARANTEES._replace(fence=FenceOrder.CLOCK_BOUNDED)
     orphaning_faults: ClassVar[frozenset[str]] = frozenset({"crash", "stall", "lose_data"})
-    excluded_faults = Server.excluded_faults | {"lose_notification"}  # there are no notifications
     kinds = ("lock",)
     backend: ClassVar[type[MemcachedBackend]] = MemcachedBackend
     port: ClassVar[type[SimPort]] = SimPort

@@ -9,7 +9,6 @@ from holdfast.backends.mysql.protocol.guarantees import GUARANTEES
 from holdfast.backends.mysql.protocol.unique import UniqueBackend
 from holdfast.backends.mysql.protocol.version import VersionBackend
 from holdfast.backends.mysql.sql import lock_id
-from holdfast_lab.sim.servers.base import Server
 from holdfast_lab.sim.servers.database import Database
 from holdfast_lab.sim.servers.mysql.port import SimPort
 from holdfast_lab.sim.servers.mysql.tables import Tables
@@ -26,7 +25,6 @@ if TYPE_CHECKING:
 class MysqlServer(Database):
     """A server for any method."""
 
-    excluded_faults = Server.excluded_faults | {"lose_notification"}  # there are no notifications
     backend: Callable[..., Any]
     tables_type: ClassVar[type[Tables]] = Tables
 
@@ -84,7 +82,5 @@ class UniqueServer(MysqlServer):
     """A server for `method=unique`."""
 
     guarantees = GUARANTEES["unique"]
-    # The death of a client is not seen. A release is remembered for ten seconds, unless the data is lost.
-    orphaning_faults = frozenset({"crash", "stall", "lose_data", "old_data", "leap_clock"})
     idle_max = 8.0  # less than a waiter lease: a dead waiter whose turn it is keeps 3.5 s of it
     backend = UniqueBackend

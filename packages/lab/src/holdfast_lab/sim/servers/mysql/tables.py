@@ -16,7 +16,7 @@ from holdfast.backends.mysql.port import Answer
 from holdfast.backends.mysql.sql import FENCE_IDLE, REAP_ROWS, WOKEN
 from holdfast.backends.sql_protocol import us
 from holdfast.core.tickets import WAITER_LEASE
-from holdfast_lab.sim.servers.database import DatabaseTables
+from holdfast_lab.sim.servers.database import DatabaseTables, by_number
 from holdfast_lab.sim.servers.mysql.registers import Register, Registers
 
 if TYPE_CHECKING:
@@ -261,7 +261,7 @@ class Tables(DatabaseTables[bytes, Lock, Ticket, Register], Registers):
                 *(entry.name, entry.fence, entry.exclusive, entry.limit, entry.expires - now),
                 *(entry.since, entry.agent, entry.info, entry.number),
             )
-            for entry in sorted(self.tickets, key=_number)
+            for entry in sorted(self.tickets, key=by_number)
             if entry.expires > now and is_wanted(entry)
         ]
         return Answer(rows=[tuple(map(_text, row)) for row in rows])
@@ -574,13 +574,6 @@ class Tables(DatabaseTables[bytes, Lock, Ticket, Register], Registers):
 
     # ── shared ──────────────────────────────────────────────────────────────────────────────────
 
-    def draw(self, lock: Lock, now: int) -> int:
-        """The next number of a lock that has a row."""
-        return max(lock.drawn + 1, now)
-
-    def has_expired(self, expires: int, now: int) -> bool:
-        return expires <= now
-
     def has_tickets(self, key: bytes) -> bool:
         return bool(self._queue(key))
 
@@ -595,7 +588,7 @@ class Tables(DatabaseTables[bytes, Lock, Ticket, Register], Registers):
         return Answer(1, lock.fence)
 
     def _queue(self, key: bytes) -> list[Ticket]:
-        return sorted((ticket for ticket in self.tickets if ticket.id == key), key=_number)
+        return sorted((ticket for ticket in self.tickets if ticket.id == key), key=by_number)
 
     def _ticket(self, key: bytes, nonce: str) -> Ticket | None:
         return next((ticket for ticket in reversed(self._queue(key)) if ticket.nonce == nonce), None)
@@ -616,10 +609,6 @@ class _Outcome:
 
     def at(self, number: int) -> _Outcome:
         return replace(self, place=number)
-
-
-def _number(ticket: Ticket) -> int:
-    return ticket.number
 
 
 def _text(value: str | int | None) -> str | None:

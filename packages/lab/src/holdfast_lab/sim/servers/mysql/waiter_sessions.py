@@ -17,7 +17,7 @@ from holdfast.backends.mysql.protocol.guarantees import GUARANTEES
 from holdfast.backends.mysql.protocol.row import RowBackend
 from holdfast.backends.sql_connections import TransactionConflict
 from holdfast.errors import BackendUnavailable, OutcomeUnknown
-from holdfast_lab.sim.faults import POOLED
+from holdfast_lab.sim.servers.database import RETRY, SessionDatabase, WaiterConnection
 from holdfast_lab.sim.servers.mysql.port import SimPort
 from holdfast_lab.sim.servers.mysql.server import MysqlServer
 from holdfast_lab.sim.servers.subscriptions import NOTICED_MAX
@@ -33,25 +33,22 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-RETRY = 1.0  # seconds between attempts to send through a network that is cut
 _WAIT = re.compile(r"innodb_lock_wait_timeout = (\d+); ")
 _HEX = re.compile(r"x'([0-9a-f]*)'")
 _NONCE = re.compile(r"SET nonce = '([0-9a-z]+)'")
 _REGISTERED = re.compile(r"holdfast_sessions \(id, nonce, client\) VALUES \(x'([0-9a-f]*)', '(\w+)', '(\w+)'\)")
 
 
-class SimConnection:
-    """One connection, seen from both ends: `is_over` at the server, `is_open` and `is_dead` at the client."""
+class SimConnection(WaiterConnection):
+    """One connection. The client may know that the session has ended, and not have closed it yet: `is_dead`."""
+
+    port: RowPort
 
     def __init__(self, port: RowPort, number: int) -> None:
-        self.number = number
-        self.port = port
-        self.is_over = False
-        self.is_open = True
+        super().__init__(port, number)
         self._is_dead = False
         self.used_at = 0.0
         self.probe = None
-        self._event = port.runtime.event()
         self._answer: Answer | TransactionConflict | None = None
 
     def is_dead(self) -> bool:
@@ -112,23 +109,7 @@ class SimConnection:
             self._answer = answer
             self._event.set()
 
-    def close(self) -> None:
-        if self.is_open:
-            self.is_open = False
-            self._event.set()
-            world = self.port.link.process.world
-            world.at(world.now + self.port.link.delay(), self.server_sees_close)
-
-    def server_sees_close(self) -> None:
-        """The server sees that the client has closed it."""
-        link, server = self.port.link, self.port.server
-        if link.requests_cut and not link.process.is_dead:
-            link.process.world.at(link.process.world.now + RETRY, self.server_sees_close)
-        else:
-            server.when_running(server.end_session, self)
-
     def end_soon(self) -> None:
-        """The session has ended; the client sees that some time later."""
         link = self.port.link
         world = link.process.world
         later = RETRY if link.replies_cut else world.choices.between(0.0, NOTICED_MAX)
@@ -166,25 +147,21 @@ class GateRow:
         self.queue: list[tuple[SimConnection, str]] = []  # the waiting connections and their statements
 
 
-class RowServer(MysqlServer):
+class RowServer(SessionDatabase[SimConnection], MysqlServer):
     """A server for `method=row`."""
 
     guarantees = GUARANTEES["row"]
-    orphaning_faults = frozenset({"crash", "stall", "lose_data", "old_data", "leap_clock"})
-    excluded_faults = POOLED | {"duplicate", "lose_notification"}  # each session has its own connection
-    kinds = ("lock",)
+    connection_type = SimConnection
     sessions_type: Callable[..., Any] = WaiterSessions
     backend: Callable[..., Any] = RowBackend
 
     def __init__(self, world: World, recorder: Recorder) -> None:
         super().__init__(world, recorder)
         self.gate_rows: dict[bytes, GateRow] = {}
-        self.sessions: dict[int, SimConnection] = {}
         self.named_locks: dict[bytes, SimConnection] = {}
         self.registered: dict[
             SimConnection, tuple[bytes, str, str]
         ] = {}  # rows of holdfast_sessions: gate, nonce, client
-        self._sessions = 0
 
     def open(self, link: Link, runtime: SimRuntime) -> Backend:
         port = RowPort(self, link, runtime)
@@ -195,17 +172,7 @@ class RowServer(MysqlServer):
 
     # ── sessions ─────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def new_session(self, port: RowPort) -> SimConnection:
-        self._sessions += 1
-        connection = self.sessions[self._sessions] = SimConnection(port, self._sessions)
-        return connection
-
-    def end_session(self, connection: SimConnection) -> None:
-        """Release all its locks, and remove it from all queues."""
-        if connection.is_over:
-            return
-        connection.is_over = True
-        del self.sessions[connection.number]
+    def release_locks(self, connection: SimConnection) -> None:
         self.named_locks = {name: holder for name, holder in self.named_locks.items() if holder is not connection}
         for gate in self.gate_rows.values():
             gate.queue = [(waiting, sql) for waiting, sql in gate.queue if waiting is not connection]
@@ -303,7 +270,7 @@ class RowServer(MysqlServer):
             case "kill":
                 if key not in self.named_locks:
                     raise BackendUnavailable(backend="sim", problem="unknown thread id")
-                self._end([self.named_locks[key]])
+                self.terminate([self.named_locks[key]])
                 return Answer()
             case _:
                 return super().run(statement, values)
@@ -325,31 +292,17 @@ class RowServer(MysqlServer):
 
     # ── faults ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def restart(self) -> None:
-        super().restart()
+    def clear_queues(self) -> None:
         for gate in self.gate_rows.values():
             gate.queue.clear()
-        self._end([*self.sessions.values()])
 
     def lose_data(self) -> None:
         super().lose_data()
         self.gate_rows.clear()
 
-    def drop(self, process: Process) -> bool:
-        return self._end(
-            [connection for connection in self.sessions.values() if connection.port.link.process is process]
-        )
-
     def process_died(self, process: Process) -> None:
-        for connection in self.sessions.values():
-            if connection.port.link.process is process:
-                self.world.at(self.world.now + connection.port.link.delay(), connection.server_sees_close)
-
-    def _end(self, connections: Sequence[SimConnection]) -> bool:
-        for connection in connections:
-            self.end_session(connection)
-            connection.end_soon()
-        return bool(connections)
+        for connection in self.sessions_of(process):
+            self.world.at(self.world.now + connection.port.link.delay(), connection.server_sees_close)
 
 
 def _bytes(sql: str) -> bytes:

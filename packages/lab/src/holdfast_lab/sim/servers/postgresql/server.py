@@ -28,8 +28,6 @@ class PostgresqlServer(Database, PushServer):
     """A server for `method=queue`."""
 
     guarantees = GUARANTEES["queue"]
-    # As for Redis: the death of a client is not seen. A release is remembered for ten seconds, unless the data is lost.
-    orphaning_faults = frozenset({"crash", "stall", "lose_data", "old_data", "leap_clock"})
     keeps_order = False  # a client has several connections
     idle_max = 6.0  # less than a waiter lease: a dead waiter that is woken keeps a second of it
     backend: Callable[..., Any] = PostgresqlBackend

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from holdfast.backends.postgresql.sql import FENCE_IDLE
 from holdfast.backends.sql_protocol import us
 from holdfast.core.tickets import WAITER_LEASE, WOKEN_LEASE
-from holdfast_lab.sim.servers.database import DatabaseTables
+from holdfast_lab.sim.servers.database import DatabaseTables, by_number
 
 if TYPE_CHECKING:
     from holdfast.backends.postgresql.port import Row, Statement, Value
@@ -597,13 +597,6 @@ class Tables(DatabaseTables[str, Lock, Ticket, Register]):
 
     # ── shared ──────────────────────────────────────────────────────────────────────────────────
 
-    def draw(self, lock: Lock | None, now: int) -> int:
-        """The next number of a lock, with or without a row."""
-        return now if lock is None else max(lock.drawn + 1, now)
-
-    def has_expired(self, expires: int | None, now: int) -> bool:
-        return expires is not None and expires <= now
-
     def hold(self, lock: Lock, nonce: str, since: int, ttl: int, who: tuple[str, str]) -> None:
         """Grant the lock with its last number as the fence."""
         lock.nonce, lock.fence, lock.expires, lock.since = nonce, lock.drawn, since + ttl, since
@@ -615,7 +608,7 @@ class Tables(DatabaseTables[str, Lock, Ticket, Register]):
 
     def _queue(self, name: str, head: int) -> list[Ticket]:
         """The tickets from the head on, as the functions read them."""
-        return sorted((entry for entry in self.tickets if entry.name == name and entry.number >= head), key=_number)
+        return sorted((entry for entry in self.tickets if entry.name == name and entry.number >= head), key=by_number)
 
     def _ticket(self, name: str, nonce: str, head: int) -> Ticket | None:
         return next((ticket for ticket in self._queue(name, head) if ticket.nonce == nonce), None)
@@ -644,10 +637,6 @@ def _generation(lock: Lock, drawn: int) -> int:
 
 def _is_after(moment: int | None, now: int) -> bool:
     return moment is not None and moment > now
-
-
-def _number(ticket: Ticket) -> int:
-    return ticket.number
 
 
 def _place(ticket: Ticket) -> tuple[bytes, int]:

@@ -14,7 +14,7 @@ from holdfast.backends.postgresql.protocol import advisory
 from holdfast.backends.postgresql.protocol.advisory import AdvisoryBackend
 from holdfast.backends.postgresql.protocol.guarantees import GUARANTEES
 from holdfast.errors import BackendUnavailable, OutcomeUnknown
-from holdfast_lab.sim.faults import POOLED
+from holdfast_lab.sim.servers.database import RETRY, SessionDatabase, WaiterConnection
 from holdfast_lab.sim.servers.postgresql.port import SimPort
 from holdfast_lab.sim.servers.postgresql.server import PostgresqlServer
 from holdfast_lab.sim.servers.subscriptions import NOTICED_MAX
@@ -28,27 +28,23 @@ if TYPE_CHECKING:
     from holdfast_lab.sim.runtime import SimRuntime
     from holdfast_lab.sim.world import World
 
-RETRY = 1.0  # seconds between attempts to send through a network that is cut
 
+class SimSession(WaiterConnection):
+    """The connection of one ticket."""
 
-class SimSession:
-    """The connection of one ticket, seen from both ends: `is_over` at the server, `is_closed` at the client."""
+    port: AdvisoryPort
 
-    def __init__(self, port: AdvisoryPort, pid: int) -> None:
-        self.pid = pid
-        self.port = port
+    def __init__(self, port: AdvisoryPort, number: int) -> None:
+        super().__init__(port, number)
         self.has_advisory_lock = False
         self.is_waiting = False
-        self.is_closed = False
-        self.is_over = False
-        self._event = port.runtime.event()
 
     @property
-    def is_open(self) -> bool:
-        return not self.is_closed
+    def pid(self) -> int:
+        return self.number
 
     async def execute(self, statement: Statement, values: Sequence[Value], *, deadline: float) -> list[Row]:
-        if self.is_closed:
+        if not self.is_open:
             raise BackendUnavailable(backend="sim", problem="connection closed")
         try:
             return await self.port.request(lambda: self.port.server.run_on(self, statement, values), deadline)
@@ -57,7 +53,7 @@ class SimSession:
             raise
 
     async def wait(self, sql: str, until: float) -> None:
-        if self.is_closed:
+        if not self.is_open:
             raise OutcomeUnknown(backend="sim", problem="connection closed")
         if not self.is_waiting:
             self.is_waiting = True
@@ -67,24 +63,21 @@ class SimSession:
         except BaseException:
             self.close()
             raise
-        if self.is_closed:
+        if not self.is_open:
             raise OutcomeUnknown(backend="sim", problem="connection closed")
         if is_answered:
             self.is_waiting, self.has_advisory_lock = False, True
 
     def close(self) -> None:
-        if not self.is_closed:
-            self.is_closed, self.has_advisory_lock = True, False
-            self._event.set()
-            world = self.port.link.process.world
-            world.at(world.now + self.port.link.delay(), self.server_sees_close)
+        self.has_advisory_lock = False
+        super().close()
 
     def _reply_arrived(self) -> None:
         """The answer has arrived: the session has the advisory lock."""
         self._event.set()
 
     def end_soon(self) -> None:
-        """The session has ended; the client sees that some time later, unless the network is cut."""
+        """Unless the network is cut."""
         world, process = self.port.link.process.world, self.port.link.process
         if self.port.link.replies_cut:
             return
@@ -109,14 +102,6 @@ class SimSession:
             world = link.process.world
             world.at(world.now + link.delay(), link.process.do, self._reply_arrived)
 
-    def server_sees_close(self) -> None:
-        """The server sees that the client has closed it, unless the network is cut."""
-        link = self.port.link
-        if link.requests_cut and not link.process.is_dead:
-            link.process.world.at(link.process.world.now + RETRY, self.server_sees_close)
-        else:
-            self.port.server.when_running(self.port.server.end_session, self)
-
 
 class AdvisoryPort(SimPort):
     """A port with waiter sessions."""
@@ -138,21 +123,17 @@ class AdvisoryPort(SimPort):
         self._idle.append(session)
 
 
-class AdvisoryServer(PostgresqlServer):
+class AdvisoryServer(SessionDatabase[SimSession], PostgresqlServer):
     """A server for `method=advisory`."""
 
     guarantees = GUARANTEES["advisory"]
-    kinds = ("lock",)
-    # There are no notifications, and each session has its own connection.
-    excluded_faults = PostgresqlServer.excluded_faults | POOLED | {"lose_notification"}
+    connection_type = SimSession
     backend: Callable[..., Backend] = AdvisoryBackend
 
     def __init__(self, world: World, recorder: Recorder) -> None:
         super().__init__(world, recorder)
-        self.sessions: list[SimSession] = []
         self._holders: dict[int, SimSession] = {}  # by key of an advisory lock: its holder
         self._queues: dict[int, list[SimSession]] = {}
-        self._pids = 0
 
     def open(self, link: Link, runtime: SimRuntime) -> Backend:
         port = AdvisoryPort(self, link, runtime, len(self.subscribers))
@@ -161,23 +142,16 @@ class AdvisoryServer(PostgresqlServer):
 
     # ── sessions and advisory locks ────────────────────────────────────────────────────────────────────────────────
 
-    def new_session(self, port: AdvisoryPort) -> SimSession:
-        self._pids += 1
-        session = SimSession(port, self._pids)
-        self.sessions.append(session)
-        return session
+    def release_locks(self, connection: SimSession) -> None:
+        self._cancel(connection)
+        for key in [key for key, holder in self._holders.items() if holder is connection]:
+            self._unlock(key)
 
-    def end_session(self, session: SimSession) -> None:
-        """Release all its locks, and remove it from all queues."""
-        if session.is_over:
-            return
-        session.is_over = True
-        self.sessions.remove(session)
+    def _cancel(self, session: SimSession) -> None:
+        """End its wait for an advisory lock."""
         for queue in self._queues.values():
             if session in queue:
                 queue.remove(session)
-        for key in [key for key, holder in self._holders.items() if holder is session]:
-            self._unlock(key)
 
     def wait_for_lock(self, session: SimSession, key: int) -> None:
         if session.is_over:
@@ -201,7 +175,8 @@ class AdvisoryServer(PostgresqlServer):
         holders = [(key, holder.pid) for key, holder in self._holders.items()]
         queues = [(key, [session.pid for session in queue]) for key, queue in self._queues.items()]
         ends = [
-            (session.pid, session.has_advisory_lock, session.is_waiting, session.is_closed) for session in self.sessions
+            (session.pid, session.has_advisory_lock, session.is_waiting, session.is_open)
+            for session in self.sessions.values()
         ]
         return super().state(), holders, queues, ends
 
@@ -233,33 +208,18 @@ class AdvisoryServer(PostgresqlServer):
             holder = self._holders.get(int(values[0] or 0))
             if holder is None:
                 return []
-            self.end_session(holder)
-            holder.end_soon()
+            self.terminate([holder])
             return [("t",)]
         if statement is advisory._CANCEL:
-            for session in [session for session in self.sessions if session.pid == values[0]]:
-                for queue in self._queues.values():
-                    if session in queue:
-                        queue.remove(session)
+            if (session := self.sessions.get(int(values[0] or 0))) is not None:
+                self._cancel(session)
             return []
         return super().run(port, statement, values)
 
     # ── faults ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def restart(self) -> None:
-        super().restart()
-        self._holders.clear()
+    def clear_queues(self) -> None:
         self._queues.clear()
-        for session in [*self.sessions]:
-            self.end_session(session)
-            session.end_soon()
-
-    def drop(self, process: Process) -> bool:
-        dropped = [session for session in self.sessions if session.port.link.process is process]
-        for session in dropped:
-            self.end_session(session)
-            session.end_soon()
-        return bool(dropped)
 
     @property
     def recovery_time(self) -> float:
@@ -268,5 +228,5 @@ class AdvisoryServer(PostgresqlServer):
 
     def process_died(self, process: Process) -> None:
         super().process_died(process)
-        for session in [session for session in self.sessions if session.port.link.process is process]:
+        for session in self.sessions_of(process):
             self.world.at(self.world.now + RETRY, session.server_sees_close)

@@ -161,7 +161,6 @@ class SetnxServer(RedisServer):
 
     guarantees = GUARANTEES["setnx"]
     grant_past_dead_max = grant_past_paused_max = None
-    excluded_faults = RedisServer.excluded_faults | {"drop", "lose_notification"}  # there are no notifications
     kinds = ("lock",)
     backend: Callable[..., Any] = setnx.SetnxBackend
 
@@ -181,7 +180,7 @@ class GetsetServer(SetnxServer):
     # tickets are remembered.
     orphaning_faults = SetnxServer.orphaning_faults | {"slow", "lose_request", "lose_reply", "cancel", "cut", "restart"}
     # These faults break the method, as getset.py says: clients with different clocks, and a pause between two commands.
-    excluded_faults = SetnxServer.excluded_faults | POOLED | {"drift", "slow", "pause", "stall"}
+    excluded_faults = POOLED | {"drift", "slow", "pause", "stall"}
     backend = getset.GetsetBackend
 
     def found_in(self, name: str, keys: Keys) -> Iterator[Found]:

@@ -54,7 +54,7 @@ class RedlockServer(Server):
     guarantees = GUARANTEES
     # As for one Redis; and a node that is not eligible yet gets fewer requests.
     orphaning_faults = frozenset({"crash", "stall", "restart", "lose_data", "old_data", "leap_clock"})
-    excluded_faults = POOLED | {"duplicate"}  # as for one Redis; an unresponsive node is a separate fault
+    excluded_faults = POOLED  # as for one Redis; an unresponsive node is a separate fault
     node_type = Node
     kinds = ("lock",)
     clock_back_max = 10.0

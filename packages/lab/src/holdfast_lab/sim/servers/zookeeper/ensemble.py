@@ -143,7 +143,7 @@ class ZookeeperServer(Server):
     several_ttls = True  # each has a session of its own
     # Sessions end by a monotonic clock. A connection delivers each message once, watches included. Data are lost, or
     # old data are restored, on all members at once: a single member gets lost data from the others.
-    excluded_faults = POOLED | {"duplicate", "lose_notification", "step_clock", "leap_clock"}
+    excluded_faults = POOLED | {"lose_notification", "step_clock", "leap_clock"}
     node_type = Member
     backend: Callable[..., Any] = ZookeeperBackend
 
