@@ -5,13 +5,13 @@ from __future__ import annotations
 from holdfast.backends.memory.port import QueueEntry, Store
 from holdfast.backends.memory.protocol.queue import MemoryBackend
 from holdfast.core.clock import lease_deadline
-from holdfast.core.tickets import Granted, Ticket, Waiting
+from holdfast.core.tickets import Claim, Granted, Waiting
 from holdfast_lab.sim.mutants.base import Mutant
 from holdfast_lab.sim.servers.memory import MemoryServer
 
 
 class _CountsFromTheReply(MemoryBackend):
-    async def try_acquire(self, ticket: Ticket, *, queue: bool, deadline: float) -> Granted | Waiting:
+    async def try_acquire(self, ticket: Claim, *, queue: bool, deadline: float) -> Granted | Waiting:
         outcome = await super().try_acquire(ticket, queue=queue, deadline=deadline)
         if isinstance(outcome, Waiting):
             return outcome
@@ -29,7 +29,7 @@ class _TrustsOldGrants(MemoryBackend):
     to hold the lock by then.
     """
 
-    def _try_acquire(self, store: Store, ticket: Ticket, *, queue: bool) -> int | Waiting:
+    def _try_acquire(self, store: Store, ticket: Claim, *, queue: bool) -> int | Waiting:
         granted: set[str] = store.__dict__.setdefault("granted", set())
         entries = store.queues.setdefault(ticket.name, {})
         if ticket.nonce in granted and ticket.nonce not in entries:

@@ -20,7 +20,7 @@ from holdfast.backends.zookeeper.protocol.backend import ZookeeperBackend
 from holdfast.core.acquire_all import Part, acquire_all
 from holdfast.core.lease_groups import LeaseGroup, release_all
 from holdfast.core.leases import BaseLease
-from holdfast.core.tickets import Ticket
+from holdfast.core.tickets import Claim
 from holdfast.errors import BackendError, LockLost
 from holdfast_lab.sim.choices import Choices
 from holdfast_lab.sim.faults import CALM, Faults
@@ -168,12 +168,12 @@ def test_groups_delays_and_registers_keep_their_promises(backend: str) -> None:
 
 
 class DropsUnanswered(EtcdBackend):
-    def _add_unanswered(self, nonces: Sequence[str], unanswered: object) -> None:
+    def _add_unanswered(self, claims: Sequence[Claim], unanswered: object) -> None:
         pass
 
 
 class KeepsTicketsAfterABusyOne(EtcdBackend):
-    async def _withdraw_rest(self, rest: Sequence[Ticket], granted: Collection[str], deadline: float) -> None:
+    async def _withdraw_rest(self, rest: Sequence[Claim], granted: Collection[str], deadline: float) -> None:
         pass
 
 
@@ -189,12 +189,12 @@ class AdvancesWithoutCompare(EtcdBackend):
 
 
 class HoldsDuringTheDelay(EtcdBackend):
-    def _deadline(self, ticket: Ticket, lease: Lease, sent: float) -> float:
+    def _deadline(self, ticket: Claim, lease: Lease, sent: float) -> float:
         return super()._deadline(ticket, lease, sent) + ticket.delay
 
 
 class UnansweredNodesStay(ZookeeperBackend):
-    async def _withdraw_rest(self, tickets: Sequence[Ticket], deadline: float) -> None:
+    async def _withdraw_rest(self, tickets: Sequence[Claim], deadline: float) -> None:
         pass
 
 

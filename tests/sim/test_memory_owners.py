@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from holdfast.backends.memory.protocol.queue import MemoryBackend
-from holdfast.core.tickets import Ticket, Waiting
+from holdfast.core.tickets import Claim, Waiting
 from holdfast_lab.sim.choices import Choices
 from holdfast_lab.sim.run import Plan
 from holdfast_lab.sim.scenarios import SmallWorld
@@ -35,8 +35,8 @@ class Steps:
         return self.backend._release(self.store, ticket(nonce, owner))
 
 
-def ticket(nonce: str, owner: str) -> Ticket:
-    return Ticket("lock", nonce, TTL, 1, exclusive=True, agent="", info="{}", owner=owner)
+def ticket(nonce: str, owner: str) -> Claim:
+    return Claim("lock", nonce, TTL, 1, exclusive=True, agent="", info="{}", owner=owner)
 
 
 def expired_after_another() -> tuple[Steps, int]:

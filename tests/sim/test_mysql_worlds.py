@@ -11,7 +11,7 @@ from typing import NamedTuple
 import pytest
 
 from holdfast.core.locks import LockOptions
-from holdfast.core.tickets import Granted, Ticket, Waiting
+from holdfast.core.tickets import Claim, Granted, Waiting
 from holdfast.errors import BackendError, BackendUnavailable, LockLost
 from holdfast_lab.sim.choices import Choices
 from holdfast_lab.sim.client import SimLease
@@ -481,7 +481,7 @@ def several(plan: Plan, seed: int) -> Several:
         runtime, backend = member.client.runtime, member.client.engine.backend
         for _ in range(6):
             wanted = sorted(draw.sample("wxyz", k=draw.choice((2, 3))))
-            tickets = [Ticket(lock, runtime.nonce(), 3600.0, 1, True, "main", "{}") for lock in wanted]  # noqa: FBT003
+            tickets = [Claim(lock, runtime.nonce(), 3600.0, 1, True, "main", "{}") for lock in wanted]  # noqa: FBT003
             outcomes: list[Granted | Waiting] = []
             with contextlib.suppress(BackendError):
                 while len(outcomes) < len(tickets) and not any(isinstance(one, Waiting) for one in outcomes):

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from holdfast.core.ports import Backend
-from holdfast.core.tickets import Granted, Ticket, Waiting
+from holdfast.core.tickets import Claim, Granted, Waiting
 from holdfast.errors import OutcomeUnknown
 from holdfast_lab.sim.choices import Choices
 from holdfast_lab.sim.faults import Faults
@@ -76,7 +76,7 @@ class Witness:
         backend = backend_of(member)
         for _ in range(4):
             await runtime.sleep(choices.between(0.0, 2.0))
-            ticket = Ticket(
+            ticket = Claim(
                 *(LOCK, runtime.nonce(), TTL, 1, True, "main", '{"who": {}, "meta": {}}'), owner=choices.pick(OWNERS)
             )
             granted = await self._try_acquire(member, ticket)
@@ -90,7 +90,7 @@ class Witness:
                 await answered(member, lambda until, ticket=ticket: backend.release([ticket], deadline=until))
             self.rounds += 1
 
-    async def _try_acquire(self, member: ClientProcess, ticket: Ticket) -> Granted:
+    async def _try_acquire(self, member: ClientProcess, ticket: Claim) -> Granted:
         backend, runtime = backend_of(member), member.client.runtime
         while True:
             outcome = await answered(member, lambda until: backend.try_acquire(ticket, queue=True, deadline=until))
@@ -99,7 +99,7 @@ class Witness:
             assert isinstance(outcome, Waiting)
             await backend.wait(ticket, runtime.now() + outcome.poll_after)
 
-    def _look(self, ticket: Ticket, fence: int) -> None:
+    def _look(self, ticket: Claim, fence: int) -> None:
         for owner, other in self._inside.values():
             if not owner or owner != ticket.owner:
                 self.wrong.append(f"{ticket.owner!r} is in while {owner!r} is")
@@ -150,8 +150,8 @@ async def acquire_several(member: ClientProcess, choices: Choices, inside: dict[
         names = [name for name in NAMES if choices.below(2)] or ["a"]
         owner = choices.pick(OWNERS)
         about = (LONG, 1, True, "main", '{"who": {}, "meta": {}}', 0.0, owner)
-        tickets = [Ticket(name, runtime.nonce(), *about) for name in names]
-        granted: list[Ticket] = []
+        tickets = [Claim(name, runtime.nonce(), *about) for name in names]
+        granted: list[Claim] = []
         with suppress(OutcomeUnknown):
             outcomes = await backend.try_acquire_all(tickets, deadline=runtime.now() + ANSWERED_MAX)
             granted = [ticket for ticket, one in zip(tickets, outcomes, strict=False) if isinstance(one, Granted)]

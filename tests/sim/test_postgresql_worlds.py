@@ -22,6 +22,7 @@ from holdfast_lab.sim.servers.database import IDLE, REAPED_EVERY
 from holdfast_lab.sim.servers.postgresql.port import SimPort
 from holdfast_lab.sim.servers.postgresql.server import PostgresqlServer
 from holdfast_lab.sim.servers.subscriptions import NOTICED_MAX
+from tests.support.wakeups import RecordedWakeups
 
 NAME, TTL = "lock", us(1.0)
 
@@ -36,8 +37,8 @@ class Subscribed:
         for name in "ab":
             self.small.add(name)
         self.a, self.b = (port for port in self.server.subscribers if isinstance(port, SimPort))
-        self.heard: list[str] = []
-        self.a.listen(self.heard.append, lambda: self.heard.append("missed"))
+        recorded = self.a.wakeups = RecordedWakeups(self.a._runtime)
+        self.received = recorded.received
 
     def do(self, port: SimPort, step: Callable[[], Coroutine[Any, Any, Any]], lasts: float = 0.01) -> Any:
         outcome: list[Any] = []
@@ -101,13 +102,13 @@ def world() -> Iterator[Subscribed]:
 
 def test_a_notification_reaches_only_current_subscribers(world: Subscribed) -> None:
     world.hand_over()
-    assert (world.a.subscription(world.a.channel), world.heard) == (0, [])
+    assert (world.a.subscription(world.a.channel), world.received) == (0, [])
 
     world.subscribe("n")
     late = world.hand_over()
 
     assert world.a.subscription(world.a.channel) > 0
-    assert world.heard == [late]
+    assert world.received == [late]
 
 
 def test_notifications_in_a_gap_are_lost_and_the_gap_is_reported(world: Subscribed) -> None:
@@ -118,10 +119,10 @@ def test_notifications_in_a_gap_are_lost_and_the_gap_is_reported(world: Subscrib
     assert world.server.publish(world.a.channel, "in the gap") == 0
     world.run(NOTICED_MAX + 0.1)
 
-    assert world.heard == ["missed"]
+    assert world.received == ["missed"]
     assert world.a.subscription(world.a.channel) not in (0, before)
     after = world.hand_over()
-    assert world.heard == ["missed", after]
+    assert world.received == ["missed", after]
 
 
 def test_the_subscriber_connection_is_closed_when_no_ticket_waits(world: Subscribed) -> None:
@@ -136,7 +137,7 @@ def test_the_subscriber_connection_is_closed_when_no_ticket_waits(world: Subscri
 
     assert not world.a.subscription(world.a.channel)
     world.hand_over()
-    assert world.heard == []
+    assert world.received == []
 
 
 def test_requests_on_their_way_are_not_executed_when_the_server_goes_down(world: Subscribed) -> None:

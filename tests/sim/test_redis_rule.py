@@ -16,9 +16,10 @@ import pytest
 
 from holdfast.backends.redis.protocol import queue, registers
 from holdfast.core.ports import Backend
-from holdfast.core.tickets import Granted, LeaseGone, LockInfo, Ticket
+from holdfast.core.tickets import Claim, Granted, LeaseGone, LockInfo
 from holdfast.errors import LimitConflict
 from holdfast_lab.sim.choices import Choices
+from holdfast_lab.sim.mutants.base import replaced
 from holdfast_lab.sim.mutants.redis import edited
 from holdfast_lab.sim.run import Plan
 from holdfast_lab.sim.scenarios import SmallWorld
@@ -71,14 +72,14 @@ class Side:
 
     # ── the verbs, and what of their answers has to be the same ──────────────────────────────────────────────────
 
-    def try_acquire(self, ticket: Ticket, *, queue: bool) -> str:
+    def try_acquire(self, ticket: Claim, *, queue: bool) -> str:
         try:
             answer = self.do(lambda backend, deadline: backend.try_acquire(ticket, queue=queue, deadline=deadline))
         except LimitConflict as conflict:
             return f"limit {conflict.theirs}"
         return self._noted(ticket, answer)
 
-    def try_acquire_all(self, tickets: list[Ticket]) -> list[str]:
+    def try_acquire_all(self, tickets: list[Claim]) -> list[str]:
         """In as many steps as it takes, up to the first that has to wait."""
         answers: list[str] = []
         while len(answers) < len(tickets) and "wait" not in answers:
@@ -86,25 +87,25 @@ class Side:
             answers += self._enter_some(rest)
         return answers
 
-    def _enter_some(self, tickets: list[Ticket]) -> list[str]:
+    def _enter_some(self, tickets: list[Claim]) -> list[str]:
         self.steps += 1
         answers = self.do(lambda backend, deadline: backend.try_acquire_all(tickets, deadline=deadline))
         return [self._noted(ticket, answer) for ticket, answer in zip(tickets, answers, strict=False)]
 
-    def _noted(self, ticket: Ticket, answer: object) -> str:
+    def _noted(self, ticket: Claim, answer: object) -> str:
         if isinstance(answer, Granted):
             self.fences[ticket.nonce] = answer.fence
             return "in"
         return "wait"
 
-    def release(self, tickets: list[Ticket]) -> list[object]:
+    def release(self, tickets: list[Claim]) -> list[object]:
         return list(self.do(lambda backend, deadline: backend.release(tickets, deadline=deadline)))
 
-    def renew(self, ticket: Ticket) -> bool:
+    def renew(self, ticket: Claim) -> bool:
         (answer,) = self.do(lambda backend, deadline: backend.renew([ticket], deadline=deadline))
         return not isinstance(answer, LeaseGone)
 
-    def break_lock(self, ticket: Ticket) -> bool:
+    def break_lock(self, ticket: Claim) -> bool:
         fence = self.fences[ticket.nonce]
         return self.do(lambda backend, deadline: backend.break_lock(ticket.name, fence, deadline=deadline))
 
@@ -135,7 +136,7 @@ class Side:
 class Known(NamedTuple):
     """The state of a granted or waiting ticket."""
 
-    ticket: Ticket
+    ticket: Claim
     ends: float | None  # of its lease; None while it waits
 
 
@@ -169,7 +170,7 @@ class Steps:
         assert first == second, "\n".join(self.history)
         return first
 
-    def _new(self, name: str, *, exclusive: bool) -> Ticket:
+    def _new(self, name: str, *, exclusive: bool) -> Claim:
         limit, is_alone = (
             (1, True) if exclusive else self._draw.choice([(1, True), (1, True), (None, False), (2, False)])
         )
@@ -178,31 +179,31 @@ class Steps:
         owner = self._draw.choice(OWNERS) if self._shares and is_alone else ""
         # Steps begin at whole hundredths of a second and are over soon: no lease ends just then.
         ttl = self._draw.choice([2.205, 5.205, 1000.205]) if self._lapses else 1000.205
-        return Ticket(name, nonce, ttl, limit, is_alone, f"{owner}#{int(nonce, 16)}", "{}", owner=owner)
+        return Claim(name, nonce, ttl, limit, is_alone, f"{owner}#{int(nonce, 16)}", "{}", owner=owner)
 
     def _try_acquire(self) -> None:
         ticket = self._new(self._draw.choice(NAMES), exclusive=not self._shares)
         self._ask(ticket, queue=self._shares and self._draw.random() < 0.8)
 
-    def _ask(self, ticket: Ticket, *, queue: bool) -> None:
+    def _ask(self, ticket: Claim, *, queue: bool) -> None:
         answer = self._both(f"enter {ticket} {queue=}", lambda side: side.try_acquire(ticket, queue=queue))
         self._entered(ticket, answer, queue=queue)
 
     def _all(self) -> None:
         # On a Cluster it may take two steps, the second a moment later: so these leases do not end.
         names = sorted(self._draw.sample(NAMES, 2))
-        tickets = [self._new(name, exclusive=True)._replace(ttl=1000.205) for name in names]
+        tickets = [replaced(self._new(name, exclusive=True), ttl=1000.205) for name in names]
         answers = self._both(f"enter_all {tickets}", lambda side: side.try_acquire_all(tickets))
         for ticket, answer in zip(tickets, answers, strict=False):
             self._entered(ticket, answer, queue=False)
 
-    def _entered(self, ticket: Ticket, answer: str, *, queue: bool) -> None:
+    def _entered(self, ticket: Claim, answer: str, *, queue: bool) -> None:
         if answer == "in":
             self._known[ticket.nonce] = Known(ticket, self._now + ticket.ttl)
         elif answer == "wait" and queue:
             self._known[ticket.nonce] = Known(ticket, None)
 
-    def _pick(self, *, is_in: bool | None = None) -> Ticket | None:
+    def _pick(self, *, is_in: bool | None = None) -> Claim | None:
         found = [known.ticket for known in self._known.values() if is_in is None or (known.ends is not None) == is_in]
         return self._draw.choice(found) if found else None
 

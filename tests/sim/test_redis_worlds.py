@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable, Coroutine, Iterator
 from typing import Any
 
@@ -9,7 +11,7 @@ import pytest
 
 from holdfast.backends.redis.port import Channel
 from holdfast.backends.redis.protocol.keys import keys_of
-from holdfast.core.tickets import Ticket
+from holdfast.core.tickets import Claim
 from holdfast.errors import OutcomeUnknown
 from holdfast_lab.sim.choices import Choices
 from holdfast_lab.sim.recorder import Recorder
@@ -19,6 +21,7 @@ from holdfast_lab.sim.servers.redis.port import PREFIX, SimPort
 from holdfast_lab.sim.servers.redis.server import RedisServer
 from holdfast_lab.sim.servers.subscriptions import NOTICED_MAX
 from holdfast_lab.sim.world import World
+from tests.support.wakeups import RecordedWakeups
 
 KEYS = keys_of(PREFIX, "lock")
 
@@ -33,8 +36,8 @@ class Listening:
         for name in "ab":
             self.small.add(name)
         self.a, self.b = (port for port in self.server.subscribers if isinstance(port, SimPort))
-        self.received: list[str] = []
-        self.a.listen(self.received.append, lambda: self.received.append("missed"))
+        recorded = self.a.wakeups = RecordedWakeups(self.a._runtime)
+        self.received = recorded.received
         self.channel = self.a.channel(KEYS)
 
     def do(self, port: SimPort, step: Callable[[], Coroutine[Any, Any, Any]], lasts: float = 0.01) -> Any:
@@ -184,14 +187,14 @@ def test_of_two_releases_of_one_ticket_at_once_getset_sends_one() -> None:
     member = small.add("a")
     backend, outcomes = member.client.engine.backend, list[object]()
 
-    async def release(ticket: Ticket) -> None:
+    async def release(ticket: Claim) -> None:
         outcomes.extend(await backend.release([ticket], deadline=member.process.now() + 1.0))
 
     async def take() -> None:
         lease = await member.client.acquire(member.lock(30.0), 0)
         assert lease is not None
         for _ in range(2):
-            member.start(release(lease._ticket), "release")
+            member.start(release(lease._claim), "release")
 
     member.start(take())
     small.world.run(1.0)
@@ -211,3 +214,21 @@ def test_no_subscription_remains_for_withdrawn_tickets() -> None:
             assert port.link not in living or not port.waiters, seed
 
     assert listened > 40
+
+
+WITHOUT_LUPA = """
+import sys
+sys.modules["lupa"] = sys.modules["lupa.lua51"] = None
+from holdfast.cli import main
+sys.exit(main(["simulate", "--seeds", "1", "--backend", sys.argv[1]]))
+"""
+
+
+@pytest.mark.parametrize(("backend", "status"), [("redis", 2), ("memory", 0)])
+def test_the_simulator_tells_how_to_install_lua_when_it_is_missing(backend: str, status: int) -> None:
+    command = [sys.executable, "-c", WITHOUT_LUPA, backend]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+
+    assert done.returncode == status, done.stderr
+    assert ("pip install 'holdfast[sim]'" in done.stderr) == (status == 2)
+    assert "Traceback" not in done.stderr

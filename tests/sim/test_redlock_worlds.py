@@ -22,6 +22,7 @@ from holdfast_lab.sim.servers.redlock.node import UP_FOR, Node
 from holdfast_lab.sim.servers.redlock.port import SimNodes
 from holdfast_lab.sim.servers.redlock.server import RedlockServer
 from holdfast_lab.sim.servers.subscriptions import NOTICED_MAX
+from tests.support.wakeups import RecordedWakeups
 
 KEYS = keys_of(PREFIX, LOCK)
 HELLO = Call(lua.HELLO, KEYS, ())
@@ -118,8 +119,8 @@ def test_uptime_is_by_a_clock_that_can_be_set(redlock: SimRedlock) -> None:
 
 
 def test_notifications_arrive_from_the_next_node_after_an_error(redlock: SimRedlock) -> None:
-    received: list[str] = []
-    redlock.port.listen(received.append, lambda: received.append("missed"))
+    recorded = redlock.port.wakeups = RecordedWakeups(redlock.port._runtime)
+    received = recorded.received
     channel = redlock.port.channel(KEYS)
     redlock.do(lambda: redlock.port.subscribe(channel, NONCE, deadline=redlock.now + 1.0))
     assert publish(redlock, 0, channel) == 1

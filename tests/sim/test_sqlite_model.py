@@ -16,11 +16,12 @@ import pytest
 
 from holdfast.backends.sqlite.io.blocking import open_backend
 from holdfast.core.ports import Backend
-from holdfast.core.tickets import Granted, Live, LockInfo, Ticket, Waiting
+from holdfast.core.tickets import Claim, Granted, Live, LockInfo, Waiting
 from holdfast.errors import LimitConflict
 from holdfast.runtimes.threads import ThreadRuntime, run_sync
 from holdfast.url import parse
 from holdfast_lab.sim.choices import Choices
+from holdfast_lab.sim.mutants.base import replaced
 from holdfast_lab.sim.run import Plan
 from holdfast_lab.sim.scenarios import SmallWorld
 
@@ -118,7 +119,7 @@ class Steps:
         self._sides = sides
         self._shapes, self._owners = shapes, owners
         self._random = random.Random(seed)  # noqa: S311  (it must be repeatable)
-        self._tickets: dict[str, list[Ticket]] = {client: [] for client in CLIENTS}
+        self._tickets: dict[str, list[Claim]] = {client: [] for client in CLIENTS}
         self._fences: dict[str, dict[str, int]] = {"Real": {}, "Simulated": {}}
         self.kinds: set[str] = set()
 
@@ -147,7 +148,7 @@ class Steps:
     def _newer(self, verb: str, client: str) -> tuple[object, object]:
         draw = self._random
         if verb == "enter_all":
-            tickets = [self._new_ticket(client, name)._replace(limit=1, exclusive=True) for name in sorted(NAMES)]
+            tickets = [replaced(self._new_ticket(client, name), limit=1, exclusive=True) for name in sorted(NAMES)]
             self._tickets[client] += tickets
             one, other = (self._try_acquire_all(side, client, tickets) for side in self._sides)
         elif verb == "mark":
@@ -167,21 +168,21 @@ class Steps:
             )
         return (verb, one), (verb, other)
 
-    def _new_ticket(self, client: str, name: str | None = None) -> Ticket:
+    def _new_ticket(self, client: str, name: str | None = None) -> Claim:
         draw = self._random
         limit, exclusive = draw.choice(self._shapes)
         nonce = self._sides.simulated.new_nonce(client, 0)
         ttl = draw.choice([LONG, LONG, OVER])
         info = f'{{"who": {{"host": "{client}", "pid": 1, "program": "test"}}, "meta": {{}}}}'
         delay, owner = draw.choice([0.0] * 7 + [OVER]), draw.choice(self._owners)
-        return Ticket(name or draw.choice(NAMES), nonce, ttl, limit, exclusive, client, info, delay, owner)
+        return Claim(name or draw.choice(NAMES), nonce, ttl, limit, exclusive, client, info, delay, owner)
 
     def _do(
         self,
         side: Real | Simulated,
         client: str,
         verb: str,
-        ticket: Ticket | None,
+        ticket: Claim | None,
         *,
         queue: bool,
         name: str,
@@ -189,11 +190,11 @@ class Steps:
     ) -> object:
         fences = self._fences[type(side).__name__]
         match verb, ticket:
-            case (("enter" | "again"), Ticket()):
+            case (("enter" | "again"), Claim()):
                 return self._try_acquire(side, client, ticket, fences, queue=queue)
-            case "leave", Ticket():
+            case "leave", Claim():
                 return side.do(client, lambda backend, by: backend.release([ticket], deadline=by))
-            case "renew", Ticket():
+            case "renew", Claim():
                 outcomes = side.do(client, lambda backend, by: backend.renew([ticket], deadline=by))
                 return [isinstance(outcome, Live) for outcome in outcomes]
             case "break", _:
@@ -208,7 +209,7 @@ class Steps:
                 return _facts(side.do(client, lambda backend, by: backend.inspect(name, deadline=by)), fences)
 
     def _try_acquire(
-        self, side: Real | Simulated, client: str, ticket: Ticket, fences: dict[str, int], *, queue: bool
+        self, side: Real | Simulated, client: str, ticket: Claim, fences: dict[str, int], *, queue: bool
     ) -> object:
         try:
             outcome = side.do(client, lambda backend, by: backend.try_acquire(ticket, queue=queue, deadline=by))
@@ -216,13 +217,13 @@ class Steps:
             return "conflict", error.ours, error.theirs
         return self._outcome(ticket, outcome, fences)
 
-    def _try_acquire_all(self, side: Real | Simulated, client: str, tickets: list[Ticket]) -> object:
+    def _try_acquire_all(self, side: Real | Simulated, client: str, tickets: list[Claim]) -> object:
         fences = self._fences[type(side).__name__]
         outcomes = side.do(client, lambda backend, by: backend.try_acquire_all(tickets, deadline=by))
         self.kinds.add(f"all: {len(outcomes)}")
         return [self._outcome(ticket, outcome, fences) for ticket, outcome in zip(tickets, outcomes, strict=False)]
 
-    def _outcome(self, ticket: Ticket, outcome: Granted | Waiting, fences: dict[str, int]) -> object:
+    def _outcome(self, ticket: Claim, outcome: Granted | Waiting, fences: dict[str, int]) -> object:
         if isinstance(outcome, Granted):
             self.kinds.add("granted")
             is_new = ticket.nonce not in fences

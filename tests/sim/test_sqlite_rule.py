@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from holdfast.backends.sqlite.protocol import queue
-from holdfast.core.tickets import Granted, Ticket, Waiting
+from holdfast.core.tickets import Claim, Granted, Waiting
 from holdfast_lab.sim.choices import Choices
 from holdfast_lab.sim.run import Plan
 from holdfast_lab.sim.scenarios import ClientProcess, SmallWorld
@@ -118,9 +118,9 @@ class Deaths:
         world.run(world.now + 60.0)
         self._small.end()
 
-    def _ticket(self, member: ClientProcess, **more: Any) -> Ticket:
+    def _ticket(self, member: ClientProcess, **more: Any) -> Claim:
         nonce = self._small.recorder.new_nonce(member.process.name, 0)
-        return Ticket("lock", nonce, TTL, 1, exclusive=True, agent="", info="{}", **more)
+        return Claim("lock", nonce, TTL, 1, exclusive=True, agent="", info="{}", **more)
 
     async def _hold(self, member: ClientProcess) -> None:
         backend, process = member.client.engine.backend, member.process

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from holdfast.core.locks import LockOptions
-from holdfast.core.tickets import LeaseGone, Live, Ticket
+from holdfast.core.tickets import Claim, LeaseGone, Live
 from holdfast.errors import BackendError
 from holdfast_lab.checking import history as h
 from holdfast_lab.checking import report
@@ -196,10 +196,10 @@ def test_a_lease_that_a_renewal_did_not_extend_is_renewed_again_before_its_end()
     renew = backend.renew
     leases: list[SimLease] = []
 
-    async def extends_late(tickets: Sequence[Ticket], *, deadline: float) -> Sequence[Live | LeaseGone | BackendError]:
+    async def extends_late(claims: Sequence[Claim], *, deadline: float) -> Sequence[Live | LeaseGone | BackendError]:
         if now() < 9.7:
-            return [Live(leases[0]._deadline) for _ in tickets]
-        return await renew(tickets, deadline=deadline)
+            return [Live(leases[0]._deadline) for _ in claims]
+        return await renew(claims, deadline=deadline)
 
     async def works() -> None:
         lease = await member.client.acquire(member.lock(10.0), 0)

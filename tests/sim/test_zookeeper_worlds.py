@@ -280,7 +280,7 @@ def test_a_ticket_is_deleted_when_the_servers_are_restored_while_its_release_wai
     scenario.prefer(leader)
     server.back_up()
     follower.is_stalled, follower.reaches_leader = True, False
-    tickets = [lease._ticket for lease in leases if lease is not None]
+    tickets = [lease._claim for lease in leases if lease is not None]
     outcomes: list[object] = []
 
     async def release() -> None:

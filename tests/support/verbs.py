@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from holdfast.core.ports import Backend
-from holdfast.core.tickets import Granted, LeaseGone, Live, LockInfo, Ticket, Waiting
+from holdfast.core.tickets import Claim, Granted, LeaseGone, Live, LockInfo, Waiting
 from holdfast.errors import BackendError
 from holdfast.runtimes.threads import ThreadRuntime, run_sync
 from holdfast.url import opener, parse
+from holdfast_lab.sim.mutants.base import replaced
 
 PATIENCE = 10.0
 
@@ -22,25 +23,25 @@ class Verbs:
         address = parse(url)
         self.backend: Backend = opener(address, "blocking")(address, self.runtime)
 
-    def ticket(self, name: str, **others: Any) -> Ticket:
+    def ticket(self, name: str, **others: Any) -> Claim:
         """Return an exclusive ticket with a new nonce."""
         info = '{"who": {"host": "test", "pid": 1, "program": "test"}, "meta": {}}'
-        ticket = Ticket(name, self.runtime.nonce(), 100.0, 1, exclusive=True, agent="test", info=info)
-        return ticket._replace(**others)
+        ticket = Claim(name, self.runtime.nonce(), 100.0, 1, exclusive=True, agent="test", info=info)
+        return replaced(ticket, **others)
 
-    def try_acquire(self, ticket: Ticket, *, queue: bool = True) -> Granted | Waiting:
+    def try_acquire(self, ticket: Claim, *, queue: bool = True) -> Granted | Waiting:
         return run_sync(self.backend.try_acquire(ticket, queue=queue, deadline=self._deadline))
 
-    def try_acquire_all(self, tickets: Sequence[Ticket]) -> Sequence[Granted | Waiting]:
+    def try_acquire_all(self, tickets: Sequence[Claim]) -> Sequence[Granted | Waiting]:
         return run_sync(self.backend.try_acquire_all(tickets, deadline=self._deadline))
 
-    def release(self, *tickets: Ticket) -> Sequence[bool | BackendError]:
+    def release(self, *tickets: Claim) -> Sequence[bool | BackendError]:
         return run_sync(self.backend.release(tickets, deadline=self._deadline))
 
-    def renew(self, *tickets: Ticket) -> Sequence[Live | LeaseGone | BackendError]:
+    def renew(self, *tickets: Claim) -> Sequence[Live | LeaseGone | BackendError]:
         return run_sync(self.backend.renew(tickets, deadline=self._deadline))
 
-    def wait(self, ticket: Ticket, seconds: float) -> float:
+    def wait(self, ticket: Claim, seconds: float) -> float:
         """Wait. Return how long it took until a retry made sense, or the time was up."""
         begun = self.runtime.now()
         run_sync(self.backend.wait(ticket, begun + seconds))

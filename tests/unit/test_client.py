@@ -282,9 +282,9 @@ def test_a_dropped_lease_is_removed_from_the_store_after_its_end() -> None:
         left: list[float] = []
         release = backend.release
 
-        async def watched(tickets: Any, *, deadline: float) -> Any:
+        async def watched(claims: Any, *, deadline: float) -> Any:
             left.append(client._engine.runtime.now())
-            return await release(tickets, deadline=deadline)
+            return await release(claims, deadline=deadline)
 
         backend.release = watched  # type: ignore[method-assign]
         lease = client.lock("a", ttl=0.5).acquire()

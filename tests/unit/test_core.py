@@ -14,10 +14,11 @@ import pytest
 
 from holdfast.core.clock import lease_deadline
 from holdfast.core.deadlines import DeadlineHeap
-from holdfast.core.tickets import describe, first_blocker, process_text
-from holdfast.core.wakeups import Wakeups
+from holdfast.core.notifications import Wakeups
+from holdfast.core.tickets import Notification, describe, first_blocker, process_text
 from holdfast.runtimes import system
 from holdfast.runtimes.threads import ThreadRuntime, run_sync
+from tests.support.wakeups import claim_of
 
 
 class Place(NamedTuple):
@@ -121,29 +122,33 @@ def test_a_deadline_heap_does_not_grow_with_what_has_ended() -> None:
 
 def test_a_notification_before_the_wait_is_kept() -> None:
     wakeups = Wakeups(ThreadRuntime())
-    wakeups.expect("n")
-    wakeups.wake("n")
+    claim = claim_of("n")
+    wakeups.expect(claim)
+    wakeups.wake(Notification("n"))
 
-    run_sync(wakeups.wait("n", system.now() + 60))  # returns at once, or this test hangs
+    run_sync(wakeups.wait(claim, system.now() + 60))  # returns at once, or this test hangs
 
 
 def test_a_notification_for_an_unknown_ticket_is_dropped() -> None:
     wakeups = Wakeups(ThreadRuntime())
-    wakeups.wake("gone")
-    wakeups.expect("n")
-    wakeups.forget("n")
-    wakeups.wake("n")
+    wakeups.wake(Notification("gone"))
+    claim = claim_of("n")
+    wakeups.expect(claim)
+    wakeups.forget(claim)
+    wakeups.wake(Notification("n"))
 
-    assert wakeups._expected == {}
+    assert wakeups.expected() == []
+    assert claim.notification is None
 
 
-def test_a_hint_wakes_the_thread_that_waits() -> None:
+def test_a_notification_wakes_the_thread_that_waits() -> None:
     wakeups = Wakeups(ThreadRuntime())
-    wakeups.expect("n")
-    thread = threading.Thread(target=lambda: run_sync(wakeups.wait("n", system.now() + 60)))
+    claim = claim_of("n")
+    wakeups.expect(claim)
+    thread = threading.Thread(target=lambda: run_sync(wakeups.wait(claim, system.now() + 60)))
     thread.start()
 
-    wakeups.wake("n")
+    wakeups.wake(Notification("n"))
     thread.join(30)
 
     assert not thread.is_alive()

@@ -14,7 +14,7 @@ import pytest
 
 import holdfast
 from holdfast.core.schedule import PendingRelease
-from holdfast.core.tickets import Ticket
+from holdfast.core.tickets import Claim
 from holdfast.runtimes import system, threads
 from holdfast.runtimes.threads import flush_log
 from tests.support.processes import PATIENCE, eventually
@@ -64,9 +64,9 @@ def renewals_of(client: holdfast.Client) -> list[str]:
     renewed: list[str] = []
     backend, renew = client._engine.backend, client._engine.backend.renew
 
-    async def noted(tickets: Any, *, deadline: float) -> Any:
-        renewed.extend(ticket.name for ticket in tickets)
-        return await renew(tickets, deadline=deadline)
+    async def noted(claims: Any, *, deadline: float) -> Any:
+        renewed.extend(claim.name for claim in claims)
+        return await renew(claims, deadline=deadline)
 
     backend.renew = noted  # type: ignore[method-assign]
     return renewed
@@ -130,8 +130,8 @@ def test_a_loss_is_reported_while_requests_block_past_their_deadline(client: hol
     """As connecting does while a name server is silent."""
     told: list[holdfast.Lease] = []
 
-    async def stuck(tickets: Any, *, deadline: float) -> Any:
-        blocked.emit(tickets)
+    async def stuck(claims: Any, *, deadline: float) -> Any:
+        blocked.emit(claims)
         raise holdfast.BackendUnavailable(backend="memory://", problem="no such name")
 
     client._engine.backend.renew = stuck  # type: ignore[method-assign]
@@ -149,11 +149,11 @@ def test_a_renewal_does_not_wait_for_another_one_that_blocks(client: holdfast.Cl
     backend, renew = client._engine.backend, client._engine.backend.renew
     renewed: list[str] = []
 
-    async def stuck_once(tickets: Any, *, deadline: float) -> Any:
-        if tickets[0].name == "stuck":
-            blocked.emit(tickets)
-        renewed.extend(ticket.name for ticket in tickets)
-        return await renew(tickets, deadline=deadline)
+    async def stuck_once(claims: Any, *, deadline: float) -> Any:
+        if claims[0].name == "stuck":
+            blocked.emit(claims)
+        renewed.extend(claim.name for claim in claims)
+        return await renew(claims, deadline=deadline)
 
     backend.renew = stuck_once  # type: ignore[method-assign]
     stuck = client.lock("stuck", ttl=SHORT, on_lost=lambda _: None).acquire()
@@ -215,11 +215,11 @@ def test_a_release_without_an_answer_and_without_a_thread_is_repeated_later(
     backend, release = client._engine.backend, client._engine.backend.release
     outage = [True, True]
 
-    async def unanswered(tickets: Any, *, deadline: float) -> Any:
+    async def unanswered(claims: Any, *, deadline: float) -> Any:
         if outage:
             outage.pop()
             raise holdfast.OutcomeUnknown(backend="memory://", problem="no answer")
-        return await release(tickets, deadline=deadline)
+        return await release(claims, deadline=deadline)
 
     backend.release = unanswered  # type: ignore[method-assign]
     no_threads.refused = ("holdfast",)
@@ -238,11 +238,11 @@ def test_a_waiter_repeats_a_release_that_no_thread_could_be_started_for(
     backend, release = client._engine.backend, client._engine.backend.release
     outage = [True, True]
 
-    async def unanswered(tickets: Any, *, deadline: float) -> Any:
+    async def unanswered(claims: Any, *, deadline: float) -> Any:
         if outage:
             outage.pop()
             raise holdfast.OutcomeUnknown(backend="memory://", problem="no answer")
-        return await release(tickets, deadline=deadline)
+        return await release(claims, deadline=deadline)
 
     backend.release = unanswered  # type: ignore[method-assign]
     no_threads.refused = ("holdfast",)
@@ -258,7 +258,7 @@ def test_a_worker_continues_when_the_thread_of_the_timer_cannot_be_started(
     client: holdfast.Client, no_threads: NoThreads
 ) -> None:
     keeper, now = client._engine._keeper, system.now()
-    ticket = Ticket("a", "0" * 32, 30.0, 1, exclusive=True, agent="", info="{}")
+    ticket = Claim("a", "0" * 32, 30.0, 1, exclusive=True, agent="", info="{}")
     keeper._schedule.pending[ticket.nonce] = PendingRelease(ticket, now + 0.5)
     no_threads.refused = ("holdfast",)
 

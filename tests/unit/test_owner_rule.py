@@ -7,13 +7,13 @@ import uuid
 import pytest
 
 from holdfast.core.ports import Backend
-from holdfast.core.tickets import Granted, Ticket, Waiting
+from holdfast.core.tickets import Claim, Granted, Waiting
 from holdfast.runtimes import system
 from holdfast.runtimes.threads import ThreadRuntime, run_sync
 from holdfast.url import opener, parse
 
 
-def try_acquire(backend: Backend, ticket: Ticket) -> Granted | Waiting:
+def try_acquire(backend: Backend, ticket: Claim) -> Granted | Waiting:
     return run_sync(backend.try_acquire(ticket, queue=True, deadline=system.now() + 5))
 
 
@@ -22,10 +22,10 @@ def test_who_waits_stays_out_until_the_last_of_the_owner_s_tickets_has_left(*, w
     address = parse(f"memory://{uuid.uuid4().hex}")
     backend: Backend = opener(address, "blocking")(address, ThreadRuntime())
     first, last = (
-        Ticket("a", nonce, 30.0, 1, exclusive=True, agent="", info="{}", owner="me") for nonce in ("first", "last")
+        Claim("a", nonce, 30.0, 1, exclusive=True, agent="", info="{}", owner="me") for nonce in ("first", "last")
     )
-    reader = Ticket("a", "reader", 30.0, None, exclusive=False, agent="", info="{}")
-    before = Ticket("a", "before", 30.0, 1, exclusive=True, agent="", info="{}")
+    reader = Claim("a", "reader", 30.0, None, exclusive=False, agent="", info="{}")
+    before = Claim("a", "before", 30.0, 1, exclusive=True, agent="", info="{}")
 
     if waited:  # the last one had a place in line, behind the reader
         assert isinstance(try_acquire(backend, before), Granted)

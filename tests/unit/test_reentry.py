@@ -23,10 +23,10 @@ from tests.support.processes import eventually
 OURS = (
     "core/engine.py",
     "core/keeper.py",
-    "core/wakeups.py",
+    "core/notifications.py",
     "core/locks.py",
     "memory/port.py",
-    "memory/protocol.py",
+    "memory/protocol/queue.py",
 )
 SOURCE = str(Path(holdfast.__file__).parent)
 

@@ -31,7 +31,6 @@ from holdfast.core import names
 from holdfast.core.decorators import make_plan_locked, make_plan_once
 from holdfast.core.engine import Engine
 from holdfast.core.locks import UNSET, LockOptions
-from holdfast.core.ports import Inherits
 from holdfast.core.tickets import LockInfo
 from holdfast.primitives import Primitive
 from holdfast.runtimes.aio import AsyncioRuntime
@@ -337,9 +336,7 @@ class AsyncClient(BaseClient[AsyncLease, AsyncLock, AsyncSemaphore, AsyncRWLock,
         return engine
 
 
-def _open_blocking(address: Address, other: Backend) -> Backend:
+def _open_blocking(address: Address) -> Backend:
     """The store again, without the loop, which has ended."""
     backend: Backend = opener(address, "blocking")(address, ThreadRuntime())
-    if isinstance(backend, Inherits):
-        backend.inherit(other)
     return backend

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from importlib import resources
 from typing import TYPE_CHECKING
 
-from holdfast.core.tickets import LockInfo, Ticket, TicketInfo, make_ticket_info, process_text
+from holdfast.core.tickets import Claim, LockInfo, TicketInfo, make_ticket_info, process_text
 from holdfast.errors import HoldfastError, LimitConflict, NameConflict, OutcomeUnknown
 from holdfast.guarantees import Exclusion, Guarantees
 
@@ -34,27 +34,19 @@ def schema_sql(package: str, **values: object) -> str:
     return text
 
 
-def may_have_happened(error: BaseException) -> bool:
-    """Whether a request that ended with this error may have been executed, or may still be.
-
-    Only an error of the server proves that it was not. A cancellation or an interrupt proves nothing.
-    """
-    return isinstance(error, OutcomeUnknown) or not isinstance(error, HoldfastError)
-
-
 def guarantees_of(nominal: Guarantees, *, is_durable: bool) -> Guarantees:
     """The nominal guarantees, unless a crash of the server's machine can lose what was committed."""
     return nominal if is_durable else nominal._replace(exclusion=Exclusion.BEST_EFFORT)
 
 
-def refused(outcome: str | None, ticket: Ticket, limit: str | None, other: str | None, url: str) -> HoldfastError:
+def refused(outcome: str | None, claim: Claim, limit: str | None, other: str | None, url: str) -> HoldfastError:
     """The error for an outcome of a try_acquire that is neither a grant nor a wait."""
     if outcome == "limit":
         theirs = None if limit is None else int(limit)
-        return LimitConflict(lock=ticket.name, ours=ticket.limit, theirs=theirs, holder=process_text(other or ""))
+        return LimitConflict(lock=claim.name, ours=claim.limit, theirs=theirs, holder=process_text(other or ""))
     if outcome == "method":
-        return method_conflict(ticket.name, other or "")
-    return OutcomeUnknown(backend=url, problem=f"ticket {ticket.nonce} was withdrawn before")
+        return method_conflict(claim.name, other or "")
+    return OutcomeUnknown(backend=url, problem=f"ticket {claim.nonce} was withdrawn before")
 
 
 def method_conflict(lock: str, method: str) -> NameConflict:

@@ -32,7 +32,7 @@ from holdfast.core.leases import (
 from holdfast.core.operators import Operators
 from holdfast.core.ports import ReportsGone
 from holdfast.core.schedule import BATCH_MAX
-from holdfast.core.tickets import LeaseGone, Ticket, Waiting
+from holdfast.core.tickets import Claim, LeaseGone, Waiting
 from holdfast.errors import (
     BackendError,
     BackendUnavailable,
@@ -103,7 +103,7 @@ class Engine(Generic[L]):
         self._process_info = runtime.process_info()
         self._last_info = ("", "")  # cache: `LockSpec.about` and the `info` of tickets made from it
         self._leases: dict[str, weakref.ref[L]] = {}  # by nonce, in the order of the grants
-        self._acquiring: dict[str, Ticket] = {}  # by nonce: tickets of running acquires, which the server may know
+        self._acquiring: dict[str, Claim] = {}  # by nonce: tickets of running acquires, which the server may know
         self.operators = Operators(self)
         self._keeper = Keeper(self)
         self.is_closed = False
@@ -136,7 +136,7 @@ class Engine(Generic[L]):
         spec = lock._spec
         started = self.runtime.now()
         give_up = _FOREVER if timeout is None else started + timeout
-        ticket = self._ticket(spec)
+        claim = self._claim(spec)
         lease: L | None = None
         blocked: Waiting | None = None  # the last answer of the server
         outage: BackendError | None = None  # the reason why there is no newer answer
@@ -144,7 +144,7 @@ class Engine(Generic[L]):
         known = False  # the server may know this ticket
         limit = started + self.io_timeout if timeout is None else self.request_deadline(give_up)
         try:
-            self._acquiring[ticket.nonce] = ticket
+            self._acquiring[claim.nonce] = claim
             # A loop without a condition: from Python 3.13 on, the handler below does not cover the backward jump of a
             # loop with one, and an interrupt there would leave the ticket on the server.
             while True:
@@ -152,7 +152,7 @@ class Engine(Generic[L]):
                     break
                 was_known, known = known, True
                 try:
-                    outcome = await self.backend.try_acquire(ticket, queue=timeout != 0, deadline=limit)
+                    outcome = await self.backend.try_acquire(claim, queue=timeout != 0, deadline=limit)
                 except BackendUnavailable as error:
                     known, outage = was_known, error
                     if blocked is None:
@@ -174,27 +174,27 @@ class Engine(Generic[L]):
                         continue
                 else:
                     if self._required is not None:
-                        await self._check_guarantees(self._required, ticket, give_up)
+                        await self._check_guarantees(self._required, claim, give_up)
                     if isinstance(outcome, Waiting):
                         if self.events.subscribers and blocked is None:
                             self.emit(Event("waiting", spec.name, reason=outcome.holder))
                         blocked, outage, pause = outcome, None, OUTAGE_PAUSE_MIN
                     elif (since := self.runtime.now()) < outcome.deadline - spec.margin:
-                        lease = self._lease_type(self, spec, ticket, outcome, since, caller, lock)
+                        lease = self._lease_type(self, spec, claim, outcome, since, caller, lock)
                         self._publish(lease, lock, caller)
                         if self.is_closed:  # close() may have released the ticket before it was granted and published
-                            await self._withdraw(ticket, give_up)
+                            await self._withdraw(claim, give_up)
                             raise UsageError("the client was closed during this call")
                         if self.events.subscribers:
                             self.emit(Event("acquired", spec.name, lease.fence, since - started))
-                        self._acquiring.pop(ticket.nonce, None)
+                        self._acquiring.pop(claim.nonce, None)
                         return AcquireResult(lease)
                     else:
                         # The answer arrived after the deadline, so it is no grant. Release the ticket and try again.
-                        self._keeper.schedule(ticket)
-                        del self._acquiring[ticket.nonce]
-                        ticket, known = self._ticket(spec), False
-                        self._acquiring[ticket.nonce] = ticket
+                        self._keeper.schedule(claim)
+                        del self._acquiring[claim.nonce]
+                        claim, known = self._claim(spec), False
+                        self._acquiring[claim.nonce] = claim
                         outage = self._unavailable("its answer arrived after the deadline of the lease")
                 now = self.runtime.now()
                 if now >= give_up or lock._given_up or self.is_closed:
@@ -204,25 +204,25 @@ class Engine(Generic[L]):
                     pause = min(2 * pause, OUTAGE_PAUSE_MAX)
                 elif blocked is not None:
                     await self._keeper.flush_without_timer(now + IO_TIMEOUT_MIN)
-                    await self._wait(ticket, min(give_up, now + blocked.poll_after))
+                    await self._wait(claim, min(give_up, now + blocked.poll_after))
                 limit = self.request_deadline(give_up)
             if self.is_closed:
-                await self._withdraw(ticket, give_up)
+                await self._withdraw(claim, give_up)
                 raise UsageError("the client was closed during this call")
             if outage is not None:
                 raise outage  # "busy" and "unavailable" are different results
             if timeout != 0:
-                await self._withdraw(ticket, give_up)
-            self._acquiring.pop(ticket.nonce, None)
+                await self._withdraw(claim, give_up)
+            self._acquiring.pop(claim.nonce, None)
             return AcquireResult(None, blocked.holder if blocked else None, self.runtime.now() - started)
         except BaseException as error:
             if lease is not None:
                 self._unpublish(lease, RELEASED)
             if known:
-                self._keeper.schedule(ticket)
-            self._acquiring.pop(ticket.nonce, None)
+                self._keeper.schedule(claim)
+            self._acquiring.pop(claim.nonce, None)
             if isinstance(error, ThreadStartError):
-                await self._withdraw(ticket, give_up)  # the keeper may have no thread
+                await self._withdraw(claim, give_up)  # the keeper may have no thread
             raise
 
     async def try_acquire_many(
@@ -232,10 +232,10 @@ class Engine(Generic[L]):
 
         Returns the answer for the first lock that is busy; None if the store has granted all that it tried.
         """
-        tickets = {lock: self._ticket(lock._spec) for lock in locks}
+        claims = {lock: self._claim(lock._spec) for lock in locks}
         try:
-            self._acquiring.update((ticket.nonce, ticket) for ticket in tickets.values())
-            every = list(tickets.values())
+            self._acquiring.update((claim.nonce, claim) for claim in claims.values())
+            every = list(claims.values())
             outcomes = await self.backend.try_acquire_all(every, deadline=self.request_deadline(give_up))
             if self.is_closed:  # close() may have released the tickets before they were granted
                 with suppress(BackendError):
@@ -246,18 +246,18 @@ class Engine(Generic[L]):
             for lock, outcome in zip(locks, outcomes, strict=False):
                 if isinstance(outcome, Waiting):
                     return outcome
-                self._grant(lock, tickets[lock], outcome, caller, leases)
-                self._acquiring.pop(tickets.pop(lock).nonce, None)
+                self._grant(lock, claims[lock], outcome, caller, leases)
+                self._acquiring.pop(claims.pop(lock).nonce, None)
         except BaseException:
-            for ticket in tickets.values():
-                self._keeper.schedule(ticket)
+            for claim in claims.values():
+                self._keeper.schedule(claim)
             raise
         finally:
-            for ticket in tickets.values():
-                self._acquiring.pop(ticket.nonce, None)
+            for claim in claims.values():
+                self._acquiring.pop(claim.nonce, None)
         return None
 
-    def _grant(self, lock: BaseLock[L], ticket: Ticket, granted: Granted, caller: Caller, leases: list[L]) -> None:
+    def _grant(self, lock: BaseLock[L], claim: Claim, granted: Granted, caller: Caller, leases: list[L]) -> None:
         """Append the lease of one of several locks to `leases`, then publish it.
 
         Raises:
@@ -266,23 +266,23 @@ class Engine(Generic[L]):
         spec, since = lock._spec, self.runtime.now()
         if since >= granted.deadline - spec.margin:
             raise OutcomeUnknown(backend=self.backend.url, problem="its answer arrived after the deadline of the lease")
-        leases.append(self._lease_type(self, spec, ticket, granted, since, caller, lock))
+        leases.append(self._lease_type(self, spec, claim, granted, since, caller, lock))
         self._publish(leases[-1], lock, caller)
         if self.is_closed:
             raise UsageError("the client was closed during this call")
         if self.events.subscribers:
             self.emit(Event("acquired", spec.name, granted.fence, 0.0))
 
-    async def _check_guarantees(self, required: Required, ticket: Ticket, give_up: float) -> None:
+    async def _check_guarantees(self, required: Required, claim: Claim, give_up: float) -> None:
         """Called after each answer, because a store may report its guarantees only then, and they may change."""
         try:
             required.require(self.backend.url, self.backend.guarantees)
         except ConfigurationError:
-            await self._withdraw(ticket, give_up)
+            await self._withdraw(claim, give_up)
             raise
 
-    async def _wait(self, ticket: Ticket, until: float) -> None:
-        await self.backend.wait(ticket, until)
+    async def _wait(self, claim: Claim, until: float) -> None:
+        await self.backend.wait(claim, until)
 
     def held_by(self, caller: Caller, spec: LockSpec) -> L | None:
         key = (self._serial, spec.name)
@@ -327,7 +327,7 @@ class Engine(Generic[L]):
         if spec.exclusive or spec.limit is None:  # no permit, of which a caller may hold several
             caller.leases[self._serial, spec.name] = ref
         lock._keep(caller, lease)
-        self._leases[lease._ticket.nonce] = ref  # atomic
+        self._leases[lease._claim.nonce] = ref  # atomic
         self._keeper.add(lease, ref)
         if self._reports_gone and not self.backend.intact(lease._store):
             self.lose(lease, STORE_GONE)  # the store ended before this lease was published
@@ -335,7 +335,7 @@ class Engine(Generic[L]):
     def _unpublish(self, lease: L, phase: Phase) -> None:
         with self.mutex:
             lease._phase = phase
-            self._leases.pop(lease._ticket.nonce, None)
+            self._leases.pop(lease._claim.nonce, None)
         self._forget(lease)
 
     def _forget(self, lease: BaseLease) -> None:
@@ -351,23 +351,23 @@ class Engine(Generic[L]):
         if lock is not None:
             lock._drop(caller, lease)
 
-    async def _withdraw(self, ticket: Ticket, give_up: float) -> None:
+    async def _withdraw(self, claim: Claim, give_up: float) -> None:
         try:
-            (was_held,) = await self.backend.release([ticket], deadline=self.request_deadline(give_up))
+            (was_held,) = await self.backend.release([claim], deadline=self.request_deadline(give_up))
             if isinstance(was_held, BackendError):
                 raise was_held
         except BackendError:
-            self._keeper.schedule(ticket)  # the result of the call does not change: the lock was busy
+            self._keeper.schedule(claim)  # the result of the call does not change: the lock was busy
         else:
-            self._keeper.cancel(ticket)
+            self._keeper.cancel(claim)
 
-    def _ticket(self, spec: LockSpec) -> Ticket:
+    def _claim(self, spec: LockSpec) -> Claim:
         runtime, delay = self.runtime, spec.lock_delay
         about, info = self._last_info
         if about is not spec.about:
             info = f'{{"who": {self._process_info}, {spec.about}}}'
             self._last_info = (spec.about, info)
-        return Ticket(
+        return Claim(
             spec.name,
             runtime.nonce(),
             spec.ttl + delay,
@@ -405,11 +405,11 @@ class Engine(Generic[L]):
                 if lease._phase is LOST:  # since the check above
                     self._end_lost(lease)
                 raise NotHeld(lock=lease.name, reason=lease._reason or f"this lease was {lease._phase.value} already")
-            was_held = (await self.backend.release([lease._ticket], deadline=self.request_deadline()))[0]
+            was_held = (await self.backend.release([lease._claim], deadline=self.request_deadline()))[0]
             if isinstance(was_held, BackendError):
                 raise was_held
             if is_repeated:
-                self._keeper.cancel(lease._ticket)
+                self._keeper.cancel(lease._claim)
             self._settle(lease, was_held=was_held or is_repeated)
         except BaseException:
             # The ticket is kept until the server has answered: the keeper repeats the release.
@@ -438,14 +438,14 @@ class Engine(Generic[L]):
                         lease._phase = RELEASING
             if not begun:
                 return
-            tickets = [lease._ticket for lease in begun]
-            outcomes = await self.backend.release(tickets, deadline=self.request_deadline())
+            claims = [lease._claim for lease in begun]
+            outcomes = await self.backend.release(claims, deadline=self.request_deadline())
             for lease, was_held in zip(begun, outcomes, strict=True):
                 if isinstance(was_held, BackendError):
                     self.unconfirmed(lease)
                     unanswered = was_held
                 else:
-                    self._keeper.cancel(lease._ticket)
+                    self._keeper.cancel(lease._claim)
                     self._settle(lease, was_held=was_held or lease in repeated)
         except BackendError:
             for lease in begun:
@@ -463,7 +463,7 @@ class Engine(Generic[L]):
             return
         with self.mutex:
             lease._phase = RELEASED
-            self._leases.pop(lease._ticket.nonce, None)
+            self._leases.pop(lease._claim.nonce, None)
         self._forget(lease)
         if lease._lost_event is not None:
             lease._lost_event.set()  # ends `wait_lost`
@@ -473,7 +473,7 @@ class Engine(Generic[L]):
     def end(self, lease: L) -> None:
         """End a lease that no code works under, and schedule its release. Releasing a ticket twice does no harm."""
         if self._end(lease, "") or lease._phase is RELEASED:
-            self._keeper.schedule(lease._ticket)
+            self._keeper.schedule(lease._claim)
 
     def _end(self, lease: L, reason: str) -> bool:
         """End a lease without a request. Returns False if it had ended before."""
@@ -493,7 +493,7 @@ class Engine(Generic[L]):
     def unconfirmed(self, lease: L) -> None:
         """The body has ended, but the server has not confirmed the release: the keeper repeats it."""
         lease._phase = UNCONFIRMED
-        self._keeper.schedule(lease._ticket)
+        self._keeper.schedule(lease._claim)
         if lease._lost_event is not None:
             lease._lost_event.set()
 
@@ -509,7 +509,7 @@ class Engine(Generic[L]):
     def end_lost_body(self, lease: L) -> None:
         """The body of a lost lease has ended, so the release does not wait for the deadline of a stop margin."""
         self._forget(lease)
-        self._keeper.schedule(lease._ticket, after=self._delayed(lease))
+        self._keeper.schedule(lease._claim, after=self._delayed(lease))
 
     async def release_after_body(self, lease: L) -> None:
         """Release at the end of a `with` body. If this returns, the whole body ran under the lock.
@@ -541,7 +541,7 @@ class Engine(Generic[L]):
         """
         for lease in leases:
             lease.check()
-        outcomes = await self.backend.renew([lease._ticket for lease in leases], deadline=self.request_deadline())
+        outcomes = await self.backend.renew([lease._claim for lease in leases], deadline=self.request_deadline())
         for lease, outcome in zip(leases, outcomes, strict=True):
             if isinstance(outcome, LeaseGone):
                 self.lose(lease, outcome.reason)
@@ -573,11 +573,11 @@ class Engine(Generic[L]):
                 return
             lease._phase = LOST
             lease._reason = reason
-            self._leases.pop(lease._ticket.nonce, None)
+            self._leases.pop(lease._claim.nonce, None)
         # Release it, but not before the deadline if there is a stop margin, which is time for the body, and not before
         # the delay of the lock is over.
         after = self._delayed(lease) or (lease._deadline if lease._spec.stop_margin else 0)
-        self._keeper.schedule(lease._ticket, after=after, caller=lease._caller_ref)
+        self._keeper.schedule(lease._claim, after=after, caller=lease._caller_ref)
         self._report_lost(lease)
 
     def _store_gone(self, store: Hashable, reason: str) -> None:
@@ -652,9 +652,9 @@ class Engine(Generic[L]):
         for ref in list(self._leases.values()):  # an atomic copy
             lease = ref()
             if lease is not None and self._end(lease, _CLIENT_CLOSED):
-                self._keeper.schedule(lease._ticket)
-        for ticket in list(self._acquiring.values()):
-            self._keeper.schedule(ticket)
+                self._keeper.schedule(lease._claim)
+        for claim in list(self._acquiring.values()):
+            self._keeper.schedule(claim)
         await self._keeper.flush(self.request_deadline(), lambda _: True)
         self._keeper.stop()
         await self.runtime.join()
@@ -665,7 +665,7 @@ class Engine(Generic[L]):
         """No lease is held, requested or pending."""
         return not self._leases and not self._acquiring and self._keeper.has_nothing_pending
 
-    def end_leases(self) -> list[Ticket]:
+    def end_leases(self) -> list[Claim]:
         """At the end of the process: end the leases whose thread or task has ended, and return the tickets to release.
 
         No request is made here, so that no code believes that it holds a lease while `release_ended` releases it. The
@@ -673,21 +673,21 @@ class Engine(Generic[L]):
         """
         if self.is_closed:
             return []
-        ended: list[Ticket] = []
+        ended: list[Claim] = []
         for ref in list(self._leases.values()):  # an atomic copy
             lease = ref()
             if lease is not None and self.runtime.has_ended(lease._caller_ref()) and self._end(lease, _PROCESS_ENDS):
-                ended.append(lease._ticket)
+                ended.append(lease._claim)
         return ended + self._keeper.pending_releases(self.runtime.has_ended)
 
-    async def release_ended(self, tickets: Sequence[Ticket], deadline: float, backend: Backend | None = None) -> int:
+    async def release_ended(self, claims: Sequence[Claim], deadline: float, backend: Backend | None = None) -> int:
         """Release tickets of `end_leases`, on another backend if this one's cannot be used; how many got no answer.
 
         Each is tried once. The ttl ends the others.
         """
         silent = 0
-        for start in range(0, len(tickets), BATCH_MAX):
-            batch = tickets[start : start + BATCH_MAX]
+        for start in range(0, len(claims), BATCH_MAX):
+            batch = claims[start : start + BATCH_MAX]
             try:
                 outcomes = await (backend or self.backend).release(batch, deadline=deadline)
             except HoldfastError as error:
@@ -712,9 +712,9 @@ class Engine(Generic[L]):
 
     def dropped(self, lease: BaseLease) -> None:
         """The program dropped a lease without a release. Weak references to it are dead by now."""
-        self._leases.pop(lease._ticket.nonce, None)
+        self._leases.pop(lease._claim.nonce, None)
         if lease._phase is HELD:
-            self._keeper.drop(lease._ticket, lease._deadline + lease._spec.lock_delay, lease._caller_ref)
+            self._keeper.drop(lease._claim, lease._deadline + lease._spec.lock_delay, lease._caller_ref)
             warnings.warn(
                 f"the lease of lock {lease.name!r} (fence {lease.fence}) was dropped without release(): it is renewed "
                 f"no more and keeps others out until its ttl of {lease.ttl:g} s is over",

@@ -25,7 +25,7 @@ from holdfast.core.events import logger
 from holdfast.core.leases import BaseLease
 from holdfast.core.ports import ReleasesLater
 from holdfast.core.schedule import BATCH_MAX, RETRY_MAX, RETRY_MIN, PendingRelease, Schedule
-from holdfast.core.tickets import LeaseGone, Ticket
+from holdfast.core.tickets import Claim, LeaseGone
 from holdfast.errors import BackendError, ConfigurationError, HoldfastError, ThreadStartError
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class _Due(NamedTuple):
     """Work that is due now."""
 
     renewals: Sequence[BaseLease]
-    releases: Sequence[Ticket]
+    releases: Sequence[Claim]
 
 
 def _is_gone(caller: Caller | None) -> bool:
@@ -89,37 +89,37 @@ class Keeper:
                 return  # nearly always
         self._ensure_timer(when if len(new) < UNSCHEDULED_MAX else 0.0)
 
-    def schedule(self, ticket: Ticket, after: float = 0.0, caller: weakref.ref[Caller] | None = None) -> None:
+    def schedule(self, claim: Claim, after: float = 0.0, caller: weakref.ref[Caller] | None = None) -> None:
         """Release this ticket, from `after` on, until the server answers. The caller's code may run until `after`."""
         when = max(after, self._runtime.now())
         with self._mutex:
-            self._schedule.pending[ticket.nonce] = PendingRelease(ticket, when, caller=caller)
+            self._schedule.pending[claim.nonce] = PendingRelease(claim, when, caller=caller)
         try:
             self._ensure_timer(when)
         except ThreadStartError as error:  # it stays pending: the next use of the client and close() try again
-            logger().warning("the release of %r has to wait: %s", ticket.name, error)
+            logger().warning("the release of %r has to wait: %s", claim.name, error)
             backend = self._engine.backend
             if isinstance(backend, ReleasesLater):
-                backend.release_later(ticket)
+                backend.release_later(claim)
 
-    def drop(self, ticket: Ticket, deadline: float, caller: weakref.ref[Caller]) -> None:
+    def drop(self, claim: Claim, deadline: float, caller: weakref.ref[Caller]) -> None:
         """Release this ticket after its lease has expired: where tickets share a session it does not expire by itself.
 
         The garbage collector calls this on any thread, so the ticket is only queued here. The timer reads the queue
         when it wakes next, which is no later than the end of the lease.
         """
-        self._schedule.dropped.append(PendingRelease(ticket, deadline, caller=caller))
+        self._schedule.dropped.append(PendingRelease(claim, deadline, caller=caller))
 
-    def cancel(self, ticket: Ticket) -> None:
+    def cancel(self, claim: Claim) -> None:
         """The ticket was released elsewhere."""
         with self._mutex:
-            self._schedule.pending.pop(ticket.nonce, None)
+            self._schedule.pending.pop(claim.nonce, None)
 
     async def flush(self, deadline: float, has_ended: Callable[[Caller | None], bool] = _is_gone) -> None:
         """Try every pending release once, now, until the first that gets no answer."""
-        tickets = self.pending_releases(has_ended)
-        for start in range(0, len(tickets), BATCH_MAX):
-            if not await self._flush(tickets[start : start + BATCH_MAX], deadline):
+        claims = self.pending_releases(has_ended)
+        for start in range(0, len(claims), BATCH_MAX):
+            if not await self._flush(claims[start : start + BATCH_MAX], deadline):
                 return
 
     async def flush_without_timer(self, deadline: float) -> None:
@@ -140,16 +140,16 @@ class Keeper:
         """No release is pending."""
         return self._schedule.has_nothing_pending
 
-    def pending_releases(self, has_ended: Callable[[Caller | None], bool]) -> list[Ticket]:
+    def pending_releases(self, has_ended: Callable[[Caller | None], bool]) -> list[Claim]:
         """The pending releases that may be sent now: no code runs under their leases, and no delay keeps them."""
         with self._mutex:
             releases = self._schedule.all_pending()
         now = self._runtime.now()
         return [
-            release.ticket
+            release.claim
             for release in releases
             if release.when <= now
-            or (not release.ticket.delay and (release.caller is None or has_ended(release.caller())))
+            or (not release.claim.delay and (release.caller is None or has_ended(release.caller())))
         ]
 
     def stop(self) -> None:
@@ -366,7 +366,7 @@ class Keeper:
     async def _renew(self, leases: Sequence[BaseLease], deadline: float) -> None:
         outcomes: Sequence[Live | LeaseGone | BackendError]
         try:
-            outcomes = await self._engine.backend.renew([lease._ticket for lease in leases], deadline=deadline)
+            outcomes = await self._engine.backend.renew([lease._claim for lease in leases], deadline=deadline)
         except BackendError as error:
             outcomes = [error] * len(leases)
         finally:
@@ -400,28 +400,28 @@ class Keeper:
         with self._mutex:
             self._schedule.renew_again(leases, now)
 
-    async def _flush(self, tickets: Sequence[Ticket], deadline: float) -> bool:
-        unanswered: Sequence[Ticket] = tickets
+    async def _flush(self, claims: Sequence[Claim], deadline: float) -> bool:
+        unanswered: Sequence[Claim] = claims
         try:
-            outcomes = await self._engine.backend.release(tickets, deadline=deadline)
-            unanswered = _without_answer(tickets, outcomes)
+            outcomes = await self._engine.backend.release(claims, deadline=deadline)
+            unanswered = _without_answer(claims, outcomes)
         except BackendError:
             return False
         except ConfigurationError as error:
             # The store cannot be the one that granted these, or must not be used: nothing can be released.
-            logger().warning("%d ticket(s) cannot be released: %s", len(tickets), error)
+            logger().warning("%d ticket(s) cannot be released: %s", len(claims), error)
             unanswered = []
         finally:
             self._postpone(unanswered)
-        for nonce in {ticket.nonce for ticket in tickets} - {ticket.nonce for ticket in unanswered}:
+        for nonce in {claim.nonce for claim in claims} - {claim.nonce for claim in unanswered}:
             self._schedule.pending.pop(nonce, None)
         return not unanswered
 
-    def _postpone(self, tickets: Sequence[Ticket]) -> None:
+    def _postpone(self, claims: Sequence[Claim]) -> None:
         now = self._runtime.now()
-        for ticket in tickets:
+        for claim in claims:
             with self._mutex:
-                self._schedule.postpone(ticket, now)
+                self._schedule.postpone(claim, now)
 
     def _limit(self) -> float:
         """The deadline of a request that begins now: early enough to try again before a lease ends."""
@@ -432,6 +432,6 @@ class Keeper:
         return limit if expiry is None else min(limit, now + max(RETRY_MIN, (expiry - now) / 2), max(expiry, now))
 
 
-def _without_answer(tickets: Sequence[Ticket], outcomes: Sequence[bool | BackendError]) -> list[Ticket]:
-    pairs = zip(tickets, outcomes, strict=True)
-    return [ticket for ticket, outcome in pairs if isinstance(outcome, BackendError)]
+def _without_answer(claims: Sequence[Claim], outcomes: Sequence[bool | BackendError]) -> list[Claim]:
+    pairs = zip(claims, outcomes, strict=True)
+    return [claim for claim, outcome in pairs if isinstance(outcome, BackendError)]

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from holdfast.core.engine import Engine
     from holdfast.core.locks import BaseLock
     from holdfast.core.ports import Caller, Event
-    from holdfast.core.tickets import Granted, Ticket
+    from holdfast.core.tickets import Claim, Granted
 
 OnLost = Callable[..., object] | str | None
 
@@ -88,6 +88,7 @@ class BaseLease:
     __slots__ = (
         "__weakref__",
         "_caller_ref",
+        "_claim",
         "_deadline",
         "_depth",
         "_end",
@@ -103,14 +104,13 @@ class BaseLease:
         "_since",
         "_spec",
         "_store",
-        "_ticket",
     )
 
     def __init__(  # noqa: PLR0917  (by position, because one is created at every acquire)
         self,
         engine: Engine[Any],
         spec: LockSpec,
-        ticket: Ticket,
+        claim: Claim,
         granted: Granted,
         since: float,
         caller: Caller,
@@ -118,7 +118,7 @@ class BaseLease:
     ) -> None:
         self._engine = engine
         self._spec = spec
-        self._ticket = ticket
+        self._claim = claim
         self._fence = granted.fence
         self._store: Hashable = granted.store
         self._since = since

@@ -6,17 +6,17 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from holdfast.core.tickets import Granted, Ticket, Waiting
+    from holdfast.core.tickets import Claim, Granted, Waiting
 
 
 class _TryAcquires(Protocol):
-    async def try_acquire(self, ticket: Ticket, *, queue: bool, deadline: float) -> Granted | Waiting: ...
+    async def try_acquire(self, claim: Claim, *, queue: bool, deadline: float) -> Granted | Waiting: ...
 
 
 class OneByOne:
     """A mixin for a backend whose store acquires one lock at a time."""
 
     async def try_acquire_all(
-        self: _TryAcquires, tickets: Sequence[Ticket], *, deadline: float
+        self: _TryAcquires, claims: Sequence[Claim], *, deadline: float
     ) -> list[Granted | Waiting]:
-        return [await self.try_acquire(tickets[0], queue=False, deadline=deadline)]
+        return [await self.try_acquire(claims[0], queue=False, deadline=deadline)]

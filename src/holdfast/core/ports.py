@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 from holdfast.errors import BackendUnavailable
 
 if TYPE_CHECKING:
-    from holdfast.core.tickets import Granted, LeaseGone, Live, LockInfo, Ticket, Waiting
+    from holdfast.core.tickets import Claim, Granted, LeaseGone, Live, LockInfo, Waiting
     from holdfast.errors import BackendError
     from holdfast.guarantees import Guarantees
     from holdfast.primitives import Lacks
@@ -148,10 +148,10 @@ class Backend(Protocol):
     def liveness_fds(self) -> tuple[int, ...]:
         """Descriptors by which the store detects that the holder is alive: it is while any process has them open."""
 
-    async def try_acquire(self, ticket: Ticket, *, queue: bool, deadline: float) -> Granted | Waiting:
+    async def try_acquire(self, claim: Claim, *, queue: bool, deadline: float) -> Granted | Waiting:
         """Acquire the lock; or, if `queue`, join its queue or keep the place in it."""
 
-    async def try_acquire_all(self, tickets: Sequence[Ticket], *, deadline: float) -> Sequence[Granted | Waiting]:
+    async def try_acquire_all(self, claims: Sequence[Claim], *, deadline: float) -> Sequence[Granted | Waiting]:
         """Acquire several locks in one step, without a queue, up to the first that is busy.
 
         The result has at least one item. Item i belongs to ticket i; only the last one can be a Waiting. A store may
@@ -159,16 +159,16 @@ class Backend(Protocol):
         this raises, some tickets may be granted, so the engine releases all of them.
         """
 
-    async def wait(self, ticket: Ticket, until: float) -> None:
+    async def wait(self, claim: Claim, until: float) -> None:
         """Return when `try_acquire` may succeed, at `until` at the latest."""
 
-    async def release(self, tickets: Sequence[Ticket], *, deadline: float) -> Sequence[bool | BackendError]:
+    async def release(self, claims: Sequence[Claim], *, deadline: float) -> Sequence[bool | BackendError]:
         """Release leases and withdraw waiting tickets. A result says whether the ticket was a granted lease until now.
 
         If one server of several gives no answer, the results of its tickets are the error; the others are valid.
         """
 
-    async def renew(self, tickets: Sequence[Ticket], *, deadline: float) -> Sequence[Live | LeaseGone | BackendError]:
+    async def renew(self, claims: Sequence[Claim], *, deadline: float) -> Sequence[Live | LeaseGone | BackendError]:
         """Start the ttl of each lease again. Errors are results, as in `release`."""
 
     def intact(self, store: Hashable) -> bool:
@@ -235,7 +235,7 @@ class ListsBySearch(Protocol):
 class ReleasesLater(Protocol):
     """A backend that keeps its tickets alive in the background, so that a forgotten ticket never expires."""
 
-    def release_later(self, ticket: Ticket) -> None:
+    def release_later(self, claim: Claim) -> None:
         """Release the ticket in the background, because the keeper has no thread. The ticket is not used any more."""
 
 
@@ -256,11 +256,3 @@ class WorksWithoutLoop(Protocol):
 
     def without_loop(self) -> None:
         """At the end of the process: requests wait for their answers without the loop."""
-
-
-@runtime_checkable
-class Inherits(Protocol):
-    """A backend that needs more than the ticket to release it."""
-
-    def inherit(self, other: Any) -> None:
-        """At the end of the process: take over the state of a backend of the same class whose loop has ended."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from holdfast.core.deadlines import DeadlineHeap
 from holdfast.core.leases import HELD, BaseLease, next_renewal
-from holdfast.core.tickets import Ticket
+from holdfast.core.tickets import Claim
 
 if TYPE_CHECKING:
     from holdfast.core.ports import Caller
@@ -21,7 +21,7 @@ RETRY_MIN, RETRY_MAX = 0.05, 1.0
 class PendingRelease(NamedTuple):
     """A release that has to be sent or repeated."""
 
-    ticket: Ticket
+    claim: Claim
     when: float  # the time of the next try
     pause: float = RETRY_MIN  # after a failure
     caller: weakref.ref[Caller] | None = None  # its code may run under the lease until `when`; None: no code does
@@ -78,8 +78,8 @@ class Schedule:
         self._add_new()
         return self._renewals.take(now, BATCH_MAX)
 
-    def due_releases(self, now: float) -> list[Ticket]:
-        return [release.ticket for release in list(self.pending.values()) if release.when <= now][:BATCH_MAX]
+    def due_releases(self, now: float) -> list[Claim]:
+        return [release.claim for release in list(self.pending.values()) if release.when <= now][:BATCH_MAX]
 
     def renew_again(self, leases: Sequence[BaseLease], now: float) -> None:
         """Schedule the next renewal for soon. A successful renewal moves it later; a lease that has ended drops out."""
@@ -90,12 +90,12 @@ class Schedule:
             lease._renew_at = now + pause
             self._renewals.add(lease)
 
-    def postpone(self, ticket: Ticket, now: float) -> None:
+    def postpone(self, claim: Claim, now: float) -> None:
         """The release of this ticket got no answer."""
-        release = self.pending.get(ticket.nonce)
+        release = self.pending.get(claim.nonce)
         if release is not None:
             pause = min(RETRY_MAX, 2 * release.pause)
-            self.pending[ticket.nonce] = release._replace(when=now + pause, pause=pause)
+            self.pending[claim.nonce] = release._replace(when=now + pause, pause=pause)
 
     def all_pending(self) -> Collection[PendingRelease]:
         """The pending releases, with those of dropped leases."""
@@ -105,7 +105,7 @@ class Schedule:
     def add_dropped(self) -> None:
         while self.dropped:
             release = self.dropped.popleft()
-            self.pending[release.ticket.nonce] = release
+            self.pending[release.claim.nonce] = release
 
     def _add_new(self) -> None:
         while self.unscheduled:

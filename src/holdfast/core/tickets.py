@@ -1,4 +1,4 @@
-"""Tickets, the answers of a backend about them, and the rule that decides which tickets are granted.
+"""Claims and tickets, the answers of a backend about them, and the rule that decides which tickets are granted.
 
 The rule: the tickets of a lock are ordered. *A ticket is granted when fewer than `limit` tickets are queued before it
 and none of those is exclusive.* A mutex and a writer have limit 1 and are exclusive; a reader has no limit; a permit of
@@ -9,7 +9,12 @@ and is not starved.
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
+
+from holdfast.errors import HoldfastError, OutcomeUnknown
+
+if TYPE_CHECKING:
+    from holdfast.core.ports import Event
 
 WAITER_LEASE = 10.0  # seconds that a waiting ticket lives without a poll; every poll renews it
 WOKEN_LEASE = 1.0  # the same after the waiter was woken, so that a stopped waiter does not block the others
@@ -17,18 +22,65 @@ POLL_INTERVAL = 1.0  # seconds between polls of the first waiter, at most, notif
 POLL_INTERVAL_BEHIND = WAITER_LEASE / 4  # the same for the waiters behind it
 
 
-class Ticket(NamedTuple):
-    """The entry of one attempt in the queue of a lock, waiting or granted. The nonce identifies the attempt."""
+class Claim:
+    """One attempt to acquire a lock: its ticket, and the state of the attempt as far as this client knows it.
 
-    name: str
+    The ticket is the entry in the queue of the lock on the server, waiting or granted. Its fields never change. The
+    nonce identifies the attempt.
+    """
+
+    # Defaults of the class, because most attempts are granted at once and never set these.
+    unanswered = False  # a request has no answer, and the server may still execute it
+    queued = False  # the ticket is in the queue on the server
+    withdrawn = False  # a release was sent, and has no answer
+    state: Any = None  # the backend's own
+    event: Event | None = None  # is set by a notification; only while the claim waits
+    notification: Notification | None = None  # arrived, and not used yet
+    subscription = 0  # the number of the subscription that existed before the last poll
+    channel: Any = None  # subscribed to, in the backend's own form
+
+    def __init__(  # noqa: PLR0917 - positional, because every acquire makes one
+        self,
+        name: str,
+        nonce: str,
+        ttl: float,
+        limit: int | None,
+        exclusive: bool,  # noqa: FBT001
+        agent: str,
+        info: str,
+        delay: float = 0.0,
+        owner: str = "",
+    ) -> None:
+        self.name = name
+        self.nonce = nonce
+        self.ttl = ttl  # seconds that the ticket lives without renewal: the ttl of the lease and the delay of the lock
+        self.limit = limit
+        self.exclusive = exclusive
+        self.agent = agent  # the thread or task
+        self.info = info  # JSON for other clients: {"who": {host, pid, program}, "meta": …} and optional fields
+        self.delay = delay  # the part of the ttl during which the lock stays taken even if the holder is known as dead
+        self.owner = owner  # exclusive tickets with the same named owner hold the lock together
+
+
+def may_have_happened(error: BaseException) -> bool:
+    """Whether a request that ended with this error may have been executed, or may still be.
+
+    Only a refusal proves that it was not. A cancellation or an interrupt proves nothing.
+    """
+    return isinstance(error, OutcomeUnknown) or not isinstance(error, HoldfastError)
+
+
+def note_unanswered(claims: Iterable[Claim], error: BaseException) -> None:
+    if may_have_happened(error):
+        for claim in claims:
+            claim.unanswered = True
+
+
+class Notification(NamedTuple):
+    """The server wakes a waiting ticket. With a fence, the ticket was granted."""
+
     nonce: str
-    ttl: float  # seconds that it lives on the server without renewal: the ttl of the lease and the delay of the lock
-    limit: int | None
-    exclusive: bool
-    agent: str  # the thread or task
-    info: str  # JSON for other clients: {"who": {host, pid, program}, "meta": …} and optional fields
-    delay: float = 0.0  # the part of the ttl during which the lock stays taken even if the holder is known to be dead
-    owner: str = ""  # exclusive tickets with the same named owner hold the lock together
+    fence: int = 0
 
 
 class Granted(NamedTuple):

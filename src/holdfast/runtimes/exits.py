@@ -35,7 +35,7 @@ from holdfast.runtimes.threads import run_sync
 if TYPE_CHECKING:
     from holdfast.core.engine import Engine
     from holdfast.core.ports import Backend
-    from holdfast.core.tickets import Ticket
+    from holdfast.core.tickets import Claim
 
 EXIT_MAX = 2.0  # seconds for all clients together
 
@@ -44,7 +44,7 @@ EXIT_MAX = 2.0  # seconds for all clients together
 _AFTER_CHILDREN = -100
 
 
-Reopen = Callable[["Backend"], "Backend"]
+Reopen = Callable[[], "Backend"]
 
 # Each with the function that opens its store without a loop, if its own backend needs one.
 _engines: weakref.WeakKeyDictionary[Engine[Any], Reopen | None] = weakref.WeakKeyDictionary()
@@ -136,7 +136,7 @@ def release_leases() -> None:
     """End the leases of all clients whose threads or tasks have ended, then release them, within EXIT_MAX in all."""
     system.process_ends = True
     until = system.now() + EXIT_MAX
-    ended: list[tuple[Engine[Any], Reopen | None, list[Ticket]]] = []
+    ended: list[tuple[Engine[Any], Reopen | None, list[Claim]]] = []
     for engine, reopen in _all_engines():
         tickets = engine.end_leases()
         if tickets:
@@ -150,7 +150,7 @@ def release_leases() -> None:
             logger().warning("%d lease(s) on %s were not released at exit: they expire with their ttl", silent, url)
 
 
-def _release(engine: Engine[Any], reopen: Reopen | None, tickets: list[Ticket], deadline: float) -> int:
+def _release(engine: Engine[Any], reopen: Reopen | None, tickets: list[Claim], deadline: float) -> int:
     """How many were not released."""
     try:
         if isinstance(engine.backend, WorksWithoutLoop):
@@ -158,7 +158,7 @@ def _release(engine: Engine[Any], reopen: Reopen | None, tickets: list[Ticket], 
             reopen = None
         if reopen is None:
             return run_sync(engine.release_ended(tickets, deadline))
-        backend = reopen(engine.backend)
+        backend = reopen()
         silent = run_sync(engine.release_ended(tickets, deadline, backend))
         if not silent:
             run_sync(backend.close())

@@ -13,7 +13,7 @@ from holdfast.backends.etcd.port import Answer
 from holdfast.backends.etcd.protocol.methods import backend_on
 from holdfast.backends.net.blocking import BackgroundThreads, BlockingPoller
 from holdfast.core.ports import Backend
-from holdfast.core.tickets import Granted, Ticket, Waiting
+from holdfast.core.tickets import Claim, Granted, Waiting
 from holdfast.runtimes import system
 from holdfast.runtimes.threads import ThreadRuntime, run_sync
 from holdfast.url import parse
@@ -57,13 +57,13 @@ class Harness:
         self.cluster = FaultyCluster(config, BlockingPoller(), BackgroundThreads(), runtime)
         self.backend: Backend = backend_on(self.cluster, config, runtime)
 
-    def try_acquire(self, ticket: Ticket, *, queue: bool = False) -> Granted | Waiting:
+    def try_acquire(self, ticket: Claim, *, queue: bool = False) -> Granted | Waiting:
         return run_sync(self.backend.try_acquire(ticket, queue=queue, deadline=soon()))
 
-    def try_acquire_all(self, tickets: Sequence[Ticket]) -> Sequence[Granted | Waiting]:
+    def try_acquire_all(self, tickets: Sequence[Claim]) -> Sequence[Granted | Waiting]:
         return run_sync(self.backend.try_acquire_all(tickets, deadline=soon()))
 
-    def release(self, tickets: Sequence[Ticket]) -> list[object]:
+    def release(self, tickets: Sequence[Claim]) -> list[object]:
         return list(run_sync(self.backend.release(tickets, deadline=soon())))
 
     def locked(self) -> list[str]:
@@ -94,9 +94,9 @@ def harness(url: str) -> Iterator[Harness]:
     run_sync(opened.backend.close())
 
 
-def ticket(name: str, *, ttl: float = 30.0, delay: float = 0.0) -> Ticket:
+def ticket(name: str, *, ttl: float = 30.0, delay: float = 0.0) -> Claim:
     info = '{"who": {"host": "here", "pid": 7}, "meta": {}}'
-    return Ticket(name, ThreadRuntime().nonce(), ttl, 1, exclusive=True, agent="me", info=info, delay=delay)
+    return Claim(name, ThreadRuntime().nonce(), ttl, 1, exclusive=True, agent="me", info=info, delay=delay)
 
 
 def soon() -> float:

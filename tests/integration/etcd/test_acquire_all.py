@@ -8,6 +8,7 @@ import pytest
 
 import holdfast
 from holdfast.core.tickets import Granted, Waiting
+from holdfast_lab.sim.mutants.base import replaced
 from tests.integration.etcd.harness import Harness, harness, ticket
 from tests.support.etcd import shared
 from tests.support.etcd.servers import Server
@@ -63,7 +64,7 @@ def test_more_locks_than_fit_into_a_transaction_are_acquired_in_several_in_order
 
 def test_tickets_with_long_metadata_are_split_into_requests_that_etcd_accepts(ours: Harness) -> None:
     long = '{"who": {}, "meta": {"text": "' + 40_000 * "é" + '"}}'
-    tickets = [ticket(f"n{number:03}")._replace(info=long) for number in range(60)]
+    tickets = [replaced(ticket(f"n{number:03}"), info=long) for number in range(60)]
 
     outcomes: list[Granted | Waiting] = []
     while len(outcomes) < len(tickets):

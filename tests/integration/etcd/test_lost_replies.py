@@ -10,10 +10,11 @@ import holdfast
 from holdfast.backends.etcd.config import config_of
 from holdfast.backends.etcd.protocol.methods import backend_on
 from holdfast.backends.net.blocking import BackgroundThreads, BlockingPoller
-from holdfast.core.tickets import Ticket
+from holdfast.core.tickets import Claim
 from holdfast.runtimes import system
 from holdfast.runtimes.threads import ThreadRuntime, run_sync
 from holdfast.url import parse
+from holdfast_lab.sim.mutants.base import replaced
 from tests.integration.conftest import OpenClient
 from tests.integration.etcd.harness import FaultyCluster
 from tests.integration.etcd.helpers import acquired, waiting
@@ -79,9 +80,10 @@ def test_an_acquire_does_nothing_when_it_arrives_after_a_withdrawal(server: Serv
     runtime = ThreadRuntime()
     cluster = FaultyCluster(place, BlockingPoller(), BackgroundThreads(), runtime)
     backend = backend_on(cluster, place, runtime)
-    ticket = Ticket("a", "f" * 32, 30.0, limit, limit == 1, "me", '{"who": {}, "meta": {}}')
-    run_sync(backend.try_acquire(ticket._replace(nonce="0" * 32), queue=False, deadline=system.now() + 5))
-    run_sync(backend.release([ticket._replace(nonce="0" * 32)], deadline=system.now() + 5))
+    ticket = Claim("a", "f" * 32, 30.0, limit, limit == 1, "me", '{"who": {}, "meta": {}}')
+    earlier = replaced(ticket, nonce="0" * 32)
+    run_sync(backend.try_acquire(earlier, queue=False, deadline=system.now() + 5))
+    run_sync(backend.release([earlier], deadline=system.now() + 5))
 
     cluster.hold_next = True
     with pytest.raises(holdfast.OutcomeUnknown):

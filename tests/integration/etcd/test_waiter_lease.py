@@ -12,7 +12,7 @@ import pytest
 
 import holdfast
 from holdfast.backends.etcd.protocol.leases import WAITER_TTL
-from holdfast.core.tickets import Granted, Ticket, Waiting
+from holdfast.core.tickets import Claim, Granted, Waiting
 from tests.integration.conftest import OpenClient
 from tests.integration.etcd.harness import Harness, harness, ticket
 from tests.integration.etcd.helpers import acquired, waiting
@@ -64,7 +64,7 @@ def created_last(server: Server, prefix: str) -> int:
     return max(int(one["create_revision"]) for one in server.call("kv/range", key=start, range_end=end)["kvs"])
 
 
-def queued_behind(holder: Harness, waiter: Harness, ttl: float = 30.0) -> tuple[Ticket, Ticket]:
+def queued_behind(holder: Harness, waiter: Harness, ttl: float = 30.0) -> tuple[Claim, Claim]:
     """A granted ticket, and the next waiter."""
     first, second = ticket("a"), ticket("a", ttl=ttl)
     assert isinstance(holder.try_acquire(first), Granted)

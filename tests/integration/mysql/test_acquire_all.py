@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from holdfast.backends.mysql.io.connections import LOCK_WAIT_MAX
-from holdfast.core.tickets import Granted, Ticket, Waiting
+from holdfast.core.tickets import Claim, Granted, Waiting
 from holdfast.errors import OutcomeUnknown
 from tests.support.mysql import shared
 from tests.support.mysql.drivers import Driver
@@ -26,7 +26,7 @@ def driver(driver_of: Drive) -> Driver:
     return made
 
 
-def acquire_all(driver: Driver, tickets: Sequence[Ticket]) -> list[Granted | Waiting]:
+def acquire_all(driver: Driver, tickets: Sequence[Claim]) -> list[Granted | Waiting]:
     """As the engine does: until all are granted, or one has to wait."""
     outcomes: list[Granted | Waiting] = []
     while len(outcomes) < len(tickets) and not any(isinstance(outcome, Waiting) for outcome in outcomes):
@@ -60,7 +60,7 @@ def test_granted_fences_are_those_on_the_server(driver: Driver) -> None:
         assert [info.fence for info in driver.inspect(ticket.name).holders] == [outcome.fence]
 
 
-def acquired_tickets(driver: Driver, names: str) -> list[Ticket]:
+def acquired_tickets(driver: Driver, names: str) -> list[Claim]:
     """Tickets that hold these locks."""
     tickets = [driver.ticket(name) for name in names]
     driver.try_acquire_all(tickets)

@@ -8,11 +8,12 @@ import uuid
 import pytest
 
 from holdfast.core.ports import Backend
-from holdfast.core.tickets import Granted, Ticket
+from holdfast.core.tickets import Claim, Granted
 from holdfast.errors import LimitConflict
 from holdfast.runtimes import system
 from holdfast.runtimes.threads import ThreadRuntime, run_sync
 from holdfast.url import opener, parse
+from holdfast_lab.sim.mutants.base import replaced
 from tests.support.mysql import shared
 
 NAMES = ["a", "b"]
@@ -25,7 +26,7 @@ def opened(url: str) -> Backend:
     return backend
 
 
-def outcome(backend: Backend, ticket: Ticket, *, queue: bool) -> str:
+def outcome(backend: Backend, ticket: Claim, *, queue: bool) -> str:
     try:
         answer = run_sync(backend.try_acquire(ticket, queue=queue, deadline=system.now() + 20))
     except LimitConflict as conflict:
@@ -42,7 +43,7 @@ def seen(backend: Backend, name: str) -> tuple[list[list[str]], list[str]]:
     return sorted(sorted(group) for group in groups.values()), [one.agent for one in info.waiters]
 
 
-def outcomes(backend: Backend, tickets: list[Ticket]) -> list[str]:
+def outcomes(backend: Backend, tickets: list[Claim]) -> list[str]:
     """The outcomes of several at once, as the engine acquires them."""
     found: list[str] = []
     while len(found) < len(tickets) and "wait" not in found:
@@ -51,7 +52,7 @@ def outcomes(backend: Backend, tickets: list[Ticket]) -> list[str]:
     return found
 
 
-def broken(backend: Backend, ticket: Ticket) -> bool:
+def broken(backend: Backend, ticket: Claim) -> bool:
     """Break the lease of this ticket, and of all that share it."""
     info = run_sync(backend.inspect(ticket.name, deadline=system.now() + 20))
     fence = next((one.fence for one in info.holders if one.agent == ticket.agent), None)
@@ -62,7 +63,7 @@ def broken(backend: Backend, ticket: Ticket) -> bool:
 def test_mysql_grants_as_the_memory_backend_does(seed: int) -> None:
     choose = random.Random(seed)  # noqa: S311 (to be had again)
     backends = [opened(f"memory://{uuid.uuid4().hex}"), opened(shared.fresh_url())]
-    tickets: list[Ticket] = []
+    tickets: list[Claim] = []
     history: list[str] = []
 
     for step in range(60):
@@ -76,7 +77,7 @@ def test_mysql_grants_as_the_memory_backend_does(seed: int) -> None:
             else:
                 limit, exclusive = choose.choice(KINDS)
                 name = choose.choice(NAMES)
-                ticket = Ticket(name, uuid.uuid4().hex, 60.0, limit, exclusive, f"ticket-{step}", "{}")
+                ticket = Claim(name, uuid.uuid4().hex, 60.0, limit, exclusive, f"ticket-{step}", "{}")
             queue = choose.random() < 0.8
             history.append(f"enter {ticket.agent} {ticket.limit} queue={queue}")
             answers = [outcome(one, ticket, queue=queue) for one in backends]
@@ -95,15 +96,15 @@ def test_mysql_grants_as_the_memory_backend_does_with_owners_and_several_locks(s
     choose = random.Random(seed)  # noqa: S311 (likewise)
     backends = [opened(f"memory://{uuid.uuid4().hex}"), opened(shared.fresh_url())]
     names = ["a", "b", "c"]
-    tickets: list[Ticket] = []
+    tickets: list[Claim] = []
     history: list[str] = []
     together = 0
 
-    def new(name: str) -> Ticket:
+    def new(name: str) -> Claim:
         limit, exclusive = choose.choice([*KINDS, (1, True), (1, True)])
         owner = choose.choice(["", "ann", "ann", "ann", "Ann"]) if exclusive else ""
         agent = f"ticket-{len(history)}-{name}"
-        return Ticket(name, uuid.uuid4().hex, 60.0, limit, exclusive, agent, "{}", owner=owner)
+        return Claim(name, uuid.uuid4().hex, 60.0, limit, exclusive, agent, "{}", owner=owner)
 
     for _ in range(80):
         step = choose.choices(["enter", "again", "enter all", "leave", "break"], weights=[4, 2, 2, 5, 0.7])[0]
@@ -112,7 +113,7 @@ def test_mysql_grants_as_the_memory_backend_does_with_owners_and_several_locks(s
         if step == "enter all":
             wanted = sorted(choose.sample(names, k=choose.randrange(1, 4)))
             owner = choose.choice(["", "ann"])
-            all_of_them = [new(name)._replace(limit=1, exclusive=True, owner=owner) for name in wanted]
+            all_of_them = [replaced(new(name), limit=1, exclusive=True, owner=owner) for name in wanted]
             answers = [outcomes(one, all_of_them) for one in backends]
             tickets += all_of_them  # a release is harmless for a ticket that was not granted
         elif step == "leave" and some:

@@ -15,6 +15,7 @@ import pytest
 import holdfast
 from holdfast import BackendError
 from holdfast.core.tickets import WAITER_LEASE, Granted, Waiting
+from holdfast_lab.sim.mutants.base import replaced
 from tests.integration.conftest import OpenClient
 from tests.integration.mysql.conftest import is_busy
 from tests.support.mysql.drivers import Driver
@@ -84,7 +85,7 @@ def test_a_contender_corrects_the_expiry_of_tickets_when_the_clock_was_set_back(
     server, clock = moved
     driver = driver_of(server.url)
     reader, writer, other = (driver.ticket("shared", ttl=20.0) for _ in range(3))
-    driver.try_acquire(reader._replace(limit=None, exclusive=False))
+    driver.try_acquire(replaced(reader, limit=None, exclusive=False))
     driver.try_acquire(writer, queue=True)
 
     clock.step(-3600)

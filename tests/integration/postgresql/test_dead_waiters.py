@@ -11,7 +11,7 @@ import pytest
 from psycopg import sql
 
 import holdfast
-from holdfast.core.tickets import WOKEN_LEASE, Granted, Ticket, Waiting
+from holdfast.core.tickets import WOKEN_LEASE, Claim, Granted, Waiting
 from tests.integration.conftest import OpenClient
 from tests.support.postgresql.driver import Driver
 from tests.support.postgresql.servers import Server
@@ -32,7 +32,7 @@ class Queue:
         self.waiting = [self._queued(self.first) for _ in range(WAITERS)]
         self.next = self._queued(self.last)
 
-    def _queued(self, client: Driver) -> Ticket:
+    def _queued(self, client: Driver) -> Claim:
         (ticket,) = client.tickets(["a"])
         assert isinstance(client.try_acquire(ticket, queue=True), Waiting)
         return ticket

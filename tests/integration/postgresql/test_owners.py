@@ -9,7 +9,7 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 from psycopg import sql
 
-from holdfast.core.tickets import Granted, Ticket
+from holdfast.core.tickets import Claim, Granted
 from tests.support.postgresql.driver import Driver
 from tests.support.postgresql.servers import Server
 from tests.support.processes import eventually
@@ -20,7 +20,7 @@ def schema(url: str) -> sql.Identifier:
     return sql.Identifier(parse_qs(urlsplit(url).query)["schema"][0])
 
 
-def repeat_try_acquire(connection: Any, schema: sql.Identifier, ticket: Ticket) -> None:
+def repeat_try_acquire(connection: Any, schema: sql.Identifier, ticket: Claim) -> None:
     """The statement of a delayed request, in a transaction of the test."""
     try_acquire = "SELECT * FROM {}.holdfast_enter_owner(%s, %s, 30000000, true, 'main', '{{}}', 'nobody', %s)"
     connection.execute(sql.SQL(try_acquire).format(schema), [ticket.name, ticket.nonce, ticket.owner])

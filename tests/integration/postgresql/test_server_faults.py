@@ -15,6 +15,7 @@ import pytest
 import holdfast
 from holdfast import BackendUnavailable, LockLost
 from holdfast.core.tickets import Granted
+from holdfast_lab.sim.mutants.base import replaced
 from tests.integration.conftest import OpenClient
 from tests.support.postgresql.driver import Driver
 from tests.support.postgresql.servers import Server, SmallDisk, Standby
@@ -201,7 +202,7 @@ def test_a_dead_holder_s_lock_is_free_after_its_ttl_although_the_clock_was_set_b
     url = server_with_clock.url_of("postgres", method=method)
     dead = Driver(url)
     (ticket,) = dead.tickets(["dead"])
-    assert isinstance(dead.try_acquire(ticket._replace(ttl=1.0)), Granted)
+    assert isinstance(dead.try_acquire(replaced(ticket, ttl=1.0)), Granted)
 
     clock.step(-3600)
     dead.close()
@@ -218,7 +219,7 @@ def test_a_dead_reader_s_lock_is_free_after_its_ttl_although_the_clock_was_set_b
     dead = Driver(server_with_clock.url)
     (ticket,) = dead.tickets([kind])
     limit = None if kind == "rwlock" else 1
-    assert isinstance(dead.try_acquire(ticket._replace(ttl=1.0, limit=limit, exclusive=False)), Granted)
+    assert isinstance(dead.try_acquire(replaced(ticket, ttl=1.0, limit=limit, exclusive=False)), Granted)
 
     clock.step(-3600)
     dead.close()

@@ -23,6 +23,7 @@ from holdfast.backends.postgresql.protocol import queue
 from holdfast.backends.postgresql.sql import quoted, tables_ddl
 from holdfast.core.tickets import Waiting
 from holdfast.runtimes.threads import run_sync
+from holdfast_lab.sim.mutants.base import replaced
 from tests.integration.conftest import OpenClient
 from tests.support.postgresql.driver import Driver
 from tests.support.postgresql.servers import Server
@@ -484,11 +485,11 @@ def test_a_refused_acquire_leaves_nothing_in_the_client(driver: Driver) -> None:
     eventually(lambda: run_sync(driver.backend.wait(waits, driver.until - 29.9)) is None and driver.listens)
     driver.try_acquire(waits, queue=True)
     (permit,) = driver.tickets(["s"])
-    driver.try_acquire(permit._replace(limit=3, exclusive=False))
+    driver.try_acquire(replaced(permit, limit=3, exclusive=False))
 
     for ticket in driver.tickets(["s"] * 5):
         with pytest.raises(LimitConflict):
-            driver.try_acquire(ticket._replace(limit=4, exclusive=False), queue=True)
+            driver.try_acquire(replaced(ticket, limit=4, exclusive=False), queue=True)
 
     assert driver.remembered == {waits.nonce}
 

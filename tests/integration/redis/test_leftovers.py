@@ -107,18 +107,8 @@ async def test_cancelled_tasks_and_timed_out_waits_leave_no_keys(server: Server)
 def in_memory(client: holdfast.Client) -> int:
     """Tickets that the backend of this client knows."""
     backend: Any = client._engine.backend
-    notifications = backend._notifications
-    return sum(
-        map(
-            len,
-            (
-                notifications._subscriptions,
-                notifications._wakeups._expected,
-                backend._unanswered,
-                backend._handovers._entries,
-            ),
-        )
-    )
+    subscriptions = backend._subscriber._subscriptions.values()
+    return len(backend._subscriber.wakeups.expected()) + sum(len(channel.nonces) for channel in subscriptions)
 
 
 def test_an_acquire_that_is_refused_leaves_nothing_in_memory(server: Server, open_client: OpenClient) -> None:

@@ -131,7 +131,7 @@ def test_a_vote_request_that_arrives_after_the_last_release_gets_no_vote(
     eventually(lambda: pending_releases(client) == 0)
 
     backend: Any = client._engine.backend
-    late = backend._vote_call(lease._ticket, 1, 0, 0, "", (1, "", ""))
+    late = backend._vote_call(lease._claim, 1, 0, 0, "", (1, "", ""))
     replies = run_sync(backend._port.run_calls([(0, late)], deadline=system.now() + PATIENCE))
 
     assert replies == [[b"late"]]
@@ -215,7 +215,7 @@ async def test_cancelled_acquires_leave_no_votes_and_no_queue_entries(redlock: R
             await asyncio.sleep(0.05)
         while (await other.inspect("one")).waiters:
             await asyncio.sleep(0.05)
-        assert client._engine.backend._claims == {}  # type: ignore[attr-defined]
+        assert client._engine.backend._port.subscriber.wakeups.expected() == []  # type: ignore[attr-defined]
         async with other.lock("one", timeout=5):
             pass
 

@@ -160,8 +160,8 @@ def test_only_the_count_remains_after_use_and_it_has_a_ttl(redlock: RedlockServe
         assert {server.call("TYPE", key) for key in server.all_keys()} == {"hash"}
         assert len(server.all_keys()) == 10
         assert keys_without_ttl(server) == set()
-    assert client._engine.backend._claims == {}  # type: ignore[attr-defined]
-    assert other._engine.backend._claims == {}  # type: ignore[attr-defined]
+    for user in (client, other):
+        assert user._engine.backend._port.subscriber.wakeups.expected() == []  # type: ignore[attr-defined]
 
 
 def _scripts_run(redlock: RedlockServers) -> int:

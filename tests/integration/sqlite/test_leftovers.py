@@ -97,4 +97,4 @@ def test_a_refused_acquire_leaves_nothing_in_memory(store: Store) -> None:
 
         backend = client._engine.backend
         assert isinstance(backend, SqliteBackend)
-        assert not backend._wakeups._expected
+        assert not backend._wakeups.expected()

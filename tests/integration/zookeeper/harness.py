@@ -10,7 +10,7 @@ from holdfast.backends.zookeeper.config import config_of
 from holdfast.backends.zookeeper.io.blocking import BlockingEnsemble
 from holdfast.backends.zookeeper.port import Answer, Children, Get, Node, Request, Session
 from holdfast.backends.zookeeper.protocol.backend import ZookeeperBackend
-from holdfast.core.tickets import Granted, Ticket, Waiting
+from holdfast.core.tickets import Claim, Granted, Waiting
 from holdfast.runtimes import system
 from holdfast.runtimes.threads import ThreadRuntime, run_sync
 from holdfast.url import parse
@@ -55,13 +55,13 @@ class Harness:
         self.ensemble = FaultyEnsemble(config, self.runtime)
         self.backend = ZookeeperBackend(config, self.ensemble, self.runtime)
 
-    def try_acquire(self, ticket: Ticket) -> Granted | Waiting:
+    def try_acquire(self, ticket: Claim) -> Granted | Waiting:
         return run_sync(self.backend.try_acquire(ticket, queue=False, deadline=soon()))
 
-    def try_acquire_all(self, tickets: Sequence[Ticket]) -> Sequence[Granted | Waiting]:
+    def try_acquire_all(self, tickets: Sequence[Claim]) -> Sequence[Granted | Waiting]:
         return run_sync(self.backend.try_acquire_all(tickets, deadline=soon()))
 
-    def release(self, tickets: Sequence[Ticket]) -> list[object]:
+    def release(self, tickets: Sequence[Claim]) -> list[object]:
         return list(run_sync(self.backend.release(tickets, deadline=soon())))
 
     def locked(self) -> list[str]:
@@ -97,9 +97,9 @@ def harness(url: str) -> Iterator[Harness]:
     opened.close()
 
 
-def ticket(name: str, *, ttl: float = 20.0, delay: float = 0.0) -> Ticket:
+def ticket(name: str, *, ttl: float = 20.0, delay: float = 0.0) -> Claim:
     info = '{"who": {"host": "here", "pid": 7}, "meta": {}}'
-    return Ticket(name, ThreadRuntime().nonce(), ttl, 1, exclusive=True, agent="me", info=info, delay=delay)
+    return Claim(name, ThreadRuntime().nonce(), ttl, 1, exclusive=True, agent="me", info=info, delay=delay)
 
 
 def soon() -> float:

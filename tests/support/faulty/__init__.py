@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from holdfast.backends.memory.protocol.queue import MemoryBackend
 from holdfast.core.ports import Backend, Runtime
-from holdfast.core.tickets import Granted, LeaseGone, Live, LockInfo, Ticket, Waiting
+from holdfast.core.tickets import Claim, Granted, LeaseGone, Live, LockInfo, Waiting
 from holdfast.errors import BackendError, BackendUnavailable, ConfigurationError, OutcomeUnknown, QuorumError
 from holdfast.guarantees import Guarantees
 
@@ -104,16 +104,16 @@ class FaultyBackend:
             await self._runtime.sleep(outcome)
         return result
 
-    async def try_acquire(self, ticket: Ticket, *, queue: bool, deadline: float) -> Granted | Waiting:
+    async def try_acquire(self, ticket: Claim, *, queue: bool, deadline: float) -> Granted | Waiting:
         return await self._send("try_acquire", lambda: self._inner.try_acquire(ticket, queue=queue, deadline=deadline))
 
-    async def try_acquire_all(self, tickets: Sequence[Ticket], *, deadline: float) -> Sequence[Granted | Waiting]:
+    async def try_acquire_all(self, tickets: Sequence[Claim], *, deadline: float) -> Sequence[Granted | Waiting]:
         return await self._send("try_acquire_all", lambda: self._inner.try_acquire_all(tickets, deadline=deadline))
 
-    async def wait(self, ticket: Ticket, until: float) -> None:
+    async def wait(self, ticket: Claim, until: float) -> None:
         await self._send("wait", lambda: self._inner.wait(ticket, until))
 
-    async def release(self, tickets: Sequence[Ticket], *, deadline: float) -> Sequence[bool | BackendError]:
+    async def release(self, tickets: Sequence[Claim], *, deadline: float) -> Sequence[bool | BackendError]:
         async def work() -> Sequence[bool | BackendError]:
             if self._faults.last != NOT_ALL:
                 return await self._inner.release(tickets, deadline=deadline)
@@ -121,7 +121,7 @@ class FaultyBackend:
 
         return await self._send("release", work)
 
-    async def renew(self, tickets: Sequence[Ticket], *, deadline: float) -> Sequence[Live | LeaseGone | BackendError]:
+    async def renew(self, tickets: Sequence[Claim], *, deadline: float) -> Sequence[Live | LeaseGone | BackendError]:
         async def work() -> Sequence[Live | LeaseGone | BackendError]:
             if self._faults.last != NOT_ALL:
                 return await self._inner.renew(tickets, deadline=deadline)

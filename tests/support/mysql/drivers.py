@@ -9,7 +9,7 @@ from typing import Any
 from holdfast.backends.mysql.config import MysqlConfig, config_of
 from holdfast.backends.mysql.io.connections import Connections, make_backend
 from holdfast.backends.net.blocking import BlockingPoller
-from holdfast.core.tickets import Granted, Ticket, Waiting
+from holdfast.core.tickets import Claim, Granted, Waiting
 from holdfast.runtimes.threads import ThreadRuntime, run_sync
 from holdfast.url import parse
 from tests.support.verbs import Verbs
@@ -54,8 +54,8 @@ class Driver(Verbs):
         """How many requests were sent so far: each is one packet."""
         return len(self._connections.sent)
 
-    def try_acquire(self, ticket: Ticket, *, queue: bool = False) -> Granted | Waiting:
+    def try_acquire(self, ticket: Claim, *, queue: bool = False) -> Granted | Waiting:
         return super().try_acquire(ticket, queue=queue)
 
-    def try_acquire_all(self, tickets: Sequence[Ticket], *, seconds: float = 20.0) -> Sequence[Granted | Waiting]:
+    def try_acquire_all(self, tickets: Sequence[Claim], *, seconds: float = 20.0) -> Sequence[Granted | Waiting]:
         return run_sync(self.backend.try_acquire_all(tickets, deadline=self.runtime.now() + seconds))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from holdfast import url as urls
 from holdfast.backends.postgresql.io import blocking
 from holdfast.core.ports import Backend
-from holdfast.core.tickets import Granted, Live, Ticket, Waiting
+from holdfast.core.tickets import Claim, Granted, Live, Waiting
 from holdfast.runtimes.threads import ThreadRuntime, run_sync
 
 
@@ -16,24 +16,24 @@ class Driver:
         self._runtime = ThreadRuntime()
         self.backend: Backend = blocking.open_backend(urls.parse(url), self._runtime)
 
-    def tickets(self, names: list[str], owner: str = "") -> list[Ticket]:
+    def tickets(self, names: list[str], owner: str = "") -> list[Claim]:
         about = (1, True, "main", '{"who": {"host": "h", "pid": 1}, "meta": {}}', 0.0, owner)
-        return [Ticket(name, self._runtime.nonce(), 30.0, *about) for name in sorted(names)]
+        return [Claim(name, self._runtime.nonce(), 30.0, *about) for name in sorted(names)]
 
     @property
     def until(self) -> float:
         return self._runtime.now() + 30.0
 
-    def try_acquire(self, ticket: Ticket, *, queue: bool = False) -> Granted | Waiting:
+    def try_acquire(self, ticket: Claim, *, queue: bool = False) -> Granted | Waiting:
         return run_sync(self.backend.try_acquire(ticket, queue=queue, deadline=self.until))
 
-    def try_acquire_all(self, tickets: list[Ticket]) -> list[Granted | Waiting]:
+    def try_acquire_all(self, tickets: list[Claim]) -> list[Granted | Waiting]:
         return [*run_sync(self.backend.try_acquire_all(tickets, deadline=self.until))]
 
-    def release(self, tickets: list[Ticket]) -> list[bool]:
+    def release(self, tickets: list[Claim]) -> list[bool]:
         return [answer is True for answer in run_sync(self.backend.release(tickets, deadline=self.until))]
 
-    def renew(self, ticket: Ticket) -> bool:
+    def renew(self, ticket: Claim) -> bool:
         (answer,) = run_sync(self.backend.renew([ticket], deadline=self.until))
         return isinstance(answer, Live)
 
@@ -44,12 +44,8 @@ class Driver:
     @property
     def remembered(self) -> set[str]:
         """The nonces of tickets of which the client keeps any state."""
-        kept = ("_unanswered", "_queued", "_sessions", "_holders", "_seen_free")
-        notifications = self.backend._notifications  # type: ignore[attr-defined]
-        of_tickets = [getattr(self.backend, name, ()) for name in kept]
-        return {*notifications._subscriptions, *notifications._subscribed, *notifications._wakeups._expected}.union(
-            *of_tickets
-        )
+        subscriber = self.backend._port.subscriber  # type: ignore[attr-defined]
+        return {*(claim.nonce for claim in subscriber.wakeups.expected()), *subscriber._nonces}
 
     def held(self) -> list[str]:
         return [info.name for info in run_sync(self.backend.locks("", deadline=self.until))]

@@ -19,7 +19,7 @@ class Cluster:
     def __init__(self) -> None:
         self.header: Mapping[str, str] = {}
         self.calls = 0
-        self.name_mutex = self.watch = self.unwatch = self.on_change = self.close = self.abandon = None
+        self.name_mutex = self.watch = self.unwatch = self.wakeups = self.close = self.abandon = None
         self.before_answer: Callable[[], None] = lambda: None
 
     def is_at(self, revision: int, term: int = 2, member: str = "1", cluster: str = "7") -> None:

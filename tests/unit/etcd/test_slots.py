@@ -8,7 +8,8 @@ from typing import Any
 from holdfast.backends.etcd.port import Answer
 from holdfast.backends.etcd.protocol.keys import Keys
 from holdfast.backends.etcd.protocol.queue import EtcdBackend
-from holdfast.core.tickets import Ticket
+from holdfast.core.notifications import Wakeups
+from holdfast.core.tickets import Claim
 from holdfast.runtimes.threads import ThreadRuntime
 
 
@@ -16,6 +17,7 @@ class ParkedPort:
     """Each call waits until the test sends its answer into the coroutine."""
 
     is_same_cluster = True
+    wakeups = Wakeups(ThreadRuntime())
 
     def __getattr__(self, name: str) -> Any:
         return lambda *_, **__: None
@@ -40,7 +42,7 @@ def answer(request: Coroutine[Any, Any, Any]) -> None:
 def test_a_key_is_not_reused_while_another_release_of_its_ticket_is_in_flight() -> None:
     keys = Keys("holdfast/", raw_names=False)
     backend = EtcdBackend("etcd://here", ParkedPort(), ThreadRuntime(), keys)
-    old, new = (Ticket("lock", nonce * 32, 30.0, 1, exclusive=True, agent="", info="{}") for nonce in "ab")
+    old, new = (Claim("lock", nonce * 32, 30.0, 1, exclusive=True, agent="", info="{}") for nonce in "ab")
     key = backend._key(old)
     first, second = (backend.release([old], deadline=1.0) for _ in range(2))
     first.send(None)

@@ -18,7 +18,8 @@ from holdfast.backends.redis.io.subscriber import Subscriber
 from holdfast.backends.redis.io.subscriber_connection import SocketSubscriberConnection, SubscriberEvent
 from holdfast.backends.redis.io.topology import Topology
 from holdfast.backends.redis.protocol.keys import keys_of
-from holdfast.core.wakeups import Wakeups
+from holdfast.core.notifications import Wakeups
+from holdfast.core.tickets import Notification
 from holdfast.errors import BackendUnavailable, OutcomeUnknown
 from holdfast.runtimes.system import now
 from holdfast.runtimes.threads import ThreadRuntime, run_sync
@@ -28,6 +29,7 @@ from tests.support.processes import PATIENCE, eventually
 from tests.support.redis.binaries import main_binary
 from tests.support.redis.servers import Server
 from tests.support.server_process import running
+from tests.support.wakeups import claim_of
 
 KEYS = keys_of("holdfast:", "one")
 
@@ -38,26 +40,30 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         yield server
 
 
+class CountedWakeups(Wakeups):
+    def __init__(self, runtime: ThreadRuntime) -> None:
+        super().__init__(runtime)
+        self.notified_by: list[str] = []
+        self.gaps = 0
+
+    def wake(self, notification: Notification) -> None:
+        self.notified_by.append(threading.current_thread().name)
+        super().wake(notification)
+
+    def wake_all(self) -> None:
+        self.gaps += 1
+        super().wake_all()
+
+
 class SubscribedPort:
     """A port with subscriptions, and the threads that wait on it."""
 
     def __init__(self, server: Server) -> None:
         self.runtime = ThreadRuntime()
         self.port: Topology = blocking.open_port(config_of(parse(server.url), is_asyncio=False), self.runtime)
-        self.wakeups = Wakeups(self.runtime)
-        self.notified_by: list[str] = []
-        self.gaps = 0
-        self.port.subscriber.listen(self._wake, self._missed)
+        self.wakeups = self.port.subscriber.wakeups = CountedWakeups(self.runtime)
         self.channel = self.port.subscriber.channel(KEYS)
         self._server = server
-
-    def _wake(self, nonce: str) -> None:
-        self.notified_by.append(threading.current_thread().name)
-        self.wakeups.wake(nonce)
-
-    def _missed(self) -> None:
-        self.gaps += 1
-        self.wakeups.wake_all()
 
     def wait(self, nonce: str) -> Waiting:
         return Waiting(self, nonce)
@@ -84,7 +90,8 @@ class Waiting:
         self.event: Any = None
         self._subscribed = subscribed
         self._nonce = nonce
-        subscribed.wakeups.expect(nonce)
+        self._claim = claim_of(nonce)
+        subscribed.wakeups.expect(self._claim)
         self._thread = threading.Thread(target=self._wait, name=f"waits-{nonce}")
         self._thread.start()
 
@@ -93,7 +100,8 @@ class Waiting:
         self.event = run_sync(
             subscribed.port.subscriber.subscribe(subscribed.channel, self._nonce, deadline=now() + PATIENCE)
         )
-        run_sync(subscribed.wakeups.wait(self._nonce, now() + PATIENCE, self.event))
+        run_sync(subscribed.wakeups.wait(self._claim, now() + PATIENCE, self.event))
+        subscribed.wakeups.forget(self._claim)
         subscribed.port.subscriber.unsubscribe(subscribed.channel, self._nonce)
 
     @property
@@ -143,7 +151,7 @@ def test_a_listener_that_fails_is_replaced(server: Server, subscriber_io: type[b
     subscribed.port.subscriber = Subscriber(
         config, subscribed.port, subscriber_io(config, subscribed.runtime), subscribed.runtime
     )
-    subscribed.port.subscriber.listen(subscribed._wake, subscribed._missed)
+    subscribed.port.subscriber.wakeups = subscribed.wakeups
     subscribed.channel = subscribed.port.subscriber.channel(KEYS)
 
     def is_heard() -> bool:
@@ -192,7 +200,7 @@ def test_the_only_waiter_reads_its_notification_itself(subscribed: SubscribedPor
 
         one.join()
         assert isinstance(one.event, SubscriberEvent)
-    assert subscribed.notified_by == 3 * ["waits-n1"], "no other thread has to pass it on"
+    assert subscribed.wakeups.notified_by == 3 * ["waits-n1"], "no other thread has to pass it on"
 
 
 def test_a_reader_passes_on_other_messages_and_the_listener_reads_after_it(
@@ -212,14 +220,14 @@ def test_a_reader_passes_on_other_messages_and_the_listener_reads_after_it(
     subscribed.notify("n3")
 
     three.join()
-    assert subscribed.notified_by == ["waits-n1", "waits-n1", "holdfast-listener"]
+    assert subscribed.wakeups.notified_by == ["waits-n1", "waits-n1", "holdfast-listener"]
 
 
 def test_a_notification_from_elsewhere_wakes_the_reader(subscribed: SubscribedPort) -> None:
     one = subscribed.wait("n1")
     eventually(reads(subscribed, one))
 
-    subscribed.wakeups.wake("n1")
+    subscribed.wakeups.wake(Notification("n1"))
 
     one.join()
 
@@ -239,7 +247,7 @@ def test_a_broken_connection_is_restored_and_the_gap_reported_when_a_waiter_read
     eventually(lambda: again.is_over or subscribed.reader is again.event)
     subscribed.notify("n1")
     again.join()
-    eventually(lambda: subscribed.gaps > 0)
+    eventually(lambda: subscribed.wakeups.gaps > 0)
 
 
 def test_messages_for_the_listener_arrive_when_a_waiter_reads(subscribed: SubscribedPort) -> None:
@@ -294,15 +302,16 @@ def test_an_interrupted_reader_leaves_a_connection_that_works(subscribed: Subscr
     before = signal.signal(signal.SIGALRM, interrupt)
     try:
         event = run_sync(subscribed.port.subscriber.subscribe(subscribed.channel, "n1", deadline=now() + PATIENCE))
-        subscribed.wakeups.expect("n1")
+        claim = claim_of("n1")
+        subscribed.wakeups.expect(claim)
         signal.setitimer(signal.ITIMER_REAL, 0.1)
         with pytest.raises(Interrupted):
-            run_sync(subscribed.wakeups.wait("n1", now() + PATIENCE, event))
+            run_sync(subscribed.wakeups.wait(claim, now() + PATIENCE, event))
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
 
-    eventually(lambda: subscribed.gaps > 0)
+    eventually(lambda: subscribed.wakeups.gaps > 0)
     two = subscribed.wait("n2")
     eventually(reads(subscribed, two))
     subscribed.notify("n2")

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from holdfast.backends.redlock.port import ServerRun
 from holdfast.backends.redlock.protocol.quorum import RedlockBackend
-from holdfast.core.tickets import Ticket
+from holdfast.core.tickets import Claim
 from holdfast_lab.sim.fence_model import KEYS, ParkedPort, StoppedClock
 from holdfast_lab.sim.servers.redis.machine import Machine
 from holdfast_lab.sim.servers.redlock.node import config_for
 
-TICKET = Ticket("lock", "a" * 32, 30.0, 1, exclusive=True, agent="", info="{}")
+TICKET = Claim("lock", "a" * 32, 30.0, 1, exclusive=True, agent="", info="{}")
 MAX_TTL = 60.0
 SECOND = 1_000_000  # microseconds
 

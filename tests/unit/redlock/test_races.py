@@ -10,12 +10,12 @@ import pytest
 from holdfast.backends.redis.port import Call
 from holdfast.backends.redlock import lua
 from holdfast.backends.redlock.protocol.quorum import RedlockBackend
-from holdfast.core.tickets import Granted, Live, Ticket
+from holdfast.core.tickets import Claim, Granted, Live
 from holdfast.errors import BackendUnavailable
 from holdfast_lab.sim.fence_model import ParkedPort, StoppedClock
 from holdfast_lab.sim.servers.redlock.node import config_for
 
-TICKET = Ticket("lock", "a" * 32, 30.0, 1, exclusive=True, agent="", info="{}")
+TICKET = Claim("lock", "a" * 32, 30.0, 1, exclusive=True, agent="", info="{}")
 IN = [b"granted", b"7"]
 KEPT, FREE, GONE = 1, 2, 1
 

@@ -9,7 +9,7 @@ import pytest
 
 from holdfast.backends.redlock import lua
 from holdfast.backends.redlock.protocol.quorum import RedlockBackend
-from holdfast.core.tickets import Granted, Live, Ticket
+from holdfast.core.tickets import Claim, Granted, Live
 from holdfast.errors import BackendUnavailable, OutcomeUnknown, QuorumError
 from holdfast_lab.sim.fence_model import ParkedPort, StoppedClock
 from holdfast_lab.sim.servers.redlock.node import config_for
@@ -26,19 +26,19 @@ class FiveNodes:
     def __init__(self) -> None:
         self.clock, self.port = StoppedClock(), ParkedPort((0,) * 5)
         self.backend = RedlockBackend(config_for(5, max_ttl=60.0), self.port, self.clock)  # type: ignore[arg-type]
+        self._claims: dict[str, Claim] = {}  # by name
+
+    def claim(self, name: str) -> Claim:
+        return self._claims.setdefault(name, Claim(name, name * 32, 30.0, 1, exclusive=True, agent="", info="{}"))
 
     def acquire(self, name: str, replies: Sequence[Any]) -> Requests:
-        acquiring = self.backend.try_acquire(ticket(name), queue=True, deadline=self.clock.now() + 5.0)
+        acquiring = self.backend.try_acquire(self.claim(name), queue=True, deadline=self.clock.now() + 5.0)
         requests: Requests = step(acquiring)
         assert isinstance(step(acquiring, replies), Granted)
         return requests
 
     def renew(self, name: str) -> Coroutine[Any, Any, Any]:
-        return self.backend.renew([ticket(name)], deadline=self.clock.now() + 5.0)
-
-
-def ticket(name: str) -> Ticket:
-    return Ticket(name, name * 32, 30.0, 1, exclusive=True, agent="", info="{}")
+        return self.backend.renew([self.claim(name)], deadline=self.clock.now() + 5.0)
 
 
 def step(coroutine: Coroutine[Any, Any, Any], replies: Sequence[Any] | None = None) -> Any:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from holdfast.backends.redlock.protocol.quorum import SPLIT_PAUSE_MAX, RedlockBackend
-from holdfast.core.tickets import Ticket, Waiting
+from holdfast.core.tickets import Claim, Waiting
 from holdfast_lab.sim.fence_model import ParkedPort, StoppedClock
 from holdfast_lab.sim.servers.redlock.node import config_for
 
-TICKET = Ticket("lock", "a" * 32, 30.0, 1, exclusive=True, agent="", info="{}")
+TICKET = Claim("lock", "a" * 32, 30.0, 1, exclusive=True, agent="", info="{}")
 REPLIES = [[b"wait", 0, 9000, b"holdfast:redlock:%b:1:7" % nonce, b""] for nonce in (b"b", b"c", b"d")]
 
 

@@ -9,13 +9,13 @@ import pytest
 
 from holdfast.backends.redis.port import Call
 from holdfast.backends.redlock.protocol.quorum import RedlockBackend
-from holdfast.core.tickets import Granted, Live, Ticket, Waiting
+from holdfast.core.tickets import Claim, Granted, Live, Waiting
 from holdfast.errors import HoldfastError, OutcomeUnknown
 from holdfast_lab.sim.fence_model import KEYS, ParkedPort, StoppedClock
 from holdfast_lab.sim.servers.redis.machine import Machine
 from holdfast_lab.sim.servers.redlock.node import config_for
 
-TICKET = Ticket("lock", "a" * 32, 30.0, 1, exclusive=True, agent="", info="{}")
+TICKET = Claim("lock", "a" * 32, 30.0, 1, exclusive=True, agent="", info="{}")
 ALL = (0, 1, 2)
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any, NamedTuple, Protocol
 
+from holdfast.core.notifications import Wakeups
 from holdfast.errors import ConfigurationError
 
 Message = dict[str, Any]  # in etcd's JSON: numbers are strings, bytes are base64, zero values are omitted
@@ -46,6 +47,10 @@ class EtcdPort(Protocol):
     LeaseNotFound and ClusterChanged as above, and ConfigurationError for a user that lacks a permission.
     """
 
+    @property
+    def wakeups(self) -> Wakeups:
+        """Receives the notifications."""
+
     async def call(self, method: str, message: Mapping[str, Any], *, deadline: float, once: bool = False) -> Answer:
         """Call a member; if it does not answer, call another one, unless the request may be sent only `once`."""
 
@@ -61,9 +66,6 @@ class EtcdPort(Protocol):
 
     def unwatch(self, nonce: str) -> None:
         """Stop the notifications for this ticket."""
-
-    def on_change(self, wake: Callable[[str], None]) -> None:
-        """Set the callback for notifications. It gets the nonce of the ticket."""
 
     async def close(self) -> None: ...
 

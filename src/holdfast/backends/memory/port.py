@@ -7,7 +7,8 @@ import weakref
 from collections.abc import Callable
 from typing import NamedTuple, Protocol, TypeVar
 
-from holdfast.core.tickets import Ticket
+from holdfast.core.notifications import Wakeups
+from holdfast.core.tickets import Claim, Notification
 from holdfast.errors import BackendUnavailable
 from holdfast.runtimes import system
 from holdfast.runtimes.threads import Mutex
@@ -18,10 +19,10 @@ T = TypeVar("T")
 class QueueEntry:
     """A ticket in a queue, waiting or granted."""
 
-    __slots__ = ("expires", "fence", "granted", "number", "since", "ticket", "wake")
+    __slots__ = ("claim", "expires", "fence", "granted", "number", "since", "wake")
 
-    def __init__(self, ticket: Ticket, number: int, since: float, wake: Callable[[str], None]) -> None:
-        self.ticket = ticket
+    def __init__(self, claim: Claim, number: int, since: float, wake: Callable[[Notification], None]) -> None:
+        self.claim = claim
         self.number = number  # its order in the queue
         self.fence = number  # valid once granted; tickets of one owner share the fence of the first
         self.since = since
@@ -31,7 +32,7 @@ class QueueEntry:
 
     @property
     def exclusive(self) -> bool:
-        return self.ticket.exclusive
+        return self.claim.exclusive
 
 
 class Register(NamedTuple):
@@ -76,14 +77,13 @@ class Store:
 class MemoryPort(Protocol):
     """The port that the protocol needs."""
 
+    wakeups: Wakeups
+
     async def change(self, step: Callable[[Store], T], *, deadline: float) -> T:
         """Run `step` on the store under its mutex."""
 
-    def wake(self, nonce: str) -> None:
+    def wake(self, notification: Notification) -> None:
         """Wake our waiting ticket. Any thread that releases the lock calls this."""
-
-    def listen(self, wake: Callable[[str], None]) -> None:
-        """Set the callback for wake-ups."""
 
 
 class _Stores:

@@ -45,7 +45,7 @@ class WaiterSession(Protocol):
     def close(self) -> None: ...
 
 
-class PostgresqlPort(SubscriberPort[str], Protocol):
+class PostgresqlPort(Protocol):
     """A database, connected at first use; our tables are created there if they are missing.
 
     Every method raises BackendUnavailable if nothing was changed, OutcomeUnknown if a statement was sent and got no
@@ -53,6 +53,9 @@ class PostgresqlPort(SubscriberPort[str], Protocol):
     """
 
     channel: str  # the NOTIFY channel of this client; unique
+
+    @property
+    def subscriber(self) -> SubscriberPort[str]: ...
 
     @property
     def is_durable(self) -> bool:

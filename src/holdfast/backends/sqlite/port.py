@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from typing import Any, Protocol, TypeVar
 
+from holdfast.core.notifications import Wakeups
+
 T = TypeVar("T")
 
 Value = str | int | float | None
@@ -40,6 +42,8 @@ class Transaction(Protocol):
 class SqlitePort(Protocol):
     """One lock file, opened at first use."""
 
+    wakeups: Wakeups  # the first `subscribe` starts to receive notifications; the server keeps earlier ones
+
     @property
     def liveness_fds(self) -> tuple[int, ...]:
         """The FIFO of the session, if it is open."""
@@ -55,9 +59,6 @@ class SqlitePort(Protocol):
 
     def intact(self, store: Hashable) -> bool:
         """The file at the path is still this one."""
-
-    def listen(self, wake: Callable[[str], None]) -> None:
-        """Set the callback for wake-ups of our tickets. The first `subscribe` starts it; earlier ones are kept."""
 
     def subscribe(self, nonce: str, sessions: Iterable[str]) -> None:
         """Also wake this waiting ticket when one of these sessions dies. Replaces its earlier subscription."""

@@ -234,7 +234,7 @@ class SimClient:
         # A lease of the failed call that is still held would be renewed forever.
         for ref in list(self.engine._leases.values()):
             lease = ref()
-            if lease is not None and self._recorder.call_of(lease._ticket.nonce) == call and lease.held:
+            if lease is not None and self._recorder.call_of(lease._claim.nonce) == call and lease.held:
                 ticket = self._recorder.member(call, lease.name) or call
                 self._add(h.Checked(now, client, ticket, lease.name, held=True))
 

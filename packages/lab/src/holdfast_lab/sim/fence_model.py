@@ -17,8 +17,10 @@ from holdfast.backends.redis.port import Call, Channel
 from holdfast.backends.redis.protocol.keys import REDLOCK, keys_of
 from holdfast.backends.redlock import lua
 from holdfast.backends.redlock.port import ServerRun
-from holdfast.core.tickets import Granted, Ticket
+from holdfast.core.notifications import Wakeups
+from holdfast.core.tickets import Claim, Granted
 from holdfast.errors import HoldfastError, OutcomeUnknown, QuorumError
+from holdfast.runtimes.threads import ThreadRuntime
 from holdfast_lab.sim.servers.redis.machine import Machine
 from holdfast_lab.sim.servers.redis.port import PREFIX
 from holdfast_lab.sim.servers.redlock.node import config_for
@@ -124,7 +126,7 @@ class FenceModel:
         runtime = StoppedClock()
         port = ParkedPort(attempt.server_runs)
         backend = self._backend(self._config, port, runtime)
-        ticket = Ticket(LOCK, nonce_of(attempt.client, attempt.ticket), TTL, 1, exclusive=True, agent="", info="{}")
+        ticket = Claim(LOCK, nonce_of(attempt.client, attempt.ticket), TTL, 1, exclusive=True, agent="", info="{}")
         for _ in range(attempt.number - 1):  # their replies make no difference, so they get none
             self._follow(backend.try_acquire(ticket, queue=True, deadline=runtime.now() + TTL), None)
             runtime.time += _LATER
@@ -208,6 +210,7 @@ class ParkedPort:
         self.started: list[Callable[[], Coroutine[Any, Any, None]]] = []  # background work, which is never run
         self.nodes = tuple(f"node-{number}" for number in range(len(server_runs)))
         self._server_runs = server_runs
+        self.wakeups = Wakeups(ThreadRuntime())  # notifications are not modelled
 
     async def run_calls(self, calls: Sequence[tuple[int, Call]], *, deadline: float) -> list[Any | HoldfastError]:
         replies: list[Any] = await _Requests(calls)
@@ -225,9 +228,6 @@ class ParkedPort:
 
     def subscription(self, channel: Channel) -> int:
         return 0
-
-    def listen(self, wake: object, missed: object) -> None:
-        """Notifications are not modelled."""
 
     def start(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Record the work and do not run it: it only releases votes, and a release is not a step of its own."""

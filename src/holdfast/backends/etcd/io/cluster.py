@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from holdfast.backends.etcd.config import EtcdConfig
     from holdfast.backends.etcd.io.http import Response
     from holdfast.backends.net.poller import Background, Poller
+    from holdfast.core.notifications import Wakeups
     from holdfast.core.ports import Runtime
     from holdfast.url_parts import Node
 
@@ -203,8 +204,9 @@ class Cluster:
     def unwatch(self, nonce: str) -> None:
         self._watcher.unwatch(nonce)
 
-    def on_change(self, wake: Callable[[str], None]) -> None:
-        self._watcher.on_change(wake)
+    @property
+    def wakeups(self) -> Wakeups:
+        return self._watcher.wakeups
 
     # ── closing ──────────────────────────────────────────────────────────────────────────────────────────────────
 

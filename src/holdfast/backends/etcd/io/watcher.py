@@ -13,7 +13,7 @@ has few watches, and a watch that is not confirmed soon is requested again.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from holdfast.backends.etcd.io.http import NotHttp, Response
@@ -21,6 +21,8 @@ from holdfast.backends.etcd.protocol.messages import b64, encoded, watch_request
 from holdfast.backends.net.poller import READ
 from holdfast.backends.net.waker import Waker
 from holdfast.core.events import logger
+from holdfast.core.notifications import Wakeups
+from holdfast.core.tickets import Notification
 from holdfast.errors import HoldfastError
 
 if TYPE_CHECKING:
@@ -114,17 +116,14 @@ class Watcher:
     ) -> None:
         self._url, self._opener, self._poller = url, opener, poller
         self._background, self._runtime = background, runtime
+        self.wakeups = Wakeups(runtime)
         self._mutex = runtime.mutex()
         self._wanted: dict[str, Sequence[Watch]] = {}
         self._idle_since = 0.0
         self._waker: Waker | None = None  # while the watcher runs
-        self._wake: Callable[[str], None] = lambda _: None
         self._avoided: set[Node] = set()  # members that did not answer a call: their streams are replaced
         self._has_warned = False
         self._closed = False
-
-    def on_change(self, wake: Callable[[str], None]) -> None:
-        self._wake = wake
 
     def watch(self, nonce: str, watches: Sequence[Watch]) -> None:
         with self._mutex:
@@ -254,14 +253,14 @@ class Watcher:
                     if self._wanted.get(nonce) is stream.watches[nonce]:
                         del self._wanted[nonce]
             for nonce in stream.watches:
-                self._wake(nonce)
+                self.wakeups.wake(Notification(nonce))
             self._close_stream(streams, stream)
             return
         if result.get("created"):
             stream.confirmed(self._runtime.now())
         for event in result.get("events", ()):
             for nonce in stream.nonces_for(event):
-                self._wake(nonce)
+                self.wakeups.wake(Notification(nonce))
 
     def _close_stream(self, streams: list[WatchStream], stream: WatchStream) -> None:
         stream.connection.close()

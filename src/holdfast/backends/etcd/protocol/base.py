@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Sequence
-from typing import TYPE_CHECKING, NamedTuple, Self
+from typing import TYPE_CHECKING, NamedTuple
 
 from holdfast.backends.etcd.port import ClusterChanged, LeaseNotFound, Message, Watch
 from holdfast.backends.etcd.protocol.continuity import CheckedPort
@@ -13,8 +13,7 @@ from holdfast.backends.etcd.protocol.leases import GRANULARITY, LEASE_EXPIRED, L
 from holdfast.backends.etcd.protocol.messages import KeyValue, all_in_order, get, key_value, kvs, txn
 from holdfast.backends.etcd.protocol.registers import Registers
 from holdfast.core.clock import lease_deadline
-from holdfast.core.tickets import Granted, LeaseGone, Live, Ticket
-from holdfast.core.wakeups import Wakeups
+from holdfast.core.tickets import Claim, Granted, LeaseGone, Live
 from holdfast.errors import BackendError, HoldfastError, OutcomeUnknown
 
 if TYPE_CHECKING:
@@ -35,6 +34,20 @@ class TicketKey(NamedTuple):
     watches: tuple[Watch, ...] = ()
 
 
+class ClaimState:
+    """The state of a claim."""
+
+    key: TicketKey | None = None
+    slot: str | None = None  # a part of the key (slots.py)
+    seen = 0  # method=key: the revision at which it last read the key, while it waits
+    creates: tuple[Unanswered, ...] = ()  # without an answer
+
+
+def state_of(claim: Claim) -> ClaimState:
+    state = claim.state = claim.state or ClaimState()
+    return state
+
+
 class EtcdBase(ABC):
     """The tickets and leases of one client in one cluster."""
 
@@ -48,24 +61,18 @@ class EtcdBase(ABC):
         self._runtime = runtime
         self._keys = keys
         self._leases = Leases(url, port, runtime)
-        self._wakeups = Wakeups(runtime)
-        self._ticket_keys: dict[str, TicketKey] = {}  # by nonce: tickets that have a key
+        self._wakeups = port.wakeups
         self._registers = Registers(port, runtime, keys)
-        self._unanswered: dict[str, set[Unanswered]] = {}  # by nonce: creates without an answer
         self._delayed: dict[str, Lease] = {}  # by nonce: granted tickets that block the lock for a delay when lost
-        port.on_change(self._wakeups.wake)
-
-    def inherit(self, other: Self) -> None:
-        self._ticket_keys, self._unanswered, self._delayed = other._ticket_keys, other._unanswered, other._delayed
 
     @abstractmethod
-    def _key(self, ticket: Ticket) -> bytes:
+    def _key(self, claim: Claim) -> bytes:
         """The ticket's key, whether it exists or not."""
 
     # ── acquire ──────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def _send_create(
-        self, nonces: Sequence[str], unanswered: Unanswered, request: Message, deadline: float
+        self, claims: Sequence[Claim], unanswered: Unanswered, request: Message, deadline: float
     ) -> Message:
         """Send a transaction that creates the keys of these tickets, unless the tombstone exists.
 
@@ -79,74 +86,75 @@ class EtcdBase(ABC):
             # it may still be executed. If the cluster has changed, it was executed.
             is_refused = isinstance(error, HoldfastError | LeaseNotFound)
             if isinstance(error, OutcomeUnknown | ClusterChanged) or not is_refused:
-                self._add_unanswered(nonces, unanswered)
+                self._add_unanswered(claims, unanswered)
             raise
         if answer.repeated:
-            self._add_unanswered(nonces, unanswered)
+            self._add_unanswered(claims, unanswered)
         return answer.message
 
-    def _add_unanswered(self, nonces: Sequence[str], unanswered: Unanswered) -> None:
-        for nonce in nonces:
-            self._unanswered.setdefault(nonce, set()).add(unanswered)
+    def _add_unanswered(self, claims: Sequence[Claim], unanswered: Unanswered) -> None:
+        for claim in claims:
+            claim.unanswered = True
+            state_of(claim).creates += (unanswered,)
 
-    def _granted(self, ticket: Ticket, lease: Lease, created: int, sent: float) -> Granted:
+    def _granted(self, claim: Claim, lease: Lease, created: int, sent: float) -> Granted:
         """Store the grant of a ticket."""
-        self._stop_waiting(ticket.nonce)
-        self._ticket_keys[ticket.nonce] = TicketKey(lease, created)
-        if ticket.delay:
-            self._delayed[ticket.nonce] = lease
-        return Granted(created, self._deadline(ticket, lease, sent))
+        self._stop_waiting(claim)
+        state_of(claim).key = TicketKey(lease, created)
+        if claim.delay:
+            self._delayed[claim.nonce] = lease
+        return Granted(created, self._deadline(claim, lease, sent))
 
-    def _deadline(self, ticket: Ticket, lease: Lease, sent: float) -> float:
+    def _deadline(self, claim: Claim, lease: Lease, sent: float) -> float:
         """The end of the ticket's ttl, or of the lease if its last keep-alive is older. A lease has whole seconds."""
-        return min(lease_deadline(sent, ticket.ttl, GRANULARITY), lease.deadline)
+        return min(lease_deadline(sent, claim.ttl, GRANULARITY), lease.deadline)
 
-    def _stop_waiting(self, nonce: str) -> None:
-        if self._wakeups.forget(nonce):
-            self._port.unwatch(nonce)
+    def _stop_waiting(self, claim: Claim) -> None:
+        if self._wakeups.forget(claim):
+            self._port.unwatch(claim.nonce)
 
-    def _forget(self, nonce: str) -> None:
-        self._stop_waiting(nonce)
-        self._ticket_keys.pop(nonce, None)
-        self._delayed.pop(nonce, None)
+    def _forget(self, claim: Claim) -> None:
+        self._stop_waiting(claim)
+        self._delayed.pop(claim.nonce, None)
+        claim.state, claim.unanswered = None, False
 
     # ── renewal ──────────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def renew(self, tickets: Sequence[Ticket], *, deadline: float) -> list[Live | LeaseGone | BackendError]:
+    async def renew(self, claims: Sequence[Claim], *, deadline: float) -> list[Live | LeaseGone | BackendError]:
         outcomes: dict[str, Live | LeaseGone | BackendError] = {
-            ticket.nonce: LeaseGone(LEASE_EXPIRED) for ticket in tickets
+            claim.nonce: LeaseGone(LEASE_EXPIRED) for claim in claims
         }
-        by_lease: dict[Lease, list[Ticket]] = {}
-        for ticket in tickets:
-            own_key = self._ticket_keys.get(ticket.nonce)
+        by_lease: dict[Lease, list[Claim]] = {}
+        for claim in claims:
+            own_key = state_of(claim).key
             if own_key is not None and own_key.lease is not None:
-                by_lease.setdefault(own_key.lease, []).append(ticket)
+                by_lease.setdefault(own_key.lease, []).append(claim)
         for lease, some in by_lease.items():
             try:
                 outcomes |= await self._renew(some, lease, deadline)
             except BackendError as error:
-                outcomes |= {ticket.nonce: error for ticket in some}
+                outcomes |= {claim.nonce: error for claim in some}
             except ClusterChanged as error:
-                outcomes |= {ticket.nonce: LeaseGone(str(error)) for ticket in some}
-        return [outcomes[ticket.nonce] for ticket in tickets]
+                outcomes |= {claim.nonce: LeaseGone(str(error)) for claim in some}
+        return [outcomes[claim.nonce] for claim in claims]
 
-    async def _renew(self, tickets: Sequence[Ticket], lease: Lease, deadline: float) -> dict[str, Live | LeaseGone]:
+    async def _renew(self, claims: Sequence[Claim], lease: Lease, deadline: float) -> dict[str, Live | LeaseGone]:
         """Keep the lease alive once for all tickets, then check each key, which can be deleted before its lease."""
         sent = self._runtime.now()
         if not await self._leases.keep_alive(lease, deadline):
-            return {ticket.nonce: LeaseGone(LEASE_EXPIRED) for ticket in tickets}
+            return {claim.nonce: LeaseGone(LEASE_EXPIRED) for claim in claims}
         outcomes: dict[str, Live | LeaseGone] = {}
-        for start in range(0, len(tickets), OPERATIONS_MAX):
-            some = tickets[start : start + OPERATIONS_MAX]
-            request = txn([], [get(self._key(ticket), keys_only=True) for ticket in some])
+        for start in range(0, len(claims), OPERATIONS_MAX):
+            some = claims[start : start + OPERATIONS_MAX]
+            request = txn([], [get(self._key(claim), keys_only=True) for claim in some])
             answer = (await self._port.call("kv/txn", request, deadline=deadline)).message
-            for number, ticket in enumerate(some):
-                own_key = self._ticket_keys.get(ticket.nonce)
+            for number, claim in enumerate(some):
+                own_key = state_of(claim).key
                 stored = [(kv.created, kv.lease) for kv in kvs(answer, number)]
                 if own_key is not None and stored == [(own_key.created, lease.id)]:
-                    outcomes[ticket.nonce] = Live(self._deadline(ticket, lease, sent))
+                    outcomes[claim.nonce] = Live(self._deadline(claim, lease, sent))
                 else:
-                    outcomes[ticket.nonce] = LeaseGone()
+                    outcomes[claim.nonce] = LeaseGone()
         return outcomes
 
     async def _list(self, prefix: bytes, deadline: float) -> list[KeyValue]:

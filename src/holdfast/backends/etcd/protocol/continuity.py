@@ -37,7 +37,7 @@ class CheckedPort:
         self._changed = ""  # the problem, once one was detected
         self.on_cluster_changed: Callable[[str], None] = lambda _: None  # called once, with the problem
         self.name_mutex, self.watch, self.unwatch = port.name_mutex, port.watch, port.unwatch
-        self.on_change, self.close, self.abandon = port.on_change, port.close, port.abandon
+        self.wakeups, self.close, self.abandon = port.wakeups, port.close, port.abandon
 
     @property
     def is_same_cluster(self) -> bool:

@@ -16,11 +16,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple, Self
+from typing import TYPE_CHECKING, NamedTuple
 
 from holdfast.backends.etcd.port import ClusterChanged, LeaseNotFound, Message, Watch
 from holdfast.backends.etcd.protocol.acquire_all import FREE, LockState
-from holdfast.backends.etcd.protocol.base import OPERATIONS_MAX, TicketKey
+from holdfast.backends.etcd.protocol.base import OPERATIONS_MAX, TicketKey, state_of
 from holdfast.backends.etcd.protocol.guarantees import QUEUE, QUEUE_LACKS
 from holdfast.backends.etcd.protocol.keys import Keys, QueueEntry, range_end
 from holdfast.backends.etcd.protocol.leases import Lease, Unanswered
@@ -49,8 +49,8 @@ from holdfast.backends.etcd.protocol.slots import Slots
 from holdfast.core.tickets import (
     POLL_INTERVAL,
     POLL_INTERVAL_BEHIND,
+    Claim,
     Granted,
-    Ticket,
     Waiting,
 )
 from holdfast.errors import (
@@ -89,42 +89,37 @@ class EtcdBackend(QueueOperators):
         super().__init__(url, port, runtime, keys)
         self._mutex = runtime.mutex()
         self._releasing: Counter[str] = Counter()  # by nonce: releases that are in flight
-        self._unanswered_releases: set[str] = set()  # nonces with a release that has no answer, or had none
         self._slots = Slots(runtime.nonce())
         self._foreign_names: set[str] = set()  # names of locks that are also keys of other programs
 
-    def inherit(self, other: Self) -> None:
-        super().inherit(other)
-        self._unanswered_releases, self._slots = other._unanswered_releases, other._slots
-
     # ── acquire ──────────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def try_acquire(self, ticket: Ticket, *, queue: bool, deadline: float) -> Granted | Waiting:
+    async def try_acquire(self, claim: Claim, *, queue: bool, deadline: float) -> Granted | Waiting:
         try:
-            if ticket.nonce in self._ticket_keys:
-                return await self._try_acquire(ticket, deadline, queue=queue)
+            if state_of(claim).key is not None:
+                return await self._try_acquire(claim, deadline, queue=queue)
             if queue:
-                self._wakeups.expect(ticket.nonce)
-            async with self._port.name_mutex(ticket.name, deadline=deadline):
-                return await self._try_acquire(ticket, deadline, queue=queue)
+                self._wakeups.expect(claim)
+            async with self._port.name_mutex(claim.name, deadline=deadline):
+                return await self._try_acquire(claim, deadline, queue=queue)
         except (BackendUnavailable, ConfigurationError) as error:
-            own_key = self._ticket_keys.get(ticket.nonce)
+            own_key = state_of(claim).key
             if isinstance(error, BackendUnavailable) and own_key is not None and own_key.watches:
                 # The ticket stays in the queue, and the engine tries again after a pause in which no `wait` keeps it.
                 await self._keep_waiters_alive(self._runtime.now() + KEEP_ALIVE_MAX)
             else:
-                await self._undo_or_report_unknown(ticket, error, deadline)
+                await self._undo_or_report_unknown(claim, error, deadline)
             raise
 
-    async def _try_acquire(self, ticket: Ticket, deadline: float, *, queue: bool) -> Granted | Waiting:
+    async def _try_acquire(self, claim: Claim, deadline: float, *, queue: bool) -> Granted | Waiting:
         while True:
-            lease = await self._leases.fresh(ticket.ttl, deadline, delay=ticket.delay)
-            own_key = self._ticket_keys.get(ticket.nonce)
+            lease = await self._leases.fresh(claim.ttl, deadline, delay=claim.delay)
+            own_key = state_of(claim).key
             try:
                 if own_key is not None:
-                    outcome = await self._poll(ticket, own_key, lease, deadline)
+                    outcome = await self._poll(claim, own_key, lease, deadline)
                 else:
-                    outcome = await self._acquire_or_queue(ticket, lease, deadline, queue=queue)
+                    outcome = await self._acquire_or_queue(claim, lease, deadline, queue=queue)
             except LeaseNotFound:
                 self._leases.mark_expired(lease)
                 continue
@@ -132,53 +127,52 @@ class EtcdBackend(QueueOperators):
                 return outcome  # None: the lock has changed between two requests
 
     async def _acquire_or_queue(
-        self, ticket: Ticket, lease: Lease, deadline: float, *, queue: bool
+        self, claim: Claim, lease: Lease, deadline: float, *, queue: bool
     ) -> Granted | Waiting | None:
         """Acquire the lock if it is free, under the lease of the ttl; else take a place in its queue, if `queue`."""
-        _, folder, end = self._key_range(ticket)
+        _, folder, end = self._key_range(claim)
         sent = self._runtime.now()
-        answer = await self._create(ticket, lease, only_if=empty(folder, end), deadline=deadline)
+        answer = await self._create(claim, lease, only_if=empty(folder, end), deadline=deadline)
         if succeeded(answer):
-            return self._granted(ticket, lease, revision(answer), sent)
+            return self._granted(claim, lease, revision(answer), sent)
         if own := kvs(answer, 0):  # from an earlier request whose answer was lost
-            return await self._poll(ticket, TicketKey(None, own[0].created), lease, deadline)
-        tickets = kvs(answer, 3)
-        if not tickets:
+            return await self._poll(claim, TicketKey(None, own[0].created), lease, deadline)
+        if not (holders := kvs(answer, 3)):
             return None
-        holder = holder_of(tickets)
-        if not ticket.exclusive:
+        holder = holder_of(holders)
+        if not claim.exclusive:
             ahead, now = kvs(answer, 4), revision(answer)
-            self._check_limit(ticket, ahead, holder)  # before anything is changed
-            if blocker(ticket, queue_entries(ahead)) is None:
+            self._check_limit(claim, ahead, holder)  # before anything is changed
+            if blocker(claim, queue_entries(ahead)) is None:
                 # If no ticket was created since then, at most the same tickets are ahead, so it is granted.
                 sent = self._runtime.now()
-                answer = await self._create(ticket, lease, only_if=none_after(folder, end, now), deadline=deadline)
+                answer = await self._create(claim, lease, only_if=none_after(folder, end, now), deadline=deadline)
                 if succeeded(answer):
-                    return self._granted(ticket, lease, revision(answer), sent)
+                    return self._granted(claim, lease, revision(answer), sent)
                 if not queue:
                     return None
         if queue:
-            return await self._enqueue(ticket, lease, holder, deadline)
-        await self._give_up(ticket, deadline)
+            return await self._enqueue(claim, lease, holder, deadline)
+        await self._give_up(claim, deadline)
         return Waiting(POLL_INTERVAL, holder)
 
-    async def _give_up(self, ticket: Ticket, deadline: float) -> None:
+    async def _give_up(self, claim: Claim, deadline: float) -> None:
         """The engine does not withdraw a ticket that does not wait. But a create without an answer may still arrive."""
-        if ticket.nonce in self._unanswered:
-            await self.release([ticket], deadline=deadline)
+        if claim.unanswered:
+            await self.release([claim], deadline=deadline)
         else:
-            self._give_back_slot(ticket)
+            self._give_back_slot(claim)
 
     async def _enqueue(
-        self, ticket: Ticket, lease: Lease, holder: str | None, deadline: float
+        self, claim: Claim, lease: Lease, holder: str | None, deadline: float
     ) -> Granted | Waiting | None:
         """Create its key at the end of the queue, under the waiter lease."""
-        key, folder, end = self._key_range(ticket)
+        key, folder, end = self._key_range(claim)
         waiter_lease = await self._leases.waiter_lease(deadline)
-        queued = last(folder, end, 2) if ticket.exclusive else all_in_order(folder, end)
+        queued = last(folder, end, 2) if claim.exclusive else all_in_order(folder, end)
         try:
             answer = await self._create(
-                ticket,
+                claim,
                 waiter_lease,
                 only_if=absent(key),
                 then=[queued, first(folder, end)],
@@ -191,19 +185,19 @@ class EtcdBackend(QueueOperators):
         if not succeeded(answer):
             return None
         now = revision(answer)
-        own_key = self._ticket_keys[ticket.nonce] = TicketKey(None, now)
+        own_key = state_of(claim).key = TicketKey(None, now)
         ahead = [kv for kv in kvs(answer, 1) if kv.created < now]
-        if not ticket.exclusive:
+        if not claim.exclusive:
             try:
-                self._check_limit(ticket, ahead, holder)
+                self._check_limit(claim, ahead, holder)
             except LimitConflict:  # with a ticket that was created at the same time
-                await self.release([ticket], deadline=deadline)
+                await self.release([claim], deadline=deadline)
                 raise
-        return await self._decide(ticket, own_key, lease, View(now, ahead, kvs(answer, 2)), deadline)
+        return await self._decide(claim, own_key, lease, View(now, ahead, kvs(answer, 2)), deadline)
 
     async def _create(
         self,
-        ticket: Ticket,
+        claim: Claim,
         lease: Lease,
         *,
         only_if: Message,
@@ -219,79 +213,77 @@ class EtcdBackend(QueueOperators):
             OutcomeUnknown: no answer, or the ticket was withdrawn before.
             NameConflict: the lock is in use by method=key.
         """
-        key = self._key(ticket)
-        unanswered = Unanswered(lease, self._keys.tombstone(ticket.nonce, waits=waits))
+        key = self._key(claim)
+        unanswered = Unanswered(lease, self._keys.tombstone(claim.nonce, waits=waits))
         compare = [only_if, absent(unanswered.tombstone)]
-        if ticket.name not in self._foreign_names:
-            compare.append(absent(self._keys.base(ticket.name)))
-        create = [put(key, encode_record(ticket, self._runtime.wall()), lease.id), *then]
-        request = txn(compare, create, self._conflict_reads(ticket, unanswered.tombstone))
-        answer = await self._send_create([ticket.nonce], unanswered, request, deadline)
+        if claim.name not in self._foreign_names:
+            compare.append(absent(self._keys.base(claim.name)))
+        create = [put(key, encode_record(claim, self._runtime.wall()), lease.id), *then]
+        request = txn(compare, create, self._conflict_reads(claim, unanswered.tombstone))
+        answer = await self._send_create([claim], unanswered, request, deadline)
         if not succeeded(answer):
-            self._check_refusal(ticket, answer)
+            self._check_refusal(claim, answer)
         return answer
 
-    def _conflict_reads(self, ticket: Ticket, tombstone: bytes) -> list[Message]:
+    def _conflict_reads(self, claim: Claim, tombstone: bytes) -> list[Message]:
         """Read the ticket's key, its tombstone, the key of method=key, the first ticket and, for a shared one, all."""
-        key, folder, end = self._key_range(ticket)
-        base = self._keys.base(ticket.name)
+        key, folder, end = self._key_range(claim)
+        base = self._keys.base(claim.name)
         reads = [get(key, keys_only=True), get(tombstone, keys_only=True), get(base), first(folder, end)]
-        return reads if ticket.exclusive else [*reads, all_in_order(folder, end)]
+        return reads if claim.exclusive else [*reads, all_in_order(folder, end)]
 
-    def _check_refusal(self, ticket: Ticket, answer: Message) -> None:
+    def _check_refusal(self, claim: Claim, answer: Message) -> None:
         if kvs(answer, 1):
-            raise OutcomeUnknown(backend=self.url, problem=f"ticket {ticket.nonce} was withdrawn before")
-        self._check_method(ticket, kvs(answer, 2))
+            raise OutcomeUnknown(backend=self.url, problem=f"ticket {claim.nonce} was withdrawn before")
+        self._check_method(claim, kvs(answer, 2))
 
-    def _check_method(self, ticket: Ticket, others: Sequence[KeyValue]) -> None:
+    def _check_method(self, claim: Claim, others: Sequence[KeyValue]) -> None:
         for other in others:
             if parse_record(other.value).method == METHOD_KEY:
                 raise NameConflict(
-                    lock=ticket.name, reason="it is in use with method=key: let all programs use the same method"
+                    lock=claim.name, reason="it is in use with method=key: let all programs use the same method"
                 )
-            self._foreign_names.add(ticket.name)  # a key of another program; tickets are below it
+            self._foreign_names.add(claim.name)  # a key of another program; tickets are below it
 
-    async def _poll(
-        self, ticket: Ticket, own_key: TicketKey, lease: Lease, deadline: float
-    ) -> Granted | Waiting | None:
+    async def _poll(self, claim: Claim, own_key: TicketKey, lease: Lease, deadline: float) -> Granted | Waiting | None:
         """Check whether a queued ticket can be granted. If it is next, the same transaction grants it."""
-        key, folder, end = self._key_range(ticket)
+        key, folder, end = self._key_range(claim)
         until = own_key.created - 1
-        ahead = last(folder, end, 1, until=until) if ticket.exclusive else all_in_order(folder, end, until=until)
+        ahead = last(folder, end, 1, until=until) if claim.exclusive else all_in_order(folder, end, until=until)
         reads = [get(key, keys_only=True), ahead, first(folder, end)]
         if own_key.is_next:
             only_if, sent = none_before(folder, end, own_key.created), self._runtime.now()
-            answer = await self._move_to_lease(ticket, own_key, lease, deadline, only_if=[only_if], reads=reads)
+            answer = await self._move_to_lease(claim, own_key, lease, deadline, only_if=[only_if], reads=reads)
             if succeeded(answer):
-                return self._granted(ticket, lease, own_key.created, sent)
+                return self._granted(claim, lease, own_key.created, sent)
         else:
             limit = min(deadline, self._runtime.now() + POLL_MAX) if own_key.watches else deadline
             answer = (await self._port.call("kv/txn", txn([], reads), deadline=limit)).message
         if not any(kv.created == own_key.created for kv in kvs(answer, 0)):
-            self._ticket_keys.pop(ticket.nonce, None)  # the key expired or was deleted, so its place is lost
+            state_of(claim).key = None  # the key expired or was deleted, so its place is lost
             return None
         view = View(revision(answer), kvs(answer, 1), kvs(answer, 2))
-        return await self._decide(ticket, own_key, lease, view, deadline)
+        return await self._decide(claim, own_key, lease, view, deadline)
 
     async def _decide(
-        self, ticket: Ticket, own_key: TicketKey, lease: Lease, view: View, deadline: float
+        self, claim: Claim, own_key: TicketKey, lease: Lease, view: View, deadline: float
     ) -> Granted | Waiting | None:
         """Grant the ticket, or store what it has to watch."""
-        watches = self._watches(ticket, view)
+        watches = self._watches(claim, view)
         if not watches:
             # No ticket can be created ahead of it, so it is granted once its key is under the lease of its ttl.
             sent = self._runtime.now()
-            if succeeded(await self._move_to_lease(ticket, own_key, lease, deadline)):
-                return self._granted(ticket, lease, own_key.created, sent)
-            self._ticket_keys.pop(ticket.nonce, None)
+            if succeeded(await self._move_to_lease(claim, own_key, lease, deadline)):
+                return self._granted(claim, lease, own_key.created, sent)
+            state_of(claim).key = None
             return None
-        is_next = ticket.exclusive and watches[0].key == view.first[0].key
-        self._ticket_keys[ticket.nonce] = TicketKey(None, own_key.created, is_next, watches)
+        is_next = claim.exclusive and watches[0].key == view.first[0].key
+        state_of(claim).key = TicketKey(None, own_key.created, is_next, watches)
         return Waiting(POLL_INTERVAL if is_next else POLL_INTERVAL_BEHIND, holder_of(view.first))
 
     async def _move_to_lease(
         self,
-        ticket: Ticket,
+        claim: Claim,
         own_key: TicketKey,
         lease: Lease,
         deadline: float,
@@ -304,41 +296,41 @@ class EtcdBackend(QueueOperators):
         A put keeps the create revision, which is the ticket's place and fence. It can be repeated, and does nothing if
         it arrives after the key was deleted.
         """
-        key = self._key(ticket)
-        take = put(key, encode_record(ticket, self._runtime.wall()), lease.id)
+        key = self._key(claim)
+        take = put(key, encode_record(claim, self._runtime.wall()), lease.id)
         request = txn([created_at(key, own_key.created), *only_if], [take], reads)
         return (await self._port.call("kv/txn", request, deadline=deadline)).message
 
-    def _watches(self, ticket: Ticket, view: View) -> tuple[Watch, ...]:
+    def _watches(self, claim: Claim, view: View) -> tuple[Watch, ...]:
         """The keys that a waiting ticket has to watch; none if it may be granted."""
-        key, folder, end = self._key_range(ticket)
+        key, folder, end = self._key_range(claim)
         before, since = queue_entries(view.ahead), view.revision + 1
-        blocking = blocker(ticket, before)
+        blocking = blocker(claim, before)
         if blocking is None:
             return ()
-        if not ticket.exclusive and not blocking.exclusive:
+        if not claim.exclusive and not blocking.exclusive:
             # All permits are held. The first waiter is granted as soon as any permit is released. Another waiter moves
             # up when the ticket before it is granted, which writes its key again, or withdrawn.
-            is_first = len(before) == ticket.limit
+            is_first = len(before) == claim.limit
             watch = Watch(folder, since, end=end) if is_first else Watch(before[-1].key, since, puts=True)
         else:
             watch = Watch(blocking.key, since)
         return watch, Watch(key, since)
 
-    def _check_limit(self, ticket: Ticket, ahead: Sequence[KeyValue], holder: str | None) -> None:
+    def _check_limit(self, claim: Claim, ahead: Sequence[KeyValue], holder: str | None) -> None:
         for other in queue_entries(ahead):
-            if not other.exclusive and other.limit != ticket.limit:
-                raise LimitConflict(lock=ticket.name, ours=ticket.limit, theirs=other.limit, holder=holder)
+            if not other.exclusive and other.limit != claim.limit:
+                raise LimitConflict(lock=claim.name, ours=claim.limit, theirs=other.limit, holder=holder)
 
     # ── wait, release ────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def wait(self, ticket: Ticket, until: float) -> None:
-        own_key = self._ticket_keys.get(ticket.nonce)
+    async def wait(self, claim: Claim, until: float) -> None:
+        own_key = state_of(claim).key
         if own_key is not None:
-            self._port.watch(ticket.nonce, own_key.watches)
+            self._port.watch(claim.nonce, own_key.watches)
         while True:
             keep_at = self._leases.next_waiter_keep_alive()
-            if await self._wakeups.notified(ticket.nonce, min(until, keep_at)):
+            if await self._wakeups.wait(claim, min(until, keep_at)) is not None:
                 return
             now = self._runtime.now()
             if now >= until:
@@ -352,30 +344,30 @@ class EtcdBackend(QueueOperators):
         except HoldfastError:
             return False
 
-    async def release(self, tickets: Sequence[Ticket], *, deadline: float) -> list[bool]:
+    async def release(self, claims: Sequence[Claim], *, deadline: float) -> list[bool]:
         released: list[bool] = []
         with self._mutex:
-            self._count_releases(tickets, 1)
+            self._count_releases(claims, 1)
         try:
-            for start in range(0, len(tickets), OPERATIONS_MAX // 2):
-                released += await self._release(tickets[start : start + OPERATIONS_MAX // 2], deadline)
+            for start in range(0, len(claims), OPERATIONS_MAX // 2):
+                released += await self._release(claims[start : start + OPERATIONS_MAX // 2], deadline)
         finally:
             with self._mutex:
-                self._count_releases(tickets, -1)
+                self._count_releases(claims, -1)
         return released
 
-    def _count_releases(self, tickets: Sequence[Ticket], change: int) -> None:
+    def _count_releases(self, claims: Sequence[Claim], change: int) -> None:
         """Of two releases that overlap, one may arrive after the other's answer, so the key is not reused."""
-        for ticket in tickets:
-            self._releasing[ticket.nonce] += change
-            if change > 0 and self._releasing[ticket.nonce] > 1:
-                self._unanswered_releases.add(ticket.nonce)
-            elif not self._releasing[ticket.nonce]:
-                del self._releasing[ticket.nonce]
+        for claim in claims:
+            self._releasing[claim.nonce] += change
+            if change > 0 and self._releasing[claim.nonce] > 1:
+                claim.withdrawn = True
+            elif not self._releasing[claim.nonce]:
+                del self._releasing[claim.nonce]
 
-    async def _release(self, tickets: Sequence[Ticket], deadline: float) -> list[bool]:
+    async def _release(self, claims: Sequence[Claim], deadline: float) -> list[bool]:
         while True:
-            unanswered: set[Unanswered] = set().union(*(self._unanswered.get(ticket.nonce, ()) for ticket in tickets))
+            unanswered: set[Unanswered] = {create for claim in claims for create in state_of(claim).creates}
             # A create that may still arrive is under the same lease as its tombstone, so both end together.
             is_same_cluster = self._port.is_same_cluster
             tombstones = [
@@ -383,7 +375,7 @@ class EtcdBackend(QueueOperators):
                 for create in unanswered
                 if is_same_cluster and not create.lease.has_expired
             ]
-            deletes = [delete(self._key(ticket)) for ticket in tickets]
+            deletes = [delete(self._key(claim)) for claim in claims]
             is_plain = len(deletes) == 1 and not tombstones  # the usual case
             method = "kv/deleterange" if is_plain else "kv/txn"
             request = deletes[0]["request_delete_range"] if is_plain else txn([], [*deletes, *tombstones])
@@ -394,73 +386,75 @@ class EtcdBackend(QueueOperators):
                     await self._leases.keep_alive(lease, deadline)  # shows which of them has expired
                 continue
             except ClusterChanged:
-                released = [False] * len(tickets)
+                released = [False] * len(claims)
             except BaseException:
-                self._unanswered_releases.update(ticket.nonce for ticket in tickets)
+                for claim in claims:
+                    claim.withdrawn = True
                 raise
             else:
                 released = (
                     [bool(int(answer.get("deleted", 0)))]
                     if is_plain
-                    else [deleted(answer, number) for number in range(len(tickets))]
+                    else [deleted(answer, number) for number in range(len(claims))]
                 )
-            for ticket in tickets:
-                self._forget(ticket.nonce)
+            for claim in claims:
+                self._forget(claim)
             return released
 
     # ── acquire several ──────────────────────────────────────────────────────────────────────────────────────────
 
-    def _compares_free(self, ticket: Ticket) -> list[Message]:
-        _, folder, end = self._key_range(ticket)
+    def _compares_free(self, claim: Claim) -> list[Message]:
+        _, folder, end = self._key_range(claim)
         is_empty = empty(folder, end)
-        return [is_empty] if ticket.name in self._foreign_names else [is_empty, absent(self._keys.base(ticket.name))]
+        return [is_empty] if claim.name in self._foreign_names else [is_empty, absent(self._keys.base(claim.name))]
 
-    def _creates(self, ticket: Ticket, lease: Lease) -> list[Message]:
-        return [put(self._key(ticket), encode_record(ticket, self._runtime.wall()), lease.id)]
+    def _creates(self, claim: Claim, lease: Lease) -> list[Message]:
+        return [put(self._key(claim), encode_record(claim, self._runtime.wall()), lease.id)]
 
-    def _reads(self, ticket: Ticket) -> list[Message]:
-        _, folder, end = self._key_range(ticket)
-        return [first(folder, end), get(self._keys.base(ticket.name))]
+    def _reads(self, claim: Claim) -> list[Message]:
+        _, folder, end = self._key_range(claim)
+        return [first(folder, end), get(self._keys.base(claim.name))]
 
-    def _state_of(self, ticket: Ticket, lease: Lease, answer: Message, number: int) -> LockState:
+    def _state_of(self, claim: Claim, lease: Lease, answer: Message, number: int) -> LockState:
         if succeeded(answer):
             return LockState(created=revision(answer))
-        self._check_method(ticket, kvs(answer, 2 * number + 1))
-        tickets = kvs(answer, 2 * number)
-        if not tickets:
+        self._check_method(claim, kvs(answer, 2 * number + 1))
+        queued = kvs(answer, 2 * number)
+        if not queued:
             return FREE
-        if tickets[0].key == self._key(ticket) and tickets[0].lease == lease.id:
-            return LockState(created=tickets[0].created)
-        return LockState(is_busy=True, holder=holder_of(tickets))
+        if queued[0].key == self._key(claim) and queued[0].lease == lease.id:
+            return LockState(created=queued[0].created)
+        return LockState(is_busy=True, holder=holder_of(queued))
 
-    def _give_back_slot(self, ticket: Ticket) -> None:
-        self._slots.give_back(ticket.nonce)
+    def _give_back_slot(self, claim: Claim) -> None:
+        slot, state_of(claim).slot = state_of(claim).slot, None
+        if slot is not None:
+            self._slots.give_back(slot)
 
     # ── keys ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _forget(self, nonce: str) -> None:
-        super()._forget(nonce)
-        if nonce in self._unanswered or nonce in self._unanswered_releases:
-            self._unanswered.pop(nonce, None)
-            self._unanswered_releases.discard(nonce)
-            self._slots.retire(nonce)
-        else:
-            self._slots.give_back(nonce)
+    def _forget(self, claim: Claim) -> None:
+        if not claim.unanswered and not claim.withdrawn:  # else a request about the key may still arrive
+            self._give_back_slot(claim)
+        claim.withdrawn = False
+        super()._forget(claim)
 
-    def _key(self, ticket: Ticket) -> bytes:
-        slot = self._slots.of(ticket.nonce)
-        return self._keys.ticket(ticket.name, slot, ticket.limit, exclusive=ticket.exclusive)
+    def _key(self, claim: Claim) -> bytes:
+        state = state_of(claim)
+        if state.slot is None:
+            state.slot = self._slots.take()
+        return self._keys.ticket(claim.name, state.slot, claim.limit, exclusive=claim.exclusive)
 
-    def _key_range(self, ticket: Ticket) -> tuple[bytes, bytes, bytes]:
-        folder = self._keys.folder(ticket.name)
-        return self._key(ticket), folder, range_end(folder)
+    def _key_range(self, claim: Claim) -> tuple[bytes, bytes, bytes]:
+        folder = self._keys.folder(claim.name)
+        return self._key(claim), folder, range_end(folder)
 
 
-def blocker(ticket: Ticket, ahead: Sequence[QueueEntry]) -> QueueEntry | None:
+def blocker(claim: Claim, ahead: Sequence[QueueEntry]) -> QueueEntry | None:
     """The last ticket ahead that blocks this one. Once it has ended, a poll can succeed."""
-    if ticket.exclusive:
+    if claim.exclusive:
         return ahead[-1] if ahead else None
     exclusive = [entry for entry in ahead if entry.exclusive]
     if exclusive:
         return exclusive[-1]
-    return ahead[-1] if ticket.limit is not None and len(ahead) >= ticket.limit else None
+    return ahead[-1] if claim.limit is not None and len(ahead) >= claim.limit else None

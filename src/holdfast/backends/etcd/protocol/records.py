@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from holdfast.backends.etcd.protocol.keys import QueueEntry, parse_key
-from holdfast.core.tickets import Ticket, TicketInfo, make_ticket_info, process_text
+from holdfast.core.tickets import Claim, TicketInfo, make_ticket_info, process_text
 
 if TYPE_CHECKING:
     from holdfast.backends.etcd.protocol.messages import KeyValue
@@ -26,10 +26,10 @@ class Record(NamedTuple):
     nonce: str = ""
 
 
-def encode_record(ticket: Ticket, since: float, method: str = "") -> bytes:
+def encode_record(claim: Claim, since: float, method: str = "") -> bytes:
     extra = f'"method":"{method}",' if method else ""
-    who_and_when = f'"nonce":"{ticket.nonce}","since":{since:.6f},"agent":{json.dumps(ticket.agent)}'
-    return f'{{"holdfast":1,{extra}{who_and_when},"info":{ticket.info}}}'.encode()
+    who_and_when = f'"nonce":"{claim.nonce}","since":{since:.6f},"agent":{json.dumps(claim.agent)}'
+    return f'{{"holdfast":1,{extra}{who_and_when},"info":{claim.info}}}'.encode()
 
 
 def parse_record(value: bytes) -> Record:
@@ -49,11 +49,11 @@ def parse_record(value: bytes) -> Record:
     return Record(is_ours=False, method="", agent="another program", since=0.0, info="")
 
 
-def holder_of(tickets: Sequence[KeyValue]) -> str | None:
+def holder_of(claims: Sequence[KeyValue]) -> str | None:
     """The process of the first ticket, for messages."""
-    if not tickets:
+    if not claims:
         return None
-    record = parse_record(tickets[0].value)
+    record = parse_record(claims[0].value)
     return process_text(record.info) if record.is_ours else "another program"
 
 

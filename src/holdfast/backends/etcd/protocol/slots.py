@@ -14,25 +14,14 @@ class Slots:
         self._client = nonce[-24:]
         self._count = 0
         self._free: list[str] = []
-        self._taken: dict[str, str] = {}  # by nonce
 
-    def of(self, nonce: str) -> str:
-        slot = self._taken.get(nonce)
-        if slot is None:
-            try:
-                slot = self._free.pop()  # atomic, so threads need no mutex
-            except IndexError:
-                self._count += 1
-                slot = f"{self._client}{self._count:08x}"
-            self._taken[nonce] = slot
-        return slot
+    def take(self) -> str:
+        try:
+            return self._free.pop()  # atomic, so threads need no mutex
+        except IndexError:
+            self._count += 1
+            return f"{self._client}{self._count:08x}"
 
-    def give_back(self, nonce: str) -> None:
+    def give_back(self, slot: str) -> None:
         """The key is deleted, and all requests about it were answered: reuse its name."""
-        slot = self._taken.pop(nonce, None)
-        if slot is not None:
-            self._free.append(slot)
-
-    def retire(self, nonce: str) -> None:
-        """A request about the key may still arrive: never reuse its name."""
-        self._taken.pop(nonce, None)
+        self._free.append(slot)

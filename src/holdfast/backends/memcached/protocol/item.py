@@ -32,13 +32,22 @@ from holdfast.backends.memcached.protocol.registers import Registers
 from holdfast.backends.memcached.protocol.values import FREE, Value, body_of, value_of
 from holdfast.core.clock import lease_deadline
 from holdfast.core.one_by_one import OneByOne
-from holdfast.core.tickets import Granted, LeaseGone, Live, LockInfo, Ticket, Waiting, make_ticket_info, process_text
+from holdfast.core.tickets import (
+    Claim,
+    Granted,
+    LeaseGone,
+    Live,
+    LockInfo,
+    Waiting,
+    make_ticket_info,
+    may_have_happened,
+    process_text,
+)
 from holdfast.errors import (
     BackendError,
     BackendUnavailable,
     ConfigurationError,
     HoldfastError,
-    OutcomeUnknown,
     Unsupported,
 )
 
@@ -60,7 +69,6 @@ _FENCE_SHIFT = 22  # bits: fences of two runs can only overlap above four millio
 _CLOCK_POLL = 0.02  # seconds between requests to a server whose clock does not run
 _ATTEMPTS = 4  # for changes of the item between read and write
 _CHUNK = 100  # items read with one request
-_KNOWN_MAX = 1000  # items to remember before expired ones are dropped, whose tickets were never released
 _GONE = LeaseGone("the server no longer has this lease: it expired, was broken or evicted, or the server was restarted")
 
 
@@ -72,14 +80,21 @@ class KnownItem:
     version: int
     fence: int
     body: bytes
-    deadline: float = 0.0
+
+
+class _State:
+    """The state of a claim. Another thread may release the claim, and remove its state, during any request."""
+
+    known: KnownItem | None = None
+    unanswered_until = 0.0  # until then a write without an answer may be executed, of this ticket or of one it replaced
+    pause = 0.0  # seconds between the last two polls; 0 before the first
 
 
 @dataclass(slots=True)
-class _Claim:
-    """A ticket that is being acquired."""
+class _Write:
+    """A write of the item of a ticket that is being acquired."""
 
-    ticket: Ticket
+    claim: Claim
     node: Node
     key: bytes
     seconds: int
@@ -103,11 +118,6 @@ class MemcachedBackend(OneByOne):
         self._prefix = prefix
         self._nodes = nodes
         self._clocks = {node: self._clock_check() for node in nodes}
-        self._known: dict[str, KnownItem] = {}  # by nonce
-        self._known_max = _KNOWN_MAX
-        # By nonce: until when a write without an answer may still be executed, of this ticket or of one it replaced.
-        self._unanswered: dict[str, float] = {}
-        self._pauses: dict[str, float] = {}  # by nonce: seconds between the last two polls
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -120,48 +130,49 @@ class MemcachedBackend(OneByOne):
 
     # ── acquire ──────────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def try_acquire(self, ticket: Ticket, *, queue: bool, deadline: float) -> Granted | Waiting:
-        if not ticket.exclusive:
+    async def try_acquire(self, claim: Claim, *, queue: bool, deadline: float) -> Granted | Waiting:
+        if not claim.exclusive:
             raise Unsupported(
                 backend="memcached",
                 what="readers and semaphores",
                 others=("sqlite", "postgresql", "redis with method=queue"),
             )
-        key = key_of(self._prefix, ticket.name)
+        key = key_of(self._prefix, claim.name)
         node = node_of(key, self._nodes)
-        seconds = self._seconds(ticket.ttl)
+        seconds = self._seconds(claim.ttl)
         run = self._clocks[node].run or await self._check_clock(node, deadline)
-        body = body_of(self._runtime.wall(), ticket.agent, ticket.info, ticket.name)
+        body = body_of(self._runtime.wall(), claim.agent, claim.info, claim.name)
         if len(body) > run.value_max:
             raise ConfigurationError(
-                f"meta of lock {ticket.name!r} is too long: memcached at {node} accepts items of {run.value_max} bytes"
+                f"meta of lock {claim.name!r} is too long: memcached at {node} accepts items of {run.value_max} bytes"
             )
-        claim = _Claim(ticket, node, key, seconds, body)
+        write = _Write(claim, node, key, seconds, body)
+        state = claim.state = claim.state or _State()
         # A waiter reads first. So does every client where memory can run out, because an add that finds no memory
         # deletes the item under its key (errors.py).
-        if ticket.nonce not in self._pauses and run.evicts and (granted := await self._add(claim, deadline)):
+        if not state.pause and run.evicts and (granted := await self._add(write, deadline)):
             return granted
         for _ in range(_ATTEMPTS):
             run, item = await self._read(node, key, deadline)
             value = Value.parse(item.value)
             if item.code == "EN":
-                granted = await self._add(claim, deadline)
-            elif item.value == FREE or (value is not None and value.nonce == ticket.nonce):
-                granted = await self._take_over(claim, run, item, value, deadline)
+                granted = await self._add(write, deadline)
+            elif item.value == FREE or (value is not None and value.nonce == claim.nonce):
+                granted = await self._take_over(write, run, item, value, deadline)
             else:
                 holder = "another program" if value is None else process_text(value.details()[2])
-                return self._waiting(ticket.nonce, holder, queue=queue)
+                return self._waiting(state, holder, queue=queue)
             if granted:
                 return granted
-        return self._waiting(ticket.nonce, None, queue=queue)
+        return self._waiting(state, None, queue=queue)
 
-    def _add(self, claim: _Claim, deadline: float) -> Awaitable[Granted | None]:
+    def _add(self, write: _Write, deadline: float) -> Awaitable[Granted | None]:
         """Granted, if the key did not exist."""
-        request = meta.add(claim.key, claim.seconds, value_of(claim.ticket.nonce, 0, claim.body))
-        return self._put(claim, request, None, 0, deadline)
+        request = meta.add(write.key, write.seconds, value_of(write.claim.nonce, 0, write.body))
+        return self._put(write, request, None, 0, deadline)
 
     def _take_over(
-        self, claim: _Claim, run: ServerRun, item: Reply, value: Value | None, deadline: float
+        self, write: _Write, run: ServerRun, item: Reply, value: Value | None, deadline: float
     ) -> Awaitable[Granted | None]:
         """Granted, if the item is unchanged: it is free, or ours by a write that got no answer.
 
@@ -169,15 +180,15 @@ class MemcachedBackend(OneByOne):
         """
         fence, unanswered_until = 0, 0.0
         if value is not None:
-            fence, claim = value.fence or self.fence_of(run, item.version), replace(claim, body=value.body)
+            fence, write = value.fence or self.fence_of(run, item.version), replace(write, body=value.body)
         else:  # the write against which it was stored may also arrive after ours
             unanswered_until = self._runtime.now() + item.seconds_left
-        request = meta.replace(claim.key, item.version, claim.seconds, value_of(claim.ticket.nonce, fence, claim.body))
-        return self._put(claim, request, run, fence, deadline, unanswered_until=unanswered_until)
+        request = meta.replace(write.key, item.version, write.seconds, value_of(write.claim.nonce, fence, write.body))
+        return self._put(write, request, run, fence, deadline, unanswered_until=unanswered_until)
 
     async def _put(
         self,
-        claim: _Claim,
+        write: _Write,
         request: bytes,
         run: ServerRun | None,
         fence: int,
@@ -190,7 +201,7 @@ class MemcachedBackend(OneByOne):
         A write without an answer may still be executed, so it is noted. If this write replaces a free item, a write of
         another ticket may be executed until `unanswered_until`, which is noted too.
         """
-        ticket, node = claim.ticket, claim.node
+        claim, node = write.claim, write.node
         clock, sent = self._clocks[node], self._runtime.now()
         current = clock.run
         if current is None or clock.needs_check(sent):
@@ -202,78 +213,78 @@ class MemcachedBackend(OneByOne):
             if reply is None:
                 current, reply = await self._request_one(node, request, run, deadline)
         except BaseException as error:
-            # There was no answer, or a cancellation or an interrupt.
-            if isinstance(error, OutcomeUnknown) or not isinstance(error, HoldfastError):
-                self._note_unanswered(ticket.nonce, max(unanswered_until, self._runtime.now() + UNANSWERED_MAX))
+            if may_have_happened(error):
+                self._note_unanswered(claim, max(unanswered_until, self._runtime.now() + UNANSWERED_MAX))
             raise
         if reply is None or reply.code != "HD":
             return None
         if unanswered_until:
-            self._note_unanswered(ticket.nonce, unanswered_until)
+            self._note_unanswered(claim, unanswered_until)
         if not fence:
             if not reply.version:  # the reply does not contain the version: read the item
                 return None
             fence = self.fence_of(current, reply.version)
-        self._pauses.pop(ticket.nonce, None)
-        return Granted(fence, self._remember(ticket, sent, KnownItem(current, reply.version, fence, claim.body)))
+        if (state := claim.state) is not None:
+            state.pause = 0.0
+        return Granted(fence, self._remember(claim, sent, KnownItem(current, reply.version, fence, write.body)))
 
-    def _note_unanswered(self, nonce: str, until: float) -> None:
-        self._unanswered[nonce] = max(until, self._unanswered.get(nonce, 0.0))
+    def _note_unanswered(self, claim: Claim, until: float) -> None:
+        state = claim.state = claim.state or _State()
+        claim.unanswered, state.unanswered_until = True, max(until, state.unanswered_until)
 
-    def _waiting(self, nonce: str, holder: str | None, *, queue: bool) -> Waiting:
-        pause = min(POLL_MAX, POLL_GROWTH * self._pauses.get(nonce, POLL_MIN / POLL_GROWTH))
+    def _waiting(self, state: _State, holder: str | None, *, queue: bool) -> Waiting:
+        pause = min(POLL_MAX, POLL_GROWTH * (state.pause or POLL_MIN / POLL_GROWTH))
         if queue:
-            self._pauses[nonce] = pause
+            state.pause = pause
         return Waiting(pause * (0.5 + self._runtime.jitter() / 2), holder)
 
-    async def wait(self, ticket: Ticket, until: float) -> None:
+    async def wait(self, claim: Claim, until: float) -> None:
         await self._runtime.sleep(max(0.0, until - self._runtime.now()))
 
     # ── release ──────────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def release(self, tickets: Sequence[Ticket], *, deadline: float) -> list[bool | BackendError]:
-        if len(tickets) == 1:  # nearly all calls release one lease
-            (ticket,) = tickets
-            known = self._known.get(ticket.nonce)
-            if known is not None and ticket.nonce not in self._unanswered:
-                key = key_of(self._prefix, ticket.name)
-                node, request = node_of(key, self._nodes), self._deletion(key, ticket, known)
+    async def release(self, claims: Sequence[Claim], *, deadline: float) -> list[bool | BackendError]:
+        if len(claims) == 1:  # nearly all calls release one lease
+            (claim,) = claims
+            known = _known(claim)
+            if known is not None and not claim.unanswered:
+                key = key_of(self._prefix, claim.name)
+                node, request = node_of(key, self._nodes), self._deletion(key, claim, known)
                 reply = self._request_now(node, request, known.run, self._runtime.now(), deadline)
                 if reply is None:
                     _, reply = await self._request_one(node, request, known.run, deadline)
                 if reply is not None and reply.code == "HD":
-                    self._known.pop(ticket.nonce, None)
+                    claim.state = None
                     return [True]
-                return [await self._released(ticket, reply, deadline)]
-        direct = [ticket for ticket in tickets if ticket.nonce not in self._unanswered]
+                return [await self._released(claim, reply, deadline)]
+        direct = [claim for claim in claims if not claim.unanswered]
         _, replies = await self._request_known(direct, self._deletion, deadline)
-        return [await _or_error(self._released(ticket, replies.get(ticket.nonce), deadline)) for ticket in tickets]
+        return [await _or_error(self._released(claim, replies.get(claim.nonce), deadline)) for claim in claims]
 
-    async def _released(self, ticket: Ticket, replies: Reply | BackendError | None, deadline: float) -> bool:
+    async def _released(self, claim: Claim, replies: Reply | BackendError | None, deadline: float) -> bool:
         if isinstance(replies, BackendError):
             raise replies
         if replies is None or replies.code == "EX":
-            was_ours = await self._release_any_version(ticket, deadline)
+            was_ours = await self._release_any_version(claim, deadline)
         else:
             was_ours = replies.code == "HD"
-        self._known.pop(ticket.nonce, None)
-        self._unanswered.pop(ticket.nonce, None)
-        self._pauses.pop(ticket.nonce, None)
+        claim.state, claim.unanswered = None, False
         return was_ours
 
-    async def _release_any_version(self, ticket: Ticket, deadline: float) -> bool:
+    async def _release_any_version(self, claim: Claim, deadline: float) -> bool:
         """Release the item at its current version, and make sure that a write in flight has no effect.
 
         Raises:
             OutcomeUnknown: this is not possible while another client holds the lock; the caller tries again.
         """
-        key = key_of(self._prefix, ticket.name)
+        key = key_of(self._prefix, claim.name)
         node = node_of(key, self._nodes)
         for _ in range(_ATTEMPTS):
             run, item = await self._read(node, key, deadline)
             value = Value.parse(item.value)
-            is_ours = value is not None and value.nonce == ticket.nonce
-            pending_for = math.ceil(self._unanswered.get(ticket.nonce, 0.0) - self._runtime.now())
+            is_ours = value is not None and value.nonce == claim.nonce
+            unanswered_until = 0.0 if (state := claim.state) is None else state.unanswered_until
+            pending_for = math.ceil(unanswered_until - self._runtime.now())
             if pending_for <= 0:
                 if not is_ours:
                     return False
@@ -293,9 +304,9 @@ class MemcachedBackend(OneByOne):
 
     # ── renew ────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def renew(self, tickets: Sequence[Ticket], *, deadline: float) -> list[Live | LeaseGone | BackendError]:
+    async def renew(self, claims: Sequence[Claim], *, deadline: float) -> list[Live | LeaseGone | BackendError]:
         failed: dict[Node, BackendError] = {}
-        homes = [node_of(key_of(self._prefix, ticket.name), self._nodes) for ticket in tickets]
+        homes = [node_of(key_of(self._prefix, claim.name), self._nodes) for claim in claims]
         nodes = list(dict.fromkeys(homes))
         for node in nodes:
             now = self._runtime.now()
@@ -303,43 +314,43 @@ class MemcachedBackend(OneByOne):
                 await self._check_clock(node, deadline if len(nodes) == 1 else now + (deadline - now) / 2)
             except BackendError as error:
                 failed[node] = error
-        pairs = list(zip(tickets, homes, strict=True))
+        pairs = list(zip(claims, homes, strict=True))
         now = self._runtime.now()
-        direct = (ticket for ticket, node in pairs if node not in failed and not self._clocks[node].needs_check(now))
+        direct = (claim for claim, node in pairs if node not in failed and not self._clocks[node].needs_check(now))
         sent, replies = await self._request_known(direct, self._renewal, deadline)
         return [
-            await _or_error(self._renewed(ticket, failed.get(node, replies.get(ticket.nonce)), sent, deadline))
-            for ticket, node in pairs
+            await _or_error(self._renewed(claim, failed.get(node, replies.get(claim.nonce)), sent, deadline))
+            for claim, node in pairs
         ]
 
     async def _renewed(
-        self, ticket: Ticket, replies: Reply | BackendError | None, sent: float, deadline: float
+        self, claim: Claim, replies: Reply | BackendError | None, sent: float, deadline: float
     ) -> Live | LeaseGone:
         if isinstance(replies, BackendError):
             raise replies
         if replies is None or replies.code == "EX":
-            return await self._renew_any_version(ticket, deadline)
-        known = self._known.get(ticket.nonce)
+            return await self._renew_any_version(claim, deadline)
+        known = _known(claim)
         if replies.code != "HD" or known is None:
             return _GONE
-        return Live(self._remember(ticket, sent, KnownItem(known.run, replies.version, known.fence, known.body)))
+        return Live(self._remember(claim, sent, KnownItem(known.run, replies.version, known.fence, known.body)))
 
-    async def _renew_any_version(self, ticket: Ticket, deadline: float) -> Live | LeaseGone:
+    async def _renew_any_version(self, claim: Claim, deadline: float) -> Live | LeaseGone:
         """Renew the item at its current version."""
-        key = key_of(self._prefix, ticket.name)
+        key = key_of(self._prefix, claim.name)
         node = node_of(key, self._nodes)
         for _ in range(_ATTEMPTS):
             run, item = await self._read(node, key, deadline)
             value = Value.parse(item.value)
-            if value is None or value.nonce != ticket.nonce:
+            if value is None or value.nonce != claim.nonce:
                 return _GONE
             known = KnownItem(run, item.version, value.fence or self.fence_of(run, item.version), value.body)
             await self._check_clock(node, deadline)
             sent = self._runtime.now()
-            answer = await self._request(Batch(node, (self._renewal(key, ticket, known),), run), deadline)
+            answer = await self._request(Batch(node, (self._renewal(key, claim, known),), run), deadline)
             if answer.replies and answer.replies[0].code == "HD":
                 known.version = answer.replies[0].version
-                return Live(self._remember(ticket, sent, known))
+                return Live(self._remember(claim, sent, known))
         raise errors.no_answer(self.url, node, "the item changed at every attempt")
 
     def intact(self, store: Hashable) -> bool:
@@ -408,12 +419,18 @@ class MemcachedBackend(OneByOne):
     def _seconds(ttl: float) -> int:
         return seconds_for(ttl)
 
-    def _deletion(self, key: bytes, _: Ticket, known: KnownItem) -> bytes:
+    def _remember(self, claim: Claim, sent: float, known: KnownItem) -> float:
+        """Remember the item of a granted or renewed ticket. Returns the deadline of the lease."""
+        state = claim.state = claim.state or _State()
+        state.known = known
+        return lease_deadline(sent, claim.ttl, GRANULARITY)
+
+    def _deletion(self, key: bytes, _: Claim, known: KnownItem) -> bytes:
         return meta.delete(key, known.version)
 
-    def _renewal(self, key: bytes, ticket: Ticket, known: KnownItem) -> bytes:
-        value = value_of(ticket.nonce, known.fence, known.body)
-        return meta.replace(key, known.version, self._seconds(ticket.ttl), value)
+    def _renewal(self, key: bytes, claim: Claim, known: KnownItem) -> bytes:
+        value = value_of(claim.nonce, known.fence, known.body)
+        return meta.replace(key, known.version, self._seconds(claim.ttl), value)
 
     def _lock_info(self, name: str, run: ServerRun, item: Reply) -> LockInfo | None:
         """The lock, if a client holds it."""
@@ -489,20 +506,20 @@ class MemcachedBackend(OneByOne):
         return answer.run, answer.replies[0]
 
     async def _request_known(
-        self, tickets: Iterable[Ticket], request: Callable[[bytes, Ticket, KnownItem], bytes], deadline: float
+        self, claims: Iterable[Claim], request: Callable[[bytes, Claim, KnownItem], bytes], deadline: float
     ) -> tuple[float, dict[str, Reply | BackendError]]:
         """Send a request about the known version of each ticket's item. Returns when, and the reply per nonce.
 
         A ticket has no entry if its version is not known, or belongs to another run of the server.
         """
         sent = self._runtime.now()
-        batches: dict[tuple[Node, ServerRun], list[tuple[Ticket, bytes]]] = {}
-        for ticket in tickets:
-            known = self._known.get(ticket.nonce)
+        batches: dict[tuple[Node, ServerRun], list[tuple[Claim, bytes]]] = {}
+        for claim in claims:
+            known = _known(claim)
             if known is not None:
-                key = key_of(self._prefix, ticket.name)
+                key = key_of(self._prefix, claim.name)
                 requests = batches.setdefault((node_of(key, self._nodes), known.run), [])
-                requests.append((ticket, request(key, ticket, known)))
+                requests.append((claim, request(key, claim, known)))
         packed = [Batch(node, [data for _, data in requests], run) for (node, run), requests in batches.items()]
         replies: dict[str, Reply | BackendError] = {}
         if len(packed) == 1:
@@ -511,27 +528,19 @@ class MemcachedBackend(OneByOne):
             answers = await self._port.request_each(packed, deadline=deadline) if packed else ()
         for batch, requests, answer in zip(packed, batches.values(), answers, strict=True):
             if isinstance(answer, BackendError):
-                replies.update((ticket.nonce, answer) for ticket, _ in requests)
+                replies.update((claim.nonce, answer) for claim, _ in requests)
                 continue
             if isinstance(answer, HoldfastError):
                 raise answer
             self._clocks[batch.node].answered(sent, answer.run)
-            for (ticket, _), reply in zip(requests, answer.replies, strict=False):  # no replies from another run
-                replies[ticket.nonce] = errors.error_of(reply, self.url, batch.node) if reply.is_error else reply
+            for (claim, _), reply in zip(requests, answer.replies, strict=False):  # no replies from another run
+                replies[claim.nonce] = errors.error_of(reply, self.url, batch.node) if reply.is_error else reply
         return sent, replies
 
-    def _remember(self, ticket: Ticket, sent: float, known: KnownItem) -> float:
-        """Remember the item of a granted or renewed ticket. Returns the deadline of the lease."""
-        ends = lease_deadline(sent, ticket.ttl, GRANULARITY)
-        known.deadline = ends
-        self._known[ticket.nonce] = known
-        if len(self._known) > self._known_max:
-            now = self._runtime.now()
-            for nonce, item in list(self._known.items()):
-                if item.deadline < now:
-                    self._known.pop(nonce, None)
-            self._known_max = _KNOWN_MAX + 2 * len(self._known)
-        return ends
+
+def _known(claim: Claim) -> KnownItem | None:
+    state: _State | None = claim.state
+    return None if state is None else state.known
 
 
 async def _or_error(outcome: Awaitable[T]) -> T | BackendError:

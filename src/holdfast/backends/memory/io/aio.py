@@ -9,6 +9,7 @@ from holdfast.backends.memory.port import Store, stores
 from holdfast.backends.memory.protocol.queue import MemoryBackend
 
 if TYPE_CHECKING:
+    from holdfast.core.tickets import Notification
     from holdfast.runtimes.aio import AsyncioRuntime
     from holdfast.url import Address
 
@@ -17,11 +18,11 @@ class AsyncioPort(BlockingPort):
     """A change is a few dictionary operations, so it runs inline here too. Only wake-ups must be passed to the loop."""
 
     def __init__(self, store: Store, url: str, runtime: AsyncioRuntime) -> None:
-        super().__init__(store, url)
+        super().__init__(store, url, runtime)
         self._runtime = runtime
 
-    def wake(self, nonce: str) -> None:
-        self._runtime.call_from_thread(self._wake, nonce)
+    def wake(self, notification: Notification) -> None:
+        self._runtime.call_from_thread(self.wakeups.wake, notification)
 
 
 def open_backend(address: Address, runtime: AsyncioRuntime) -> MemoryBackend:

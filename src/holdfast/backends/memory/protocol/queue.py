@@ -13,18 +13,18 @@ from holdfast.core.tickets import (
     POLL_INTERVAL_BEHIND,
     WAITER_LEASE,
     WOKEN_LEASE,
+    Claim,
     Granted,
     LeaseGone,
     Live,
     LockInfo,
-    Ticket,
+    Notification,
     TicketInfo,
     Waiting,
     first_blocker,
     make_ticket_info,
     process_text,
 )
-from holdfast.core.wakeups import Wakeups
 from holdfast.errors import LimitConflict
 
 if TYPE_CHECKING:
@@ -51,47 +51,44 @@ class MemoryBackend:
         self.url = url
         self._port = port
         self._runtime = runtime
-        self._wakeups = Wakeups(runtime)
-        port.listen(self._wakeups.wake)
+        self._wakeups = port.wakeups
 
-    async def try_acquire(self, ticket: Ticket, *, queue: bool, deadline: float) -> Granted | Waiting:
+    async def try_acquire(self, claim: Claim, *, queue: bool, deadline: float) -> Granted | Waiting:
         sent = self._runtime.now()
         if queue:
-            self._wakeups.expect(ticket.nonce)
-        outcome = await self._port.change(
-            lambda store: self._try_acquire(store, ticket, queue=queue), deadline=deadline
-        )
+            self._wakeups.expect(claim)
+        outcome = await self._port.change(lambda store: self._try_acquire(store, claim, queue=queue), deadline=deadline)
         if isinstance(outcome, Waiting):
             return outcome
-        self._wakeups.forget(ticket.nonce)
-        return Granted(outcome, lease_deadline(sent, ticket.ttl, 0.0))
+        self._wakeups.forget(claim)
+        return Granted(outcome, lease_deadline(sent, claim.ttl, 0.0))
 
-    async def try_acquire_all(self, tickets: Sequence[Ticket], *, deadline: float) -> list[Granted | Waiting]:
+    async def try_acquire_all(self, claims: Sequence[Claim], *, deadline: float) -> list[Granted | Waiting]:
         sent = self._runtime.now()
-        outcomes = await self._port.change(lambda store: self._try_acquire_all(store, tickets), deadline=deadline)
+        outcomes = await self._port.change(lambda store: self._try_acquire_all(store, claims), deadline=deadline)
         return [
-            outcome if isinstance(outcome, Waiting) else Granted(outcome, lease_deadline(sent, ticket.ttl, 0.0))
-            for ticket, outcome in zip(tickets, outcomes, strict=False)
+            outcome if isinstance(outcome, Waiting) else Granted(outcome, lease_deadline(sent, claim.ttl, 0.0))
+            for claim, outcome in zip(claims, outcomes, strict=False)
         ]
 
-    async def wait(self, ticket: Ticket, until: float) -> None:
-        await self._wakeups.wait(ticket.nonce, until)
+    async def wait(self, claim: Claim, until: float) -> None:
+        await self._wakeups.wait(claim, until)
 
-    async def release(self, tickets: Sequence[Ticket], *, deadline: float) -> list[bool]:
-        for ticket in tickets:
-            self._wakeups.forget(ticket.nonce)
+    async def release(self, claims: Sequence[Claim], *, deadline: float) -> list[bool]:
+        for claim in claims:
+            self._wakeups.forget(claim)
         return await self._port.change(
-            lambda store: [self._release(store, ticket) for ticket in tickets], deadline=deadline
+            lambda store: [self._release(store, claim) for claim in claims], deadline=deadline
         )
 
-    async def renew(self, tickets: Sequence[Ticket], *, deadline: float) -> list[Live | LeaseGone]:
+    async def renew(self, claims: Sequence[Claim], *, deadline: float) -> list[Live | LeaseGone]:
         sent = self._runtime.now()
         renewed = await self._port.change(
-            lambda store: [self._renew(store, ticket) for ticket in tickets], deadline=deadline
+            lambda store: [self._renew(store, claim) for claim in claims], deadline=deadline
         )
         return [
-            Live(lease_deadline(sent, ticket.ttl, 0.0)) if is_live else LeaseGone()
-            for ticket, is_live in zip(tickets, renewed, strict=True)
+            Live(lease_deadline(sent, claim.ttl, 0.0)) if is_live else LeaseGone()
+            for claim, is_live in zip(claims, renewed, strict=True)
         ]
 
     def intact(self, store: Hashable) -> bool:
@@ -129,28 +126,28 @@ class MemoryBackend:
 
     # ── the steps, each run under the mutex ──────────────────────────────────────────────────────────────────────
 
-    def _try_acquire(self, store: Store, ticket: Ticket, *, queue: bool) -> int | Waiting:
+    def _try_acquire(self, store: Store, claim: Claim, *, queue: bool) -> int | Waiting:
         now = self._runtime.now()
-        entries = store.queues.setdefault(ticket.name, {})
-        mine = entries.get(ticket.nonce)
-        if not ticket.exclusive:
-            _check_limit(ticket, entries, now)
-        same_owner = _same_owner(entries, ticket, now)
-        blocker = None if same_owner else first_blocker(ticket.limit, _live_ahead(entries, ticket.nonce, now))
+        entries = store.queues.setdefault(claim.name, {})
+        mine = entries.get(claim.nonce)
+        if not claim.exclusive:
+            _check_limit(claim, entries, now)
+        same_owner = _same_owner(entries, claim, now)
+        blocker = None if same_owner else first_blocker(claim.limit, _live_ahead(entries, claim.nonce, now))
         if blocker is not None and not queue:
-            return Waiting(POLL_INTERVAL, process_text(blocker.ticket.info))
+            return Waiting(POLL_INTERVAL, process_text(blocker.claim.info))
         if mine is None:
             store.process_state.last_number += 1
-            mine = QueueEntry(ticket, store.process_state.last_number, now, self._port.wake)
-            entries[ticket.nonce] = mine
+            mine = QueueEntry(claim, store.process_state.last_number, now, self._port.wake)
+            entries[claim.nonce] = mine
         if blocker is None:
             if not mine.granted:
                 mine.granted, mine.since = True, now
                 mine.fence = same_owner.fence if same_owner else mine.number
                 if same_owner:
                     _move_first(entries, mine)
-            mine.expires = now + ticket.ttl
-            if ticket.owner:
+            mine.expires = now + claim.ttl
+            if claim.owner:
                 _wake_next(entries, now)  # tickets of the same owner in the queue are granted with this one
             return mine.fence
         mine.expires = now + WAITER_LEASE
@@ -159,30 +156,30 @@ class MemoryBackend:
         poll_after = POLL_INTERVAL if position < _POLL_OFTEN else POLL_INTERVAL_BEHIND
         if position == 0:
             poll_after = max(0.0, min(poll_after, blocker.expires - now))
-        return Waiting(poll_after, process_text(blocker.ticket.info))
+        return Waiting(poll_after, process_text(blocker.claim.info))
 
-    def _try_acquire_all(self, store: Store, tickets: Sequence[Ticket]) -> list[int | Waiting]:
+    def _try_acquire_all(self, store: Store, claims: Sequence[Claim]) -> list[int | Waiting]:
         outcomes: list[int | Waiting] = []
-        for ticket in tickets:
-            outcomes.append(self._try_acquire(store, ticket, queue=False))
+        for claim in claims:
+            outcomes.append(self._try_acquire(store, claim, queue=False))
             if isinstance(outcomes[-1], Waiting):
                 break
         return outcomes
 
-    def _release(self, store: Store, ticket: Ticket) -> bool:
+    def _release(self, store: Store, claim: Claim) -> bool:
         now = self._runtime.now()
-        entries = store.queues.get(ticket.name, {})
-        entry = entries.pop(ticket.nonce, None)
+        entries = store.queues.get(claim.name, {})
+        entry = entries.pop(claim.nonce, None)
         if entry is None:
             return False
-        _wake_or_remove(store, ticket.name, now)
+        _wake_or_remove(store, claim.name, now)
         return entry.granted and entry.expires > now
 
-    def _renew(self, store: Store, ticket: Ticket) -> bool:
-        entry = store.queues.get(ticket.name, {}).get(ticket.nonce)
+    def _renew(self, store: Store, claim: Claim) -> bool:
+        entry = store.queues.get(claim.name, {}).get(claim.nonce)
         if entry is None or not entry.granted:
             return False
-        entry.expires = self._runtime.now() + ticket.ttl
+        entry.expires = self._runtime.now() + claim.ttl
         return True
 
     def _break(self, store: Store, name: str, fence: int) -> bool:
@@ -216,13 +213,13 @@ class MemoryBackend:
 
     def _describe(self, entry: QueueEntry, now: float) -> TicketInfo:
         return make_ticket_info(
-            info=entry.ticket.info,
+            info=entry.claim.info,
             fence=entry.fence if entry.granted else None,
-            agent=entry.ticket.agent,
+            agent=entry.claim.agent,
             since=self._runtime.wall() - (now - entry.since),
             remaining=entry.expires - now,
-            exclusive=entry.ticket.exclusive,
-            limit=entry.ticket.limit,
+            exclusive=entry.claim.exclusive,
+            limit=entry.claim.limit,
         )
 
 
@@ -237,32 +234,32 @@ def _live_ahead(entries: dict[str, QueueEntry], nonce: str, now: float) -> Itera
             del entries[other]
 
 
-def _same_owner(entries: dict[str, QueueEntry], ticket: Ticket, now: float) -> QueueEntry | None:
+def _same_owner(entries: dict[str, QueueEntry], claim: Claim, now: float) -> QueueEntry | None:
     """A granted ticket of the same owner. This ticket is granted with it, even if others wait."""
-    if not ticket.owner:
+    if not claim.owner:
         return None
-    return next((entry for entry in entries.values() if entry.granted and _is_same_owner(entry, ticket, now)), None)
+    return next((entry for entry in entries.values() if entry.granted and _is_same_owner(entry, claim, now)), None)
 
 
-def _is_same_owner(entry: QueueEntry, ticket: Ticket, now: float) -> bool:
-    other = entry.ticket
-    return other.owner == ticket.owner and other.nonce != ticket.nonce and entry.expires > now
+def _is_same_owner(entry: QueueEntry, claim: Claim, now: float) -> bool:
+    other = entry.claim
+    return other.owner == claim.owner and other.nonce != claim.nonce and entry.expires > now
 
 
 def _move_first(entries: dict[str, QueueEntry], mine: QueueEntry) -> None:
     """Move a granted ticket before all waiters, because a waiter only checks the tickets before it."""
-    nonce = mine.ticket.nonce
+    nonce = mine.claim.nonce
     others = [(other, entry) for other, entry in entries.items() if other != nonce]
     entries.clear()
     entries[nonce] = mine
     entries.update(others)
 
 
-def _check_limit(ticket: Ticket, entries: dict[str, QueueEntry], now: float) -> None:
+def _check_limit(claim: Claim, entries: dict[str, QueueEntry], now: float) -> None:
     for entry in entries.values():
-        if not entry.exclusive and entry.ticket.limit != ticket.limit and entry.expires > now:
+        if not entry.exclusive and entry.claim.limit != claim.limit and entry.expires > now:
             raise LimitConflict(
-                lock=ticket.name, ours=ticket.limit, theirs=entry.ticket.limit, holder=process_text(entry.ticket.info)
+                lock=claim.name, ours=claim.limit, theirs=entry.claim.limit, holder=process_text(entry.claim.info)
             )
 
 
@@ -276,20 +273,20 @@ def _position(entries: dict[str, QueueEntry], mine: QueueEntry) -> int:
 
 def _wake_next(entries: dict[str, QueueEntry], now: float) -> None:
     """Wake the waiters that the rule grants now, up to the first blocked one, and waiters of owners that hold."""
-    owners = {entry.ticket.owner for entry in entries.values() if entry.granted and entry.expires > now} - {""}
+    owners = {entry.claim.owner for entry in entries.values() if entry.granted and entry.expires > now} - {""}
     ahead: list[QueueEntry] = []
     is_blocked = False
     for entry in entries.values():
         if entry.expires <= now:
             continue
         if not entry.granted:
-            is_blocked = is_blocked or first_blocker(entry.ticket.limit, ahead) is not None
-            if is_blocked and entry.ticket.owner not in owners:
+            is_blocked = is_blocked or first_blocker(entry.claim.limit, ahead) is not None
+            if is_blocked and entry.claim.owner not in owners:
                 if not owners:
                     return
                 continue
             entry.expires = min(entry.expires, now + WOKEN_LEASE)
-            entry.wake(entry.ticket.nonce)
+            entry.wake(Notification(entry.claim.nonce))
         ahead.append(entry)
 
 

@@ -21,10 +21,10 @@ from holdfast.backends.mysql.protocol.statements import (
     RENEW,
 )
 from holdfast.backends.mysql.sql import REAP_EVERY, REAP_ROWS, lock_id
-from holdfast.backends.sql_protocol import FENCE_MAX, GRANULARITY, guarantees_of, lock_infos, may_have_happened, us
+from holdfast.backends.sql_protocol import FENCE_MAX, GRANULARITY, guarantees_of, lock_infos, us
 from holdfast.core.clock import lease_deadline
 from holdfast.core.engine import IO_TIMEOUT_MIN
-from holdfast.core.tickets import LeaseGone, Live, LockInfo, Ticket
+from holdfast.core.tickets import Claim, LeaseGone, Live, LockInfo
 from holdfast.errors import BackendError, BackendUnavailable, ConfigurationError, OutcomeUnknown
 
 if TYPE_CHECKING:
@@ -49,22 +49,16 @@ class BaseMysqlBackend(ABC):
         self._port = port
         self._runtime = runtime
         self._client = runtime.nonce()  # identifies this client in its tickets: its waiters lapse together
-        # Tickets with a try_acquire that got no answer: the server may still execute it.
-        self._unanswered: set[str] = set()
 
     @property
     def guarantees(self) -> Guarantees:
         return guarantees_of(self.nominal_guarantees, is_durable=self._port.is_durable)
 
-    def _note_unanswered(self, tickets: Sequence[Ticket], error: BaseException) -> None:
-        if may_have_happened(error):
-            self._unanswered.update(ticket.nonce for ticket in tickets)
-
-    async def _confirm_new(self, tickets: Sequence[Ticket], deadline: float) -> set[str]:
+    async def _confirm_new(self, claims: Sequence[Claim], deadline: float) -> set[str]:
         """The nonces of those tickets that hold their locks, of tickets for which FAST_ACQUIRE has inserted rows."""
-        if not tickets:
+        if not claims:
             return set()
-        values = tuple(lock_id(ticket.name) for ticket in tickets), tuple(ticket.nonce for ticket in tickets)
+        values = tuple(lock_id(claim.name) for claim in claims), tuple(claim.nonce for claim in claims)
         # The first request may have created the tables, which may take longer than a call without a wait has.
         deadline = max(deadline, self._runtime.now() + IO_TIMEOUT_MIN)
         try:
@@ -86,21 +80,21 @@ class BaseMysqlBackend(ABC):
     async def _reap(self, key: bytes, deadline: float) -> None:
         await self._port.execute(REAP, (key,), deadline=deadline)
 
-    async def renew(self, tickets: Sequence[Ticket], *, deadline: float) -> Sequence[Live | LeaseGone | BackendError]:
+    async def renew(self, claims: Sequence[Claim], *, deadline: float) -> Sequence[Live | LeaseGone | BackendError]:
         """One request for all tickets with the same ttl."""
         sent_at: dict[str, float] = {}
-        for ttl in sorted({ticket.ttl for ticket in tickets}):
-            batch = [ticket for ticket in tickets if ticket.ttl == ttl]
-            keys = tuple(lock_id(ticket.name) for ticket in batch)
-            nonces = tuple(ticket.nonce for ticket in batch)
+        for ttl in sorted({claim.ttl for claim in claims}):
+            batch = [claim for claim in claims if claim.ttl == ttl]
+            keys = tuple(lock_id(claim.name) for claim in batch)
+            nonces = tuple(claim.nonce for claim in batch)
             sent = self._runtime.now()
             answer = await self._port.execute(RENEW, (keys, nonces, us(ttl)), deadline=deadline)
             sent_at |= {nonce or "": sent for (nonce,) in answer.rows}
         return [
-            Live(lease_deadline(sent_at[ticket.nonce], ticket.ttl, GRANULARITY))
-            if ticket.nonce in sent_at
+            Live(lease_deadline(sent_at[claim.nonce], claim.ttl, GRANULARITY))
+            if claim.nonce in sent_at
             else LeaseGone()
-            for ticket in tickets
+            for claim in claims
         ]
 
     def intact(self, store: Hashable) -> bool:

@@ -11,7 +11,7 @@ from holdfast.backends.mysql.protocol.statements import REBASE, STATE
 from holdfast.backends.mysql.sql import lock_id
 from holdfast.backends.sql_protocol import method_conflict
 from holdfast.core.one_by_one import OneByOne
-from holdfast.core.tickets import Granted, Ticket, Waiting
+from holdfast.core.tickets import Claim, Granted, Waiting, note_unanswered
 from holdfast.errors import BackendError, Unsupported
 
 T = TypeVar("T")
@@ -36,24 +36,24 @@ class PlainBackend(OneByOne, BaseMysqlBackend):
 
     method: ClassVar[str]
 
-    async def try_acquire(self, ticket: Ticket, *, queue: bool, deadline: float) -> Granted | Waiting:
-        if not ticket.exclusive:
+    async def try_acquire(self, claim: Claim, *, queue: bool, deadline: float) -> Granted | Waiting:
+        if not claim.exclusive:
             raise Unsupported(
                 backend=f"mysql with method={self.method}",
                 what="readers and semaphores",
                 others=("mysql with method=unique",),
             )
         try:
-            return await self._try_acquire(ticket, deadline)
+            return await self._try_acquire(claim, deadline)
         except BaseException as error:
-            self._note_unanswered([ticket], error)
+            note_unanswered([claim], error)
             raise
 
     @abstractmethod
-    async def wait(self, ticket: Ticket, until: float) -> None: ...
+    async def wait(self, claim: Claim, until: float) -> None: ...
 
-    async def release(self, tickets: Sequence[Ticket], *, deadline: float) -> list[bool | BackendError]:
-        return [await _or_error(self._release(ticket, deadline)) for ticket in tickets]
+    async def release(self, claims: Sequence[Claim], *, deadline: float) -> list[bool | BackendError]:
+        return [await _or_error(self._release(claim, deadline)) for claim in claims]
 
     async def _state(self, name: str, deadline: float) -> State | None:
         """The row of the lock, if there is one.
@@ -77,10 +77,10 @@ class PlainBackend(OneByOne, BaseMysqlBackend):
         return state
 
     @abstractmethod
-    async def _try_acquire(self, ticket: Ticket, deadline: float) -> Granted | Waiting: ...
+    async def _try_acquire(self, claim: Claim, deadline: float) -> Granted | Waiting: ...
 
     @abstractmethod
-    async def _release(self, ticket: Ticket, deadline: float) -> bool: ...
+    async def _release(self, claim: Claim, deadline: float) -> bool: ...
 
 
 async def _or_error(answer: Awaitable[T]) -> T | BackendError:

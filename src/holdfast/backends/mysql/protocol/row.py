@@ -27,7 +27,7 @@ from holdfast.backends.mysql.sql import AGENT_MAX, lock_id
 from holdfast.backends.sql_protocol import GRANULARITY, refused, us
 from holdfast.core.clock import lease_deadline
 from holdfast.core.engine import IO_TIMEOUT_MIN
-from holdfast.core.tickets import POLL_INTERVAL, Granted, LeaseGone, Live, Ticket, Waiting, process_text
+from holdfast.core.tickets import POLL_INTERVAL, Claim, Granted, LeaseGone, Live, Waiting, process_text
 from holdfast.errors import BackendError, BackendUnavailable, HoldfastError, OutcomeUnknown
 
 if TYPE_CHECKING:
@@ -54,78 +54,77 @@ class RowBackend(PlainBackend):
         # By gate row: the ticket that had it locked without a lease at the last check, and when that was first seen.
         # Kept for the next attempt, because an attempt may be shorter than LEASELESS_MAX.
         self._leaseless: dict[bytes, tuple[str, float]] = {}
-        self._lease_ends: dict[str, float] = {}  # by nonce of a waiter: when the lease that blocks it expires
 
-    async def try_acquire(self, ticket: Ticket, *, queue: bool, deadline: float) -> Granted | Waiting:
+    async def try_acquire(self, claim: Claim, *, queue: bool, deadline: float) -> Granted | Waiting:
         try:
-            outcome = await super().try_acquire(ticket, queue=queue, deadline=deadline)
+            outcome = await super().try_acquire(claim, queue=queue, deadline=deadline)
         except HoldfastError as error:
             if not isinstance(error, OutcomeUnknown):  # else it is repeated or released
-                await self._release_session(ticket.nonce, deadline)
+                await self._release_session(claim, deadline)
             raise
-        if isinstance(outcome, Granted) and not self._sessions.has_row_lock(ticket.nonce):
+        if isinstance(outcome, Granted) and not self._sessions.has_row_lock(claim.nonce):
             # This took longer than LEASELESS_MAX, so a waiter killed the connection. The next renewal would report a
             # loss.
-            await self._undo(ticket, deadline)
-            return await self.try_acquire(ticket, queue=queue, deadline=deadline)
+            await self._undo(claim, deadline)
+            return await self.try_acquire(claim, queue=queue, deadline=deadline)
         if isinstance(outcome, Waiting) and not queue:
-            await self._release_session(ticket.nonce, deadline)
+            await self._release_session(claim, deadline)
         return outcome
 
-    async def _undo(self, ticket: Ticket, deadline: float) -> None:
+    async def _undo(self, claim: Claim, deadline: float) -> None:
         try:
-            await self._port.execute(FAST_RELEASE, (lock_id(ticket.name), ticket.nonce), deadline=deadline)
+            await self._port.execute(FAST_RELEASE, (lock_id(claim.name), claim.nonce), deadline=deadline)
         except BaseException as error:
-            self._unanswered.add(ticket.nonce)
+            claim.unanswered = True
             if isinstance(error, BackendUnavailable):  # for this request, but the lock was acquired
                 raise OutcomeUnknown(backend=error.backend, problem=error.problem) from error
             raise
 
-    async def _try_acquire(self, ticket: Ticket, deadline: float) -> Granted | Waiting:
-        key = lock_id(ticket.name)
-        if not self._sessions.has_row_lock(ticket.nonce) and not await self._sessions.try_acquire(
-            key, ticket.nonce, deadline=deadline
+    async def _try_acquire(self, claim: Claim, deadline: float) -> Granted | Waiting:
+        key = lock_id(claim.name)
+        if not self._sessions.has_row_lock(claim.nonce) and not await self._sessions.try_acquire(
+            key, claim.nonce, deadline=deadline
         ):
-            return await self._check_holder(ticket, key, deadline)
+            return await self._check_holder(claim, key, deadline)
         self._leaseless.pop(key, None)
-        agent, ttl = ticket.agent[:AGENT_MAX], us(ticket.ttl)
-        if ticket.nonce not in self._unanswered:  # else it may hold the lock, which only TRY_ACQUIRE checks
+        agent, ttl = claim.agent[:AGENT_MAX], us(claim.ttl)
+        if not claim.unanswered:  # else it may hold the lock, which only TRY_ACQUIRE checks
             sent = self._runtime.now()
-            values = (key, ticket.name, ticket.nonce, ttl, agent, ticket.info, self.method)
+            values = (key, claim.name, claim.nonce, ttl, agent, claim.info, self.method)
             answer = await self._port.execute(FAST_ACQUIRE, values, deadline=deadline)
             is_new = answer.changed == INSERTED
-            if answer.number and (not is_new or await self._confirm_new([ticket], deadline)):
+            if answer.number and (not is_new or await self._confirm_new([claim], deadline)):
                 if is_new:
-                    await self._reap_for_new(ticket.name, answer.number, deadline)
-                return Granted(answer.number, lease_deadline(sent, ticket.ttl, GRANULARITY))
+                    await self._reap_for_new(claim.name, answer.number, deadline)
+                return Granted(answer.number, lease_deadline(sent, claim.ttl, GRANULARITY))
         sent = self._runtime.now()
-        step = (key, ticket.name, self.method, ticket.nonce, ttl, True, 1, False, agent, ticket.info, self._client)
+        step = (key, claim.name, self.method, claim.nonce, ttl, True, 1, False, agent, claim.info, self._client)
         ((outcome, fence, _, remaining, _, other, _),) = (
             await self._port.execute(TRY_ACQUIRE, step, deadline=deadline)
         ).rows
         match outcome:
             case "in":
-                return Granted(int(fence or 0), lease_deadline(sent, ticket.ttl, GRANULARITY))
+                return Granted(int(fence or 0), lease_deadline(sent, claim.ttl, GRANULARITY))
             case "wait":  # the holder has lost its connection, and may not have noticed
                 return Waiting(min(POLL_INTERVAL, int(remaining or 0) / 1e6), process_text(other or ""))
             case _:
-                raise refused(outcome, ticket, None, other, self.url)
+                raise refused(outcome, claim, None, other, self.url)
 
-    async def _check_holder(self, ticket: Ticket, key: bytes, deadline: float) -> Waiting:
+    async def _check_holder(self, claim: Claim, key: bytes, deadline: float) -> Waiting:
         """Another ticket has the row lock. Normally it also has a lease, or is about to get or has just released it."""
-        self._lease_ends.pop(ticket.nonce, None)
-        state = await self._state(ticket.name, deadline)
+        claim.state = None
+        state = await self._state(claim.name, deadline)
         # An earlier try_acquire without an answer may still be executed, and acquire the lock while the ticket waits
         # here.
-        longest = POLL_INTERVAL if ticket.nonce in self._unanswered else WAIT_MAX
+        longest = POLL_INTERVAL if claim.unanswered else WAIT_MAX
         if state is not None and state.is_held:
-            self._lease_ends[ticket.nonce] = self._runtime.now() + state.remaining
+            claim.state = self._runtime.now() + state.remaining  # when the lease that blocks it expires
             self._leaseless.pop(key, None)
-            if await self._release_own_lease(ticket, state, deadline):
+            if await self._release_own_lease(claim, state, deadline):
                 return Waiting(POLL_INTERVAL)
             return Waiting(longest, process_text(state.info))
         holder = await self._sessions.holder(key, deadline=deadline)
-        if holder is None or holder == ticket.nonce:
+        if holder is None or holder == claim.nonce:
             return Waiting(longest)  # just released, or locked by an operator; or it is our turn
         if state is not None and state.nonce == holder:
             await self._sessions.terminate(holder, deadline=deadline)  # its lease has expired
@@ -141,38 +140,38 @@ class RowBackend(PlainBackend):
         self._leaseless[key] = (holder, since)
         return Waiting(longest)
 
-    async def _release_own_lease(self, ticket: Ticket, state: State, deadline: float) -> bool:
+    async def _release_own_lease(self, claim: Claim, state: State, deadline: float) -> bool:
         """Release a lease from an unanswered try_acquire of this ticket: the ticket with the row lock waits for it."""
-        if state.nonce != ticket.nonce:
+        if state.nonce != claim.nonce:
             return False
-        await self._port.execute(FAST_RELEASE, (lock_id(ticket.name), ticket.nonce), deadline=deadline)
+        await self._port.execute(FAST_RELEASE, (lock_id(claim.name), claim.nonce), deadline=deadline)
         return True
 
-    async def wait(self, ticket: Ticket, until: float) -> None:
-        if self._sessions.has_row_lock(ticket.nonce):
+    async def wait(self, claim: Claim, until: float) -> None:
+        if self._sessions.has_row_lock(claim.nonce):
             await self._runtime.sleep(max(0.0, until - self._runtime.now()))
             return
-        key = lock_id(ticket.name)
+        key = lock_id(claim.name)
 
         async def check() -> float:
             with contextlib.suppress(HoldfastError):  # the next try_acquire reports the error
-                await self._check_holder(ticket, key, min(until, self._runtime.now() + IO_TIMEOUT_MIN))
-            return self._next_check(ticket)
+                await self._check_holder(claim, key, min(until, self._runtime.now() + IO_TIMEOUT_MIN))
+            return self._next_check(claim)
 
         with contextlib.suppress(BackendError):  # likewise
-            await self._sessions.wait(key, ticket.nonce, until, PeriodicCheck(check, self._next_check(ticket)))
+            await self._sessions.wait(key, claim.nonce, until, PeriodicCheck(check, self._next_check(claim)))
 
-    def _next_check(self, ticket: Ticket) -> float:
+    def _next_check(self, claim: Claim) -> float:
         latest = self._runtime.now() + CHECK_EVERY
-        return min(latest, self._lease_ends.get(ticket.nonce, latest))
+        return latest if claim.state is None else min(latest, claim.state)
 
-    async def renew(self, tickets: Sequence[Ticket], *, deadline: float) -> Sequence[Live | LeaseGone | BackendError]:
-        outcomes = await super().renew(tickets, deadline=deadline)
+    async def renew(self, claims: Sequence[Claim], *, deadline: float) -> Sequence[Live | LeaseGone | BackendError]:
+        outcomes = await super().renew(claims, deadline=deadline)
         return [
             LeaseGone("the connection with the row lock was lost")
-            if isinstance(outcome, Live) and not await self._sessions.probe(ticket.nonce, deadline=deadline)
+            if isinstance(outcome, Live) and not await self._sessions.probe(claim.nonce, deadline=deadline)
             else outcome
-            for ticket, outcome in zip(tickets, outcomes, strict=True)
+            for claim, outcome in zip(claims, outcomes, strict=True)
         ]
 
     async def break_lock(self, name: str, fence: int, *, deadline: float) -> bool:
@@ -192,25 +191,24 @@ class RowBackend(PlainBackend):
         self._sessions.abandon()
         super().abandon()
 
-    async def _release(self, ticket: Ticket, deadline: float) -> bool:
-        key, nonce = lock_id(ticket.name), ticket.nonce
-        is_unanswered = nonce in self._unanswered
+    async def _release(self, claim: Claim, deadline: float) -> bool:
+        key, nonce = lock_id(claim.name), claim.nonce
         # The lease first: the next ticket with the row lock must not find it.
         was_held = False
-        if not is_unanswered:
+        if not claim.unanswered:
             was_held = bool((await self._port.execute(FAST_RELEASE, (key, nonce), deadline=deadline)).changed)
         if not was_held:
-            answer = await self._port.execute(RELEASE, (key, ticket.name, nonce, is_unanswered), deadline=deadline)
+            answer = await self._port.execute(RELEASE, (key, claim.name, nonce, claim.unanswered), deadline=deadline)
             was_held = answer.rows[0][0] == "1"
-        await self._release_session(nonce, deadline)
-        self._unanswered.discard(nonce)
+        await self._release_session(claim, deadline)
+        claim.unanswered = False
         return was_held
 
     async def _reap(self, key: bytes, deadline: float) -> None:
         await super()._reap(key, deadline)
         await self._sessions.reap(key, deadline=deadline)
 
-    async def _release_session(self, nonce: str, deadline: float) -> None:
-        self._lease_ends.pop(nonce, None)
+    async def _release_session(self, claim: Claim, deadline: float) -> None:
+        claim.state = None
         with contextlib.suppress(BackendError):  # a connection that fails is closed, which releases its row lock
-            await self._sessions.release(nonce, deadline=deadline)
+            await self._sessions.release(claim.nonce, deadline=deadline)

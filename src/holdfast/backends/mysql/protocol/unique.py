@@ -32,8 +32,16 @@ from holdfast.backends.mysql.sql import AGENT_MAX, lock_id
 from holdfast.backends.sql_protocol import GRANULARITY, refused, us
 from holdfast.core.clock import lease_deadline
 from holdfast.core.engine import IO_TIMEOUT_MIN
-from holdfast.core.tickets import POLL_INTERVAL_BEHIND, Granted, Ticket, Waiting, process_text
-from holdfast.core.wakeups import Wakeups
+from holdfast.core.notifications import Wakeups
+from holdfast.core.tickets import (
+    POLL_INTERVAL_BEHIND,
+    Claim,
+    Granted,
+    Notification,
+    Waiting,
+    note_unanswered,
+    process_text,
+)
 from holdfast.errors import BackendError
 
 if TYPE_CHECKING:
@@ -82,194 +90,187 @@ class UniqueBackend(BaseMysqlBackend):
     def __init__(self, url: str, port: MysqlPort, runtime: Runtime) -> None:
         super().__init__(url, port, runtime)
         self._wakeups = Wakeups(runtime)
-        self._positions: dict[str, QueuePosition] = {}  # by nonce of a waiter
-        self._releasing: set[str] = set()  # tickets with a release that was sent before
 
-    async def try_acquire(self, ticket: Ticket, *, queue: bool, deadline: float) -> Granted | Waiting:
+    async def try_acquire(self, claim: Claim, *, queue: bool, deadline: float) -> Granted | Waiting:
         try:
             # A ticket without an answer may hold the lock, which only TRY_ACQUIRE checks.
-            is_first = ticket.nonce not in self._positions and ticket.nonce not in self._unanswered
-            if ticket.exclusive and not ticket.owner and is_first:
-                granted = await self._fast_acquire(ticket, deadline)
+            is_first = claim.state is None and not claim.unanswered
+            if claim.exclusive and not claim.owner and is_first:
+                granted = await self._fast_acquire(claim, deadline)
                 if granted is not None:
                     return granted
-            return await self._try_acquire(ticket, deadline, queue=queue)
+            return await self._try_acquire(claim, deadline, queue=queue)
         except BaseException as error:
-            self._note_unanswered([ticket], error)
+            note_unanswered([claim], error)
             raise
 
-    async def try_acquire_all(self, tickets: Sequence[Ticket], *, deadline: float) -> list[Granted | Waiting]:
+    async def try_acquire_all(self, claims: Sequence[Claim], *, deadline: float) -> list[Granted | Waiting]:
         """One request for all free locks, and TRY_ACQUIRE for the first that is not free."""
-        batch = _first_batch(tickets)
+        batch = _first_batch(claims)
         granted: list[Granted | Waiting] = [*await self._fast_acquire_all(batch, deadline)] if batch else []
         if batch and len(granted) == len(batch):
             return granted
-        return [*granted, await self._try_acquire_one(tickets[len(granted)], deadline)]
+        return [*granted, await self._try_acquire_one(claims[len(granted)], deadline)]
 
-    async def _fast_acquire_all(self, tickets: Sequence[Ticket], deadline: float) -> list[Granted]:
+    async def _fast_acquire_all(self, claims: Sequence[Claim], deadline: float) -> list[Granted]:
         """The first of them, in their order, that are free and have no waiters."""
-        first = tickets[0]
+        first = claims[0]
         values: list[Value] = [us(first.ttl), first.agent[:AGENT_MAX], first.info]
-        for ticket in tickets:
-            values += (lock_id(ticket.name), ticket.name, ticket.nonce)
+        for claim in claims:
+            values += (lock_id(claim.name), claim.name, claim.nonce)
         sent = self._runtime.now()
         try:
-            answer = await self._port.execute(fast_acquire_all(len(tickets)), values, deadline=deadline)
+            answer = await self._port.execute(fast_acquire_all(len(claims)), values, deadline=deadline)
             ((fences, changes),) = answer.rows
-            acquired = await self._confirm(_acquired(tickets, fences, changes), deadline)
+            acquired = await self._confirm(_acquired(claims, fences, changes), deadline)
         except BaseException as error:
-            self._note_unanswered(tickets, error)
+            note_unanswered(claims, error)
             raise
-        for ticket, fence, is_new in acquired:
+        for claim, fence, is_new in acquired:
             if is_new:
-                await self._reap_for_new(ticket.name, fence, deadline)
+                await self._reap_for_new(claim.name, fence, deadline)
         return [Granted(fence, lease_deadline(sent, first.ttl, GRANULARITY)) for _, fence, _ in acquired]
 
-    async def _confirm(
-        self, acquired: list[tuple[Ticket, int, bool]], deadline: float
-    ) -> list[tuple[Ticket, int, bool]]:
+    async def _confirm(self, acquired: list[tuple[Claim, int, bool]], deadline: float) -> list[tuple[Claim, int, bool]]:
         """The tickets before the first one whose lock turns out to be in use; the others are released again."""
-        new = [ticket for ticket, _, is_new in acquired if is_new]
-        undone = {ticket.nonce for ticket in new} - await self._confirm_new(new, deadline)
-        for count, (ticket, _, _) in enumerate(acquired):
-            if ticket.nonce in undone:
+        new = [claim for claim, _, is_new in acquired if is_new]
+        undone = {claim.nonce for claim in new} - await self._confirm_new(new, deadline)
+        for count, (claim, _, _) in enumerate(acquired):
+            if claim.nonce in undone:
                 rest = [other for other, _, _ in acquired[count:]]
                 values = tuple(lock_id(other.name) for other in rest), tuple(other.nonce for other in rest)
                 await self._port.execute(FAST_RELEASE_ALL, values, deadline=deadline)
                 return acquired[:count]
         return acquired
 
-    async def _try_acquire_one(self, ticket: Ticket, deadline: float) -> Granted | Waiting:
+    async def _try_acquire_one(self, claim: Claim, deadline: float) -> Granted | Waiting:
         try:
-            return await self._try_acquire(ticket, deadline, queue=False)
+            return await self._try_acquire(claim, deadline, queue=False)
         except BaseException as error:
-            self._note_unanswered([ticket], error)
+            note_unanswered([claim], error)
             raise
 
-    async def _fast_acquire(self, ticket: Ticket, deadline: float) -> Granted | None:
-        key = lock_id(ticket.name)
-        values = (key, ticket.name, ticket.nonce, us(ticket.ttl), ticket.agent[:AGENT_MAX], ticket.info, "unique")
+    async def _fast_acquire(self, claim: Claim, deadline: float) -> Granted | None:
+        key = lock_id(claim.name)
+        values = (key, claim.name, claim.nonce, us(claim.ttl), claim.agent[:AGENT_MAX], claim.info, "unique")
         sent = self._runtime.now()
         answer = await self._port.execute(FAST_ACQUIRE, values, deadline=deadline)
         if not answer.number:  # not `changed`, which depends on how the connection was opened
             return None
         if answer.changed == INSERTED:
-            if not await self._confirm_new([ticket], deadline):
+            if not await self._confirm_new([claim], deadline):
                 return None
-            await self._reap_for_new(ticket.name, answer.number, deadline)
-        return Granted(answer.number, lease_deadline(sent, ticket.ttl, GRANULARITY))
+            await self._reap_for_new(claim.name, answer.number, deadline)
+        return Granted(answer.number, lease_deadline(sent, claim.ttl, GRANULARITY))
 
-    async def _try_acquire(self, ticket: Ticket, deadline: float, *, queue: bool) -> Granted | Waiting:
-        key, ttl, agent = lock_id(ticket.name), us(ticket.ttl), ticket.agent[:AGENT_MAX]
+    async def _try_acquire(self, claim: Claim, deadline: float, *, queue: bool) -> Granted | Waiting:
+        key, ttl, agent = lock_id(claim.name), us(claim.ttl), claim.agent[:AGENT_MAX]
         statement = TRY_ACQUIRE_OWNED
-        values: tuple[Value, ...] = (key, ticket.name, ticket.nonce, ttl, queue, agent, ticket.info, ticket.owner)
-        if not ticket.owner:
+        values: tuple[Value, ...] = (key, claim.name, claim.nonce, ttl, queue, agent, claim.info, claim.owner)
+        if not claim.owner:
             statement = TRY_ACQUIRE
-            values = (key, ticket.name, "unique", ticket.nonce, ttl, ticket.exclusive, ticket.limit, queue)
-            values += (agent, ticket.info)
+            values = (key, claim.name, "unique", claim.nonce, ttl, claim.exclusive, claim.limit, queue)
+            values += (agent, claim.info)
         values += (self._client,)
         sent = self._runtime.now()
         answer = await self._port.execute(statement, values, deadline=deadline)
         ((outcome, fence, ahead, remaining, limit, other, is_new),) = answer.rows
         match outcome:
             case "in":
-                self._stop(ticket.nonce)
-                if ticket.limit is None:
-                    self._wake_readers(ticket.name)
+                self._stop(claim)
+                if claim.limit is None:
+                    self._wake_readers(claim.name)
                 if is_new == "1":
-                    await self._reap_for_new(ticket.name, int(fence or 0), deadline)
-                return Granted(int(fence or 0), lease_deadline(sent, ticket.ttl, GRANULARITY))
+                    await self._reap_for_new(claim.name, int(fence or 0), deadline)
+                return Granted(int(fence or 0), lease_deadline(sent, claim.ttl, GRANULARITY))
             case "wait":
                 if queue:
-                    position = self._positions.setdefault(
-                        ticket.nonce, QueuePosition(sent, ticket.name if ticket.limit is None else "")
-                    )
+                    reads = claim.name if claim.limit is None else ""
+                    position = claim.state = claim.state or QueuePosition(sent, reads)
                     position.update(int(ahead or 0), sent)
                     left = int(remaining or 0) / 1e6
                     position.blocker_ends = self._runtime.now() + max(POLL_MIN, left) if left > 0 else float("inf")
                 return Waiting(POLL_INTERVAL_BEHIND, process_text(other) if other else None)
             case _:
-                raise refused(outcome, ticket, limit, other, self.url)
+                raise refused(outcome, claim, limit, other, self.url)
 
-    async def wait(self, ticket: Ticket, until: float) -> None:
+    async def wait(self, claim: Claim, until: float) -> None:
         """Poll until the lock may be granted."""
-        nonce, now, deadline = ticket.nonce, self._runtime.now, max(until, self._runtime.now() + IO_TIMEOUT_MIN)
-        self._wakeups.expect(nonce)
-        while (position := self._positions.get(nonce)) is not None:
+        nonce, now, deadline = claim.nonce, self._runtime.now, max(until, self._runtime.now() + IO_TIMEOUT_MIN)
+        self._wakeups.expect(claim)
+        while (position := claim.state) is not None:
             until = min(until, position.blocker_ends)
-            await self._wakeups.wait(nonce, min(until, now() + position.poll_delay(now())))
-            if now() >= until or nonce not in self._positions:
+            await self._wakeups.wait(claim, min(until, now() + position.poll_delay(now())))
+            if now() >= until or claim.state is None:
                 return
-            statement, owner = (POLL_OWNED, (ticket.owner,)) if ticket.owner else (POLL, ())
+            statement, owner = (POLL_OWNED, (claim.owner,)) if claim.owner else (POLL, ())
             try:
-                answer = await self._port.execute(statement, (lock_id(ticket.name), nonce, *owner), deadline=deadline)
+                answer = await self._port.execute(statement, (lock_id(claim.name), nonce, *owner), deadline=deadline)
             except BackendError:
                 return  # the next try_acquire reports the error
             held, ahead, exclusive, waiting, exists, *same_owner = (int(value or 0) for value in answer.rows[0])
-            is_full = ticket.limit is not None and ahead >= ticket.limit
+            is_full = claim.limit is not None and ahead >= claim.limit
             if any(same_owner) or not exists or not (held or exclusive or is_full):
                 return
             position.update(waiting, now())
 
-    async def release(self, tickets: Sequence[Ticket], *, deadline: float) -> list[bool | BackendError]:
-        if len(tickets) == 1:
-            return [await self._release(tickets[0], deadline)]
+    async def release(self, claims: Sequence[Claim], *, deadline: float) -> list[bool | BackendError]:
+        if len(claims) == 1:
+            return [await self._release(claims[0], deadline)]
         answers: list[bool | BackendError] = []
-        for start in range(0, len(tickets), BATCH):
-            answers += await self._release_all(tickets[start : start + BATCH], deadline)
+        for start in range(0, len(claims), BATCH):
+            answers += await self._release_all(claims[start : start + BATCH], deadline)
         return answers
 
-    async def _release_all(self, tickets: Sequence[Ticket], deadline: float) -> list[bool | BackendError]:
+    async def _release_all(self, claims: Sequence[Claim], deadline: float) -> list[bool | BackendError]:
         """One request for all locks without waiters, and one for all others."""
         released: dict[str, bool | BackendError] = {}  # by nonce: whether it held the lock until now
         held: set[str] = set()
-        new = [ticket for ticket in tickets if self._is_first_release(ticket)]
+        new = [claim for claim in claims if self._is_first_release(claim)]
         try:
             if new:
-                self._releasing.update(ticket.nonce for ticket in new)
-                keys = tuple(lock_id(ticket.name) for ticket in new), tuple(ticket.nonce for ticket in new)
+                for claim in new:
+                    claim.withdrawn = True
+                keys = tuple(lock_id(claim.name) for claim in new), tuple(claim.nonce for claim in new)
                 for nonce, is_complete in (await self._port.execute(FAST_RELEASE_ALL, keys, deadline=deadline)).rows:
                     held.add(nonce or "")
                     if is_complete == "1":
                         released[nonce or ""] = True
-            rest = [ticket for ticket in tickets if ticket.nonce not in released]
+            rest = [claim for claim in claims if claim.nonce not in released]
             if rest:
                 values: list[Value] = []
-                for ticket in rest:
-                    values += (lock_id(ticket.name), ticket.name, ticket.nonce, ticket.nonce in self._unanswered)
+                for claim in rest:
+                    values += (lock_id(claim.name), claim.name, claim.nonce, claim.unanswered)
                 rows = (await self._port.execute(release_all(len(rest)), values, deadline=deadline)).rows
-                for ticket, row in zip(rest, rows, strict=True):
+                for claim, row in zip(rest, rows, strict=True):
                     # The request may have been repeated, and the answer to the second one says False.
-                    released[ticket.nonce] = row[0] == "1" or ticket.nonce in held
+                    released[claim.nonce] = row[0] == "1" or claim.nonce in held
         except BackendError as error:
-            released = {ticket.nonce: released.get(ticket.nonce, error) for ticket in tickets}
-        for nonce, answer in released.items():
-            if not isinstance(answer, BackendError):
-                self._forget(nonce)
-        return [released[ticket.nonce] for ticket in tickets]
+            released = {claim.nonce: released.get(claim.nonce, error) for claim in claims}
+        for claim in claims:
+            if not isinstance(released[claim.nonce], BackendError):
+                self._forget(claim)
+        return [released[claim.nonce] for claim in claims]
 
-    def _is_first_release(self, ticket: Ticket) -> bool:
+    def _is_first_release(self, claim: Claim) -> bool:
         """No release was sent before, and the ticket holds the lock, as far as this client knows."""
-        nonce = ticket.nonce
-        return nonce not in self._releasing and nonce not in self._unanswered and nonce not in self._positions
+        return not claim.withdrawn and not claim.unanswered and claim.state is None
 
-    def _forget(self, nonce: str) -> None:
-        self._stop(nonce)
-        self._unanswered.discard(nonce)
-        self._releasing.discard(nonce)
+    def _forget(self, claim: Claim) -> None:
+        self._stop(claim)
+        claim.unanswered = claim.withdrawn = False
 
-    async def _release(self, ticket: Ticket, deadline: float) -> bool:
-        key, nonce = lock_id(ticket.name), ticket.nonce
-        is_unanswered = nonce in self._unanswered
+    async def _release(self, claim: Claim, deadline: float) -> bool:
+        key, nonce = lock_id(claim.name), claim.nonce
         was_held = False
         # A repeated release uses RELEASE alone, which covers all cases, also that of an unanswered try_acquire.
-        if ticket.exclusive and not ticket.owner and self._is_first_release(ticket):
-            self._releasing.add(nonce)
+        if claim.exclusive and not claim.owner and self._is_first_release(claim):
+            claim.withdrawn = True
             was_held = bool((await self._port.execute(FAST_RELEASE, (key, nonce), deadline=deadline)).changed)
         if not was_held:
-            answer = await self._port.execute(RELEASE, (key, ticket.name, nonce, is_unanswered), deadline=deadline)
+            answer = await self._port.execute(RELEASE, (key, claim.name, nonce, claim.unanswered), deadline=deadline)
             was_held = answer.rows[0][0] == "1"
-        self._forget(nonce)
+        self._forget(claim)
         return was_held
 
     async def close(self) -> None:
@@ -278,29 +279,30 @@ class UniqueBackend(BaseMysqlBackend):
 
     def _wake_readers(self, name: str) -> None:
         """A reader was granted this lock, so the readers of this client that wait for it may be granted it too."""
-        for nonce, position in list(self._positions.items()):
-            if position.reads == name:
-                self._wakeups.wake(nonce)
+        for claim in self._wakeups.expected():
+            if claim.limit is None and claim.name == name:
+                self._wakeups.wake(Notification(claim.nonce))
 
-    def _stop(self, nonce: str) -> None:
-        if self._positions.pop(nonce, None) is not None:
-            self._wakeups.forget(nonce)
+    def _stop(self, claim: Claim) -> None:
+        if claim.state is not None:
+            claim.state = None
+            self._wakeups.forget(claim)
 
 
-def _first_batch(tickets: Sequence[Ticket]) -> list[Ticket]:
+def _first_batch(claims: Sequence[Claim]) -> list[Claim]:
     """The first tickets that fit in one request: without an owner, and with the same ttl, agent and info."""
-    first, batch = tickets[0], []
-    for ticket in tickets[:BATCH]:
-        if ticket.owner or (ticket.ttl, ticket.agent, ticket.info) != (first.ttl, first.agent, first.info):
+    first, batch = claims[0], []
+    for claim in claims[:BATCH]:
+        if claim.owner or (claim.ttl, claim.agent, claim.info) != (first.ttl, first.agent, first.info):
             break
-        batch.append(ticket)
+        batch.append(claim)
     return batch
 
 
-def _acquired(tickets: Sequence[Ticket], fences: str | None, changes: str | None) -> list[tuple[Ticket, int, bool]]:
+def _acquired(claims: Sequence[Claim], fences: str | None, changes: str | None) -> list[tuple[Claim, int, bool]]:
     return [
-        (ticket, int(fence), int(changed) == INSERTED)
-        for ticket, fence, changed in zip(tickets, _split(fences), _split(changes), strict=True)
+        (claim, int(fence), int(changed) == INSERTED)
+        for claim, fence, changed in zip(claims, _split(fences), _split(changes), strict=True)
         if int(fence)
     ]
 

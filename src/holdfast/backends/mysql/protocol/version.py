@@ -14,7 +14,7 @@ from holdfast.backends.mysql.protocol.plain import PlainBackend
 from holdfast.backends.mysql.sql import AGENT_MAX, lock_id
 from holdfast.backends.sql_protocol import GRANULARITY, us
 from holdfast.core.clock import lease_deadline
-from holdfast.core.tickets import Granted, Ticket, Waiting, process_text
+from holdfast.core.tickets import Claim, Granted, Waiting, process_text
 
 if TYPE_CHECKING:
     from holdfast.backends.mysql.protocol.plain import State
@@ -51,37 +51,37 @@ class VersionBackend(PlainBackend):
     nominal_guarantees = VERSION
     lacks = VERSION_LACKS
 
-    async def _try_acquire(self, ticket: Ticket, deadline: float) -> Granted | Waiting:
+    async def _try_acquire(self, claim: Claim, deadline: float) -> Granted | Waiting:
         is_new = False
         for _ in range(TRIES_MAX):
-            state = await self._state(ticket.name, deadline)
+            state = await self._state(claim.name, deadline)
             if state is None:
-                created = await self._port.execute(_CREATE, (lock_id(ticket.name), ticket.name), deadline=deadline)
+                created = await self._port.execute(_CREATE, (lock_id(claim.name), claim.name), deadline=deadline)
                 is_new = bool(created.changed)
-            elif state.is_held and state.nonce != ticket.nonce:
+            elif state.is_held and state.nonce != claim.nonce:
                 return Waiting(self._pause(state.remaining), process_text(state.info))
-            elif (granted := await self._cas_acquire(ticket, state, deadline)) is not None:
+            elif (granted := await self._cas_acquire(claim, state, deadline)) is not None:
                 if is_new:
-                    await self._reap_for_new(ticket.name, granted.fence, deadline)
+                    await self._reap_for_new(claim.name, granted.fence, deadline)
                 return granted
         return Waiting(self._pause(POLL))
 
-    async def _cas_acquire(self, ticket: Ticket, state: State, deadline: float) -> Granted | None:
-        agent = ticket.agent[:AGENT_MAX]
-        values = (lock_id(ticket.name), ticket.nonce, state.version, us(ticket.ttl), agent, ticket.info)
+    async def _cas_acquire(self, claim: Claim, state: State, deadline: float) -> Granted | None:
+        agent = claim.agent[:AGENT_MAX]
+        values = (lock_id(claim.name), claim.nonce, state.version, us(claim.ttl), agent, claim.info)
         sent = self._runtime.now()
         answer = await self._port.execute(_CAS_ACQUIRE, values, deadline=deadline)
-        return Granted(answer.number, lease_deadline(sent, ticket.ttl, GRANULARITY)) if answer.changed else None
+        return Granted(answer.number, lease_deadline(sent, claim.ttl, GRANULARITY)) if answer.changed else None
 
-    async def wait(self, ticket: Ticket, until: float) -> None:
+    async def wait(self, claim: Claim, until: float) -> None:
         await self._runtime.sleep(max(0.0, until - self._runtime.now()))
 
-    async def _release(self, ticket: Ticket, deadline: float) -> bool:
-        values = (lock_id(ticket.name), ticket.nonce)
+    async def _release(self, claim: Claim, deadline: float) -> bool:
+        values = (lock_id(claim.name), claim.nonce)
         answer = await self._port.execute(_CAS_RELEASE, values, deadline=deadline)
-        if ticket.nonce in self._unanswered:
+        if claim.unanswered:
             await self._port.execute(_BUMP_VERSION, values, deadline=deadline)
-        self._unanswered.discard(ticket.nonce)
+        claim.unanswered = False
         return bool(answer.changed)
 
     def _pause(self, remaining: float) -> float:

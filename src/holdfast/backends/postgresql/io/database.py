@@ -11,8 +11,6 @@ from holdfast.backends.postgresql.protocol.advisory import AdvisoryBackend
 from holdfast.backends.postgresql.protocol.queue import PostgresqlBackend
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from holdfast.backends.net.poller import Background, Poller
     from holdfast.backends.postgresql.config import PostgresqlConfig
     from holdfast.backends.postgresql.port import PostgresqlPort, WaiterSession
@@ -30,7 +28,7 @@ class Database(Connections):
 
     def __init__(self, config: PostgresqlConfig, poller: Poller, background: Background, runtime: Runtime) -> None:
         super().__init__(config, poller, runtime)
-        self._subscriber = Subscriber(config.url, self, poller, background, runtime)
+        self.subscriber = Subscriber(config.url, self, poller, background, runtime)
         self._sessions = WaiterSessions(self)
 
     async def open_waiter_session(self, *, deadline: float) -> WaiterSession:
@@ -39,23 +37,11 @@ class Database(Connections):
     def return_waiter_session(self, session: WaiterSession) -> None:
         self._sessions.put(session)
 
-    def subscription(self, channel: str) -> int:
-        return self._subscriber.subscription()
-
-    async def subscribe(self, channel: str, nonce: str, *, deadline: float) -> None:
-        await self._subscriber.subscribe(nonce, deadline)
-
-    def unsubscribe(self, channel: str, nonce: str) -> None:
-        self._subscriber.unsubscribe(nonce)
-
-    def listen(self, wake: Callable[[str], None], missed: Callable[[], None]) -> None:
-        self._subscriber.listen(wake, missed)
-
     async def close(self) -> None:
-        await self._subscriber.close()
+        await self.subscriber.close()
         self._sessions.close()
         await super().close()
 
     def abandon(self) -> None:
-        self._subscriber.abandon()
+        self.subscriber.abandon()
         super().abandon()

@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING
 from holdfast.backends.net.poller import READ
 from holdfast.backends.net.waker import Waker
 from holdfast.backends.sql_connections import unavailable
+from holdfast.core.notifications import Wakeups
+from holdfast.core.tickets import Notification
 from holdfast.errors import BackendError, BackendUnavailable, HoldfastError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from holdfast.backends.net.poller import Background, Poller
     from holdfast.backends.postgresql.io.connection import Connection
     from holdfast.backends.postgresql.io.connections import Connections
@@ -32,7 +32,7 @@ PAUSE_MIN, PAUSE_MAX = 0.05, 1.0  # seconds between attempts to subscribe
 
 
 class Subscriber:
-    """The subscription of one client."""
+    """The subscription of one client to its only channel."""
 
     def __init__(
         self, url: str, connections: Connections, poller: Poller, background: Background, runtime: Runtime
@@ -40,6 +40,7 @@ class Subscriber:
         self.channel = connections.channel
         self._url, self._connections = url, connections
         self._poller, self._background, self._runtime = poller, background, runtime
+        self.wakeups = Wakeups(runtime)
         self._mutex = runtime.mutex()
         self._nonces: set[str] = set()
         self._idle_since = 0.0
@@ -48,17 +49,12 @@ class Subscriber:
         self._events: list[Event] = []  # of callers that wait until it is subscribed
         self._error: HoldfastError | None = None
         self._waker: Waker | None = None  # while the background work runs
-        self._wake: Callable[[str], None] = lambda _: None
-        self._missed: Callable[[], None] = lambda: None
         self._closed = False
 
-    def listen(self, wake: Callable[[str], None], missed: Callable[[], None]) -> None:
-        self._wake, self._missed = wake, missed
-
-    def subscription(self) -> int:
+    def subscription(self, channel: str) -> int:
         return self._generation
 
-    async def subscribe(self, nonce: str, deadline: float) -> None:
+    async def subscribe(self, channel: str, nonce: str, *, deadline: float) -> None:
         """Return when the channel is subscribed, or at the deadline; then `subscription` is 0.
 
         Raises:
@@ -89,7 +85,7 @@ class Subscriber:
             problem = self._error.problem if isinstance(self._error, BackendError) else str(self._error)
             raise BackendUnavailable(backend=self._url, problem=problem) from self._error
 
-    def unsubscribe(self, nonce: str) -> None:
+    def unsubscribe(self, channel: str, nonce: str) -> None:
         with self._mutex:
             self._nonces.discard(nonce)
             self._idle_since = self._runtime.now()
@@ -120,7 +116,7 @@ class Subscriber:
                     await connection.query(f'LISTEN "{self.channel}"', self._runtime.now() + SILENCE_MAX)
                     self._set_subscribed()
                     if is_gap:
-                        self._missed()
+                        self.wakeups.wake_all()
                     pause, is_gap = PAUSE_MIN, True
                     await self._read_loop(connection, waker)
                 except HoldfastError as error:
@@ -149,7 +145,7 @@ class Subscriber:
                 await connection.query("SELECT 1", now + SILENCE_MAX)
                 received_at = self._runtime.now()
             for nonce in connection.read_notifications():
-                self._wake(nonce)
+                self.wakeups.wake(Notification(nonce))
 
     def _is_done(self, waker: Waker) -> bool:
         """Whether this background work is not needed any more. If so, the next waiter starts another one."""

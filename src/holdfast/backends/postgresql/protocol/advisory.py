@@ -16,12 +16,20 @@ from typing import TYPE_CHECKING
 from holdfast.backends.postgresql.port import Statement, WaiterSession
 from holdfast.backends.postgresql.protocol.guarantees import LACKS
 from holdfast.backends.postgresql.protocol.queue import PostgresqlBackend, encode_name
-from holdfast.backends.sql_protocol import GRANULARITY, may_have_happened, refused, us
+from holdfast.backends.sql_protocol import GRANULARITY, refused, us
 from holdfast.core.clock import lease_deadline
 from holdfast.core.events import logger
 from holdfast.core.notifications import UNSUBSCRIBED_POLL
 from holdfast.core.one_by_one import OneByOne
-from holdfast.core.tickets import POLL_INTERVAL, POLL_INTERVAL_BEHIND, Granted, Ticket, Waiting, process_text
+from holdfast.core.tickets import (
+    POLL_INTERVAL,
+    POLL_INTERVAL_BEHIND,
+    Claim,
+    Granted,
+    Waiting,
+    may_have_happened,
+    process_text,
+)
 from holdfast.errors import BackendError, HoldfastError, Unsupported
 
 if TYPE_CHECKING:
@@ -63,6 +71,14 @@ _TERMINATE_MAX = 1.0  # seconds for a session to end
 _TERMINATE_POLL = 0.01  # seconds between checks that it has
 
 
+class _State:
+    """The state of a claim that waits or holds."""
+
+    session: WaiterSession | None = None
+    holder: str | None = None  # the last known one, for error messages
+    seen_free: str | None = None  # if the last poll found no lease: the number that the lock had drawn by then
+
+
 class AdvisoryBackend(OneByOne, PostgresqlBackend):
     """Locks in one database, granted in the order of PostgreSQL's lock queue."""
 
@@ -72,87 +88,78 @@ class AdvisoryBackend(OneByOne, PostgresqlBackend):
     def __init__(self, url: str, port: PostgresqlPort, runtime: Runtime, *, schema: str) -> None:
         super().__init__(url, port, runtime)
         self._schema = schema
-        self._sessions: dict[str, WaiterSession] = {}  # by nonce of a ticket that waits or holds
-        self._holders: dict[str, str] = {}  # by nonce of a waiter: the last known holder, for error messages
-        # By nonce of a waiter whose last poll found no lease: the number that the lock had drawn by then.
-        self._seen_free: dict[str, str] = {}
 
-    async def try_acquire(self, ticket: Ticket, *, queue: bool, deadline: float) -> Granted | Waiting:
-        if not ticket.exclusive or ticket.owner:
+    async def try_acquire(self, claim: Claim, *, queue: bool, deadline: float) -> Granted | Waiting:
+        if not claim.exclusive or claim.owner:
             raise Unsupported(
                 backend="postgresql with method=advisory",
-                what="an owner" if ticket.owner else "readers and semaphores",
+                what="an owner" if claim.owner else "readers and semaphores",
                 others=("postgresql with method=queue",),
             )
-        nonce = ticket.nonce
-        session = self._sessions.get(nonce)
+        state: _State = claim.state or _State()
+        session = state.session
         if session is None or not session.is_open:
-            session = self._sessions[nonce] = await self._port.open_waiter_session(deadline=deadline)
+            session = state.session = await self._port.open_waiter_session(deadline=deadline)
+            claim.state = state
         if session.is_waiting:
-            await self._check_holder(ticket, deadline)
-            return Waiting(POLL_INTERVAL_BEHIND, self._holders.get(nonce))
+            await self._check_holder(claim, session, state, deadline)
+            return Waiting(POLL_INTERVAL_BEHIND, state.holder)
         values = (
-            *(encode_name(ticket.name), nonce, us(ticket.ttl), self._key(ticket.name)),
-            *(session.has_advisory_lock, queue, ticket.agent.replace("\0", ""), ticket.info),
+            *(encode_name(claim.name), claim.nonce, us(claim.ttl), self._key(claim.name)),
+            *(session.has_advisory_lock, queue, claim.agent.replace("\0", ""), claim.info),
         )
-        was_unanswered = nonce in self._unanswered
-        self._unanswered.add(nonce)
+        was_unanswered, claim.unanswered = claim.unanswered, True
         sent = self._runtime.now()
         try:
             (row,) = await session.execute(_TRY_ACQUIRE, values, deadline=deadline)
         except BaseException as error:
             session.close()  # it may have the advisory lock by now
             if not may_have_happened(error) and not was_unanswered:
-                self._unanswered.discard(nonce)
-                self._sessions.pop(nonce, None)
+                claim.unanswered, state.session = False, None
             raise
         outcome, fence, remaining, other, is_locked = row
-        if not was_unanswered:
-            self._unanswered.discard(nonce)
+        claim.unanswered = was_unanswered
         session.has_advisory_lock = is_locked == "t"
         if outcome == "in":
-            return Granted(int(fence or 0), lease_deadline(sent, ticket.ttl, GRANULARITY))
+            return Granted(int(fence or 0), lease_deadline(sent, claim.ttl, GRANULARITY))
         if not session.has_advisory_lock and not (outcome == "wait" and queue):
-            del self._sessions[nonce]
+            state.session = None
             self._port.return_waiter_session(session)
         if outcome != "wait":
-            raise refused(outcome, ticket, None, other, self.url)
+            raise refused(outcome, claim, None, other, self.url)
         left = int(remaining or 0) / 1e6
         poll_after = max(0.0, min(POLL_INTERVAL, left)) if session.has_advisory_lock else POLL_INTERVAL
-        holder = process_text(other) if other else self._holders.get(nonce)
-        if holder and queue:
-            self._holders[nonce] = holder
-        return Waiting(poll_after, holder)
+        if other:
+            state.holder = process_text(other)
+        return Waiting(poll_after, state.holder)
 
-    async def wait(self, ticket: Ticket, until: float) -> None:
-        session = self._sessions.get(ticket.nonce)
+    async def wait(self, claim: Claim, until: float) -> None:
+        session = _session(claim)
         if session is None or not session.is_open:
             await self._pause(min(until, self._runtime.now() + UNSUBSCRIBED_POLL))
         elif session.has_advisory_lock:
             await self._pause(until)
         else:
             with contextlib.suppress(BackendError):  # the next poll reports it
-                await session.wait(self._wait_sql(ticket.name), until)
+                await session.wait(self._wait_sql(claim.name), until)
 
-    async def release(self, tickets: Sequence[Ticket], *, deadline: float) -> Sequence[bool | BackendError]:
+    async def release(self, claims: Sequence[Claim], *, deadline: float) -> Sequence[bool | BackendError]:
         answers: list[bool | BackendError] = []
-        for ticket in tickets:
+        for claim in claims:
             try:
-                answers.append(await self._release(ticket, deadline))
-                self._unanswered.discard(ticket.nonce)
+                answers.append(await self._release(claim, deadline))
+                claim.unanswered = False
             except BackendError as error:
                 answers.append(error)
         return answers
 
-    async def _release(self, ticket: Ticket, deadline: float) -> bool:
-        name, nonce = encode_name(ticket.name), ticket.nonce
-        session = self._sessions.pop(nonce, None)
-        self._holders.pop(nonce, None)
-        self._seen_free.pop(nonce, None)
+    async def _release(self, claim: Claim, deadline: float) -> bool:
+        name, nonce = encode_name(claim.name), claim.nonce
+        session, claim.state = _session(claim), None
         if session is not None:
             try:
-                if session.has_advisory_lock and nonce not in self._unanswered:
-                    values = (name, nonce, self._key(ticket.name))
+                if session.has_advisory_lock and not claim.unanswered:
+                    values = (name, nonce, self._key(claim.name))
                     for was_held, _ in await session.execute(_RELEASE, values, deadline=deadline):
                         session.has_advisory_lock = False
                         self._port.return_waiter_session(session)
@@ -160,8 +167,8 @@ class AdvisoryBackend(OneByOne, PostgresqlBackend):
             except BaseException:
                 session.close()
                 raise
-            await self._close_session(session, ticket.name, deadline)
-        return await super()._release(ticket, deadline)
+            await self._close_session(session, claim.name, deadline)
+        return await super()._release(claim, deadline)
 
     async def break_lock(self, name: str, fence: int, *, deadline: float) -> bool:
         is_broken = await super().break_lock(name, fence, deadline=deadline)
@@ -169,23 +176,22 @@ class AdvisoryBackend(OneByOne, PostgresqlBackend):
             await self._terminate_holder(name, deadline)
         return is_broken
 
-    async def _check_holder(self, ticket: Ticket, deadline: float) -> None:
+    async def _check_holder(self, claim: Claim, session: WaiterSession, state: _State, deadline: float) -> None:
         """Terminate the session that has the advisory lock if two polls found no lease, and none was granted between.
 
         Also close our own session then: its connection may have ended without our knowledge, as when a machine or a
         cable fails. The ticket then waits on another one.
         """
-        rows = await self._port.execute(_POLL, (encode_name(ticket.name),), deadline=deadline)
+        rows = await self._port.execute(_POLL, (encode_name(claim.name),), deadline=deadline)
         # The row of a lock that was unused for long is removed.
         drawn, is_held, info, _ = rows[0] if rows else ("", "f", None, None)
         if is_held == "t":
-            self._seen_free.pop(ticket.nonce, None)
-            self._holders[ticket.nonce] = process_text(info or "")
-        elif self._seen_free.get(ticket.nonce) == drawn:
-            await self._terminate_holder(ticket.name, deadline)
-            await self._close_session(self._sessions[ticket.nonce], ticket.name, deadline)
+            state.seen_free, state.holder = None, process_text(info or "")
+        elif state.seen_free == drawn:
+            await self._terminate_holder(claim.name, deadline)
+            await self._close_session(session, claim.name, deadline)
         else:
-            self._seen_free[ticket.nonce] = drawn or ""
+            state.seen_free = drawn or ""
 
     async def _close_session(self, session: WaiterSession, name: str, deadline: float) -> None:
         """Close it, which releases its advisory lock. If it waits for one, cancel that on the server."""
@@ -215,3 +221,8 @@ class AdvisoryBackend(OneByOne, PostgresqlBackend):
         """64 bits. Two names with the same key by chance wait for each other, but their leases stay separate."""
         digest = hashlib.sha256(f"{self._schema}\0{name}".encode()).digest()
         return int.from_bytes(digest[:8], "big", signed=True)
+
+
+def _session(claim: Claim) -> WaiterSession | None:
+    state: _State | None = claim.state
+    return None if state is None else state.session

@@ -16,7 +16,6 @@ from holdfast.backends.sql_protocol import (
     GRANULARITY,
     guarantees_of,
     lock_infos,
-    may_have_happened,
     refused,
     us,
 )
@@ -25,12 +24,13 @@ from holdfast.core.notifications import Notifications
 from holdfast.core.tickets import (
     POLL_INTERVAL,
     POLL_INTERVAL_BEHIND,
+    Claim,
     Granted,
     LeaseGone,
     Live,
     LockInfo,
-    Ticket,
     Waiting,
+    may_have_happened,
     process_text,
 )
 from holdfast.errors import BackendError, ConfigurationError
@@ -160,10 +160,7 @@ class PostgresqlBackend:
         self.url = url
         self._port = port
         self._runtime = runtime
-        self._notifications = Notifications(port, runtime, url)
-        # Tickets with a try_acquire that got no answer: the server may still execute it.
-        self._unanswered: set[str] = set()
-        self._queued: set[str] = set()  # tickets that are in the queue
+        self._notifications = Notifications(port.subscriber, runtime, url)
 
     @property
     def guarantees(self) -> Guarantees:
@@ -173,129 +170,127 @@ class PostgresqlBackend:
     def warnings(self) -> tuple[str, ...]:
         return self._port.warnings
 
-    async def try_acquire(self, ticket: Ticket, *, queue: bool, deadline: float) -> Granted | Waiting:
-        nonce, channel, agent = ticket.nonce, self._port.channel, _agent(ticket)
+    async def try_acquire(self, claim: Claim, *, queue: bool, deadline: float) -> Granted | Waiting:
+        nonce, channel, agent = claim.nonce, self._port.channel, _agent(claim)
         if queue:
-            self._notifications.expect(nonce, channel)
-        was_unanswered = nonce in self._unanswered
-        self._unanswered.add(nonce)  # before it is sent: the client may be closed, and release, before the answer
+            self._notifications.expect(claim, channel)
+        # Before it is sent: the client may be closed, and release, before the answer.
+        was_unanswered, claim.unanswered = claim.unanswered, True
         sent = self._runtime.now()
         try:
-            if ticket.exclusive and not ticket.owner and nonce not in self._queued and not was_unanswered:
-                values: tuple[Value, ...] = (encode_name(ticket.name), nonce, us(ticket.ttl), agent, ticket.info)
+            if claim.exclusive and not claim.owner and not claim.queued and not was_unanswered:
+                values: tuple[Value, ...] = (encode_name(claim.name), nonce, us(claim.ttl), agent, claim.info)
                 for (fence,) in await self._port.execute(_FAST_ACQUIRE, values, deadline=deadline):
-                    self._unanswered.discard(nonce)
-                    self._notifications.stop(nonce)
-                    return Granted(int(fence or 0), lease_deadline(sent, ticket.ttl, GRANULARITY))
+                    claim.unanswered = False
+                    self._notifications.stop(claim)
+                    return Granted(int(fence or 0), lease_deadline(sent, claim.ttl, GRANULARITY))
                 sent = self._runtime.now()
-            name, ttl, about = encode_name(ticket.name), us(ticket.ttl), (agent, ticket.info, channel)
-            if ticket.owner:
-                values = (name, nonce, ttl, queue, *about, encode_name(ticket.owner))
+            name, ttl, about = encode_name(claim.name), us(claim.ttl), (agent, claim.info, channel)
+            if claim.owner:
+                values = (name, nonce, ttl, queue, *about, encode_name(claim.owner))
                 (row,) = await self._port.execute(_TRY_ACQUIRE_OWNER, values, deadline=deadline)
             else:
-                values = (name, nonce, ttl, ticket.exclusive, ticket.limit, queue, *about)
+                values = (name, nonce, ttl, claim.exclusive, claim.limit, queue, *about)
                 (row,) = await self._port.execute(_TRY_ACQUIRE, values, deadline=deadline)
         except BaseException as error:
             if not may_have_happened(error) and not was_unanswered:
-                self._forget_refused(nonce)
+                self._forget_refused(claim)
             raise
-        if not was_unanswered:
-            self._unanswered.discard(nonce)
+        claim.unanswered = was_unanswered
         try:
-            return self._outcome(ticket, row, sent, queue=queue)
+            return self._outcome(claim, row, sent, queue=queue)
         except ConfigurationError:
             if not was_unanswered:
-                self._forget_refused(nonce)
+                self._forget_refused(claim)
             raise
 
-    def _forget_refused(self, nonce: str) -> None:
-        """The server has done nothing for this ticket, so the engine may never mention it again."""
-        self._unanswered.discard(nonce)
-        if nonce not in self._queued:
-            self._notifications.stop(nonce)
+    def _forget_refused(self, claim: Claim) -> None:
+        """The server has done nothing for this ticket, so the engine may never use it again."""
+        claim.unanswered = False
+        if not claim.queued:
+            self._notifications.stop(claim)
 
-    async def try_acquire_all(self, tickets: Sequence[Ticket], *, deadline: float) -> list[Granted | Waiting]:
+    async def try_acquire_all(self, claims: Sequence[Claim], *, deadline: float) -> list[Granted | Waiting]:
         arrays = (
-            _array([encode_name(ticket.name) for ticket in tickets]),
-            _array([ticket.nonce for ticket in tickets]),
-            _array([str(us(ticket.ttl)) for ticket in tickets]),
-            _array([_agent(ticket) for ticket in tickets]),
-            _array([ticket.info for ticket in tickets]),
-            _array([encode_name(ticket.owner) for ticket in tickets]),
+            _array([encode_name(claim.name) for claim in claims]),
+            _array([claim.nonce for claim in claims]),
+            _array([str(us(claim.ttl)) for claim in claims]),
+            _array([_agent(claim) for claim in claims]),
+            _array([claim.info for claim in claims]),
+            _array([encode_name(claim.owner) for claim in claims]),
         )
-        fresh = {ticket.nonce for ticket in tickets} - self._unanswered
-        self._unanswered |= fresh
+        before = [claim.unanswered for claim in claims]
+        for claim in claims:
+            claim.unanswered = True
         sent = self._runtime.now()
         try:
             rows = await self._port.execute(_TRY_ACQUIRE_ALL, (*arrays, self._port.channel), deadline=deadline)
         except BaseException as error:
             if not may_have_happened(error):
-                self._unanswered -= fresh
+                _set_unanswered(claims, before)
             raise
-        self._unanswered -= fresh
-        return [self._outcome(ticket, row, sent, queue=False) for ticket, row in zip(tickets, rows, strict=False)]
+        _set_unanswered(claims, before)
+        return [self._outcome(claim, row, sent, queue=False) for claim, row in zip(claims, rows, strict=False)]
 
-    def _outcome(self, ticket: Ticket, row: Row, sent: float, *, queue: bool) -> Granted | Waiting:
+    def _outcome(self, claim: Claim, row: Row, sent: float, *, queue: bool) -> Granted | Waiting:
         """The result of holdfast_enter."""
         outcome, fence, ahead, remaining, limit, other = row
         match outcome:
             case "in":
-                self._notifications.stop(ticket.nonce)
-                self._queued.discard(ticket.nonce)
-                return Granted(int(fence or 0), lease_deadline(sent, ticket.ttl, GRANULARITY))
+                self._notifications.stop(claim)
+                claim.queued = False
+                return Granted(int(fence or 0), lease_deadline(sent, claim.ttl, GRANULARITY))
             case "wait":
-                if queue:
-                    self._queued.add(ticket.nonce)
+                claim.queued = claim.queued or queue
                 return _waiting(int(ahead or 0), int(remaining or 0), other)
             case _:
-                raise refused(outcome, ticket, limit, other, self.url)
+                raise refused(outcome, claim, limit, other, self.url)
 
-    async def wait(self, ticket: Ticket, until: float) -> None:
-        await self._notifications.wait(ticket.nonce, self._port.channel, until)
+    async def wait(self, claim: Claim, until: float) -> None:
+        await self._notifications.wait(claim, self._port.channel, until)
 
-    async def release(self, tickets: Sequence[Ticket], *, deadline: float) -> Sequence[bool | BackendError]:
-        if len(tickets) == 1:
-            released = {tickets[0].nonce: await self._release(tickets[0], deadline)}
+    async def release(self, claims: Sequence[Claim], *, deadline: float) -> Sequence[bool | BackendError]:
+        if len(claims) == 1:
+            released = {claims[0].nonce: await self._release(claims[0], deadline)}
         else:
-            ordered = _sorted_by_name(tickets)
+            ordered = _sorted_by_name(claims)
             arrays = (
-                _array([encode_name(ticket.name) for ticket in ordered]),
-                _array([ticket.nonce for ticket in ordered]),
-                _array(["t" if ticket.nonce in self._unanswered else "f" for ticket in ordered]),
+                _array([encode_name(claim.name) for claim in ordered]),
+                _array([claim.nonce for claim in ordered]),
+                _array(["t" if claim.unanswered else "f" for claim in ordered]),
             )
             released = _by_nonce(await self._port.execute(_RELEASE_ALL, arrays, deadline=deadline))
-        for ticket in tickets:
-            self._notifications.stop(ticket.nonce)
-            self._unanswered.discard(ticket.nonce)
-            self._queued.discard(ticket.nonce)
-        return [released[ticket.nonce] for ticket in tickets]
+        for claim in claims:
+            self._notifications.stop(claim)
+            claim.unanswered = claim.queued = False
+        return [released[claim.nonce] for claim in claims]
 
-    async def _release(self, ticket: Ticket, deadline: float) -> bool:
-        name, nonce, is_unanswered = encode_name(ticket.name), ticket.nonce, ticket.nonce in self._unanswered
-        if ticket.exclusive and not ticket.owner and nonce not in self._queued and not is_unanswered:
+    async def _release(self, claim: Claim, deadline: float) -> bool:
+        name, nonce = encode_name(claim.name), claim.nonce
+        if claim.exclusive and not claim.owner and not claim.queued and not claim.unanswered:
             for was_held, _ in await self._port.execute(_FAST_RELEASE, (name, nonce), deadline=deadline):
                 return was_held == "t"
-        ((was_held,),) = await self._port.execute(_RELEASE, (name, nonce, is_unanswered), deadline=deadline)
+        ((was_held,),) = await self._port.execute(_RELEASE, (name, nonce, claim.unanswered), deadline=deadline)
         return was_held == "t"
 
-    async def renew(self, tickets: Sequence[Ticket], *, deadline: float) -> list[Live | LeaseGone]:
+    async def renew(self, claims: Sequence[Claim], *, deadline: float) -> list[Live | LeaseGone]:
         sent = self._runtime.now()
-        if len(tickets) == 1:
-            ticket = tickets[0]
-            values = (encode_name(ticket.name), ticket.nonce, us(ticket.ttl))
+        if len(claims) == 1:
+            claim = claims[0]
+            values = (encode_name(claim.name), claim.nonce, us(claim.ttl))
             ((is_live,),) = await self._port.execute(_RENEW, values, deadline=deadline)
-            renewed = {ticket.nonce: is_live == "t"}
+            renewed = {claim.nonce: is_live == "t"}
         else:
-            ordered = _sorted_by_name(tickets)
+            ordered = _sorted_by_name(claims)
             arrays = (
-                _array([encode_name(ticket.name) for ticket in ordered]),
-                _array([ticket.nonce for ticket in ordered]),
-                _array([str(us(ticket.ttl)) for ticket in ordered]),
+                _array([encode_name(claim.name) for claim in ordered]),
+                _array([claim.nonce for claim in ordered]),
+                _array([str(us(claim.ttl)) for claim in ordered]),
             )
             renewed = _by_nonce(await self._port.execute(_RENEW_ALL, arrays, deadline=deadline))
         return [
-            Live(lease_deadline(sent, ticket.ttl, GRANULARITY)) if renewed[ticket.nonce] else LeaseGone()
-            for ticket in tickets
+            Live(lease_deadline(sent, claim.ttl, GRANULARITY)) if renewed[claim.nonce] else LeaseGone()
+            for claim in claims
         ]
 
     def intact(self, store: Hashable) -> bool:
@@ -342,6 +337,11 @@ def decode_name(name: str) -> str:
     return "\\".join(part.replace("\\0", "\0") for part in name.split("\\\\"))
 
 
+def _set_unanswered(claims: Sequence[Claim], values: Sequence[bool]) -> None:
+    for claim, value in zip(claims, values, strict=True):
+        claim.unanswered = value
+
+
 def _waiting(ahead: int, remaining_us: int, holder: str | None) -> Waiting:
     poll_after = POLL_INTERVAL_BEHIND
     if ahead < _POLL_OFTEN:
@@ -354,13 +354,13 @@ def _lock_infos(rows: Sequence[Row]) -> list[LockInfo]:
     return lock_infos(rows, true="t", decode=decode_name)
 
 
-def _agent(ticket: Ticket) -> str:
+def _agent(claim: Claim) -> str:
     """Without zero bytes, which PostgreSQL's text cannot hold."""
-    return ticket.agent.replace("\0", "")
+    return claim.agent.replace("\0", "")
 
 
-def _sorted_by_name(tickets: Sequence[Ticket]) -> list[Ticket]:
-    return sorted(tickets, key=lambda ticket: ticket.name)  # the order of `try_acquire_all` too
+def _sorted_by_name(claims: Sequence[Claim]) -> list[Claim]:
+    return sorted(claims, key=lambda claim: claim.name)  # the order of `try_acquire_all` too
 
 
 def _by_nonce(rows: Sequence[Row]) -> dict[str, bool]:

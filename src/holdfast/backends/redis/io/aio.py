@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from holdfast.backends.redis.io.connection import Connections, OnConnect
     from holdfast.backends.redis.port import Reply
     from holdfast.core.ports import Backend
+    from holdfast.core.tickets import Notification
     from holdfast.runtimes.aio import AsyncioRuntime
     from holdfast.url import Address
 
@@ -101,7 +102,7 @@ class AsyncSubscriberConnection(AsyncConnection):
         received, self._received = self._received, []
         return received
 
-    def event(self, notify: Callable[[str], None]) -> None:
+    def event(self, notify: Callable[[Notification], None]) -> None:
         """No special event: the waiter and the reader are on the same loop."""
 
     def wake(self) -> None:

@@ -18,8 +18,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 from holdfast.backends.redis.io import errors
 from holdfast.backends.redis.io.resp import ErrorReply, pack
 from holdfast.backends.redis.port import Channel
+from holdfast.backends.redis.protocol.handovers import notification_of
 from holdfast.backends.redis.protocol.keys import channel_of
 from holdfast.core.events import logger
+from holdfast.core.notifications import Wakeups
 from holdfast.errors import BackendError, BackendUnavailable, HoldfastError
 
 if TYPE_CHECKING:
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
     from holdfast.backends.redis.port import Reply
     from holdfast.backends.redis.protocol.keys import Keys
     from holdfast.core.ports import Event, Runtime
+    from holdfast.core.tickets import Notification
     from holdfast.url_parts import Node
 
 IDLE_MAX = 5.0  # seconds without waiters after which a channel is unsubscribed, and the last one's connection closed
@@ -47,7 +50,7 @@ class SubscriberConnection(Protocol):
     def wake(self) -> None:
         """Make `receive` return soon. May be called from any thread."""
 
-    def event(self, notify: Callable[[str], None]) -> Event | None:
+    def event(self, notify: Callable[[Notification], None]) -> Event | None:
         """An event to wait on for a notification. The waiting thread itself reads the connection, so no thread has to
         wake it. None if there is no such event.
 
@@ -97,6 +100,7 @@ class Subscriber:
 
     def __init__(self, config: RedisConfig, topology: Topology, io: SubscriberIO, runtime: Runtime) -> None:
         self._config, self._topology, self._io, self._runtime = config, topology, io, runtime
+        self.wakeups = Wakeups(runtime)
         self._mutex = runtime.mutex()
         self._client_id = runtime.nonce()
         # If a message goes to several servers, each counts only its own subscribers (lua/queue/publish.lua).
@@ -104,15 +108,9 @@ class Subscriber:
         self._channel = Channel("PUBLISH", f"{config.prefix}{kind}:{self._client_id}")
         self._is_sharded = config.shape == "cluster"
         self._subscriptions: dict[Channel, _Subscription] = {}
-        self._subscribed: dict[str, Channel] = {}
         self._listeners: dict[Node, Listener] = {}
         self._generations = itertools.count(1)
-        self.notify: Callable[[str], None] = lambda _: None
-        self._missed: Callable[[], None] = lambda: None
         self._closed = False
-
-    def listen(self, wake: Callable[[str], None], missed: Callable[[], None]) -> None:
-        self.notify, self._missed = wake, missed
 
     def channel(self, keys: Keys) -> Channel:
         if self._is_sharded:
@@ -140,7 +138,6 @@ class Subscriber:
             if subscription is None:
                 subscription = self._subscriptions[channel] = _Subscription(channel, self._runtime.now())
             subscription.nonces.add(nonce)
-            self._subscribed[nonce] = channel
             if subscription.generation:
                 return self._event(subscription)
             event = self._runtime.event()
@@ -170,8 +167,7 @@ class Subscriber:
 
     def unsubscribe(self, channel: Channel, nonce: str) -> None:
         with self._mutex:
-            # Use the channel of the subscription: before the first connection it may have been another subscription.
-            subscription = self._subscriptions.get(self._subscribed.pop(nonce, channel))
+            subscription = self._subscriptions.get(channel)
             if subscription is not None:
                 subscription.nonces.discard(nonce)
                 if not subscription.nonces:
@@ -259,7 +255,7 @@ class Subscriber:
                 self._mark_unsubscribed(subscription)
             subscription.wake_waiters()
         if is_subscribed and was_gap:
-            self._missed()
+            self.wakeups.wake_all()
 
     def fail(self, node: Node, error: HoldfastError) -> None:
         """All subscriptions on this server have ended. Wake the callers that wait for a confirmation."""
@@ -354,7 +350,7 @@ class Listener:
     def event(self) -> Event | None:
         """The event for a waiter, which may read the connection itself while it waits."""
         connection = self._connection
-        return None if connection is None else connection.event(self._subscriber.notify)
+        return None if connection is None else connection.event(self._subscriber.wakeups.wake)
 
     async def run(self) -> None:
         """Run until the listener is no longer needed."""
@@ -448,7 +444,7 @@ class Listener:
             return
         match reply:
             case [b"message" | b"smessage", _, payload]:
-                self._subscriber.notify(payload.decode(errors="replace"))
+                self._subscriber.wakeups.wake(notification_of(payload))
             case [b"subscribe" | b"ssubscribe" as kind, name, _]:
                 channel = Channel("PUBLISH" if kind == b"subscribe" else "SPUBLISH", name.decode(errors="replace"))
                 self._requested = [subscription for subscription in self._requested if subscription.channel != channel]

@@ -29,12 +29,14 @@ from holdfast.backends.net.poller import READ, Poll, new_poll
 from holdfast.backends.net.stream import send_all
 from holdfast.backends.redis.io import errors
 from holdfast.backends.redis.io.resp import new_parser, single_message
+from holdfast.backends.redis.protocol.handovers import notification_of
 from holdfast.errors import HoldfastError
 from holdfast.runtimes.threads import ThreadEvent
 
 if TYPE_CHECKING:
     from holdfast.backends.redis.config import RedisConfig
     from holdfast.backends.redis.port import Reply
+    from holdfast.core.tickets import Notification
     from holdfast.errors import OutcomeUnknown
     from holdfast.runtimes.threads import ThreadRuntime
     from holdfast.url_parts import Node
@@ -94,7 +96,7 @@ class SocketSubscriberConnection:
             if messages is not None:
                 return messages
 
-    def event(self, notify: Callable[[str], None]) -> SubscriberEvent | None:
+    def event(self, notify: Callable[[Notification], None]) -> SubscriberEvent | None:
         return SubscriberEvent(self, notify) if self._is_shared else None
 
     def wake(self) -> None:
@@ -170,7 +172,7 @@ class SocketSubscriberConnection:
         _wake(self._waker, _CHECK)
         return True
 
-    def read(self, event: SubscriberEvent, until: float, notify: Callable[[str], None]) -> None:
+    def read(self, event: SubscriberEvent, until: float, notify: Callable[[Notification], None]) -> None:
         """Read until the event is set. Other messages and errors are passed on to the listener."""
         try:
             self._read(event, until, notify)
@@ -181,12 +183,12 @@ class SocketSubscriberConnection:
             self._error = errors.no_answer(self._config.url, self._node, "interrupted while it was subscribed")
             raise
 
-    def _read(self, event: SubscriberEvent, until: float, notify: Callable[[str], None]) -> None:
+    def _read(self, event: SubscriberEvent, until: float, notify: Callable[[Notification], None]) -> None:
         while not (event.is_set() or self.is_closed or self._error is not None):
             is_my_turn = self._reader() is event
             if is_my_turn and (data := self._received()):
                 if not self._parser.has_data() and (payload := single_message(data)):
-                    notify(payload.decode(errors="replace"))  # the usual case
+                    notify(notification_of(payload))  # the usual case
                     continue
                 for reply in self._parsed(data):
                     self._pass_on(reply, notify)
@@ -217,10 +219,10 @@ class SocketSubscriberConnection:
     def wake_reader(self) -> None:
         _wake(self._reader_waker, _CHECK)
 
-    def _pass_on(self, reply: Reply, notify: Callable[[str], None]) -> None:
+    def _pass_on(self, reply: Reply, notify: Callable[[Notification], None]) -> None:
         match reply:
             case [b"message" | b"smessage", _, bytes(payload)]:
-                notify(payload.decode(errors="replace"))
+                notify(notification_of(payload))
             case _:
                 with self._mutex:
                     self._passed_on.append(reply)
@@ -260,7 +262,7 @@ class SubscriberEvent(ThreadEvent):
 
     __slots__ = ("__weakref__", "_connection", "_notify", "_thread")
 
-    def __init__(self, connection: SocketSubscriberConnection, notify: Callable[[str], None]) -> None:
+    def __init__(self, connection: SocketSubscriberConnection, notify: Callable[[Notification], None]) -> None:
         super().__init__()
         self._connection = connection
         self._notify = notify

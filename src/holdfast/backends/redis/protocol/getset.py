@@ -30,7 +30,7 @@ from holdfast.backends.redis.protocol.keys import GETSET, register_key
 from holdfast.backends.redis.protocol.plain import PlainBackend
 from holdfast.core.clock import lease_deadline
 from holdfast.core.one_by_one import OneByOne
-from holdfast.core.tickets import Granted, LeaseGone, Live, Ticket
+from holdfast.core.tickets import Claim, Granted, LeaseGone, Live
 from holdfast.errors import BackendError, NameConflict, OutcomeUnknown
 
 if TYPE_CHECKING:
@@ -44,6 +44,9 @@ SKEW = 0.5  # seconds by which clients' wall clocks may differ: a lease is taken
 # Seconds, or a quarter of the ttl if that is less. A lease that ends sooner is neither extended nor deleted, because it
 # could end between the two commands.
 MARGIN = 0.5
+# The state of a claim that sent a GETSET and does not know that it was first. If the key has its value, it may have
+# overwritten the winner's, so the lock is not its own.
+_UNCERTAIN = object()
 
 
 class _Value(NamedTuple):
@@ -75,18 +78,15 @@ class GetsetBackend(OneByOne, PlainBackend):
 
     def __init__(self, url: str, port: RedisPort, runtime: Runtime, *, prefix: str) -> None:
         super().__init__(url, port, runtime, prefix=prefix)
-        # Tickets that sent a GETSET and do not know that they were first. If the key has their value, they may have
-        # overwritten the winner's, so the lock is not theirs.
-        self._uncertain: set[str] = set()
         # By nonce: tickets whose release is between its GET and the reply to its DEL, and the call that does it.
         self._releasing: dict[str, object] = {}
 
-    async def _try_take(self, ticket: Ticket, keys: Keys, deadline: float) -> Granted | tuple[str, float]:
+    async def _try_take(self, claim: Claim, keys: Keys, deadline: float) -> Granted | tuple[str, float]:
         sent, wall = self._runtime.now(), self._runtime.wall()
-        ours = _Value(ticket.nonce, wall + ticket.ttl, math.floor(wall * 1e6))
-        granted = Granted(ours.fence, lease_deadline(sent, ticket.ttl, 0.0))
+        ours = _Value(claim.nonce, wall + claim.ttl, math.floor(wall * 1e6))
+        granted = Granted(ours.fence, lease_deadline(sent, claim.ttl, 0.0))
         if await self._port.command(keys, "SET", keys.lock, str(ours), "NX", deadline=deadline):
-            self._uncertain.discard(ticket.nonce)
+            claim.state = None
             return granted
         text = await self._get(keys, deadline)
         if text is None:
@@ -95,34 +95,34 @@ class GetsetBackend(OneByOne, PlainBackend):
         if value is None:
             return text, math.inf
         now = self._runtime.wall()
-        is_ours = value.nonce == ticket.nonce and ticket.nonce not in self._uncertain
+        is_ours = value.nonce == claim.nonce and claim.state is not _UNCERTAIN
         if not is_ours and value.end + SKEW > now:
             return text, value.end + SKEW - now
         # It has expired, or it is ours by a SETNX that got no reply. Other clients may read the same value; the one
         # whose GETSET returns it is granted.
-        self._uncertain.add(ticket.nonce)
+        claim.state = _UNCERTAIN
         try:
             replaced = await self._port.command(keys, "GETSET", keys.lock, str(ours), deadline=deadline)
         except NameConflict:
-            self._uncertain.discard(ticket.nonce)  # refused, so the engine may never use this ticket again
+            claim.state = None  # refused, so the engine may never use this ticket again
             raise
         if replaced is None or replaced.decode(errors="replace") == text:
-            self._uncertain.discard(ticket.nonce)
+            claim.state = None
             return granted
         await self._port.command(keys, "SET", keys.lock, replaced, "XX", deadline=deadline)  # the winner's
         return replaced.decode(errors="replace"), 0.0
 
-    async def release(self, tickets: Sequence[Ticket], *, deadline: float) -> list[bool | BackendError]:
+    async def release(self, claims: Sequence[Claim], *, deadline: float) -> list[bool | BackendError]:
         return [
-            await _result(self._release_one(ticket, self._keys(ticket.name), deadline), on_conflict=False)
-            for ticket in tickets
+            await _result(self._release_one(claim, self._keys(claim.name), deadline), on_conflict=False)
+            for claim in claims
         ]
 
-    async def renew(self, tickets: Sequence[Ticket], *, deadline: float) -> list[Live | LeaseGone | BackendError]:
+    async def renew(self, claims: Sequence[Claim], *, deadline: float) -> list[Live | LeaseGone | BackendError]:
         gone = LeaseGone("its key has a value of another type now")
         return [
-            await _result(self._renew_one(ticket, self._keys(ticket.name), deadline), on_conflict=gone)
-            for ticket in tickets
+            await _result(self._renew_one(claim, self._keys(claim.name), deadline), on_conflict=gone)
+            for claim in claims
         ]
 
     async def advance_register(self, name: str, number: int, *, nonce: str, keep: float, deadline: float) -> bool:
@@ -144,34 +144,34 @@ class GetsetBackend(OneByOne, PlainBackend):
     async def read_registers(self, names: Sequence[str], *, deadline: float) -> list[int]:
         return [(await self._last(register_key(self._prefix, name), deadline))[0] for name in names]
 
-    async def _release_one(self, ticket: Ticket, keys: Keys, deadline: float) -> bool:
-        if ticket.nonce in self._uncertain:
-            self._uncertain.discard(ticket.nonce)
+    async def _release_one(self, claim: Claim, keys: Keys, deadline: float) -> bool:
+        if claim.state is _UNCERTAIN:
+            claim.state = None
             return False
         this_call = object()
         try:
             if (
-                self._releasing.setdefault(ticket.nonce, this_call) is not this_call
+                self._releasing.setdefault(claim.nonce, this_call) is not this_call
             ):  # atomic, because threads may call this
                 # The DEL of the second one could delete the key of the next holder. The keeper repeats the release.
                 raise OutcomeUnknown(backend=self.url, problem="another release of this ticket is in progress")
-            value = await self._own_value(ticket, keys, deadline)
-            if value is None or value.end <= self._runtime.wall() + min(MARGIN, ticket.ttl / 4):
+            value = await self._own_value(claim, keys, deadline)
+            if value is None or value.end <= self._runtime.wall() + min(MARGIN, claim.ttl / 4):
                 return value is not None and value.end > self._runtime.wall()
             return bool(await self._port.command(keys, "DEL", keys.lock, deadline=deadline))
         finally:
-            if self._releasing.get(ticket.nonce) is this_call:
-                del self._releasing[ticket.nonce]
+            if self._releasing.get(claim.nonce) is this_call:
+                del self._releasing[claim.nonce]
 
-    async def _renew_one(self, ticket: Ticket, keys: Keys, deadline: float) -> Live | LeaseGone:
-        value = await self._own_value(ticket, keys, deadline)
-        if value is None or value.end <= self._runtime.wall() + min(MARGIN, ticket.ttl / 4):
+    async def _renew_one(self, claim: Claim, keys: Keys, deadline: float) -> Live | LeaseGone:
+        value = await self._own_value(claim, keys, deadline)
+        if value is None or value.end <= self._runtime.wall() + min(MARGIN, claim.ttl / 4):
             return LeaseGone("it has expired, or another client took it over")
         sent = self._runtime.now()
-        longer = value._replace(end=self._runtime.wall() + ticket.ttl)
+        longer = value._replace(end=self._runtime.wall() + claim.ttl)
         if not await self._port.command(keys, "SET", keys.lock, str(longer), "XX", deadline=deadline):
             return LeaseGone()
-        return Live(lease_deadline(sent, ticket.ttl, 0.0))
+        return Live(lease_deadline(sent, claim.ttl, 0.0))
 
     def _read(self, value: str, remaining: float) -> tuple[int, float]:
         parsed = _Value.parse(value)
@@ -210,10 +210,10 @@ class GetsetBackend(OneByOne, PlainBackend):
             return True
         return bool(await self._port.command(keys, "PEXPIRE", keys.lock, ms, deadline=deadline))
 
-    async def _own_value(self, ticket: Ticket, keys: Keys, deadline: float) -> _Value | None:
+    async def _own_value(self, claim: Claim, keys: Keys, deadline: float) -> _Value | None:
         text = await self._get(keys, deadline)
         value = None if text is None else _Value.parse(text)
-        return value if value is not None and value.nonce == ticket.nonce else None
+        return value if value is not None and value.nonce == claim.nonce else None
 
     async def _get(self, keys: Keys, deadline: float) -> str | None:
         value: bytes | None = await self._port.command(keys, "GET", keys.lock, deadline=deadline)

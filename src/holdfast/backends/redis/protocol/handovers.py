@@ -15,11 +15,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from holdfast.core.clock import lease_deadline
-from holdfast.core.tickets import POLL_INTERVAL_BEHIND, Granted
+from holdfast.core.tickets import POLL_INTERVAL_BEHIND, Granted, Notification
 
 if TYPE_CHECKING:
     from holdfast.core.ports import Runtime
-    from holdfast.core.tickets import Ticket
+    from holdfast.core.tickets import Claim
 
 WATCH = 1.25  # seconds between the polls of one waiter of each client
 SPENT_MAX = 0.1  # share of its ttl that a lease may have used when the hand-over arrives
@@ -33,47 +33,27 @@ class Handover(NamedTuple):
     polled_at: float
 
 
-class _QueueEntry:
-    """The queue entry of a ticket, as far as its client knows it."""
+class QueueEntry:
+    """The queue entry of a waiting ticket: the state of its claim."""
 
     __slots__ = ("fence", "number", "sent")
 
-    def __init__(self, sent: float, number: int) -> None:
+    def __init__(self, sent: float, number: bytes) -> None:
         self.sent = sent  # when the last poll was sent that had to wait
-        self.number = number
+        self.number = int(number) if number.isdigit() else 0
         self.fence = 0  # from a notification since then
 
-
-class Handovers:
-    """The tickets of one client that wait for a hand-over, by nonce."""
-
-    def __init__(self, granularity: float) -> None:
-        self._granularity = granularity
-        self._entries: dict[str, _QueueEntry] = {}
-
-    def expect(self, ticket: Ticket, sent: float, number: bytes) -> None:
-        """The ticket has to wait in the queue entry with this number."""
-        self._entries[ticket.nonce] = _QueueEntry(sent, int(number) if number.isdigit() else 0)
-
-    def receive(self, ticket: Ticket, payload: str) -> None:
-        """Store the fence in the payload of a notification."""
-        entry = self._entries.get(ticket.nonce)
-        if entry is not None and payload.isdecimal() and len(payload) <= _DIGITS_MAX:
-            entry.fence = int(payload)
-
-    def take(self, ticket: Ticket, now: float) -> Handover | None:
+    def grant(self, claim: Claim, now: float, granularity: float) -> Handover | None:
         """The grant, if one arrived and can be trusted."""
-        if not self._entries:
+        if self.fence <= self.number or now - self.sent > SPENT_MAX * claim.ttl:
             return None
-        entry = self._entries.pop(ticket.nonce, None)
-        if entry is None or entry.fence <= entry.number or now - entry.sent > SPENT_MAX * ticket.ttl:
-            return None
-        return Handover(Granted(entry.fence, lease_deadline(entry.sent, ticket.ttl, self._granularity)), entry.sent)
+        return Handover(Granted(self.fence, lease_deadline(self.sent, claim.ttl, granularity)), self.sent)
 
-    def forget(self, ticket: Ticket) -> None:
-        """The ticket is granted or withdrawn."""
-        if self._entries:
-            self._entries.pop(ticket.nonce, None)
+
+def notification_of(message: bytes) -> Notification:
+    """A message is the nonce of a ticket, followed by a space and the fence if the ticket was granted."""
+    nonce, _, fence = message.decode(errors="replace").partition(" ")
+    return Notification(nonce, int(fence) if fence.isdecimal() and len(fence) <= _DIGITS_MAX else 0)
 
 
 class Watchers:
@@ -89,30 +69,30 @@ class Watchers:
         self._waiting: dict[str, dict[str, float]] = {}  # lock -> nonce -> next poll; in order of the last poll
         self._watching: dict[str, str] = {}  # lock -> nonce
 
-    def next_poll(self, ticket: Ticket, now: float) -> float:
+    def next_poll(self, claim: Claim, now: float) -> float:
         """Seconds until the next poll of this waiter."""
         with self._mutex:
-            waiting = self._waiting.setdefault(ticket.name, {})
-            is_new = waiting.pop(ticket.nonce, None) is None
-            watcher = self._watching.setdefault(ticket.name, ticket.nonce)
-            seconds = WATCH if is_new or watcher == ticket.nonce else POLL_INTERVAL_BEHIND
-            waiting[ticket.nonce] = now + seconds
+            waiting = self._waiting.setdefault(claim.name, {})
+            is_new = waiting.pop(claim.nonce, None) is None
+            watcher = self._watching.setdefault(claim.name, claim.nonce)
+            seconds = WATCH if is_new or watcher == claim.nonce else POLL_INTERVAL_BEHIND
+            waiting[claim.nonce] = now + seconds
         return seconds
 
-    def stop(self, ticket: Ticket, now: float) -> str | None:
+    def stop(self, claim: Claim, now: float) -> str | None:
         """The ticket no longer waits. Returns the nonce of another one that has to poll now instead, if any."""
         if not self._waiting:
             return None
         with self._mutex:
-            waiting = self._waiting.get(ticket.name, {})
-            if waiting.pop(ticket.nonce, None) is None:
+            waiting = self._waiting.get(claim.name, {})
+            if waiting.pop(claim.nonce, None) is None:
                 return None
             if not waiting:
-                del self._waiting[ticket.name], self._watching[ticket.name]
+                del self._waiting[claim.name], self._watching[claim.name]
                 return None
-            if self._watching[ticket.name] != ticket.nonce:
+            if self._watching[claim.name] != claim.nonce:
                 return None
             # The one that polled last is usually the last in the queue, so it will wait the longest.
             successor, polls_at = next(reversed(waiting.items()))
-            self._watching[ticket.name] = successor
+            self._watching[claim.name] = successor
             return successor if polls_at > now + WATCH else None

@@ -38,7 +38,7 @@ from holdfast.errors import ConfigurationError, NameConflict
 
 if TYPE_CHECKING:
     from holdfast.backends.redis.port import RedisPort
-    from holdfast.core.tickets import Ticket
+    from holdfast.core.tickets import Claim
 
 QUEUE = "holdfast:queue:"
 SEVERAL = f"{QUEUE}+"
@@ -131,9 +131,9 @@ def joined(locks: Sequence[Keys]) -> OtherKeys:
     return OtherKeys(locks[0].lock, names, locks[0].slot, b"".join(keys.packed for keys in locks), tuple(locks))
 
 
-def keys_for_one_script(port: RedisPort, prefix: str, tickets: Sequence[Ticket]) -> list[Keys]:
+def keys_for_one_script(port: RedisPort, prefix: str, claims: Sequence[Claim]) -> list[Keys]:
     """The keys of the first tickets, as many as one script may use."""
-    locks = [keys_of(prefix, ticket.name) for ticket in tickets[:SCRIPT_LOCKS_MAX]]
+    locks = [keys_of(prefix, claim.name) for claim in claims[:SCRIPT_LOCKS_MAX]]
     return list(takewhile(lambda keys: port.may_share_script(locks[0], keys), locks))
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, ClassVar
 from holdfast.backends.redis.protocol.keys import Keys, keys_of, method_conflict, method_in
 from holdfast.backends.redis.protocol.scanning import Lister
 from holdfast.backends.redis.protocol.server_info import guarantees_on
-from holdfast.core.tickets import Granted, LeaseGone, Live, LockInfo, Ticket, Waiting, make_ticket_info
+from holdfast.core.tickets import Claim, Granted, LeaseGone, Live, LockInfo, Waiting, make_ticket_info
 from holdfast.errors import BackendError, HoldfastError, NameConflict, Unsupported
 from holdfast.guarantees import Guarantees
 from holdfast.primitives import Lacks
@@ -46,26 +46,26 @@ class PlainBackend(ABC):
     def guarantees(self) -> Guarantees:
         return guarantees_on(self.base, self._port.server_info)
 
-    async def try_acquire(self, ticket: Ticket, *, queue: bool, deadline: float) -> Granted | Waiting:
-        if not ticket.exclusive:
+    async def try_acquire(self, claim: Claim, *, queue: bool, deadline: float) -> Granted | Waiting:
+        if not claim.exclusive:
             raise Unsupported(
                 backend=f"redis with method={self.method}",
                 what="readers and semaphores",
                 others=("redis with method=queue",),
             )
-        return self._result_of(ticket, await self._try_take(ticket, self._keys(ticket.name), deadline))
+        return self._result_of(claim, await self._try_take(claim, self._keys(claim.name), deadline))
 
     @abstractmethod
-    async def try_acquire_all(self, tickets: Sequence[Ticket], *, deadline: float) -> list[Granted | Waiting]: ...
+    async def try_acquire_all(self, claims: Sequence[Claim], *, deadline: float) -> list[Granted | Waiting]: ...
 
-    async def wait(self, ticket: Ticket, until: float) -> None:
+    async def wait(self, claim: Claim, until: float) -> None:
         await self._runtime.sleep(max(0.0, until - self._runtime.now()))
 
     @abstractmethod
-    async def release(self, tickets: Sequence[Ticket], *, deadline: float) -> list[bool | BackendError]: ...
+    async def release(self, claims: Sequence[Claim], *, deadline: float) -> list[bool | BackendError]: ...
 
     @abstractmethod
-    async def renew(self, tickets: Sequence[Ticket], *, deadline: float) -> list[Live | LeaseGone | BackendError]: ...
+    async def renew(self, claims: Sequence[Claim], *, deadline: float) -> list[Live | LeaseGone | BackendError]: ...
 
     def intact(self, store: Hashable) -> bool:
         return True
@@ -122,13 +122,13 @@ class PlainBackend(ABC):
     def abandon(self) -> None:
         self._port.abandon()
 
-    def _result_of(self, ticket: Ticket, outcome: Granted | tuple[str, float]) -> Granted | Waiting:
+    def _result_of(self, claim: Claim, outcome: Granted | tuple[str, float]) -> Granted | Waiting:
         if isinstance(outcome, Granted):
             return outcome
         value, remaining = outcome
         method = method_in(value)
         if method not in {None, self.method}:
-            raise method_conflict(ticket.name, str(method))
+            raise method_conflict(claim.name, str(method))
         poll_after = min(POLL * (0.5 + self._runtime.jitter() / 2), max(0.001, remaining))
         return Waiting(poll_after, "another client" if method else "another program")
 
@@ -136,7 +136,7 @@ class PlainBackend(ABC):
         return keys_of(self._prefix, name)
 
     @abstractmethod
-    async def _try_take(self, ticket: Ticket, keys: Keys, deadline: float) -> Granted | tuple[str, float]:
+    async def _try_take(self, claim: Claim, keys: Keys, deadline: float) -> Granted | tuple[str, float]:
         """The grant; or the value of the key, and the seconds until it expires."""
 
     @abstractmethod

@@ -17,7 +17,7 @@ from holdfast.backends.redis.lua import load, load_all
 from holdfast.backends.redis.port import Call
 from holdfast.backends.redis.protocol import getset, setnx
 from holdfast.backends.redis.protocol.guarantees import GUARANTEES, LACKS
-from holdfast.backends.redis.protocol.handovers import Handovers, Watchers
+from holdfast.backends.redis.protocol.handovers import Handover, QueueEntry, Watchers
 from holdfast.backends.redis.protocol.keys import joined, keys_for_one_script, keys_of, method_conflict, method_in
 from holdfast.backends.redis.protocol.plain import renewed
 from holdfast.backends.redis.protocol.records import Line, Record, limit_of, line_suffix
@@ -29,12 +29,14 @@ from holdfast.core.notifications import Notifications
 from holdfast.core.tickets import (
     POLL_INTERVAL,
     POLL_INTERVAL_BEHIND,
+    Claim,
     Granted,
     LeaseGone,
     Live,
     LockInfo,
-    Ticket,
     Waiting,
+    may_have_happened,
+    note_unanswered,
     process_text,
 )
 from holdfast.errors import BackendError, HoldfastError, LimitConflict, NameConflict, OutcomeUnknown
@@ -83,6 +85,7 @@ class QueueBackend(ScriptRegisters):
     lacks = LACKS["queue"]
     warnings: tuple[str, ...] = ()
     liveness_fds: tuple[int, ...] = ()  # the server does not notice that a holder has died
+    _entry_type = QueueEntry
 
     def __init__(
         self,
@@ -106,9 +109,7 @@ class QueueBackend(ScriptRegisters):
         self._signals = signals
         self._notifications = Notifications(self._subscriber, runtime, url)
         self._hand_over = hand_over
-        self._handovers = Handovers(GRANULARITY)
         self._watchers = Watchers(runtime)
-        self._unanswered: set[str] = set()  # tickets with an unanswered request
         # Without a prefix most keys belong to other programs. A lock of holdfast that is in use has a record.
         self._lister = Lister(port, runtime, prefix, self._read_locks, by_record=prefix == "")
 
@@ -116,83 +117,80 @@ class QueueBackend(ScriptRegisters):
     def guarantees(self) -> Guarantees:
         return guarantees_on(GUARANTEES["queue"], self._port.server_info)
 
-    async def try_acquire(self, ticket: Ticket, *, queue: bool, deadline: float) -> Granted | Waiting:
+    async def try_acquire(self, claim: Claim, *, queue: bool, deadline: float) -> Granted | Waiting:
         sent = self._runtime.now()
-        keys = keys_of(self._prefix, ticket.name)
-        handed = self._handovers.take(ticket, sent)
-        if handed is not None and self._port.trusts_message(keys, handed.polled_at):
-            self._stop_waiting(ticket, sent)
-            return handed.granted
+        keys = keys_of(self._prefix, claim.name)
+        if claim.state is not None:
+            handed = self._take_handover(claim, sent)
+            if handed is not None and self._port.trusts_message(keys, handed.polled_at):
+                self._stop_waiting(claim, sent)
+                return handed.granted
         channel = self._subscriber.channel(keys)
         if queue:
-            self._notifications.expect(ticket.nonce, channel)
-        arguments = self._acquire_arguments(ticket, channel, queue=queue)
+            self._notifications.expect(claim, channel)
+        arguments = self._acquire_arguments(claim, channel, queue=queue)
         try:
             reply = await self._port.run(Call(_TRY_ACQUIRE, keys, arguments), deadline=deadline)
         except BaseException as error:
-            # No reply, or cancelled or interrupted before it. Unless the server refused it, the request may still
-            # arrive.
-            if isinstance(error, OutcomeUnknown) or not isinstance(error, HoldfastError):
-                self._unanswered.add(ticket.nonce)
+            if may_have_happened(error):
+                claim.unanswered = True
             else:
-                self._notifications.refused(ticket.nonce)
+                self._notifications.refused(claim)
             raise
         if isinstance(reply, int):
-            self._stop_waiting(ticket, sent)
+            self._stop_waiting(claim, sent)
         elif reply[0] != b"wait":
-            self._notifications.refused(ticket.nonce)
-        return self._result_of(ticket, reply, sent)
+            self._notifications.refused(claim)
+        return self._result_of(claim, reply, sent)
 
-    async def try_acquire_all(self, tickets: Sequence[Ticket], *, deadline: float) -> list[Granted | Waiting]:
-        locks = keys_for_one_script(self._port, self._prefix, tickets)
+    async def try_acquire_all(self, claims: Sequence[Claim], *, deadline: float) -> list[Granted | Waiting]:
+        locks = keys_for_one_script(self._port, self._prefix, claims)
         if len(locks) == 1:
-            return [await self.try_acquire(tickets[0], queue=False, deadline=deadline)]
+            return [await self.try_acquire(claims[0], queue=False, deadline=deadline)]
         arguments: list[Word] = []
-        for ticket, keys in zip(tickets, locks, strict=False):
-            arguments += self._acquire_arguments(ticket, self._subscriber.channel(keys), queue=False)
+        for claim, keys in zip(claims, locks, strict=False):
+            arguments += self._acquire_arguments(claim, self._subscriber.channel(keys), queue=False)
         sent = self._runtime.now()
         try:
             replies = await self._port.run(Call(_TRY_ACQUIRE_ALL, joined(locks), tuple(arguments)), deadline=deadline)
         except NameConflict:
             # The batch was refused; retry one lock at a time to find the one that conflicts. Locks before it were
             # granted and are granted again.
-            for ticket in tickets[: len(locks)]:
-                await self.try_acquire(ticket, queue=False, deadline=deadline)
+            for claim in claims[: len(locks)]:
+                await self.try_acquire(claim, queue=False, deadline=deadline)
             raise
         except BaseException as error:
-            if isinstance(error, OutcomeUnknown) or not isinstance(error, HoldfastError):
-                self._unanswered.update(ticket.nonce for ticket in tickets[: len(locks)])
+            note_unanswered(claims[: len(locks)], error)
             raise
-        return [self._result_of(ticket, reply, sent) for ticket, reply in zip(tickets, replies, strict=False)]
+        return [self._result_of(claim, reply, sent) for claim, reply in zip(claims, replies, strict=False)]
 
-    async def wait(self, ticket: Ticket, until: float) -> None:
-        channel = self._subscriber.channel(keys_of(self._prefix, ticket.name))
-        payload = await self._notifications.wait(ticket.nonce, channel, until)
-        if payload:
-            self._handovers.receive(ticket, payload)
+    async def wait(self, claim: Claim, until: float) -> None:
+        channel = self._subscriber.channel(keys_of(self._prefix, claim.name))
+        notification = await self._notifications.wait(claim, channel, until)
+        entry: QueueEntry | None = claim.state
+        if entry is not None and notification is not None and notification.fence:
+            entry.fence = notification.fence
 
-    async def release(self, tickets: Sequence[Ticket], *, deadline: float) -> list[bool | BackendError]:
-        if len(tickets) == 1:
+    async def release(self, claims: Sequence[Claim], *, deadline: float) -> list[bool | BackendError]:
+        if len(claims) == 1:
             try:
-                reply = await self._port.run(self._release_call(tickets[0]), deadline=deadline)
+                reply = await self._port.run(self._release_call(claims[0]), deadline=deadline)
             except NameConflict as error:
                 reply = error
-            return [self._released(tickets[0], reply)]
-        replies = await self._port.run_all([self._release_call(ticket) for ticket in tickets], deadline=deadline)
-        return [self._released(ticket, reply) for ticket, reply in zip(tickets, replies, strict=True)]
+            return [self._released(claims[0], reply)]
+        replies = await self._port.run_all([self._release_call(claim) for claim in claims], deadline=deadline)
+        return [self._released(claim, reply) for claim, reply in zip(claims, replies, strict=True)]
 
-    async def renew(self, tickets: Sequence[Ticket], *, deadline: float) -> list[Live | LeaseGone | BackendError]:
+    async def renew(self, claims: Sequence[Claim], *, deadline: float) -> list[Live | LeaseGone | BackendError]:
         calls = [
-            Call(
-                _RENEW, keys_of(self._prefix, ticket.name), (ticket.nonce, _kind(ticket), math.ceil(ticket.ttl * 1000))
-            )
-            for ticket in tickets
+            Call(_RENEW, keys_of(self._prefix, claim.name), (claim.nonce, _kind(claim), math.ceil(claim.ttl * 1000)))
+            for claim in claims
         ]
         sent = self._runtime.now()
         replies = await self._port.run_all(calls, deadline=deadline)
         return [
-            renewed(reply, lease_deadline(sent, ticket.ttl, GRANULARITY))
-            for ticket, reply in zip(tickets, replies, strict=True)
+            renewed(reply, lease_deadline(sent, claim.ttl, GRANULARITY))
+            for claim, reply in zip(claims, replies, strict=True)
         ]
 
     def intact(self, store: Hashable) -> bool:
@@ -230,55 +228,58 @@ class QueueBackend(ScriptRegisters):
     def abandon(self) -> None:
         self._port.abandon()
 
-    def _result_of(self, ticket: Ticket, reply: Reply, sent: float) -> Granted | Waiting:
+    def _take_handover(self, claim: Claim, now: float) -> Handover | None:
+        entry: QueueEntry | None = claim.state
+        claim.state = None
+        return None if entry is None else entry.grant(claim, now, GRANULARITY)
+
+    def _result_of(self, claim: Claim, reply: Reply, sent: float) -> Granted | Waiting:
         if isinstance(reply, int):
-            return Granted(reply, lease_deadline(sent, ticket.ttl, GRANULARITY))
+            return Granted(reply, lease_deadline(sent, claim.ttl, GRANULARITY))
         if reply[0] == b"wait":
             *blocker, number = reply[1:]
             waiting = self._waiting(*blocker)
             if number:
-                self._handovers.expect(ticket, sent, number)
-                next_poll = self._watchers.next_poll(ticket, self._runtime.now())
+                claim.state = self._entry_type(sent, number)
+                next_poll = self._watchers.next_poll(claim, self._runtime.now())
                 waiting = waiting._replace(poll_after=min(waiting.poll_after, next_poll))
             return waiting
-        raise self._refusal(ticket, reply)
+        raise self._refusal(claim, reply)
 
-    def _acquire_arguments(self, ticket: Ticket, channel: Channel, *, queue: bool) -> tuple[Word, ...]:
-        is_plain = ticket.exclusive and not ticket.owner
-        ttl_ms = math.ceil(ticket.ttl * 1000)
+    def _acquire_arguments(self, claim: Claim, channel: Channel, *, queue: bool) -> tuple[Word, ...]:
+        is_plain = claim.exclusive and not claim.owner
+        ttl_ms = math.ceil(claim.ttl * 1000)
         return (
-            ticket.nonce,
-            "x" if is_plain else _kind(ticket),
+            claim.nonce,
+            "x" if is_plain else _kind(claim),
             ttl_ms,
             1 if queue else 0,
             line_suffix(
                 channel,
                 ttl_ms if is_plain and self._hand_over else 0,
-                ticket.agent,
-                ticket.info,
+                claim.agent,
+                claim.info,
                 is_subscribed=self._subscriber.subscription(channel) != 0,
             ),
         )
 
-    def _release_call(self, ticket: Ticket) -> Call:
-        unanswered = 1 if ticket.nonce in self._unanswered else 0
-        signal = "" if self._signals is None else self._signals + ticket.name
-        arguments = (ticket.nonce, _kind(ticket), unanswered, signal)
-        return Call(_RELEASE, keys_of(self._prefix, ticket.name), arguments)
+    def _release_call(self, claim: Claim) -> Call:
+        signal = "" if self._signals is None else self._signals + claim.name
+        arguments = (claim.nonce, _kind(claim), int(claim.unanswered), signal)
+        return Call(_RELEASE, keys_of(self._prefix, claim.name), arguments)
 
-    def _released(self, ticket: Ticket, reply: Reply | HoldfastError) -> bool | BackendError:
+    def _released(self, claim: Claim, reply: Reply | HoldfastError) -> bool | BackendError:
         if isinstance(reply, BackendError):
             return reply
         # A key of another type is not ours any more, so the ticket is released in that case too.
-        self._stop_waiting(ticket, self._runtime.now())
-        self._handovers.forget(ticket)
-        self._unanswered.discard(ticket.nonce)
+        self._stop_waiting(claim, self._runtime.now())
+        claim.state, claim.unanswered = None, False
         return bool(reply == 1)
 
-    def _stop_waiting(self, ticket: Ticket, now: float) -> None:
+    def _stop_waiting(self, claim: Claim, now: float) -> None:
         """The ticket is granted or withdrawn."""
-        self._notifications.stop(ticket.nonce)
-        successor = self._watchers.stop(ticket, now)
+        self._notifications.stop(claim)
+        successor = self._watchers.stop(claim, now)
         if successor is not None:
             self._notifications.wake(successor)
 
@@ -293,22 +294,22 @@ class QueueBackend(ScriptRegisters):
             poll_after = min(poll_after, remaining_ms / 1000 + GRANULARITY)
         return Waiting(poll_after, process_text(Line(holder).info) if holder else None)
 
-    def _refusal(self, ticket: Ticket, reply: list[Any]) -> HoldfastError:
+    def _refusal(self, claim: Claim, reply: list[Any]) -> HoldfastError:
         match reply:
             case [b"limit", kind, line]:
                 holder = process_text(Line(line).info) if line else None
-                return LimitConflict(lock=ticket.name, ours=ticket.limit, theirs=limit_of(kind.decode()), holder=holder)
+                return LimitConflict(lock=claim.name, ours=claim.limit, theirs=limit_of(kind.decode()), holder=holder)
             case [b"method", value]:
-                return method_conflict(ticket.name, method_in(value.decode()) or "?")
+                return method_conflict(claim.name, method_in(value.decode()) or "?")
             case _:
-                return OutcomeUnknown(backend=self.url, problem=f"ticket {ticket.nonce} was withdrawn before")
+                return OutcomeUnknown(backend=self.url, problem=f"ticket {claim.nonce} was withdrawn before")
 
 
-def _kind(ticket: Ticket) -> str:
+def _kind(claim: Claim) -> str:
     """The kind of a ticket, as in layout.lua: "x", "r", a semaphore's limit, or "@<owner>"."""
-    if ticket.exclusive:
-        return "x" if not ticket.owner else _owner(ticket.owner)
-    return "r" if ticket.limit is None else str(ticket.limit)
+    if claim.exclusive:
+        return "x" if not claim.owner else _owner(claim.owner)
+    return "r" if claim.limit is None else str(claim.limit)
 
 
 @functools.lru_cache(maxsize=256)

@@ -18,13 +18,12 @@ from holdfast.backends.redis.protocol.keys import SETNX, joined, keys_for_one_sc
 from holdfast.backends.redis.protocol.plain import PlainBackend, renewed
 from holdfast.backends.redis.protocol.registers import ScriptRegisters
 from holdfast.core.clock import lease_deadline
-from holdfast.core.tickets import Granted, LeaseGone, Live, Ticket, Waiting
-from holdfast.errors import BackendError, HoldfastError, NameConflict, OutcomeUnknown
+from holdfast.core.tickets import Claim, Granted, LeaseGone, Live, Waiting, note_unanswered
+from holdfast.errors import BackendError, NameConflict, OutcomeUnknown
 
 if TYPE_CHECKING:
-    from holdfast.backends.redis.port import RedisPort, Reply
+    from holdfast.backends.redis.port import Reply
     from holdfast.backends.redis.protocol.keys import Keys
-    from holdfast.core.ports import Runtime
 
 _TRY_ACQUIRE, _RENEW = (load("setnx", name, is_grant=True) for name in ("try_acquire", "renew"))
 _RELEASE, _BREAK = (load("setnx", name) for name in ("release", "break"))
@@ -39,37 +38,30 @@ class SetnxBackend(ScriptRegisters, PlainBackend):
     base = GUARANTEES["setnx"]
     lacks = LACKS["setnx"]
 
-    def __init__(self, url: str, port: RedisPort, runtime: Runtime, *, prefix: str) -> None:
-        super().__init__(url, port, runtime, prefix=prefix)
-        self._unanswered: set[str] = set()  # tickets with a request that got no reply and may still arrive
-
-    async def try_acquire_all(self, tickets: Sequence[Ticket], *, deadline: float) -> list[Granted | Waiting]:
-        locks = keys_for_one_script(self._port, self._prefix, tickets)
+    async def try_acquire_all(self, claims: Sequence[Claim], *, deadline: float) -> list[Granted | Waiting]:
+        locks = keys_for_one_script(self._port, self._prefix, claims)
         arguments: list[str | int] = []
-        for ticket, _ in zip(tickets, locks, strict=False):
-            arguments += (ticket.nonce, math.ceil(ticket.ttl * 1000))
+        for claim, _ in zip(claims, locks, strict=False):
+            arguments += (claim.nonce, math.ceil(claim.ttl * 1000))
         sent = self._runtime.now()
         try:
             replies = await self._port.run(Call(_TRY_ACQUIRE_ALL, joined(locks), tuple(arguments)), deadline=deadline)
         except NameConflict:
             # The batch was refused; retry one lock at a time to find the one that conflicts. Locks before it were
             # granted and are granted again.
-            for ticket in tickets[: len(locks)]:
-                await self.try_acquire(ticket, queue=False, deadline=deadline)
+            for claim in claims[: len(locks)]:
+                await self.try_acquire(claim, queue=False, deadline=deadline)
             raise
         except BaseException as error:
-            self._note_unanswered(error, tickets[: len(locks)])
+            note_unanswered(claims[: len(locks)], error)
             raise
         return [
-            self._result_of(ticket, self._parse_reply(ticket, reply, sent))
-            for ticket, reply in zip(tickets, replies, strict=False)
+            self._result_of(claim, self._parse_reply(claim, reply, sent))
+            for claim, reply in zip(claims, replies, strict=False)
         ]
 
-    async def release(self, tickets: Sequence[Ticket], *, deadline: float) -> list[bool | BackendError]:
-        calls = [
-            Call(_RELEASE, self._keys(ticket.name), (ticket.nonce, int(ticket.nonce in self._unanswered)))
-            for ticket in tickets
-        ]
+    async def release(self, claims: Sequence[Claim], *, deadline: float) -> list[bool | BackendError]:
+        calls = [Call(_RELEASE, self._keys(claim.name), (claim.nonce, int(claim.unanswered))) for claim in claims]
         replies: list[Reply]
         if len(calls) == 1:
             try:
@@ -78,43 +70,36 @@ class SetnxBackend(ScriptRegisters, PlainBackend):
                 replies = [error]
         else:
             replies = await self._port.run_all(calls, deadline=deadline)
-        for ticket, reply in zip(tickets, replies, strict=True):
+        for claim, reply in zip(claims, replies, strict=True):
             if not isinstance(reply, BackendError):
-                self._unanswered.discard(ticket.nonce)
+                claim.unanswered = False
         # A key of another type is not ours any more, so the ticket is released in that case too.
         return [reply if isinstance(reply, BackendError) else reply == 1 for reply in replies]
 
-    async def renew(self, tickets: Sequence[Ticket], *, deadline: float) -> list[Live | LeaseGone | BackendError]:
-        calls = [
-            Call(_RENEW, self._keys(ticket.name), (ticket.nonce, math.ceil(ticket.ttl * 1000))) for ticket in tickets
-        ]
+    async def renew(self, claims: Sequence[Claim], *, deadline: float) -> list[Live | LeaseGone | BackendError]:
+        calls = [Call(_RENEW, self._keys(claim.name), (claim.nonce, math.ceil(claim.ttl * 1000))) for claim in claims]
         sent = self._runtime.now()
         replies = await self._port.run_all(calls, deadline=deadline)
         return [
-            renewed(reply, lease_deadline(sent, ticket.ttl, _GRANULARITY))
-            for ticket, reply in zip(tickets, replies, strict=True)
+            renewed(reply, lease_deadline(sent, claim.ttl, _GRANULARITY))
+            for claim, reply in zip(claims, replies, strict=True)
         ]
 
-    async def _try_take(self, ticket: Ticket, keys: Keys, deadline: float) -> Granted | tuple[str, float]:
+    async def _try_take(self, claim: Claim, keys: Keys, deadline: float) -> Granted | tuple[str, float]:
         sent = self._runtime.now()
-        call = Call(_TRY_ACQUIRE, keys, (ticket.nonce, math.ceil(ticket.ttl * 1000)))
+        call = Call(_TRY_ACQUIRE, keys, (claim.nonce, math.ceil(claim.ttl * 1000)))
         try:
             reply = await self._port.run(call, deadline=deadline)
         except BaseException as error:
-            self._note_unanswered(error, (ticket,))
+            note_unanswered([claim], error)
             raise
-        return self._parse_reply(ticket, reply, sent)
+        return self._parse_reply(claim, reply, sent)
 
-    def _note_unanswered(self, error: BaseException, tickets: Sequence[Ticket]) -> None:
-        """Remember tickets whose request got no reply. Unless the server refused it, the request may still arrive."""
-        if isinstance(error, OutcomeUnknown) or not isinstance(error, HoldfastError):
-            self._unanswered.update(ticket.nonce for ticket in tickets)
-
-    def _parse_reply(self, ticket: Ticket, reply: Reply, sent: float) -> Granted | tuple[str, float]:
+    def _parse_reply(self, claim: Claim, reply: Reply, sent: float) -> Granted | tuple[str, float]:
         if reply[0] == b"granted":
-            return Granted(int(reply[1]), lease_deadline(sent, ticket.ttl, _GRANULARITY))
+            return Granted(int(reply[1]), lease_deadline(sent, claim.ttl, _GRANULARITY))
         if reply[0] == b"withdrawn":
-            raise OutcomeUnknown(backend=self.url, problem=f"ticket {ticket.nonce} was withdrawn before")
+            raise OutcomeUnknown(backend=self.url, problem=f"ticket {claim.nonce} was withdrawn before")
         _, remaining_ms, value = reply
         return value.decode(errors="replace"), math.inf if remaining_ms < 0 else remaining_ms / 1000
 

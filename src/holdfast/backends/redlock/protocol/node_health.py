@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from holdfast.backends.redlock.config import RedlockConfig
     from holdfast.backends.redlock.port import RedlockPort, ServerRun
     from holdfast.core.ports import Runtime
-    from holdfast.core.tickets import Ticket
+    from holdfast.core.tickets import Claim
 
 PAUSE_MIN, PAUSE_MAX = 0.5, 10.0  # seconds before an unresponsive node is checked again
 IDLE_MAX = 30.0  # seconds without a call of this client after which the checks stop
@@ -35,7 +35,7 @@ class _Outage(NamedTuple):
 
 
 class _PendingRelease(NamedTuple):
-    ticket: Ticket
+    claim: Claim
     attempt: int
     is_over: bool
     until: float  # when the vote expires by itself
@@ -157,11 +157,11 @@ class NodeHealth:
                 problem.removeprefix(f"{node}: "),
             )
 
-    def schedule_release(self, number: int, ticket: Ticket, attempt: int, *, is_over: bool) -> None:
+    def schedule_release(self, number: int, claim: Claim, attempt: int, *, is_over: bool) -> None:
         """Release this vote on the node in the background."""
         with self._mutex:
-            self._pending_releases[number, ticket.nonce] = _PendingRelease(
-                ticket, attempt, is_over, self._runtime.now() + ticket.ttl
+            self._pending_releases[number, claim.nonce] = _PendingRelease(
+                claim, attempt, is_over, self._runtime.now() + claim.ttl
             )
         self._ensure_worker()
 
@@ -222,10 +222,10 @@ class NodeHealth:
         return True
 
     def _release_call(self, pending: _PendingRelease) -> Call:
-        keys = keys_of(self._config.prefix, pending.ticket.name)
+        keys = keys_of(self._config.prefix, pending.claim.name)
         # The node did not reply, so a request for its vote may still arrive there.
         ending = lua.ending(is_over=pending.is_over, is_answered=False)
-        return Call(lua.RELEASE, keys, (pending.ticket.nonce, pending.attempt, ending))
+        return Call(lua.RELEASE, keys, (pending.claim.nonce, pending.attempt, ending))
 
     def _hello(self, number: int) -> tuple[int, Call]:
         return number, Call(lua.HELLO, keys_of(self._config.prefix, "hello"), ())

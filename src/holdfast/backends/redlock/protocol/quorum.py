@@ -37,7 +37,7 @@ from holdfast.backends.redlock.protocol.registers import QuorumRegisters
 from holdfast.core.clock import lease_deadline
 from holdfast.core.notifications import Notifications
 from holdfast.core.one_by_one import OneByOne
-from holdfast.core.tickets import Granted, LeaseGone, Live, LockInfo, Ticket, Waiting, process_text
+from holdfast.core.tickets import Claim, Granted, LeaseGone, Live, LockInfo, Waiting, process_text
 from holdfast.errors import (
     BackendError,
     BackendUnavailable,
@@ -65,8 +65,8 @@ _KEPT, _TAKEN, _FREE = 1, 0, 2  # replies of renew.lua
 
 
 @dataclass(slots=True)
-class _Claim:
-    """The state of one ticket."""
+class _State:
+    """The state of a claim."""
 
     attempt: int = 0  # number of the last one
     asked: set[int] = field(default_factory=set)  # nodes that may know the ticket
@@ -101,9 +101,7 @@ class RedlockBackend(OneByOne):
         self._notifications = Notifications(port.subscriber, runtime, config.url)
         self._health = NodeHealth(config, port, runtime)
         self._registers = QuorumRegisters(config, port, self._health, runtime)
-        self._claims: dict[str, _Claim] = {}  # by nonce
         self._lister = Lister(self, runtime, config.prefix, self._read_locks)
-        self._has_inherited = False
 
     @property
     def guarantees(self) -> Guarantees:
@@ -120,91 +118,87 @@ class RedlockBackend(OneByOne):
         errors |= {number: self._health.ineligible(number) for number in waiting if number not in errors}
         return tuple(f"{self._port.nodes[number]}: {error}" for number, error in sorted(errors.items()))
 
-    async def try_acquire(self, ticket: Ticket, *, queue: bool, deadline: float) -> Granted | Waiting:
-        self._refuse_unfit(ticket)
-        claim = self._claims.setdefault(ticket.nonce, _Claim())
-        claim.attempt += 1
+    async def try_acquire(self, claim: Claim, *, queue: bool, deadline: float) -> Granted | Waiting:
+        self._refuse_unfit(claim)
+        state = claim.state = claim.state or _State()
+        state.attempt += 1
         if queue:
-            self._notifications.expect(ticket.nonce, self._port.subscriber.channel(self._keys(ticket.name)))
+            self._notifications.expect(claim, self._port.subscriber.channel(self._keys(claim.name)))
         await self._health.handshake(deadline)
         sent = self._runtime.now()
-        count = self._counted(await self._call_for_votes(ticket, claim, queue=queue, deadline=deadline))
-        conflict = self._conflict(ticket, count)
-        fence = await self._agree(ticket, claim, count, deadline) if conflict is None else None
+        count = self._counted(await self._call_for_votes(claim, state, queue=queue, deadline=deadline))
+        conflict = self._conflict(claim, count)
+        fence = await self._agree(claim, state, count, deadline) if conflict is None else None
         if fence is not None:
-            self._notifications.stop(ticket.nonce)
-            claim.splits, claim.fence, claim.voters = 0, fence, {*count.votes}
-            return Granted(fence, lease_deadline(sent, ticket.ttl, GRANULARITY))
+            self._notifications.stop(claim)
+            state.splits, state.fence, state.voters = 0, fence, {*count.votes}
+            return Granted(fence, lease_deadline(sent, claim.ttl, GRANULARITY))
         is_answered = len(count.votes) + len(count.refusals) >= self._quorum
         # The engine may never use this ticket again.
-        is_over = (not queue and is_answered) if conflict is None else claim.attempt == 1
+        is_over = (not queue and is_answered) if conflict is None else state.attempt == 1
         # Votes of a minority block other tickets. Nodes that did not reply may have given one.
-        nodes = claim.asked & {*count.votes, *count.uncounted}
-        await self._withdraw(ticket, claim, nodes, deadline, is_over=is_over)
+        nodes = state.asked & {*count.votes, *count.uncounted}
+        await self._withdraw(claim, state, nodes, deadline, is_over=is_over)
         if conflict is not None:
             if is_over:
-                self._notifications.refused(ticket.nonce)
-                self._claims.pop(ticket.nonce, None)
+                self._notifications.refused(claim)
+                claim.state = None
             raise conflict
         if not is_answered:
             raise self._health.quorum_error(count.errors)
         if not queue:
-            del self._claims[ticket.nonce]  # the ticket is not used again
-        return self._waiting(claim, count)
+            claim.state = None  # the ticket is not used again
+        return self._waiting(state, count)
 
-    async def wait(self, ticket: Ticket, until: float) -> None:
-        await self._notifications.wait(ticket.nonce, self._port.subscriber.channel(self._keys(ticket.name)), until)
+    async def wait(self, claim: Claim, until: float) -> None:
+        await self._notifications.wait(claim, self._port.subscriber.channel(self._keys(claim.name)), until)
 
-    def inherit(self, other: RedlockBackend) -> None:
-        self._claims = other._claims
-        self._has_inherited = True
-
-    async def release(self, tickets: Sequence[Ticket], *, deadline: float) -> list[bool | BackendError]:
-        if self._has_inherited:  # these tickets were granted to a backend that knew the nodes
+    async def release(self, claims: Sequence[Claim], *, deadline: float) -> list[bool | BackendError]:
+        if all(self._port.server_run(number) is None for number in self._nodes):  # granted to another backend
             await self._health.handshake(deadline)
         present = self._health.responsive()
         everywhere = set(self._nodes)
-        unknown = _Claim(attempt=1, asked=everywhere, unanswered=everywhere)
-        claims = [self._claims.get(ticket.nonce, unknown) for ticket in tickets]
+        unknown = _State(attempt=1, asked=everywhere, unanswered=everywhere)
+        states: list[_State] = [claim.state or unknown for claim in claims]
         # Fixed here, because a concurrent renewal may add nodes; for these the release is scheduled.
-        asked = [[number for number in present if number in claim.asked] for claim in claims]
+        asked = [[number for number in present if number in state.asked] for state in states]
         calls: list[tuple[int, Call]] = []
-        for ticket, claim, nodes in zip(tickets, claims, asked, strict=True):
-            calls += [(number, self._release(ticket, claim, number, is_over=True)) for number in nodes]
-        replies = iter(await self._health.run_calls(calls, self._limit(tickets, deadline)) if calls else ())
+        for claim, state, nodes in zip(claims, states, asked, strict=True):
+            calls += [(number, self._release(claim, state, number, is_over=True)) for number in nodes]
+        replies = iter(await self._health.run_calls(calls, self._limit(claims, deadline)) if calls else ())
         outcomes: list[bool | BackendError] = []
-        for ticket, claim, nodes in zip(tickets, claims, asked, strict=True):
+        for claim, state, nodes in zip(claims, states, asked, strict=True):
             replied = {number: next(replies) for number in nodes}
-            outcome = self._released(ticket, claim, replied)
+            outcome = self._released(claim, state, replied)
             outcomes.append(outcome)
             if not isinstance(outcome, BackendError):
-                self._notifications.stop(ticket.nonce)
-                self._claims.pop(ticket.nonce, None)
+                self._notifications.stop(claim)
+                claim.state = None
         return outcomes
 
-    async def renew(self, tickets: Sequence[Ticket], *, deadline: float) -> list[Live | LeaseGone | BackendError]:
+    async def renew(self, claims: Sequence[Claim], *, deadline: float) -> list[Live | LeaseGone | BackendError]:
         await self._health.handshake(deadline)
         responsive = self._health.responsive()
         sent = self._runtime.now()
-        claims = [self._claims.get(ticket.nonce) or _Claim() for ticket in tickets]
-        asked = [self._nodes_to_renew(claim, responsive) for claim in claims]
+        states: list[_State] = [claim.state or _State() for claim in claims]
+        asked = [self._nodes_to_renew(state, responsive) for state in states]
         calls: list[tuple[int, Call]] = []
-        for ticket, claim, nodes in zip(tickets, claims, asked, strict=True):
-            renewal = self._renewal(ticket, claim)
+        for claim, state, nodes in zip(claims, states, asked, strict=True):
+            renewal = self._renewal(claim, state)
             calls += [(number, renewal) for number in nodes]
-        replies = iter(await self._health.run_calls(calls, self._limit(tickets, deadline)))
+        replies = iter(await self._health.run_calls(calls, self._limit(claims, deadline)))
         outcomes: list[Live | LeaseGone | BackendError] = []
-        forgotten: list[tuple[int, Ticket]] = []
-        for ticket, claim, nodes in zip(tickets, claims, asked, strict=True):
+        forgotten: list[tuple[int, Claim]] = []
+        for claim, state, nodes in zip(claims, states, asked, strict=True):
             replied = {number: next(replies) for number in nodes}
             answered = {number for number, reply in replied.items() if not _is_error(reply)}
-            claim.voters = (claim.voters - answered) | {number for number in answered if _is(replied[number], _KEPT)}
-            outcome = self._renewed(ticket, replied, sent)
+            state.voters = (state.voters - answered) | {number for number in answered if _is(replied[number], _KEPT)}
+            outcome = self._renewed(claim, replied, sent)
             outcomes.append(outcome)
             if isinstance(outcome, Live):
-                forgotten += [(number, ticket) for number, reply in replied.items() if _is(reply, _FREE)]
+                forgotten += [(number, claim) for number, reply in replied.items() if _is(reply, _FREE)]
         if forgotten:
-            await self._repair(forgotten, self._limit(tickets, deadline))
+            await self._repair(forgotten, self._limit(claims, deadline))
         return outcomes
 
     def intact(self, store: Hashable) -> bool:
@@ -281,40 +275,40 @@ class RedlockBackend(OneByOne):
     # ── acquiring ────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def _call_for_votes(
-        self, ticket: Ticket, claim: _Claim, *, queue: bool, deadline: float
+        self, claim: Claim, state: _State, *, queue: bool, deadline: float
     ) -> dict[int, Reply | HoldfastError]:
-        channel = self._port.subscriber.channel(self._keys(ticket.name))
+        channel = self._port.subscriber.channel(self._keys(claim.name))
         nodes = [number for number in self._health.responsive() if self._port.server_run(number) is not None]
         queueing = (int(queue), channel.verb, channel.name)
-        calls = [(number, self._vote_call(ticket, claim.attempt, number, 0, "", queueing)) for number in nodes]
-        asked, unanswered = claim.asked, claim.unanswered
-        claim.asked, claim.unanswered = asked.union(nodes), unanswered.union(nodes)  # in case this is cancelled
-        replies = await self._health.run_calls(calls, self._limit((ticket,), deadline))
+        calls = [(number, self._vote_call(claim, state.attempt, number, 0, "", queueing)) for number in nodes]
+        asked, unanswered = state.asked, state.unanswered
+        state.asked, state.unanswered = asked.union(nodes), unanswered.union(nodes)  # in case this is cancelled
+        replies = await self._health.run_calls(calls, self._limit((claim,), deadline))
         replied = dict(zip(nodes, replies, strict=True))
         changed = [number for number, reply in replied.items() if not _is_unchanged(reply)]
-        claim.asked = asked.union(changed)
-        claim.unanswered = unanswered.union(number for number in changed if _is_error(replied[number]))
+        state.asked = asked.union(changed)
+        state.unanswered = unanswered.union(number for number in changed if _is_error(replied[number]))
         return {**self._health.unresponsive, **replied}
 
     def _vote_call(  # noqa: PLR0917  (the words of a script, in its order)
-        self, ticket: Ticket, attempt: int, number: int, count_min: int, fence: str, queueing: tuple[int, str, str]
+        self, claim: Claim, attempt: int, number: int, count_min: int, fence: str, queueing: tuple[int, str, str]
     ) -> Call:
         server_run = self._port.server_run(number)
         # A node that is not eligible must not continue from the counts that it gives now. When it is eligible again,
         # the clock is its lower bound again, and all earlier leases have expired. So clocks may differ by `max_ttl`.
         run = server_run.run_id if server_run is not None and self._health.is_eligible(number) else ""
         arguments = (
-            ticket.nonce,
+            claim.nonce,
             attempt,
-            math.ceil(ticket.ttl * 1000),
+            math.ceil(claim.ttl * 1000),
             count_min,
             fence,
             run,
             *queueing,
-            ticket.agent.replace("\n", " "),
-            ticket.info,
+            claim.agent.replace("\n", " "),
+            claim.info,
         )
-        return Call(lua.ACQUIRE, self._counting_keys(ticket.name), arguments)
+        return Call(lua.ACQUIRE, self._counting_keys(claim.name), arguments)
 
     def _counted(self, replied: dict[int, Reply | HoldfastError]) -> _Count:
         count = _Count({}, {}, {}, [])
@@ -333,19 +327,19 @@ class RedlockBackend(OneByOne):
                 count.refusals[number] = reply
         return count
 
-    def _conflict(self, ticket: Ticket, count: _Count) -> HoldfastError | None:
+    def _conflict(self, claim: Claim, count: _Count) -> HoldfastError | None:
         """The error if this lock must not be acquired, even with a majority."""
         for reply in count.refusals.values():
             method = method_in(reply[3].decode(errors="replace")) if reply[0] == b"wait" else None
             if method not in {None, "redlock"}:
-                return method_conflict(ticket.name, str(method))
+                return method_conflict(claim.name, str(method))
         is_quorate = len(count.votes) + len(count.refusals) >= self._quorum
         for error in count.errors.values():
             if isinstance(error, ConfigurationError) and not (isinstance(error, NameConflict) and is_quorate):
                 return error
         return None
 
-    async def _agree(self, ticket: Ticket, claim: _Claim, count: _Count, deadline: float) -> int | None:
+    async def _agree(self, claim: Claim, state: _State, count: _Count, deadline: float) -> int | None:
         """The fence, after a majority has at least that count; None without a majority."""
         votes = count.votes
         if len(votes) < self._quorum:
@@ -355,24 +349,24 @@ class RedlockBackend(OneByOne):
         agreed = len(votes) - len(behind)
         if agreed < self._quorum:
             # Only on nodes that voted for this attempt, and only if it is still exactly that vote.
-            keys = self._counting_keys(ticket.name)
+            keys = self._counting_keys(claim.name)
             calls = [
-                (number, Call(lua.RAISE, keys, (f"{ticket.nonce}:{claim.attempt}:{votes[number]}", fence)))
+                (number, Call(lua.RAISE, keys, (f"{claim.nonce}:{state.attempt}:{votes[number]}", fence)))
                 for number in behind
             ]
-            replies = await self._health.run_calls(calls, self._limit((ticket,), deadline))
+            replies = await self._health.run_calls(calls, self._limit((claim,), deadline))
             agreed += sum(_is(reply, 1) for reply in replies)
         return fence if agreed >= self._quorum else None
 
-    def _waiting(self, claim: _Claim, count: _Count) -> Waiting:
+    def _waiting(self, state: _State, count: _Count) -> Waiting:
         jitter = self._runtime.jitter()
         waits = [reply for reply in count.refusals.values() if reply[0] == b"wait"]
         holders = Counter(_holder(bytes(reply[3])) for reply in waits)
         if max(holders.values(), default=0) < self._quorum:
             # A split vote: no ticket has a majority, as far as this client knows. A random pause lets one retry first.
-            claim.splits += 1
-            return Waiting(jitter * min(SPLIT_PAUSE_MAX, SPLIT_PAUSE * 2 ** min(claim.splits, 10)))
-        claim.splits = 0
+            state.splits += 1
+            return Waiting(jitter * min(SPLIT_PAUSE_MAX, SPLIT_PAUSE * 2 ** min(state.splits, 10)))
+        state.splits = 0
         is_first = sum(reply[1] == 0 for reply in waits) * 2 > len(waits)
         poll_after = (POLL_FIRST if is_first else POLL_BEHIND) * (0.5 + jitter / 2)
         remaining = [reply[2] / 1000 for reply in waits if reply[2] >= 0]
@@ -381,73 +375,71 @@ class RedlockBackend(OneByOne):
         line = next((reply[4] for reply in waits if reply[4]), b"")
         return Waiting(poll_after, process_text(Line(line).info) if line else None)
 
-    def _refuse_unfit(self, ticket: Ticket) -> None:
-        if not ticket.exclusive:
+    def _refuse_unfit(self, claim: Claim) -> None:
+        if not claim.exclusive:
             raise Unsupported(
                 backend="redlock", what="readers and semaphores", others=("redis with method=queue", "sqlite")
             )
-        if ticket.ttl > self._config.max_ttl:
-            delay = f" (with a lock delay of {ticket.delay:g})" if ticket.delay else ""
+        if claim.ttl > self._config.max_ttl:
+            delay = f" (with a lock delay of {claim.delay:g})" if claim.delay else ""
             raise ConfigurationError(
-                f"ttl={ticket.ttl:g}{delay} of lock {ticket.name!r} is more than max_ttl={self._config.max_ttl:g} of "
+                f"ttl={claim.ttl:g}{delay} of lock {claim.name!r} is more than max_ttl={self._config.max_ttl:g} of "
                 f"{self.url}: use a shorter ttl, because leases are renewed anyway; or raise max_ttl in all clients"
             )
 
     # ── releasing ────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def _withdraw(
-        self, ticket: Ticket, claim: _Claim, nodes: Collection[int], deadline: float, *, is_over: bool
+        self, claim: Claim, state: _State, nodes: Collection[int], deadline: float, *, is_over: bool
     ) -> None:
         """Release this attempt on these nodes; on those that do not reply, in the background."""
         silent = self._health.unresponsive
         asked = [number for number in nodes if number not in silent]
-        calls = [(number, self._release(ticket, claim, number, is_over=is_over)) for number in asked]
-        replies = await self._health.run_calls(calls, self._limit((ticket,), deadline)) if calls else []
+        calls = [(number, self._release(claim, state, number, is_over=is_over)) for number in asked]
+        replies = await self._health.run_calls(calls, self._limit((claim,), deadline)) if calls else []
         answered = {number for number, reply in zip(asked, replies, strict=True) if not _is_error(reply)}
         for number in nodes:
             if number not in answered:
-                self._health.schedule_release(number, ticket, claim.attempt, is_over=is_over)
+                self._health.schedule_release(number, claim, state.attempt, is_over=is_over)
 
-    def _released(
-        self, ticket: Ticket, claim: _Claim, replied: dict[int, Reply | HoldfastError]
-    ) -> bool | BackendError:
+    def _released(self, claim: Claim, state: _State, replied: dict[int, Reply | HoldfastError]) -> bool | BackendError:
         answered = {number for number, reply in replied.items() if not _is_error(reply)}
-        unanswered = claim.asked - answered
+        unanswered = state.asked - answered
         for number in unanswered:
-            self._health.schedule_release(number, ticket, claim.attempt, is_over=True)
+            self._health.schedule_release(number, claim, state.attempt, is_over=True)
         if len(self._nodes) - len(unanswered) < self._quorum:
             errors = {number: reply for number, reply in replied.items() if isinstance(reply, HoldfastError)}
             return self._health.quorum_error({**self._health.unresponsive, **errors})
         # Nodes that did not reply may have had the vote: the lease was lost only if a majority did not have it.
         had_it = sum(_is(reply, 1) for reply in replied.values())
-        return claim.fence is not None and had_it + len(unanswered) >= self._quorum
+        return state.fence is not None and had_it + len(unanswered) >= self._quorum
 
-    def _release(self, ticket: Ticket, claim: _Claim, number: int, *, is_over: bool) -> Call:
-        ending = lua.ending(is_over=is_over, is_answered=number not in claim.unanswered)
-        return Call(lua.RELEASE, self._keys(ticket.name), (ticket.nonce, claim.attempt, ending))
+    def _release(self, claim: Claim, state: _State, number: int, *, is_over: bool) -> Call:
+        ending = lua.ending(is_over=is_over, is_answered=number not in state.unanswered)
+        return Call(lua.RELEASE, self._keys(claim.name), (claim.nonce, state.attempt, ending))
 
     # ── renewing ─────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _nodes_to_renew(self, claim: _Claim, responsive: list[int]) -> list[int]:
+    def _nodes_to_renew(self, state: _State, responsive: list[int]) -> list[int]:
         """The responsive nodes. If too few of them have the vote, also those that have it and did not respond lately.
 
         One lost reply makes a node unresponsive, and another node may have become responsive without having the vote.
         """
-        if sum(number in claim.voters and self._health.is_eligible(number) for number in responsive) >= self._quorum:
+        if sum(number in state.voters and self._health.is_eligible(number) for number in responsive) >= self._quorum:
             return responsive
-        return responsive + sorted(claim.voters.difference(responsive))
+        return responsive + sorted(state.voters.difference(responsive))
 
-    def _renewal(self, ticket: Ticket, claim: _Claim) -> Call:
-        fence = "" if claim.fence is None else claim.fence
-        arguments = (ticket.nonce, claim.attempt, math.ceil(ticket.ttl * 1000), fence)
-        return Call(lua.RENEW, self._keys(ticket.name), arguments)
+    def _renewal(self, claim: Claim, state: _State) -> Call:
+        fence = "" if state.fence is None else state.fence
+        arguments = (claim.nonce, state.attempt, math.ceil(claim.ttl * 1000), fence)
+        return Call(lua.RENEW, self._keys(claim.name), arguments)
 
     def _renewed(
-        self, ticket: Ticket, replied: dict[int, Reply | HoldfastError], sent: float
+        self, claim: Claim, replied: dict[int, Reply | HoldfastError], sent: float
     ) -> Live | LeaseGone | BackendError:
         kept = sum(_is(reply, _KEPT) and self._health.is_eligible(number) for number, reply in replied.items())
         if kept >= self._quorum:
-            return Live(lease_deadline(sent, ticket.ttl, GRANULARITY))
+            return Live(lease_deadline(sent, claim.ttl, GRANULARITY))
         lost = sum(_is(reply, _TAKEN) or _is(reply, _FREE) for reply in replied.values())
         if len(self._nodes) - lost < self._quorum:
             return LeaseGone("a majority of the nodes does not know this lease any more: it ran out or was broken")
@@ -459,28 +451,28 @@ class RedlockBackend(OneByOne):
                 causes[number] = self._health.ineligible(number)
         return self._health.quorum_error(causes)
 
-    async def _repair(self, forgotten: Sequence[tuple[int, Ticket]], deadline: float) -> None:
+    async def _repair(self, forgotten: Sequence[tuple[int, Claim]], deadline: float) -> None:
         """Give leases their vote again on nodes that have lost it. This is safe, because their fences are fixed."""
         calls = []
-        repaired: list[tuple[int, Ticket, _Claim]] = []
-        for number, ticket in forgotten:
-            claim = self._claims.get(ticket.nonce)
-            if claim is not None and claim.fence is not None and self._port.server_run(number) is not None:
-                claim.asked.add(number)
-                claim.voters.add(number)
-                claim.unanswered.add(number)  # stays set: an unneeded tombstone of a release does no harm
-                call = self._vote_call(ticket, claim.attempt, number, claim.fence + 1, str(claim.fence), _NOT_QUEUEING)
+        repaired: list[tuple[int, Claim, _State]] = []
+        for number, claim in forgotten:
+            state: _State | None = claim.state
+            if state is not None and state.fence is not None and self._port.server_run(number) is not None:
+                state.asked.add(number)
+                state.voters.add(number)
+                state.unanswered.add(number)  # stays set: an unneeded tombstone of a release does no harm
+                call = self._vote_call(claim, state.attempt, number, state.fence + 1, str(state.fence), _NOT_QUEUEING)
                 calls.append((number, call))
-                repaired.append((number, ticket, claim))
+                repaired.append((number, claim, state))
         if not calls:
             return
         try:
             await self._health.run_calls(calls, deadline)
         finally:
-            for number, ticket, claim in repaired:
-                if self._claims.get(ticket.nonce) is not claim:
+            for number, claim, state in repaired:
+                if claim.state is not state:
                     # It was released in the meantime, and the release may have arrived before this request.
-                    self._health.schedule_release(number, ticket, claim.attempt, is_over=True)
+                    self._health.schedule_release(number, claim, state.attempt, is_over=True)
 
     # ── helpers ──────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -510,9 +502,9 @@ class RedlockBackend(OneByOne):
             )
         return records
 
-    def _limit(self, tickets: Collection[Ticket], deadline: float) -> float:
+    def _limit(self, claims: Collection[Claim], deadline: float) -> float:
         """The deadline for one request: a node may take much less time than a lease lasts."""
-        shortest = min(ticket.ttl - ticket.delay for ticket in tickets)
+        shortest = min(claim.ttl - claim.delay for claim in claims)
         return min(deadline, self._runtime.now() + min(self._config.node_timeout, shortest / 4))
 
     def _node_deadline(self, deadline: float) -> float:

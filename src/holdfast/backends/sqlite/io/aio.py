@@ -13,11 +13,13 @@ from holdfast.backends.sqlite.config import config_of
 from holdfast.backends.sqlite.io.lock_file import LockFile, retry_while_busy
 from holdfast.backends.sqlite.io.sessions import Session, SessionWatcher
 from holdfast.backends.sqlite.protocol.queue import SqliteBackend
+from holdfast.core.notifications import Wakeups
 from holdfast.errors import BackendUnavailable
 
 if TYPE_CHECKING:
     from holdfast.backends.sqlite.config import SqliteConfig
     from holdfast.backends.sqlite.port import Transaction
+    from holdfast.core.tickets import Notification
     from holdfast.runtimes.aio import AsyncioRuntime
     from holdfast.url import Address
 
@@ -31,12 +33,12 @@ class AsyncioPort:
 
     def __init__(self, config: SqliteConfig, runtime: AsyncioRuntime) -> None:
         self._runtime = runtime
+        self.wakeups = Wakeups(runtime)
         self._file = LockFile(config, self._wake_own)
         self._worker = _Worker(config.url)
-        self._wake: Callable[[str], None] = lambda _: None
         self._watcher = SessionWatcher(
             self._file.sessions_folder,
-            wake=self._wake_now,
+            wake=self.wakeups.wake,
             add_reader=self._add_reader,
             remove_reader=self._remove_reader,
         )
@@ -60,9 +62,6 @@ class AsyncioPort:
     def intact(self, store: Hashable) -> bool:
         return self._file.intact(store)
 
-    def listen(self, wake: Callable[[str], None]) -> None:
-        self._wake = wake
-
     def subscribe(self, nonce: str, sessions: Iterable[str]) -> None:
         if self._closed:
             return
@@ -70,7 +69,7 @@ class AsyncioPort:
         session = self._file.session
         if session is not None and session is not self._listening_to:
             self._listening_to = session
-            self._runtime.loop.add_reader(session.fd, self._read_wakeups, session)
+            self._runtime.loop.add_reader(session.fd, self._read_notifications, session)
 
     def unsubscribe(self, nonce: str) -> None:
         self._watcher.unsubscribe(nonce)
@@ -92,12 +91,9 @@ class AsyncioPort:
         self._watcher.abandon()
         self._file.abandon()
 
-    def _wake_own(self, nonce: str) -> None:
+    def _wake_own(self, notification: Notification) -> None:
         """Called on the worker thread, after a transaction that unblocks another ticket of this client."""
-        self._runtime.call_from_thread(self._wake, nonce)
-
-    def _wake_now(self, nonce: str) -> None:
-        self._wake(nonce)
+        self._runtime.call_from_thread(self.wakeups.wake, notification)
 
     def _add_reader(self, fd: int, callback: Callable[[], None]) -> None:
         self._runtime.loop.add_reader(fd, callback)
@@ -105,9 +101,9 @@ class AsyncioPort:
     def _remove_reader(self, fd: int) -> None:
         self._runtime.loop.remove_reader(fd)
 
-    def _read_wakeups(self, session: Session) -> None:
-        for nonce in session.read_wakeups():
-            self._wake(nonce)
+    def _read_notifications(self, session: Session) -> None:
+        for notification in session.read_notifications():
+            self.wakeups.wake(notification)
 
 
 class _Worker:

@@ -12,6 +12,7 @@ from holdfast.backends.sqlite.io.lock_file import Busy, LockFile, retry_while_bu
 from holdfast.backends.sqlite.io.sessions import Session, SessionWatcher
 from holdfast.backends.sqlite.protocol.queue import SqliteBackend
 from holdfast.core.events import logger
+from holdfast.core.notifications import Wakeups
 from holdfast.errors import ThreadStartError
 from holdfast.runtimes.threads import start_thread
 
@@ -31,14 +32,14 @@ class BlockingPort:
 
     def __init__(self, config: SqliteConfig, runtime: ThreadRuntime) -> None:
         self._runtime = runtime
-        self._file = LockFile(config, self._wake_own)
+        self.wakeups = Wakeups(runtime)
+        self._file = LockFile(config, self.wakeups.wake)
         self._mutex = runtime.mutex()  # guards the watcher, which callers and the listening thread share
         # Descriptors may be added and removed while another thread waits on the selector.
         self._selector = selectors.DefaultSelector()
         self._watcher = SessionWatcher(
-            self._file.sessions_folder, self._wake_own, self._add_reader, self._selector.unregister
+            self._file.sessions_folder, self.wakeups.wake, self._add_reader, self._selector.unregister
         )
-        self._wake: Callable[[str], None] = lambda _: None
         self._thread: threading.Thread | None = None
         self._listening_to: Session | None = None  # the session whose FIFO is read
         self._closed = False
@@ -60,9 +61,6 @@ class BlockingPort:
 
     def intact(self, store: Hashable) -> bool:
         return self._file.intact(store)
-
-    def listen(self, wake: Callable[[str], None]) -> None:
-        self._wake = wake
 
     def subscribe(self, nonce: str, sessions: Iterable[str]) -> None:
         with self._mutex:
@@ -91,9 +89,6 @@ class BlockingPort:
         self._selector.close()
         self._file.abandon()
 
-    def _wake_own(self, nonce: str) -> None:
-        self._wake(nonce)
-
     def _add_reader(self, fd: int, callback: Callable[[], None]) -> None:
         self._selector.register(fd, selectors.EVENT_READ, callback)
 
@@ -101,16 +96,16 @@ class BlockingPort:
         session = self._file.session
         if session is not None and session is not self._listening_to:
             self._listening_to = session
-            self._add_reader(session.fd, lambda: self._read_wakeups(session))
+            self._add_reader(session.fd, lambda: self._read_notifications(session))
         if self._thread is None:
             try:
                 self._thread = start_thread(self._run, "listener")
             except ThreadStartError as error:  # waiters poll until one of them can start the thread
                 logger().warning("waiters have to poll: %s", error)
 
-    def _read_wakeups(self, session: Session) -> None:
-        for nonce in session.read_wakeups():
-            self._wake(nonce)
+    def _read_notifications(self, session: Session) -> None:
+        for notification in session.read_notifications():
+            self.wakeups.wake(notification)
 
     def _run(self) -> None:
         """Pass on wake-ups and deaths. Ends after a while without a waiter."""

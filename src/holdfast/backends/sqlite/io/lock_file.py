@@ -24,6 +24,7 @@ from holdfast.backends.sqlite.io import file_system, sessions
 from holdfast.backends.sqlite.port import Transaction, Value
 from holdfast.backends.sqlite.protocol.queue import REMOVE_SESSION
 from holdfast.core.ports import Runtime, StoreMissing
+from holdfast.core.tickets import Notification
 from holdfast.errors import BackendError, BackendUnavailable, OutcomeUnknown
 from holdfast.runtimes import system
 from holdfast.runtimes.threads import Mutex
@@ -89,7 +90,7 @@ class LockFile:
 
     _unusable_paths: set[str] = set()  # noqa: RUF012 (of the process: paths that a forked child cannot use)
 
-    def __init__(self, config: SqliteConfig, wake_own: Callable[[str], None]) -> None:
+    def __init__(self, config: SqliteConfig, wake_own: Callable[[Notification], None]) -> None:
         self._path = path = config.path
         self._wake_own = wake_own
         self._url = config.url
@@ -236,7 +237,7 @@ class LockFile:
             if nonce is None:
                 sessions.reap(self._folder, session)
             elif session == transaction.session:
-                self._wake_own(nonce)
+                self._wake_own(Notification(nonce))
             else:
                 sessions.wake(self._folder, session, nonce)
 

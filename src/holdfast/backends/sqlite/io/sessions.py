@@ -20,6 +20,8 @@ import stat
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
+from holdfast.core.tickets import Notification
+
 RECORD = 33  # 32 hexadecimal digits and a newline; far below PIPE_BUF, so writes never mix
 _READ_MAX = 1000 * RECORD
 _NAME = re.compile(r"[0-9a-f]{32}")
@@ -51,13 +53,13 @@ class Session:
             return False
         return status.st_ino == self._status.st_ino and status.st_dev == self._status.st_dev
 
-    def read_wakeups(self) -> list[str]:
-        """The nonces that were written since the last call."""
+    def read_notifications(self) -> list[Notification]:
+        """The notifications that were written since the last call."""
         try:
             data = os.read(self.fd, _READ_MAX)
         except BlockingIOError:
             return []
-        return data.decode("ascii", "replace").split()
+        return [Notification(nonce) for nonce in data.decode("ascii", "replace").split()]
 
     def wake_self(self) -> None:
         """Wake the thread that reads this FIFO."""
@@ -143,7 +145,7 @@ class SessionWatcher:
     def __init__(
         self,
         folder: str,
-        wake: Callable[[str], None],
+        wake: Callable[[Notification], None],
         add_reader: Callable[[int, Callable[[], None]], object],
         remove_reader: Callable[[int], object],
     ) -> None:
@@ -190,7 +192,7 @@ class SessionWatcher:
             fd = _open_to_write(self._folder, session)
         except OSError as error:
             if error.errno == errno.ENXIO:
-                self._wake(nonce)  # it is dead already
+                self._wake(Notification(nonce))  # it is dead already
             return
         self._watched[session] = (fd, {nonce})
         # The writing end is never readable, so the only event is the error when the last reader has gone.
@@ -209,7 +211,7 @@ class SessionWatcher:
             fd, nonces = self._watched.pop(session)
             self._close(fd)
             for nonce in sorted(nonces):
-                self._wake(nonce)
+                self._wake(Notification(nonce))
 
     def _close(self, fd: int) -> None:
         with contextlib.suppress(KeyError):  # an interrupt before it was registered

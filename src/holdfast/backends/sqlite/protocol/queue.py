@@ -19,18 +19,17 @@ from holdfast.core.tickets import (
     POLL_INTERVAL_BEHIND,
     WAITER_LEASE,
     WOKEN_LEASE,
+    Claim,
     Granted,
     LeaseGone,
     Live,
     LockInfo,
-    Ticket,
     TicketInfo,
     Waiting,
     first_blocker,
     make_ticket_info,
     process_text,
 )
-from holdfast.core.wakeups import Wakeups
 from holdfast.errors import BackendUnavailable, ConfigurationError, LimitConflict
 
 if TYPE_CHECKING:
@@ -124,60 +123,57 @@ class SqliteBackend:
         self.url = url
         self._port = port
         self._runtime = runtime
-        self._wakeups = Wakeups(runtime)
-        port.listen(self._wakeups.wake)
+        self._wakeups = port.wakeups
 
     @property
     def liveness_fds(self) -> tuple[int, ...]:
         return self._port.liveness_fds
 
-    async def try_acquire(self, ticket: Ticket, *, queue: bool, deadline: float) -> Granted | Waiting:
+    async def try_acquire(self, claim: Claim, *, queue: bool, deadline: float) -> Granted | Waiting:
         sent = self._runtime.now()
-        has_waited = queue and self._wakeups.expect(ticket.nonce)
+        has_waited = queue and self._wakeups.expect(claim)
         try:
-            outcome = await self._port.transact(lambda txn: _try_acquire(txn, ticket, queue=queue), deadline=deadline)
+            outcome = await self._port.transact(lambda txn: _try_acquire(txn, claim, queue=queue), deadline=deadline)
         except (BackendUnavailable, ConfigurationError):
             if not has_waited:  # it was refused before it was queued, so no release will follow
-                self._wakeups.forget(ticket.nonce)
+                self._wakeups.forget(claim)
             raise
         if isinstance(outcome, _Blocked):
             if queue:
-                self._port.subscribe(ticket.nonce, outcome.watch)
+                self._port.subscribe(claim.nonce, outcome.watch)
             return outcome.waiting
-        self._wakeups.forget(ticket.nonce)
+        self._wakeups.forget(claim)
         if has_waited:
-            self._port.unsubscribe(ticket.nonce)
+            self._port.unsubscribe(claim.nonce)
         fence, store = outcome
-        return Granted(fence, lease_deadline(sent, ticket.ttl, 0.0), store)
+        return Granted(fence, lease_deadline(sent, claim.ttl, 0.0), store)
 
-    async def try_acquire_all(self, tickets: Sequence[Ticket], *, deadline: float) -> list[Granted | Waiting]:
+    async def try_acquire_all(self, claims: Sequence[Claim], *, deadline: float) -> list[Granted | Waiting]:
         sent = self._runtime.now()
-        outcomes = await self._port.transact(lambda txn: _try_acquire_all(txn, tickets), deadline=deadline)
+        outcomes = await self._port.transact(lambda txn: _try_acquire_all(txn, claims), deadline=deadline)
         return [
             outcome.waiting
             if isinstance(outcome, _Blocked)
-            else Granted(outcome[0], lease_deadline(sent, ticket.ttl, 0.0), outcome[1])
-            for ticket, outcome in zip(tickets, outcomes, strict=False)
+            else Granted(outcome[0], lease_deadline(sent, claim.ttl, 0.0), outcome[1])
+            for claim, outcome in zip(claims, outcomes, strict=False)
         ]
 
-    async def wait(self, ticket: Ticket, until: float) -> None:
-        await self._wakeups.wait(ticket.nonce, until)
+    async def wait(self, claim: Claim, until: float) -> None:
+        await self._wakeups.wait(claim, until)
 
-    async def release(self, tickets: Sequence[Ticket], *, deadline: float) -> list[bool]:
-        outcome = await self._port.transact(
-            lambda txn: [_release(txn, ticket) for ticket in tickets], deadline=deadline
-        )
-        for ticket in tickets:
-            if self._wakeups.forget(ticket.nonce):
-                self._port.unsubscribe(ticket.nonce)
+    async def release(self, claims: Sequence[Claim], *, deadline: float) -> list[bool]:
+        outcome = await self._port.transact(lambda txn: [_release(txn, claim) for claim in claims], deadline=deadline)
+        for claim in claims:
+            if self._wakeups.forget(claim):
+                self._port.unsubscribe(claim.nonce)
         return outcome
 
-    async def renew(self, tickets: Sequence[Ticket], *, deadline: float) -> list[Live | LeaseGone]:
+    async def renew(self, claims: Sequence[Claim], *, deadline: float) -> list[Live | LeaseGone]:
         sent = self._runtime.now()
-        renewed = await self._port.transact(lambda txn: [_renew(txn, ticket) for ticket in tickets], deadline=deadline)
+        renewed = await self._port.transact(lambda txn: [_renew(txn, claim) for claim in claims], deadline=deadline)
         return [
-            Live(lease_deadline(sent, ticket.ttl, 0.0)) if is_live else LeaseGone()
-            for ticket, is_live in zip(tickets, renewed, strict=True)
+            Live(lease_deadline(sent, claim.ttl, 0.0)) if is_live else LeaseGone()
+            for claim, is_live in zip(claims, renewed, strict=True)
         ]
 
     def intact(self, store: Hashable) -> bool:
@@ -215,61 +211,61 @@ class SqliteBackend:
 # ── the steps, each in one transaction ───────────────────────────────────────────────────────────────────────────────
 
 
-def _try_acquire(txn: Transaction, ticket: Ticket, *, queue: bool) -> tuple[int, Hashable] | _Blocked:
-    name = ticket.name
+def _try_acquire(txn: Transaction, claim: Claim, *, queue: bool) -> tuple[int, Hashable] | _Blocked:
+    name = claim.name
     number: int | None = None
     last_number, is_in_use = txn.row(_STATE, name) or _NO_STATE
     if is_in_use:
-        (number,) = txn.row(_OWN_NUMBER, name, ticket.nonce) or (None,)
-        if not ticket.exclusive:
-            _check_limit(txn, ticket)
-        if ticket.owner and (shared_fence := _fence_of_same_owner(txn, ticket)) is not None:
-            return _join(txn, ticket, number, shared_fence)
-        blocker = first_blocker(ticket.limit, _live_ahead(txn, ticket, number))
+        (number,) = txn.row(_OWN_NUMBER, name, claim.nonce) or (None,)
+        if not claim.exclusive:
+            _check_limit(txn, claim)
+        if claim.owner and (shared_fence := _fence_of_same_owner(txn, claim)) is not None:
+            return _join(txn, claim, number, shared_fence)
+        blocker = first_blocker(claim.limit, _live_ahead(txn, claim, number))
         if blocker is not None:
-            return _enqueue(txn, ticket, number, blocker, last_number, queue=queue)
-    expires = txn.now + ticket.ttl
+            return _enqueue(txn, claim, number, blocker, last_number, queue=queue)
+    expires = txn.now + claim.ttl
     # Assign a new fence even if the row has one: no client knows that fence, and the row may be from an old copy.
     fence = _next_number(txn, last_number)
     if number is None:
-        _insert(txn, ticket, fence, fence=fence, expires=expires)
+        _insert(txn, claim, fence, fence=fence, expires=expires)
     else:
         txn.change(_GRANT, fence, expires, txn.wall, txn.session, name, number)
-    if is_in_use and ticket.owner:
+    if is_in_use and claim.owner:
         _wake_next(txn, name)  # tickets of the same owner in the queue are granted with this one
     return fence, txn.store
 
 
-def _try_acquire_all(txn: Transaction, tickets: Sequence[Ticket]) -> list[tuple[int, Hashable] | _Blocked]:
+def _try_acquire_all(txn: Transaction, claims: Sequence[Claim]) -> list[tuple[int, Hashable] | _Blocked]:
     outcomes: list[tuple[int, Hashable] | _Blocked] = []
-    for ticket in tickets:
-        outcomes.append(_try_acquire(txn, ticket, queue=False))
+    for claim in claims:
+        outcomes.append(_try_acquire(txn, claim, queue=False))
         if isinstance(outcomes[-1], _Blocked):
             break
     return outcomes
 
 
-def _fence_of_same_owner(txn: Transaction, ticket: Ticket) -> int | None:
+def _fence_of_same_owner(txn: Transaction, claim: Claim) -> int | None:
     """The fence of a granted ticket of the same owner. This ticket is granted with it, even if others wait."""
-    entries = map(_QueueEntry._make, txn.rows(_SAME_OWNER, ticket.name, ticket.owner, ticket.nonce))
-    return next((entry.fence for entry in entries if not _reaped(txn, ticket.name, entry)), None)
+    entries = map(_QueueEntry._make, txn.rows(_SAME_OWNER, claim.name, claim.owner, claim.nonce))
+    return next((entry.fence for entry in entries if not _reaped(txn, claim.name, entry)), None)
 
 
-def _join(txn: Transaction, ticket: Ticket, number: int | None, fence: int) -> tuple[int, Hashable]:
+def _join(txn: Transaction, claim: Claim, number: int | None, fence: int) -> tuple[int, Hashable]:
     """Grant the ticket together with those of its owner: with their fence, and a number before all waiters."""
-    (first,) = txn.row(_FIRST, ticket.name) or (_LAST_PLACE,)
-    expires = txn.now + ticket.ttl
+    (first,) = txn.row(_FIRST, claim.name) or (_LAST_PLACE,)
+    expires = txn.now + claim.ttl
     if number is None:
-        _insert(txn, ticket, first - 1, fence=fence, expires=expires)
+        _insert(txn, claim, first - 1, fence=fence, expires=expires)
     else:
-        txn.change(_MOVE, first - 1, ticket.name, number)
-        txn.change(_GRANT, fence, expires, txn.wall, txn.session, ticket.name, first - 1)
-    _wake_next(txn, ticket.name)
+        txn.change(_MOVE, first - 1, claim.name, number)
+        txn.change(_GRANT, fence, expires, txn.wall, txn.session, claim.name, first - 1)
+    _wake_next(txn, claim.name)
     return fence, txn.store
 
 
 def _enqueue(
-    txn: Transaction, ticket: Ticket, number: int | None, blocker: _QueueEntry, last_number: int, *, queue: bool
+    txn: Transaction, claim: Claim, number: int | None, blocker: _QueueEntry, last_number: int, *, queue: bool
 ) -> _Blocked:
     holder = process_text(blocker.info)
     if not queue:
@@ -277,34 +273,34 @@ def _enqueue(
     expires = txn.now + WAITER_LEASE
     if number is None:
         number = _next_number(txn, last_number)
-        _insert(txn, ticket, number, fence=None, expires=expires)
+        _insert(txn, claim, number, fence=None, expires=expires)
     else:
-        txn.change(_KEEP_PLACE, expires, txn.session, ticket.name, number)
-    _wake_next(txn, ticket.name)  # reaping tickets may have unblocked others
+        txn.change(_KEEP_PLACE, expires, txn.session, claim.name, number)
+    _wake_next(txn, claim.name)  # reaping tickets may have unblocked others
     live = (
         entry
-        for entry in map(_QueueEntry._make, txn.rows(_BEFORE, ticket.name, number))
-        if not _reaped(txn, ticket.name, entry)
+        for entry in map(_QueueEntry._make, txn.rows(_BEFORE, claim.name, number))
+        if not _reaped(txn, claim.name, entry)
     )
     before, before_that = next(live, None), next(live, None)
     if before is not None and not before.granted:
         # The second waiter polls often too: if the first is stopped when it is woken, the second must notice.
         is_second = before_that is None or before_that.granted
         return _Blocked(Waiting(POLL_INTERVAL if is_second else POLL_INTERVAL_BEHIND, holder), (before.session,))
-    rows = zip(txn.rows(_AHEAD, ticket.name, number, 1), range(WATCH_MAX), strict=False)
+    rows = zip(txn.rows(_AHEAD, claim.name, number, 1), range(WATCH_MAX), strict=False)
     ahead = {entry.session for entry in (_QueueEntry._make(row) for row, _ in rows) if not entry.outlives_process}
     return _Blocked(Waiting(max(0.0, min(POLL_INTERVAL, blocker.expires - txn.now)), holder), tuple(ahead))
 
 
-def _release(txn: Transaction, ticket: Ticket) -> bool:
-    was_held = txn.change(_RELEASE_HELD, ticket.name, ticket.nonce, txn.now) == 1
-    if was_held or txn.change(_RELEASE, ticket.name, ticket.nonce) == 1:
-        _wake_next(txn, ticket.name)
+def _release(txn: Transaction, claim: Claim) -> bool:
+    was_held = txn.change(_RELEASE_HELD, claim.name, claim.nonce, txn.now) == 1
+    if was_held or txn.change(_RELEASE, claim.name, claim.nonce) == 1:
+        _wake_next(txn, claim.name)
     return was_held
 
 
-def _renew(txn: Transaction, ticket: Ticket) -> bool:
-    return txn.change(_RENEW, txn.now + ticket.ttl, ticket.name, ticket.nonce, txn.session) == 1
+def _renew(txn: Transaction, claim: Claim) -> bool:
+    return txn.change(_RENEW, txn.now + claim.ttl, claim.name, claim.nonce, txn.session) == 1
 
 
 def _break(txn: Transaction, name: str, fence: int) -> bool:
@@ -325,34 +321,34 @@ def _next_number(txn: Transaction, last_number: int) -> int:
     return number
 
 
-def _insert(txn: Transaction, ticket: Ticket, number: int, *, fence: int | None, expires: float) -> None:
+def _insert(txn: Transaction, claim: Claim, number: int, *, fence: int | None, expires: float) -> None:
     txn.change(
         _INSERT,
-        ticket.name,
+        claim.name,
         number,
-        ticket.nonce,
+        claim.nonce,
         txn.session,
         fence,
-        ticket.exclusive,
-        ticket.limit,
+        claim.exclusive,
+        claim.limit,
         expires,
         txn.wall,
-        ticket.agent,
-        ticket.info,
-        ticket.owner,
-        ticket.delay,
+        claim.agent,
+        claim.info,
+        claim.owner,
+        claim.delay,
     )
 
 
-def _live_ahead(txn: Transaction, ticket: Ticket, number: int | None) -> Iterator[_QueueEntry]:
+def _live_ahead(txn: Transaction, claim: Claim, number: int | None) -> Iterator[_QueueEntry]:
     """The live tickets that may block this one, in order, read one by one. Ended tickets are removed.
 
     Readers do not block a reader, so they are skipped without a check whether they are alive.
     """
-    with_shared = ticket.limit is not None
-    rows = txn.rows(_AHEAD, ticket.name, _LAST_PLACE if number is None else number, with_shared)
+    with_shared = claim.limit is not None
+    rows = txn.rows(_AHEAD, claim.name, _LAST_PLACE if number is None else number, with_shared)
     for entry in map(_QueueEntry._make, rows):
-        if not _reaped(txn, ticket.name, entry):
+        if not _reaped(txn, claim.name, entry):
             yield entry
 
 
@@ -368,12 +364,10 @@ def _reaped(txn: Transaction, name: str, entry: _QueueEntry) -> bool:
     return False
 
 
-def _check_limit(txn: Transaction, ticket: Ticket) -> None:
-    for entry in map(_QueueEntry._make, txn.rows(_OTHER_LIMIT, ticket.name, ticket.limit)):
-        if entry.nonce != ticket.nonce and not _reaped(txn, ticket.name, entry):
-            raise LimitConflict(
-                lock=ticket.name, ours=ticket.limit, theirs=entry.limit, holder=process_text(entry.info)
-            )
+def _check_limit(txn: Transaction, claim: Claim) -> None:
+    for entry in map(_QueueEntry._make, txn.rows(_OTHER_LIMIT, claim.name, claim.limit)):
+        if entry.nonce != claim.nonce and not _reaped(txn, claim.name, entry):
+            raise LimitConflict(lock=claim.name, ours=claim.limit, theirs=entry.limit, holder=process_text(entry.info))
 
 
 def _wake_next(txn: Transaction, name: str) -> None:

@@ -10,7 +10,7 @@ from holdfast.backends.zookeeper.port import Children, Created, Refusal
 from holdfast.backends.zookeeper.protocol.base import TicketNode, session_timeout
 from holdfast.backends.zookeeper.protocol.nodes import queue_entries
 from holdfast.backends.zookeeper.protocol.queue import Queue
-from holdfast.core.tickets import Granted, Ticket, Waiting
+from holdfast.core.tickets import Claim, Granted, Waiting
 from holdfast.errors import BackendError, HoldfastError, OutcomeUnknown
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 class AcquireAll(Queue):
     """Acquire several locks at once."""
 
-    async def try_acquire_all(self, tickets: Sequence[Ticket], *, deadline: float) -> list[Granted | Waiting]:
+    async def try_acquire_all(self, tickets: Sequence[Claim], *, deadline: float) -> list[Granted | Waiting]:
         outcomes = await self._retry_on_reconnect(
             lambda: self._heartbeats.open(session_timeout(tickets[0]), deadline),
             lambda session: self._acquire_free(tickets, session, deadline),
@@ -32,7 +32,7 @@ class AcquireAll(Queue):
         return outcomes
 
     async def _acquire_free(
-        self, tickets: Sequence[Ticket], session: Session, deadline: float
+        self, tickets: Sequence[Claim], session: Session, deadline: float
     ) -> list[Granted | Waiting]:
         """Acquire the free locks up to the first busy one, or to one that became busy between listing and create.
 
@@ -52,7 +52,7 @@ class AcquireAll(Queue):
         return outcomes
 
     async def _create_free(
-        self, tickets: Sequence[Ticket], session: Session, deadline: float
+        self, tickets: Sequence[Claim], session: Session, deadline: float
     ) -> list[tuple[TicketNode, list[str]]]:
         """Create the nodes of the first tickets whose locks are free; return each with the lock's children.
 
@@ -61,7 +61,7 @@ class AcquireAll(Queue):
         """
         locks = [self._tree.lock_path(ticket.name) for ticket in tickets]
         listed = await self._port.call(session, [Children(lock) for lock in locks], deadline=deadline)
-        free: list[tuple[Ticket, str]] = []
+        free: list[tuple[Claim, str]] = []
         for ticket, lock, children in zip(tickets, locks, listed, strict=True):
             self._check_delay(ticket, session)
             # `try_acquire` searches for the node of a known ticket.
@@ -102,7 +102,7 @@ class AcquireAll(Queue):
             raise refused
         return nodes
 
-    async def _withdraw_rest(self, tickets: Sequence[Ticket], deadline: float) -> None:
+    async def _withdraw_rest(self, tickets: Sequence[Claim], deadline: float) -> None:
         """Release tickets that are not granted, because one before them is not, but that may have nodes."""
         left = [ticket for ticket in tickets if ticket.nonce in self._ticket_nodes or ticket.nonce in self._unanswered]
         for outcome in await self.release(left, deadline=deadline) if left else ():

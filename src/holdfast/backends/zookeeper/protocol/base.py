@@ -18,7 +18,8 @@ from holdfast.backends.zookeeper.protocol.parents import Parents
 from holdfast.backends.zookeeper.protocol.registers import Registers
 from holdfast.backends.zookeeper.protocol.tree import Tree
 from holdfast.core.clock import before_delay
-from holdfast.core.wakeups import Wakeups
+from holdfast.core.notifications import Wakeups
+from holdfast.core.tickets import Notification
 from holdfast.errors import BackendError
 from holdfast.guarantees import FenceOrder, Guarantees
 
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from holdfast.backends.zookeeper.config import ZookeeperConfig
     from holdfast.backends.zookeeper.port import Session, ZookeeperPort
     from holdfast.core.ports import Runtime
-    from holdfast.core.tickets import Ticket
+    from holdfast.core.tickets import Claim
 
 # A share of the session's timeout. At any time half of the timeout is proven, and half of that is for the holder.
 DELAY_SHARE = 0.25
@@ -43,7 +44,7 @@ class TicketNode:
 
     __slots__ = ("czxid", "deadline", "granted", "number", "path", "session", "ticket", "waited")
 
-    def __init__(self, ticket: Ticket, session: Session, path: str, czxid: int) -> None:
+    def __init__(self, ticket: Claim, session: Session, path: str, czxid: int) -> None:
         self.ticket = ticket
         self.session = session
         self.path = path
@@ -78,7 +79,7 @@ class ZookeeperBase(HeartbeatTasks):
         self._ticket_nodes: dict[str, TicketNode] = {}  # by nonce
         # By nonce: the session of a create that has no answer yet, or never got one. Its node may exist.
         self._unanswered: dict[str, Session] = {}
-        self._released_later: dict[str, Ticket] = {}  # tickets that the heartbeat of their session has to release
+        self._released_later: dict[str, Claim] = {}  # tickets that the heartbeat of their session has to release
         self._watched: dict[Watch, list[str]] = {}  # watches that are set, and the nonces of their waiters, in order
         self._gone: Callable[[Hashable, str], None] = lambda *_: None
         self._fences = Fences(config.url)
@@ -128,7 +129,7 @@ class ZookeeperBase(HeartbeatTasks):
                     raise
         return await work(await open_session())
 
-    async def _session_of(self, ticket: Ticket, deadline: float) -> Session:
+    async def _session_of(self, ticket: Claim, deadline: float) -> Session:
         """The session that the ticket's node belongs to, or may belong to.
 
         A listing is certain to show such a node only if it follows the create in the same session.
@@ -150,9 +151,9 @@ class ZookeeperBase(HeartbeatTasks):
         _, children = await self._port.call(session, (write, Children(lock)), deadline=deadline)
         return self._tree.children_of(children)
 
-    def _forget(self, nonce: str) -> None:
-        self._ticket_nodes.pop(nonce, None)
-        self._wakeups.forget(nonce)
+    def _forget(self, ticket: Claim) -> None:
+        self._ticket_nodes.pop(ticket.nonce, None)
+        self._wakeups.forget(ticket)
 
     # ── events of the port ───────────────────────────────────────────────────────────────────────────────────────
 
@@ -164,7 +165,7 @@ class ZookeeperBase(HeartbeatTasks):
         with self._mutex:
             waiting = self._watched.pop(watch, ())
         for nonce in waiting:
-            self._wakeups.wake(nonce)
+            self._wakeups.wake(Notification(nonce))
 
     def _on_session_change(self, session: Session) -> None:
         """A session or its connection was opened or closed, which drops its watches: all waiters poll."""
@@ -200,6 +201,6 @@ def close_reason(session: Session) -> str:
     return ROLLED_BACK if session.rolled_back else SESSION_CLOSED
 
 
-def session_timeout(ticket: Ticket) -> float:
+def session_timeout(ticket: Claim) -> float:
     """Seconds that a session has to outlive its client: the ticket's ttl, and enough for the lock's delay."""
     return max(ticket.ttl, ticket.delay / DELAY_SHARE)

@@ -16,7 +16,7 @@ from holdfast.backends.zookeeper.protocol import nodes
 from holdfast.backends.zookeeper.protocol.base import TicketNode, ZookeeperBase, close_reason
 from holdfast.backends.zookeeper.protocol.nodes import queue_entries
 from holdfast.core.clock import lease_deadline
-from holdfast.core.tickets import LeaseGone, Live, Ticket
+from holdfast.core.tickets import Claim, LeaseGone, Live
 from holdfast.errors import BackendError, BackendUnavailable
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ _Request = Callable[["Session", Sequence[str], float], Awaitable["list[Answer]"]
 class Leases(ZookeeperBase):
     """Release, renew, and the tasks of the heartbeat."""
 
-    async def release(self, tickets: Sequence[Ticket], *, deadline: float) -> list[bool | BackendError]:
+    async def release(self, tickets: Sequence[Claim], *, deadline: float) -> list[bool | BackendError]:
         for ticket in tickets:
             if ticket.nonce in self._unanswered:
                 await self._delete_unanswered(ticket, deadline)
@@ -39,7 +39,7 @@ class Leases(ZookeeperBase):
         for ticket, ticket_node in zip(tickets, known, strict=True):
             answer = answers.get(ticket_node.path, Refusal.NO_NODE) if ticket_node is not None else Refusal.NO_NODE
             if answer is None or answer is Refusal.NO_NODE:
-                self._forget(ticket.nonce)
+                self._forget(ticket)
                 outcomes.append(ticket_node is not None and ticket_node.granted and answer is None)
             elif isinstance(answer, BackendError):
                 outcomes.append(answer)
@@ -52,7 +52,7 @@ class Leases(ZookeeperBase):
     async def _delete(self, session: Session, paths: Sequence[str], deadline: float) -> list[Answer]:
         return await self._port.call(session, [Delete(path) for path in paths], deadline=deadline)
 
-    async def _delete_unanswered(self, ticket: Ticket, deadline: float) -> None:
+    async def _delete_unanswered(self, ticket: Claim, deadline: float) -> None:
         """Delete the node that a create without an answer may have left."""
         session = await self._session_of(ticket, deadline)
         connection = session.connection
@@ -64,7 +64,7 @@ class Leases(ZookeeperBase):
         self._unanswered.pop(ticket.nonce, None)
         self._heartbeats.check_again(session, connection)
 
-    async def renew(self, tickets: Sequence[Ticket], *, deadline: float) -> list[Live | LeaseGone | BackendError]:
+    async def renew(self, tickets: Sequence[Claim], *, deadline: float) -> list[Live | LeaseGone | BackendError]:
         sent = self._runtime.now()
         known = [self._ticket_nodes.get(ticket.nonce) for ticket in tickets]
         answers = await self._for_each_session(known, self._listed_after_write, deadline)
@@ -128,7 +128,7 @@ class Leases(ZookeeperBase):
         ticket_nodes, unanswered = list(self._ticket_nodes.values()), list(self._unanswered.values())
         return session in unanswered or any(node.session is session for node in ticket_nodes)
 
-    def release_later(self, ticket: Ticket) -> None:
+    def release_later(self, ticket: Claim) -> None:
         if ticket.nonce in self._ticket_nodes or ticket.nonce in self._unanswered:
             self._released_later[ticket.nonce] = ticket
 
@@ -153,7 +153,7 @@ class Leases(ZookeeperBase):
             try:
                 if not ticket_node.session.is_closed:
                     await self._delete(session, [ticket_node.path], deadline)
-                self._forget(ticket_node.ticket.nonce)
+                self._forget(ticket_node.ticket)
             except BackendError:
                 return  # the next heartbeat tries again
 

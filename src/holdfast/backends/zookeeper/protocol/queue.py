@@ -22,7 +22,7 @@ from holdfast.backends.zookeeper.protocol.nodes import QueueEntry, queue_entries
 from holdfast.backends.zookeeper.protocol.parents import ATTEMPTS_MAX
 from holdfast.backends.zookeeper.protocol.records import encode_record, holder_name
 from holdfast.core.clock import before_delay
-from holdfast.core.tickets import POLL_INTERVAL, Granted, Ticket, Waiting, first_blocker
+from holdfast.core.tickets import POLL_INTERVAL, Claim, Granted, Waiting, first_blocker
 from holdfast.errors import (
     BackendUnavailable,
     ConfigurationError,
@@ -45,7 +45,7 @@ _SPARE_SHARE = 1 / 12
 class Queue(Leases):
     """Acquire one lock, or wait for it."""
 
-    async def try_acquire(self, ticket: Ticket, *, queue: bool, deadline: float) -> Granted | Waiting:
+    async def try_acquire(self, ticket: Claim, *, queue: bool, deadline: float) -> Granted | Waiting:
         try:
             # It can be repeated, because the nonce identifies the attempt.
             return await self._retry_on_reconnect(
@@ -65,9 +65,7 @@ class Queue(Leases):
                 ticket_node.deadline, ticket_node.granted = 0.0, True
             raise
 
-    async def _try_acquire(
-        self, ticket: Ticket, session: Session, *, queue: bool, deadline: float
-    ) -> Granted | Waiting:
+    async def _try_acquire(self, ticket: Claim, session: Session, *, queue: bool, deadline: float) -> Granted | Waiting:
         self._check_delay(ticket, session)
         lock = self._tree.lock_path(ticket.name)
         nonce = ticket.nonce
@@ -75,7 +73,7 @@ class Queue(Leases):
             sent = self._runtime.now()
             ticket_node = self._ticket_nodes.get(nonce)
             if ticket_node is not None and ticket_node.session is not session:
-                self._forget(nonce)  # the node ended with its session, so the place in the queue is lost
+                self._forget(ticket)  # the node ended with its session, so the place in the queue is lost
                 if ticket_node.session.rolled_back:
                     self._unanswered[nonce] = session  # restored data may have the node: it is searched and deleted
                 ticket_node = None
@@ -100,7 +98,7 @@ class Queue(Leases):
                 return outcome
 
     async def _create(
-        self, ticket: Ticket, session: Session, lock: str, deadline: float, *, waits: bool
+        self, ticket: Claim, session: Session, lock: str, deadline: float, *, waits: bool
     ) -> tuple[TicketNode, list[str]]:
         create = self._create_request(ticket, session, lock, waits=waits)
         for _ in range(ATTEMPTS_MAX):
@@ -127,19 +125,19 @@ class Queue(Leases):
             self._parents.handle_missing(lock, answers[:-2])
         raise BackendUnavailable(backend=self.url, problem=f"{lock} was deleted as often as it was created")
 
-    def _clear_refused(self, error: BaseException, *tickets: Ticket) -> None:
+    def _clear_refused(self, error: BaseException, *tickets: Claim) -> None:
         """Forget creates that the servers refused. Others, without an answer or cancelled, may still arrive."""
         if isinstance(error, HoldfastError) and not isinstance(error, OutcomeUnknown):
             for ticket in tickets:
                 self._unanswered.pop(ticket.nonce, None)
 
-    def _create_request(self, ticket: Ticket, session: Session, lock: str, *, waits: bool) -> Create:
+    def _create_request(self, ticket: Claim, session: Session, lock: str, *, waits: bool) -> Create:
         prefix = nodes.node_prefix(
             self._layout, session.id, ticket.nonce, ticket.limit, exclusive=ticket.exclusive, waits=waits
         )
         return Create(f"{lock}/{prefix}", encode_record(ticket, session))
 
-    def _check_delay(self, ticket: Ticket, session: Session) -> None:
+    def _check_delay(self, ticket: Claim, session: Session) -> None:
         """Raise ConfigurationError if the session's timeout, which enforces the delay, is too short for it."""
         if ticket.delay > DELAY_SHARE * session.timeout + 0.001:
             raise ConfigurationError(
@@ -149,7 +147,7 @@ class Queue(Leases):
             )
 
     async def _find_own_node(
-        self, ticket: Ticket, session: Session, lock: str, entries: Sequence[QueueEntry], deadline: float
+        self, ticket: Claim, session: Session, lock: str, entries: Sequence[QueueEntry], deadline: float
     ) -> TicketNode | None:
         """The node that a create without an answer has left. A node of an older session is deleted, never used."""
         kept: TicketNode | None = None
@@ -181,7 +179,7 @@ class Queue(Leases):
         if not any(entry.nonce == ticket.nonce for entry in ordered):
             # Another program deleted it. A listing after a write will confirm that. `orphans_in` needs this order.
             self._unanswered[ticket.nonce] = session
-            self._forget(ticket.nonce)
+            self._forget(ticket)
             return None
         ahead = self._ahead(ticket_node, ordered)
         try:
@@ -198,7 +196,7 @@ class Queue(Leases):
             await self._withdraw(ticket_node, deadline)
             return Waiting(POLL_INTERVAL, await self._holder(session, f"{lock}/{ahead[0].node}", deadline))
         ticket_node.waited = True
-        self._wakeups.expect(ticket.nonce)
+        self._wakeups.expect(ticket)
         holder = Get(f"{lock}/{ahead[0].node}")
         watch = self._watch(lock, ticket, ahead, blocker)
         watch_key = (session, type(watch), watch.path)
@@ -224,7 +222,7 @@ class Queue(Leases):
     def _ahead(self, ticket_node: TicketNode, ordered: Sequence[QueueEntry]) -> list[QueueEntry]:
         return [entry for entry in ordered if sequence_distance(entry.number, ticket_node.number) < 0]
 
-    def _blocker(self, ticket: Ticket, ahead: Sequence[QueueEntry]) -> QueueEntry | None:
+    def _blocker(self, ticket: Claim, ahead: Sequence[QueueEntry]) -> QueueEntry | None:
         """The ticket that blocks this one. Raises LimitConflict if a ticket ahead has another limit."""
         if not ticket.exclusive:
             for entry in ahead:
@@ -232,7 +230,7 @@ class Queue(Leases):
                     raise LimitConflict(lock=ticket.name, ours=ticket.limit, theirs=entry.limit)
         return first_blocker(ticket.limit, ahead)
 
-    def _watch(self, lock: str, ticket: Ticket, ahead: Sequence[QueueEntry], blocker: QueueEntry) -> Children | Get:
+    def _watch(self, lock: str, ticket: Claim, ahead: Sequence[QueueEntry], blocker: QueueEntry) -> Children | Get:
         """The one change after which a poll can succeed."""
         if blocker.exclusive:
             # The nearest exclusive ticket. A ticket's node has no children, so a children watch fires when the node is
@@ -257,7 +255,7 @@ class Queue(Leases):
         if is_proven or not queue or ticket_node.granted or session.is_closed:
             return None
         ticket_node.waited = True
-        self._wakeups.expect(ticket.nonce)
+        self._wakeups.expect(ticket)
         return Waiting(next_proof - now + spare / 2)
 
     def _grant(self, ticket_node: TicketNode, sent: float, *, is_followed: bool) -> Granted:
@@ -271,18 +269,18 @@ class Queue(Leases):
                 # Its mtime shows operators since when the lock is held, and it wakes the next waiter for a permit.
                 self._port.send(session, Set(ticket_node.path, encode_record(ticket, session)))
             if ticket_node.waited:
-                self._wakeups.forget(ticket.nonce)
+                self._wakeups.forget(ticket)
         return Granted(ticket_node.czxid, deadline, store=session)
 
     async def _withdraw(self, ticket_node: TicketNode, deadline: float) -> None:
         session, connection = ticket_node.session, ticket_node.session.connection
         await self._port.call(session, (Delete(ticket_node.path),), deadline=deadline)
-        self._forget(ticket_node.ticket.nonce)
+        self._forget(ticket_node.ticket)
         self._heartbeats.check_again(session, connection)
 
     async def _holder(self, session: Session, path: str, deadline: float) -> str:
         (node,) = await self._port.call(session, (Get(path),), deadline=deadline)
         return holder_name(node)
 
-    async def wait(self, ticket: Ticket, until: float) -> None:
-        await self._wakeups.wait(ticket.nonce, until)
+    async def wait(self, ticket: Claim, until: float) -> None:
+        await self._wakeups.wait(ticket, until)

@@ -11,12 +11,12 @@ from holdfast.errors import ConfigurationError
 if TYPE_CHECKING:
     from holdfast.backends.zookeeper.port import Answer, Session
     from holdfast.backends.zookeeper.protocol.nodes import QueueEntry
-    from holdfast.core.tickets import Ticket
+    from holdfast.core.tickets import Claim
 
 DATA_MAX = 500_000  # bytes; by default the servers drop a connection that sends twice as much
 
 
-def encode_record(ticket: Ticket, session: Session) -> bytes:
+def encode_record(ticket: Claim, session: Session) -> bytes:
     """Raises ConfigurationError: its `meta` is too long."""
     data = f"{ticket.info}\n{session.timeout:g}\n{ticket.agent}".encode("utf-8", "replace")
     if len(data) > DATA_MAX:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from holdfast.core.tickets import Claim
 from holdfast_lab.sim.client import SimClient
 from holdfast_lab.sim.faults import ALL, POOLED, only
 from holdfast_lab.sim.workload import WORKLOADS
@@ -16,6 +17,12 @@ if TYPE_CHECKING:
     from holdfast_lab.sim.servers.base import Server
 
 BUDGET = 300  # default number of runs within which a mutant must be caught
+
+
+def replaced(claim: Claim, **fields: Any) -> Claim:
+    """A claim with other fields, and without state."""
+    names = ("name", "nonce", "ttl", "limit", "exclusive", "agent", "info", "delay", "owner")
+    return Claim(**{name: getattr(claim, name) for name in names} | fields)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,7 @@ from holdfast.core.engine import AcquireResult, Engine
 from holdfast.core.events import Event
 from holdfast.core.keeper import Keeper
 from holdfast.core.leases import BaseLease, Phase
-from holdfast.core.tickets import Granted, Ticket, Waiting
+from holdfast.core.tickets import Claim, Granted, Waiting
 from holdfast.errors import BackendError, ThreadStartError
 from holdfast_lab.sim.client import SimLease
 from holdfast_lab.sim.mutants.base import Mutant
@@ -42,8 +42,8 @@ class _WithBackend(SimEngine):
     def wrap(self, backend: Any) -> Any:
         try_acquire = backend.try_acquire
 
-        async def try_acquire_changed(ticket: Ticket, *, queue: bool, deadline: float) -> Granted | Waiting:
-            return self.change_reply(await try_acquire(ticket, queue=self.queues(queue=queue), deadline=deadline))
+        async def try_acquire_changed(claim: Claim, *, queue: bool, deadline: float) -> Granted | Waiting:
+            return self.change_reply(await try_acquire(claim, queue=self.queues(queue=queue), deadline=deadline))
 
         backend.try_acquire = try_acquire_changed
         return backend
@@ -81,7 +81,7 @@ class LateRenewalRevivesLease(SimEngine):
 
     def lose(self, lease: BaseLease, reason: str) -> None:
         super().lose(lease, reason)
-        self._keeper.cancel(lease._ticket)  # so that the lease can be revived
+        self._keeper.cancel(lease._claim)  # so that the lease can be revived
 
 
 class LossNotReported(SimEngine):
@@ -112,9 +112,9 @@ class TimeoutRestartsAtWake(SimEngine):
 
     _waits = 0
 
-    async def _wait(self, ticket: Ticket, until: float) -> None:
+    async def _wait(self, claim: Claim, until: float) -> None:
         self._waits += 1
-        await super()._wait(ticket, until)
+        await super()._wait(claim, until)
 
     async def acquire_new(
         self, lock: BaseLock[SimLease], caller: Caller, timeout: float | None
@@ -160,13 +160,13 @@ class _StopsAtFirstError(Keeper):
 
 
 class _DropsPendingReleases(Keeper):
-    def _postpone(self, tickets: Sequence[Ticket]) -> None:
-        for ticket in tickets:
-            self._schedule.pending.pop(ticket.nonce, None)
+    def _postpone(self, claims: Sequence[Claim]) -> None:
+        for claim in claims:
+            self._schedule.pending.pop(claim.nonce, None)
 
 
 class _NoPendingReleases(Keeper):
-    def schedule(self, ticket: Ticket, after: float = 0.0, caller: weakref.ref[Caller] | None = None) -> None:
+    def schedule(self, claim: Claim, after: float = 0.0, caller: weakref.ref[Caller] | None = None) -> None:
         """Schedule nothing."""
 
 
@@ -218,9 +218,9 @@ class LockWithoutKeeperNotReleased(_WithKeeper):
 
     keeper_type = _DropsReleasesWithoutThread
 
-    async def _withdraw(self, ticket: Ticket, give_up: float) -> None:
+    async def _withdraw(self, claim: Claim, give_up: float) -> None:
         if self._keeper._timer:
-            await super()._withdraw(ticket, give_up)
+            await super()._withdraw(claim, give_up)
 
 
 class RenewsByTheTtlOnly(SimEngine):

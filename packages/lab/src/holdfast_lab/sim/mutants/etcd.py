@@ -6,13 +6,14 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from holdfast.backends.etcd.protocol.base import state_of
 from holdfast.backends.etcd.protocol.continuity import CheckedPort
 from holdfast.backends.etcd.protocol.leases import GRANULARITY, Lease, Leases, Unanswered
 from holdfast.backends.etcd.protocol.messages import all_in_order, created_at, first, get, kvs, last, revision, txn
 from holdfast.backends.etcd.protocol.queue import EtcdBackend, View
 from holdfast.backends.etcd.protocol.slots import Slots
 from holdfast.core.clock import lease_deadline
-from holdfast.core.tickets import POLL_INTERVAL, Granted, Ticket, Waiting
+from holdfast.core.tickets import POLL_INTERVAL, Claim, Granted, Waiting
 from holdfast_lab.sim.mutants.base import Mutant
 from holdfast_lab.sim.servers.etcd.server import EtcdServer
 
@@ -29,8 +30,8 @@ def _with(backend: Callable[..., Any]) -> type[EtcdServer]:
 class NoPolling(EtcdBackend):
     """Waits for a notification only. That works if none is lost and watches start at the right revision."""
 
-    async def try_acquire(self, ticket: Ticket, *, queue: bool, deadline: float) -> Granted | Waiting:
-        outcome = await super().try_acquire(ticket, queue=queue, deadline=deadline)
+    async def try_acquire(self, claim: Claim, *, queue: bool, deadline: float) -> Granted | Waiting:
+        outcome = await super().try_acquire(claim, queue=queue, deadline=deadline)
         return outcome._replace(poll_after=math.inf) if isinstance(outcome, Waiting) else outcome
 
     async def _keep_waiters_alive(self, deadline: float) -> bool:
@@ -53,22 +54,22 @@ class WatchesFromNowOn(EtcdServer):
 class OwnKeyNotChecked(EtcdBackend):
     """Like etcd's own Mutex once: it grants a ticket when none is ahead, without a check of its own key."""
 
-    async def try_acquire(self, ticket: Ticket, *, queue: bool, deadline: float) -> Granted | Waiting:
-        own_key, sent = self._ticket_keys.get(ticket.nonce), self._runtime.now()
+    async def try_acquire(self, claim: Claim, *, queue: bool, deadline: float) -> Granted | Waiting:
+        own_key, sent = state_of(claim).key, self._runtime.now()
         if own_key is None or not own_key.watches:
-            return await super().try_acquire(ticket, queue=queue, deadline=deadline)
-        _, folder, end = self._key_range(ticket)
+            return await super().try_acquire(claim, queue=queue, deadline=deadline)
+        _, folder, end = self._key_range(claim)
         until = own_key.created - 1
-        ahead = last(folder, end, 1, until=until) if ticket.exclusive else all_in_order(folder, end, until=until)
+        ahead = last(folder, end, 1, until=until) if claim.exclusive else all_in_order(folder, end, until=until)
         answer = (await self._port.call("kv/txn", txn([], [ahead, first(folder, end)]), deadline=deadline)).message
-        if self._watches(ticket, View(revision(answer), kvs(answer, 0), kvs(answer, 1))):
+        if self._watches(claim, View(revision(answer), kvs(answer, 0), kvs(answer, 1))):
             return Waiting(POLL_INTERVAL)
-        self._stop_waiting(ticket.nonce)
-        return Granted(own_key.created, lease_deadline(sent, ticket.ttl, GRANULARITY))
+        self._stop_waiting(claim)
+        return Granted(own_key.created, lease_deadline(sent, claim.ttl, GRANULARITY))
 
 
 class OneSlot(Slots):
-    def of(self, nonce: str) -> str:
+    def take(self) -> str:
         return f"{self._client}{0:08x}"
 
 
@@ -90,18 +91,18 @@ class DeadlineFromAcquire(EtcdBackend):
         super().__init__(*arguments)
         self._leases = ReusedUntilExpiry(self.url, self._port, self._runtime)
 
-    def _deadline(self, ticket: Ticket, lease: Lease, sent: float) -> float:
-        return lease_deadline(sent, ticket.ttl, GRANULARITY)
+    def _deadline(self, claim: Claim, lease: Lease, sent: float) -> float:
+        return lease_deadline(sent, claim.ttl, GRANULARITY)
 
 
 class WaitersUnderTtlLease(EtcdBackend):
     """An earlier version: a waiter is under the lease of its ttl, so a dead waiter blocks a free lock for its ttl."""
 
     async def _enqueue(
-        self, ticket: Ticket, lease: Lease, holder: str | None, deadline: float
+        self, claim: Claim, lease: Lease, holder: str | None, deadline: float
     ) -> Granted | Waiting | None:
-        self._leases.waiter_ttl = math.ceil(ticket.ttl)
-        return await super()._enqueue(ticket, lease, holder, deadline)
+        self._leases.waiter_ttl = math.ceil(claim.ttl)
+        return await super()._enqueue(claim, lease, holder, deadline)
 
 
 class GrantedUnderWaiterLease(EtcdBackend):
@@ -109,7 +110,7 @@ class GrantedUnderWaiterLease(EtcdBackend):
 
     async def _move_to_lease(
         self,
-        ticket: Ticket,
+        claim: Claim,
         own_key: TicketKey,
         lease: Lease,
         deadline: float,
@@ -117,7 +118,7 @@ class GrantedUnderWaiterLease(EtcdBackend):
         only_if: Sequence[Message] = (),
         reads: Sequence[Message] = (),
     ) -> Message:
-        key = self._key(ticket)
+        key = self._key(claim)
         request = txn([created_at(key, own_key.created), *only_if], [get(key)], reads)
         return (await self._port.call("kv/txn", request, deadline=deadline)).message
 
@@ -134,24 +135,24 @@ class IgnoresRestoredData(EtcdBackend):
 
 
 class WithdrawnWithoutTombstone(EtcdBackend):
-    def _add_unanswered(self, nonces: Sequence[str], unanswered: Unanswered) -> None:
+    def _add_unanswered(self, claims: Sequence[Claim], unanswered: Unanswered) -> None:
         pass
 
 
 class GivesUpWithoutWithdrawing(EtcdBackend):
     """An earlier version: a busy answer ends the attempt, and an earlier unanswered create is not withdrawn."""
 
-    async def _give_up(self, ticket: Ticket, deadline: float) -> None:
+    async def _give_up(self, claim: Claim, deadline: float) -> None:
         pass
 
 
 class RefusalMeansUnchanged(EtcdBackend):
     """An earlier version: the key exists, the poll after it is refused, and the engine gets only that error."""
 
-    async def try_acquire(self, ticket: Ticket, *, queue: bool, deadline: float) -> Granted | Waiting:
+    async def try_acquire(self, claim: Claim, *, queue: bool, deadline: float) -> Granted | Waiting:
         if queue:
-            self._wakeups.expect(ticket.nonce)
-        return await self._try_acquire(ticket, deadline, queue=queue)
+            self._wakeups.expect(claim)
+        return await self._try_acquire(claim, deadline, queue=queue)
 
 
 ETCD = [

@@ -16,27 +16,27 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from holdfast.backends.memcached.port import Answer, Batch, ServerRun
-    from holdfast.core.tickets import Ticket
+    from holdfast.core.tickets import Claim
 
 
 class DeletesBlindly(MemcachedBackend):
     """As tooz, sherlock and most recipes do: `delete` does not check the owner."""
 
-    def _deletion(self, key: bytes, _: Ticket, known: KnownItem) -> bytes:
+    def _deletion(self, key: bytes, _: Claim, known: KnownItem) -> bytes:
         return b"md %b\r\n" % key
 
 
 class RenewsBlindly(MemcachedBackend):
     """The same with `set` and `touch`."""
 
-    def _renewal(self, key: bytes, ticket: Ticket, known: KnownItem) -> bytes:
-        value = value_of(ticket.nonce, known.fence, known.body)
-        return b"ms %b %d T%d c\r\n%b\r\n" % (key, len(value), self._seconds(ticket.ttl), value)
+    def _renewal(self, key: bytes, claim: Claim, known: KnownItem) -> bytes:
+        value = value_of(claim.nonce, known.fence, known.body)
+        return b"ms %b %d T%d c\r\n%b\r\n" % (key, len(value), self._seconds(claim.ttl), value)
 
 
 class DeadlineFromTheReply(MemcachedBackend):
-    def _remember(self, ticket: Ticket, sent: float, known: KnownItem) -> float:
-        return super()._remember(ticket, self._runtime.now(), known)
+    def _remember(self, claim: Claim, sent: float, known: KnownItem) -> float:
+        return super()._remember(claim, self._runtime.now(), known)
 
 
 class NoMargin(MemcachedBackend):
@@ -60,17 +60,11 @@ class FenceIsTheVersion(MemcachedBackend):
         return version
 
 
-class _AlwaysEmpty(dict[str, float]):
-    def __setitem__(self, key: str, value: float) -> None:
-        pass
-
-
 class ForgetsUnansweredAdds(MemcachedBackend):
     """A release stores nothing against an add that is still in flight."""
 
-    def __init__(self, *arguments: object, **more: object) -> None:
-        super().__init__(*arguments, **more)  # type: ignore[arg-type]
-        self._unanswered = _AlwaysEmpty()
+    def _note_unanswered(self, claim: Claim, until: float) -> None:
+        pass
 
 
 class _AnyRun(SimPort):

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 from holdfast.backends.memory.port import QueueEntry, Store
 from holdfast.backends.memory.protocol.queue import MemoryBackend
 from holdfast.core.clock import lease_deadline
-from holdfast.core.tickets import Granted, LeaseGone, Live, Ticket, Waiting
-from holdfast.core.wakeups import Wakeups
-from holdfast_lab.sim.mutants.base import Mutant
+from holdfast.core.notifications import Wakeups
+from holdfast.core.tickets import Claim, Granted, LeaseGone, Live, Notification, Waiting
+from holdfast_lab.sim.mutants.base import Mutant, replaced
 from holdfast_lab.sim.servers.memory import MemoryServer
 
 if TYPE_CHECKING:
@@ -18,27 +18,27 @@ if TYPE_CHECKING:
 
 
 class DeadlineFromReply(MemoryBackend):
-    async def try_acquire(self, ticket: Ticket, *, queue: bool, deadline: float) -> Granted | Waiting:
-        outcome = await super().try_acquire(ticket, queue=queue, deadline=deadline)
+    async def try_acquire(self, claim: Claim, *, queue: bool, deadline: float) -> Granted | Waiting:
+        outcome = await super().try_acquire(claim, queue=queue, deadline=deadline)
         if isinstance(outcome, Granted):
-            return outcome._replace(deadline=lease_deadline(self._runtime.now(), ticket.ttl, 0.0))
+            return outcome._replace(deadline=lease_deadline(self._runtime.now(), claim.ttl, 0.0))
         return outcome
 
 
 class RenewalDeadlineFromReply(MemoryBackend):
-    async def renew(self, tickets: Sequence[Ticket], *, deadline: float) -> list[Live | LeaseGone]:
-        outcomes = await super().renew(tickets, deadline=deadline)
+    async def renew(self, claims: Sequence[Claim], *, deadline: float) -> list[Live | LeaseGone]:
+        outcomes = await super().renew(claims, deadline=deadline)
         return [
-            Live(lease_deadline(self._runtime.now(), ticket.ttl, 0.0)) if isinstance(outcome, Live) else outcome
-            for ticket, outcome in zip(tickets, outcomes, strict=True)
+            Live(lease_deadline(self._runtime.now(), claim.ttl, 0.0)) if isinstance(outcome, Live) else outcome
+            for claim, outcome in zip(claims, outcomes, strict=True)
         ]
 
 
 class RenewalByName(MemoryBackend):
-    def _renew(self, store: Store, ticket: Ticket) -> bool:
-        for entry in store.queues.get(ticket.name, {}).values():
+    def _renew(self, store: Store, claim: Claim) -> bool:
+        for entry in store.queues.get(claim.name, {}).values():
             if entry.granted:
-                entry.expires = self._runtime.now() + ticket.ttl
+                entry.expires = self._runtime.now() + claim.ttl
                 return True
         return False
 
@@ -46,72 +46,72 @@ class RenewalByName(MemoryBackend):
 class RenewalRecreates(MemoryBackend):
     """`SET key nonce PX ttl` without a check: a renewal that arrives after the release acquires the lock."""
 
-    def _renew(self, store: Store, ticket: Ticket) -> bool:
-        entries = store.queues.setdefault(ticket.name, {})
-        if ticket.nonce not in entries:
+    def _renew(self, store: Store, claim: Claim) -> bool:
+        entries = store.queues.setdefault(claim.name, {})
+        if claim.nonce not in entries:
             store.process_state.last_number += 1
-            entry = QueueEntry(ticket, store.process_state.last_number, self._runtime.now(), self._port.wake)
+            entry = QueueEntry(claim, store.process_state.last_number, self._runtime.now(), self._port.wake)
             entry.granted = True
-            entries[ticket.nonce] = entry
-        return super()._renew(store, ticket)
+            entries[claim.nonce] = entry
+        return super()._renew(store, claim)
 
 
 class ReleaseWithoutOwner(MemoryBackend):
     """`DEL key`: a late release ends the lease of the next holder."""
 
-    def _release(self, store: Store, ticket: Ticket) -> bool:
-        entries = store.queues.get(ticket.name, {})
-        if ticket.nonce not in entries:
+    def _release(self, store: Store, claim: Claim) -> bool:
+        entries = store.queues.get(claim.name, {})
+        if claim.nonce not in entries:
             for nonce, entry in entries.items():
                 if entry.granted:
-                    return super()._release(store, ticket._replace(nonce=nonce))
-        return super()._release(store, ticket)
+                    return super()._release(store, replaced(claim, nonce=nonce))
+        return super()._release(store, claim)
 
 
 class ResendMakesSecondLease(MemoryBackend):
     """Every request is a new ticket to the server: a retry after a lost reply is queued behind the first one."""
 
-    def _try_acquire(self, store: Store, ticket: Ticket, *, queue: bool) -> int | Waiting:
-        entries = store.queues.get(ticket.name, {})
-        if ticket.nonce in entries and entries[ticket.nonce].granted:
-            ticket = ticket._replace(nonce=f"{ticket.nonce}+{len(entries)}")
-        return super()._try_acquire(store, ticket, queue=queue)
+    def _try_acquire(self, store: Store, claim: Claim, *, queue: bool) -> int | Waiting:
+        entries = store.queues.get(claim.name, {})
+        if claim.nonce in entries and entries[claim.nonce].granted:
+            claim = replaced(claim, nonce=f"{claim.nonce}+{len(entries)}")
+        return super()._try_acquire(store, claim, queue=queue)
 
 
 class GrantsBeforeWaiters(MemoryBackend):
     """A client that finds the lock free acquires it before the waiters."""
 
-    def _try_acquire(self, store: Store, ticket: Ticket, *, queue: bool) -> int | Waiting:
-        entries = store.queues.get(ticket.name, {})
+    def _try_acquire(self, store: Store, claim: Claim, *, queue: bool) -> int | Waiting:
+        entries = store.queues.get(claim.name, {})
         now = self._runtime.now()
-        waiting = {nonce: entry for nonce, entry in entries.items() if not entry.granted and nonce != ticket.nonce}
+        waiting = {nonce: entry for nonce, entry in entries.items() if not entry.granted and nonce != claim.nonce}
         if any(entry.granted and entry.expires > now for entry in entries.values()):
-            return super()._try_acquire(store, ticket, queue=queue)
+            return super()._try_acquire(store, claim, queue=queue)
         for nonce in waiting:
             del entries[nonce]
-        outcome = super()._try_acquire(store, ticket, queue=queue)
-        store.queues.setdefault(ticket.name, {}).update(waiting)
+        outcome = super()._try_acquire(store, claim, queue=queue)
+        store.queues.setdefault(claim.name, {}).update(waiting)
         return outcome
 
 
 class WriterIgnoresReaders(MemoryBackend):
-    def _try_acquire(self, store: Store, ticket: Ticket, *, queue: bool) -> int | Waiting:
-        entries = store.queues.get(ticket.name, {})
-        readers = {nonce: entry for nonce, entry in entries.items() if entry.ticket.limit is None and entry.granted}
-        if not ticket.exclusive or ticket.nonce in readers:
-            return super()._try_acquire(store, ticket, queue=queue)
+    def _try_acquire(self, store: Store, claim: Claim, *, queue: bool) -> int | Waiting:
+        entries = store.queues.get(claim.name, {})
+        readers = {nonce: entry for nonce, entry in entries.items() if entry.claim.limit is None and entry.granted}
+        if not claim.exclusive or claim.nonce in readers:
+            return super()._try_acquire(store, claim, queue=queue)
         for nonce in readers:
             del entries[nonce]
-        outcome = super()._try_acquire(store, ticket, queue=queue)
-        store.queues.setdefault(ticket.name, {}).update(readers)
+        outcome = super()._try_acquire(store, claim, queue=queue)
+        store.queues.setdefault(claim.name, {}).update(readers)
         return outcome
 
 
 class SemaphoreOffByOne(MemoryBackend):
-    def _try_acquire(self, store: Store, ticket: Ticket, *, queue: bool) -> int | Waiting:
-        if ticket.limit is not None and not ticket.exclusive:
-            ticket = ticket._replace(limit=ticket.limit + 1)
-        return super()._try_acquire(store, ticket, queue=queue)
+    def _try_acquire(self, store: Store, claim: Claim, *, queue: bool) -> int | Waiting:
+        if claim.limit is not None and not claim.exclusive:
+            claim = replaced(claim, limit=claim.limit + 1)
+        return super()._try_acquire(store, claim, queue=queue)
 
 
 class _NeverExpires(QueueEntry):
@@ -131,43 +131,43 @@ class _NeverExpires(QueueEntry):
 
 
 class DeadWaiterBlocks(MemoryBackend):
-    def _try_acquire(self, store: Store, ticket: Ticket, *, queue: bool) -> int | Waiting:
-        outcome = super()._try_acquire(store, ticket, queue=queue)
-        entries = store.queues.get(ticket.name, {})
-        mine = entries.get(ticket.nonce)
+    def _try_acquire(self, store: Store, claim: Claim, *, queue: bool) -> int | Waiting:
+        outcome = super()._try_acquire(store, claim, queue=queue)
+        entries = store.queues.get(claim.name, {})
+        mine = entries.get(claim.nonce)
         if mine is not None and not isinstance(mine, _NeverExpires):
-            replacement = _NeverExpires(ticket, mine.number, mine.since, mine.wake)
+            replacement = _NeverExpires(claim, mine.number, mine.since, mine.wake)
             replacement.granted, replacement.expires = mine.granted, mine.expires
-            entries[ticket.nonce] = replacement
+            entries[claim.nonce] = replacement
         return outcome
 
 
 class _WakesOnlyWaiters(Wakeups):
     """Drops a wake-up that arrives between the poll and the wait."""
 
-    def wake(self, nonce: str, news: str = "") -> None:
-        if self._expected.get(nonce) is not None:
-            super().wake(nonce, news)
+    def wake(self, notification: Notification) -> None:
+        claim = self._expected.get(notification.nonce)
+        if claim is not None and claim.event is not None:
+            super().wake(notification)
 
 
 class WakeupMissed(MemoryBackend):
     def __init__(self, url: str, port: object, runtime: Runtime) -> None:
         super().__init__(url, port, runtime)  # type: ignore[arg-type]  # the server passed it
-        self._wakeups = _WakesOnlyWaiters(runtime)
-        self._port.listen(self._wakeups.wake)
+        self._wakeups = self._port.wakeups = _WakesOnlyWaiters(runtime)
 
-    async def try_acquire(self, ticket: Ticket, *, queue: bool, deadline: float) -> Granted | Waiting:
-        outcome = await super().try_acquire(ticket, queue=queue, deadline=deadline)
+    async def try_acquire(self, claim: Claim, *, queue: bool, deadline: float) -> Granted | Waiting:
+        outcome = await super().try_acquire(claim, queue=queue, deadline=deadline)
         return outcome._replace(poll_after=1e6) if isinstance(outcome, Waiting) else outcome
 
 
 class LeaseWithoutExpiry(MemoryBackend):
     """SETNX, then EXPIRE as a second step that fails: a holder that dies keeps the lock forever."""
 
-    def _try_acquire(self, store: Store, ticket: Ticket, *, queue: bool) -> int | Waiting:
-        outcome = super()._try_acquire(store, ticket, queue=queue)
+    def _try_acquire(self, store: Store, claim: Claim, *, queue: bool) -> int | Waiting:
+        outcome = super()._try_acquire(store, claim, queue=queue)
         if not isinstance(outcome, Waiting):
-            store.queues[ticket.name][ticket.nonce].expires = 1e9
+            store.queues[claim.name][claim.nonce].expires = 1e9
         return outcome
 
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from holdfast.backends.mysql.port import MysqlPort, Value
     from holdfast.backends.mysql.protocol.plain import State
     from holdfast.core.ports import Runtime
-    from holdfast.core.tickets import Ticket
+    from holdfast.core.tickets import Claim
 
 
 def _server(base: type[MysqlServer], tables: type[Tables], **more: Any) -> type[MysqlServer]:
@@ -151,14 +151,14 @@ class WokenKeepsItsLease(Tables):
 class WakesOneDeadWaiter(Tables):
     """The lease of the next waiter is shortened, but not the leases of the other waiters of its client."""
 
-    def is_woken(self, ticket: Row, next_ones: Sequence[Row]) -> bool:
-        return ticket in next_ones
+    def is_woken(self, claim: Row, next_ones: Sequence[Row]) -> bool:
+        return claim in next_ones
 
 
 class IgnoresClockSetBack(Tables):
     """A lease ends when the clock shows its expiry, even if the clock was set back since its renewal."""
 
-    def rebase(self, lock: Lock, tickets: Sequence[Row], now: int) -> None:
+    def rebase(self, lock: Lock, claims: Sequence[Row], now: int) -> None:
         pass
 
     def rebase_answer(self, key: bytes, renewed: int) -> Answer:
@@ -169,7 +169,7 @@ class GrantsAnyOwner(Tables):
     """Any owner counts as the same owner."""
 
     def same_owner(self, key: bytes, owner: str) -> list[Row]:
-        return [ticket for ticket in self._queue(key) if ticket.fence is not None and ticket.owner]
+        return [claim for claim in self._queue(key) if claim.fence is not None and claim.owner]
 
 
 class OwnerWithTwoFences(Tables):
@@ -190,7 +190,7 @@ class RepeatDrawsNewFence(Tables):
             self._requested = ""
 
     def same_owner(self, key: bytes, owner: str) -> list[Row]:
-        return [ticket for ticket in super().same_owner(key, owner) if ticket.nonce != self._requested]
+        return [claim for claim in super().same_owner(key, owner) if claim.nonce != self._requested]
 
 
 # ── registers ────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -217,7 +217,7 @@ class _ReadsRegisterFirst(_Port):
 class WaitsForOwnLease(RowBackend):
     """An earlier bug: a ticket with an unknown lease waits for the row lock of a ticket that waits for that lease."""
 
-    async def _release_own_lease(self, ticket: Ticket, state: State, deadline: float) -> bool:
+    async def _release_own_lease(self, claim: Claim, state: State, deadline: float) -> bool:
         return False
 
 

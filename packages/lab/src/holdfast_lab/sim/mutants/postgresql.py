@@ -18,6 +18,7 @@ from holdfast_lab.sim.servers.postgresql.waiter_sessions import AdvisoryServer
 if TYPE_CHECKING:
     from holdfast.backends.postgresql.port import PostgresqlPort, Row, Value, WaiterSession
     from holdfast.core.ports import Runtime
+    from holdfast.core.tickets import Claim
     from holdfast_lab.sim.faults import Faults
     from holdfast_lab.sim.process import Process
     from holdfast_lab.sim.recorder import Recorder
@@ -295,8 +296,19 @@ class AdvisoryLockIsTheLock(Tables):
 class WaitsOnDeadConnection(AdvisoryBackend):
     """An earlier bug: a waiter trusts that its connection is alive."""
 
+    def __init__(self, url: str, port: PostgresqlPort, runtime: Runtime, *, schema: str) -> None:
+        super().__init__(url, port, runtime, schema=schema)
+        self._checking: set[WaiterSession] = set()
+
+    async def _check_holder(self, claim: Claim, session: WaiterSession, state: Any, deadline: float) -> None:
+        self._checking.add(session)
+        try:
+            await super()._check_holder(claim, session, state, deadline)
+        finally:
+            self._checking.discard(session)
+
     async def _close_session(self, session: WaiterSession, name: str, deadline: float) -> None:
-        if session not in self._sessions.values():
+        if session not in self._checking:
             await super()._close_session(session, name, deadline)
 
 

@@ -14,11 +14,11 @@ from holdfast.core.engine import AcquireResult
 from holdfast.core.leases import BaseLease
 from holdfast.core.operators import REVOKED, Operators
 from holdfast.core.periods import CLAIMED, Period, claim
-from holdfast.core.tickets import Ticket, Waiting
+from holdfast.core.tickets import Claim, Waiting
 from holdfast.errors import OutcomeUnknown
 from holdfast_lab.checking import history as h
 from holdfast_lab.sim.client import SimClient, SimLease, SimLeaseGroup, SimLock
-from holdfast_lab.sim.mutants.base import Mutant
+from holdfast_lab.sim.mutants.base import Mutant, replaced
 from holdfast_lab.sim.mutants.engine import SimEngine
 from holdfast_lab.sim.mutants.memory import server_with
 from holdfast_lab.sim.world import Cancelled
@@ -158,21 +158,21 @@ class DeadlineIncludesLockDelay(SimEngine):
 class OwnerIgnoresOthers(MemoryBackend):
     """An owner is granted together with any other owner."""
 
-    def _try_acquire(self, store: Store, ticket: Ticket, *, queue: bool) -> int | Waiting:
-        entries = store.queues.get(ticket.name, {})
+    def _try_acquire(self, store: Store, claim: Claim, *, queue: bool) -> int | Waiting:
+        entries = store.queues.get(claim.name, {})
         now = self._runtime.now()
-        others = {entry.ticket.owner for entry in entries.values() if entry.granted and entry.expires > now} - {""}
-        if ticket.owner and others:
-            ticket = ticket._replace(owner=min(others))
-        return super()._try_acquire(store, ticket, queue=queue)
+        others = {entry.claim.owner for entry in entries.values() if entry.granted and entry.expires > now} - {""}
+        if claim.owner and others:
+            claim = replaced(claim, owner=min(others))
+        return super()._try_acquire(store, claim, queue=queue)
 
 
 class OwnerHasNewFences(MemoryBackend):
-    def _try_acquire(self, store: Store, ticket: Ticket, *, queue: bool) -> int | Waiting:
-        outcome = super()._try_acquire(store, ticket, queue=queue)
+    def _try_acquire(self, store: Store, claim: Claim, *, queue: bool) -> int | Waiting:
+        outcome = super()._try_acquire(store, claim, queue=queue)
         if isinstance(outcome, Waiting):
             return outcome
-        entry = store.queues[ticket.name][ticket.nonce]
+        entry = store.queues[claim.name][claim.nonce]
         entry.fence = entry.number
         return entry.fence
 
@@ -180,27 +180,27 @@ class OwnerHasNewFences(MemoryBackend):
 class ChecksOnlyEarlierTickets(MemoryBackend):
     """A waiter checks only the tickets before it: an owner's second ticket, granted before it, is queued after it."""
 
-    def _try_acquire(self, store: Store, ticket: Ticket, *, queue: bool) -> int | Waiting:
-        entries = store.queues.get(ticket.name, {})
-        mine = entries.get(ticket.nonce)
+    def _try_acquire(self, store: Store, claim: Claim, *, queue: bool) -> int | Waiting:
+        entries = store.queues.get(claim.name, {})
+        mine = entries.get(claim.nonce)
         later = {} if mine is None else {nonce: entry for nonce, entry in entries.items() if entry.number > mine.number}
         for nonce in later:
             del entries[nonce]
-        outcome = super()._try_acquire(store, ticket, queue=queue)
-        store.queues.setdefault(ticket.name, entries).update(later)
+        outcome = super()._try_acquire(store, claim, queue=queue)
+        store.queues.setdefault(claim.name, entries).update(later)
         return outcome
 
 
 class ReleaseEndsAllOfOwner(MemoryBackend):
     """A release ends all tickets of its owner."""
 
-    def _release(self, store: Store, ticket: Ticket) -> bool:
-        entries = store.queues.get(ticket.name, {})
-        if ticket.owner and ticket.nonce in entries:
-            for nonce in [nonce for nonce, entry in entries.items() if entry.ticket.owner == ticket.owner]:
-                if nonce != ticket.nonce and entries[nonce].granted:
+    def _release(self, store: Store, claim: Claim) -> bool:
+        entries = store.queues.get(claim.name, {})
+        if claim.owner and claim.nonce in entries:
+            for nonce in [nonce for nonce, entry in entries.items() if entry.claim.owner == claim.owner]:
+                if nonce != claim.nonce and entries[nonce].granted:
                     del entries[nonce]
-        return super()._release(store, ticket)
+        return super()._release(store, claim)
 
 
 # ── revocation and elections ─────────────────────────────────────────────────────────────────────────────────────────

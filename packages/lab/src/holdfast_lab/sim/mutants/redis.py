@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from holdfast.backends.redis.lua import CONSTANTS
 from holdfast.backends.redis.protocol import getset, queue, setnx
 from holdfast.backends.redis.protocol.getset import GetsetBackend
-from holdfast.backends.redis.protocol.handovers import Handover, Handovers, Watchers
+from holdfast.backends.redis.protocol.handovers import Handover, QueueEntry, Watchers
 from holdfast.backends.redis.protocol.keys import GETSET, SETNX, OtherKeys, register_key
 from holdfast.backends.redis.protocol.queue import GRANULARITY, QueueBackend
 from holdfast.backends.redis.protocol.setnx import SetnxBackend
 from holdfast.core.clock import lease_deadline
 from holdfast.core.notifications import Notifications
-from holdfast.core.tickets import Granted, Ticket, Waiting
+from holdfast.core.tickets import Claim, Granted, Notification, Waiting
 from holdfast_lab.sim.mutants.base import Mutant
 from holdfast_lab.sim.servers.redis.port import PREFIX
 from holdfast_lab.sim.servers.redis.server import GetsetServer, RedisServer, SetnxServer
@@ -62,18 +62,18 @@ def _with(backend: Callable[..., Any], **more: Any) -> type[RedisServer]:
 class SetnxThenExpire(SetnxBackend):
     """SETNX and PEXPIRE as two commands, as in many tutorials."""
 
-    async def _try_take(self, ticket: Ticket, keys: Keys, deadline: float) -> Granted | tuple[str, float]:
+    async def _try_take(self, claim: Claim, keys: Keys, deadline: float) -> Granted | tuple[str, float]:
         sent = self._runtime.now()
         seconds, microseconds = await self._port.command(keys, "TIME", deadline=deadline)
         fence = int(seconds) * 1_000_000 + int(microseconds)
-        mine = f"{SETNX}{ticket.nonce}:{fence}"
+        mine = f"{SETNX}{claim.nonce}:{fence}"
         if not await self._port.command(keys, "SETNX", keys.lock, mine, deadline=deadline):
             value = await self._port.command(keys, "GET", keys.lock, deadline=deadline)
-            if value is None or not value.startswith(f"{SETNX}{ticket.nonce}:".encode()):
+            if value is None or not value.startswith(f"{SETNX}{claim.nonce}:".encode()):
                 return (value or b"").decode(), math.inf
             fence = int(value.rpartition(b":")[2])
-        await self._port.command(keys, "PEXPIRE", keys.lock, math.ceil(ticket.ttl * 1000), deadline=deadline)
-        return Granted(fence, lease_deadline(sent, ticket.ttl, GRANULARITY))
+        await self._port.command(keys, "PEXPIRE", keys.lock, math.ceil(claim.ttl * 1000), deadline=deadline)
+        return Granted(fence, lease_deadline(sent, claim.ttl, GRANULARITY))
 
 
 class SetnxThenExpireServer(SetnxServer):
@@ -98,11 +98,11 @@ class OwnOverwriteIsGrant(GetsetBackend):
 
     compares = True
 
-    async def _try_take(self, ticket: Ticket, keys: Keys, deadline: float) -> Granted | tuple[str, float]:
+    async def _try_take(self, claim: Claim, keys: Keys, deadline: float) -> Granted | tuple[str, float]:
         sent, wall = self._runtime.now(), self._runtime.wall()
-        fence, end = math.floor(wall * 1e6), math.floor((wall + ticket.ttl) * 1e6)
-        mine = f"{GETSET}{ticket.nonce}:{end}:{fence}"
-        granted = Granted(fence, lease_deadline(sent, ticket.ttl, 0.0))
+        fence, end = math.floor(wall * 1e6), math.floor((wall + claim.ttl) * 1e6)
+        mine = f"{GETSET}{claim.nonce}:{end}:{fence}"
+        granted = Granted(fence, lease_deadline(sent, claim.ttl, 0.0))
         if await self._port.command(keys, "SET", keys.lock, mine, "NX", deadline=deadline):
             return granted
         value = await self._port.command(keys, "GET", keys.lock, deadline=deadline)
@@ -110,7 +110,7 @@ class OwnOverwriteIsGrant(GetsetBackend):
             return "", 0.0
         nonce, ends, _ = value.decode().removeprefix(GETSET).split(":")
         remaining = int(ends) / 1e6 + getset.SKEW - self._runtime.wall()
-        if nonce != ticket.nonce and remaining > 0:
+        if nonce != claim.nonce and remaining > 0:
             return value.decode(), remaining
         replaced = await self._port.command(keys, "GETSET", keys.lock, mine, deadline=deadline)
         if replaced == value or not self.compares:
@@ -134,7 +134,7 @@ class GetsetWithoutCompareServer(GetsetServer):
 
 
 class _NeverPolls(Watchers):
-    def next_poll(self, ticket: Ticket, now: float) -> float:
+    def next_poll(self, claim: Claim, now: float) -> float:
         return math.inf
 
 
@@ -155,14 +155,14 @@ _PATIENT = edited(_QUEUE, (CONSTANTS, CONSTANTS.replace(" = 10000,", " = 1000000
 
 
 class _Late(Notifications["Channel"]):
-    def expect(self, nonce: str, channel: Channel) -> None:
-        self._wakeups.expect(nonce)
-        self._subscriptions[nonce] = 1
+    def expect(self, claim: Claim, channel: Channel) -> None:
+        self._wakeups.expect(claim)
+        claim.subscription = 1
 
-    async def wait(self, nonce: str, channel: Channel, until: float) -> str:
-        self._subscribed[nonce] = channel
-        await self._subscriber.subscribe(channel, nonce, deadline=until)
-        return await self._wakeups.wait(nonce, until)
+    async def wait(self, claim: Claim, channel: Channel, until: float) -> Notification | None:
+        claim.channel = channel
+        await self._subscriber.subscribe(channel, claim.nonce, deadline=until)
+        return await self._wakeups.wait(claim, until)
 
 
 class SubscribesTooLate(NotificationsOnly):
@@ -176,33 +176,27 @@ class SubscribesTooLate(NotificationsOnly):
 # ── hand-overs ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-class _FromNotification(Handovers):
-    def take(self, ticket: Ticket, now: float) -> Handover | None:
-        entry = self._entries.get(ticket.nonce)
-        if entry is not None:
-            entry.sent = now
-        return super().take(ticket, now)
+class _FromNotification(QueueEntry):
+    def grant(self, claim: Claim, now: float, granularity: float) -> Handover | None:
+        self.sent = now
+        return super().grant(claim, now, granularity)
 
 
-class _AnyEntry(Handovers):
-    def expect(self, ticket: Ticket, sent: float, number: bytes) -> None:
-        super().expect(ticket, sent, b"0")
+class _AnyEntry(QueueEntry):
+    def __init__(self, sent: float, number: bytes) -> None:
+        super().__init__(sent, b"0")
 
 
 class CountsFromNotification(QueueBackend):
     """A notification may be late: the server's lease began earlier."""
 
-    def __init__(self, url: str, port: RedisPort, runtime: Runtime, *, prefix: str) -> None:
-        super().__init__(url, port, runtime, prefix=prefix)
-        self._handovers = _FromNotification(GRANULARITY)
+    _entry_type = _FromNotification
 
 
 class TrustsOldNotifications(QueueBackend):
     """The lease of an earlier hand-over has expired, and another ticket holds the lock."""
 
-    def __init__(self, url: str, port: RedisPort, runtime: Runtime, *, prefix: str) -> None:
-        super().__init__(url, port, runtime, prefix=prefix)
-        self._handovers = _AnyEntry(GRANULARITY)
+    _entry_type = _AnyEntry
 
 
 # ── clocks ───────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from holdfast.backends.redlock.config import RedlockConfig
     from holdfast.backends.redlock.port import RedlockPort
     from holdfast.core.ports import Runtime
-    from holdfast.core.tickets import LeaseGone, Ticket
+    from holdfast.core.tickets import Claim, LeaseGone
     from holdfast.errors import BackendError
 
 _ALL = (lua.ACQUIRE, lua.RAISE, lua.RELEASE, lua.RENEW)
@@ -43,14 +43,14 @@ def _with(backend: Callable[..., Any], **more: Any) -> type[RedlockServer]:
 class NoWriteBack(RedlockBackend):
     """The fence is the greatest count, and it is not written back to the other nodes."""
 
-    async def _agree(self, ticket: Ticket, claim: Any, count: Any, deadline: float) -> int | None:
+    async def _agree(self, claim: Claim, state: Any, count: Any, deadline: float) -> int | None:
         return max(count.votes.values()) if len(count.votes) >= self._quorum else None
 
 
 class RaisesAll(RedlockBackend):
     """Raises the count of any node and takes that for a vote, also of one that refused or did not reply."""
 
-    async def _agree(self, ticket: Ticket, claim: Any, count: Any, deadline: float) -> int | None:
+    async def _agree(self, claim: Claim, state: Any, count: Any, deadline: float) -> int | None:
         votes = count.votes
         if len(votes) < self._quorum:
             return None
@@ -58,8 +58,8 @@ class RaisesAll(RedlockBackend):
         behind = [number for number in self._nodes if votes.get(number, 0) < fence]
         agreed = len(self._nodes) - len(behind)
         if agreed < self._quorum:
-            keys = self._counting_keys(ticket.name)
-            words = (f"{ticket.nonce}:{claim.attempt}:", fence)
+            keys = self._counting_keys(claim.name)
+            words = (f"{claim.nonce}:{state.attempt}:", fence)
             replies = await self._health.run_calls([(n, Call(lua.RAISE, keys, words)) for n in behind], deadline)
             agreed += sum(reply == 1 for reply in replies)
         return fence if agreed >= self._quorum else None
@@ -79,15 +79,15 @@ class HalfIsEnough(RedlockBackend):
 class RepairsCount(RedlockBackend):
     """A node that has forgotten the lease gets it back, and counts as if it had kept it."""
 
-    def _renewed(self, ticket: Ticket, said: dict[int, Any], sent: float) -> Live | LeaseGone | BackendError:
+    def _renewed(self, claim: Claim, said: dict[int, Any], sent: float) -> Live | LeaseGone | BackendError:
         kept = sum(reply in (1, _FREE) for reply in said.values())
         if kept >= self._quorum:
-            return Live(lease_deadline(sent, ticket.ttl, GRANULARITY))
-        return super()._renewed(ticket, said, sent)
+            return Live(lease_deadline(sent, claim.ttl, GRANULARITY))
+        return super()._renewed(claim, said, sent)
 
 
 class _NoPendingReleases(NodeHealth):
-    def schedule_release(self, number: int, ticket: Ticket, attempt: int, *, is_over: bool) -> None:
+    def schedule_release(self, number: int, claim: Claim, attempt: int, *, is_over: bool) -> None:
         """No release is sent in the background."""
 
 
@@ -99,11 +99,11 @@ class ReleasesAnsweringNodes(RedlockBackend):
         self._health = _NoPendingReleases(config, port, runtime)
 
     async def _withdraw(
-        self, ticket: Ticket, claim: Any, nodes: Collection[int], deadline: float, *, is_over: bool
+        self, claim: Claim, state: Any, nodes: Collection[int], deadline: float, *, is_over: bool
     ) -> None:
         silent = self._health.unresponsive
         asked = [number for number in nodes if number not in silent]
-        await super()._withdraw(ticket, claim, asked, deadline, is_over=is_over)
+        await super()._withdraw(claim, state, asked, deadline, is_over=is_over)
 
 
 REDLOCK = [

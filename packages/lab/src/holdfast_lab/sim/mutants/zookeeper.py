@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from holdfast.backends.zookeeper.port import Answer, Session, ZookeeperPort
     from holdfast.backends.zookeeper.protocol.session_proof import SessionProof
     from holdfast.core.ports import Runtime
-    from holdfast.core.tickets import Granted, Ticket, Waiting
+    from holdfast.core.tickets import Claim, Granted, Waiting
     from holdfast_lab.sim.servers.zookeeper.ensemble import Member
     from holdfast_lab.sim.servers.zookeeper.port import SimSession
 
@@ -75,7 +75,7 @@ class NodeOfOldSession(ZookeeperBackend):
 class UnansweredDeleteIsRelease(ZookeeperBackend):
     """Like kazoo's Lock: a failed delete is not reported."""
 
-    async def release(self, tickets: Sequence[Ticket], *, deadline: float) -> list[bool | BackendError]:
+    async def release(self, tickets: Sequence[Claim], *, deadline: float) -> list[bool | BackendError]:
         try:
             return await super().release(tickets, deadline=deadline)
         except BackendError:
@@ -100,7 +100,7 @@ class NumbersAsText(ZookeeperBackend):
 class NothingChanged(ZookeeperBackend):
     """Reports that nothing was changed, because the request that failed changed nothing."""
 
-    async def try_acquire(self, ticket: Ticket, *, queue: bool, deadline: float) -> Granted | Waiting:
+    async def try_acquire(self, ticket: Claim, *, queue: bool, deadline: float) -> Granted | Waiting:
         session = await self._session_of(ticket, deadline)
         return await self._try_acquire(ticket, session, queue=queue, deadline=deadline)
 
@@ -139,7 +139,7 @@ class EndReportedAtRenewal(ZookeeperBackend):
 class ForgetsWithoutThread(ZookeeperBackend):
     """Keeps the session, and with it the node of a ticket that the keeper could not release for lack of a thread."""
 
-    def release_later(self, ticket: Ticket) -> None:
+    def release_later(self, ticket: Claim) -> None:
         pass
 
 
@@ -208,7 +208,7 @@ class FencesGoBackUnreported(ZookeeperBackend):
 class AllWatchTheHolder(ZookeeperBackend):
     """Correct, but wakes all waiters at each release; test_zookeeper_worlds.py counts the polls."""
 
-    def _watch(self, lock: str, ticket: Ticket, ahead: Sequence[QueueEntry], blocker: QueueEntry) -> Children | Get:
+    def _watch(self, lock: str, ticket: Claim, ahead: Sequence[QueueEntry], blocker: QueueEntry) -> Children | Get:
         return Children(f"{lock}/{ahead[0].node}", watch=True)
 
 

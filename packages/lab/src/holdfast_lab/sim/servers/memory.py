@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, TypeVar
 from holdfast.backends.memory.port import QueueEntry, Store
 from holdfast.backends.memory.protocol.guarantees import GUARANTEES
 from holdfast.backends.memory.protocol.queue import MemoryBackend
+from holdfast.core.notifications import Wakeups
+from holdfast.core.tickets import Notification
 from holdfast_lab.sim.recorder import Entry
 from holdfast_lab.sim.servers.base import Server
 
@@ -76,16 +78,13 @@ class _Port:
         self._server = server
         self._link = link
         self._runtime = runtime
-        self._wake: Callable[[str], None] = lambda _: None
+        self.wakeups = Wakeups(runtime)
 
     async def change(self, step: Callable[[Store], T], *, deadline: float) -> T:
         return await self._link.request(lambda: self._on_server(step), deadline)
 
-    def wake(self, nonce: str) -> None:
-        self._link.notify(self._wake, nonce)
-
-    def listen(self, wake: Callable[[str], None]) -> None:
-        self._wake = wake
+    def wake(self, notification: Notification) -> None:
+        self._link.notify(self.wakeups.wake, notification)
 
     def _on_server(self, step: Callable[[Store], T]) -> T:
         """Run the step with the clock of the server, because it reads the time from its runtime."""
@@ -101,5 +100,5 @@ class _Port:
 
 
 def _entry(entry: QueueEntry) -> Entry:
-    ticket = entry.ticket
-    return Entry(ticket.name, entry.number, entry.fence if entry.granted else None, ticket.limit, ticket.exclusive)
+    claim = entry.claim
+    return Entry(claim.name, entry.number, entry.fence if entry.granted else None, claim.limit, claim.exclusive)

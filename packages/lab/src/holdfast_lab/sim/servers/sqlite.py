@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from holdfast.backends.sqlite.io.lock_file import INSERT_FILE_ROW
 from holdfast.backends.sqlite.protocol.guarantees import GUARANTEES
 from holdfast.backends.sqlite.protocol.queue import REMOVE_SESSION, SqliteBackend
+from holdfast.core.notifications import Wakeups
+from holdfast.core.tickets import Notification
 from holdfast_lab.sim.faults import POOLED
 from holdfast_lab.sim.recorder import Entry
 from holdfast_lab.sim.servers.base import Server
@@ -57,7 +59,7 @@ class SqliteServer(Server):
 
     def open(self, link: Link, runtime: SimRuntime) -> Backend:
         session = f"{link.process.name}.{len(self.ports)}"
-        port = _Port(self, link, session)
+        port = _Port(self, link, runtime, session)
         self.ports[session] = port
         return type(self).backend("sim://sqlite", port, runtime)
 
@@ -144,13 +146,13 @@ class SqliteServer(Server):
 class _Port:
     """A SqlitePort in virtual time."""
 
-    def __init__(self, server: SqliteServer, link: Link, session: str) -> None:
+    def __init__(self, server: SqliteServer, link: Link, runtime: SimRuntime, session: str) -> None:
         self._server = server
         self._link = link
         self.process = link.process
         self.session = session
         self.opened: Hashable = None  # the file that it has open
-        self._wake: Callable[[str], None] = lambda _: None
+        self.wakeups = Wakeups(runtime)
         self._watched: dict[str, frozenset[str]] = {}
 
     @property
@@ -165,9 +167,6 @@ class _Port:
     def intact(self, store: Hashable) -> bool:
         return store == self._server.store
 
-    def listen(self, wake: Callable[[str], None]) -> None:
-        self._wake = wake
-
     def subscribe(self, nonce: str, sessions: Iterable[str]) -> None:
         self._watched[nonce] = frozenset(sessions)
         if not self._server.dead.isdisjoint(self._watched[nonce]):
@@ -177,7 +176,7 @@ class _Port:
         self._watched.pop(nonce, None)
 
     def wake(self, nonce: str) -> None:
-        self._link.notify(self._wake, nonce)
+        self._link.notify(self.wakeups.wake, Notification(nonce))
 
     def sessions_died(self, sessions: set[str]) -> None:
         for nonce, watched in self._watched.items():

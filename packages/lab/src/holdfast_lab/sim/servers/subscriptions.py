@@ -11,6 +11,8 @@ from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from holdfast.core.notifications import Wakeups
+from holdfast.core.tickets import Notification
 from holdfast.errors import BackendError, BackendUnavailable
 from holdfast_lab.sim.servers.base import Server
 
@@ -96,8 +98,7 @@ class SimSubscriber(Generic[C]):
         self.connection = 0  # the number of the current connection
         self._push_server = server
         self._runtime = runtime
-        self._wake: Callable[[str], None] = lambda _: None
-        self._missed: Callable[[], None] = lambda: None
+        self.wakeups = Wakeups(runtime)
         self._subscribed: dict[str, int] = {}  # by channel: the number of the subscription
         self._is_reconnecting = False
 
@@ -128,13 +129,13 @@ class SimSubscriber(Generic[C]):
             process, number = self.link.process, self._subscribed.get(name, 0)
             process.world.at(process.world.now + LINGER, process.do, self._end_subscription, name, number)
 
-    def listen(self, wake: Callable[[str], None], missed: Callable[[], None]) -> None:
-        self._wake, self._missed = wake, missed
-
     def receive(self, connection: int, message: str) -> None:
         """A message arrives."""
         if connection == self.connection:
-            self._wake(message)
+            self.wakeups.wake(self.notification_of(message))
+
+    def notification_of(self, message: str) -> Notification:
+        return Notification(message)
 
     def connection_lost(self, connection: int) -> None:
         """The client notices that its subscriber connection has ended."""
@@ -180,7 +181,7 @@ class SimSubscriber(Generic[C]):
                 except BackendError:
                     await self._runtime.sleep(RECONNECT_PAUSE)
                 else:
-                    self._missed()
+                    self.wakeups.wake_all()
         finally:
             self._is_reconnecting = False
 

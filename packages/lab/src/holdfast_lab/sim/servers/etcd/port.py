@@ -12,6 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from holdfast.backends.etcd.port import Answer, Watch
+from holdfast.core.notifications import Wakeups
+from holdfast.core.tickets import Notification
 from holdfast.errors import BackendError, BackendUnavailable, OutcomeUnknown
 
 if TYPE_CHECKING:
@@ -31,7 +33,7 @@ class SimPort:
         self.link = link
         self._server = server
         self._runtime = runtime
-        self._wake: Callable[[str], None] = lambda _: None
+        self.wakeups = Wakeups(runtime)
         self.wanted: dict[str, Sequence[Watch]] = {}  # by nonce
         self._active: dict[str, Sequence[Watch]] = {}
         self.connection = 0  # the number of the connection that receives events
@@ -75,12 +77,9 @@ class SimPort:
         self._active.pop(nonce, None)
         self._server.forget(self, nonce)
 
-    def on_change(self, wake: Callable[[str], None]) -> None:
-        self._wake = wake
-
     def notify(self, connection: int, nonce: str) -> None:
         if connection == self.connection:
-            self._wake(nonce)
+            self.wakeups.wake(Notification(nonce))
 
     def connection_lost(self, connection: int) -> None:
         """The client notices that the connection that receives events is lost."""

@@ -25,6 +25,10 @@ class SimPort(SimSubscriber[str]):
         self.channel = f"holdfast_{link.process.name}.{number}"
         self._server = server
 
+    @property
+    def subscriber(self) -> SimPort:
+        return self
+
     async def execute(self, statement: Statement, values: Sequence[Value], *, deadline: float) -> list[Row]:
         return await self.request(lambda: self._server.run(self, statement, values), deadline)
 

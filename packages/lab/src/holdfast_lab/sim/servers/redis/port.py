@@ -6,8 +6,10 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 from holdfast.backends.redis.port import Call, Channel, Reply, Word
+from holdfast.backends.redis.protocol.handovers import notification_of
 from holdfast.backends.redis.protocol.keys import Keys, OtherKeys, channel_of
 from holdfast.backends.redis.protocol.server_info import ServerInfo
+from holdfast.core.tickets import Notification
 from holdfast.errors import HoldfastError, NameConflict, OutcomeUnknown
 from holdfast.url_parts import Node
 from holdfast_lab.sim.servers.redis.commands import TOO_SMALL, Refused
@@ -39,6 +41,9 @@ class SimPort(SimSubscriber[Channel]):
     @property
     def subscriber(self) -> SimPort:
         return self
+
+    def notification_of(self, message: str) -> Notification:
+        return notification_of(message.encode())
 
     # ── requests ─────────────────────────────────────────────────────────────────────────────────────────────────
 
