@@ -20,91 +20,89 @@ if TYPE_CHECKING:
 class AcquireAll(Queue):
     """Acquire several locks at once."""
 
-    async def try_acquire_all(self, tickets: Sequence[Claim], *, deadline: float) -> list[Granted | Waiting]:
+    async def try_acquire_all(self, claims: Sequence[Claim], *, deadline: float) -> list[Granted | Waiting]:
         outcomes = await self._retry_on_reconnect(
-            lambda: self._heartbeats.open(session_timeout(tickets[0]), deadline),
-            lambda session: self._acquire_free(tickets, session, deadline),
+            lambda: self._heartbeats.open(session_timeout(claims[0]), deadline),
+            lambda session: self._acquire_free(claims, session, deadline),
             deadline,
         )
         if not outcomes:
-            outcomes = [await self.try_acquire(tickets[0], queue=False, deadline=deadline)]
-        await self._withdraw_rest(tickets[len(outcomes) :], deadline)
+            outcomes = [await self.try_acquire(claims[0], queue=False, deadline=deadline)]
+        await self._withdraw_rest(claims[len(outcomes) :], deadline)
         return outcomes
 
     async def _acquire_free(
-        self, tickets: Sequence[Claim], session: Session, deadline: float
+        self, claims: Sequence[Claim], session: Session, deadline: float
     ) -> list[Granted | Waiting]:
         """Acquire the free locks up to the first busy one, or to one that became busy between listing and create.
 
         Only tickets that need the same session as the first one: the others need a request in another session.
         """
-        timeout = session_timeout(tickets[0])
-        alike = list(itertools.takewhile(lambda ticket: session_timeout(ticket) == timeout, tickets))
+        timeout = session_timeout(claims[0])
+        alike = list(itertools.takewhile(lambda claim: session_timeout(claim) == timeout, claims))
         sent = self._runtime.now()
         created = await self._create_free(alike, session, deadline)
         outcomes: list[Granted | Waiting] = []
         for ticket_node, children in created:
-            lock = self._tree.lock_path(ticket_node.ticket.name)
+            lock = self._tree.lock_path(ticket_node.claim.name)
             outcome = await self._decide(ticket_node, lock, children, sent, queue=False, deadline=deadline)
-            outcomes.append(outcome or await self.try_acquire(ticket_node.ticket, queue=False, deadline=deadline))
+            outcomes.append(outcome or await self.try_acquire(ticket_node.claim, queue=False, deadline=deadline))
             if isinstance(outcomes[-1], Waiting):
                 break
         return outcomes
 
     async def _create_free(
-        self, tickets: Sequence[Claim], session: Session, deadline: float
+        self, claims: Sequence[Claim], session: Session, deadline: float
     ) -> list[tuple[TicketNode, list[str]]]:
         """Create the nodes of the first tickets whose locks are free; return each with the lock's children.
 
         Raises:
             OutcomeUnknown: no answer; nodes may exist.
         """
-        locks = [self._tree.lock_path(ticket.name) for ticket in tickets]
+        locks = [self._tree.lock_path(claim.name) for claim in claims]
         listed = await self._port.call(session, [Children(lock) for lock in locks], deadline=deadline)
         free: list[tuple[Claim, str]] = []
-        for ticket, lock, children in zip(tickets, locks, listed, strict=True):
-            self._check_delay(ticket, session)
+        for claim, lock, children in zip(claims, locks, listed, strict=True):
+            self._check_delay(claim, session)
             # `try_acquire` searches for the node of a known ticket.
-            is_known = ticket.nonce in self._ticket_nodes or ticket.nonce in self._unanswered
+            is_known = claim.nonce in self._ticket_nodes or claim.nonce in self._unanswered
             if is_known or queue_entries(self._tree.children_of(children)):
                 break
-            free.append((ticket, lock))
+            free.append((claim, lock))
         if not free:
             return []
         parents = dict.fromkeys(parent for _, lock in free for parent in self._parents.creates_if_unknown(lock))
         requests: list[Request] = [*parents]
-        for ticket, lock in free:
-            requests += [self._create_request(ticket, session, lock, waits=False), Children(lock)]
+        for claim, lock in free:
+            requests += [self._create_request(claim, session, lock, waits=False), Children(lock)]
         greatest = self._fences.greatest
-        self._unanswered.update((ticket.nonce, session) for ticket, _ in free)
+        self._unanswered.update((claim.nonce, session) for claim, _ in free)
         try:
             answers = await self._port.call(session, requests, deadline=deadline)
         except BaseException as error:
-            self._clear_refused(error, *(ticket for ticket, _ in free))
+            self._clear_refused(error, *(claim for claim, _ in free))
             raise
         nodes: list[tuple[TicketNode, list[str]]] = []
         refused: HoldfastError | None = None
-        for number, (ticket, lock) in enumerate(free):
+        for number, (claim, lock) in enumerate(free):
             created, children = answers[len(parents) + 2 * number :][:2]
             if isinstance(created, Created):
                 self._fences.check_fence(created.czxid, greatest)
-                ticket_node = self._ticket_nodes[ticket.nonce] = TicketNode(
-                    ticket, session, created.path, created.czxid
-                )
+                ticket_node = self._ticket_nodes[claim.nonce] = TicketNode(claim, session, created.path, created.czxid)
                 self._parents.add_known(lock)
                 if len(nodes) == number:
                     nodes.append((ticket_node, self._tree.children_of(children)))
             elif created is not Refusal.NO_NODE:
                 refused = self._parents.error_for(created, lock)
             # Otherwise the lock's node was deleted since the listing: this ticket and those after it are not granted.
-            self._unanswered.pop(ticket.nonce, None)
+            self._unanswered.pop(claim.nonce, None)
         if refused is not None:
             raise refused
         return nodes
 
-    async def _withdraw_rest(self, tickets: Sequence[Claim], deadline: float) -> None:
+    async def _withdraw_rest(self, claims: Sequence[Claim], deadline: float) -> None:
         """Release tickets that are not granted, because one before them is not, but that may have nodes."""
-        left = [ticket for ticket in tickets if ticket.nonce in self._ticket_nodes or ticket.nonce in self._unanswered]
+        left = [claim for claim in claims if claim.nonce in self._ticket_nodes or claim.nonce in self._unanswered]
         for outcome in await self.release(left, deadline=deadline) if left else ():
             if isinstance(outcome, BackendError):
                 raise OutcomeUnknown(backend=self.url, problem=outcome.problem)

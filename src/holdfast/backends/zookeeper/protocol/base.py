@@ -42,10 +42,10 @@ T = TypeVar("T")
 class TicketNode:
     """The node of a ticket, as far as this client knows it."""
 
-    __slots__ = ("czxid", "deadline", "granted", "number", "path", "session", "ticket", "waited")
+    __slots__ = ("claim", "czxid", "deadline", "granted", "number", "path", "session", "waited")
 
-    def __init__(self, ticket: Claim, session: Session, path: str, czxid: int) -> None:
-        self.ticket = ticket
+    def __init__(self, claim: Claim, session: Session, path: str, czxid: int) -> None:
+        self.claim = claim
         self.session = session
         self.path = path
         self.czxid = czxid
@@ -58,7 +58,7 @@ class TicketNode:
     @property
     def kept_until(self) -> float:
         """When a node that is not released may be deleted: after the holder's deadline and the lock's delay."""
-        delay = self.ticket.delay
+        delay = self.claim.delay
         return before_delay(self.deadline, delay) + delay if delay else self.deadline
 
 
@@ -129,16 +129,16 @@ class ZookeeperBase(HeartbeatTasks):
                     raise
         return await work(await open_session())
 
-    async def _session_of(self, ticket: Claim, deadline: float) -> Session:
+    async def _session_of(self, claim: Claim, deadline: float) -> Session:
         """The session that the ticket's node belongs to, or may belong to.
 
         A listing is certain to show such a node only if it follows the create in the same session.
         """
-        ticket_node = self._ticket_nodes.get(ticket.nonce)
-        session = self._unanswered.get(ticket.nonce) if ticket_node is None else ticket_node.session
+        ticket_node = self._ticket_nodes.get(claim.nonce)
+        session = self._unanswered.get(claim.nonce) if ticket_node is None else ticket_node.session
         if session is not None and not session.is_closed:
             return await self._heartbeats.reopen(session, deadline)
-        return await self._heartbeats.open(session_timeout(ticket), deadline)
+        return await self._heartbeats.open(session_timeout(claim), deadline)
 
     async def _children_after_write(self, session: Session, lock: str, deadline: float) -> list[str]:
         """The children of a lock's node, including every node that this client has created on any server.
@@ -151,9 +151,9 @@ class ZookeeperBase(HeartbeatTasks):
         _, children = await self._port.call(session, (write, Children(lock)), deadline=deadline)
         return self._tree.children_of(children)
 
-    def _forget(self, ticket: Claim) -> None:
-        self._ticket_nodes.pop(ticket.nonce, None)
-        self._wakeups.forget(ticket)
+    def _forget(self, claim: Claim) -> None:
+        self._ticket_nodes.pop(claim.nonce, None)
+        self._wakeups.forget(claim)
 
     # ── events of the port ───────────────────────────────────────────────────────────────────────────────────────
 
@@ -186,7 +186,7 @@ class ZookeeperBase(HeartbeatTasks):
         self._heartbeats.close()
         self._wakeups.wake_all()
         # A lease that was lost and not released blocks the lock for its delay, so its session must not be closed.
-        is_delayed = any(node.granted and node.ticket.delay for node in list(self._ticket_nodes.values()))
+        is_delayed = any(node.granted and node.claim.delay for node in list(self._ticket_nodes.values()))
         await self._port.close(keeps_session=is_delayed)
 
     def without_loop(self) -> None:
@@ -201,6 +201,6 @@ def close_reason(session: Session) -> str:
     return ROLLED_BACK if session.rolled_back else SESSION_CLOSED
 
 
-def session_timeout(ticket: Claim) -> float:
+def session_timeout(claim: Claim) -> float:
     """Seconds that a session has to outlive its client: the ticket's ttl, and enough for the lock's delay."""
-    return max(ticket.ttl, ticket.delay / DELAY_SHARE)
+    return max(claim.ttl, claim.delay / DELAY_SHARE)

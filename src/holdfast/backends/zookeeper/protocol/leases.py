@@ -28,18 +28,18 @@ _Request = Callable[["Session", Sequence[str], float], Awaitable["list[Answer]"]
 class Leases(ZookeeperBase):
     """Release, renew, and the tasks of the heartbeat."""
 
-    async def release(self, tickets: Sequence[Claim], *, deadline: float) -> list[bool | BackendError]:
-        for ticket in tickets:
-            if ticket.nonce in self._unanswered:
-                await self._delete_unanswered(ticket, deadline)
-        known = [self._ticket_nodes.get(ticket.nonce) for ticket in tickets]
+    async def release(self, claims: Sequence[Claim], *, deadline: float) -> list[bool | BackendError]:
+        for claim in claims:
+            if claim.nonce in self._unanswered:
+                await self._delete_unanswered(claim, deadline)
+        known = [self._ticket_nodes.get(claim.nonce) for claim in claims]
         connections = {node.session: node.session.connection for node in known if node is not None}
         answers = await self._for_each_session(known, self._delete, deadline)
         outcomes: list[bool | BackendError] = []
-        for ticket, ticket_node in zip(tickets, known, strict=True):
+        for claim, ticket_node in zip(claims, known, strict=True):
             answer = answers.get(ticket_node.path, Refusal.NO_NODE) if ticket_node is not None else Refusal.NO_NODE
             if answer is None or answer is Refusal.NO_NODE:
-                self._forget(ticket)
+                self._forget(claim)
                 outcomes.append(ticket_node is not None and ticket_node.granted and answer is None)
             elif isinstance(answer, BackendError):
                 outcomes.append(answer)
@@ -52,21 +52,21 @@ class Leases(ZookeeperBase):
     async def _delete(self, session: Session, paths: Sequence[str], deadline: float) -> list[Answer]:
         return await self._port.call(session, [Delete(path) for path in paths], deadline=deadline)
 
-    async def _delete_unanswered(self, ticket: Claim, deadline: float) -> None:
+    async def _delete_unanswered(self, claim: Claim, deadline: float) -> None:
         """Delete the node that a create without an answer may have left."""
-        session = await self._session_of(ticket, deadline)
+        session = await self._session_of(claim, deadline)
         connection = session.connection
-        lock = self._tree.lock_path(ticket.name)
+        lock = self._tree.lock_path(claim.name)
         entries = queue_entries(await self._children_after_write(session, lock, deadline))
-        paths = [f"{lock}/{entry.node}" for entry in entries if entry.nonce == ticket.nonce]
+        paths = [f"{lock}/{entry.node}" for entry in entries if entry.nonce == claim.nonce]
         if paths:
             await self._delete(session, paths, deadline)
-        self._unanswered.pop(ticket.nonce, None)
+        self._unanswered.pop(claim.nonce, None)
         self._heartbeats.check_again(session, connection)
 
-    async def renew(self, tickets: Sequence[Claim], *, deadline: float) -> list[Live | LeaseGone | BackendError]:
+    async def renew(self, claims: Sequence[Claim], *, deadline: float) -> list[Live | LeaseGone | BackendError]:
         sent = self._runtime.now()
-        known = [self._ticket_nodes.get(ticket.nonce) for ticket in tickets]
+        known = [self._ticket_nodes.get(claim.nonce) for claim in claims]
         answers = await self._for_each_session(known, self._listed_after_write, deadline)
         outcomes: list[Live | LeaseGone | BackendError] = []
         for ticket_node in known:
@@ -96,7 +96,7 @@ class Leases(ZookeeperBase):
 
     def _deadline(self, ticket_node: TicketNode, sent: float) -> float:
         """The end of the ttl, or of what is proven of the session if that is earlier."""
-        return min(lease_deadline(sent, ticket_node.ticket.ttl, 0.0), self._heartbeats.proven(ticket_node.session))
+        return min(lease_deadline(sent, ticket_node.claim.ttl, 0.0), self._heartbeats.proven(ticket_node.session))
 
     async def _for_each_session(
         self, ticket_nodes: Sequence[TicketNode | None], request: _Request, deadline: float
@@ -128,22 +128,22 @@ class Leases(ZookeeperBase):
         ticket_nodes, unanswered = list(self._ticket_nodes.values()), list(self._unanswered.values())
         return session in unanswered or any(node.session is session for node in ticket_nodes)
 
-    def release_later(self, ticket: Claim) -> None:
-        if ticket.nonce in self._ticket_nodes or ticket.nonce in self._unanswered:
-            self._released_later[ticket.nonce] = ticket
+    def release_later(self, claim: Claim) -> None:
+        if claim.nonce in self._ticket_nodes or claim.nonce in self._unanswered:
+            self._released_later[claim.nonce] = claim
 
     async def sweep(self, session: Session, deadline: float) -> None:
         """Delete the nodes of leases that were dropped: they were not renewed, and their deadlines have passed.
 
         Also release the tickets for which the engine could not start a thread.
         """
-        for ticket in list(self._released_later.values()):
+        for claim in list(self._released_later.values()):
             try:
-                (answer,) = await self.release([ticket], deadline=deadline)
+                (answer,) = await self.release([claim], deadline=deadline)
             except BackendError:
                 return  # the next heartbeat tries again
             if not isinstance(answer, BackendError):
-                self._released_later.pop(ticket.nonce, None)
+                self._released_later.pop(claim.nonce, None)
         now = self._runtime.now()
         for ticket_node in list(self._ticket_nodes.values()):
             if not (ticket_node.session is session or ticket_node.session.is_closed):
@@ -153,7 +153,7 @@ class Leases(ZookeeperBase):
             try:
                 if not ticket_node.session.is_closed:
                     await self._delete(session, [ticket_node.path], deadline)
-                self._forget(ticket_node.ticket)
+                self._forget(ticket_node.claim)
             except BackendError:
                 return  # the next heartbeat tries again
 

@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 DATA_MAX = 500_000  # bytes; by default the servers drop a connection that sends twice as much
 
 
-def encode_record(ticket: Claim, session: Session) -> bytes:
+def encode_record(claim: Claim, session: Session) -> bytes:
     """Raises ConfigurationError: its `meta` is too long."""
-    data = f"{ticket.info}\n{session.timeout:g}\n{ticket.agent}".encode("utf-8", "replace")
+    data = f"{claim.info}\n{session.timeout:g}\n{claim.agent}".encode("utf-8", "replace")
     if len(data) > DATA_MAX:
         raise ConfigurationError(f"meta is too long for a node of ZooKeeper: at most {DATA_MAX} bytes")
     return data

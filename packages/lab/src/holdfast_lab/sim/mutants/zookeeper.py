@@ -75,11 +75,11 @@ class NodeOfOldSession(ZookeeperBackend):
 class UnansweredDeleteIsRelease(ZookeeperBackend):
     """Like kazoo's Lock: a failed delete is not reported."""
 
-    async def release(self, tickets: Sequence[Claim], *, deadline: float) -> list[bool | BackendError]:
+    async def release(self, claims: Sequence[Claim], *, deadline: float) -> list[bool | BackendError]:
         try:
-            return await super().release(tickets, deadline=deadline)
+            return await super().release(claims, deadline=deadline)
         except BackendError:
-            return [True] * len(tickets)
+            return [True] * len(claims)
 
 
 class ChildrenSortedByName(ZookeeperBackend):
@@ -100,9 +100,9 @@ class NumbersAsText(ZookeeperBackend):
 class NothingChanged(ZookeeperBackend):
     """Reports that nothing was changed, because the request that failed changed nothing."""
 
-    async def try_acquire(self, ticket: Claim, *, queue: bool, deadline: float) -> Granted | Waiting:
-        session = await self._session_of(ticket, deadline)
-        return await self._try_acquire(ticket, session, queue=queue, deadline=deadline)
+    async def try_acquire(self, claim: Claim, *, queue: bool, deadline: float) -> Granted | Waiting:
+        session = await self._session_of(claim, deadline)
+        return await self._try_acquire(claim, session, queue=queue, deadline=deadline)
 
 
 class SearchesLaggingServer(ZookeeperBackend):
@@ -139,7 +139,7 @@ class EndReportedAtRenewal(ZookeeperBackend):
 class ForgetsWithoutThread(ZookeeperBackend):
     """Keeps the session, and with it the node of a ticket that the keeper could not release for lack of a thread."""
 
-    def release_later(self, ticket: Claim) -> None:
+    def release_later(self, claim: Claim) -> None:
         pass
 
 
@@ -208,7 +208,7 @@ class FencesGoBackUnreported(ZookeeperBackend):
 class AllWatchTheHolder(ZookeeperBackend):
     """Correct, but wakes all waiters at each release; test_zookeeper_worlds.py counts the polls."""
 
-    def _watch(self, lock: str, ticket: Claim, ahead: Sequence[QueueEntry], blocker: QueueEntry) -> Children | Get:
+    def _watch(self, lock: str, claim: Claim, ahead: Sequence[QueueEntry], blocker: QueueEntry) -> Children | Get:
         return Children(f"{lock}/{ahead[0].node}", watch=True)
 
 
