@@ -39,7 +39,7 @@ class Driver:
 
     @property
     def listens(self) -> bool:
-        return bool(self.backend._port.subscription(""))  # type: ignore[attr-defined]
+        return bool(self.backend._port.subscriber.subscription(""))  # type: ignore[attr-defined]
 
     @property
     def remembered(self) -> set[str]:
