@@ -7,7 +7,6 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from statistics import median
 
 import pytest
 
@@ -84,13 +83,13 @@ async def test_a_hand_over_costs_the_server_the_same_for_2_for_64_and_for_1000_w
         [await _costs_of_hand_overs(server, url, waiters) for waiters in (2, 64, 1000)]
         for url in (f"{server.url}?prefix=", server.url)
     ]
-    # Some cost more, because another waiter polled in the meantime.
-    by_message, usual = [[median(costs) for costs in kind] for kind in (woken, either)]
+    # Most cost more on a busy machine, because another waiter polls in the meantime. The cheapest are exact.
+    by_message, cheapest = [[min(costs) for costs in kind] for kind in (woken, either)]
 
-    report(f"commands for one hand-over, those inside scripts included: {usual}; always by a message: {by_message}")
+    report(f"commands for one hand-over, those inside scripts included: {cheapest}; always by a message: {by_message}")
     assert max(by_message) - min(by_message) <= 1
-    assert max(usual) <= max(by_message)
-    assert {min(costs) for costs in either} <= {min(either[0]), min(woken[0])}
+    assert max(cheapest) <= max(by_message)
+    assert set(cheapest) <= {cheapest[0], by_message[0]}
 
 
 @pytest.mark.slow
@@ -101,10 +100,11 @@ async def test_1000_idle_waiters_cost_next_to_nothing(server: Server) -> None:
         holder.lock("one"),
     ):
         tasks = await _queue(holder, client, 1000)
-        before, cpu = server.commands_run(), time.process_time()
+        before, cpu, began = server.commands_run(), time.process_time(), now()
         await asyncio.sleep(3)
-        commands = (server.commands_run() - before) / 3
-        cpu = (time.process_time() - cpu) / 3
+        seconds = now() - began
+        commands = (server.commands_run() - before) / seconds
+        cpu = (time.process_time() - cpu) / seconds
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
