@@ -19,8 +19,8 @@ import holdfast
 from tests.support.worker import PR_SET_PDEATHSIG, Answer, Turn, Worker, now
 
 PATIENCE = 25.0  # seconds; less than the caller waits
-HOLD = 0.01  # seconds of one turn
-CHECK_INTERVAL = 0.005  # seconds between two checks of the leases
+HOLD = 0.03  # seconds of one turn
+CHECK_INTERVAL = 0.01  # seconds between two checks of the leases
 
 
 class AsyncLockAdapter:
