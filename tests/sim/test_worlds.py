@@ -40,7 +40,8 @@ def only(kind: str, backend: str) -> Plan:
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_hundreds_of_worlds_keep_every_promise(backend: str) -> None:
-    for seed in range(60 if backend in ("redlock", "zookeeper") else 300):  # one takes as long as five of the others
+    # One world of Redlock or ZooKeeper takes as long as five of the others. `make sim` runs 10,000 of each.
+    for seed in range(40 if backend in ("redlock", "zookeeper") else 150):
         ran = run(Plan(backend=backend), seed)
         assert ran.failure is None, f"seed {seed}: {ran.error or report(ran.history, ran.verdict)}"
 
@@ -49,14 +50,15 @@ def test_hundreds_of_worlds_keep_every_promise(backend: str) -> None:
 @pytest.mark.parametrize("kind", faults.KINDS)
 def test_only_the_enabled_fault_happens_if_the_store_can_have_it(kind: str, backend: str) -> None:
     happened: Counter[str] = Counter()
-    for seed in range(8):
-        if seed >= 4 and happened[kind] >= 3:
+    is_impossible = kind in SERVERS[backend].impossible_faults()
+    for seed in range(2 if is_impossible else 8):
+        if seed >= 2 and happened[kind] >= 3:
             break  # enough; the test above checks the promises
         ran = run(only(kind, backend), seed)
         happened.update(ran.happened)
         assert ran.failure is None, report(ran.history, ran.verdict)
 
-    if kind in SERVERS[backend].impossible_faults():
+    if is_impossible:
         assert not happened
     else:
         assert set(happened) == {kind}
