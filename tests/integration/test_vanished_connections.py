@@ -92,7 +92,7 @@ def test_a_lock_is_acquired_before_the_timeout(client: holdfast.Client, proxy: P
 
 def test_a_lease_survives_vanished_connections(client: holdfast.Client, proxy: Proxy) -> None:
     burst(client)
-    lease = client.lock("job", ttl=4).acquire(timeout=30)
+    lease = client.lock("job", ttl=8).acquire(timeout=30)
     assert lease is not None
     renewals: list[holdfast.Event] = []
     client.subscribe(lambda event: renewals.append(event) if event.kind == "renewed" else None)
@@ -106,7 +106,7 @@ def test_a_lease_survives_vanished_connections(client: holdfast.Client, proxy: P
 
 async def test_a_lease_on_asyncio_survives_vanished_connections(url: str, proxy: Proxy) -> None:
     async with holdfast.AsyncClient(through(proxy, url)) as client:
-        lease = await client.lock("job", ttl=4).acquire(timeout=30)
+        lease = await client.lock("job", ttl=8).acquire(timeout=30)
         assert lease is not None
         renewals: list[holdfast.Event] = []
         client.subscribe(lambda event: renewals.append(event) if event.kind == "renewed" else None)

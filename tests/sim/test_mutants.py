@@ -157,6 +157,24 @@ CAUGHT_BY = {
     "zero-timeout-queues": {"exact outcomes"},
 }
 
+# Worlds in which slow mutants are caught at present. Trying them first saves minutes; all worlds of the budget count.
+CAUGHT_AT = {
+    "dead-waiters-stay": 145,
+    "etcd-gives-up-without-withdrawing": 86,
+    "hand-over-by-old-notification": 271,
+    "no-quarantine": 92,
+    "no-thread-no-release": 33,
+    "pending-release-dropped": 284,
+    "queue-renews-blindly": 73,
+    "renewal-counts-any-attempt": 128,
+    "renewal-deadline-from-reply": 1363,
+    "renews-by-stale-read": 43,
+    "renews-by-the-ttl-only": 453,
+    "restored-tickets-stay": 96,
+    "searches-lagging-server": 247,
+    "single-renewal-attempt": 332,
+}
+
 # The others are in test_redlock_fences.py, test_redis_owners.py, test_redis_registers.py, test_postgresql_worlds.py and
 # test_postgresql_owners.py.
 BY_SEEDS = [name for name, mutant in MUTANTS.items() if mutant.by_seeds]
@@ -164,6 +182,7 @@ BY_SEEDS = [name for name, mutant in MUTANTS.items() if mutant.by_seeds]
 
 def test_every_mutant_is_expected_to_break_something() -> None:
     assert set(CAUGHT_BY) == set(BY_SEEDS)
+    assert set(CAUGHT_AT) <= set(BY_SEEDS)
 
 
 @pytest.mark.parametrize("name", BY_SEEDS)
@@ -171,7 +190,9 @@ def test_a_mutant_is_caught_within_its_budget(name: str) -> None:
     mutant = MUTANTS[name]
     plan = mutant.apply(Plan())
 
-    for seed in range(mutant.budget):
+    first = CAUGHT_AT.get(name, 0)
+
+    for seed in (first, *range(first), *range(first + 1, mutant.budget)):
         result = run(plan, seed)
         if result.failure is not None:
             message = result.error or report(result.history, result.verdict)

@@ -45,7 +45,9 @@ class Driver(Verbs):
 
     def __init__(self, url: str) -> None:
         self.runtime = ThreadRuntime()
-        config = config_of(parse(f"{url}{'&' if '?' in url else '?'}tls=no"))  # else the requests are encrypted
+        if "tls=" not in url:
+            url += f"{'&' if '?' in url else '?'}tls=no"  # else the requests are encrypted
+        config = config_of(parse(url))
         self._connections = CountingConnections(config, self.runtime)
         self.backend = make_backend(config, self._connections, self.runtime)
 

@@ -12,8 +12,11 @@ from tests.support.server_process import until_exit
 
 
 def fresh_url(**options: str) -> str:
-    """A URL with tables for one test. They are created here, because that takes longer than some tests wait."""
-    url = server().url_of(fresh_database(), **options)
+    """A URL with tables for one test. They are created here, because that takes longer than some tests wait.
+
+    The server has no TLS. To prefer it would let PyMySQL read all certificates of the machine at each login.
+    """
+    url = server().url_of(fresh_database(), **{"tls": "no", **options})
     create_tables(parse(url))
     return url
 
