@@ -31,7 +31,7 @@ async def test_1000_tasks_are_served_in_order_over_one_subscription(server: Serv
         lease = await holder.lock("one").acquire()
         assert lease is not None
         tasks = [asyncio.create_task(visit(client)) for _ in range(1000)]
-        while len(queue := (await holder.inspect("one")).waiters) < 1000:
+        while len(queue := (await holder.inspect("one")).waiters) < 1000 or not server.subscribers():
             await asyncio.sleep(0.05)
         subscribers, connections = len(server.subscribers()), len(server.clients())
         began = now()

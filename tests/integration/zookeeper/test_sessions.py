@@ -76,7 +76,7 @@ def test_a_delete_is_repeated_when_its_reply_was_lost(proxy: Proxy, proxied: str
     client, other = open_client(proxied), open_client(proxied)
     lease = client.lock("a").acquire()
     assert lease is not None
-    node = client._engine.backend._ticket_nodes[lease._ticket.nonce].path  # type: ignore[attr-defined]
+    node = client._engine.backend._ticket_nodes[lease._claim.nonce].path  # type: ignore[attr-defined]
 
     proxy.lose_next_request(node)
     with pytest.raises(OutcomeUnknown):

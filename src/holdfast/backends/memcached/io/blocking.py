@@ -18,6 +18,7 @@ from holdfast.backends.memcached.protocol import errors
 from holdfast.backends.memcached.protocol.item import MemcachedBackend
 from holdfast.backends.memcached.protocol.meta import Parser, Reply
 from holdfast.backends.net.blocking import BlockingPoller
+from holdfast.backends.net.errors import no_answer, not_sent
 from holdfast.backends.net.pool import IDLE_CHECK, ConnectionPool, exchange_each
 from holdfast.backends.net.sockets import open_socket
 from holdfast.backends.net.stream import NotSent, Stream, StreamConnection
@@ -57,7 +58,7 @@ class SocketConnection(StreamConnection):
         """
         ends = min(deadline, self._now() + self._config.connect_timeout)
         if ends <= self._now():
-            raise errors.not_sent(self._config.url, self._node, "there was no time left to connect")
+            raise not_sent(self._config.url, self._node, "there was no time left to connect")
         try:
             node, tls = self._node, self._config.tls
             self._stream = Stream(await open_socket(node.host, node.port, BlockingPoller(), ends, tls))
@@ -65,7 +66,7 @@ class SocketConnection(StreamConnection):
         except BaseException as error:
             self.close()
             if isinstance(error, OSError):
-                raise errors.not_sent(self._config.url, self._node, f"cannot connect: {error}") from error
+                raise not_sent(self._config.url, self._node, f"cannot connect: {error}") from error
             raise
 
     def exchange_one(self, request: bytes, deadline: float, now: float) -> Reply:
@@ -90,12 +91,12 @@ class SocketConnection(StreamConnection):
             self.close()
             if isinstance(error, Exception):
                 # The server executes nothing of a single request that was not sent completely.
-                kind = errors.not_sent if isinstance(error, NotSent) else errors.no_answer
+                kind = not_sent if isinstance(error, NotSent) else no_answer
                 raise kind(self._config.url, self._node, errors.reason(error)) from error
             raise
         return self.receive(1, deadline)[0]
 
-    async def exchange(self, requests: bytes, count: int, deadline: float) -> list[Reply]:
+    async def exchange_many(self, requests: bytes, count: int, deadline: float) -> list[Reply]:
         self.send(requests, deadline, is_one=False)
         return self.receive(count, deadline)
 
@@ -112,7 +113,7 @@ class SocketConnection(StreamConnection):
             self.close()
             if isinstance(error, Exception):
                 # The server executes nothing of a single request that was not sent completely.
-                kind = errors.not_sent if is_one else errors.no_answer
+                kind = not_sent if is_one else no_answer
                 raise kind(self._config.url, self._node, f"the request could not be sent: {error}") from error
             raise
 
@@ -124,7 +125,7 @@ class SocketConnection(StreamConnection):
         except BaseException as error:
             self.close()
             if isinstance(error, Exception):
-                raise errors.no_answer(self._config.url, self._node, errors.reason(error)) from error
+                raise no_answer(self._config.url, self._node, errors.reason(error)) from error
             raise
 
     def _read(self, count: int, deadline: float) -> list[Reply]:
@@ -148,7 +149,7 @@ class SocketConnection(StreamConnection):
 
     def _not_usable(self) -> HoldfastError:
         why = "the client is closed" if self._stream is None else "there was no time left to ask"
-        return errors.not_sent(self._config.url, self._node, why)
+        return not_sent(self._config.url, self._node, why)
 
 
 class SocketPort:
@@ -193,7 +194,7 @@ class SocketPort:
                 return Answer(run, ())
             if len(requests) == 1:
                 return Answer(run, [connection.exchange_one(requests[0], deadline, self._now())])
-            return Answer(run, await connection.exchange(b"".join(requests), len(requests), deadline))
+            return Answer(run, await connection.exchange_many(b"".join(requests), len(requests), deadline))
 
         return await self._pools[batch.node].run(exchange, deadline)
 
@@ -224,7 +225,7 @@ class SocketPort:
 
     async def _open(self, node: Node, deadline: float) -> SocketConnection:
         if self._closed:
-            raise errors.not_sent(self._config.url, node, "the client is closed")
+            raise not_sent(self._config.url, node, "the client is closed")
         connection = SocketConnection(self._config, node, self._runtime)
         self._connections.add(connection)
         await connection.open(deadline)

@@ -21,7 +21,7 @@ _ITEM_OVERHEAD = 512  # bytes of an item beside its value: the key and the serve
 class Connection(Protocol):
     """One connection."""
 
-    async def exchange(self, requests: bytes, count: int, deadline: float) -> list[Reply]: ...
+    async def exchange_many(self, requests: bytes, count: int, deadline: float) -> list[Reply]: ...
 
 
 async def handshake(connection: Connection, config: MemcachedConfig, node: Node, deadline: float) -> ServerRun:
@@ -33,10 +33,10 @@ async def handshake(connection: Connection, config: MemcachedConfig, node: Node,
     """
     try:
         if config.user:
-            (reply,) = await connection.exchange(meta.login(config.user, config.password), 1, deadline)
+            (reply,) = await connection.exchange_many(meta.login(config.user, config.password), 1, deadline)
             if reply.code != "STORED":
                 raise errors.error_of(reply, config.url, node)
-        replies = await connection.exchange(meta.STATS + meta.SETTINGS, 2, deadline)
+        replies = await connection.exchange_many(meta.STATS + meta.SETTINGS, 2, deadline)
         for reply in replies:
             if reply.is_error:
                 raise errors.error_of(reply, config.url, node)

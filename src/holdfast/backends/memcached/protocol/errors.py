@@ -11,7 +11,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from holdfast.errors import BackendError, BackendUnavailable, OutcomeUnknown
+from holdfast.backends.net.errors import no_answer, not_sent
+from holdfast.errors import BackendError
 
 if TYPE_CHECKING:
     from holdfast.backends.memcached.protocol.meta import Reply
@@ -40,14 +41,6 @@ def error_of(reply: Reply, url: str, node: Node) -> BackendError:
             f"it has no memory left for a lock: give it more memory, or use a separate server for locks ({text})",
         )
     return no_answer(url, node, text)
-
-
-def not_sent(url: str, node: Node, why: str) -> BackendUnavailable:
-    return BackendUnavailable(backend=url, problem=f"{node}: {why}")
-
-
-def no_answer(url: str, node: Node, why: str) -> OutcomeUnknown:
-    return OutcomeUnknown(backend=url, problem=f"{node}: {why}")
 
 
 def reason(error: BaseException) -> str:

@@ -30,6 +30,7 @@ from holdfast.backends.memcached.protocol.guarantees import GUARANTEES, LACKS
 from holdfast.backends.memcached.protocol.keys import key_of, name_of, node_of
 from holdfast.backends.memcached.protocol.registers import Registers
 from holdfast.backends.memcached.protocol.values import FREE, Value, body_of, value_of
+from holdfast.backends.net.errors import no_answer
 from holdfast.core.clock import lease_deadline
 from holdfast.core.one_by_one import OneByOne
 from holdfast.core.tickets import (
@@ -300,7 +301,7 @@ class MemcachedBackend(OneByOne):
             if answer.replies and answer.replies[0].code == "HD":
                 return is_ours
         why = "a write for a released ticket may still be executed"
-        raise errors.no_answer(self.url, node, why)
+        raise no_answer(self.url, node, why)
 
     # ── renew ────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -351,7 +352,7 @@ class MemcachedBackend(OneByOne):
             if answer.replies and answer.replies[0].code == "HD":
                 known.version = answer.replies[0].version
                 return Live(self._remember(claim, sent, known))
-        raise errors.no_answer(self.url, node, "the item changed at every attempt")
+        raise no_answer(self.url, node, "the item changed at every attempt")
 
     def intact(self, store: Hashable) -> bool:
         return True

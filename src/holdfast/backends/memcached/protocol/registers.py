@@ -13,9 +13,10 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from holdfast.backends.memcached.port import Batch
-from holdfast.backends.memcached.protocol import errors, meta
+from holdfast.backends.memcached.protocol import meta
 from holdfast.backends.memcached.protocol.clock_check import MARGIN, SECONDS_MAX
 from holdfast.backends.memcached.protocol.keys import node_of, register_key_of
+from holdfast.backends.net.errors import no_answer
 from holdfast.errors import NameConflict
 
 if TYPE_CHECKING:
@@ -76,7 +77,7 @@ class Registers:
             answer = await self._request(Batch(node, (request,), answer.run), deadline)
             if answer.replies and answer.replies[0].code == "HD":
                 return True
-        raise errors.no_answer(self._url, node, "the item changed at every attempt")
+        raise no_answer(self._url, node, "the item changed at every attempt")
 
     async def read(self, names: Sequence[str], deadline: float) -> list[int]:
         """The number of each name; 0 for a register that does not exist."""

@@ -7,10 +7,10 @@ import contextvars
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
+from holdfast.backends.net.errors import no_answer, not_sent
 from holdfast.backends.redis.config import Login, RedisConfig, config_of
-from holdfast.backends.redis.io import errors
-from holdfast.backends.redis.io.pipeline import AsyncConnection, PipelineConnections
-from holdfast.backends.redis.io.resp import pack
+from holdfast.backends.redis.io.pipeline import DriverConnection, PipelineConnections
+from holdfast.backends.redis.io.resp import new_parser, pack
 from holdfast.backends.redis.io.topology import Topology, topology_of
 from holdfast.backends.redis.protocol.queue import backend_on
 from holdfast.runtimes.aio import AsyncioEvent
@@ -56,7 +56,7 @@ class AsyncSubscriberIO:
         connection.send(pack("CLIENT", "SETNAME", self._config.client_name))
         try:
             if not await connection.receive(deadline):
-                raise errors.not_sent(self._config.url, node, "no answer in time")
+                raise not_sent(self._config.url, node, "no answer in time")
         except BaseException:
             connection.close()
             raise
@@ -80,11 +80,12 @@ class AsyncSubscriberIO:
             connection.abandon()
 
 
-class AsyncSubscriberConnection(AsyncConnection):
+class AsyncSubscriberConnection(DriverConnection):
     """One subscriber connection."""
 
     def __init__(self, config: RedisConfig, node: Node, runtime: AsyncioRuntime) -> None:
-        super().__init__(config, node, runtime)
+        super().__init__(config.url, node, runtime)
+        self._parser = new_parser()
         self._received: list[Reply] = []
         self._wakeup = AsyncioEvent()
         self._problem = ""
@@ -98,7 +99,7 @@ class AsyncSubscriberConnection(AsyncConnection):
             await self._wakeup.wait(until)
         self._wakeup.clear()
         if not self._received and not self.is_open:
-            raise errors.no_answer(self._config.url, self._node, f"{self._problem} while it was subscribed")
+            raise no_answer(self._url, self._node, f"{self._problem} while it was subscribed")
         received, self._received = self._received, []
         return received
 

@@ -100,14 +100,6 @@ def not_connected(error: BaseException, url: str, node: Node) -> BackendUnavaila
     return BackendUnavailable(backend=url, problem=f"{node}: {advice} ({text})" if advice else f"{node}: {text}")
 
 
-def not_sent(url: str, node: Node, problem: str) -> BackendUnavailable:
-    return BackendUnavailable(backend=url, problem=f"{node}: {problem}")
-
-
-def no_answer(url: str, node: Node, problem: str) -> OutcomeUnknown:
-    return OutcomeUnknown(backend=url, problem=f"{node}: {problem}")
-
-
 def _unwrapped(text: str) -> str:
     wrapped = _WRAPPED.match(text)
     return _ADDED.sub("", wrapped[1] if wrapped else text)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from holdfast.backends.net.errors import not_sent
 from holdfast.backends.redis.io import errors
 from holdfast.backends.redis.io.resp import ErrorReply, pack
 from holdfast.backends.redis.protocol.server_info import ServerInfo, weakest
@@ -60,7 +61,7 @@ class Handshake:
         server_info = ServerInfo.of(info, fsync[1].decode() if isinstance(fsync, list) and fsync else None)
         server_info.refuse_unfit(self._config.url, evictions_allowed=self._config.evictions_allowed)
         if self._config.shape == "sentinel" and server_info.is_primary is False:
-            raise errors.not_sent(
+            raise not_sent(
                 self._config.url, node, "the Sentinels name it as primary, but it is a replica; try again soon"
             )
         if self._config.shape in {"single", "sentinel"}:  # there is one server, and this is it now
@@ -82,7 +83,7 @@ class Handshake:
             return
         role = (await connection.exchange_many(_ROLE, 1, deadline))[0]
         if isinstance(role, list) and role[0] != b"master":
-            raise errors.not_sent(
+            raise not_sent(
                 self._config.url, node, "the Sentinels name it as primary, but it is a replica; try again soon"
             )
 

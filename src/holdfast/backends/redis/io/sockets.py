@@ -11,8 +11,9 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from holdfast.backends.net.pool import IDLE_CHECK, IDLE_KEPT, ConnectionPool
-from holdfast.backends.net.stream import NotSent, Stream
+from holdfast.backends.net.errors import no_answer, not_sent
+from holdfast.backends.net.pool import IDLE_CHECK, IDLE_KEPT, ConnectionPool, exchange_each
+from holdfast.backends.net.stream import NotSent, Stream, StreamConnection
 from holdfast.backends.redis.io import driver, errors
 from holdfast.backends.redis.io.connection import NO_IDLE_CONNECTION, Batch, OnConnect
 from holdfast.backends.redis.io.resp import Parser, new_parser
@@ -21,7 +22,6 @@ from holdfast.errors import BackendError, BackendUnavailable, HoldfastError
 if TYPE_CHECKING:
     import socket
 
-    from holdfast.backends.net.pool import Probe
     from holdfast.backends.redis.config import Login, RedisConfig
     from holdfast.backends.redis.port import Reply
     from holdfast.core.ports import Runtime
@@ -42,22 +42,16 @@ def connect(config: RedisConfig, login: Login, node: Node, *, db: int, timeout: 
         raise errors.not_connected(error, config.url, node) from error
 
 
-class SocketConnection:
+class SocketConnection(StreamConnection):
     """One blocking connection."""
 
-    __slots__ = ("__weakref__", "_io_timeout", "_node", "_now", "_parser", "_stream", "_url", "probe", "used_at")
+    __slots__ = ("_io_timeout", "_node", "_now", "_parser", "_url")
 
     def __init__(self, config: RedisConfig, node: Node, runtime: Runtime) -> None:
+        super().__init__()
         self._url, self._node, self._now = config.url, node, runtime.now
         self._io_timeout = config.io_timeout
-        self._stream: Stream | None = None
         self._parser: Parser = new_parser()
-        self.used_at = 0.0
-        self.probe: Probe | None = None
-
-    @property
-    def is_open(self) -> bool:
-        return self._stream is not None
 
     def attach(self, sock: socket.socket) -> None:
         self._stream, self.used_at = Stream(sock), self._now()
@@ -66,7 +60,7 @@ class SocketConnection:
         """Detach the socket for another use."""
         stream, self._stream = self._stream, None
         if stream is None:
-            raise errors.not_sent(self._url, self._node, "the client is closed")
+            raise not_sent(self._url, self._node, "the client is closed")
         return stream.detach()
 
     def exchange(self, request: bytes, deadline: float, now: float) -> Reply:
@@ -141,33 +135,15 @@ class SocketConnection:
                 replies.append(reply)
         return replies
 
-    def is_dead(self) -> bool:
-        return self._stream is None or self._stream.is_dead()
-
-    def close(self) -> None:
-        stream, self._stream = self._stream, None
-        if stream is not None:
-            stream.close()
-
-    def abandon(self) -> None:
-        """In a forked child."""
-        stream, self._stream = self._stream, None
-        if stream is not None:
-            stream.abandon()
-
-    def __del__(self) -> None:
-        """Close a connection that was dropped by an interrupt, or with a client that was never closed."""
-        self.close()
-
     def _not_usable(self) -> BackendUnavailable:
         problem = "the client is closed" if self._stream is None else "there was no time left to send the request"
-        return errors.not_sent(self._url, self._node, problem)
+        return not_sent(self._url, self._node, problem)
 
     def _not_sent(self, error: BaseException) -> BackendUnavailable:
-        return errors.not_sent(self._url, self._node, f"the request could not be sent: {error}")
+        return not_sent(self._url, self._node, f"the request could not be sent: {error}")
 
     def _no_answer(self, error: BaseException) -> BackendError:
-        return errors.no_answer(self._url, self._node, _problem(error))
+        return no_answer(self._url, self._node, _problem(error))
 
 
 class SocketConnections:
@@ -231,49 +207,13 @@ class SocketConnections:
     async def exchange_batches(
         self, batches: Sequence[Batch], deadline: float, *, alone: bool = False
     ) -> list[list[Reply] | HoldfastError]:
-        results: list[list[Reply] | HoldfastError] = [[] for _ in batches]
-        sent: list[tuple[int, ConnectionPool[SocketConnection], SocketConnection]] = []
-        # Servers with an idle connection first, because connecting may take long.
-        numbers = sorted(range(len(batches)), key=lambda number: not self._pool(batches[number].node).idle)
-        try:
-            await self._exchange(batches, numbers, deadline, sent, results)
-        except BaseException:
-            for _, pool, connection in sent:
-                pool.discard(connection)
-            raise
-        for number, pool, connection in sent:
-            pool.put_after(connection, results[number])
-        return results
+        def send(number: int, connection: SocketConnection) -> None:
+            connection.send(batches[number].request, deadline)
 
-    async def _exchange(
-        self,
-        batches: Sequence[Batch],
-        numbers: Sequence[int],
-        deadline: float,
-        sent: list[tuple[int, ConnectionPool[SocketConnection], SocketConnection]],
-        results: list[list[Reply] | HoldfastError],
-    ) -> None:
-        for number in numbers:
-            batch = batches[number]
-            pool = self._pool(batch.node)
-            now = self._now()
-            try:
-                # A server that does not accept connections must leave time for the replies of the others.
-                connection = pool.get_idle(now) or await pool.open_or_wait(now + (deadline - now) / 2)
-            except HoldfastError as error:
-                results[number] = error
-                continue
-            sent.append((number, pool, connection))
-            try:
-                connection.send(batch.request, deadline)
-            except HoldfastError as error:
-                results[number] = error
-        for number, _, connection in sent:
-            if results[number] == []:
-                try:
-                    results[number] = connection.receive(batches[number].count, deadline)
-                except HoldfastError as error:
-                    results[number] = error
+        def receive(number: int, connection: SocketConnection) -> list[Reply]:
+            return connection.receive(batches[number].count, deadline)
+
+        return await exchange_each([self._pool(batch.node) for batch in batches], send, receive, deadline)
 
     def drop(self, node: Node) -> None:
         pool = self._pools.pop(node, None)
@@ -311,11 +251,11 @@ class SocketConnections:
 
     async def _open(self, node: Node, deadline: float) -> SocketConnection:
         if self._closed:
-            raise errors.not_sent(self._config.url, node, "the client is closed")
+            raise not_sent(self._config.url, node, "the client is closed")
         connection = SocketConnection(self._config, node, self._runtime)
         timeout = min(self._config.connect_timeout, deadline - self._now())
         if timeout <= 0.0:
-            raise errors.not_sent(self._config.url, node, "there was no time left to connect")
+            raise not_sent(self._config.url, node, "there was no time left to connect")
         login, db = self._config.logins.get(node, (self._login, self._db))
         self._all.add(connection)
         connection.attach(connect(self._config, login, node, db=db, timeout=timeout))

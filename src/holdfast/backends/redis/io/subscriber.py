@@ -15,6 +15,7 @@ import itertools
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Protocol
 
+from holdfast.backends.net.errors import no_answer, not_sent
 from holdfast.backends.redis.io import errors
 from holdfast.backends.redis.io.resp import ErrorReply, pack
 from holdfast.backends.redis.port import Channel
@@ -380,7 +381,7 @@ class Listener:
             return error
         if is_first:
             logger().warning("the subscription on %s failed, trying again: %r", self._config.url, error)
-        return errors.not_sent(self._config.url, self._node, f"the subscription failed: {error!r}")
+        return not_sent(self._config.url, self._node, f"the subscription failed: {error!r}")
 
     async def _connect_and_receive(self) -> None:
         connection = await self._io.open(self._node, self._runtime.now() + self._config.connect_timeout)
@@ -399,7 +400,7 @@ class Listener:
             if self._has_changed:
                 self._has_changed = False
                 if self._must_disconnect:
-                    raise errors.not_sent(self._config.url, self._node, "it is no longer the primary")
+                    raise not_sent(self._config.url, self._node, "it is no longer the primary")
                 if self._subscriber.is_done(self._node):
                     return
                 self._subscribe(connection)
@@ -412,9 +413,7 @@ class Listener:
                 last_message, is_pinged = now, False
             elif now >= until:
                 if is_pinged:
-                    raise errors.no_answer(
-                        self._config.url, self._node, "it did not answer a PING while it was subscribed"
-                    )
+                    raise no_answer(self._config.url, self._node, "it did not answer a PING while it was subscribed")
                 connection.send(_PING)
                 last_message, is_pinged, self._has_changed = now, True, True
             if self._has_lost_channels:  # a slot of a Cluster was moved, and its channels with it

@@ -25,9 +25,9 @@ import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from holdfast.backends.net.errors import no_answer
 from holdfast.backends.net.poller import READ, Poll, new_poll
 from holdfast.backends.net.stream import send_all
-from holdfast.backends.redis.io import errors
 from holdfast.backends.redis.io.resp import new_parser, single_message
 from holdfast.backends.redis.protocol.handovers import notification_of
 from holdfast.errors import HoldfastError
@@ -180,7 +180,7 @@ class SocketSubscriberConnection:
             self._error = error
         except BaseException:
             # A message may have been read in part, so the listener reconnects, and all waiters poll.
-            self._error = errors.no_answer(self._config.url, self._node, "interrupted while it was subscribed")
+            self._error = no_answer(self._config.url, self._node, "interrupted while it was subscribed")
             raise
 
     def _read(self, event: SubscriberEvent, until: float, notify: Callable[[Notification], None]) -> None:
@@ -239,7 +239,7 @@ class SocketSubscriberConnection:
         except OSError as error:
             raise self._broken(error) from error
         if not data:
-            raise errors.no_answer(self._config.url, self._node, "the server closed the subscriber connection")
+            raise no_answer(self._config.url, self._node, "the server closed the subscriber connection")
         return data
 
     def _parsed(self, data: bytes) -> list[Reply]:
@@ -250,11 +250,11 @@ class SocketSubscriberConnection:
                 messages.append(reply)
         except Exception as error:  # each parser has its own exceptions
             problem = f"its message cannot be parsed: {error!r}"
-            raise errors.no_answer(self._config.url, self._node, problem) from error
+            raise no_answer(self._config.url, self._node, problem) from error
         return messages
 
     def _broken(self, error: OSError) -> OutcomeUnknown:
-        return errors.no_answer(self._config.url, self._node, f"the subscriber connection broke: {error}")
+        return no_answer(self._config.url, self._node, f"the subscriber connection broke: {error}")
 
 
 class SubscriberEvent(ThreadEvent):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from holdfast.backends.redis.io import errors
+from holdfast.backends.net.errors import not_sent
 from holdfast.backends.redis.io.handshake import Handshake
 from holdfast.backends.redis.io.resp import pack
 from holdfast.backends.redlock import lua
@@ -31,7 +31,7 @@ class NodeHandshake(Handshake):
         await super().run(connection, node, deadline)
         server_info = self.server_info_of(node)
         if server_info is None or server_info.run_id is None or server_info.uptime is None:
-            raise errors.not_sent(
+            raise not_sent(
                 self._config.url, node, "does not report its run_id: let this user run INFO (ACL SETUSER … +info)"
             )
         # Uptime is the difference of two clock readings in whole seconds, so the true one may be up to a second less.

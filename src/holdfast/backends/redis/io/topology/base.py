@@ -10,6 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from holdfast.backends.net.errors import no_answer
 from holdfast.backends.redis.io import errors
 from holdfast.backends.redis.io.connection import Batch
 from holdfast.backends.redis.io.resp import ErrorReply, pack, pack_call, pack_text
@@ -251,9 +252,9 @@ class Topology(ABC):
         try:
             primary = await self.recheck_primary(slot, node, max(deadline, self._runtime.now() + 1.0))
         except BackendUnavailable as error:  # that error would mean that nothing was changed
-            raise errors.no_answer(self._config.url, node, f"its reply took long, and {error.problem}") from error
+            raise no_answer(self._config.url, node, f"its reply took long, and {error.problem}") from error
         if primary != node:
-            raise errors.no_answer(self._config.url, node, "its reply took long, and it is no longer the primary")
+            raise no_answer(self._config.url, node, "its reply took long, and it is no longer the primary")
 
     def _refusal(self, reply: ErrorReply, node: Node, key: str) -> HoldfastError:
         return errors.refusal(reply, self._config.url, node, key.removeprefix(self._config.prefix))
@@ -266,11 +267,9 @@ class Topology(ABC):
 
     def _check_confirmed(self, node: Node, confirmed: Reply) -> None:
         if isinstance(confirmed, ErrorReply):
-            raise errors.no_answer(self._config.url, node, f"WAIT for its replicas failed: {confirmed}")
+            raise no_answer(self._config.url, node, f"WAIT for its replicas failed: {confirmed}")
         if confirmed < self._replicas:
-            raise errors.no_answer(
-                self._config.url, node, f"{confirmed} of {self._replicas} replicas confirmed it in time"
-            )
+            raise no_answer(self._config.url, node, f"{confirmed} of {self._replicas} replicas confirmed it in time")
 
     # ── batches ──────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -1,0 +1,20 @@
+"""Errors of a request to one server of a client. Pure, so protocols use them too."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from holdfast.errors import BackendUnavailable, OutcomeUnknown
+
+if TYPE_CHECKING:
+    from holdfast.url_parts import Node
+
+
+def not_sent(url: str, node: Node, problem: str) -> BackendUnavailable:
+    """The server has not received the request."""
+    return BackendUnavailable(backend=url, problem=f"{node}: {problem}")
+
+
+def no_answer(url: str, node: Node, problem: str) -> OutcomeUnknown:
+    """The server may have executed the request."""
+    return OutcomeUnknown(backend=url, problem=f"{node}: {problem}")
