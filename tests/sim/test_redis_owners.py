@@ -140,7 +140,7 @@ def test_holders_always_have_one_owner_or_there_is_one(part: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", [name for name, mutant in MUTANTS.items() if mutant.backend == "redis" and name.startswith("owner-")]
+    "name", [name for name, mutant in MUTANTS.items() if mutant.backend == "redis" and mutant.workload == "owner"]
 )
 def test_a_mutant_is_detected(name: str) -> None:
     wrong = MUTANTS[name].server

@@ -23,7 +23,7 @@ PERIOD, PERIODS = 1.0, 20
 LEFT = [
     name
     for name, mutant in MUTANTS.items()
-    if not mutant.by_seeds and mutant.backend.startswith("redis") and not name.startswith("owner-")
+    if not mutant.by_seeds and mutant.backend.startswith("redis") and mutant.workload != "owner"
 ]
 KINDS = frozenset({"slow", "lose_request", "lose_reply", "refuse", "restart"})
 

@@ -482,6 +482,7 @@ REDIS = [
         mistake="a ticket with an owner is granted while any owner holds the lock",
         backend="redis",
         server=_queue(("if owner and value == SEVERAL .. owner then", "if owner and is_for_several(value) then")),
+        workload="owner",
         by_seeds=False,
     ),
     Mutant(
@@ -491,6 +492,7 @@ REDIS = [
         server=_queue(
             ("redis.call('ZREVRANGE', shared, 0, 0, 'WITHSCORES')", "redis.call('ZRANGE', shared, 0, 0, 'WITHSCORES')")
         ),
+        workload="owner",
         by_seeds=False,
     ),
     Mutant(
@@ -498,6 +500,7 @@ REDIS = [
         mistake="the first release of an owner's ticket ends the leases of its other tickets",
         backend="redis",
         server=_queue(("if redis.call('ZREM', shared, member) == 1 then", "if redis.call('DEL', shared) == 1 then")),
+        workload="owner",
         by_seeds=False,
     ),
     Mutant(
@@ -510,6 +513,7 @@ REDIS = [
                 "local is_first = not fence or redis.call('ZSCORE', shared, member)\n",
             )
         ),
+        workload="owner",
         by_seeds=False,
     ),
     Mutant(
