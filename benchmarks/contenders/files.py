@@ -1,7 +1,7 @@
-"""Locks on files: filelock, fasteners, portalocker, and flock(2), on which most of them stand.
+"""Locks on files: filelock, fasteners, portalocker, and flock(2), which most of them use.
 
-Each is used as its documentation shows (`with lock:`), with its default options. Where one has a limit for waiting, it
-is put out of reach, so that all wait as long as it takes; where one polls, it polls at its default interval.
+Each is used as its documentation shows (`with lock:`), with its default options and its default poll interval. A limit
+for waiting is set so high that no case reaches it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ WAIT_MAX = 600  # seconds; longer than any case takes
 
 
 class _Folder:
-    """A file for each lock; nothing to open or close for all of them together."""
+    """A file for each lock. There is nothing to open or close for all of them."""
 
     def __init__(self, folder: str) -> None:
         self._folder = folder
@@ -47,7 +47,7 @@ class SoftFileLease(_Folder):
 
 
 class _CheckedLease:
-    """Says so when the lease was lost before its release, as holdfast does: otherwise it would not be counted."""
+    """Raises if the lease was lost before its release, as holdfast does, so that the loss is counted."""
 
     def __init__(self, lease: Any) -> None:
         self._lease = lease
@@ -95,7 +95,7 @@ class PortaLock(_Folder):
 
 
 class Flock(_Folder):
-    """flock(2) and nothing else, on a file that stays open: what the kernel itself costs from Python."""
+    """Only flock(2), on a file that stays open: the cost of the kernel itself from Python."""
 
     def lock(self, name: str, ttl: float | None = None) -> AbstractContextManager[object]:
         return _Flocked(self._path(name))

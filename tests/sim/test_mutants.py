@@ -106,7 +106,7 @@ CAUGHT_BY = {
     "no-tombstone": {"nothing left", "steady progress"},
     "releases-not-remembered": {"nothing left", "steady progress"},
     "nonce-dropped-before-release": {"nothing left", "steady progress"},
-    # RuntimeError: a waiter looks again when the row in its way runs out, so it does that without a pause.
+    # RuntimeError: a waiter polls again when the row that blocks it expires, here without a pause.
     "nothing-expires": {"steady progress", "nothing left", "RuntimeError"},
     "single-renewal-attempt": {"true renewals"},
     "paused-is-dead": {"mutual exclusion"},

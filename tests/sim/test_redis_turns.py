@@ -267,7 +267,7 @@ def test_shared_locks_look_exclusive_to_an_earlier_version(kind: str) -> None:
 
     value: Any = server.command(["GET", KEYS.lock])
 
-    # These two they took for several, and deleted the key if their own set was empty.
+    # An earlier version takes these two values for shared locks, and deletes the key if its own set is empty.
     assert value != b"holdfast:shared"
     assert not value.startswith(b"holdfast:queue:@")
     assert value.startswith(b"holdfast:queue:")

@@ -1,8 +1,8 @@
 """The Python libraries that have a lock on one Redis server.
 
-Each is used as its documentation shows (`with lock:`), with its default options and its default poll interval. A limit
-for waiting is set out of reach, and so is one for connections. A lock that would never expire if its holder died gets
-an expiry of TTL, which the others have by default and which costs nothing.
+Each is used as its documentation shows (`with lock:`), with its default options and its default poll interval. Limits
+for waiting and for connections are set so high that no case reaches them. A lock that would never expire if its holder
+died gets an expiry of TTL, as the others have by default; it costs nothing.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class RedisPyLockAsync(OneAsyncClient):
 
 
 class PythonRedisLock(OneClient):
-    """redis_lock.Lock: waits in BLPOP for a signal; renewed by a thread for each lock, where a ttl is asked for."""
+    """redis_lock.Lock: waits in BLPOP for a signal; renewed by a thread for each lock, if a ttl is given."""
 
     def lock(self, name: str, ttl: float | None = None) -> AbstractContextManager[object]:
         options = {"expire": TTL} if ttl is None else {"expire": round(ttl), "auto_renewal": True}
@@ -41,7 +41,7 @@ class PythonRedisLock(OneClient):
 
 
 class RedisLockPy(OneClient):
-    """redis_lock.RedisLock of another package with the same module name: wakes all that wait by a message."""
+    """redis_lock.RedisLock of another package with the same module name: a message wakes all waiters."""
 
     def lock(self, name: str, ttl: float | None = None) -> AbstractContextManager[object]:
         kind = peer("redis_lock", apart=True).RedisLock

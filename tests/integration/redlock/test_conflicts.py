@@ -18,7 +18,7 @@ KEY = "holdfast:one"
 
 
 @pytest.mark.parametrize("number", [0, 4])
-def test_a_key_of_another_type_on_one_node_is_that_node_s_problem(
+def test_a_key_of_another_type_on_one_node_does_not_stop_the_others(
     number: int, redlock: RedlockServers, open_client: OpenClient, logged: Callable[[], list[str]]
 ) -> None:
     url = redlock.url(quarantine="no")
@@ -69,7 +69,7 @@ def test_a_lock_in_use_with_another_method_on_one_node_is_refused(
     with pytest.raises(holdfast.NameConflict, match="method=queue"):
         client.lock("one").acquire(timeout=0)
 
-    assert [vote is not None for vote in redlock.votes("one")] == [place == number for place in range(5)]
+    assert [vote is not None for vote in redlock.votes("one")] == [node == number for node in range(5)]
     theirs.release()
     take(client.lock("one")).release()
 

@@ -30,13 +30,13 @@ def through(redlock: RedlockServers, proxies: list[Proxy]) -> str:
 
 
 def warm_up(client: holdfast.Client) -> None:
-    """So that connections are open: the next request is the one that is meant."""
+    """Open the connections, so that the next request is the one that the test loses."""
     with client.lock("warm-up") as lease:
         lease.renew()
 
 
 def pending_releases(client: holdfast.Client) -> int:
-    """How many votes are still to be released."""
+    """The number of votes that the client still has to release."""
     return len(client._engine.backend._health._pending_releases)  # type: ignore[attr-defined]
 
 
@@ -113,7 +113,7 @@ def test_a_release_without_some_replies_frees_the_lock(
     after = take(other.lock("one"), timeout=20)
 
     assert after.fence > lease.fence
-    after.renew()  # which what the first client still repeats does not touch
+    after.renew()  # the repeated releases of the first client do not end this lease
     eventually(lambda: pending_releases(client) == 0)
     assert redlock.vote_count("one") >= 3
     after.release()

@@ -60,7 +60,7 @@ def test_8_processes_that_hold_2_ms_each_acquire_in_a_fair_order(pool: WorkerPoo
 
 
 def _waits_against_fair_ones(workers: list[Worker]) -> tuple[float, float, float]:
-    """The p99 and longest wait as multiples of those in a perfectly fair queue, and the longest gap, in 5 s."""
+    """The p99 and the longest wait as multiples of those in a fair queue, and the longest gap, in 5 s."""
     start = now() + 0.3
     for worker in workers:
         worker.send("turns", lock="one", start=start, seconds=5.0, hold=0.002)
@@ -69,7 +69,7 @@ def _waits_against_fair_ones(workers: list[Worker]) -> tuple[float, float, float
     turns = turns_of(reports)
     assert_exclusive(turns)
     grants = [turn.acquired for turn in turns]
-    waits = [place - bisect(grants, turn.asked) for place, turn in enumerate(turns)]
+    waits = [number - bisect(grants, turn.asked) for number, turn in enumerate(turns)]
     p99, longest = quantile(waits, 0.99) / len(workers), max(waits) / len(workers)
     held = sum(turn.leaving - turn.acquired for turn in turns) / (turns[-1].leaving - turns[0].acquired)
     one_way = workers[0].call("ping_pong", times=2000)["one_way"]

@@ -34,7 +34,7 @@ class Pair(ServerGroup[Server]):
         self.await_link()
 
     def await_link(self) -> None:
-        """Until the replica has caught up with its primary for the first time."""
+        """Wait until the replica has loaded the data of its primary."""
         self.replica.await_true(lambda server: server.info("replication").get("master_link_status") == "up")
 
 
@@ -47,16 +47,16 @@ class Watched(Pair):
         super().__init__(binary, folder, options, ports=ports, link=link)
         self.sentinels = []
         for number, port in enumerate(free_ports(3)):
-            place = folder / f"sentinel-{number}"
-            place.mkdir(parents=True)
-            settings = place / "sentinel.conf"
+            sentinel_folder = folder / f"sentinel-{number}"
+            sentinel_folder.mkdir(parents=True)
+            settings = sentinel_folder / "sentinel.conf"
             settings.write_text(
-                f"port {port}\nbind 127.0.0.1\ndir {place}\n"
+                f"port {port}\nbind 127.0.0.1\ndir {sentinel_folder}\n"
                 f"sentinel monitor {SERVICE} 127.0.0.1 {self.primary.port} 2\n"
                 f"sentinel down-after-milliseconds {SERVICE} 500\n"
                 f"sentinel failover-timeout {SERVICE} 3000\n"
             )
-            self.sentinels.append(Server(binary, place, port=port, settings=settings, options=["--sentinel"]))
+            self.sentinels.append(Server(binary, sentinel_folder, port=port, settings=settings, options=["--sentinel"]))
 
     @property
     def url(self) -> str:
@@ -77,7 +77,7 @@ class Watched(Pair):
         super().end()
 
     def named_primary(self) -> int:
-        """The port of the primary, say the Sentinels; 0 while they disagree."""
+        """The port of the primary according to the Sentinels; 0 while they disagree."""
         ports = set()
         for sentinel in self.sentinels:
             _, port = sentinel.call("SENTINEL", "GET-MASTER-ADDR-BY-NAME", SERVICE)
@@ -85,7 +85,7 @@ class Watched(Pair):
         return ports.pop() if len(ports) == 1 else 0
 
     def fail_over(self) -> None:
-        """Have the Sentinels promote the replica although nothing is wrong; returns when they all say so."""
+        """Make the Sentinels promote the replica of a healthy primary. Returns when all of them report it."""
         before = self.named_primary()
 
         def ordered() -> bool:
@@ -101,7 +101,7 @@ class Watched(Pair):
         self.await_other_primary(before)
 
     def await_other_primary(self, before: int) -> None:
-        """Until all Sentinels name another one, and it takes writes."""
+        """Wait until all Sentinels report another primary, and it accepts writes."""
         eventually(lambda: self.named_primary() not in (0, before))
         new = self.primary if self.named_primary() == self.primary.port else self.replica
         new.await_true(lambda server: server.call("ROLE")[0] == "master")
@@ -156,7 +156,7 @@ class Cluster(ServerGroup[Server]):
         return int(self._any().call("CLUSTER", "KEYSLOT", key))
 
     def owner(self, slot: int) -> Server:
-        """The primary that has the slot, says a server that is up."""
+        """The primary that has the slot, according to a running server."""
         for first, last, primary, *_ in self._any().call("CLUSTER", "SLOTS"):
             if first <= slot <= last:
                 return next(server for server in self.servers if server.port == primary[1])
@@ -180,9 +180,9 @@ class Cluster(ServerGroup[Server]):
         return self.owner(slot)
 
     def begin_move(self, slot: int, to: Server) -> Server:
-        """First half of a resharding: the slot is leaving its owner, which is returned; no key has moved yet."""
-        # Two moves so soon after each other that the first is not known everywhere would end with one epoch for both,
-        # and with servers that send clients to each other.
+        """The first half of a resharding: the slot begins to move, without its keys. Returns its owner."""
+        # If a second move begins before all servers know the first, both get the same epoch, and servers redirect
+        # clients to each other.
         eventually(
             lambda: (
                 len({facts(server.call("CLUSTER", "INFO"))["cluster_current_epoch"] for server in self.servers}) == 1
@@ -194,7 +194,7 @@ class Cluster(ServerGroup[Server]):
         return source
 
     def move_keys(self, slot: int, source: Server, to: Server) -> int:
-        """Second half: move the keys that are there now; how many there were."""
+        """The second half: move the keys that exist now. Returns their number."""
         moved = 0
         while keys := source.call("CLUSTER", "GETKEYSINSLOT", slot, 100):
             source.call("MIGRATE", "127.0.0.1", to.port, "", 0, 5000, "KEYS", *keys)
@@ -221,11 +221,11 @@ class Cluster(ServerGroup[Server]):
             with contextlib.suppress(OSError, ServerError):
                 if facts(server.call("CLUSTER", "INFO"))["cluster_state"] == "ok":
                     return server
-        raise AssertionError("no server of the Cluster says that it is whole")
+        raise AssertionError("no server of the Cluster reports that it is complete")
 
 
 def cluster_ports(binary: Binary, number: int) -> list[tuple[int, int]]:
-    """That many pairs of free ports, for clients and for the other servers of a Cluster."""
+    """Pairs of free ports: one for clients, one for the Cluster bus."""
     if _has_bus_option(binary):
         ports = free_ports(2 * number)
         return list(zip(ports[:number], ports[number:], strict=True))
@@ -234,7 +234,7 @@ def cluster_ports(binary: Binary, number: int) -> list[tuple[int, int]]:
 
 
 def bus_option(binary: Binary, bus: int) -> list[str]:
-    """Says which port the other servers use. The usual one, 10,000 above the clients', may be beyond all ports."""
+    """The option for the port of the Cluster bus. The default, 10,000 above the client port, may exceed 65,535."""
     return ["--cluster-port", str(bus)] if _has_bus_option(binary) else []
 
 

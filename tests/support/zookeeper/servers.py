@@ -1,4 +1,4 @@
-"""ZooKeeper servers, and what tests ask them."""
+"""ZooKeeper servers, and the requests that tests send to them."""
 
 from __future__ import annotations
 

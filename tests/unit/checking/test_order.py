@@ -65,7 +65,7 @@ def test_a_ticket_that_left_the_queue_is_not_overtaken(event: h.Event) -> None:
 
 
 def test_a_waiter_queued_again_is_not_overtaken_by_a_holder_that_repeats_its_request() -> None:
-    """The waiter a was passed over, and is back while b is in. Answers to b get lost. Once b has left, a is next."""
+    """The waiter a was skipped, and is queued again while b holds the lock. Replies to b get lost. Then a is next."""
     placed: h.History = [HOLDER, queued(1, "a", 2, 10), queued(2, "b", 3, 11), removed(2.5, "a", 2), removed(3, "h", 1)]
     again: h.History = [
         server_granted(3, "b", 3, 11),
@@ -138,7 +138,7 @@ def test_a_permit_overtakes_a_waiter_only_if_both_have_one() -> None:
     assert not find(FairOrder, [*line, removed(2, "g", 2), reader(server_granted(2, "b", 4), 2)])
 
 
-# ── with places that a real server gave, as far as clients learned of them ───────────────────────────────────────
+# ── with the positions that a real server gave, as far as clients received them ──────────────────────────────────
 
 UNSEEN = Promises(sees_server=False)
 
@@ -168,11 +168,11 @@ def test_order_is_checked_again_after_a_fault() -> None:
     assert not find(FairOrder, [h.FaultStarted(1, "restart"), *line], UNSEEN)
 
 
-# ── passed how often ─────────────────────────────────────────────────────────────────────────────────────────────
+# ── how often a waiter is overtaken ──────────────────────────────────────────────────────────────────────────────
 
 
 def passes(count: int) -> h.History:
-    """One waits while that many others come later and are served."""
+    """A history in which one call waits while that many later calls are granted."""
     history: h.History = [started(0, "a", 1)]
     for ticket in range(2, 2 + count):
         history += [started(ticket, "b", ticket), granted(ticket, "b", ticket), released(ticket, "b", ticket)]

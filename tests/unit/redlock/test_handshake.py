@@ -18,14 +18,14 @@ from holdfast.url import parse
 
 
 class Stub:
-    """A connection to a server of which no more is known than what it says of itself."""
+    """A connection to a server that only reports about itself."""
 
     def __init__(self, uptime: int, run: str = "r1", *, persistence: str = "") -> None:
         self._info = f"redis_version:7.0.0\r\nrun_id:{run}\r\nuptime_in_seconds:{uptime}\r\n{persistence}".encode()
-        self.asked: list[bytes] = []
+        self.requests: list[bytes] = []
 
     async def exchange_many(self, request: bytes, count: int, deadline: float) -> list[Reply]:
-        self.asked.append(request)
+        self.requests.append(request)
         if b"appendfsync" in request:
             return [[b"appendfsync", b"always"]]
         return [b"OK", self._info, *([b""] * (count - 2))] if b"INFO" in request else [b"sha"] * count
@@ -41,11 +41,11 @@ def connect(handshake: NodeHandshake, connection: Stub, number: int = 0) -> None
     run_sync(handshake.run(connection, handshake._config.nodes[number], runtime.now() + 1))
 
 
-@pytest.mark.parametrize(("says", "at_least"), [(0, 0), (1, 0), (2, 1), (100, 99)])
+@pytest.mark.parametrize(("reported", "at_least"), [(0, 0), (1, 0), (2, 1), (100, 99)])
 def test_a_node_counts_as_up_for_a_second_less_than_it_reports(
-    says: int, at_least: int, handshake: NodeHandshake
+    reported: int, at_least: int, handshake: NodeHandshake
 ) -> None:
-    connect(handshake, Stub(says))
+    connect(handshake, Stub(reported))
 
     server_run = handshake.server_runs[0]
     assert server_run is not None
@@ -60,7 +60,7 @@ def test_a_process_gets_the_scripts_once_and_the_next_process_too(handshake: Nod
     for connection in (first, second, other):
         connect(handshake, connection)
 
-    loads = [sum(request.count(b"LOAD") for request in connection.asked) for connection in (first, second, other)]
+    loads = [sum(request.count(b"LOAD") for request in connection.requests) for connection in (first, second, other)]
     assert loads == [len(lua.ALL), 0, len(lua.ALL)]
 
 
