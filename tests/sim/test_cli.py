@@ -42,23 +42,23 @@ def on_terminal(*arguments: str) -> OnTerminal:
 
 
 def test_a_search_without_failures_prints_counts() -> None:
-    result = simulate("--backend", "memory", "--seeds", "60")
+    result = simulate("--backend", "memory", "--seeds", "20")
 
     assert (result.status, result.errors) == (0, "")
-    assert result.out.startswith("memory: every promise kept in 60 worlds\n")
+    assert result.out.startswith("memory: every promise kept in 20 worlds\n")
     for word in ("steps/s", "grants", "faults: ", "kept: mutual exclusion, growing fences"):
         assert word in result.out
 
 
 def test_json_does_not_depend_on_the_number_of_processes() -> None:
-    one, two = (simulate("--seeds", "80", "--first", "7", "--json", "--jobs", jobs).json for jobs in ("1", "2"))
+    one, two = (simulate("--seeds", "30", "--first", "7", "--json", "--jobs", jobs).json for jobs in ("1", "2"))
 
     for data in (one, two):
         assert data.pop("seconds") > 0
         assert data.pop("steps_per_second") > 0
     assert one == two
-    assert (one["ok"], one["worlds"], one["failing"]) == (True, 80, [])
-    assert one["promises"]["mutual exclusion"] == {"tested": 80, "broken": 0}
+    assert (one["ok"], one["worlds"], one["failing"]) == (True, 30, [])
+    assert one["promises"]["mutual exclusion"] == {"tested": 30, "broken": 0}
     assert one["faults"]["pause"] > 0
 
 
@@ -85,7 +85,7 @@ def test_one_seed_is_shown_even_if_it_keeps_all_promises(tmp_path: Path) -> None
 
 
 def test_a_broken_promise_is_shown_with_a_picture_and_the_command_that_repeats_it(tmp_path: Path) -> None:
-    wanted = ["--faults", "slow,pause", "--seeds", "60", "--svg", f"{tmp_path}/a.svg"]
+    wanted = ["--faults", "slow,pause", "--seeds", "12", "--svg", f"{tmp_path}/a.svg"]
     result = simulate("--mutant", FROM_THE_REPLY.name, *wanted)
 
     assert result.status == 1
@@ -98,7 +98,7 @@ def test_a_broken_promise_is_shown_with_a_picture_and_the_command_that_repeats_i
 
 def test_a_failing_world_is_not_shrunk_with_no_shrink() -> None:
     data = simulate(
-        "--mutant", FROM_THE_REPLY.name, "--faults", "slow,pause", "--seeds", "60", "--no-shrink", "--json"
+        "--mutant", FROM_THE_REPLY.name, "--faults", "slow,pause", "--seeds", "12", "--no-shrink", "--json"
     ).json
 
     assert data["first"]["shrunk_in_runs"] is None

@@ -22,7 +22,7 @@ from holdfast_lab.sim.search import Totals, search
 from holdfast_lab.sim.shrink import Shrunk, shrink
 from tests.sim.broken import FROM_THE_REPLY
 
-SEEDS = range(60)
+SEEDS = range(25)
 KINDS = ("slow", "pause")
 
 
