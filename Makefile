@@ -6,7 +6,7 @@
 
 PYTHON ?= python3
 ARGS ?=
-WORKERS ?= 4
+WORKERS ?= 6
 SECONDS ?= 600
 BACKENDS ?=
 VENV ?= .venv
