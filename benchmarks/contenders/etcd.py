@@ -12,6 +12,7 @@ from benchmarks.adapters import Holdfast, HoldfastAsync, Tooz
 from benchmarks.contender import Arena, Contender, peer
 from benchmarks.servers import Etcd
 from holdfast.backends.etcd.io.connection import Connection
+from holdfast.backends.etcd.io.http import encode_request
 from holdfast.backends.etcd.protocol.keys import range_end
 from holdfast.backends.etcd.protocol.messages import absent, b64, encoded, first, get, put, txn
 from holdfast.backends.net.blocking import BlockingPoller
@@ -59,7 +60,7 @@ class TwoCalls:
         endpoint = urlsplit(url)
         self._runtime = ThreadRuntime()
         self._connection = Connection(
-            Node(endpoint.hostname or "", endpoint.port or 0), BlockingPoller(), self._runtime
+            url, Node(endpoint.hostname or "", endpoint.port or 0), BlockingPoller(), self._runtime
         )
         run_sync(self._connection.connect(None, self._runtime.now() + 5))
         self._lease = int(self.exchange("lease/grant", {"TTL": str(TTL * 60)})["ID"])
@@ -68,8 +69,9 @@ class TwoCalls:
         return _Calls(self, f"bare/{name}/".encode(), self._lease)
 
     def exchange(self, method: str, message: dict[str, Any]) -> Any:
-        asked = self._connection.exchange(f"/v3/{method}", "", encoded(message), self._runtime.now() + 5)
-        return json.loads(run_sync(asked).body)
+        request = encode_request(self._connection.node, method, "", encoded(message))
+        response, _ = run_sync(self._connection.exchange(request, self._runtime.now() + 5))
+        return json.loads(response.body)
 
     def close(self) -> None:
         self._connection.close()

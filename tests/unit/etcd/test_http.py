@@ -14,7 +14,7 @@ CHUNKED = (
 
 
 def test_a_request_has_host_length_and_token() -> None:
-    assert encode_request("h:1", "/v3/kv/range", "token", b"{}") == (
+    assert encode_request("h:1", "kv/range", "token", b"{}") == (
         b"POST /v3/kv/range HTTP/1.1\r\nHost: h:1\r\nAuthorization: token\r\nContent-Length: 2\r\n\r\n{}"
     )
 

@@ -7,7 +7,6 @@ next request is sent first to the member that answered last.
 from __future__ import annotations
 
 import contextlib
-import json
 import weakref
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
@@ -15,23 +14,22 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from holdfast.backends.etcd.io import errors
-from holdfast.backends.etcd.io.connection import Connection, NotAnswered, NotSent
+from holdfast.backends.etcd.io.connection import Connection
 from holdfast.backends.etcd.io.errors import NoAuthentication, TokenRefused
+from holdfast.backends.etcd.io.http import encode_request
 from holdfast.backends.etcd.io.watcher import Watcher
-from holdfast.backends.etcd.port import Answer, Message, Watch
+from holdfast.backends.etcd.port import Answer, Watch
 from holdfast.backends.etcd.protocol.messages import encoded
 from holdfast.backends.net.pool import ConnectionPool
 from holdfast.errors import BackendUnavailable, ConfigurationError, OutcomeUnknown
 
 if TYPE_CHECKING:
     from holdfast.backends.etcd.config import EtcdConfig
-    from holdfast.backends.etcd.io.http import Response
     from holdfast.backends.net.poller import Background, Poller
     from holdfast.core.notifications import Wakeups
     from holdfast.core.ports import Runtime
     from holdfast.url_parts import Node
 
-_OK = 200
 _TOKEN_ATTEMPTS_MAX = 2  # times that a request is sent, each with a new token
 
 
@@ -53,25 +51,36 @@ class Cluster:
         self._watcher = Watcher(config.url, self, poller, background, runtime)
 
     async def call(self, method: str, message: Mapping[str, Any], *, deadline: float, once: bool = False) -> Answer:
-        url, nodes = self._config.url, self._config.nodes
-        body = encoded(message)
+        url, nodes, body = self._config.url, self._config.nodes, encoded(message)
         started = self._current
         unanswered: OutcomeUnknown | None = None
         refused: BackendUnavailable | None = None
         for number in range(len(nodes)):
-            index = (started + number) % len(nodes)
-            now = self._now()
-            until = now + (deadline - now) / (len(nodes) - number)
-            try:
-                answer, sent = await self._request_member(nodes[index], method, body, until)
-            except BackendUnavailable as error:
-                refused = error
-            except OutcomeUnknown as error:
-                unanswered = error
-            else:
-                return Answer(answer, sent, repeated=unanswered is not None)
-            self.avoid(nodes[index])
-            self._watcher.avoid(nodes[index])
+            node, now = nodes[(started + number) % len(nodes)], self._now()
+            pool, until = self._pools[node], now + (deadline - now) / (len(nodes) - number)
+            for _ in range(_TOKEN_ATTEMPTS_MAX):
+                token = self._token
+                try:
+                    token = token or await self._authenticate(node, until)
+                    # Not `pool.run`, which adds two frames to each request.
+                    connection = pool.get_idle(self._now()) or await pool.open_or_wait(until)
+                    try:
+                        response, sent = await connection.exchange(encode_request(node, method, token, body), until)
+                    except BaseException as error:
+                        pool.put_after(connection, error)
+                        raise
+                    pool.put(connection)
+                    return Answer(errors.message_of(response, url, node), sent, repeated=unanswered is not None)
+                except TokenRefused as error:
+                    refused = self._token_refused(node, token, error)
+                    continue
+                except BackendUnavailable as error:
+                    refused = error
+                except OutcomeUnknown as error:
+                    unanswered = error
+                break
+            self.avoid(node)
+            self._watcher.avoid(node)
             if unanswered is not None and once:
                 break
         raise unanswered or refused or BackendUnavailable(backend=url, problem="no server is configured")
@@ -79,66 +88,28 @@ class Cluster:
     def name_mutex(self, name: str, *, deadline: float) -> AbstractAsyncContextManager[None]:
         return contextlib.nullcontext()  # threads have no order
 
-    async def _request_member(self, node: Node, method: str, body: bytes, until: float) -> tuple[Message, float]:
-        """Send a request to this member.
-
-        Raises:
-            BackendUnavailable, OutcomeUnknown: another member may be tried.
-            LeaseNotFound, ConfigurationError: any other member would return the same error.
-        """
-        url = self._config.url
-        refused: Exception | None = None
-        for _ in range(_TOKEN_ATTEMPTS_MAX):
-            token = self._token or await self._authenticate(node, until)
-            try:
-                return await self._exchange(node, method, token, body, until)
-            except TokenRefused as error:
-                if not self._config.user:
-                    raise ConfigurationError(f"{url}: etcd requires a user and a password: {error}") from error
-                refused = error
-                self._needs_token = True
-                if self._token == token:
-                    self._token = ""
-        raise BackendUnavailable(backend=url, problem=f"{node} refuses its own token: {refused}")
-
-    async def _exchange(self, node: Node, method: str, token: str, body: bytes, until: float) -> tuple[Message, float]:
-        url = self._config.url
-
-        async def exchange(connection: Connection) -> tuple[Response, float]:
-            sent = self._now()
-            try:
-                return await connection.exchange(f"/v3/{method}", token, body, until), sent
-            except NotSent as error:
-                raise BackendUnavailable(backend=url, problem=f"{node}: {error}") from error
-            except NotAnswered as error:
-                raise OutcomeUnknown(backend=url, problem=f"{node}: {error}") from error
-
-        response, sent = await self._pools[node].run(exchange, until)
-        if response.status != _OK:
-            raise errors.error_for(response.status, response.body, url, str(node))
-        try:
-            message: Message = json.loads(response.body)
-        except ValueError as error:
-            raise OutcomeUnknown(backend=url, problem=f"{node}'s answer is not JSON: {error}") from error
-        if "error" in message:  # an error in a stream, such as keep-alive, follows its status 200
-            detail = message["error"]
-            code = detail.get("grpc_code", 0) if isinstance(detail, dict) else 0
-            text = detail.get("message", "") if isinstance(detail, dict) else str(detail)
-            raise errors.error_for(0, json.dumps({"error": text, "code": code}).encode(), url, str(node))
-        return message, sent
+    def _token_refused(self, node: Node, token: str, error: TokenRefused) -> BackendUnavailable:
+        """Discard this token. Returns the error to raise if the member refuses the next one too."""
+        if not self._config.user:
+            raise ConfigurationError(f"{self._config.url}: etcd requires a user and a password: {error}") from error
+        self._needs_token = True
+        if self._token == token:
+            self._token = ""
+        return BackendUnavailable(backend=self._config.url, problem=f"{node} refuses its own token: {error}")
 
     async def _authenticate(self, node: Node, until: float) -> str:
         if not self._needs_token:
             return ""
         body = encoded({"name": self._config.user, "password": self._config.password})
+        request = encode_request(node, "auth/authenticate", "", body)
         try:
-            message, _ = await self._exchange(node, "auth/authenticate", "", body, until)
+            response, _ = await self._pools[node].run(lambda connection: connection.exchange(request, until), until)
+            self._token = str(errors.message_of(response, self._config.url, node)["token"])
         except NoAuthentication:
             self._needs_token = False  # until authentication is enabled
             return ""
         except OutcomeUnknown as error:  # only authentication was requested, so nothing was changed
             raise BackendUnavailable(backend=error.backend, problem=error.problem) from error
-        self._token = str(message["token"])
         return self._token
 
     # ── connections ──────────────────────────────────────────────────────────────────────────────────────────────
@@ -149,7 +120,7 @@ class Cluster:
         Raises:
             BackendUnavailable: this member cannot be reached.
         """
-        connection = Connection(node, self._poller, self._runtime)
+        connection = Connection(self._config.url, node, self._poller, self._runtime)
         self._connections.add(connection)
         try:
             await connection.connect(self._config.tls, min(until, self._now() + self._config.connect_timeout))
@@ -172,10 +143,10 @@ class Cluster:
             try:
                 token = self._token or await self._authenticate(node, share)
                 connection = await self.open(node, share)
-                await connection.send(f"/v3/{method}", token, body, share)
+                await connection.send(encode_request(node, method, token, body), share)
             except BackendUnavailable as error:
                 problem = error
-            except (NotSent, OSError) as error:
+            except OSError as error:
                 problem = BackendUnavailable(backend=self._config.url, problem=f"{node}: {error}")
             except BaseException:
                 if connection is not None:

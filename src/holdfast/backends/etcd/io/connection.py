@@ -8,10 +8,11 @@ import socket
 import ssl
 from typing import TYPE_CHECKING
 
-from holdfast.backends.etcd.io.http import NotHttp, Response, encode_request
+from holdfast.backends.etcd.io.http import NotHttp, Response
 from holdfast.backends.net.poller import READ, WRITE, is_readable
 from holdfast.backends.net.pool import wait_ready
 from holdfast.backends.net.sockets import open_socket
+from holdfast.errors import BackendUnavailable, OutcomeUnknown
 
 if TYPE_CHECKING:
     from holdfast.backends.net.poller import Poller
@@ -22,21 +23,13 @@ if TYPE_CHECKING:
 _READ_MAX = 1 << 16
 
 
-class NotSent(Exception):
-    """Nothing was written, so nothing was requested."""
-
-
-class NotAnswered(Exception):
-    """The request was written, at least in part, and had no answer."""
-
-
 class Connection:
     """One connection."""
 
-    __slots__ = ("__weakref__", "_now", "_poller", "_socket", "node", "probe", "used_at")
+    __slots__ = ("__weakref__", "_now", "_poller", "_socket", "_url", "node", "probe", "used_at")
 
-    def __init__(self, node: Node, poller: Poller, runtime: Runtime) -> None:
-        self.node = node
+    def __init__(self, url: str, node: Node, poller: Poller, runtime: Runtime) -> None:
+        self._url, self.node = url, node
         self._poller, self._now = poller, runtime.now
         self._socket: socket.socket | None = None
         self.used_at = 0.0
@@ -53,47 +46,53 @@ class Connection:
         """Raises OSError if it fails."""
         self._socket = await open_socket(self.node.host, self.node.port, self._poller, until, tls)
 
-    async def exchange(self, path: str, token: str, body: bytes, deadline: float) -> Response:
-        """Send a request and read its whole answer.
+    async def exchange(self, request: bytes, until: float) -> tuple[Response, float]:
+        """Send a request and read its whole answer. Also returns the time just before the request was written.
 
         Raises:
-            NotSent, NotAnswered: the connection is closed.
+            BackendUnavailable, OutcomeUnknown: the connection is closed.
         """
-        response = Response()
+        response, sent, written = Response(), self._now(), 0
         try:
-            await self.send(path, token, body, deadline)
-            await self._read_all(response, deadline)
+            if self._socket is not None and sent < until:
+                try:
+                    written = self._socket.send(request)
+                except OSError:
+                    written = 0  # `send` tries again, and reports the error if it is not temporary
+            if written < len(request):
+                await self.send(request, until, written)
+            await self._read_all(response, until)
         except BaseException as error:
             self.close()
             if isinstance(error, OSError | NotHttp):
-                raise NotAnswered(_error_text(error)) from error
+                raise OutcomeUnknown(backend=self._url, problem=self._problem(error)) from error
             raise
         if response.is_last:
             self.close()
-        return response
+        return response, sent
 
-    async def _read_all(self, response: Response, deadline: float) -> None:
-        while not response.is_complete:
-            await self._wait(READ, deadline)
-            self.read_into(response)
-
-    async def send(self, path: str, token: str, body: bytes, deadline: float) -> None:
-        """Raises NotSent if nothing was written, OSError if only a part was."""
-        data = memoryview(encode_request(str(self.node), path, token, body))
-        sent = 0
-        if self._socket is None or deadline <= self._now():
-            raise NotSent("no time was left" if self._socket else "the connection is closed")
-        while sent < len(data):
+    async def send(self, request: bytes, until: float, written: int = 0) -> None:
+        """Send the rest of a request. Raises BackendUnavailable if nothing was written, OSError if only a part was."""
+        if self._socket is None or (not written and until <= self._now()):
+            problem = "no time was left" if self._socket else "the connection is closed"
+            raise BackendUnavailable(backend=self._url, problem=f"{self.node}: {problem}")
+        rest = memoryview(request)[written:]
+        while rest:
             try:
-                sent += self._socket.send(data[sent:])
+                rest = rest[self._socket.send(rest) :]
             except (BlockingIOError, ssl.SSLWantWriteError):
-                await self._wait(WRITE, deadline)
+                await self._wait(WRITE, until)
             except ssl.SSLWantReadError:
-                await self._wait(READ, deadline)
+                await self._wait(READ, until)
             except OSError as error:
-                if not sent:
-                    raise NotSent(_error_text(error)) from error
+                if len(rest) == len(request):
+                    raise BackendUnavailable(backend=self._url, problem=self._problem(error)) from error
                 raise
+
+    async def _read_all(self, response: Response, until: float) -> None:
+        while not response.is_complete:
+            await self._wait(READ, until)
+            self.read_into(response)
 
     def read_into(self, response: Response) -> None:
         """Read what has arrived. Raises OSError or NotHttp if the connection has failed."""
@@ -128,6 +127,5 @@ class Connection:
         if not await wait_ready(self, self._poller, self.fileno(), events, until):
             raise TimeoutError("no answer in time")
 
-
-def _error_text(error: BaseException) -> str:
-    return " ".join(str(error).split()) or type(error).__name__
+    def _problem(self, error: BaseException) -> str:
+        return f"{self.node}: {' '.join(str(error).split()) or type(error).__name__}"

@@ -7,12 +7,16 @@ request that timed out inside the server, or during a change of leader, may have
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from holdfast.backends.etcd.port import LeaseNotFound
+from holdfast.backends.etcd.port import LeaseNotFound, Message
 from holdfast.errors import BackendUnavailable, ConfigurationError, OutcomeUnknown
 
-_NOT_FOUND = 404
+if TYPE_CHECKING:
+    from holdfast.backends.etcd.io.http import Response
+    from holdfast.url_parts import Node
+
+_OK, _NOT_FOUND = 200, 404
 _INVALID, _PERMISSION_DENIED, _EXHAUSTED, _UNAUTHENTICATED = 3, 7, 8, 16
 
 # Errors that are returned before anything is proposed to the cluster.
@@ -26,6 +30,22 @@ class TokenRefused(Exception):
 
 class NoAuthentication(Exception):
     """The cluster has authentication disabled. Never leaves this package."""
+
+
+def message_of(response: Response, url: str, node: Node) -> Message:
+    """The message of an answer. Raises its error if it is one."""
+    if response.status != _OK:
+        raise error_for(response.status, response.body, url, str(node))
+    try:
+        message: Message = json.loads(response.body)
+    except ValueError as error:
+        raise OutcomeUnknown(backend=url, problem=f"{node}'s answer is not JSON: {error}") from error
+    if "error" in message:  # an error in a stream, such as keep-alive, follows its status 200
+        detail = message["error"]
+        code = detail.get("grpc_code", 0) if isinstance(detail, dict) else 0
+        text = detail.get("message", "") if isinstance(detail, dict) else str(detail)
+        raise error_for(0, json.dumps({"error": text, "code": code}).encode(), url, str(node))
+    return message
 
 
 def error_for(status: int, body: bytes, url: str, node: str) -> Exception:

@@ -10,9 +10,9 @@ class NotHttp(Exception):
     """The received bytes are no valid HTTP response."""
 
 
-def encode_request(host: str, path: str, token: str, body: bytes) -> bytes:
+def encode_request(host: object, method: str, token: str, body: bytes) -> bytes:
     credentials = f"Authorization: {token}\r\n" if token else ""
-    head = f"POST {path} HTTP/1.1\r\nHost: {host}\r\n{credentials}Content-Length: {len(body)}\r\n\r\n"
+    head = f"POST /v3/{method} HTTP/1.1\r\nHost: {host}\r\n{credentials}Content-Length: {len(body)}\r\n\r\n"
     return head.encode() + body
 
 

@@ -15,8 +15,8 @@ withdrawn while a create has no answer, a tombstone under the same lease makes a
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Coroutine, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from holdfast.backends.etcd.port import ClusterChanged, LeaseNotFound, Message, Watch
 from holdfast.backends.etcd.protocol.acquire_all import FREE, LockState
@@ -119,22 +119,21 @@ class EtcdBackend(QueueOperators):
                 if own_key is not None:
                     outcome = await self._poll(claim, own_key, lease, deadline)
                 else:
-                    outcome = await self._acquire_or_queue(claim, lease, deadline, queue=queue)
+                    only_if, sent = empty(*self._key_range(claim)[1:]), self._runtime.now()
+                    answer = await self._create(claim, lease, only_if=only_if, deadline=deadline)
+                    if self._is_created(claim, answer):
+                        return self._granted(claim, lease, revision(answer), sent)
+                    outcome = await self._share_or_queue(claim, lease, answer, deadline, queue=queue)
             except LeaseNotFound:
                 self._leases.mark_expired(lease)
                 continue
             if outcome is not None:
                 return outcome  # None: the lock has changed between two requests
 
-    async def _acquire_or_queue(
-        self, claim: Claim, lease: Lease, deadline: float, *, queue: bool
+    async def _share_or_queue(
+        self, claim: Claim, lease: Lease, answer: Message, deadline: float, *, queue: bool
     ) -> Granted | Waiting | None:
-        """Acquire the lock if it is free, under the lease of the ttl; else take a place in its queue, if `queue`."""
-        _, folder, end = self._key_range(claim)
-        sent = self._runtime.now()
-        answer = await self._create(claim, lease, only_if=empty(folder, end), deadline=deadline)
-        if succeeded(answer):
-            return self._granted(claim, lease, revision(answer), sent)
+        """The lock is in use: acquire it together with its holders, or take a place in its queue, if `queue`."""
         if own := kvs(answer, 0):  # from an earlier request whose answer was lost
             return await self._poll(claim, TicketKey(None, own[0].created), lease, deadline)
         if not (holders := kvs(answer, 3)):
@@ -145,9 +144,10 @@ class EtcdBackend(QueueOperators):
             self._check_limit(claim, ahead, holder)  # before anything is changed
             if blocker(claim, queue_entries(ahead)) is None:
                 # If no ticket was created since then, at most the same tickets are ahead, so it is granted.
+                _, folder, end = self._key_range(claim)
                 sent = self._runtime.now()
                 answer = await self._create(claim, lease, only_if=none_after(folder, end, now), deadline=deadline)
-                if succeeded(answer):
+                if self._is_created(claim, answer):
                     return self._granted(claim, lease, revision(answer), sent)
                 if not queue:
                     return None
@@ -182,7 +182,7 @@ class EtcdBackend(QueueOperators):
         except LeaseNotFound:
             self._leases.mark_expired(waiter_lease)
             return None
-        if not succeeded(answer):
+        if not self._is_created(claim, answer):
             return None
         now = revision(answer)
         own_key = state_of(claim).key = TicketKey(None, now)
@@ -195,7 +195,7 @@ class EtcdBackend(QueueOperators):
                 raise
         return await self._decide(claim, own_key, lease, View(now, ahead, kvs(answer, 2)), deadline)
 
-    async def _create(
+    def _create(
         self,
         claim: Claim,
         lease: Lease,
@@ -204,38 +204,38 @@ class EtcdBackend(QueueOperators):
         then: Sequence[Message] = (),
         waits: bool = False,
         deadline: float,
-    ) -> Message:
+    ) -> Coroutine[Any, Any, Message]:
         """Create its key, unless it was withdrawn before, or the lock is in use by method=key.
 
-        The answers to `then` start with number 1. If it was not created, the answers are those to `_conflict_reads`.
+        The answers to `then` start with number 1. If it was not created, the answers are those to the reads below.
 
         Raises:
-            OutcomeUnknown: no answer, or the ticket was withdrawn before.
+            OutcomeUnknown: no answer.
+        """
+        key, folder, end = self._key_range(claim)
+        base, tombstone = self._keys.base(claim.name), self._keys.tombstone(claim.nonce, waits=waits)
+        compares = [only_if, absent(tombstone)]
+        if claim.name not in self._foreign_names:
+            compares.append(absent(base))
+        create = [put(key, encode_record(claim, self._runtime.wall()), lease.id), *then]
+        reads = [get(key, keys_only=True), get(tombstone, keys_only=True), get(base), first(folder, end)]
+        if not claim.exclusive:
+            reads.append(all_in_order(folder, end))
+        return self._send_create([claim], Unanswered(lease, tombstone), txn(compares, create, reads), deadline)
+
+    def _is_created(self, claim: Claim, answer: Message) -> bool:
+        """Whether this create has succeeded.
+
+        Raises:
+            OutcomeUnknown: the ticket was withdrawn before.
             NameConflict: the lock is in use by method=key.
         """
-        key = self._key(claim)
-        unanswered = Unanswered(lease, self._keys.tombstone(claim.nonce, waits=waits))
-        compare = [only_if, absent(unanswered.tombstone)]
-        if claim.name not in self._foreign_names:
-            compare.append(absent(self._keys.base(claim.name)))
-        create = [put(key, encode_record(claim, self._runtime.wall()), lease.id), *then]
-        request = txn(compare, create, self._conflict_reads(claim, unanswered.tombstone))
-        answer = await self._send_create([claim], unanswered, request, deadline)
-        if not succeeded(answer):
-            self._check_refusal(claim, answer)
-        return answer
-
-    def _conflict_reads(self, claim: Claim, tombstone: bytes) -> list[Message]:
-        """Read the ticket's key, its tombstone, the key of method=key, the first ticket and, for a shared one, all."""
-        key, folder, end = self._key_range(claim)
-        base = self._keys.base(claim.name)
-        reads = [get(key, keys_only=True), get(tombstone, keys_only=True), get(base), first(folder, end)]
-        return reads if claim.exclusive else [*reads, all_in_order(folder, end)]
-
-    def _check_refusal(self, claim: Claim, answer: Message) -> None:
+        if succeeded(answer):
+            return True
         if kvs(answer, 1):
             raise OutcomeUnknown(backend=self.url, problem=f"ticket {claim.nonce} was withdrawn before")
         self._check_method(claim, kvs(answer, 2))
+        return False
 
     def _check_method(self, claim: Claim, others: Sequence[KeyValue]) -> None:
         for other in others:

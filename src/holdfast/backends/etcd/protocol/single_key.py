@@ -70,32 +70,30 @@ class KeyBackend(AcquireAll):
     async def _try_acquire(self, claim: Claim, deadline: float) -> Granted | Waiting:
         while True:
             lease = await self._leases.fresh(claim.ttl, deadline, delay=claim.delay)
+            unanswered = Unanswered(lease, self._keys.tombstone(claim.nonce))
+            request = txn(
+                [*self._compares_free(claim), absent(unanswered.tombstone)],
+                self._creates(claim, lease),
+                [*self._reads(claim), get(unanswered.tombstone, keys_only=True)],
+            )
+            sent = self._runtime.now()
             try:
-                return await self._try_once(claim, lease, deadline)
+                answer = await self._send_create([claim], unanswered, request, deadline)
             except LeaseNotFound:
                 self._leases.mark_expired(lease)
-
-    async def _try_once(self, claim: Claim, lease: Lease, deadline: float) -> Granted | Waiting:
-        unanswered = Unanswered(lease, self._keys.tombstone(claim.nonce))
-        request = txn(
-            [*self._compares_free(claim), absent(unanswered.tombstone)],
-            self._creates(claim, lease),
-            [*self._reads(claim), get(unanswered.tombstone, keys_only=True)],
-        )
-        sent = self._runtime.now()
-        answer = await self._send_create([claim], unanswered, request, deadline)
-        now = revision(answer)
-        if succeeded(answer):
-            granted = self._granted(claim, lease, now, sent)  # first, so that a failed check can release it
-            await self._check_methods([claim], answer, deadline)
-            return granted
-        if kvs(answer, 1):
-            raise OutcomeUnknown(backend=self.url, problem=f"ticket {claim.nonce} was withdrawn before")
-        state = self._state_of(claim, lease, answer, 0)
-        if state.created:
-            return self._granted(claim, lease, state.created, sent)
-        state_of(claim).seen = now
-        return Waiting(min(POLL_INTERVAL, lease.ttl / 4), state.holder)
+                continue
+            now = revision(answer)
+            if succeeded(answer):
+                granted = self._granted(claim, lease, now, sent)  # first, so that a failed check can release it
+                await self._check_methods([claim], answer, deadline)
+                return granted
+            if kvs(answer, 1):
+                raise OutcomeUnknown(backend=self.url, problem=f"ticket {claim.nonce} was withdrawn before")
+            state = self._state_of(claim, lease, answer, 0)
+            if state.created:
+                return self._granted(claim, lease, state.created, sent)
+            state_of(claim).seen = now
+            return Waiting(min(POLL_INTERVAL, lease.ttl / 4), state.holder)
 
     async def _check_methods(self, claims: Sequence[Claim], answer: Message, deadline: float) -> None:
         """Raise NameConflict, and release the tickets, if one of the locks is in use by the other method."""
