@@ -53,15 +53,15 @@ class Observer:
 
 
 async def test_there_is_one_leader_at_a_time_and_terms_grow(lab: Lab) -> None:
-    one, other = lab.actor(), lab.actor()
-    first = await one(lambda client: client.election("a").campaign())
+    candidate, other = lab.actor(), lab.actor()
+    first = await candidate(lambda client: client.election("a").campaign())
 
     assert await other(lambda client: client.election("a").campaign(timeout=0)) is None
-    await one(lambda _: first.release())
+    await candidate(lambda _: first.release())
     second = await other(lambda client: client.election("a").campaign(timeout=0))
 
     assert second.fence > first.fence
-    assert await one(lambda client: client.lock("a").acquire(timeout=0)) is None, "it is the lock of that name"
+    assert await candidate(lambda client: client.lock("a").acquire(timeout=0)) is None, "it is the lock of that name"
     await other(lambda _: second.release())
 
 
@@ -83,18 +83,18 @@ async def test_every_client_can_read_the_leader(lab: Lab, case: Case) -> None:
 
 
 async def test_resigning_hands_over_to_a_waiter(lab: Lab) -> None:
-    one, other = lab.actor(), lab.actor()
-    election = one.client.election("a")
-    first = await one(lambda _: election.campaign())
+    candidate, other = lab.actor(), lab.actor()
+    election = candidate.client.election("a")
+    first = await candidate(lambda _: election.campaign())
     waiting = lab.start(other, lambda client: client.election("a").campaign(timeout=30))
     assert not (await asyncio.wait([waiting], timeout=0.1))[0], "it waits while there is a leader"
 
-    await one(lambda _: election.resign())
+    await candidate(lambda _: election.resign())
 
     second = await waiting
     assert second.fence > first.fence
     with pytest.raises(holdfast.NotHeld):
-        await one(lambda _: election.resign())
+        await candidate(lambda _: election.resign())
     await other(lambda _: second.release())
 
 
@@ -146,20 +146,20 @@ def _all_of(observation: Any) -> Any:
 
 async def test_a_callback_receives_changes_until_it_is_ended(lab: Lab) -> None:
     candidate, observer = lab.actor(), lab.actor()
-    told: list[holdfast.Leader | None] = []
+    reported: list[holdfast.Leader | None] = []
     witnessed: list[holdfast.Leader | None] = []  # by one that is not ended
-    end = await observer(lambda client: client.election("a").on_change(told.append, every=OFTEN))
+    end = await observer(lambda client: client.election("a").on_change(reported.append, every=OFTEN))
     await observer(lambda client: client.election("a").on_change(witnessed.append, every=OFTEN))
-    await until(lambda: _is(lambda: told == witnessed == [None]), "the first call of both")
+    await until(lambda: _is(lambda: reported == witnessed == [None]), "the first call of both")
 
     lease = await candidate(lambda client: client.election("a").campaign())
-    await until(lambda: _is(lambda: len(told) == 2), "the second call")
+    await until(lambda: _is(lambda: len(reported) == 2), "the second call")
     await observer(lambda _: end())
     await until(lambda: _is(lambda: len(witnessed) == 2), "the witness's second call")
     await candidate(lambda _: lease.release())
     await until(lambda: _is(lambda: len(witnessed) == 3), "the witness's third call")
 
-    assert [leader and leader.term for leader in told] == [None, lease.fence]
+    assert [leader and leader.term for leader in reported] == [None, lease.fence]
 
 
 async def _is(condition: Callable[[], bool]) -> bool:
@@ -302,9 +302,9 @@ def _fail() -> Awaitable[None]:
 
 
 async def test_a_leader_that_does_not_renew_is_followed_by_a_greater_term(lab: Lab, case: Case) -> None:
-    one, other = lab.actor(), lab.actor()
+    candidate, other = lab.actor(), lab.actor()
     observer = Observer(lab, "a")
-    lost = await one(lambda client: client.election("a", ttl=SHORT, renew=False).campaign())
+    lost = await candidate(lambda client: client.election("a", ttl=SHORT, renew=False).campaign())
     await observer.until_seen(lost.fence)
 
     successor = await other(lambda client: client.election("a").campaign(timeout=30))

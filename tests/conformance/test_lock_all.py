@@ -71,7 +71,7 @@ async def test_those_that_are_busy_are_waited_for_one_after_the_other(lab: Lab) 
 
 
 async def test_two_clients_that_name_the_locks_in_the_opposite_order_never_deadlock(lab: Lab) -> None:
-    one, other = lab.actor(), lab.actor()
+    first, other = lab.actor(), lab.actor()
     names = [f"n{number}" for number in range(6)]
 
     async def rounds(actor: Any, order: list[str]) -> int:
@@ -81,15 +81,15 @@ async def test_two_clients_that_name_the_locks_in_the_opposite_order_never_deadl
             done += await actor.body(lambda client, mine=mine: client.lock_all(mine, timeout=60), lambda _: 1)
         return done
 
-    counts = await asyncio.gather(rounds(one, names), rounds(other, names[::-1]))
+    counts = await asyncio.gather(rounds(first, names), rounds(other, names[::-1]))
 
     assert sum(counts) == 20
 
 
 async def test_the_loss_of_one_is_the_loss_of_all(lab: Lab) -> None:
     taker, operator = lab.actor(), lab.actor()
-    told: list[Any] = []
-    lease = await taker(lambda client: client.lock_all(["a", "b", "c"], ttl=SHORT, on_lost=told.append).acquire())
+    reported: list[Any] = []
+    lease = await taker(lambda client: client.lock_all(["a", "b", "c"], ttl=SHORT, on_lost=reported.append).acquire())
 
     assert await operator(lambda client: client.break_lock("b", lease.fences["b"]))
 
@@ -101,8 +101,8 @@ async def test_the_loss_of_one_is_the_loss_of_all(lab: Lab) -> None:
         await taker(lambda _: lease.release())
     for name in "abc":
         assert await operator(lambda client, name=name: client.lock(name).acquire(timeout=60))
-    await until(lambda: asyncio.sleep(0, bool(told)), "the callback was called")
-    assert told == [lease]
+    await until(lambda: asyncio.sleep(0, bool(reported)), "the callback was called")
+    assert reported == [lease]
 
 
 async def test_who_holds_one_of_them_is_refused(lab: Lab) -> None:

@@ -131,10 +131,10 @@ async def test_the_exception_of_a_body_is_raised_instead_of_the_loss(lab: Lab) -
 
 async def test_a_loss_is_reported_exactly_once_in_every_way(lab: Lab) -> None:
     holder = lab.actor()
-    told: list[Any] = []
+    reported: list[Any] = []
     events: list[str] = []
     holder.client.subscribe(lambda event: events.append(event.kind))
-    lease = await holder(lambda client: client.lock("a", ttl=SHORT, renew=False, on_lost=told.append).acquire())
+    lease = await holder(lambda client: client.lock("a", ttl=SHORT, renew=False, on_lost=reported.append).acquire())
 
     assert await holder(lambda _: lease.wait_lost(30))
     for _ in range(3):
@@ -142,14 +142,14 @@ async def test_a_loss_is_reported_exactly_once_in_every_way(lab: Lab) -> None:
             lease.check()
     with pytest.raises(holdfast.LockLost):
         await holder(lambda _: lease.release())
-    await until(lambda: _reached(told, 1), "on_lost")
+    await until(lambda: _reached(reported, 1), "on_lost")
     # A second lease of the same lock has its own loss; nothing more came of the first.
-    again = await holder(lambda client: client.lock("a", ttl=SHORT, renew=False, on_lost=told.append).acquire())
+    again = await holder(lambda client: client.lock("a", ttl=SHORT, renew=False, on_lost=reported.append).acquire())
     assert await holder(lambda _: again.wait_lost(30))
-    await until(lambda: _reached(told, 2), "on_lost")
+    await until(lambda: _reached(reported, 2), "on_lost")
     await until(lambda: _reached([kind for kind in events if kind == "lost"], 2), "the events")
 
-    assert told == [lease, again]
+    assert reported == [lease, again]
     assert events.count("lost") == 2
 
 

@@ -51,12 +51,12 @@ async def test_of_many_concurrent_calls_one_runs(having_marks: Lab) -> None:
     actors = [lab.actor() for _ in range(4)]
     jobs = [job(lab, actor, runs, str(number)) for number, actor in enumerate(actors)]
 
-    said = await asyncio.gather(
+    results = await asyncio.gather(
         *(actor(lambda _, call=call: call()) for actor, call in zip(actors, jobs, strict=True) for _ in range(3))
     )
 
     assert len(runs) == 1
-    assert sorted(said) == ["not now"] * 11 + ["ran"]
+    assert sorted(results) == ["not now"] * 11 + ["ran"]
     other = job(lab, actors[0], runs, "other", name="another job")
     assert await actors[0](lambda _: other()) == "ran"
     assert (await lab.state("job")).holders == ()
@@ -117,10 +117,10 @@ async def test_a_run_is_skipped_while_the_previous_one_holds_the_lock(having_mar
 
 async def test_a_register_never_decreases_and_one_call_advances_it(having_marks: Lab) -> None:
     lab = having_marks
-    one, other = lab.actor(), lab.actor()
+    first, other = lab.actor(), lab.actor()
 
     async def mark(actor: Actor, number: int, nonce: str, name: str = "m") -> bool:
-        told: bool = await actor(
+        advanced: bool = await actor(
             verb(
                 lab,
                 lambda backend: backend.advance_register(
@@ -128,23 +128,23 @@ async def test_a_register_never_decreases_and_one_call_advances_it(having_marks:
                 ),
             )
         )
-        return told
+        return advanced
 
     async def marks(*names: str) -> list[int]:
         return list(await other(verb(lab, lambda backend: backend.read_registers(names, deadline=_soon(other)))))
 
     assert await marks("m", "n") == [0, 0]
-    assert await mark(one, 5, "a")
-    assert await mark(one, 5, "a"), "the same call, sent again"
+    assert await mark(first, 5, "a")
+    assert await mark(first, 5, "a"), "the same call, sent again"
     assert not await mark(other, 5, "b")
     assert not await mark(other, 4, "b")
     assert await marks("n", "m") == [0, 5]
     assert await mark(other, 2**63 - 1, "b")
-    assert not await mark(one, 5, "a"), "it was ours, and is another's by now"
+    assert not await mark(first, 5, "a"), "it was ours, and is another's by now"
     assert await marks("m") == [2**63 - 1]
 
     longest = "once:" + "ü" * 512 + "@2147483647"
-    assert await mark(one, 1, "c", longest)
+    assert await mark(first, 1, "c", longest)
     assert not await mark(other, 1, "d", longest)
     assert await mark(other, 1, "d", longest[:-1])
     assert await marks(longest, longest[:-1], longest.upper()) == [1, 1, 0]
@@ -157,19 +157,19 @@ async def test_of_many_concurrent_advances_of_a_register_one_succeeds(having_mar
     actors = [lab.actor() for _ in range(4)]
 
     async def raise_it(actor: Actor, number: int, nonce: str) -> bool:
-        told: bool = await actor(
+        advanced: bool = await actor(
             verb(
                 lab,
                 lambda backend: backend.advance_register("m", number, nonce=nonce, keep=KEEP, deadline=_soon(actor)),
             )
         )
-        return told
+        return advanced
 
     for number in range(1, 6):
-        told = await asyncio.gather(
+        advanced = await asyncio.gather(
             *(raise_it(actor, number, f"{number}{place}".zfill(32)) for place, actor in enumerate(actors))
         )
-        assert sum(told) == 1, number
+        assert sum(advanced) == 1, number
 
 
 def _soon(actor: Actor) -> float:

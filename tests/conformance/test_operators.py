@@ -19,9 +19,9 @@ from tests.support.processes import PATIENCE
 async def test_inspect_shows_holder_and_waiters_in_order(lab: Lab, case: Case) -> None:
     holder, first, second = lab.actor(), lab.actor(), lab.actor()
     lease = await holder(lambda client: client.lock("a", meta={"job": 7}).acquire())
-    one = lab.start(first, lambda client: client.lock("a", meta={"n": 1}).acquire())
+    first_wait = lab.start(first, lambda client: client.lock("a", meta={"n": 1}).acquire())
     await lab.until_waiting("a", 1)
-    two = lab.start(second, lambda client: client.lock("a", meta={"n": 2}).acquire())
+    second_wait = lab.start(second, lambda client: client.lock("a", meta={"n": 2}).acquire())
     await lab.until_waiting("a", 2)
 
     info = await lab.state("a")
@@ -36,7 +36,7 @@ async def test_inspect_shows_holder_and_waiters_in_order(lab: Lab, case: Case) -
     shown_waiters = [waiter.meta["n"] for waiter in info.waiters]
     assert (shown_waiters if case.claims.order is Order.FIFO else sorted(shown_waiters)) == [1, 2]
     assert [waiter.fence for waiter in info.waiters] == [None, None]
-    for actor, task in ((holder, None), (first, one), (second, two)):
+    for actor, task in ((holder, None), (first, first_wait), (second, second_wait)):
         got = lease if task is None else await task
         await actor(lambda _, taken=got: taken.release())
 
@@ -76,12 +76,12 @@ async def test_a_free_lock_can_be_inspected(lab: Lab) -> None:
 
 async def test_events_tell_the_story_of_a_lease(lab: Lab) -> None:
     holder, waiter = lab.actor(), lab.actor()
-    told: list[Any] = []
-    unsubscribe = waiter.client.subscribe(told.append)
+    events: list[Any] = []
+    unsubscribe = waiter.client.subscribe(events.append)
     lease = await holder(lambda client: client.lock("a").acquire())
     waiting = lab.start(waiter, lambda client: client.lock("a").acquire())
     async with asyncio.timeout(PATIENCE):
-        while not told:
+        while not events:
             await asyncio.sleep(0.01)
     await holder(lambda _: lease.release())
     taken = await waiting
@@ -89,11 +89,11 @@ async def test_events_tell_the_story_of_a_lease(lab: Lab) -> None:
     unsubscribe()
     await waiter.body(lambda client: client.lock("a"), lambda _: None)
 
-    kinds = [event.kind for event in told]
+    kinds = [event.kind for event in events]
     assert kinds == ["waiting", "acquired", "released"]
-    assert {event.lock for event in told} == {"a"}
-    assert told[-2].fence == told[-1].fence == taken.fence
-    assert told[-2].seconds > 0
+    assert {event.lock for event in events} == {"a"}
+    assert events[-2].fence == events[-1].fence == taken.fence
+    assert events[-2].seconds > 0
 
 
 async def test_an_exception_of_a_subscriber_does_not_affect_the_lock(lab: Lab) -> None:

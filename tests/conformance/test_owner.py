@@ -15,47 +15,47 @@ def owning(lab: Lab) -> Lab:
 
 
 async def test_an_owner_acquires_the_lock_again_from_any_client_with_the_same_fence(owning: Lab) -> None:
-    one, two, other = owning.actor(), owning.actor(), owning.actor()
+    actor_a, actor_b, other = owning.actor(), owning.actor(), owning.actor()
 
-    first = await one(lambda client: client.lock("a", owner="job-42").acquire())
-    second = await two(lambda client: client.lock("a", owner="job-42").acquire(timeout=0))
+    first = await actor_a(lambda client: client.lock("a", owner="job-42").acquire())
+    second = await actor_b(lambda client: client.lock("a", owner="job-42").acquire(timeout=0))
 
     assert second.fence == first.fence
     for options in ({}, {"owner": "job-43"}):
         assert await other(lambda client, options=options: client.lock("a", **options).acquire(timeout=0)) is None
-    await one(lambda _: first.release())
+    await actor_a(lambda _: first.release())
     assert second.held
-    await two(lambda _: second.renew())
+    await actor_b(lambda _: second.renew())
     assert await other(lambda client: client.lock("a").acquire(timeout=0)) is None
     assert [holder.owner for holder in (await owning.state("a")).holders] == ["job-42"]
-    await two(lambda _: second.release())
+    await actor_b(lambda _: second.release())
     successor = await other(lambda client: client.lock("a", owner="job-43").acquire(timeout=0))
     assert successor.fence > first.fence
 
 
 @pytest.mark.counts_waiters
 async def test_an_owner_overtakes_waiters(owning: Lab) -> None:
-    one, two, other, stranger = (owning.actor() for _ in range(4))
-    first = await one(lambda client: client.lock("a", owner="job").acquire())
+    actor_a, actor_b, other, stranger = (owning.actor() for _ in range(4))
+    first = await actor_a(lambda client: client.lock("a", owner="job").acquire())
     waiting = owning.start(other, lambda client: client.lock("a").acquire(timeout=60))
     await owning.until_waiting("a", 1)
 
-    second = await two(lambda client: client.lock("a", owner="job").acquire(timeout=60))
+    second = await actor_b(lambda client: client.lock("a", owner="job").acquire(timeout=60))
 
     assert second.fence == first.fence
-    await one(lambda _: first.release())
+    await actor_a(lambda _: first.release())
     assert await stranger(lambda client: client.lock("a").acquire(timeout=0.3)) is None
     assert not waiting.done(), "it came first, but the owner is in"
-    await two(lambda _: second.release())
+    await actor_b(lambda _: second.release())
     assert (await waiting).fence > first.fence
 
 
 @pytest.mark.counts_waiters
 async def test_waiters_of_one_owner_are_granted_together(owning: Lab) -> None:
-    holder, one, two, other = (owning.actor() for _ in range(4))
+    holder, actor_a, actor_b, other = (owning.actor() for _ in range(4))
     held = await holder(lambda client: client.lock("a").acquire())
     waiting = []
-    for place, (actor, owner) in enumerate(((one, "job"), (other, "another"), (two, "job"))):
+    for place, (actor, owner) in enumerate(((actor_a, "job"), (other, "another"), (actor_b, "job"))):
         waiting.append(
             owning.start(actor, lambda client, owner=owner: client.lock("a", owner=owner).acquire(timeout=60))
         )
@@ -66,24 +66,24 @@ async def test_waiters_of_one_owner_are_granted_together(owning: Lab) -> None:
     first, second = await waiting[0], await waiting[2]
     assert first.fence == second.fence > held.fence
     assert not waiting[1].done()
-    await one(lambda _: first.release())
-    await two(lambda _: second.release())
+    await actor_a(lambda _: first.release())
+    await actor_b(lambda _: second.release())
     assert (await waiting[1]).fence > first.fence
 
 
 async def test_the_loss_of_one_process_is_not_its_owners(owning: Lab) -> None:
-    one, two, other = owning.actor(), owning.actor(), owning.actor()
-    first = await one(lambda client: client.lock("a", owner="job", ttl=0.5, renew=False).acquire())
-    second = await two(lambda client: client.lock("a", owner="job").acquire(timeout=60))
+    actor_a, actor_b, other = owning.actor(), owning.actor(), owning.actor()
+    first = await actor_a(lambda client: client.lock("a", owner="job", ttl=0.5, renew=False).acquire())
+    second = await actor_b(lambda client: client.lock("a", owner="job").acquire(timeout=60))
 
-    assert await one(lambda _: first.wait_lost(60))
+    assert await actor_a(lambda _: first.wait_lost(60))
 
     assert await other(lambda client: client.lock("a").acquire(timeout=0.3)) is None
     assert second.held
-    again = await one(lambda client: client.lock("a", owner="job").acquire(timeout=60))
+    again = await actor_a(lambda client: client.lock("a", owner="job").acquire(timeout=60))
     assert again.fence == second.fence
-    await two(lambda _: second.release())
-    await one(lambda _: again.release())
+    await actor_b(lambda _: second.release())
+    await actor_a(lambda _: again.release())
     assert await other(lambda client: client.lock("a").acquire(timeout=60))
 
 

@@ -18,31 +18,31 @@ def asking(lab: Lab) -> Lab:
 
 async def test_a_revocable_holder_receives_a_request_and_its_successor_does_not(asking: Lab) -> None:
     holder, deaf, operator = asking.actor(), asking.actor(), asking.actor()
-    told: list[Any] = []
-    lease = await holder(lambda client: client.lock("a", ttl=1.5, on_revoke=told.append).acquire())
+    requested: list[Any] = []
+    lease = await holder(lambda client: client.lock("a", ttl=1.5, on_revoke=requested.append).acquire())
     other = await holder(lambda client: client.lock("b", ttl=1.5, revocable=True).acquire())
     plain = await deaf(lambda client: client.lock("c", ttl=1.5).acquire())
     holders = [(await asking.state(name)).holders[0] for name in "abc"]
     if holders[0].host != "?":  # a store that keeps a key and no more knows nothing of who holds it
-        assert [one.revocable for one in holders] == [True, True, False]
+        assert [holder_info.revocable for holder_info in holders] == [True, True, False]
 
     assert await operator(lambda client: client.request_revoke("a"))
     assert await operator(lambda client: client.request_revoke("c"))
     assert not await operator(lambda client: client.request_revoke("nobody holds this"))
 
-    await until(lambda: asyncio.sleep(0, lease.revoke_requested and bool(told)), "the request was heard")
-    assert told == [lease]
+    await until(lambda: asyncio.sleep(0, lease.revoke_requested and bool(requested)), "the request was heard")
+    assert requested == [lease]
     lease.check()
     await _look_again(holder, "a", "b")
-    assert told == [lease]
+    assert requested == [lease]
     assert not other.revoke_requested
     assert not plain.revoke_requested
 
     await holder(lambda _: lease.release())
-    heir = await holder(lambda client: client.lock("a", ttl=1.5, on_revoke=told.append).acquire())
+    heir = await holder(lambda client: client.lock("a", ttl=1.5, on_revoke=requested.append).acquire())
     await _look_again(holder, "a")
     assert not heir.revoke_requested
-    assert told == [lease]
+    assert requested == [lease]
 
 
 async def test_a_request_by_fence_is_for_that_lease(asking: Lab) -> None:

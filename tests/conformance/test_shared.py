@@ -155,12 +155,12 @@ async def test_lock_rwlock_and_semaphore_of_one_name_exclude_each_other(lab: Lab
     ]
     shared = {2, 3}
 
-    for one, held in enumerate(ways):
+    for index, held in enumerate(ways):
         for other, wanted in enumerate(ways):
-            if {one, other} <= shared:
+            if {index, other} <= shared:
                 continue  # readers share, permits share, and the two together are a LimitConflict
             lease = await first(lambda client, way=held: way(client).acquire(timeout=0))
-            assert await second(lambda client, way=wanted: way(client).acquire(timeout=0)) is None, (one, other)
+            assert await second(lambda client, way=wanted: way(client).acquire(timeout=0)) is None, (index, other)
             await first(lambda _, taken=lease: taken.release())
 
 

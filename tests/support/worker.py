@@ -208,21 +208,21 @@ class Worker:
 
     def ping_pong(self, times: int) -> Answer:
         """The median time of a message over a pipe between two processes, one way: the minimum cost of a hand-over."""
-        there, back = os.pipe(), os.pipe()
+        forth, back = os.pipe(), os.pipe()
         child = os.fork()
         if child == 0:
-            while os.read(there[0], 1) == b".":
+            while os.read(forth[0], 1) == b".":
                 os.write(back[1], b".")
             os._exit(0)
         trips = []
         for _ in range(times):
             sent = now()
-            os.write(there[1], b".")
+            os.write(forth[1], b".")
             os.read(back[0], 1)
             trips.append(now() - sent)
-        os.write(there[1], b"!")
+        os.write(forth[1], b"!")
         os.waitpid(child, 0)
-        for fd in (*there, *back):
+        for fd in (*forth, *back):
             os.close(fd)
         return {"one_way": sorted(trips)[times // 2] / 2}
 
@@ -320,10 +320,10 @@ class Worker:
         if hung:
             signal.pidfd_send_signal(died, signal.SIGKILL)
         os.waitpid(child, 0)
-        said = os.read(reading, 1000).decode()
+        outcome = os.read(reading, 1000).decode()
         os.close(reading)
         os.close(died)
-        return "hung" if hung else said
+        return "hung" if hung else outcome
 
     def _in_child(self, held: holdfast.Lease) -> str:
         try:

@@ -9,5 +9,5 @@ from tests.conformance.backends import BACKENDS, Case
 
 @pytest.fixture(params=BACKENDS, ids=lambda case: case.name)
 def case(request: pytest.FixtureRequest) -> Case:
-    found: Case = request.param
-    return found
+    parameter: Case = request.param
+    return parameter

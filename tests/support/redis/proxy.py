@@ -233,8 +233,8 @@ async def _read(reader: asyncio.StreamReader) -> bytes:
 
 def _reset(writer: asyncio.StreamWriter) -> None:
     """RST instead of an orderly end."""
-    one = writer.get_extra_info("socket")
-    if one is not None and one.fileno() >= 0:
+    sock = writer.get_extra_info("socket")
+    if sock is not None and sock.fileno() >= 0:
         with contextlib.suppress(OSError):
-            one.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     writer.transport.abort()

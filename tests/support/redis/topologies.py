@@ -209,12 +209,12 @@ class Cluster(ServerGroup[Server]):
 
     def all_keys(self) -> set[str]:
         """All keys of all primaries that are up."""
-        found: set[str] = set()
+        keys: set[str] = set()
         for server in self.servers:
             with contextlib.suppress(OSError):
                 if server.call("ROLE")[0] == "master":
-                    found |= server.all_keys()
-        return found
+                    keys |= server.all_keys()
+        return keys
 
     def _any(self) -> Server:
         for server in self.servers:
