@@ -118,12 +118,12 @@ def _cores(text: str) -> list[int]:
 
 def _with_available_server(contenders: Sequence[Contender]) -> list[Contender]:
     """Return the contenders whose server is on this machine; print which are missing."""
-    servers = {one.server.name: one.server for one in contenders if one.server is not None}
+    servers = {contender.server.name: contender.server for contender in contenders if contender.server is not None}
     absent = missing(list(servers.values()))
     for server in absent:
         print(f"benchmarks: no {server.program} on this machine: cases on {server.name} are omitted", file=sys.stderr)
     names = {server.name for server in absent}
-    return [one for one in contenders if one.server is None or one.server.name not in names]
+    return [contender for contender in contenders if contender.server is None or contender.server.name not in names]
 
 
 def _list(plan: Sequence[Group]) -> None:

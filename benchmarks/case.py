@@ -25,8 +25,8 @@ def main(text: str) -> None:
     answers = os.dup(1)
     os.dup2(2, 1)  # output of a peer must not be read as the answer
     os.sched_setaffinity(0, job["cores"])  # as taskset does; child processes inherit it
-    measure = next(one for one in all_measures() if one.name == job["measure"])
-    contender = next(one for one in all_contenders() if one.name == job["contender"])
+    measure = next(measure for measure in all_measures() if measure.name == job["measure"])
+    contender = next(contender for contender in all_contenders() if contender.name == job["contender"])
     answer: dict[str, Any]
     try:
         contender.load()

@@ -18,9 +18,13 @@ from benchmarks.runner import ROOT
 
 def describe(cores: Sequence[int], folder: str | None, contenders: Sequence[Contender]) -> dict[str, str]:
     """Return one line per property."""
-    versions = {one.package: one.version for one in contenders if one.package and one.version}
+    versions = {
+        contender.package: contender.version for contender in contenders if contender.package and contender.version
+    }
     ours = versions.pop("holdfast", "?")
-    servers = {one.server.name: one.server.version() for one in contenders if one.server is not None}
+    servers = {
+        contender.server.name: contender.server.version() for contender in contenders if contender.server is not None
+    }
     return {
         "holdfast": f"{ours}{_commit()}",
         "peers": ", ".join(f"{name} {version}" for name, version in sorted(versions.items())) or "none installed",

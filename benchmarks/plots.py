@@ -96,12 +96,12 @@ def lines(title: str, subtitle: str, series: Sequence[Line]) -> str:
     drawing.text(MARGIN, 28, title, kind="title")
     drawing.text(MARGIN, 50, subtitle, kind="small")
     left, right, top, bottom = 64.0, WIDTH - 190.0, float(TOP), height - 34.0
-    across = _Log([x for one in series for x, _ in one.points], left, right, whole=False)
-    up = _Log([y for one in series for _, y in one.points], bottom, top)
+    across = _Log([x for line in series for x, _ in line.points], left, right, whole=False)
+    up = _Log([y for line in series for _, y in line.points], bottom, top)
     for value in up.ticks():
         drawing.line(left, up(value), right, up(value), "grid")
         drawing.text(left - 8, up(value) + 4, _tick(value), kind="small", anchor="end")
-    for value in sorted({x for one in series for x, _ in one.points}):
+    for value in sorted({x for line in series for x, _ in line.points}):
         drawing.text(across(value), bottom + 20, f"{value:,.0f}", kind="small", anchor="middle")
     ordered = sorted(series, key=lambda one: one.kind == "ours")  # ours on top
     for one in ordered:
@@ -109,8 +109,8 @@ def lines(title: str, subtitle: str, series: Sequence[Line]) -> str:
         drawing.path(points, one.kind)
         for x, y in points:
             drawing.dot(x, y, one.kind, 4)
-    for x in {one.points[-1][0] for one in series}:
-        ending = {one.label: one for one in series if one.points[-1][0] == x}
+    for x in {line.points[-1][0] for line in series}:
+        ending = {line.label: line for line in series if line.points[-1][0] == x}
         heights = {label: up(one.points[-1][1]) for label, one in ending.items()}
         for label, y in _apart(heights).items():
             drawing.text(across(x) + 12, y + 4, label, kind=ending[label].kind)

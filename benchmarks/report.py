@@ -87,7 +87,7 @@ class Report:
         for outcome in self._outcomes:
             names = _plot_names(outcome)
             for name, panel in zip(names, outcome.group.measure.lines, strict=False):
-                alike = [one for one in self._outcomes if name in _plot_names(one)]
+                alike = [outcome for outcome in self._outcomes if name in _plot_names(outcome)]
                 if name not in drawn and any(record.values(panel.dot) for one in alike for record in one.records):
                     drawn[name] = _draw_lines(alike, panel)
             if not outcome.group.measure.lines and any(record.good for record in outcome.records):
@@ -147,18 +147,28 @@ def contender_table(contenders: Sequence[Contender]) -> Table:
     """The table of contenders and their properties, which the figures do not compare."""
     headings = ["", "version", "keeps out", "waits", "order", "ttl, renewed", "fence", "writes"]
     table = Table("Who takes part", headings, words=len(headings))
-    for one in contenders:
-        version = "with Python" if one.version == "" else one.version or "not installed"
-        offers = ["yes" if has else "no" for has in (one.has_ttl, one.has_fence)]
-        cells = [one.name, version, one.arena, one.waits or "cannot", one.order, *offers, one.writes]
-        table.rows.append(Row(cells, mark="ours" if one.ours else None))
+    for contender in contenders:
+        version = "with Python" if contender.version == "" else contender.version or "not installed"
+        offers = ["yes" if has else "no" for has in (contender.has_ttl, contender.has_fence)]
+        cells = [
+            contender.name,
+            version,
+            contender.arena,
+            contender.waits or "cannot",
+            contender.order,
+            *offers,
+            contender.writes,
+        ]
+        table.rows.append(Row(cells, mark="ours" if contender.ours else None))
     return table
 
 
 def _columns(outcome: Outcome) -> list[Column]:
     """Return the columns with figures, or all columns if there are none."""
     columns = outcome.group.measure.columns
-    return [one for one in columns if any(record.values(one.key) for record in outcome.records)] or list(columns)
+    return [column for column in columns if any(record.values(column.key) for record in outcome.records)] or list(
+        columns
+    )
 
 
 def _cells(record: Record, columns: Sequence[Column], baseline: Record | None) -> list[str]:

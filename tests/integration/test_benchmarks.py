@@ -537,7 +537,7 @@ def test_invalid_arguments_are_refused(options: str, capsys: pytest.CaptureFixtu
 
 
 def test_a_contender_that_fails_is_shown_and_does_not_stop_the_others(tmp_path: Path) -> None:
-    (measure,) = [one for one in all_measures() if one.name == "uncontended"]
+    (measure,) = [measure for measure in all_measures() if measure.name == "uncontended"]
     plan = make_plan([measure], all_contenders(), TINY, ["uncontended/threads"])
     unknown = replace(plan[0].cases[0].contender, name="nobody knows it")
     broken = replace(plan[0], cases=(Case(measure, plan[0].setting, unknown), *plan[0].cases))
@@ -549,7 +549,7 @@ def test_a_contender_that_fails_is_shown_and_does_not_stop_the_others(tmp_path: 
 
 
 def test_a_contender_that_takes_too_long_is_ended_with_its_processes(tmp_path: Path) -> None:
-    (measure,) = [one for one in all_measures() if one.name == "waiters"]
+    (measure,) = [measure for measure in all_measures() if measure.name == "waiters"]
     slow = replace(measure, limit=0.5)
     plan = make_plan([slow], all_contenders(), TINY._replace(settle_seconds=30), ["waiters/machine/3/flock"])
 
@@ -600,7 +600,7 @@ def _thinned(plan: list[Group]) -> list[Group]:
 
 def _contenders_here() -> list[Contender]:
     """Return the contenders whose driver and server are on this machine."""
-    return [one for one in all_contenders() if one.version is not None and _has_server(one)]
+    return [contender for contender in all_contenders() if contender.version is not None and _has_server(contender)]
 
 
 def _has_server(contender: Contender) -> bool:
@@ -632,11 +632,11 @@ def _processes_with(words: str) -> list[str]:
 
 
 def _measure(name: str) -> Measure:
-    return next(one for one in all_measures() if one.name == name)
+    return next(measure for measure in all_measures() if measure.name == name)
 
 
 def _contender(name: str) -> Contender:
-    return next(one for one in all_contenders() if one.name == name)
+    return next(contender for contender in all_contenders() if contender.name == name)
 
 
 def _record(name: str, pairs: list[float]) -> Record:
@@ -647,5 +647,5 @@ def _record(name: str, pairs: list[float]) -> Record:
 
 def _outcome(*records: Record) -> Outcome:
     case = records[0].case
-    group = Group(case.measure, case.contender.arena, case.setting, tuple(one.case for one in records), rounds=1)
-    return Outcome(group, {one.case.contender.name: 1 for one in records}, list(records))
+    group = Group(case.measure, case.contender.arena, case.setting, tuple(record.case for record in records), rounds=1)
+    return Outcome(group, {record.case.contender.name: 1 for record in records}, list(records))

@@ -142,9 +142,9 @@ class Steps:
         self._real.set_clock(self._model.now)
         expected = self._real.execute(statement, values)
         if statement in (s.TRY_ACQUIRE, s.TRY_ACQUIRE_OWNED):
-            self.seen["set back"] += any(one.renewed > self._model.now for one in self._model.tickets)
+            self.seen["set back"] += any(ticket.renewed > self._model.now for ticket in self._model.tickets)
         if statement is DELETE:
-            self.seen["deleted with tickets"] += any(one.id == values[0] for one in self._model.tickets)
+            self.seen["deleted with tickets"] += any(ticket.id == values[0] for ticket in self._model.tickets)
         before, registers = len(self._model.locks), len(self._model.registers)
         answer = self._model.run(statement, values)
         self.seen["reaped"] += len(self._model.locks) < before
@@ -309,7 +309,7 @@ class Steps:
             self._tickets.append((name, f"{len(self._tickets):032x}", 1, True))
             nonce = self._tickets[-1][1]
             if draw.random() < 0.2:
-                nonce = next((one[1] for one in reversed(self._tickets[:-1]) if one[0] == name), nonce)
+                nonce = next((ticket[1] for ticket in reversed(self._tickets[:-1]) if ticket[0] == name), nonce)
             values += (lock_id(name), name, nonce)
         return s.fast_acquire_all(len(values) // 3 - 1), values
 

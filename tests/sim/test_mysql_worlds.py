@@ -484,9 +484,9 @@ def several(plan: Plan, seed: int) -> Several:
             tickets = [Claim(lock, runtime.nonce(), 3600.0, 1, True, "main", "{}") for lock in wanted]  # noqa: FBT003
             outcomes: list[Granted | Waiting] = []
             with contextlib.suppress(BackendError):
-                while len(outcomes) < len(tickets) and not any(isinstance(one, Waiting) for one in outcomes):
+                while len(outcomes) < len(tickets) and not any(isinstance(outcome, Waiting) for outcome in outcomes):
                     outcomes += await backend.try_acquire_all(tickets[len(outcomes) :], deadline=runtime.now() + 1.0)
-            granted = [one for one in outcomes if isinstance(one, Granted)]
+            granted = [outcome for outcome in outcomes if isinstance(outcome, Granted)]
             if len(granted) == len(tickets) and runtime.now() < min(one.deadline for one in granted) - 0.3:
                 until = {
                     lock: member.process.true_time(one.deadline) for lock, one in zip(wanted, granted, strict=True)

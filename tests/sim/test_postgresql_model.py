@@ -364,7 +364,7 @@ class Steps:
         names = sorted({*draw.choices(self._names, k=2), *(f"one of many {draw.randrange(200)}" for _ in range(2))})
         some = []
         for name in names:
-            before = [one for one in self._tickets[-12:] if one[0] == name and one[3]]
+            before = [ticket for ticket in self._tickets[-12:] if ticket[0] == name and ticket[3]]
             if before and draw.random() < 0.7:
                 some.append(draw.choice(before))
             else:

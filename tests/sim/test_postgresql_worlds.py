@@ -216,7 +216,9 @@ def test_no_ticket_and_no_unused_lock_is_left_at_the_end() -> None:
         else:
             reaped += len(used - left)
             old = server._clock() - us(IDLE + REAPED_EVERY)
-            assert not [one for one in server.tables.tickets if one.expires < old], "the dead are forgotten too"
+            assert not [ticket for ticket in server.tables.tickets if ticket.expires < old], (
+                "the dead are forgotten too"
+            )
 
     assert kept > 5, "for an hour"
     assert reaped > 20, "for seconds, so that worlds have it"

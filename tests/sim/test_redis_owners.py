@@ -117,9 +117,9 @@ class OwnersWorld(SmallWorld):
         holders = [one for one in self._believed if not one.member.process.is_dead and one.lease.held]
         if len(holders) > 1:
             self.shared += 1
-            assert len({one.owner for one in holders}) == 1, "two owners are in"
+            assert len({holder.owner for holder in holders}) == 1, "two owners are in"
             assert holders[0].owner, "two without a name are in"
-            assert len({one.lease.fence for one in holders}) == 1, "tickets of one owner have two fences"
+            assert len({holder.lease.fence for holder in holders}) == 1, "tickets of one owner have two fences"
 
 
 def lived(server: type[RedisServer], seed: int) -> OwnersWorld:

@@ -122,9 +122,9 @@ class Side:
 
         def shown(info: LockInfo) -> object:
             together: dict[int | None, set[str]] = {}
-            for one in info.holders:
-                together.setdefault(one.fence, set()).add(one.agent if by_name else "?")
-            return info.name, sorted(map(sorted, together.values())), [one.agent for one in info.waiters]
+            for holder in info.holders:
+                together.setdefault(holder.fence, set()).add(holder.agent if by_name else "?")
+            return info.name, sorted(map(sorted, together.values())), [waiter.agent for waiter in info.waiters]
 
         # `locks` is slow on purpose, and leases would expire during it.
         return [shown(info) for info in map(self._inspect, NAMES) if info.holders or info.waiters]

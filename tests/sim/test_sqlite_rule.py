@@ -158,4 +158,4 @@ def test_a_cleanup_that_ignores_the_delay_is_found() -> None:
 
     deaths = [Deaths(seed, wrong) for seed in range(20)]
 
-    assert any(min(one.entered) < one.over for one in deaths)
+    assert any(min(death.entered) < death.over for death in deaths)

@@ -169,7 +169,7 @@ def test_each_hand_over_makes_one_waiter_poll(scenarios: list[Scenario], mutant:
 
         def counting(source: object, requests: object, handle: object = handle) -> object:
             nonlocal count
-            count += sum(type(one) is Children and not one.watch for one in requests)  # type: ignore[attr-defined]
+            count += sum(type(request) is Children and not request.watch for request in requests)  # type: ignore[attr-defined]
             return handle(source, requests)  # type: ignore[operator]
 
         scenario.server.handle = counting  # type: ignore[method-assign]

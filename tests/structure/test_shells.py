@@ -59,8 +59,8 @@ def test_both_apis_have_the_same_arguments(sync: type, aio: type) -> None:
         if callable(member):
             ours = inspect.signature(member).parameters
             theirs = inspect.signature(getattr(aio, name)).parameters
-            assert [(one.name, one.kind, one.default) for one in ours.values()] == [
-                (one.name, one.kind, one.default) for one in theirs.values()
+            assert [(our.name, our.kind, our.default) for our in ours.values()] == [
+                (their.name, their.kind, their.default) for their in theirs.values()
             ], name
 
 

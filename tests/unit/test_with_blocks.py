@@ -92,7 +92,7 @@ def test_a_loss_in_the_body_is_raised_when_the_body_took_the_lock_again(client: 
 def test_blocks_left_in_another_order_release_their_own_leases(client: holdfast.Client) -> None:
     semaphore = client.semaphore("a", 3)
     blocks = [block(semaphore) for _ in range(3)]
-    leases = [next(one) for one in blocks]
+    leases = [next(block) for block in blocks]
 
     for index in (1, 0, 2):
         next(blocks[index], None)
@@ -226,7 +226,7 @@ async def test_a_generator_that_the_loop_closes_releases_its_lease(aclient: hold
 async def test_blocks_left_by_another_task_release_their_own_leases(aclient: holdfast.AsyncClient) -> None:
     semaphore = aclient.semaphore("a", 3)
     blocks = [async_block(semaphore) for _ in range(2)]
-    leases: list[Any] = [await asyncio.create_task(anext(one)) for one in blocks]  # type: ignore[arg-type]
+    leases: list[Any] = [await asyncio.create_task(anext(block)) for block in blocks]  # type: ignore[arg-type]
 
     async with semaphore as mine:
         for one, lease in zip(blocks, leases, strict=True):

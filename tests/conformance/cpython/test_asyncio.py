@@ -10,4 +10,4 @@ from tests.conformance.cpython.aio import make_classes
 
 TEST_LOCKS = sources.load_awaited("test.test_asyncio.test_locks")
 
-globals().update({one.__name__: one for one in make_classes(TEST_LOCKS)})
+globals().update({case_class.__name__: case_class for case_class in make_classes(TEST_LOCKS)})

@@ -16,7 +16,9 @@ from tests.conformance.cpython import aio, not_run, sources, test_asyncio, test_
 
 
 def test_every_class_of_cases_runs_on_every_backend_or_is_named_as_left_out() -> None:
-    collected = sorted((_cases_of(one), one.suite.way, one.backend.name) for one in _our_classes())
+    collected = sorted(
+        (_cases_of(case_class), case_class.suite.way, case_class.backend.name) for case_class in _our_classes()
+    )
     wanted = [
         (f"{module}.{suite.case}", suite.way, backend.name)
         for module, suites in (("lock_tests", threads.SUITES), ("test_locks", aio.SUITES))
@@ -80,9 +82,15 @@ def _cpythons_classes() -> dict[str, type[Any]]:
     found = {}
     for name in ("test.lock_tests", "test.test_asyncio.test_locks"):
         module = sources.load(name)
-        classes = [one for one in vars(module).values() if isinstance(one, type) and issubclass(one, unittest.TestCase)]
-        bases = {base for one in classes for base in one.__mro__[1:]}
-        found.update({f"{name.rpartition('.')[2]}.{one.__name__}": one for one in classes if one not in bases})
+        classes = [
+            member
+            for member in vars(module).values()
+            if isinstance(member, type) and issubclass(member, unittest.TestCase)
+        ]
+        bases = {base for class_ in classes for base in class_.__mro__[1:]}
+        found.update(
+            {f"{name.rpartition('.')[2]}.{class_.__name__}": class_ for class_ in classes if class_ not in bases}
+        )
     return found
 
 

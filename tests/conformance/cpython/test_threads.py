@@ -10,4 +10,4 @@ from tests.conformance.cpython.threads import make_classes
 
 LOCK_TESTS = sources.load("test.lock_tests")
 
-globals().update({one.__name__: one for one in make_classes(LOCK_TESTS)})
+globals().update({case_class.__name__: case_class for case_class in make_classes(LOCK_TESTS)})

@@ -50,7 +50,9 @@ def test_show_distinguishes_readers_from_a_waiting_writer(store: CliStore, pool:
 
     shown = store.run("show", "catalogue").out
 
-    assert [int(pid) for pid in re.findall(r"^reader +\S+/(\d+)", shown, re.MULTILINE)] == [one.pid for one in readers]
+    assert [int(pid) for pid in re.findall(r"^reader +\S+/(\d+)", shown, re.MULTILINE)] == [
+        reader.pid for reader in readers
+    ]
     assert re.search(rf"^1  \S+/{writer.pid} .* writer$", shown, re.MULTILINE)
 
 

@@ -38,7 +38,7 @@ def test_fifty_locks_are_acquired_in_one_request_and_released_in_one(ours: Harne
 
     assert ours.calls() == ["kv/txn"]
     assert [type(outcome) for outcome in outcomes] == [Granted] * 50
-    assert ours.locked() == [one.name for one in tickets]
+    assert ours.locked() == [ticket.name for ticket in tickets]
     ours.calls()
     assert ours.release(tickets) == [True] * 50
     assert ours.calls() == ["kv/txn"]
@@ -55,7 +55,7 @@ def test_more_locks_than_fit_into_a_transaction_are_acquired_in_several_in_order
 
     assert [type(outcome) for outcome in outcomes] == [Granted] * 150 + [Waiting]
     assert len(ours.calls()) == 4
-    assert ours.locked() == [one.name for one in tickets[:151]]
+    assert ours.locked() == [ticket.name for ticket in tickets[:151]]
     ours.calls()
     assert ours.release(tickets[:150]) == [True] * 150
     assert len(ours.calls()) <= 3

@@ -60,7 +60,7 @@ def test_a_full_memory_is_reported_and_the_holder_keeps_its_lease(
     with pytest.raises(holdfast.BackendError, match="no memory left"):
         other.lock("b").acquire(timeout=0)
 
-    assert [one.fence for one in other.inspect("a").holders] == [lease.fence]
+    assert [holder.fence for holder in other.inspect("a").holders] == [lease.fence]
     lease.release()
 
 

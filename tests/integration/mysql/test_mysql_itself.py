@@ -52,7 +52,7 @@ def test_locks_exclude_wait_renew_and_break(mysql: Server, open_client: OpenClie
     assert lease is not None
     lease.renew()
     assert other.lock(method).acquire(timeout=1.2) is None
-    assert [one.fence for one in client.inspect(method).holders] == [lease.fence]
+    assert [holder.fence for holder in client.inspect(method).holders] == [lease.fence]
     assert other.break_lock(method, fence=lease.fence)
     with other.lock(method, timeout=10):
         pass

@@ -74,7 +74,7 @@ def test_a_contender_corrects_the_expiry_of_a_lease_when_the_clock_was_set_back(
     outcome = contender.try_acquire(contender.ticket(name))
 
     assert isinstance(outcome, Waiting)
-    ((left,),) = [[one.remaining for one in contender.inspect(name).holders]]
+    ((left,),) = [[holder.remaining for holder in contender.inspect(name).holders]]
     assert 0 < left <= 20.0
     clock.step(3600)
 

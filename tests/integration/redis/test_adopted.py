@@ -70,7 +70,7 @@ def test_a_cluster_s_object_finds_the_slots(shared_cluster: Cluster, open_client
 
 def test_a_sentinel_s_object_follows_a_failover(watched: Watched) -> None:
     make: Any = redis.sentinel.Sentinel
-    sentinel = make([("127.0.0.1", one.port) for one in watched.sentinels])
+    sentinel = make([("127.0.0.1", sentinel.port) for sentinel in watched.sentinels])
     theirs = sentinel.master_for(SERVICE)
     with contextlib.closing(theirs), holdfast.Client(theirs) as client:
         before = take(client.lock("one"))

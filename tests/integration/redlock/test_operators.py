@@ -94,7 +94,7 @@ def test_a_holder_with_a_bare_majority_is_shown_and_broken_when_one_of_its_nodes
 
     shown = observer.inspect("one")
 
-    assert [one.fence for one in shown.holders] == [lease.fence]
+    assert [holder.fence for holder in shown.holders] == [lease.fence]
     assert observer.break_lock("one", lease.fence - 1) is False
     assert observer.break_lock("one", lease.fence) is True
     take(observer.lock("one")).release()

@@ -30,7 +30,7 @@ def test_fifty_locks_are_acquired_in_two_round_trips_and_released_in_one(ours: H
 
     assert ours.round_trips() == 2
     assert [type(outcome) for outcome in outcomes] == [Granted] * 50
-    assert ours.locked() == [one.name for one in tickets]
+    assert ours.locked() == [ticket.name for ticket in tickets]
     ours.round_trips()
     assert ours.release(tickets) == [True] * 50
     assert ours.round_trips() == 1

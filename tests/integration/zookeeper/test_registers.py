@@ -149,11 +149,11 @@ def test_a_search_reads_a_limited_sample(ours: Harness) -> None:
     ours.advance_register("a", 1)
 
     trips = ours.ensemble.trips
-    reads = [sum(isinstance(one, Get) for one in requests) for requests in trips]
+    reads = [sum(isinstance(request, Get) for request in requests) for requests in trips]
     assert max(reads) == BATCH_MAX
     assert sum(reads) == REAP_SAMPLE + 4  # and two reads of the register itself and of its parent
-    transactions = [one for requests in trips for one in requests if isinstance(one, Transaction)]
-    gone = [len([one for one in together.requests if isinstance(one, Delete)]) for together in transactions]
+    transactions = [request for requests in trips for request in requests if isinstance(request, Transaction)]
+    gone = [len([request for request in together.requests if isinstance(request, Delete)]) for together in transactions]
     assert REAP_SAMPLE - 10 < sum(gone) <= REAP_SAMPLE  # except the new ones
     assert max(gone) == BATCH_MAX
     assert sum(ours.read_registers(*old)) == len(old) - sum(gone)
@@ -234,7 +234,7 @@ def test_a_failed_search_for_old_registers_is_no_error_of_the_advance(ours: Harn
 def test_the_parent_of_registers_is_no_container(ours: Harness) -> None:
     ours.advance_register("a", 1)
 
-    created = [one for requests in ours.ensemble.trips for one in requests if isinstance(one, CreateParent)]
+    created = [request for requests in ours.ensemble.trips for request in requests if isinstance(request, CreateParent)]
     assert created[-1] == CreateParent(f"{ours.root}/%marks", is_container=False)
 
 

@@ -21,8 +21,8 @@ def test_folders_of_locks_do_not_overlap() -> None:
     keys = Keys("locks/", raw_names=False)
     folders = [keys.folder(name) for name in NAMES]
 
-    for one in folders:
-        assert [other for other in folders if other.startswith(one)] == [one]
+    for folder in folders:
+        assert [other for other in folders if other.startswith(folder)] == [folder]
 
 
 def test_tombstones_belong_to_no_lock() -> None:

@@ -92,7 +92,7 @@ def test_a_node_without_a_number_is_not_in_the_queue(node: str) -> None:
 def test_queue_entries_are_ordered_by_number() -> None:
     listed = ["z__lock__0000000009", "_c_a-lock-0000000010", "other", "_c_z-lock-0000000008"]
 
-    assert [one.number for one in queue_entries(listed)] == [8, 9, 10]
+    assert [queue_entry.number for queue_entry in queue_entries(listed)] == [8, 9, 10]
 
 
 @pytest.mark.parametrize("turned", range(4))
