@@ -26,7 +26,7 @@ def test_a_lease_and_a_waiter_survive_the_death_of_the_leader(
         ends(leader)
         began = time.monotonic()
         lease.renew()
-        assert time.monotonic() - began < 5
+        assert time.monotonic() - began < 15, "while the lease still lives"
         assert open_client(trio.url).lock("kept").acquire(timeout=0) is None
         lease.release()
 

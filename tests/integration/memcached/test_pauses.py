@@ -98,8 +98,8 @@ def test_a_holder_loses_its_lease_by_its_own_clock_while_the_server_is_stopped(
 
     server.stop()
     began = time.monotonic()
-    assert lease.wait_lost(10)
-    assert time.monotonic() - began < 3.5
+    assert lease.wait_lost(30)
+    assert time.monotonic() - began < 15, "a request to the server would have waited for it"
     server.resume()
 
     with pytest.raises(holdfast.LockLost):

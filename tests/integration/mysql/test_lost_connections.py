@@ -101,7 +101,7 @@ def test_a_request_to_a_hung_server_ends_at_the_deadline_and_is_undone_later(
         began = time.monotonic()
         with pytest.raises(OutcomeUnknown):
             client.lock("hung", ttl=60).acquire(timeout=0)
-        assert time.monotonic() - began < 4
+        assert time.monotonic() - began < 20, "not until the end of its ttl"
     finally:
         own_server.resume()
 

@@ -247,7 +247,7 @@ def test_closing_a_client_does_not_wait_for_nodes_that_do_not_answer(how: str, o
     asked = now()
     client.close()
 
-    assert now() - asked < 4  # the limits of two requests, and no more
+    assert now() - asked < 20  # the limits of two requests, not the ttl
     assert not held.held
     assert own_redlock.votes("one")[2:] == [None] * 3
 
@@ -267,7 +267,7 @@ async def test_closing_an_asyncio_client_does_not_wait_for_nodes_that_do_not_ans
     asked = now()
     await client.close()
 
-    assert now() - asked < 4
+    assert now() - asked < 20
     assert not held.held
     assert own_redlock.votes("one")[2:] == [None] * 3
 

