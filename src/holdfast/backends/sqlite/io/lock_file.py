@@ -25,7 +25,7 @@ from holdfast.backends.sqlite.port import Transaction, Value
 from holdfast.backends.sqlite.protocol.queue import REMOVE_SESSION
 from holdfast.core.ports import Runtime, StoreMissing
 from holdfast.core.tickets import Notification
-from holdfast.errors import BackendError, BackendUnavailable, OutcomeUnknown
+from holdfast.errors import BackendUnavailable, OutcomeUnknown
 from holdfast.runtimes import system
 from holdfast.runtimes.threads import Mutex
 
@@ -117,7 +117,7 @@ class LockFile:
         return () if session is None else (session.fd,)
 
     def attempt(self, step: Callable[[Transaction], T], *, durable: bool = False, creates: bool = True) -> T:
-        """Run `step` between BEGIN IMMEDIATE and COMMIT; again, if the file was replaced in the meantime.
+        """Run `step` between BEGIN IMMEDIATE and COMMIT; again, if the file was removed or replaced before the commit.
 
         A `durable` commit waits until the disk has stored it. Without `creates`, a missing or empty file stays so.
 
@@ -127,7 +127,37 @@ class LockFile:
         """
         self._refuse_reentry()
         with self._mutex:
-            result, transaction = self._transact(step, durable=durable, creates=creates)
+            for _ in range(_REPLACED_MAX):
+                cursor = self._cursor or self._open(creates=creates)
+                session = self.session
+                if session is None:
+                    raise self._unavailable("the client is closed")
+                transaction = _Transaction(cursor, self._folder, session.name, self._store)
+                try:
+                    if durable is not self._is_durable:
+                        transaction.row(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
+                        self._is_durable = durable
+                    cursor.execute("BEGIN IMMEDIATE")
+                    transaction.now, transaction.wall = system.now(), time.time()
+                    result = step(transaction)
+                    if transaction.reading:
+                        transaction.end_reading()
+                    transaction.is_committing = True
+                    cursor.execute("COMMIT")
+                except sqlite3.Error as error:
+                    self._roll_back(transaction)
+                    problem = self._error_of(error, is_committing=transaction.is_committing)
+                    if isinstance(problem, Busy) or self.intact(self._store):
+                        raise problem from error
+                except BaseException:
+                    self._roll_back(transaction)
+                    raise
+                else:
+                    if self.intact(self._store):
+                        break
+                self._disconnect()  # that was a file which is not at the path any more
+            else:
+                raise OutcomeUnknown(backend=self._url, problem="the file is removed or replaced repeatedly")
         if transaction.after_commit:
             self._after_commit(transaction)
         return result
@@ -213,25 +243,6 @@ class LockFile:
 
     # ── transactions ─────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _transact(self, step: Callable[[Transaction], T], *, durable: bool, creates: bool) -> tuple[T, _Transaction]:
-        """Run the step in the file that is at the path when it commits, not in one that was removed before."""
-        for _ in range(_REPLACED_MAX):
-            cursor = self._cursor or self._open(creates=creates)
-            session = self.session
-            if session is None:
-                raise self._unavailable("the client is closed")
-            transaction = _Transaction(cursor, self._folder, session.name, self._store)
-            try:
-                result = self._run(transaction, step, durable=durable)
-            except BackendError:
-                if self.intact(self._store):
-                    raise
-            else:
-                if self.intact(self._store):
-                    return result, transaction
-            self._disconnect()
-        raise OutcomeUnknown(backend=self._url, problem="the file is removed or replaced repeatedly")
-
     def _after_commit(self, transaction: _Transaction) -> None:
         for session, nonce in transaction.after_commit:
             if nonce is None:
@@ -240,22 +251,6 @@ class LockFile:
                 self._wake_own(Notification(nonce))
             else:
                 sessions.wake(self._folder, session, nonce)
-
-    def _run(self, transaction: _Transaction, step: Callable[[Transaction], T], *, durable: bool) -> T:
-        try:
-            if durable is not self._is_durable:
-                transaction.row(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
-                self._is_durable = durable
-            return transaction.run(step)
-        except sqlite3.Error as error:
-            self._roll_back(transaction)
-            problem = self._error_of(error)
-            if transaction.is_committing and _primary(error) not in (*_BUSY, sqlite3.SQLITE_FULL):
-                raise OutcomeUnknown(backend=self._url, problem=str(problem)) from error
-            raise problem from error
-        except BaseException:
-            self._roll_back(transaction)
-            raise
 
     def _roll_back(self, transaction: _Transaction) -> None:
         try:
@@ -444,12 +439,15 @@ class LockFile:
             connection, self._connection, self._cursor = self._connection, None, None
             connection.close()
 
-    def _error_of(self, error: sqlite3.Error) -> Exception:
-        primary = _primary(error)
+    def _error_of(self, error: sqlite3.Error, *, is_committing: bool = False) -> Exception:
+        code: int = getattr(error, "sqlite_errorcode", 0)
+        primary = code & 0xFF
         if primary in _BUSY:
             return Busy()
-        problem = _PROBLEMS.get(primary)
-        return self._unavailable(f"{problem} ({error})" if problem else str(error))
+        problem = f"{_PROBLEMS[primary]} ({error})" if primary in _PROBLEMS else str(error)
+        if is_committing and primary != sqlite3.SQLITE_FULL:
+            return OutcomeUnknown(backend=self._url, problem=problem)
+        return self._unavailable(problem)
 
     def _missing(self, problem: str) -> StoreMissing:
         return StoreMissing(backend=self._url, problem=f"{problem} yet: it is created when a lock is acquired")
@@ -461,40 +459,29 @@ class LockFile:
 class _Transaction:
     """The transaction of a step. Open cursors are closed before COMMIT, so that no read outlives it."""
 
-    __slots__ = ("_cursor", "_folder", "_reading", "after_commit", "is_committing", "now", "session", "store", "wall")
+    __slots__ = ("_cursor", "_folder", "after_commit", "is_committing", "now", "reading", "session", "store", "wall")
 
     now: float
     wall: float
 
     def __init__(self, cursor: sqlite3.Cursor, folder: str, session: str, store: Hashable) -> None:
         self._cursor = cursor  # for statements whose rows are read at once
-        self._reading: list[sqlite3.Cursor] = []
+        self.reading: list[sqlite3.Cursor] = []
         self._folder = folder
         self.session = session
         self.store = store
         self.is_committing = False
         self.after_commit: list[tuple[str, str | None]] = []  # a session, and the nonce to wake or None to reap it
 
-    def run(self, step: Callable[[Transaction], T]) -> T:
-        execute = self._cursor.execute
-        execute("BEGIN IMMEDIATE")
-        self.now, self.wall = system.now(), time.time()
-        result = step(self)
-        if self._reading:
-            self._end_reading()
-        self.is_committing = True
-        execute("COMMIT")
-        return result
-
     def roll_back(self) -> None:
-        self._end_reading()
+        self.end_reading()
         if self._cursor.connection.in_transaction:
             self._cursor.execute("ROLLBACK")
 
-    def _end_reading(self) -> None:
-        for cursor in self._reading:
+    def end_reading(self) -> None:
+        for cursor in self.reading:
             cursor.close()
-        self._reading.clear()
+        self.reading.clear()
 
     def row(self, sql: str, *values: Value) -> tuple[Any, ...] | None:
         rows = self._cursor.execute(sql, values).fetchall()
@@ -502,7 +489,7 @@ class _Transaction:
 
     def rows(self, sql: str, *values: Value) -> Iterator[tuple[Any, ...]]:
         cursor = self._cursor.connection.execute(sql, values)
-        self._reading.append(cursor)
+        self.reading.append(cursor)
         return cursor
 
     def change(self, sql: str, *values: Value) -> int:
@@ -516,8 +503,3 @@ class _Transaction:
 
     def wake(self, session: str, nonce: str) -> None:
         self.after_commit.append((session, nonce))
-
-
-def _primary(error: sqlite3.Error) -> int:
-    code: int = getattr(error, "sqlite_errorcode", 0)
-    return code & 0xFF

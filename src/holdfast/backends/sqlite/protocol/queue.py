@@ -10,6 +10,7 @@ Granted tickets of one owner have numbers before all waiters, so that the waiter
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from holdfast.backends.sqlite.protocol.guarantees import GUARANTEES, LACKS
@@ -133,7 +134,7 @@ class SqliteBackend:
         sent = self._runtime.now()
         has_waited = queue and self._wakeups.expect(claim)
         try:
-            outcome = await self._port.transact(lambda txn: _try_acquire(txn, claim, queue=queue), deadline=deadline)
+            outcome = await self._port.transact(partial(_try_acquire, claim=claim, queue=queue), deadline=deadline)
         except (BackendUnavailable, ConfigurationError):
             if not has_waited:  # it was refused before it was queued, so no release will follow
                 self._wakeups.forget(claim)
@@ -150,7 +151,7 @@ class SqliteBackend:
 
     async def try_acquire_all(self, claims: Sequence[Claim], *, deadline: float) -> list[Granted | Waiting]:
         sent = self._runtime.now()
-        outcomes = await self._port.transact(lambda txn: _try_acquire_all(txn, claims), deadline=deadline)
+        outcomes = await self._port.transact(partial(_try_acquire_all, claims=claims), deadline=deadline)
         return [
             outcome.waiting
             if isinstance(outcome, _Blocked)
@@ -162,7 +163,7 @@ class SqliteBackend:
         await self._wakeups.wait(claim, until)
 
     async def release(self, claims: Sequence[Claim], *, deadline: float) -> list[bool]:
-        outcome = await self._port.transact(lambda txn: [_release(txn, claim) for claim in claims], deadline=deadline)
+        outcome = await self._port.transact(partial(_release, claims=claims), deadline=deadline)
         for claim in claims:
             if self._wakeups.forget(claim):
                 self._port.unsubscribe(claim.nonce)
@@ -170,7 +171,7 @@ class SqliteBackend:
 
     async def renew(self, claims: Sequence[Claim], *, deadline: float) -> list[Live | LeaseGone]:
         sent = self._runtime.now()
-        renewed = await self._port.transact(lambda txn: [_renew(txn, claim) for claim in claims], deadline=deadline)
+        renewed = await self._port.transact(partial(_renew, claims=claims), deadline=deadline)
         return [
             Live(lease_deadline(sent, claim.ttl, 0.0)) if is_live else LeaseGone()
             for claim, is_live in zip(claims, renewed, strict=True)
@@ -180,19 +181,21 @@ class SqliteBackend:
         return self._port.intact(store)
 
     async def inspect(self, name: str, *, deadline: float) -> LockInfo:
-        infos = await self._port.transact(lambda txn: _inspect(txn, name), deadline=deadline, creates=False)
+        infos = await self._port.transact(partial(_inspect, name=name), deadline=deadline, creates=False)
         return infos[0] if infos else LockInfo(name, (), ())
 
     async def locks(self, prefix: str, *, deadline: float) -> list[LockInfo]:
-        infos = await self._port.transact(lambda txn: _inspect(txn, None), deadline=deadline, creates=False)
+        infos = await self._port.transact(partial(_inspect, name=None), deadline=deadline, creates=False)
         return [info for info in infos if info.name.startswith(prefix)]
 
     async def break_lock(self, name: str, fence: int, *, deadline: float) -> bool:
-        return await self._port.transact(lambda txn: _break(txn, name, fence), deadline=deadline, creates=False)
+        return await self._port.transact(partial(_break, name=name, fence=fence), deadline=deadline, creates=False)
 
     async def advance_register(self, name: str, number: int, *, nonce: str, keep: float, deadline: float) -> bool:
         return await self._port.transact(
-            lambda txn: _advance_register(txn, name, number, nonce, keep), deadline=deadline, durable=True
+            partial(_advance_register, name=name, number=number, nonce=nonce, keep=keep),
+            deadline=deadline,
+            durable=True,
         )
 
     async def read_registers(self, names: Sequence[str], *, deadline: float) -> list[int]:
@@ -292,15 +295,19 @@ def _enqueue(
     return _Blocked(Waiting(max(0.0, min(POLL_INTERVAL, blocker.expires - txn.now)), holder), tuple(ahead))
 
 
-def _release(txn: Transaction, claim: Claim) -> bool:
-    was_held = txn.change(_RELEASE_HELD, claim.name, claim.nonce, txn.now) == 1
-    if was_held or txn.change(_RELEASE, claim.name, claim.nonce) == 1:
-        _wake_next(txn, claim.name)
-    return was_held
+def _release(txn: Transaction, claims: Sequence[Claim]) -> list[bool]:
+    released: list[bool] = []
+    for claim in claims:
+        was_held = txn.change(_RELEASE_HELD, claim.name, claim.nonce, txn.now) == 1
+        is_removed = was_held or txn.change(_RELEASE, claim.name, claim.nonce) == 1
+        if is_removed and txn.row(_HAS_WAITERS, claim.name) is not None:  # else `_wake_next` reads all holders in vain
+            _wake_next(txn, claim.name)
+        released.append(was_held)
+    return released
 
 
-def _renew(txn: Transaction, claim: Claim) -> bool:
-    return txn.change(_RENEW, txn.now + claim.ttl, claim.name, claim.nonce, txn.session) == 1
+def _renew(txn: Transaction, claims: Sequence[Claim]) -> list[bool]:
+    return [txn.change(_RENEW, txn.now + claim.ttl, claim.name, claim.nonce, txn.session) == 1 for claim in claims]
 
 
 def _break(txn: Transaction, name: str, fence: int) -> bool:
@@ -372,8 +379,6 @@ def _check_limit(txn: Transaction, claim: Claim) -> None:
 
 def _wake_next(txn: Transaction, name: str) -> None:
     """Wake the waiters that the rule grants now, up to the first blocked one, and waiters of owners that hold."""
-    if txn.row(_HAS_WAITERS, name) is None:
-        return
     ahead: list[_QueueEntry] = []
     owners: set[str] = set()  # of granted tickets
     is_blocked = False
