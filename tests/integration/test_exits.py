@@ -50,6 +50,9 @@ def test_an_async_client_that_is_not_closed_releases_its_lease(url: str) -> None
     printed = end_of(
         """
         import asyncio
+        import holdfast.runtimes.exits
+
+        holdfast.runtimes.exits.EXIT_MAX = 30.0  # a busy machine may need more than its two seconds
 
         async def main():
             global client, lease
