@@ -18,10 +18,9 @@ from typing import TYPE_CHECKING, Protocol
 
 from holdfast.backends.etcd.io.http import NotHttp, Response
 from holdfast.backends.etcd.protocol.messages import b64, encoded, watch_request
+from holdfast.backends.net.listener import IDLE_MAX, Listener
 from holdfast.backends.net.poller import READ
-from holdfast.backends.net.waker import Waker
 from holdfast.core.events import logger
-from holdfast.core.notifications import Wakeups
 from holdfast.core.tickets import Notification
 from holdfast.errors import HoldfastError
 
@@ -29,13 +28,13 @@ if TYPE_CHECKING:
     from holdfast.backends.etcd.io.connection import Connection
     from holdfast.backends.etcd.port import Message, Watch
     from holdfast.backends.net.poller import Background, Poller
+    from holdfast.backends.net.waker import Waker
     from holdfast.core.ports import Runtime
     from holdfast.url_parts import Node
 
 WATCHES_MAX = 40  # on one stream, or a few more: those of one ticket stay together
 STREAMS_MAX = 4  # streams more than needed, at which they are merged
 CONFIRMED_MAX = 0.5  # seconds to the next confirmation of a watch, from the opening of its stream or the last one
-IDLE_MAX = 2.0  # seconds without a waiter after which the watcher stops
 OPENING_MAX = 3.0  # seconds
 PAUSE_MIN, PAUSE_MAX = 0.05, 1.0  # seconds between attempts to open streams
 
@@ -108,22 +107,17 @@ class WatchStream:
             yield from (nonce for nonce, _ in self._ranges)
 
 
-class Watcher:
+class Watcher(Listener):
     """The watches of one client."""
 
     def __init__(
         self, url: str, opener: StreamOpener, poller: Poller, background: Background, runtime: Runtime
     ) -> None:
-        self._url, self._opener, self._poller = url, opener, poller
-        self._background, self._runtime = background, runtime
-        self.wakeups = Wakeups(runtime)
-        self._mutex = runtime.mutex()
+        super().__init__(poller, background, runtime)
+        self._url, self._opener = url, opener
         self._wanted: dict[str, Sequence[Watch]] = {}
-        self._idle_since = 0.0
-        self._waker: Waker | None = None  # while the watcher runs
         self._avoided: set[Node] = set()  # members that did not answer a call: their streams are replaced
         self._has_warned = False
-        self._closed = False
 
     def watch(self, nonce: str, watches: Sequence[Watch]) -> None:
         with self._mutex:
@@ -131,15 +125,8 @@ class Watcher:
             if self._closed or (known is not None and _same_keys(known, watches)):
                 return  # the known watches start at an earlier revision
             self._wanted[nonce] = watches
-            if self._waker is not None:
+            if not self._start() and self._waker is not None:
                 self._waker.wake()
-                return
-            self._waker = waker = Waker()
-            try:
-                self._background.start(lambda: self._run(waker), "listener")
-            except BaseException:
-                self._close_waker(waker)
-                raise
 
     def unwatch(self, nonce: str) -> None:
         with self._mutex:
@@ -153,26 +140,13 @@ class Watcher:
                 self._avoided.add(node)
                 self._waker.wake()
 
-    async def close(self) -> None:
-        with self._mutex:
-            self._closed = True
-            if self._waker is not None:
-                self._waker.wake()
-        await self._background.join()
-
-    def abandon(self) -> None:
-        self._closed = True
-        waker, self._waker = self._waker, None
-        if waker is not None:
-            waker.abandon()
-
     # ── on its own thread or task ────────────────────────────────────────────────────────────────────────────────
 
     async def _run(self, waker: Waker) -> None:
         streams: list[WatchStream] = []
         pause, not_before = PAUSE_MIN, 0.0
         try:
-            while not self._should_stop(waker):
+            while not self._is_done(waker):
                 now = self._runtime.now()
                 is_well = True
                 if now >= not_before:
@@ -267,21 +241,8 @@ class Watcher:
         if stream in streams:
             streams.remove(stream)
 
-    def _should_stop(self, waker: Waker) -> bool:
-        """Whether the watcher is closed or idle. If so its waker is closed, so that the next watch starts a new one."""
-        with self._mutex:
-            if self._waker is not waker:
-                return True  # closed before; a new watcher may run by now
-            is_idle = not self._wanted and self._runtime.now() - self._idle_since > IDLE_MAX
-            if self._closed or is_idle:
-                self._close_waker(waker)
-                return True
-            return False
-
-    def _close_waker(self, waker: Waker) -> None:
-        if self._waker is waker:
-            self._waker = None
-        waker.close()
+    def _has_waiters(self) -> bool:
+        return bool(self._wanted)
 
 
 def _batches(watches: Mapping[str, Sequence[Watch]]) -> Iterator[dict[str, Sequence[Watch]]]:

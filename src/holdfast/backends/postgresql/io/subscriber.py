@@ -13,43 +13,37 @@ from __future__ import annotations
 import itertools
 from typing import TYPE_CHECKING
 
+from holdfast.backends.net.listener import IDLE_MAX, Listener
 from holdfast.backends.net.poller import READ
-from holdfast.backends.net.waker import Waker
 from holdfast.backends.sql_connections import unavailable
-from holdfast.core.notifications import Wakeups
 from holdfast.core.tickets import Notification
 from holdfast.errors import BackendError, BackendUnavailable, HoldfastError
 
 if TYPE_CHECKING:
     from holdfast.backends.net.poller import Background, Poller
+    from holdfast.backends.net.waker import Waker
     from holdfast.backends.postgresql.io.connection import Connection
     from holdfast.backends.postgresql.io.connections import Connections
     from holdfast.core.ports import Event, Runtime
 
-IDLE_MAX = 2.0  # seconds without a waiter after which the connection, which is a server process, is closed
 SILENCE_MAX = 5.0  # seconds without data after which a ping is sent, and the timeout of its answer
 PAUSE_MIN, PAUSE_MAX = 0.05, 1.0  # seconds between attempts to subscribe
 
 
-class Subscriber:
+class Subscriber(Listener):
     """The subscription of one client to its only channel."""
 
     def __init__(
         self, url: str, connections: Connections, poller: Poller, background: Background, runtime: Runtime
     ) -> None:
+        super().__init__(poller, background, runtime)
         self.channel = connections.channel
         self._url, self._connections = url, connections
-        self._poller, self._background, self._runtime = poller, background, runtime
-        self.wakeups = Wakeups(runtime)
-        self._mutex = runtime.mutex()
         self._nonces: set[str] = set()
-        self._idle_since = 0.0
         self._generation = 0  # 0: not subscribed
         self._generations = itertools.count(1)
         self._events: list[Event] = []  # of callers that wait until it is subscribed
         self._error: HoldfastError | None = None
-        self._waker: Waker | None = None  # while the background work runs
-        self._closed = False
 
     def subscription(self, channel: str) -> int:
         return self._generation
@@ -69,13 +63,7 @@ class Subscriber:
                 return
             self._error = None  # of an earlier attempt
             self._events.append(event)
-            if self._waker is None:
-                self._waker = waker = Waker()
-                try:
-                    self._background.start(lambda: self._run(waker), "listener")
-                except BaseException:
-                    self._close_waker(waker)
-                    raise
+            self._start()
         try:
             await event.wait(deadline)
         finally:
@@ -89,20 +77,6 @@ class Subscriber:
         with self._mutex:
             self._nonces.discard(nonce)
             self._idle_since = self._runtime.now()
-
-    async def close(self) -> None:
-        with self._mutex:
-            self._closed = True
-            self._wake_callers()
-            if self._waker is not None:
-                self._waker.wake()
-        await self._background.join()
-
-    def abandon(self) -> None:
-        self._closed, self._generation = True, 0
-        waker, self._waker = self._waker, None
-        if waker is not None:
-            waker.abandon()
 
     # ── on its own thread or task ────────────────────────────────────────────────────────────────────────────────
 
@@ -147,18 +121,12 @@ class Subscriber:
             for nonce in connection.read_notifications():
                 self.wakeups.wake(Notification(nonce))
 
-    def _is_done(self, waker: Waker) -> bool:
-        """Whether this background work is not needed any more. If so, the next waiter starts another one."""
-        with self._mutex:
-            if self._waker is not waker:
-                return True  # decided before; another one may have been started since
-            is_idle = not self._nonces and self._runtime.now() - self._idle_since > IDLE_MAX
-            if self._closed or is_idle:
-                self._generation = 0
-                self._close_waker(waker)
-                self._wake_callers()
-                return True
-            return False
+    def _has_waiters(self) -> bool:
+        return bool(self._nonces)
+
+    def _ended(self) -> None:
+        self._generation = 0
+        self._wake_callers()
 
     def _set_subscribed(self) -> None:
         with self._mutex:
@@ -173,8 +141,3 @@ class Subscriber:
     def _wake_callers(self) -> None:
         for event in self._events:
             event.set()
-
-    def _close_waker(self, waker: Waker) -> None:
-        if self._waker is waker:
-            self._waker = None
-            waker.close()
