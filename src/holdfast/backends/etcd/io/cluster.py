@@ -66,11 +66,12 @@ class Cluster:
                     connection = pool.get_idle(self._now()) or await pool.open_or_wait(until)
                     try:
                         response, sent = await connection.exchange(encode_request(node, method, token, body), until)
+                        message = errors.message_of(response, url, node)
                     except BaseException as error:
                         pool.put_after(connection, error)
                         raise
                     pool.put(connection)
-                    return Answer(errors.message_of(response, url, node), sent, repeated=unanswered is not None)
+                    return Answer(message, sent, repeated=unanswered is not None)
                 except TokenRefused as error:
                     refused = self._token_refused(node, token, error)
                     continue
