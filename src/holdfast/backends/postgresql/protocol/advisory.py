@@ -74,6 +74,10 @@ _TERMINATE_POLL = 0.01  # seconds between checks that it has
 class _State:
     """The state of a claim that waits or holds."""
 
+    def __init__(self, port: PostgresqlPort) -> None:
+        # At the end of the process another port releases the claim, which cannot use the session of this one.
+        self.port = port
+
     session: WaiterSession | None = None
     holder: str | None = None  # the last known one, for error messages
     seen_free: str | None = None  # if the last poll found no lease: the number that the lock had drawn by then
@@ -96,7 +100,7 @@ class AdvisoryBackend(OneByOne, PostgresqlBackend):
                 what="an owner" if claim.owner else "readers and semaphores",
                 others=("postgresql with method=queue",),
             )
-        state: _State = claim.state or _State()
+        state: _State = claim.state or _State(self._port)
         session = state.session
         if session is None or not session.is_open:
             session = state.session = await self._port.open_waiter_session(deadline=deadline)
@@ -134,7 +138,7 @@ class AdvisoryBackend(OneByOne, PostgresqlBackend):
         return Waiting(poll_after, state.holder)
 
     async def wait(self, claim: Claim, until: float) -> None:
-        session = _session(claim)
+        session = self._session(claim)
         if session is None or not session.is_open:
             await self._pause(min(until, self._runtime.now() + UNSUBSCRIBED_POLL))
         elif session.has_advisory_lock:
@@ -155,7 +159,7 @@ class AdvisoryBackend(OneByOne, PostgresqlBackend):
 
     async def _release(self, claim: Claim, deadline: float) -> bool:
         name, nonce = encode_name(claim.name), claim.nonce
-        session, claim.state = _session(claim), None
+        session, claim.state = self._session(claim), None
         if session is not None:
             try:
                 if session.has_advisory_lock and not claim.unanswered:
@@ -214,6 +218,10 @@ class AdvisoryBackend(OneByOne, PostgresqlBackend):
     async def _pause(self, until: float) -> None:
         await self._runtime.sleep(max(0.0, until - self._runtime.now()))
 
+    def _session(self, claim: Claim) -> WaiterSession | None:
+        state: _State | None = claim.state
+        return state.session if state is not None and state.port is self._port else None
+
     def _wait_sql(self, name: str) -> str:
         return f"SELECT pg_advisory_lock({self._key(name)})"
 
@@ -221,8 +229,3 @@ class AdvisoryBackend(OneByOne, PostgresqlBackend):
         """64 bits. Two names with the same key by chance wait for each other, but their leases stay separate."""
         digest = hashlib.sha256(f"{self._schema}\0{name}".encode()).digest()
         return int.from_bytes(digest[:8], "big", signed=True)
-
-
-def _session(claim: Claim) -> WaiterSession | None:
-    state: _State | None = claim.state
-    return None if state is None else state.session
