@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Callable, Coroutine, Iterator
 from typing import Any
 
@@ -214,21 +212,3 @@ def test_no_subscription_remains_for_withdrawn_tickets() -> None:
             assert port.link not in living or not port.waiters, seed
 
     assert listened > 40
-
-
-WITHOUT_LUPA = """
-import sys
-sys.modules["lupa"] = sys.modules["lupa.lua51"] = None
-from holdfast.cli import main
-sys.exit(main(["simulate", "--seeds", "1", "--backend", sys.argv[1]]))
-"""
-
-
-@pytest.mark.parametrize(("backend", "status"), [("redis", 2), ("memory", 0)])
-def test_the_simulator_tells_how_to_install_lua_when_it_is_missing(backend: str, status: int) -> None:
-    command = [sys.executable, "-c", WITHOUT_LUPA, backend]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
-
-    assert done.returncode == status, done.stderr
-    assert ("pip install 'holdfast[sim]'" in done.stderr) == (status == 2)
-    assert "Traceback" not in done.stderr
