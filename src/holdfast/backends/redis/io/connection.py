@@ -43,7 +43,7 @@ class Connections(Protocol):
     """Connections to servers with the same login, opened on demand."""
 
     def exchange_now(self, node: Node, request: bytes, deadline: float) -> Reply:
-        """As `exchange`, without a coroutine in between, where a blocking connection is idle; otherwise NOT_AT_ONCE."""
+        """As `exchange`, without a coroutine, on an idle blocking connection; otherwise NO_IDLE_CONNECTION."""
 
     async def exchange(self, node: Node, request: bytes, deadline: float) -> Reply:
         """One command, one reply: the fast path."""
