@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 from contextlib import suppress
+from typing import Any
 
 import pytest
 
@@ -167,10 +168,10 @@ def test_each_hand_over_makes_one_waiter_poll(scenarios: list[Scenario], mutant:
         count = 0
         handle = scenario.server.handle
 
-        def counting(source: object, requests: object, handle: object = handle) -> object:
+        def counting(source: Any, requests: Any, handle: Any = handle) -> Any:
             nonlocal count
-            count += sum(type(request) is Children and not request.watch for request in requests)  # type: ignore[attr-defined]
-            return handle(source, requests)  # type: ignore[operator]
+            count += sum(type(request) is Children and not request.watch for request in requests)
+            return handle(source, requests)
 
         scenario.server.handle = counting  # type: ignore[method-assign]
         scenario.run_until(f"client {waiters - 1}")

@@ -59,6 +59,7 @@ class Waiters:
         for number, thread in enumerate(self._threads):
             thread.start()
             if number % 20 == 0:
+                # mypy does not infer the type of a lambda with a default.
                 eventually(lambda so_far=number: self._count() >= so_far)  # type: ignore[misc]
         eventually(lambda: self._count() == len(self._threads))
 
@@ -126,7 +127,7 @@ def test_a_hand_over_costs_the_same_with_2_waiters_and_with_200(own_server: Serv
         waiters = Waiters([open_client(own_server.url) for _ in range(20)], number + TURNS)
         waiters.start()
         lease.release()
-        eventually(lambda waiters=waiters: len(waiters.leases) == 1)  # type: ignore[misc]
+        eventually(lambda waiters=waiters: len(waiters.leases) == 1)  # type: ignore[misc]  # as above
 
         # Other waiters poll every few seconds. In the best of some turns none of them does.
         each = []

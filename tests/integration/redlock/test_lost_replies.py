@@ -215,7 +215,8 @@ async def test_cancelled_acquires_leave_no_votes_and_no_queue_entries(redlock: R
             await asyncio.sleep(0.05)
         while (await other.inspect("one")).waiters:
             await asyncio.sleep(0.05)
-        assert client._engine.backend._port.subscriber.wakeups.expected() == []  # type: ignore[attr-defined]
+        backend: Any = client._engine.backend
+        assert backend._port.subscriber.wakeups.expected() == []
         async with other.lock("one", timeout=5):
             pass
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import time
 from statistics import median
+from typing import Any
 
 import holdfast
 from holdfast.backends.redlock.protocol.quorum import POLL_FIRST
@@ -164,7 +165,8 @@ def test_only_the_count_remains_after_use_and_it_has_a_ttl(redlock: RedlockServe
         assert len(server.all_keys()) == 10
         assert keys_without_ttl(server) == set()
     for user in (client, other):
-        assert user._engine.backend._port.subscriber.wakeups.expected() == []  # type: ignore[attr-defined]
+        backend: Any = user._engine.backend
+        assert backend._port.subscriber.wakeups.expected() == []
 
 
 def _scripts_run(redlock: RedlockServers) -> int:

@@ -76,7 +76,8 @@ def test_a_delete_is_repeated_when_its_reply_was_lost(proxy: Proxy, proxied: str
     client, other = open_client(proxied), open_client(proxied)
     lease = client.lock("a").acquire()
     assert lease is not None
-    node = client._engine.backend._ticket_nodes[lease._claim.nonce].path  # type: ignore[attr-defined]
+    backend: Any = client._engine.backend
+    node = backend._ticket_nodes[lease._claim.nonce].path
 
     proxy.lose_next_request(node)
     with pytest.raises(OutcomeUnknown):

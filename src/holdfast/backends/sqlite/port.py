@@ -42,7 +42,7 @@ class Transaction(Protocol):
 class SqlitePort(Protocol):
     """One lock file, opened at first use."""
 
-    wakeups: Wakeups  # the first `subscribe` starts to receive notifications; the server keeps earlier ones
+    wakeups: Wakeups  # the first `subscribe` starts to receive notifications; the FIFO keeps earlier ones
 
     @property
     def liveness_fds(self) -> tuple[int, ...]:

@@ -150,9 +150,8 @@ class GetsetBackend(OneByOne, PlainBackend):
             return False
         this_call = object()
         try:
-            if (
-                self._releasing.setdefault(claim.nonce, this_call) is not this_call
-            ):  # atomic, because threads may call this
+            # setdefault is atomic, because threads may call this.
+            if self._releasing.setdefault(claim.nonce, this_call) is not this_call:
                 # The DEL of the second one could delete the key of the next holder. The keeper repeats the release.
                 raise OutcomeUnknown(backend=self.url, problem="another release of this ticket is in progress")
             value = await self._own_value(claim, keys, deadline)
