@@ -70,8 +70,8 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _describe_targets(info: LockInfo, targets: Sequence[TicketInfo]) -> list[str]:
-    from holdfast.cli.lock_info import kind_text
     from holdfast.cli.show import describe_holder
+    from holdfast.monitor.status import kind_text
 
     now = time.time()
     lines = [f"{display_name(info.name)} ({kind_text(info)})"]

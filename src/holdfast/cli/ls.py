@@ -54,7 +54,7 @@ def add_parser(commands: Commands[argparse.ArgumentParser]) -> None:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    from holdfast.cli.listing import LocksInUse, has_index
+    from holdfast.cli.listing import find_locks, has_index
 
     with options.open_existing(arguments) as client:
         url = client.url
@@ -65,11 +65,11 @@ def _run(arguments: argparse.Namespace) -> int:
                 print("[]")
             print(f"{escape(url)} has no index of its locks, and --no-search was given", file=sys.stderr)
             return statuses.DONE
-        locks = LocksInUse(client, arguments.prefix).find()
+        locks = find_locks(client, arguments.prefix)
     if arguments.json:
         import json
 
-        from holdfast.cli.lock_info import lock_as_dict
+        from holdfast.monitor.status import lock_as_dict
 
         print(json.dumps([lock_as_dict(info) for info in locks], indent=2))
     elif arguments.names:
@@ -106,9 +106,10 @@ def table(locks: Sequence[LockInfo], terminal: Terminal, now: float) -> list[str
 
 
 def _rows(info: LockInfo, now: float) -> Sequence[Sequence[str]]:
-    from holdfast.cli.lock_info import host_pid, kind_text
+    from holdfast.cli.lock_info import host_pid
     from holdfast.cli.text import display_name
-    from holdfast.cli.times import age, short
+    from holdfast.cli.times import short
+    from holdfast.monitor.status import age, kind_text
 
     name, kind, waiters = display_name(info.name), kind_text(info), str(len(info.waiters))
     rows = []

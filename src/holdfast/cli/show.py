@@ -54,7 +54,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
     is_free = not (info.holders or info.waiters)
     if arguments.json:
-        from holdfast.cli.lock_info import lock_as_dict
+        from holdfast.monitor.status import lock_as_dict
 
         print(json.dumps(lock_as_dict(info), indent=2))
     else:
@@ -68,8 +68,8 @@ def _run(arguments: argparse.Namespace) -> int:
 
 def describe(info: LockInfo, terminal: Terminal, now: float) -> list[str]:
     """Return the lines: a block per holder, then the queue."""
-    from holdfast.cli.lock_info import kind_text
     from holdfast.cli.text import display_name
+    from holdfast.monitor.status import kind_text
 
     if not (info.holders or info.waiters):
         return [f"{display_name(info.name)} is free"]
@@ -85,9 +85,10 @@ def describe(info: LockInfo, terminal: Terminal, now: float) -> list[str]:
 
 def describe_holder(holder: TicketInfo, info: LockInfo, now: float) -> list[str]:
     """Return one line per property of a holder."""
-    from holdfast.cli.lock_info import host_pid, role
+    from holdfast.cli.lock_info import host_pid
     from holdfast.cli.text import escape
-    from holdfast.cli.times import age, local_time, long
+    from holdfast.cli.times import local_time, long
+    from holdfast.monitor.status import age, role
 
     facts = [
         (role(holder, info, "holder"), host_pid(holder)),
@@ -107,9 +108,10 @@ def describe_holder(holder: TicketInfo, info: LockInfo, now: float) -> list[str]
 
 
 def _queue(info: LockInfo, terminal: Terminal, now: float) -> Sequence[str]:
-    from holdfast.cli.lock_info import host_pid, role
+    from holdfast.cli.lock_info import host_pid
     from holdfast.cli.tables import Column, draw
-    from holdfast.cli.times import age, short
+    from holdfast.cli.times import short
+    from holdfast.monitor.status import age, role
 
     columns = (
         Column("", align_right=True),

@@ -38,11 +38,6 @@ def long(seconds: float) -> str:
     return f"{_seconds(seconds)} s"
 
 
-def age(since: float, now: float) -> float:
-    """Return the seconds since a Unix time of another machine, whose clock may be ahead of ours. 0 means unknown."""
-    return max(0.0, now - since) if since else math.inf
-
-
 def local_time(at: float) -> str:
     """Format a Unix time as local time, to the second."""
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at))

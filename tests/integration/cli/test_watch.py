@@ -1,4 +1,4 @@
-"""Hazard: `holdfast watch` misses or misreports a change, ends at an outage, or leaves the terminal dirty."""
+"""Hazard: `holdfast watch` misses or misreports a change, ends at an outage, or prints more than lines."""
 
 from __future__ import annotations
 
@@ -13,11 +13,8 @@ from typing import Any
 
 import pytest
 
-from holdfast.cli.watch.changes import Change, diff
-from holdfast.core.tickets import LockInfo, TicketInfo
 from tests.integration.cli.conftest import CliStore, StartOnTerminal
 from tests.support.processes import PATIENCE, Worker, WorkerPool
-from tests.support.terminals import ESCAPE_CODES
 
 FAST = ("--interval", "0.05")
 STAMP = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3} ")
@@ -155,118 +152,33 @@ def test_watch_ends_when_the_reader_closes_the_pipe_without_any_change(
 # ── on a terminal ────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_watch_redraws_a_table_in_place_until_ctrl_c(
-    store: CliStore, holder: Worker, start_on_terminal: StartOnTerminal
+@pytest.mark.parametrize("term", ["xterm", "dumb"])
+def test_watch_prints_plain_lines_on_a_terminal_until_ctrl_c(
+    holder: Worker, start_on_terminal: StartOnTerminal, term: str
 ) -> None:
-    fence = holder.call("hold", lock="nightly-report")["fence"]
-    terminal = start_on_terminal("watch", *FAST)
-    terminal.read_until(f"{fence}")
-    holder.call("release", lock="nightly-report")
-    terminal.read_until("no lock is in use")
-    terminal.read_until("  after")  # which is drawn below it
-
-    terminal.type("\x03")
-
-    assert terminal.finish() == 130
-    assert re.search(r"\x1b\[\d+A", terminal.output)  # cursor up, then redrawn
-    assert re.search(rf"\d\d:\d\d:\d\d  released  nightly-report  \S+/{holder.pid}  after", terminal.text)
-    assert "Traceback" not in terminal.output
-    assert_clean(terminal.output)
-    assert terminal.text.endswith("ended by SIGINT\r\n")
-
-
-def test_watch_leaves_the_terminal_clean_after_sigterm(holder: Worker, start_on_terminal: StartOnTerminal) -> None:
-    holder.call("hold", lock="a")
-    terminal = start_on_terminal("watch", "--interval", "3600")
-    terminal.read_until("waiters")
-
-    terminal.process.send_signal(signal.SIGTERM)
-
-    assert terminal.finish() == 143  # at once, for any interval
-    assert_clean(terminal.output)
-
-
-def test_watch_shows_an_outage_on_the_terminal(
-    store: CliStore, holder: Worker, start_on_terminal: StartOnTerminal
-) -> None:
-    holder.call("hold", lock="a")
-    terminal = start_on_terminal("watch", *FAST)
-    terminal.read_until("waiters")
-    gone = take_away(store)
-
-    terminal.read_until("NOT AVAILABLE, last read ")
-    store.path.rmdir()
-    gone.rename(store.path)
-
-    terminal.read_until(" available")
-    terminal.type("\x03")
-    assert terminal.finish() == 130
-
-
-@pytest.mark.parametrize(("columns", "lines"), [(80, 24), (40, 10), (200, 5)])
-def test_the_table_never_exceeds_the_terminal(
-    holder: Worker, start_on_terminal: StartOnTerminal, columns: int, lines: int
-) -> None:
-    holder.call("hold_many", locks=[f"{number:03} {'錠' * 100} x" for number in range(100)])
-    terminal = start_on_terminal("watch", *FAST, columns=columns, lines=lines)
-    terminal.read_until(f"\x1b[{lines - 1}A")  # cursor up by all lines except the one of the cursor
-
-    terminal.type("\x03")
-
-    assert terminal.finish() == 130
-    assert {int(height) for height in re.findall(r"\x1b\[(\d+)A", terminal.output)} == {lines - 1}
-    assert " more)" in terminal.text
-    assert all(wide(line) < columns for line in terminal.text.splitlines())
-
-
-def test_watch_prints_lines_on_a_terminal_without_cursor_movement(
-    holder: Worker, start_on_terminal: StartOnTerminal
-) -> None:
-    holder.call("hold", lock="a")
-    terminal = start_on_terminal("watch", *FAST, TERM="dumb")
+    name = f"a {'錠' * 100}"
+    holder.call("hold", lock=name)
+    terminal = start_on_terminal("watch", *FAST, TERM=term)
     terminal.read_until("holds")
+    holder.call("release", lock=name)
+    terminal.read_until("released")
 
     terminal.type("\x03")
 
     assert terminal.finish() == 130
+    lines = [line for line in terminal.output.splitlines() if STAMP.match(line)]
+    assert [name in line for line in lines] == [True, True]  # not shortened
     assert "\x1b" not in terminal.output
 
 
-# ── what counts as a change ──────────────────────────────────────────────────────────────────────────────────────
+def test_a_signal_ends_watch_at_once_for_any_interval(holder: Worker, start_on_terminal: StartOnTerminal) -> None:
+    holder.call("hold", lock="a")
+    terminal = start_on_terminal("watch", "--interval", "3600")
+    terminal.read_until("holds")
 
+    terminal.process.send_signal(signal.SIGTERM)
 
-def test_a_waiter_that_acquires_the_lock_is_not_reported_as_left() -> None:
-    before = LockInfo("a", (ticket(1, fence=10),), (ticket(2), ticket(3)))
-    after = LockInfo("a", (ticket(2, fence=11),), (ticket(3),))
-
-    assert told(diff([before], [after], 0.0)) == [("released", 1), ("acquired", 2)]
-
-
-def test_a_new_lease_of_the_same_holder_is_reported() -> None:
-    before, after = LockInfo("a", (ticket(1, fence=10),), ()), LockInfo("a", (ticket(1, fence=11),), ())
-
-    assert told(diff([before], [after], 0.0)) == [("released", 1), ("acquired", 1)]
-
-
-def test_one_of_two_identical_waiters_is_reported_as_left() -> None:
-    before = LockInfo("a", (ticket(1, fence=10),), (ticket(2), ticket(2)))
-    after = LockInfo("a", (ticket(1, fence=10),), (ticket(2),))
-
-    assert told(diff([before], [after], 0.0)) == [("left", 2)]
-
-
-def test_equal_reads_have_no_changes() -> None:
-    info = LockInfo("a", (ticket(1, fence=10),), (ticket(2),))
-
-    assert diff([info], [info], 0.0) == []
-    assert diff([], [], 0.0) == []
-
-
-def test_a_released_lock_is_reported() -> None:
-    assert told(diff([LockInfo("a", (ticket(1, fence=10),), (ticket(2),))], [], 0.0)) == [
-        ("released", 1),
-        ("left", 2),
-    ]
+    assert terminal.finish() == 143
 
 
 # ── helpers ──────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -278,34 +190,3 @@ def take_away(store: CliStore) -> Any:
     store.path.rename(gone)
     store.path.mkdir()
     return gone
-
-
-def ticket(pid: int, *, fence: int | None = None) -> TicketInfo:
-    return TicketInfo(
-        fence=fence,
-        host="web-3",
-        pid=pid,
-        agent="main",
-        program="",
-        since=0.0,
-        remaining=1.0,
-        exclusive=True,
-        limit=1,
-        meta={},
-    )
-
-
-def told(changes: list[Change]) -> list[tuple[str, int]]:
-    return [(change.what, change.ticket.pid) for change in changes if change.ticket is not None]
-
-
-def assert_clean(output: str) -> None:
-    assert "\x1b[?25l" not in output  # the cursor was never hidden
-    assert "\x1b[?1049h" not in output  # the table stays on screen
-    colors = re.findall(r"\x1b\[([0-9;]*)m", output)
-    assert colors[-1] == "0"
-    assert output.endswith("\n")
-
-
-def wide(line: str) -> int:
-    return sum(2 if character == "錠" else 1 for character in ESCAPE_CODES.sub("", line))

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Literal, NamedTuple
 
-from holdfast.cli.lock_info import ticket_as_dict
 from holdfast.core.tickets import LockInfo, TicketInfo
+from holdfast.monitor.status import ticket_as_dict
 
-# holds      the lock already had this holder at the first read
+# holds      the lock already had this holder when it was found
 # waits      a waiter has joined the queue
 # left       a waiter has left the queue without the lock
 # released   the lease has ended: released, broken or expired, which cannot be told apart from outside
 ChangeKind = Literal["holds", "acquired", "released", "waits", "left", "unavailable", "available"]
+
+_Client = tuple[str, int, str]
+HolderKey = tuple[int | None, _Client, int]
 
 
 class Change(NamedTuple):
@@ -35,39 +38,54 @@ class Change(NamedTuple):
         return known
 
 
-def diff(before: Sequence[LockInfo] | None, after: Sequence[LockInfo], at: float) -> list[Change]:
-    """Return all changes by lock, ends first. Without `before`, return the current holders and waiters."""
-    old = {info.name: info for info in before or ()}
-    new = {info.name: info for info in after}
-    is_first = before is None
+def diff(
+    old: Mapping[str, LockInfo], new: Mapping[str, LockInfo], at: float, *, is_complete: bool = True
+) -> list[Change]:
+    """Return all changes by lock, ends first.
+
+    `is_complete` is False if `old` may lack locks that were in use. Then the holders of a lock that is not in `old` are
+    reported as `holds`, because it is not known when they acquired it.
+    """
     changes = []
     for name in sorted(old.keys() | new.keys()):
         free = LockInfo(name, (), ())
+        is_found = not is_complete and name not in old
         for what, ticket in _of_lock(old.get(name, free), new.get(name, free)):
-            changes.append(Change(at, "holds" if is_first and what == "acquired" else what, name, ticket))
+            changes.append(Change(at, "holds" if is_found and what == "acquired" else what, name, ticket))
     return changes
 
 
+def by_key(holders: Iterable[TicketInfo]) -> dict[HolderKey, TicketInfo]:
+    """Return the holders by a key that is the same at each read.
+
+    The fence is not enough: callers with the same named owner hold a lock together with the same fence. The number at
+    the end distinguishes two of them in the same thread or task.
+    """
+    numbers: Counter[tuple[int | None, _Client]] = Counter()
+    keyed: dict[HolderKey, TicketInfo] = {}
+    for holder in holders:
+        fence, client = holder.fence, _client(holder)
+        keyed[fence, client, numbers[fence, client]] = holder
+        numbers[fence, client] += 1
+    return keyed
+
+
 def _of_lock(old: LockInfo, new: LockInfo) -> Iterator[tuple[ChangeKind, TicketInfo]]:
-    had, has = _by_fence(old.holders), _by_fence(new.holders)
-    acquired = [ticket for fence, ticket in has.items() if fence not in had]
+    had, has = by_key(old.holders), by_key(new.holders)
+    acquired = [ticket for key, ticket in has.items() if key not in had]
     # A waiter has no fence, so it is identified by its thread or task, which usually waits for a lock only once.
     acquirers = Counter(map(_client, acquired))
-    yield from (("released", ticket) for fence, ticket in had.items() if fence not in has)
+    yield from (("released", ticket) for key, ticket in had.items() if key not in has)
     yield from (("left", ticket) for ticket in _missing(old.waiters, Counter(map(_client, new.waiters)) + acquirers))
     yield from (("acquired", ticket) for ticket in acquired)
     yield from (("waits", ticket) for ticket in _missing(new.waiters, Counter(map(_client, old.waiters))))
 
 
-def _by_fence(holders: Iterable[TicketInfo]) -> dict[int | None, TicketInfo]:
-    return {holder.fence: holder for holder in holders}
-
-
-def _client(ticket: TicketInfo) -> tuple[str, int, str]:
+def _client(ticket: TicketInfo) -> _Client:
     return ticket.host, ticket.pid, ticket.agent
 
 
-def _missing(tickets: Iterable[TicketInfo], known: Counter[tuple[str, int, str]]) -> Iterator[TicketInfo]:
+def _missing(tickets: Iterable[TicketInfo], known: Counter[_Client]) -> Iterator[TicketInfo]:
     """Yield the tickets that `known` does not account for."""
     left = known.copy()
     for ticket in tickets:
