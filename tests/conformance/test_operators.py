@@ -101,3 +101,24 @@ async def test_an_exception_of_a_subscriber_does_not_affect_the_lock(lab: Lab) -
     actor.client.subscribe(lambda _: 1 / 0)
 
     assert await actor.body(lambda client: client.lock("a"), lambda lease: lease.held)
+
+
+@pytest.mark.counts_waiters
+async def test_holders_and_waiters_name_their_callers(lab: Lab) -> None:
+    holder, waiter = lab.actor(), lab.actor()
+    lease = await holder(lambda client: client.lock("a").acquire())
+    await waiter(lambda client: client.lock("b").acquire())
+    waiting = lab.start(waiter, lambda client: client.lock("a").acquire())
+    await lab.until_waiting("a", 1)
+
+    shown = await lab.state("a")
+    (other,) = (await lab.state("b")).holders
+
+    assert shown.holders[0].caller != shown.waiters[0].caller
+    assert shown.waiters[0].caller == other.caller != ""
+    assert not shown.waiters[0].detached
+    listed = {info.name: info for info in await holder(lambda client: client.locks())}
+    assert listed["a"].waiters[0].caller == other.caller
+    await holder(lambda _: lease.release())
+    await waiting
+    assert (await lab.state("a")).holders[0].caller == other.caller

@@ -137,7 +137,7 @@ async def _acquire_in_turn(
         if not is_over:
             remaining = None if timeout is None else max(0.0, give_up - runtime.now())
             engine, lock = parts[len(leases)]
-            result = await engine.acquire_new(lock, caller, remaining)
+            result = await engine.acquire_new(lock, caller, remaining, detached=caller is not runtime.caller())
             if result.lease is not None:
                 leases.append(result.lease)
                 continue

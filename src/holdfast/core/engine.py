@@ -101,7 +101,8 @@ class Engine(Generic[L]):
         self._required = required
         self._serial = next(_serials)
         self._process_info = runtime.process_info()
-        self._last_info = ("", "")  # cache: `LockSpec.about` and the `info` of tickets made from it
+        self._process_id = runtime.process_id()
+        self._last_info = ("", 0, False, "")  # cache of `_claim`: about, caller, detached, and the `info`
         self._leases: dict[str, weakref.ref[L]] = {}  # by nonce, in the order of the grants
         self._acquiring: dict[str, Claim] = {}  # by nonce: tickets of running acquires, which the server may know
         self.operators = Operators(self)
@@ -129,14 +130,17 @@ class Engine(Generic[L]):
         if held is not None and claimant is not current and not lock._spec.reentrant:
             held = None  # this runs in a task of its own, which may wait until the calling task has released it
         if held is None:
-            return self.acquire_new(lock, claimant, timeout)
+            return self.acquire_new(lock, claimant, timeout, detached=claimant is not current)
         return self._reenter(held, lock, claimant, timeout)
 
-    async def acquire_new(self, lock: BaseLock[L], caller: Caller, timeout: float | None) -> AcquireResult[L]:
+    async def acquire_new(
+        self, lock: BaseLock[L], caller: Caller, timeout: float | None, *, detached: bool = False
+    ) -> AcquireResult[L]:
+        """Acquire a lock that the caller does not hold. `detached`: this runs in another task than the caller's."""
         spec = lock._spec
         started = self.runtime.now()
         give_up = _FOREVER if timeout is None else started + timeout
-        claim = self._claim(spec)
+        claim = self._claim(spec, caller, detached)
         lease: L | None = None
         blocked: Waiting | None = None  # the last answer of the server
         outage: BackendError | None = None  # the reason why there is no newer answer
@@ -193,7 +197,7 @@ class Engine(Generic[L]):
                         # The answer arrived after the deadline, so it is no grant. Release the ticket and try again.
                         self._keeper.schedule(claim)
                         del self._acquiring[claim.nonce]
-                        claim, known = self._claim(spec), False
+                        claim, known = self._claim(spec, caller, detached), False
                         self._acquiring[claim.nonce] = claim
                         outage = self._unavailable("its answer arrived after the deadline of the lease")
                 now = self.runtime.now()
@@ -232,7 +236,7 @@ class Engine(Generic[L]):
 
         Returns the answer for the first lock that is busy; None if the store has granted all that it tried.
         """
-        claims = {lock: self._claim(lock._spec) for lock in locks}
+        claims = {lock: self._claim(lock._spec, caller) for lock in locks}
         try:
             self._acquiring.update((claim.nonce, claim) for claim in claims.values())
             every = list(claims.values())
@@ -361,12 +365,14 @@ class Engine(Generic[L]):
         else:
             self._keeper.cancel(claim)
 
-    def _claim(self, spec: LockSpec) -> Claim:
+    def _claim(self, spec: LockSpec, caller: Caller, detached: bool = False) -> Claim:  # noqa: FBT001, FBT002
         runtime, delay = self.runtime, spec.lock_delay
-        about, info = self._last_info
-        if about is not spec.about:
-            info = f'{{"who": {self._process_info}, {spec.about}}}'
-            self._last_info = (spec.about, info)
+        about, number, was_detached, info = self._last_info
+        if about is not spec.about or number != caller.number or was_detached is not detached:
+            apart = ', "detached": true' if detached else ""
+            who = f'"who": {self._process_info}, "caller": "{self._process_id}-{caller.number}"{apart}'
+            info = f"{{{who}, {spec.about}}}"
+            self._last_info = (spec.about, caller.number, detached, info)
         return Claim(
             spec.name,
             runtime.nonce(),

@@ -58,6 +58,9 @@ class Runtime(Protocol):
     def process_info(self) -> str:
         """This process as JSON: host, pid, program."""
 
+    def process_id(self) -> str:
+        """Distinguishes this process from all others, on all hosts; a forked child has another one."""
+
     def event(self) -> Event: ...
 
     def mutex(self) -> AbstractContextManager[Any]:
@@ -113,12 +116,14 @@ class IdleCallbacks:
 class Caller:
     """A thread or a task, for its lifetime. Compared by identity, because the system reuses its numbers.
 
-    `leases` maps (serial number of the client, name of the lock) to a weak reference to the lease.
+    `number` is its own in the process. `leases` maps (serial number of the client, name of the lock) to a weak
+    reference to the lease.
     """
 
-    __slots__ = ("__weakref__", "leases")
+    __slots__ = ("__weakref__", "leases", "number")
 
-    def __init__(self) -> None:
+    def __init__(self, number: int) -> None:
+        self.number = number
         self.leases: dict[tuple[int, str], Any] = {}
 
 

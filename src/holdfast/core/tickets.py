@@ -57,7 +57,7 @@ class Claim:
         self.limit = limit
         self.exclusive = exclusive
         self.agent = agent  # the thread or task
-        self.info = info  # JSON for other clients: {"who": {host, pid, program}, "meta": …} and optional fields
+        self.info = info  # JSON for other clients: {"who": {host, pid, program}, "caller": …, "meta": …} and options
         self.delay = delay  # the part of the ttl during which the lock stays taken even if the holder is known as dead
         self.owner = owner  # exclusive tickets with the same named owner hold the lock together
 
@@ -146,6 +146,8 @@ class TicketInfo(NamedTuple):
     meta: Mapping[str, Any]
     owner: str = ""  # the named owner, if the lock was requested with `owner=`
     revocable: bool = False  # it polls for requests to release
+    caller: str = ""  # identifies the thread or task that requested it, on all hosts; "" if unknown
+    detached: bool = False  # it was requested in a task of its own, so its caller may go on while it waits
 
     def __str__(self) -> str:
         """The process, in the form that errors use: host/pid."""
@@ -178,6 +180,8 @@ def make_ticket_info(
         meta=meta,
         owner=str(fields.get("owner", "")),
         revocable=fields.get("revocable") is True,
+        caller=str(fields.get("caller", "")),
+        detached=fields.get("detached") is True,
     )
 
 

@@ -59,6 +59,7 @@ class AsyncioRuntime(IdleCallbacks):
     nonce = staticmethod(system.nonce)
     jitter = staticmethod(system.jitter)
     process_info = staticmethod(system.process_info)
+    process_id = staticmethod(system.process_id)
     event = staticmethod(AsyncioEvent)
     sleep = staticmethod(asyncio.sleep)
     join_max = 6.0  # seconds: a background task ends after its present request
@@ -122,7 +123,7 @@ class AsyncioRuntime(IdleCallbacks):
         try:
             return cls._callers[task]
         except KeyError:
-            caller = cls._callers[task] = Caller()
+            caller = cls._callers[task] = Caller(next(system.caller_numbers))
             return caller
 
     def agent(self) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import os
 import sys
 import time
@@ -54,6 +55,14 @@ def process_info() -> str:
     program = _program or (os.path.basename(sys.argv[0]) if sys.argv and sys.argv[0] else "python")
     return json.dumps({"host": _host(), "pid": os.getpid(), "program": program})
 
+
+def process_id() -> str:
+    """16 hexadecimal digits that no other process has. Pids are reused, and containers share pids and host names."""
+    return _process_ids.setdefault("", os.urandom(8).hex())  # atomic, so all threads get the same one
+
+
+_process_ids: dict[str, str] = {}  # at most one; empty before the first use and in a forked child
+caller_numbers = itertools.count(1)  # one for each thread or task that uses locks
 
 _program = ""
 
@@ -112,6 +121,7 @@ def after_fork_in_child(function: Callable[[], object]) -> None:
 
 
 after_fork_in_child(_nonces.clear)
+after_fork_in_child(_process_ids.clear)
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(
         before=_tell("_before_fork"),

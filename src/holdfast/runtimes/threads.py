@@ -252,7 +252,7 @@ def flush_log(seconds: float = DRAIN_MAX) -> None:
 
 class _Identity(threading.local):
     def __init__(self) -> None:
-        self.caller = Caller()
+        self.caller = Caller(next(system.caller_numbers))
         self.thread = threading.current_thread()
 
 
@@ -264,6 +264,7 @@ class ThreadRuntime(IdleCallbacks):
     nonce = staticmethod(system.nonce)
     jitter = staticmethod(system.jitter)
     process_info = staticmethod(system.process_info)
+    process_id = staticmethod(system.process_id)
     event = staticmethod(ThreadEvent)
     mutex = staticmethod(Mutex)
 

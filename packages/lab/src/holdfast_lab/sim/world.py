@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import heapq
 import inspect
+import itertools
 from collections.abc import Callable, Coroutine, Generator
 from typing import TYPE_CHECKING, Any
 
@@ -48,6 +49,7 @@ class World:
         self.current: Task | None = None
         self._due: list[tuple[float, int, int, Callable[..., None], tuple[Any, ...]]] = []
         self._count = 0
+        self.caller_numbers = itertools.count(1)
         self.held_mutexes = 0
 
     def at(self, when: float, action: Callable[..., None], *arguments: Any) -> None:
@@ -93,7 +95,7 @@ class Task:
     def __init__(self, process: Process, coroutine: Coroutine[Trap, Any, Any], name: str) -> None:
         self.process = process
         self.name = name
-        self.caller = Caller()
+        self.caller = Caller(next(process.world.caller_numbers))
         self.call = 0  # its current attempt in the history
         self.is_done = False
         self.suspensions = 0

@@ -117,21 +117,21 @@ class TimeoutRestartsAtWake(SimEngine):
         await super()._wait(claim, until)
 
     async def acquire_new(
-        self, lock: BaseLock[SimLease], caller: Caller, timeout: float | None
+        self, lock: BaseLock[SimLease], caller: Caller, timeout: float | None, *, detached: bool = False
     ) -> AcquireResult[SimLease]:
         while True:
             before = self._waits
-            result = await super().acquire_new(lock, caller, timeout)
+            result = await super().acquire_new(lock, caller, timeout, detached=detached)
             if result.lease is not None or not timeout or self._waits < before + 2:
                 return result
 
 
 class BusyWithoutAnswer(SimEngine):
     async def acquire_new(
-        self, lock: BaseLock[SimLease], caller: Caller, timeout: float | None
+        self, lock: BaseLock[SimLease], caller: Caller, timeout: float | None, *, detached: bool = False
     ) -> AcquireResult[SimLease]:
         try:
-            return await super().acquire_new(lock, caller, timeout)
+            return await super().acquire_new(lock, caller, timeout, detached=detached)
         except BackendError:
             return AcquireResult(None)
 
