@@ -149,6 +149,23 @@ def test_an_outage_is_reported_once_and_keeps_the_last_locks() -> None:
     assert tracker.error is None
 
 
+def test_a_cycle_is_reported_when_two_successive_reads_found_the_same_waiters_and_leases() -> None:
+    tracker = Tracker()
+    first, second = ticket(1)._replace(caller="one"), ticket(2)._replace(caller="two")
+    deadlock = [
+        LockInfo("a", (first._replace(fence=1),), (second,)),
+        LockInfo("b", (second._replace(fence=2),), (first,)),
+    ]
+    later = [deadlock[0], LockInfo("b", (second._replace(fence=3),), (first,))]
+
+    counts = []
+    for number, locks in enumerate((deadlock, later, later, [])):
+        tracker.update(locks, float(number))
+        counts.append((len(tracker.graph.edges), len(tracker.graph.cycles)))
+
+    assert counts == [(2, 0), (2, 0), (2, 1), (0, 0)]
+
+
 @pytest.mark.parametrize(
     ("tickets", "kind", "text"),
     [

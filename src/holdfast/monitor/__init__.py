@@ -10,9 +10,9 @@ A monitor polls a client and returns snapshots. It needs the standard library on
         async for snapshot in monitor.snapshots(interval=0.5): ...
 
 - `Snapshot.locks` has a `LockStatus` for each lock in use, the longest wait first: its kind, holders, waiters, the time
-  that it has been held, the ttl left, the longest wait. `Snapshot.infos` are the plain LockInfo objects, for example
-  for a wait-for graph.
+  that it has been held, the ttl left, the longest wait. `Snapshot.infos` are the plain LockInfo objects.
 - `Snapshot.changes` has what changed since the snapshot before it. The first snapshot reports all holders and waiters.
+- `Snapshot.graph` is the wait-for graph. Its cycles are deadlocks that two successive reads found.
 - `monitor.history(name)` has the holders of a lock since the monitor was made, for a timeline. It is bounded.
 - An error of the store does not end a monitor: `Snapshot.error` is set, `Snapshot.locks` are those of the last read,
   and the next poll tries again. The change `unavailable` is reported once for each outage.

@@ -15,7 +15,7 @@ from holdfast.monitor.status import ticket_as_dict
 # released   the lease has ended: released, broken or expired, which cannot be told apart from outside
 ChangeKind = Literal["holds", "acquired", "released", "waits", "left", "unavailable", "available"]
 
-_Client = tuple[str, int, str]
+_Client = tuple[str, int, str, str]
 HolderKey = tuple[int | None, _Client, int]
 
 
@@ -82,7 +82,7 @@ def _of_lock(old: LockInfo, new: LockInfo) -> Iterator[tuple[ChangeKind, TicketI
 
 
 def _client(ticket: TicketInfo) -> _Client:
-    return ticket.host, ticket.pid, ticket.agent
+    return ticket.host, ticket.pid, ticket.agent, ticket.caller
 
 
 def _missing(tickets: Iterable[TicketInfo], known: Counter[_Client]) -> Iterator[TicketInfo]:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple, Self
 
 from holdfast.core.names import check_prefix
 from holdfast.core.tickets import LockInfo
+from holdfast.core.wait_graph import WaitGraph
 from holdfast.errors import BackendError
 from holdfast.guarantees import Guarantees
 from holdfast.monitor.changes import Change
@@ -37,6 +38,7 @@ class Snapshot(NamedTuple):
     read_at: float  # Unix time of the read that found `locks`: earlier if the store is unavailable; 0 before the first
     locks: tuple[LockStatus, ...]  # the longest wait first, then the longest hold
     changes: tuple[Change, ...]  # since the previous snapshot, ends first
+    graph: WaitGraph  # waiters and their blockers; its cycles, the deadlocks, are those that two successive reads found
     error: BackendError | None  # the store is unavailable, and `locks` are those of the last read
     searched: float  # share of the keys that the first search has covered; 1 if the store has an index
     poll_seconds: float  # the time that this poll took, with the pauses that protect the server
@@ -132,6 +134,7 @@ class _BaseMonitor:
             read_at=tracker.read_at,
             locks=tracker.locks,
             changes=tuple(changes),
+            graph=tracker.graph,
             error=tracker.error,
             searched=self._reader.searched,
             poll_seconds=time.monotonic() - began,

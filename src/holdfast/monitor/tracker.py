@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 
 from holdfast.core.tickets import LockInfo
+from holdfast.core.wait_graph import WaitEdge, WaitGraph, wait_graph
 from holdfast.errors import BackendError
 from holdfast.monitor.changes import Change, HolderKey, by_key, diff
 from holdfast.monitor.status import Holding, LockStatus, lock_status
@@ -19,6 +20,7 @@ class Tracker:
 
     def __init__(self, *, history_max: int = HISTORY_MAX, free_max: int = FREE_MAX) -> None:
         self.locks: tuple[LockStatus, ...] = ()  # the longest wait first, then the longest hold
+        self.graph = WaitGraph((), ())  # its cycles are those that two successive reads found
         self.read_at = 0.0  # Unix time of the last read; 0 before the first one
         self.error: BackendError | None = None  # of the last poll
         self._history_max = history_max
@@ -38,6 +40,7 @@ class Tracker:
         changes += diff(self._infos, infos, now, is_complete=self._is_complete)
         self._infos, self._is_complete, self.read_at, self.error = infos, is_complete, now, None
         self._update_holdings(now)
+        self._update_graph()
         statuses = [lock_status(info, [*self._open[name].values()], now) for name, info in infos.items()]
         self.locks = tuple(sorted(statuses, key=_longest_first))
         return changes
@@ -72,11 +75,24 @@ class Tracker:
         for name in free[: max(0, len(free) - self._free_max)]:
             del self._over[name]
 
+    def _update_graph(self) -> None:
+        # Locks are not read at the same time, so one read can show a cycle that never existed. Two reads with the same
+        # waiters and leases on every edge prove it: none of them went on in between.
+        before, graph = self.graph.edges, wait_graph(self._infos.values())
+        proven = set(map(_identity, before)) if graph.cycles else set()
+        self.graph = graph._replace(
+            cycles=tuple(cycle for cycle in graph.cycles if proven.issuperset(map(_identity, cycle)))
+        )
+
     def _keep(self, name: str, ended: list[Holding]) -> None:
         if ended:
             past = self._over.pop(name, None) or deque(maxlen=self._history_max)
             past.extend(holding._replace(is_over=True) for holding in ended)
             self._over[name] = past
+
+
+def _identity(edge: WaitEdge) -> tuple[str, str, float, str, int | None]:
+    return edge.lock, edge.waiter.caller, edge.waiter.since, edge.blocker.caller, edge.blocker.fence
 
 
 def _longest_first(status: LockStatus) -> tuple[float, float, str]:
