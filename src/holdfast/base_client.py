@@ -127,6 +127,8 @@ class BaseClient(ABC, Generic[LeaseT, LockT, SemaphoreT, RWLockT, LockAllT]):
                 fence. All others wait until the last of them has released it.
             revocable: Poll for requests to release (`request_revoke`) at each renewal: `lease.revoke_requested`.
             on_revoke: A function to call with the lease at such a request; makes it revocable.
+            detect_deadlocks: If several callers wait for each other in a cycle, and all their locks have this option,
+                the youngest waiter raises WouldDeadlock, after about 2 s, and the others go on.
 
         Raises:
             ConfigurationError: an argument is refused; the message names it and the reason.
@@ -301,6 +303,7 @@ class BaseClient(ABC, Generic[LeaseT, LockT, SemaphoreT, RWLockT, LockAllT]):
             (Primitive.LOCK_DELAY, spec.lock_delay),
             (Primitive.OWNER, spec.owner),
             (Primitive.REVOKE, spec.revocable),
+            (Primitive.DETECT_DEADLOCKS, spec.detect_deadlocks),
         ):
             if is_asked_for:
                 self._require_primitive(primitive)

@@ -4,7 +4,7 @@
     ├── AcquireTimeout(TimeoutError)     the lock was busy: wait longer or go on without it
     ├── LockLost                         you had it and do not any more: stop
     ├── NotHeld                          you never had it: a bug in the calling code
-    ├── WouldDeadlock                    you hold it already and it is not reentrant
+    ├── WouldDeadlock                    you hold it already and it is not reentrant, or a cycle of waiters was found
     ├── StaleFence                       the resource has seen a newer holder: stop
     ├── BackendError                     the server could not be asked properly
     │   ├── BackendUnavailable           nothing changed there: retry freely
@@ -64,11 +64,18 @@ class NotHeld(HoldfastError):
 
 
 class WouldDeadlock(HoldfastError):
-    """The caller would wait for itself: it holds this lock, and its lease blocks the new one."""
+    """The caller would wait forever: for its own lease, or, with detect_deadlocks, in a cycle of callers.
 
-    def __init__(self, *, lock: str, fence: int, reason: str) -> None:
-        super().__init__(f"lock {lock!r} is already held by this thread or task (fence {fence}): {reason}")
-        self.lock, self.fence, self.reason = lock, fence, reason
+    `fence` is that of the lease that blocks it; None if a waiter blocks it. `cycle` describes each wait of the cycle.
+    """
+
+    def __init__(self, *, lock: str, fence: int | None, reason: str = "", cycle: tuple[str, ...] = ()) -> None:
+        super().__init__(
+            f"lock {lock!r} is part of a deadlock, and this is its youngest waiter: {'; '.join(cycle)}"
+            if cycle
+            else f"lock {lock!r} is already held by this thread or task (fence {fence}): {reason}"
+        )
+        self.lock, self.fence, self.reason, self.cycle = lock, fence, reason, cycle
 
 
 class StaleFence(HoldfastError):

@@ -25,6 +25,7 @@ class Primitive(Enum):
     LOCK_DELAY = "lock_delay"
     REVOKE = "revoke"
     OWNER = "owner"
+    DETECT_DEADLOCKS = "detect_deadlocks"
 
 
 Lacks = Mapping[Primitive, str]  # with the reason

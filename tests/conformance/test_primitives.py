@@ -30,6 +30,7 @@ FORMS: dict[Primitive, tuple[Step, ...]] = {
         lambda client: client.request_revoke("a"),
     ),
     Primitive.OWNER: (lambda client: client.lock("a", owner="job").acquire(timeout=0),),
+    Primitive.DETECT_DEADLOCKS: (lambda client: client.lock("a", detect_deadlocks=True).acquire(timeout=0),),
 }
 
 

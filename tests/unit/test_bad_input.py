@@ -146,6 +146,9 @@ ARGUMENTS: list[Any] = [
     (lambda client: client.lock("a", on_revoke="event"), "on_revoke must be a function that takes the lease, not 'event'"),
     (lambda client: client.lock("a", on_revoke=print, renew=False), "revocable needs renew=True: requests are polled when the lease is renewed"),
     (lambda client: client.lock("a", on_revoke=print, revocable=False), "on_revoke is never called with revocable=False: remove one of them"),
+    (lambda client: client.lock("a", detect_deadlocks="yes"), "detect_deadlocks must be True or False, not 'yes'"),
+    (lambda client: client.semaphore("a", 2, detect_deadlocks=True), "semaphore() takes no detect_deadlocks: only lock(), rwlock() and lock_all() do"),
+    (lambda client: client.election("a", detect_deadlocks=True), "election() takes no detect_deadlocks: only lock(), rwlock() and lock_all() do"),
     # keywords of other libraries, and typos
     (lambda client: client.lock("a", blocking=False), "lock() takes no argument 'blocking': timeout=0 does not wait, and so does acquire(blocking=False)"),
     (lambda client: client.lock("a", blocking_timeout=5), "lock() takes no argument 'blocking_timeout': `timeout` is how long to wait here (redis-py's `timeout` is `ttl` here)"),
@@ -163,7 +166,7 @@ ARGUMENTS: list[Any] = [
     (lambda client: client.semaphore("a", 2, max_leases=3), "semaphore() takes no argument 'max_leases': `limit` is how many may hold a semaphore"),
     (lambda client: client.semaphore("a"), "BaseClient.semaphore() missing 1 required positional argument: 'limit'", TypeError),
     (lambda client: client.election("a", lease_duration=5), "election() takes no argument 'lease_duration': `ttl` is how long a lease lives without renewal"),
-    (lambda client: client.lock_all(["a"], reentrant=True), "lock_all() takes no argument 'reentrant' (known: ttl, timeout, renew, max_hold, stop_margin, meta, on_lost, lock_delay, owner, revocable, on_revoke)"),
+    (lambda client: client.lock_all(["a"], reentrant=True), "lock_all() takes no argument 'reentrant' (known: ttl, timeout, renew, max_hold, stop_margin, meta, on_lost, lock_delay, owner, revocable, on_revoke, detect_deadlocks)"),
     (lambda client: client.lock_all(["a"], expire=5), "lock_all() takes no argument 'expire': `ttl` is how long a lease lives without renewal"),
     # several locks
     (lambda client: client.lock_all("abc"), "lock_all() takes a list of names: ['abc'], or use lock()"),

@@ -15,6 +15,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, NoReturn, Protocol, TypeVar
 
 from holdfast.core.clock import before_delay
+from holdfast.core.deadlocks import DeadlockDetector, deadlock_error, wait_json
 from holdfast.core.events import Event, Events, logger
 from holdfast.core.keeper import Keeper
 from holdfast.core.leases import (
@@ -120,7 +121,8 @@ class Engine(Generic[L]):
         """Acquire the lock, or wait for it until the timeout; for the calling thread or task, or for `caller`.
 
         Raises:
-            WouldDeadlock: the caller holds the lock, and its lease blocks this acquire.
+            WouldDeadlock: the caller holds the lock, and its lease blocks this acquire; or, with detect_deadlocks,
+                it is the youngest of several callers that wait for each other.
             LimitConflict: it is in use with another limit.
             BackendUnavailable, OutcomeUnknown: the server gave no answer, at first or when the time was up.
         """
@@ -146,6 +148,7 @@ class Engine(Generic[L]):
         outage: BackendError | None = None  # the reason why there is no newer answer
         pause = OUTAGE_PAUSE_MIN
         known = False  # the server may know this ticket
+        detector: DeadlockDetector | None = None
         limit = started + self.io_timeout if timeout is None else self.request_deadline(give_up)
         try:
             self._acquiring[claim.nonce] = claim
@@ -207,8 +210,17 @@ class Engine(Generic[L]):
                     await self.runtime.sleep(min(pause, give_up - now))
                     pause = min(2 * pause, OUTAGE_PAUSE_MAX)
                 elif blocked is not None:
+                    until = min(give_up, now + blocked.poll_after)
+                    if spec.detect_deadlocks and not detached:
+                        if detector is None or detector.claim is not claim:
+                            detector = DeadlockDetector(self, claim)
+                        if cycle := await detector.find(give_up):
+                            await self._withdraw(claim, give_up)
+                            known = False
+                            raise deadlock_error(spec.name, cycle)
+                        until = min(until, detector.next_walk)
                     await self._keeper.flush_without_timer(now + IO_TIMEOUT_MIN)
-                    await self._wait(claim, min(give_up, now + blocked.poll_after))
+                    await self._wait(claim, until)
                 limit = self.request_deadline(give_up)
             if self.is_closed:
                 await self._withdraw(claim, give_up)
@@ -373,6 +385,8 @@ class Engine(Generic[L]):
             who = f'"who": {self._process_info}, "caller": "{self._process_id}-{caller.number}"{apart}'
             info = f"{{{who}, {spec.about}}}"
             self._last_info = (spec.about, caller.number, detached, info)
+        if spec.detect_deadlocks:
+            info = f"{info[:-1]}, {wait_json(self, caller)}}}"
         return Claim(
             spec.name,
             runtime.nonce(),

@@ -65,6 +65,7 @@ class LockSpec(NamedTuple):
     owner: str = ""
     revocable: bool = False
     on_revoke: Callable[..., object] | None = None
+    detect_deadlocks: bool = False
 
     @property
     def margin(self) -> float:

@@ -130,6 +130,7 @@ class AllOptions(TypedDict, total=False):
     owner: str | None
     revocable: bool
     on_revoke: Callable[..., object] | None
+    detect_deadlocks: bool
 
 
 class LockOptions(TypedDict, total=False):
@@ -147,6 +148,7 @@ class LockOptions(TypedDict, total=False):
     owner: str | None  # a named owner: callers with the same owner hold the lock together, in any process
     revocable: bool  # poll for requests to release: lease.revoke_requested
     on_revoke: Callable[..., object] | None  # a function to call with the lease at such a request
+    detect_deadlocks: bool  # the youngest of several callers that wait for each other raises WouldDeadlock
 
 
 _KNOWN_OPTIONS = LockOptions.__annotations__
@@ -178,13 +180,13 @@ def make_spec(
         on_lost=names.check_on_lost(options.get("on_lost")),
         lock_delay=names.check_lock_delay(options.get("lock_delay", 0.0)),
     )
-    if "owner" in options or "revocable" in options or "on_revoke" in options:
+    if not _RARE_OPTIONS.isdisjoint(options):
         spec = _with_others(function, spec, options)
     return spec, names.check_timeout(options.get("timeout"))
 
 
 def _with_others(function: str, spec: LockSpec, options: LockOptions) -> LockSpec:
-    """Add the rare options: a named owner, and requests to release."""
+    """Add the rare options: a named owner, requests to release, and the detection of deadlocks."""
     owner = names.check_owner(options.get("owner"))
     if owner and not (spec.exclusive and function in _ONE_HOLDER):
         raise ConfigurationError(f"{function}() takes no owner: only lock() and lock_all() have named owners")
@@ -201,9 +203,13 @@ def _with_others(function: str, spec: LockSpec, options: LockOptions) -> LockSpe
         about += f', "owner": {json_of(owner)}'
     if revocable:
         about += ', "revocable": true'
-    return spec._replace(about=about, owner=owner, revocable=revocable, on_revoke=on_revoke)
+    detects = names.check_flag("detect_deadlocks", options.get("detect_deadlocks", False))
+    if detects and function in ("semaphore", "election"):
+        raise ConfigurationError(f"{function}() takes no detect_deadlocks: only lock(), rwlock() and lock_all() do")
+    return spec._replace(about=about, owner=owner, revocable=revocable, on_revoke=on_revoke, detect_deadlocks=detects)
 
 
+_RARE_OPTIONS = frozenset(("owner", "revocable", "on_revoke", "detect_deadlocks"))
 _ONE_HOLDER = ("lock", "locked", "once_per", "lock_all")
 
 

@@ -148,6 +148,8 @@ class TicketInfo(NamedTuple):
     revocable: bool = False  # it polls for requests to release
     caller: str = ""  # identifies the thread or task that requested it, on all hosts; "" if unknown
     detached: bool = False  # it was requested in a task of its own, so its caller may go on while it waits
+    attempt: int = 0  # with `detect_deadlocks`: numbers the attempts of the caller
+    holds: Mapping[str, int] | None = None  # the same: the locks that the caller held at the request, and their fences
 
     def __str__(self) -> str:
         """The process, in the form that errors use: host/pid."""
@@ -182,6 +184,8 @@ def make_ticket_info(
         revocable=fields.get("revocable") is True,
         caller=str(fields.get("caller", "")),
         detached=fields.get("detached") is True,
+        attempt=_whole(fields.get("attempt")),
+        holds=_holds(fields.get("holds")),
     )
 
 
@@ -206,6 +210,13 @@ def _parsed(ticket_info: str) -> dict[str, Any]:
 def _whole(number: object) -> int:
     """The number, or 0 if it is not a whole number."""
     return number if isinstance(number, int) else 0
+
+
+def _holds(fences: object) -> dict[str, int] | None:
+    """The names and fences of leases, or None if they were not stored."""
+    if not isinstance(fences, dict):
+        return None
+    return {str(name): fence for name, fence in fences.items() if isinstance(fence, int)}
 
 
 def process_text(ticket_info: str) -> str:

@@ -24,6 +24,7 @@ KEY_LACKS: Lacks = {
     Primitive.RWLOCK: _ALONE,
     Primitive.SEMAPHORE: _ALONE,
     Primitive.OWNER: _ALONE,
+    Primitive.DETECT_DEADLOCKS: "its waiters leave no record",
 }
 
 GUARANTEES: Mapping[str, Guarantees] = {"queue": QUEUE, "key": KEY}

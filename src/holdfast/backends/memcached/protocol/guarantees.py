@@ -14,4 +14,9 @@ GUARANTEES = Guarantees(
 )
 
 _ALONE = "an item names one holder and cannot count several"
-LACKS: Lacks = {Primitive.RWLOCK: _ALONE, Primitive.SEMAPHORE: _ALONE, Primitive.OWNER: _ALONE}
+LACKS: Lacks = {
+    Primitive.RWLOCK: _ALONE,
+    Primitive.SEMAPHORE: _ALONE,
+    Primitive.OWNER: _ALONE,
+    Primitive.DETECT_DEADLOCKS: "its waiters leave no record",
+}

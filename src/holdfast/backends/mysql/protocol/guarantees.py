@@ -20,8 +20,13 @@ VERSION = UNIQUE._replace(order=Order.NONE)
 _ALONE = "its one row has room for one holder"
 _ONE_CONNECTION = "one connection at a time has the row locked"
 UNIQUE_LACKS: Lacks = {}
-ROW_LACKS: Lacks = {Primitive.RWLOCK: _ALONE, Primitive.SEMAPHORE: _ALONE, Primitive.OWNER: _ONE_CONNECTION}
-VERSION_LACKS: Lacks = {Primitive.RWLOCK: _ALONE, Primitive.SEMAPHORE: _ALONE, Primitive.OWNER: _ALONE}
+VERSION_LACKS: Lacks = {
+    Primitive.RWLOCK: _ALONE,
+    Primitive.SEMAPHORE: _ALONE,
+    Primitive.OWNER: _ALONE,
+    Primitive.DETECT_DEADLOCKS: "its waiters leave no record",
+}
+ROW_LACKS: Lacks = {**VERSION_LACKS, Primitive.OWNER: _ONE_CONNECTION}
 
 GUARANTEES: Mapping[str, Guarantees] = {"unique": UNIQUE, "row": ROW, "version": VERSION}
 LACKS: Mapping[str, Lacks] = {"unique": UNIQUE_LACKS, "row": ROW_LACKS, "version": VERSION_LACKS}

@@ -19,5 +19,8 @@ GUARANTEES = {"queue": _QUEUE, "advisory": _QUEUE._replace(order=Order.STORE)}
 _ALONE = "an advisory lock has one holder at a time"
 LACKS: Mapping[str, Lacks] = {
     "queue": {},
-    "advisory": dict.fromkeys((Primitive.RWLOCK, Primitive.SEMAPHORE, Primitive.OWNER), _ALONE),
+    "advisory": {
+        **dict.fromkeys((Primitive.RWLOCK, Primitive.SEMAPHORE, Primitive.OWNER), _ALONE),
+        Primitive.DETECT_DEADLOCKS: "its waiters leave no record",
+    },
 }

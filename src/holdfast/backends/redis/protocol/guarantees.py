@@ -29,7 +29,10 @@ GUARANTEES = {
 }
 
 _ONE_HOLDER = "its one key has room for one holder"
-_PLAIN_LACKS: Lacks = {Primitive.RWLOCK: _ONE_HOLDER, Primitive.SEMAPHORE: _ONE_HOLDER, Primitive.OWNER: _ONE_HOLDER}
+_PLAIN_LACKS: Lacks = {
+    **dict.fromkeys((Primitive.RWLOCK, Primitive.SEMAPHORE, Primitive.OWNER), _ONE_HOLDER),
+    Primitive.DETECT_DEADLOCKS: "its waiters leave no record",
+}
 _GETSET_LACKS: Lacks = {
     **_PLAIN_LACKS,
     Primitive.LOCK_DELAY: "a client that loses a take-over may overwrite the end of the next lease",
