@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 
 import pytest
 
 from holdfast.backends.redis.protocol.scanning import (
+    FREE_COUNT,
     FREE_NAMES,
     NOTIFICATIONS_MAX,
     PAUSE_PER_ITEM,
@@ -16,6 +18,7 @@ from holdfast.backends.redis.protocol.scanning import (
     Lister,
     Listing,
     Pacer,
+    Work,
 )
 from holdfast.core.tickets import LockInfo, make_ticket_info
 from holdfast.errors import BackendUnavailable, HoldfastError, OutcomeUnknown
@@ -90,9 +93,9 @@ class Store:
         end = int(cursor) + SCAN_COUNT
         return b"0" if end >= len(self.keys) else str(end).encode(), self.keys[int(cursor) : end]
 
-    async def read(self, names: Sequence[str], deadline: float) -> list[LockInfo]:
+    async def read(self, names: Sequence[str], deadline: float) -> Callable[[], list[LockInfo]]:
         self._answer("READ", tuple(names))
-        return [LockInfo(name, (HOLDER,), ()) for name in names if name in self.in_use]
+        return lambda: [LockInfo(name, (HOLDER,), ()) for name in names if name in self.in_use]
 
     def requests(self, kind: str) -> list[object]:
         return [line_suffix for request, line_suffix in self.sent if request == kind]
@@ -157,11 +160,24 @@ def test_a_reply_about_many_tickets_is_followed_by_a_longer_pause(clock: Clock) 
         clock.at += 0.5
 
     few, many = Pacer(clock), Pacer(clock)
-    run_sync(few.run(request, lambda _: 100))
+    run_sync(few.run(request, Work(lambda _: 100)))
     assert few.free_at - clock.at == pytest.approx(0.05)
 
-    run_sync(many.run(request, lambda _: 20_000))
+    run_sync(many.run(request, Work(lambda _: 20_000)))
     assert many.free_at - clock.at == pytest.approx(19 * 0.5)
+
+
+def test_the_pause_after_a_late_reply_depends_on_the_time_that_other_replies_took(clock: Clock) -> None:
+    async def request(took: float) -> None:
+        clock.at += took
+
+    pacer, work = Pacer(clock), Work[None](lambda _: 100)
+    pauses = []
+    for took in (0.001, 0.01, 0.002):
+        run_sync(pacer.run(functools.partial(request, took), work))
+        pauses.append(pacer.free_at - clock.at)
+
+    assert pauses == pytest.approx([0.019, 0.019, 0.019])
 
 
 def test_a_search_continues_where_it_stopped(clock: Clock, open_store: Open) -> None:
@@ -218,7 +234,11 @@ def test_the_number_of_free_locks_that_are_read_again_is_bounded(open_store: Ope
 
     run_sync(listing.read())
 
-    assert len(store.sent) == FREE_NAMES / READ_COUNT
+    assert len(store.sent) == 2 * FREE_COUNT / READ_COUNT
+    for _ in range(FREE_NAMES // FREE_COUNT):
+        run_sync(listing.read())
+    read = {name for chunk in store.requests("READ") if isinstance(chunk, tuple) for name in chunk}
+    assert len(read) == FREE_NAMES  # each in turn
 
 
 def test_after_each_request_the_caller_can_end_a_search(open_store: Open) -> None:

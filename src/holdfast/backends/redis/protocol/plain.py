@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import TYPE_CHECKING, ClassVar
 
 from holdfast.backends.redis.protocol.keys import Keys, keys_of, method_conflict, method_in
@@ -95,12 +95,12 @@ class PlainBackend(ABC):
     def listing(self, prefix: str, *, io_timeout: float) -> Listing[Node]:
         return self._lister.listing(prefix, io_timeout)
 
-    async def _read_locks(self, names: Sequence[str], deadline: float) -> list[LockInfo]:
+    async def _read_locks(self, names: Sequence[str], deadline: float) -> Callable[[], list[LockInfo]]:
         infos = []
         for name in names:
             with contextlib.suppress(NameConflict):  # a key of another type is not a lock
                 infos.append(await self.inspect(name, deadline=deadline))
-        return [info for info in infos if any(holder.fence or self._prefix for holder in info.holders)]
+        return lambda: [info for info in infos if any(holder.fence or self._prefix for holder in info.holders)]
 
     async def break_lock(self, name: str, fence: int, *, deadline: float) -> bool:
         keys = self._keys(name)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
@@ -206,10 +206,14 @@ class QueueBackend(ScriptRegisters):
     def listing(self, prefix: str, *, io_timeout: float) -> Listing[Node]:
         return self._lister.listing(prefix, io_timeout)
 
-    async def _read_locks(self, names: Sequence[str], deadline: float) -> list[LockInfo]:
+    async def _read_locks(self, names: Sequence[str], deadline: float) -> Callable[[], list[LockInfo]]:
         calls = [Call(_INSPECT, keys_of(self._prefix, name), ()) for name in names]
+        replies = await self._port.run_all(calls, deadline=deadline)
+        return lambda: self._in_use(names, replies)
+
+    def _in_use(self, names: Sequence[str], replies: Sequence[Any]) -> list[LockInfo]:
         infos = []
-        for name, reply in zip(names, await self._port.run_all(calls, deadline=deadline), strict=True):
+        for name, reply in zip(names, replies, strict=True):
             if isinstance(reply, BackendError):
                 raise reply
             if not isinstance(reply, HoldfastError):  # a key of another type is not a lock

@@ -1,13 +1,15 @@
 """Listing locks on servers that have no index of them: SCAN all keys, at a small share of the servers' time.
 
 All requests that read the whole keyspace or many locks go through one `Pacer` for each client. Redis runs one command
-at a time, so each request is small, and a pause of 19 times its duration follows.
+at a time, so each request is small, and a pause of 19 times the time that it takes the server follows.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
+from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
@@ -17,6 +19,8 @@ from holdfast.errors import HoldfastError, OutcomeUnknown
 if TYPE_CHECKING:
     from holdfast.core.ports import Runtime
     from holdfast.core.tickets import LockInfo
+
+    Parse = Callable[[], list[LockInfo]]  # a step of its own, because it takes time in this process, not on the server
 
 S = TypeVar("S")  # identifies one server
 T = TypeVar("T")
@@ -30,11 +34,27 @@ PAUSE_MIN = 0.002  # shortest pause in seconds between two requests: clocks may 
 PAUSE_PER_ITEM = 0.0005
 # Most keyspace notifications per second from one server. Each costs it some microseconds, and they cannot be paced.
 NOTIFICATIONS_MAX = 1000
+REPLIES_KEPT = 20  # the shortest of so many replies, per item, shows how long the server needs
 FREE_NAMES = 1000  # locks that were in use before and are read again, in case they are acquired again
+FREE_COUNT = 50  # of these, each read includes the latest so many, and as many of the others in turn
 
 
-def _scan_count(_: object) -> int:
-    return SCAN_COUNT
+class Work(Generic[T]):
+    """A kind of request, and how many keys and tickets the server reads for a reply."""
+
+    def __init__(self, items_in: Callable[[T], int]) -> None:
+        self.items_in = items_in
+        self._durations: deque[float] = deque(maxlen=REPLIES_KEPT)  # seconds per item
+
+    def server_time(self, seconds: float, reply: T) -> float:
+        """The time that a reply has taken the server, which is not more than the time until it arrived.
+
+        A reply may have waited for the network, for other commands or for this process. The shortest of the last
+        replies has waited least.
+        """
+        items = max(1, self.items_in(reply))
+        self._durations.append(seconds / items)
+        return min(self._durations) * items
 
 
 class Pacer:
@@ -46,8 +66,8 @@ class Pacer:
         self._last_pause = PAUSE_MIN
         self.free_at = 0.0  # when the next request may be sent
 
-    async def run(self, request: Callable[[], Awaitable[T]], items_in: Callable[[T], int] = _scan_count) -> T:
-        """Run the request after the pause. `items_in` returns how many keys and tickets the server read for a reply."""
+    async def run(self, request: Callable[[], Awaitable[T]], work: Work[T]) -> T:
+        """Run the request after the pause."""
         with self._mutex:
             start = max(self._runtime.now(), self.free_at)
             self.free_at = start + self._last_pause  # for other threads, until this reply has arrived
@@ -55,8 +75,9 @@ class Pacer:
         sent = self._runtime.now()
         reply = await request()
         received = self._runtime.now()
-        pause = min((received - sent) * (1 / SHARE - 1), PAUSE_PER_ITEM * items_in(reply))
         with self._mutex:
+            server_time = work.server_time(received - sent, reply)
+            pause = min(server_time * (1 / SHARE - 1), PAUSE_PER_ITEM * work.items_in(reply))
             self._last_pause = max(PAUSE_MIN, pause)
             self.free_at = max(self.free_at, received + self._last_pause)
         return reply
@@ -98,11 +119,11 @@ class Lister(Generic[S]):
         source: KeySource[S],
         runtime: Runtime,
         prefix: str,
-        read: Callable[[Sequence[str], float], Awaitable[list[LockInfo]]],
+        read: Callable[[Sequence[str], float], Awaitable[Parse]],
         *,
         by_record: bool = False,
     ) -> None:
-        """`read` returns the locks among these names that are in use.
+        """`read` reads the locks with these names. Its result returns those that are in use.
 
         With `by_record`, every lock in use has a record, so the keys of other programs need not be read.
         """
@@ -112,6 +133,9 @@ class Lister(Generic[S]):
         self.read = read
         self.by_record = by_record
         self.pacer = Pacer(runtime)
+        self.counting = Work[int](lambda _: SCAN_COUNT)
+        self.searching = Work[tuple[bytes, Sequence[str]]](lambda _: SCAN_COUNT)
+        self.reading = Work(_items_in)
 
     async def locks(self, prefix: str, deadline: float) -> list[LockInfo]:
         listing = self.listing(prefix, deadline - self.runtime.now())
@@ -143,6 +167,7 @@ class Listing(Generic[S]):
         self._found: set[str] = set()  # names that have not been read yet
         self._in_use: set[str] = set()  # at the last read
         self._free: dict[str, None] = {}  # in use before, the latest last
+        self._free_turn = 0
         self.keys_total = self.keys_searched = 0  # keys_searched is an estimate
         self.locks_total = self.locks_read = 0
         self.on_step: Callable[[], object] = lambda: None
@@ -165,7 +190,7 @@ class Listing(Generic[S]):
     async def read(self) -> list[LockInfo]:
         """The locks in use among those found so far."""
         await self._receive()
-        names = sorted(self._found | self._in_use | self._free.keys())
+        names = sorted(self._found | self._in_use | self._free_to_read())
         infos: list[LockInfo] = []
         self.locks_total = len(names)
         try:
@@ -181,6 +206,13 @@ class Listing(Generic[S]):
             self._free.pop(name, None)
         return infos
 
+    def _free_to_read(self) -> set[str]:
+        names = list(self._free)
+        latest, others = names[-FREE_COUNT:], names[:-FREE_COUNT]
+        start = self._free_turn % max(1, len(others))
+        self._free_turn = start + FREE_COUNT
+        return {*latest, *(others[start:] + others[:start])[:FREE_COUNT]}
+
     async def _begin(self) -> None:
         servers = await self._source.servers(deadline=self._limit())
         self.keys_total = self.keys_searched = 0
@@ -193,7 +225,8 @@ class Listing(Generic[S]):
     async def _search_on(self, server: S) -> None:
         try:
             self._cursor, keys = await self._pacer.run(
-                lambda: self._source.scan(server, self._cursor, self._pattern, deadline=self._limit())
+                lambda: self._source.scan(server, self._cursor, self._pattern, deadline=self._limit()),
+                self._lister.searching,
             )
         except BaseException:
             self._servers = []  # the next attempt may use another server, where this cursor is not valid
@@ -245,15 +278,20 @@ class Listing(Generic[S]):
                 subscription.close()
 
     async def _count_keys(self, server: S) -> int:
-        return await self._pacer.run(lambda: self._source.key_count(server, deadline=self._limit()))
+        return await self._pacer.run(
+            lambda: self._source.key_count(server, deadline=self._limit()), self._lister.counting
+        )
 
     async def _read_some(self, names: Sequence[str]) -> list[LockInfo]:
-        return await self._pacer.run(lambda: self._lister.read(names, self._limit()), _items_in)
+        async def read() -> Parse:
+            return functools.cache(await self._lister.read(names, self._limit()))
+
+        return (await self._pacer.run(read, self._lister.reading))()
 
     def _limit(self) -> float:
         return self._runtime.now() + self._io_timeout
 
 
-def _items_in(infos: Sequence[LockInfo]) -> int:
+def _items_in(parse: Parse) -> int:
     # The script for a lock without tickets takes no longer than SCAN for twenty keys.
-    return 20 * READ_COUNT + sum(len(info.holders) + len(info.waiters) for info in infos)
+    return 20 * READ_COUNT + sum(len(info.holders) + len(info.waiters) for info in parse())

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Collection, Hashable, Sequence
+from collections.abc import Callable, Collection, Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -214,10 +214,13 @@ class RedlockBackend(OneByOne):
     def listing(self, prefix: str, *, io_timeout: float) -> Listing[int]:
         return self._lister.listing(prefix, io_timeout)
 
-    async def _read_locks(self, names: Sequence[str], deadline: float) -> list[LockInfo]:
+    async def _read_locks(self, names: Sequence[str], deadline: float) -> Callable[[], list[LockInfo]]:
+        records = await self._node_records(names, deadline)
+        return lambda: self._in_use(names, records)
+
+    def _in_use(self, names: Sequence[str], records: Sequence[Sequence[NodeRecord]]) -> list[LockInfo]:
         described = [
-            describe(name, records, self._quorum, len(self._nodes))
-            for name, records in zip(names, await self._node_records(names, deadline), strict=True)
+            describe(name, nodes, self._quorum, len(self._nodes)) for name, nodes in zip(names, records, strict=True)
         ]
         return [info for info in described if info.holders or info.waiters]
 
