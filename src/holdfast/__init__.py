@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from holdfast.core.elections import Leader
 from holdfast.core.events import Event, log_events
 from holdfast.core.locks import LockOptions
+from holdfast.core.stats import GroupStats, Stats
 from holdfast.core.tickets import LockInfo, TicketInfo
 from holdfast.default import default_client, election, lock, lock_all, locked, once_per, rwlock, semaphore
 from holdfast.errors import (
@@ -67,6 +68,7 @@ __all__ = [
     "ConfigurationError",
     "Election",
     "Event",
+    "GroupStats",
     "Guarantees",
     "HoldfastError",
     "HoldfastWarning",
@@ -87,6 +89,7 @@ __all__ = [
     "Requirements",
     "Semaphore",
     "StaleFence",
+    "Stats",
     "ThreadStartError",
     "TicketInfo",
     "Unsupported",

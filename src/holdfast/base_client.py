@@ -14,6 +14,7 @@ from holdfast.core.engine import Engine
 from holdfast.core.events import Event, Events
 from holdfast.core.leases import BaseLease, LockSpec
 from holdfast.core.locks import AllOptions, LockOptions, make_spec
+from holdfast.core.stats import Stats
 from holdfast.default_url import default_url, naming_the_variable
 from holdfast.errors import ConfigurationError, UsageError
 from holdfast.guarantees import Guarantees, Requirements
@@ -129,6 +130,8 @@ class BaseClient(ABC, Generic[LeaseT, LockT, SemaphoreT, RWLockT, LockAllT]):
             on_revoke: A function to call with the lease at such a request; makes it revocable.
             detect_deadlocks: If several callers wait for each other in a cycle, and all their locks have this option,
                 the youngest waiter raises WouldDeadlock, after about 2 s, and the others go on.
+            group: The label of this lock in events and metrics. Default: its name with numbers, hexadecimal words and
+                UUIDs replaced by `*`. A client has at most 100 groups; further ones are counted as `_other`.
 
         Raises:
             ConfigurationError: an argument is refused; the message names it and the reason.
@@ -191,7 +194,8 @@ class BaseClient(ABC, Generic[LeaseT, LockT, SemaphoreT, RWLockT, LockAllT]):
                     f"lock_all() takes names and exclusive locks (client.lock, client.rwlock(…).write()), not {lock!r}"
                 )
             else:
-                members.append(self._lock_type(lock._client, lock._spec._replace(on_lost=None, reentrant=False), None))
+                spec_in_all = lock._spec._replace(on_lost=None, reentrant=False, primitive="lock_all")
+                members.append(self._lock_type(lock._client, spec_in_all, None))
         if not members:
             raise ConfigurationError("lock_all() needs at least one name")
         made: LockAllT = self._lock_all_type(in_order(members, _identity_of), spec, timeout)
@@ -200,12 +204,22 @@ class BaseClient(ABC, Generic[LeaseT, LockT, SemaphoreT, RWLockT, LockAllT]):
     def subscribe(self, subscriber: Callable[[Event], object]) -> Callable[[], None]:
         """Call `subscriber` with every event of this client's leases. The returned function ends the subscription.
 
-        Events are delivered in order. `waiting`, `acquired` and `released` are delivered on the caller's own thread or
-        task before its call returns, unless earlier events are queued. `renewed`, `revoke requested` and `lost` are
-        delivered on a thread of their own, in asyncio by the loop. A slow subscriber delays later events and no lease.
+        Every `acquiring` is followed by exactly one `acquired` or `not acquired`, and every `acquired` by exactly one
+        `lost` or `released`. Events are delivered in order. Those of a call (`acquiring`, `queued`, `acquired`, `not
+        acquired`, `released`) are delivered on the caller's own thread or task before the call returns, unless earlier
+        events are queued. `renewed`, `renewal failed`, `revoke requested` and `lost` are delivered on a thread of their
+        own, in asyncio by the loop. A slow subscriber delays later events and no lease.
         """
         names.check_subscriber(subscriber)
         return self._events.subscribe(subscriber)
+
+    def stats(self) -> Stats:
+        """The leases, waiting callers and pending releases of this client in this process, now.
+
+        Read from the state of the client, without a request. A forked child begins with none.
+        """
+        engine = self._current
+        return Stats() if engine is None else engine.stats()
 
     @property
     def guarantees(self) -> Guarantees:

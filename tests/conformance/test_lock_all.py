@@ -55,7 +55,7 @@ async def test_those_that_are_busy_are_waited_for_one_after_the_other(lab: Lab) 
     taker.client.subscribe(events.append)
 
     def waits_for(name: str) -> Any:
-        return asyncio.sleep(0, any(event.kind == "waiting" and event.lock == name for event in events))
+        return asyncio.sleep(0, any(event.kind == "queued" and event.lock == name for event in events))
 
     taking = lab.start(taker, lambda client: client.lock_all(list("edcba"), timeout=60).acquire())
     await until(lambda: waits_for("b"), "it waits for b")

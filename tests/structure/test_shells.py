@@ -29,6 +29,7 @@ LOCAL: dict[str, set[str]] = {
         "once_per",
         "rwlock",
         "semaphore",
+        "stats",
         "subscribe",
     },
     "Lock": set(),

@@ -137,6 +137,9 @@ ARGUMENTS: list[Any] = [
     (lambda client: client.lock("a", owner="x" * 256), "owner must be a name of 1 to 255 characters that its processes agree on, not 'xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx…xxxxxxxxxxxxxxxxxx'"),
     (lambda client: client.lock("a", owner=7), "owner must be a name of 1 to 255 characters that its processes agree on, not 7"),
     (lambda client: client.lock("a", owner="\ud800"), "owner '\\ud800' is not valid Unicode text (surrogates not allowed)"),
+    (lambda client: client.lock("a", group=""), "group must be a label of 1 to 100 printable characters for metrics, not ''"),
+    (lambda client: client.lock("a", group=7), "group must be a label of 1 to 100 printable characters for metrics, not 7"),
+    (lambda client: client.lock("a", group="a\nb"), "group must be a label of 1 to 100 printable characters for metrics, not 'a\\nb'"),
     (lambda client: client.lock("a", owner="job", reentrant=True), "owner excludes reentrant=True: callers with the same owner hold the lock together"),
     (lambda client: client.rwlock("a", owner="job"), "rwlock() takes no owner: only lock() and lock_all() have named owners"),
     (lambda client: client.semaphore("a", 2, owner="job"), "semaphore() takes no owner: only lock() and lock_all() have named owners"),
@@ -166,7 +169,7 @@ ARGUMENTS: list[Any] = [
     (lambda client: client.semaphore("a", 2, max_leases=3), "semaphore() takes no argument 'max_leases': `limit` is how many may hold a semaphore"),
     (lambda client: client.semaphore("a"), "BaseClient.semaphore() missing 1 required positional argument: 'limit'", TypeError),
     (lambda client: client.election("a", lease_duration=5), "election() takes no argument 'lease_duration': `ttl` is how long a lease lives without renewal"),
-    (lambda client: client.lock_all(["a"], reentrant=True), "lock_all() takes no argument 'reentrant' (known: ttl, timeout, renew, max_hold, stop_margin, meta, on_lost, lock_delay, owner, revocable, on_revoke, detect_deadlocks)"),
+    (lambda client: client.lock_all(["a"], reentrant=True), "lock_all() takes no argument 'reentrant' (known: ttl, timeout, renew, max_hold, stop_margin, meta, on_lost, lock_delay, owner, revocable, on_revoke, detect_deadlocks, group)"),
     (lambda client: client.lock_all(["a"], expire=5), "lock_all() takes no argument 'expire': `ttl` is how long a lease lives without renewal"),
     # several locks
     (lambda client: client.lock_all("abc"), "lock_all() takes a list of names: ['abc'], or use lock()"),

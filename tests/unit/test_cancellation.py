@@ -15,6 +15,7 @@ import pytest
 import holdfast
 from tests.conformance.lab import until
 from tests.support.faulty import Faults
+from tests.support.ledger import Ledger
 
 Scenario = Callable[[holdfast.AsyncClient, holdfast.AsyncClient], Awaitable[Any]]
 
@@ -128,6 +129,7 @@ async def _cancelled_at(k: int, scenario: Scenario, url: str, faults: Faults) ->
     """Whether there was a k-th suspension. After it, all locks are free and the clients work on."""
     async with holdfast.AsyncClient(url) as client, holdfast.AsyncClient(url) as other:
         suspended = 0
+        ledgers = Ledger(client), Ledger(other)
 
         async def suspend() -> None:
             nonlocal suspended
@@ -154,4 +156,8 @@ async def _cancelled_at(k: int, scenario: Scenario, url: str, faults: Faults) ->
 
         await until(all_free, f"all locks free after a cancellation at suspension {k}")
         async with client.lock("a", timeout=5), client.lock("b", timeout=5):
-            return reached
+            pass
+        for ledger in ledgers:
+            ledger.check()
+        assert client.stats()[:2] == other.stats()[:2] == (0, 0)
+        return reached

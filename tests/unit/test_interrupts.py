@@ -84,6 +84,7 @@ def test_an_interrupted_acquire_gives_the_lock_back(url: str) -> None:
             assert got is not None, f"stuck after an interrupt at {delay * 1e6:.0f} µs"
             got.release()
 
+        assert client.stats()[:2] == (0, 0)
         assert count > 10, "hardly any interrupt hit the call: this test would show nothing"
 
 
@@ -101,6 +102,7 @@ def test_an_interrupted_release_is_finished_by_the_keeper(url: str) -> None:
             assert got is not None, f"stuck after an interrupt at {delay * 1e6:.0f} µs"
             got.release()
 
+        assert client.stats()[:2] == (0, 0)
         assert count > 10, "hardly any interrupt hit the call: this test would show nothing"
 
 
@@ -124,6 +126,7 @@ def test_an_interrupted_with_leaves_nothing_behind(url: str) -> None:
             assert got is not None, f"stuck after an interrupt at {delay * 1e6:.0f} µs"
             got.release()
 
+        assert client.stats()[:2] == (0, 0)
         assert count > 10, "hardly any interrupt hit the call: this test would show nothing"
 
 
@@ -144,6 +147,7 @@ def test_an_interrupted_call_of_a_decorated_function_leaves_nothing_behind(url: 
             assert got is not None, f"stuck after an interrupt at {delay * 1e6:.0f} µs"
             got.release()
 
+        assert client.stats()[:2] == (0, 0)
         assert count > 10, "hardly any interrupt hit the call: this test would show nothing"
 
 
@@ -299,6 +303,7 @@ def test_an_interrupted_release_of_several_is_finished_by_the_keeper(url: str) -
             assert got is not None, f"stuck after an interrupt at {delay * 1e6:.0f} µs"
             got.release()
 
+        assert client.stats()[:2] == (0, 0)
         assert count > 10, "hardly any interrupt hit the call: this test would show nothing"
 
 
@@ -320,4 +325,5 @@ def test_an_interrupted_with_on_several_leaves_nothing_behind(url: str) -> None:
             assert got is not None, f"stuck after an interrupt at {delay * 1e6:.0f} µs"
             got.release()
 
+        assert client.stats()[:2] == (0, 0)
         assert count > 10, "hardly any interrupt hit the call: this test would show nothing"

@@ -216,7 +216,8 @@ async def test_each_lease_has_its_events(lab: Lab) -> None:
 
     await actor.body(lambda client: client.lock_all(["b", "a"]), lambda _: None)
 
-    assert events == [("acquired", "a"), ("acquired", "b"), ("released", "a"), ("released", "b")]
+    taken = [(kind, name) for name in "ab" for kind in ("acquiring", "acquired")]
+    assert events == [*taken, ("released", "a"), ("released", "b")]
 
 
 # ── releases ─────────────────────────────────────────────────────────────────────────────────────────────────────────

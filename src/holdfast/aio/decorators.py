@@ -80,6 +80,7 @@ def decorated(
     async def locked_function(*args: P.args, **kwargs: P.kwargs) -> Any:
         lock = AsyncLock(client(), spec_for(args, kwargs), timeout)
         if period is not None and not await claim(lock._client._engine, lock.name, period):
+            lock._client._engine.skipped(lock._spec, "done")
             return skipped
         lease = None
         try:
@@ -88,6 +89,7 @@ def decorated(
         except AcquireTimeout:
             if lease is not None or not skips:  # the body raised it
                 raise
+            lock._client._engine.skipped(lock._spec, "busy")
             return skipped
 
     if signature is not None:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import takewhile
 from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
-from holdfast.core.engine import AcquireResult, Engine
+from holdfast.core.engine import ITSELF, AcquireResult, Engine
 from holdfast.core.events import logger
 from holdfast.core.lease_groups import LeaseGroup, by_engine
 from holdfast.core.leases import BaseLease
@@ -76,8 +76,10 @@ async def acquire_all(
         held = engine.held_by(caller, lock._spec)
         if held is not None:
             if timeout == 0:
-                return AcquireResult(None, holder="this thread or task itself")
+                engine.not_acquired(lock._spec, "busy", ITSELF)
+                return AcquireResult(None, ITSELF)
             reason = "lock_all() does not support re-entry; release the lock first, or leave it out"
+            engine.not_acquired(lock._spec, "refused", reason)
             raise WouldDeadlock(lock=lock.name, fence=held.fence, reason=reason)
     leases: list[L] = []
     try:
@@ -142,6 +144,10 @@ async def _acquire_in_turn(
                 leases.append(result.lease)
                 continue
             holder = result.holder
+        else:
+            engine, lock = parts[len(leases)]
+            waited = runtime.now() - started
+            engine.not_acquired(lock._spec, "timeout" if timeout else "busy", holder, waited)
         await _release_all(leases, give_up)
         return AcquireResult(None, holder, runtime.now() - started)
 

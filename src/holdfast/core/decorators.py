@@ -137,6 +137,8 @@ def spec_of(plan: Plan, function: Callable[..., Any], *, is_async: bool) -> tupl
     called = _title(function)
     seen = None if plan.lease is None else _without_lease(function, plan.lease)
     name, spec = plan.name, plan.spec
+    if not spec.group:
+        spec = spec._replace(group=name if isinstance(name, str) else called.removesuffix("()"))
     if not isinstance(name, str):
 
         def by_function(args: tuple[Any, ...], kwargs: dict[str, Any]) -> LockSpec:

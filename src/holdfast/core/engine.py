@@ -10,13 +10,14 @@ from __future__ import annotations
 import itertools
 import warnings
 import weakref
+from collections import deque
 from collections.abc import Coroutine, Hashable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, NoReturn, Protocol, TypeVar
 
 from holdfast.core.clock import before_delay
 from holdfast.core.deadlocks import DeadlockDetector, deadlock_error, wait_json
-from holdfast.core.events import Event, Events, logger
+from holdfast.core.events import Attempt, Events, Kind, logger, outcome_of
 from holdfast.core.keeper import Keeper
 from holdfast.core.leases import (
     HELD,
@@ -33,6 +34,7 @@ from holdfast.core.leases import (
 from holdfast.core.operators import Operators
 from holdfast.core.ports import ReportsGone
 from holdfast.core.schedule import BATCH_MAX
+from holdfast.core.stats import Stats, make_stats
 from holdfast.core.tickets import Claim, LeaseGone, Waiting
 from holdfast.errors import (
     BackendError,
@@ -61,6 +63,7 @@ IO_TIMEOUT_MIN = 1.0  # the least time for a request, even if the caller gives u
 OUTAGE_PAUSE_MIN, OUTAGE_PAUSE_MAX = 0.05, 1.0
 
 _CLIENT_CLOSED = "its client was closed"
+ITSELF = "this thread or task itself"
 _PROCESS_ENDS = "the process ends, and no code can run under this lease"
 _serials = itertools.count()
 _FOREVER = float("inf")
@@ -105,7 +108,9 @@ class Engine(Generic[L]):
         self._process_id = runtime.process_id()
         self._last_info = ("", 0, False, "")  # cache of `_claim`: about, caller, detached, and the `info`
         self._leases: dict[str, weakref.ref[L]] = {}  # by nonce, in the order of the grants
-        self._acquiring: dict[str, Claim] = {}  # by nonce: tickets of running acquires, which the server may know
+        # By nonce: the tickets of running acquires, which the server may know, and the times at which these began.
+        self._acquiring: dict[str, tuple[Claim, LockSpec, float]] = {}
+        self._dropped: deque[tuple[Attempt, float]] = deque()  # with the time held: their events are not delivered yet
         self.operators = Operators(self)
         self._keeper = Keeper(self)
         self.is_closed = False
@@ -151,7 +156,9 @@ class Engine(Generic[L]):
         detector: DeadlockDetector | None = None
         limit = started + self.io_timeout if timeout is None else self.request_deadline(give_up)
         try:
-            self._acquiring[claim.nonce] = claim
+            self._acquiring[claim.nonce] = (claim, spec, started)
+            if self.events.subscribers:
+                self._begin(claim, spec, started)
             # A loop without a condition: from Python 3.13 on, the handler below does not cover the backward jump of a
             # loop with one, and an interrupt there would leave the ticket on the server.
             while True:
@@ -183,8 +190,8 @@ class Engine(Generic[L]):
                     if self._required is not None:
                         await self._check_guarantees(self._required, claim, give_up)
                     if isinstance(outcome, Waiting):
-                        if self.events.subscribers and blocked is None:
-                            self.emit(Event("waiting", spec.name, reason=outcome.holder))
+                        if blocked is None and timeout != 0 and claim.attempt is not None:
+                            self._emit(claim.attempt, "queued", reason=outcome.holder)
                         blocked, outage, pause = outcome, None, OUTAGE_PAUSE_MIN
                     elif (since := self.runtime.now()) < outcome.deadline - spec.margin:
                         lease = self._lease_type(self, spec, claim, outcome, since, caller, lock)
@@ -192,16 +199,18 @@ class Engine(Generic[L]):
                         if self.is_closed:  # close() may have released the ticket before it was granted and published
                             await self._withdraw(claim, give_up)
                             raise UsageError("the client was closed during this call")
-                        if self.events.subscribers:
-                            self.emit(Event("acquired", spec.name, lease.fence, since - started))
+                        if claim.attempt is not None:
+                            self._emit(claim.attempt, "acquired", lease.fence, since - started)
                         self._acquiring.pop(claim.nonce, None)
                         return AcquireResult(lease)
                     else:
                         # The answer arrived after the deadline, so it is no grant. Release the ticket and try again.
                         self._keeper.schedule(claim)
                         del self._acquiring[claim.nonce]
+                        attempt = claim.attempt
                         claim, known = self._claim(spec, caller, detached), False
-                        self._acquiring[claim.nonce] = claim
+                        claim.attempt = attempt
+                        self._acquiring[claim.nonce] = (claim, spec, started)
                         outage = self._unavailable("its answer arrived after the deadline of the lease")
                 now = self.runtime.now()
                 if now >= give_up or lock._given_up or self.is_closed:
@@ -230,13 +239,19 @@ class Engine(Generic[L]):
             if timeout != 0:
                 await self._withdraw(claim, give_up)
             self._acquiring.pop(claim.nonce, None)
-            return AcquireResult(None, blocked.holder if blocked else None, self.runtime.now() - started)
+            holder, waited = blocked.holder if blocked else None, self.runtime.now() - started
+            if claim.attempt is not None:
+                how = "busy" if timeout == 0 else "cancelled" if lock._given_up else "timeout"
+                self._emit(claim.attempt, "not acquired", None, waited, holder, how)
+            return AcquireResult(None, holder, waited)
         except BaseException as error:
             if lease is not None:
                 self._unpublish(lease, RELEASED)
             if known:
                 self._keeper.schedule(claim)
             self._acquiring.pop(claim.nonce, None)
+            if claim.attempt is not None:
+                self._fail(claim.attempt, error)
             if isinstance(error, ThreadStartError):
                 await self._withdraw(claim, give_up)  # the keeper may have no thread
             raise
@@ -249,8 +264,9 @@ class Engine(Generic[L]):
         Returns the answer for the first lock that is busy; None if the store has granted all that it tried.
         """
         claims = {lock: self._claim(lock._spec, caller) for lock in locks}
+        started = self.runtime.now()
         try:
-            self._acquiring.update((claim.nonce, claim) for claim in claims.values())
+            self._acquiring.update((claim.nonce, (claim, lock._spec, started)) for lock, claim in claims.items())
             every = list(claims.values())
             outcomes = await self.backend.try_acquire_all(every, deadline=self.request_deadline(give_up))
             if self.is_closed:  # close() may have released the tickets before they were granted
@@ -262,18 +278,25 @@ class Engine(Generic[L]):
             for lock, outcome in zip(locks, outcomes, strict=False):
                 if isinstance(outcome, Waiting):
                     return outcome
-                self._grant(lock, claims[lock], outcome, caller, leases)
+                self._grant(lock, claims[lock], outcome, caller, leases, started)
                 self._acquiring.pop(claims.pop(lock).nonce, None)
-        except BaseException:
+        except BaseException as error:
             for claim in claims.values():
                 self._keeper.schedule(claim)
+            for lock, claim in [*claims.items()][:1]:  # the one that this call has come to
+                if self.events.subscribers and claim.attempt is None:
+                    self._begin(claim, lock._spec, started)
+                if claim.attempt is not None:
+                    self._fail(claim.attempt, error)
             raise
         finally:
             for claim in claims.values():
                 self._acquiring.pop(claim.nonce, None)
         return None
 
-    def _grant(self, lock: BaseLock[L], claim: Claim, granted: Granted, caller: Caller, leases: list[L]) -> None:
+    def _grant(  # noqa: PLR0917
+        self, lock: BaseLock[L], claim: Claim, granted: Granted, caller: Caller, leases: list[L], started: float
+    ) -> None:
         """Append the lease of one of several locks to `leases`, then publish it.
 
         Raises:
@@ -282,12 +305,14 @@ class Engine(Generic[L]):
         spec, since = lock._spec, self.runtime.now()
         if since >= granted.deadline - spec.margin:
             raise OutcomeUnknown(backend=self.backend.url, problem="its answer arrived after the deadline of the lease")
+        if self.events.subscribers:
+            self._begin(claim, spec, started)
         leases.append(self._lease_type(self, spec, claim, granted, since, caller, lock))
         self._publish(leases[-1], lock, caller)
         if self.is_closed:
             raise UsageError("the client was closed during this call")
-        if self.events.subscribers:
-            self.emit(Event("acquired", spec.name, granted.fence, 0.0))
+        if claim.attempt is not None:
+            self._emit(claim.attempt, "acquired", granted.fence, since - started)
 
     async def _check_guarantees(self, required: Required, claim: Claim, give_up: float) -> None:
         """Called after each answer, because a store may report its guarantees only then, and they may change."""
@@ -328,13 +353,15 @@ class Engine(Generic[L]):
             if result is not None:
                 return result
         if timeout == 0:
-            return AcquireResult(None, holder="this thread or task itself")
+            self.not_acquired(spec, "busy", ITSELF)
+            return AcquireResult(None, ITSELF)
         if spec.exclusive and not held._spec.exclusive:
             reason = "a reader cannot become the writer; release the read lease first"
         elif held._spec.reentrant or spec.reentrant:
             reason = "not both were acquired with reentrant=True"
         else:
             reason = "waiting would never end; pass reentrant=True to count instead"
+        self.not_acquired(spec, "refused", reason)
         raise WouldDeadlock(lock=spec.name, fence=held.fence, reason=reason)
 
     def _publish(self, lease: L, lock: BaseLock[L], caller: Caller) -> None:
@@ -488,14 +515,14 @@ class Engine(Generic[L]):
         if lease._lost_event is not None:
             lease._lost_event.set()  # ends `wait_lost`
         if self.events.subscribers:
-            self.emit(Event("released", lease.name, lease.fence, self.runtime.now() - lease._since))
+            self._released(lease, "released")
 
     def end(self, lease: L) -> None:
         """End a lease that no code works under, and schedule its release. Releasing a ticket twice does no harm."""
-        if self._end(lease, "") or lease._phase is RELEASED:
+        if self._end(lease, "", "undone") or lease._phase is RELEASED:
             self._keeper.schedule(lease._claim)
 
-    def _end(self, lease: L, reason: str) -> bool:
+    def _end(self, lease: L, reason: str, outcome: str) -> bool:
         """End a lease without a request. Returns False if it had ended before."""
         with self.mutex:
             if lease._phase is not HELD:
@@ -504,6 +531,8 @@ class Engine(Generic[L]):
         self._unpublish(lease, RELEASED)
         if lease._lost_event is not None:
             lease._lost_event.set()
+        if self.events.subscribers:
+            self._released(lease, outcome)
         return True
 
     async def flush(self, give_up: float) -> None:
@@ -516,9 +545,11 @@ class Engine(Generic[L]):
         self._keeper.schedule(lease._claim)
         if lease._lost_event is not None:
             lease._lost_event.set()
+        if self.events.subscribers:
+            self._released(lease, "unanswered")
 
     def _end_lost(self, lease: L) -> NoReturn:
-        self.lose(lease, lease._why_over())  # its deadline may have passed before the timer reported it
+        self.expire(lease)  # its deadline may have passed before the timer reported it
         with self.mutex:
             is_inner = lease._depth > 1
             lease._depth -= is_inner
@@ -561,11 +592,17 @@ class Engine(Generic[L]):
         """
         for lease in leases:
             lease.check()
-        outcomes = await self.backend.renew([lease._claim for lease in leases], deadline=self.request_deadline())
+        claims = [lease._claim for lease in leases]
+        try:
+            outcomes = await self.backend.renew(claims, deadline=self.request_deadline())
+        except BackendError as error:
+            outcomes = [error] * len(leases)
         for lease, outcome in zip(leases, outcomes, strict=True):
             if isinstance(outcome, LeaseGone):
                 self.lose(lease, outcome.reason)
-            elif not isinstance(outcome, BackendError):
+            elif isinstance(outcome, BackendError):
+                self.renewal_failed(lease, outcome)
+            else:
                 self.renewed(lease, outcome.deadline)
         for lease, outcome in zip(leases, outcomes, strict=True):
             if isinstance(outcome, BackendError):
@@ -582,11 +619,22 @@ class Engine(Generic[L]):
             left = lease._deadline - now
             lease._deadline = max(lease._deadline, lease._bounded(deadline))
             lease._renew_at = next_renewal(now, deadline)
-        self._report(Event("renewed", lease.name, lease.fence, left))
+        if self.events.subscribers:
+            self._report(lease, "renewed", left)
 
-    def lose(self, lease: BaseLease, reason: str) -> None:
+    def renewal_failed(self, lease: BaseLease, error: BackendError) -> None:
+        """A renewal got no answer. The keeper tries again until the deadline."""
+        if self.events.subscribers and lease._phase is HELD:
+            left = lease._deadline - self.runtime.now()
+            self._report(lease, "renewal failed", left, str(error), type(error).__name__)
+
+    def expire(self, lease: BaseLease) -> None:
+        """The deadline of the lease has passed, or that of its max_hold."""
+        self.lose(lease, lease._why_over(), lease._how_over())
+
+    def lose(self, lease: BaseLease, reason: str, outcome: str = "gone") -> None:
         """End the lease as lost. A loss is reported exactly once."""
-        if self.runtime.run_in_loop(lambda: self.lose(lease, reason)):
+        if self.runtime.run_in_loop(lambda: self.lose(lease, reason, outcome)):
             return
         with self.mutex:
             if lease._phase is not HELD:
@@ -598,7 +646,7 @@ class Engine(Generic[L]):
         # the delay of the lock is over.
         after = self._delayed(lease) or (lease._deadline if lease._spec.stop_margin else 0)
         self._keeper.schedule(lease._claim, after=after, caller=lease._caller_ref)
-        self._report_lost(lease)
+        self._report_lost(lease, outcome)
 
     def _store_gone(self, store: Hashable, reason: str) -> None:
         """All leases of this store are lost. Report it now, not at their next renewal."""
@@ -612,7 +660,7 @@ class Engine(Generic[L]):
         delay = lease._spec.lock_delay
         return lease._deadline + delay if delay else 0.0
 
-    def _report_lost(self, lease: BaseLease) -> None:
+    def _report_lost(self, lease: BaseLease, outcome: str = "gone") -> None:
         """Report to the holder first: event, cancellation, callback. Subscribers and log handlers are called later."""
         held_for = self.runtime.now() - lease._since
         if lease._lost_event is not None:
@@ -622,18 +670,76 @@ class Engine(Generic[L]):
         on_lost = lease._spec.on_lost
         if callable(on_lost):
             self.runtime.call(lambda: on_lost(lease))
-        self._report(Event("lost", lease.name, lease.fence, held_for, lease._reason))
+        if self.events.subscribers:
+            self._report(lease, "lost", held_for, lease._reason, outcome)
         logger().warning(
             "lock %r (fence %d) was lost after %.3f s: %s", lease.name, lease.fence, held_for, lease._reason
         )
 
-    def emit(self, event: Event) -> None:
-        """Deliver an event of a call, which may wait for the subscribers."""
-        self.events.emit(event, self.runtime, here=True)
+    # ── events ───────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _report(self, event: Event) -> None:
+    def _begin(self, claim: Claim, spec: LockSpec, started: float) -> None:
+        attempt = claim.attempt = self.events.new_attempt(spec, started)
+        self.events.emit(attempt, attempt.fields, self.runtime, here=True)
+
+    def _emit(  # noqa: PLR0917
+        self,
+        attempt: Attempt,
+        kind: Kind,
+        fence: int | None = None,
+        seconds: float | None = None,
+        reason: str | None = None,
+        outcome: str = "",
+    ) -> None:
+        """Deliver an event of a call, which may wait for the subscribers."""
+        event = attempt.fields._replace(kind=kind, fence=fence, seconds=seconds, reason=reason, outcome=outcome)
+        self.events.emit(attempt, event, self.runtime, here=True)
+
+    def _fail(self, attempt: Attempt, error: BaseException) -> None:
+        waited = self.runtime.now() - attempt.started
+        self._emit(attempt, "not acquired", None, waited, str(error) or None, outcome_of(error))
+
+    def not_acquired(self, spec: LockSpec, outcome: str, reason: str | None, waited: float = 0.0) -> None:
+        """Deliver the events of an attempt that has already failed."""
+        if self.events.subscribers:
+            attempt = self.events.new_attempt(spec, self.runtime.now() - waited)
+            self.events.emit(attempt, attempt.fields, self.runtime, here=True)
+            self._emit(attempt, "not acquired", None, waited, reason, outcome)
+
+    def skipped(self, spec: LockSpec, outcome: str) -> None:
+        """A call of a decorated function did not run."""
+        if self.events.subscribers:
+            self._emit(self.events.new_attempt(spec, self.runtime.now()), "skipped", outcome=outcome)
+
+    def _released(self, lease: BaseLease, outcome: str) -> None:
+        held_for = self.runtime.now() - lease._since
+        self._emit(self._attempt_of(lease), "released", lease.fence, held_for, lease._reason or None, outcome)
+
+    def _report(
+        self,
+        lease: BaseLease,
+        kind: Kind,
+        seconds: float | None = None,
+        reason: str | None = None,
+        outcome: str = "",
+    ) -> None:
         """Deliver an event of the keeper, which must not wait for the subscribers."""
-        self.events.emit(event, self.runtime, here=False)
+        attempt = self._attempt_of(lease)
+        event = attempt.fields._replace(kind=kind, fence=lease.fence, seconds=seconds, reason=reason, outcome=outcome)
+        self.events.emit(attempt, event, self.runtime, here=False)
+
+    def _attempt_of(self, lease: BaseLease) -> Attempt:
+        attempt = lease._claim.attempt
+        if attempt is None:  # acquired before anyone subscribed
+            attempt = lease._claim.attempt = self.events.new_attempt(lease._spec, lease._since, lease.fence)
+        return attempt
+
+    def report_dropped(self) -> None:
+        """Deliver the events of leases that were dropped, which a finaliser may not do."""
+        while self._dropped:
+            attempt, held_for = self._dropped.popleft()
+            event = attempt.fields._replace(kind="released", fence=attempt.fence, seconds=held_for, outcome="dropped")
+            self.events.emit(attempt, event, self.runtime, here=False)
 
     async def wait_lost(self, lease: BaseLease, timeout: float | None) -> bool:
         """Wait for the loss of a lease: True at a loss, False after the timeout or a release."""
@@ -661,7 +767,23 @@ class Engine(Generic[L]):
         on_revoke = lease._spec.on_revoke
         if on_revoke is not None:
             self.runtime.call(lambda: on_revoke(lease))
-        self._report(Event("revoke requested", lease.name, lease.fence))
+        if self.events.subscribers:
+            self._report(lease, "revoke requested")
+
+    def stats(self) -> Stats:
+        """The present state. The copies are atomic, so no mutex is needed."""
+        leases = [lease for ref in list(self._leases.values()) if (lease := ref()) is not None and lease.held]
+        group_of = self.events.group_of
+        return make_stats(
+            [(group_of(lease._spec), lease) for lease in leases],
+            [
+                (group_of(spec), started)
+                for claim, spec, started in list(self._acquiring.values())
+                if claim.nonce not in self._leases
+            ],
+            self._keeper.pending_count,
+            self.runtime.now(),
+        )
 
     # ── the end ──────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -671,12 +793,13 @@ class Engine(Generic[L]):
         self.closing.set()
         for ref in list(self._leases.values()):  # an atomic copy
             lease = ref()
-            if lease is not None and self._end(lease, _CLIENT_CLOSED):
+            if lease is not None and self._end(lease, _CLIENT_CLOSED, "closed"):
                 self._keeper.schedule(lease._claim)
-        for claim in list(self._acquiring.values()):
+        for claim, _, _ in list(self._acquiring.values()):
             self._keeper.schedule(claim)
         await self._keeper.flush(self.request_deadline(), lambda _: True)
         self._keeper.stop()
+        self.report_dropped()
         await self.runtime.join()
         await self.backend.close()
 
@@ -696,7 +819,8 @@ class Engine(Generic[L]):
         ended: list[Claim] = []
         for ref in list(self._leases.values()):  # an atomic copy
             lease = ref()
-            if lease is not None and self.runtime.has_ended(lease._caller_ref()) and self._end(lease, _PROCESS_ENDS):
+            has_ended = lease is not None and self.runtime.has_ended(lease._caller_ref())
+            if lease is not None and has_ended and self._end(lease, _PROCESS_ENDS, "closed"):
                 ended.append(lease._claim)
         return ended + self._keeper.pending_releases(self.runtime.has_ended)
 
@@ -734,6 +858,8 @@ class Engine(Generic[L]):
         """The program dropped a lease without a release. Weak references to it are dead by now."""
         self._leases.pop(lease._claim.nonce, None)
         if lease._phase is HELD:
+            if self.events.subscribers:
+                self._dropped.append((self._attempt_of(lease), self.runtime.now() - lease._since))
             self._keeper.drop(lease._claim, lease._deadline + lease._spec.lock_delay, lease._caller_ref)
             warnings.warn(
                 f"the lease of lock {lease.name!r} (fence {lease.fence}) was dropped without release(): it is renewed "

@@ -140,6 +140,11 @@ class Keeper:
         """No release is pending."""
         return self._schedule.has_nothing_pending
 
+    @property
+    def pending_count(self) -> int:
+        """The number of pending releases."""
+        return len(self._schedule.pending) + len(self._schedule.dropped)
+
     def pending_releases(self, has_ended: Callable[[Caller | None], bool]) -> list[Claim]:
         """The pending releases that may be sent now: no code runs under their leases, and no delay keeps them."""
         with self._mutex:
@@ -210,6 +215,7 @@ class Keeper:
         needs_worker, is_idle = False, False
         try:
             self._report_expired(now)
+            self._engine.report_dropped()
             with self._mutex:
                 if self._stopped:
                     return False
@@ -248,7 +254,7 @@ class Keeper:
             if not expired:
                 return
             for lease in expired:
-                self._engine.lose(lease, lease._why_over())
+                self._engine.expire(lease)
 
     def _plan(self, now: float) -> tuple[bool, float | None]:
         """Wake a worker if work is due. Returns whether one has to be started, and when the timer is needed again."""
@@ -376,8 +382,8 @@ class Keeper:
             logger().warning("renewal of %d lease(s) failed, trying again: %s", len(failed), failed[0])
         for lease, outcome in zip(leases, outcomes, strict=True):
             if isinstance(outcome, BackendError):
-                continue
-            if isinstance(outcome, LeaseGone):
+                self._engine.renewal_failed(lease, outcome)
+            elif isinstance(outcome, LeaseGone):
                 self._engine.lose(lease, outcome.reason)
             else:
                 self._engine.renewed(lease, outcome.deadline)

@@ -118,7 +118,8 @@ class LeaseGroup:
             return
         first = self._first_lost()
         for lease in self._leases:
-            lease._engine.lose(lease, f"{_TOGETHER} {first.name!r}, which was lost: {first._reason}")
+            reason = f"{_TOGETHER} {first.name!r}, which was lost: {first._reason}"
+            lease._engine.lose(lease, reason, "together")
         if self._hook is not None:
             self._hook()
         on_lost = self._on_lost
@@ -178,7 +179,7 @@ async def release_all(group: LeaseGroup) -> None:
 def _end_lost(group: LeaseGroup) -> NoReturn:
     for lease in group._leases:
         if lease.lost:
-            lease._engine.lose(lease, lease._why_over())  # its deadline may have passed before the timer reported it
+            lease._engine.expire(lease)  # its deadline may have passed before the timer reported it
     for lease in group._leases:
         lease._engine.end_lost_body(lease)
     group._is_over = True

@@ -66,6 +66,8 @@ class LockSpec(NamedTuple):
     revocable: bool = False
     on_revoke: Callable[..., object] | None = None
     detect_deadlocks: bool = False
+    primitive: str = "lock"  # for events: the method of the client that made it
+    group: str = ""  # for events and metrics; empty: made from the name
 
     @property
     def margin(self) -> float:
@@ -188,13 +190,14 @@ class BaseLease:
         """
         phase = self._phase  # read once: a loss after this line is not reported as NotHeld
         if phase is HELD:
+            outcome = "gone"
             if not self._engine.backend.intact(self._store):
                 reason = STORE_GONE
             elif self._engine.runtime.now() >= self._stop_at:
-                reason = self._why_over()
+                reason, outcome = self._why_over(), self._how_over()
             else:
                 return
-            self._engine.lose(self, reason)  # on a thread beside the loop, it only schedules this
+            self._engine.lose(self, reason, outcome)  # on a thread beside the loop, it only schedules this
             raise LockLost(lock=self.name, fence=self._fence, reason=self._reason or reason)
         if phase is LOST:
             raise self._loss()
@@ -219,8 +222,12 @@ class BaseLease:
     def _bounded(self, deadline: float) -> float:
         return deadline if self._end is None else min(deadline, self._end)
 
+    def _how_over(self) -> str:
+        """The outcome of a lease whose deadline has passed."""
+        return "expired" if self._end is None or self._deadline < self._end else "max_hold"
+
     def _why_over(self) -> str:
-        if self._end is not None and self._deadline >= self._end:
+        if self._how_over() == "max_hold":
             why = f"max_hold of {self._spec.max_hold:g} s is reached"
         elif not self._spec.renew:
             why = f"its ttl of {self.ttl:g} s is over (renew=False)"

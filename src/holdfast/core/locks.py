@@ -131,6 +131,7 @@ class AllOptions(TypedDict, total=False):
     revocable: bool
     on_revoke: Callable[..., object] | None
     detect_deadlocks: bool
+    group: str | None
 
 
 class LockOptions(TypedDict, total=False):
@@ -149,6 +150,7 @@ class LockOptions(TypedDict, total=False):
     revocable: bool  # poll for requests to release: lease.revoke_requested
     on_revoke: Callable[..., object] | None  # a function to call with the lease at such a request
     detect_deadlocks: bool  # the youngest of several callers that wait for each other raises WouldDeadlock
+    group: str | None  # the label of this lock in events and metrics; default: its name with numbers replaced by *
 
 
 _KNOWN_OPTIONS = LockOptions.__annotations__
@@ -179,6 +181,8 @@ def make_spec(
         about=f'"meta": {_as_json(checked_meta)}',
         on_lost=names.check_on_lost(options.get("on_lost")),
         lock_delay=names.check_lock_delay(options.get("lock_delay", 0.0)),
+        primitive=function if function != "rwlock" else "rwlock.write" if exclusive else "rwlock.read",
+        group=names.check_group(options.get("group")),
     )
     if not _RARE_OPTIONS.isdisjoint(options):
         spec = _with_others(function, spec, options)

@@ -13,6 +13,7 @@ LIMIT_MAX = 1_000_000
 TTL_MIN = 0.1
 TTL_MAX = 366 * 86400.0
 LOCK_DELAY_MAX = 86400.0
+GROUP_MAX = 100
 OWNER_MAX = 255
 
 # Options of other libraries, and their names here.
@@ -162,6 +163,16 @@ def check_owner(owner: object) -> str:
     except UnicodeEncodeError as error:
         raise ConfigurationError(f"owner {owner!r} is not valid Unicode text ({error.reason})") from None
     return owner
+
+
+def check_group(group: object) -> str:
+    if group is None:
+        return ""
+    if not isinstance(group, str) or not 0 < len(group) <= GROUP_MAX or not group.isprintable():
+        raise ConfigurationError(
+            f"group must be a label of 1 to {GROUP_MAX} printable characters for metrics, not {shown(group)}"
+        )
+    return group
 
 
 def check_on_revoke(on_revoke: object) -> Callable[..., object] | None:

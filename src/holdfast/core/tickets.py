@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 from holdfast.errors import HoldfastError, OutcomeUnknown
 
 if TYPE_CHECKING:
+    from holdfast.core.events import Attempt
     from holdfast.core.ports import Event
 
 WAITER_LEASE = 10.0  # seconds that a waiting ticket lives without a poll; every poll renews it
@@ -38,6 +39,7 @@ class Claim:
     notification: Notification | None = None  # arrived, and not used yet
     subscription = 0  # the number of the subscription that existed before the last poll
     channel: Any = None  # subscribed to, in the backend's own form
+    attempt: Attempt | None = None  # only while there are subscribers to events
 
     def __init__(  # noqa: PLR0917 - positional, because every acquire makes one
         self,

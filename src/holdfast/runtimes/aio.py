@@ -154,11 +154,12 @@ class AsyncioRuntime(IdleCallbacks):
         self.loop.call_soon(self._call_now, function)
 
     def notify(self, function: Callable[[], object], *, here: bool) -> None:
-        if here and not self._notices:
-            function()
+        loop = self._loop
+        if (here and not self._notices) or loop is None or not loop.is_running():
+            function()  # after the loop has ended, nothing else can call it
         else:
             self._notices += 1
-            self.loop.call_soon(self._notify_now, function)
+            loop.call_soon(self._notify_now, function)
 
     def _notify_now(self, function: Callable[[], object]) -> None:
         self._notices -= 1

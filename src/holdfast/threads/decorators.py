@@ -72,6 +72,7 @@ def decorated(function: Callable[P, T], plan: Plan, client: Callable[[], Client]
     def locked_function(*args: P.args, **kwargs: P.kwargs) -> Any:
         lock = Lock(client(), spec_for(args, kwargs), timeout)
         if period is not None and not run_sync(claim(lock._client._engine, lock.name, period)):
+            lock._client._engine.skipped(lock._spec, "done")
             return skipped
         lease, depth = None, 0
         try:
@@ -85,6 +86,7 @@ def decorated(function: Callable[P, T], plan: Plan, client: Callable[[], Client]
         except AcquireTimeout:
             if lease is not None or not skips:  # the body raised it
                 raise
+            lock._client._engine.skipped(lock._spec, "busy")
             return skipped
         except BaseException:
             # A KeyboardInterrupt just before the first instruction of __exit__. No other code can release the lease.

@@ -36,7 +36,7 @@ def waiting(client: holdfast.Client, name: str) -> Iterator[list[holdfast.Lease]
     client.subscribe(lambda event: events.append(event.kind))
     thread = threading.Thread(target=take)
     thread.start()
-    eventually(lambda: "waiting" in events)  # it got an answer, so it waits from here on
+    eventually(lambda: "queued" in events)  # it got an answer, so it waits from here on
     yield got
     thread.join(50)
     assert got

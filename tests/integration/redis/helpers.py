@@ -51,7 +51,7 @@ def waiting(
     The server lists the waiter before its reply has arrived, and without a reply an outage would end the wait.
     """
     has_to_wait = threading.Event()
-    unsubscribe = client.subscribe(lambda event: has_to_wait.set() if event.kind == "waiting" else None)
+    unsubscribe = client.subscribe(lambda event: has_to_wait.set() if event.kind == "queued" else None)
     coming = acquiring(client.lock(name, ttl=ttl), timeout=timeout)
     assert has_to_wait.wait(PATIENCE)
     unsubscribe()

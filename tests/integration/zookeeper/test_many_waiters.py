@@ -16,7 +16,7 @@ async def _requests_per_handover(server: Server, url: str, waiters: int) -> floa
 
     def count(event: holdfast.Event) -> None:
         nonlocal waiting
-        waiting += event.kind == "waiting"
+        waiting += event.kind == "queued"
 
     async with holdfast.AsyncClient(url) as holder, holdfast.AsyncClient(url) as crowd:
         crowd.subscribe(count)

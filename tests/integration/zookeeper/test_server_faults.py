@@ -108,7 +108,7 @@ def test_fifty_waiters_are_granted_after_their_server_is_killed_and_restarted(
     assert lease is not None
     served: list[int] = []
     waiting: list[str] = []
-    crowd.subscribe(lambda event: waiting.append(event.kind) if event.kind == "waiting" else None)
+    crowd.subscribe(lambda event: waiting.append(event.kind) if event.kind == "queued" else None)
     inside = threading.Lock()
 
     def take() -> None:
@@ -172,7 +172,7 @@ class _waiting:  # noqa: N801  (reads as a function)
     def __enter__(self) -> list[holdfast.Lease]:
         # Its ticket is on the server before it has the answer, and until then an outage is an error.
         is_waiting = threading.Event()
-        unsubscribe = self._client.subscribe(lambda event: is_waiting.set() if event.kind == "waiting" else None)
+        unsubscribe = self._client.subscribe(lambda event: is_waiting.set() if event.kind == "queued" else None)
         self._thread.start()
         assert is_waiting.wait(PATIENCE)
         unsubscribe()

@@ -93,6 +93,7 @@ ONE_OF_EACH: h.History = [
     h.ServerRemoved(3, "a", 1, "x", "released"),
     h.Lost(4, "b", 4, "x", "gone"),
     h.LossReported(4, "b", 4, "x"),
+    h.Delivered(4, "b", 9, "x", "acquiring"),
     h.Elected(4, "b", 5, "y", 3),
     h.ClaimStarted(4, "b", 6, "job", 17),
     h.ClaimEnded(4, "b", 6, "job", 17, "not ours"),

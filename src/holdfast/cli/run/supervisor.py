@@ -220,7 +220,7 @@ class _Supervisor:
 
     def _on_event(self, event: Event) -> None:
         """Forward events to the guard. Runs on the keeper's thread or on ours."""
-        if event.kind == "waiting" and (self._options.verbose or sys.stderr.isatty()):
+        if event.kind == "queued" and (self._options.verbose or sys.stderr.isatty()):
             _print(f"waiting for lock {self._options.name!r}" + (f", held by {event.reason}" if event.reason else ""))
         lease = self._lease
         if lease is None:

@@ -88,6 +88,7 @@ _DESCRIPTIONS: dict[type, Callable[[Any], str]] = {
     h.ReleaseEnded: lambda event: f"end of the release of {event.lock!r}: {event.outcome}",
     h.Lost: lambda event: f"lost {event.lock!r}{_because(event.reason)}",
     h.LossReported: lambda event: f"the loss of {event.lock!r} was reported",
+    h.Delivered: lambda event: f"a subscriber received {event.kind!r} for {event.lock!r}, attempt {event.attempt}",
     h.Elected: lambda event: f"leads {event.lock!r}, term {event.term}",
     h.ClaimStarted: lambda event: f"claims the run of {event.lock!r} in period {event.number}",
     h.ClaimEnded: lambda event: f"the run of {event.lock!r} in period {event.number}: {event.outcome}",

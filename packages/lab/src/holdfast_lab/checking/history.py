@@ -164,6 +164,17 @@ class LossReported(NamedTuple):
     lock: str
 
 
+class Delivered(NamedTuple):
+    """A subscriber to the client's events received this one. Only those that begin and end attempts and leases."""
+
+    at: float
+    client: str
+    attempt: int
+    lock: str
+    kind: str  # acquiring, acquired, not acquired, lost or released
+    outcome: str = ""
+
+
 class Elected(NamedTuple):
     """The lease makes its client the leader of this term while it is held."""
 
@@ -413,6 +424,7 @@ Event: TypeAlias = (
     | ReleaseEnded
     | Lost
     | LossReported
+    | Delivered
     | Elected
     | ClaimStarted
     | ClaimEnded

@@ -30,6 +30,7 @@ class Promises:
     drift: float = 0.0  # a client's clock may run too fast by this share, so its timeouts end early
 
     # Time limits.
+    subscriber_max: float = 15.0  # from an event to its delivery, in a running process
     report_max: float = 1.0  # from a deadline to Lost, and from Lost to LossReported, in a running process
     late_max: float = 3.0  # from the end of a timeout to the return of the call: the last request and the release
     answer_max: float = 2.0  # a waiting client gets an answer at least this often, or knows that it does not

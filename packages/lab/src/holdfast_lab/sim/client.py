@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.core.acquire_all import LockIdentity, Part, acquire_all, in_order
 from holdfast.core.engine import AcquireResult, Engine
-from holdfast.core.events import Event, Events
+from holdfast.core.events import Attempt, Event, Events
 from holdfast.core.lease_groups import LeaseGroup, release_all, renew_all
 from holdfast.core.leases import BaseLease, Phase
 from holdfast.core.locks import BaseLock, LockOptions, make_spec
@@ -55,9 +55,9 @@ class _RecordingEvents(Events):
         super().__init__()
         self._on_event = record
 
-    def emit(self, event: Event, runtime: Runtime, *, here: bool) -> None:
+    def emit(self, attempt: Attempt, event: Event, runtime: Runtime, *, here: bool) -> None:
         self._on_event(event)
-        super().emit(event, runtime, here=here)
+        super().emit(attempt, event, runtime, here=here)
 
 
 class SimClient:
@@ -79,7 +79,7 @@ class SimClient:
         self.runtime = SimRuntime(process, recorder)
         self.runtime.link = link
         events = _RecordingEvents(self._record)
-        events.subscribe(lambda _: None)  # so that the runtime can simulate a slow subscriber
+        events.subscribe(self._record_delivered)  # the runtime simulates that it is slow
         self.engine = engine_type(server.open(link, self.runtime), self.runtime, events, SimLease)
         self._calls: dict[tuple[str, int], int] = {}  # lock, fence -> its call
         # Locks that `lock_all` has so far: whether a revocation request came before it has all of them.
@@ -309,6 +309,11 @@ class SimClient:
         if ticket is not None and event.fence is not None:
             self._early_revocations[event.lock, event.fence] = False
             self._add(h.MemberGranted(self._world.now, self._process.name, ticket, event.lock, event.fence))
+
+    def _record_delivered(self, event: Event) -> None:
+        if event.kind in ("acquiring", "acquired", "not acquired", "lost", "released"):
+            fields = (self._process.name, self._recorder.attempt(event.attempt), event.lock, event.kind, event.outcome)
+            self._add(h.Delivered(self._world.now, *fields))
 
     def _record_report(self, lease: SimLease) -> None:
         self._add(h.LossReported(self._world.now, self._process.name, lease.call, lease.name))

@@ -30,6 +30,7 @@ class Recorder:
         self.history: list[h.Event] = []
         self.happened: Counter[str] = Counter()  # faults, by their kind
         self._calls = 0
+        self._attempts: dict[int, int] = {}  # the numbers of attempts in this process -> in this world
         self._nonces = 0
         self._owner: dict[str, tuple[str, int]] = {}  # nonce -> client, call
         self._members: dict[int, dict[str, int]] = {}  # call for several locks -> lock -> ticket
@@ -40,6 +41,10 @@ class Recorder:
         """The number of a new attempt in the history."""
         self._calls += 1
         return self._calls
+
+    def attempt(self, number: int) -> int:
+        """The number of an attempt in the history, which is the same in every run of this world."""
+        return self._attempts.setdefault(number, len(self._attempts) + 1)
 
     def new_group(self, locks: Sequence[str]) -> list[int]:
         """The tickets of an attempt for several locks, one for each. The first is the number of the call."""

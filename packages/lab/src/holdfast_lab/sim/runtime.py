@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Coroutine
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -105,7 +106,7 @@ class SimRuntime(IdleCallbacks):
         self.clock = process.now  # replaced by the server's clock while a server model runs a step of a protocol
         self.wall_step = 0.0  # seconds by which the wall clock was set
         self.link: Link | None = None  # this process's link, for its faults
-        self._notified_at = 0.0  # when the last call of the subscribers returns
+        self._notices: deque[Callable[[], object]] = deque()  # calls of subscribers that wait for a slow one
 
     def now(self) -> float:
         return self.clock()
@@ -161,12 +162,17 @@ class SimRuntime(IdleCallbacks):
 
     def notify(self, function: Callable[[], object], *, here: bool) -> None:
         world = self._world
-        if self._notified_at <= world.now:
+        if not self._notices:
             if here or self.link is None or not self.link.happens("slow_subscriber", self.link.faults.slow_subscriber):
                 function()
                 return
-            self._notified_at = world.now + world.choices.between(0.0, self.link.faults.slow_subscriber_max)
-        world.at(self._notified_at, self._process.do, function)
+            returns_at = world.now + world.choices.between(0.0, self.link.faults.slow_subscriber_max)
+            world.at(returns_at, self._process.do, self._notify_all)
+        self._notices.append(function)
+
+    def _notify_all(self) -> None:
+        while self._notices:
+            self._notices.popleft()()
 
     def run_in_loop(self, function: Callable[[], object]) -> bool:
         return False  # there are no threads

@@ -3,6 +3,7 @@
 from .base import Checker, Violation
 from .delays import LockDelays
 from .elections import OneLeader
+from .events import BalancedEvents
 from .exclusion import MutualExclusion
 from .fences import GrowingFences
 from .grants import SingleGrants
@@ -40,11 +41,13 @@ CHECKERS: tuple[type[Checker], ...] = (
     PromptGrants,
     SteadyProgress,
     NothingLeft,
+    BalancedEvents,
 )
 
 __all__ = [
     "CHECKERS",
     "AllOrNothing",
+    "BalancedEvents",
     "BoundedWaiting",
     "Checker",
     "DeadWaitersRemoved",

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from holdfast.core.engine import AcquireResult, Engine
-from holdfast.core.events import Event
+from holdfast.core.events import Attempt, Kind
 from holdfast.core.keeper import Keeper
 from holdfast.core.leases import BaseLease, Phase
 from holdfast.core.tickets import Claim, Granted, Waiting
@@ -79,13 +79,13 @@ class LateRenewalRevivesLease(SimEngine):
             lease._deadline = deadline
         super().renewed(lease, deadline)
 
-    def lose(self, lease: BaseLease, reason: str) -> None:
-        super().lose(lease, reason)
+    def lose(self, lease: BaseLease, reason: str, outcome: str = "gone") -> None:
+        super().lose(lease, reason, outcome)
         self._keeper.cancel(lease._claim)  # so that the lease can be revived
 
 
 class LossNotReported(SimEngine):
-    def _report_lost(self, lease: BaseLease) -> None:
+    def _report_lost(self, lease: BaseLease, outcome: str = "gone") -> None:
         """Report nothing."""
 
 
@@ -207,10 +207,28 @@ class LossReportedAfterReply(_WithKeeper):
 class SubscribersBeforeTheHolder(SimEngine):
     """The event first: a slow subscriber delays the report of the loss."""
 
-    def _report_lost(self, lease: BaseLease) -> None:
+    def _report_lost(self, lease: BaseLease, outcome: str = "gone") -> None:
         report = super()._report_lost
-        self._report(Event("lost", lease.name, lease.fence, 0.0, lease._reason))
+        self._report(lease, "lost", 0.0, lease._reason, outcome)
         self.runtime.notify(lambda: report(lease), here=False)
+
+
+class TimeoutHasNoEvent(SimEngine):
+    def _emit(self, attempt: Attempt, kind: Kind, *fields: Any, **named: Any) -> None:
+        if kind != "not acquired" or "timeout" not in fields:
+            super()._emit(attempt, kind, *fields, **named)
+
+
+class UnansweredReleaseHasNoEvent(SimEngine):
+    def _released(self, lease: BaseLease, outcome: str) -> None:
+        if outcome != "unanswered":
+            super()._released(lease, outcome)
+
+
+class FailedLockAllHasNoEnd(SimEngine):
+    def _released(self, lease: BaseLease, outcome: str) -> None:
+        if outcome != "undone":
+            super()._released(lease, outcome)
 
 
 class LockWithoutKeeperNotReleased(_WithKeeper):
@@ -315,6 +333,23 @@ ENGINES = [
         mistake="a loss is reported to the holder after the subscribers have returned",
         engine=SubscribersBeforeTheHolder,
         kinds=frozenset({"slow_subscriber", "cut", "stall"}),
+    ),
+    Mutant(
+        name="timeout-has-no-event",
+        mistake="an acquire that times out has no last event, so it counts as waiting for ever",
+        engine=TimeoutHasNoEvent,
+    ),
+    Mutant(
+        name="unanswered-release-has-no-event",
+        mistake="a release without an answer is repeated, but has no event, so the lease counts as held for ever",
+        engine=UnansweredReleaseHasNoEvent,
+        kinds=frozenset({"lose_reply", "cut"}),
+    ),
+    Mutant(
+        name="failed-lock-all-has-no-end",
+        mistake="a lock_all that fails has no events for the end of the leases that it had",
+        engine=FailedLockAllHasNoEnd,
+        workload="lock_all",
     ),
     Mutant(
         name="lock-without-keeper-not-released",
