@@ -279,7 +279,8 @@ class Engine(Generic[L]):
                 if isinstance(outcome, Waiting):
                     return outcome
                 self._grant(lock, claims[lock], outcome, caller, leases, started)
-                self._acquiring.pop(claims.pop(lock).nonce, None)
+                self._acquiring.pop(claims[lock].nonce, None)
+                del claims[lock]  # not before: after an interrupt, `finally` removes what is left
         except BaseException as error:
             for claim in claims.values():
                 self._keeper.schedule(claim)
