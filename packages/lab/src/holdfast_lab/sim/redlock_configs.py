@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 from holdfast.backends.redis.port import Call
 from holdfast.backends.redlock import lua
-from holdfast_lab.sim.fence_model import KEYS, LOST, FenceModel, Next, Node, Reply, TicketAttempt, nonce_of
+from holdfast_lab.sim.fence_model import KEYS, LOST, FenceModel, Node, Reply, TicketAttempt, nonce_of
 from holdfast_lab.sim.run import quiet
 
 if TYPE_CHECKING:
@@ -151,6 +151,38 @@ class _Arrival(NamedTuple):
     received_again: int
 
 
+class _ColumnSteps(NamedTuple):
+    """What can happen to a column."""
+
+    ended: int  # the same without its vote; -1: it has no vote
+    arrivals: list[_Arrival]
+
+
+class _View(NamedTuple):
+    """A column as one client sees it."""
+
+    is_open: bool  # a reply is missing
+    given_up: int  # the same after the client stops waiting
+    transcript: int  # number of its replies then
+
+
+class _HeadSteps(NamedTuple):
+    """What can happen to a head."""
+
+    clients: tuple[Client, ...]
+    is_over: bool  # no more grants are possible
+    resent: int  # the head after an acquire arrived twice; -1: none may
+    forgets: int  # the head after a node lost its data; -1: none may
+
+
+class _Continuation(NamedTuple):
+    """How an attempt continues when its client stops waiting."""
+
+    head: int
+    is_grant: bool
+    calls: Sequence[int] | None  # its next requests by column, -1 for none; None: it has ended
+
+
 class _Searching:
     def __init__(self, plan: Plan, size: Size) -> None:
         server = plan.server_type
@@ -161,12 +193,12 @@ class _Searching:
         self._heads: Numbers[Head] = Numbers()
         self._calls: Numbers[Call] = Numbers()
         self._transcripts: Numbers[tuple[int, tuple[Reply, ...]]] = Numbers()  # a node's run, and its replies
-        self._arrivals_at: dict[int, list[_Arrival]] = {}
-        self._ended: dict[int, int] = {}  # column -> the same without its vote; -1: it has no vote
+        self._column_steps: dict[int, _ColumnSteps] = {}
+        self._head_steps: dict[int, _HeadSteps] = {}
         self._forgotten: dict[int, int] = {}
-        self._transcript_of: dict[tuple[int, int], int] = {}  # column, client -> number in _transcripts
-        self._followed: dict[tuple[int, ...], Next] = {}  # client, ticket, attempt, transcripts by node -> next step
-        self._given_up: dict[tuple[int, int], int] = {}  # column, client -> the same after the client stops waiting
+        self._views: list[dict[int, _View]] = [{} for _ in size.attempts]  # by client: column -> its view
+        # client, head, transcripts by node -> how it continues; None: not in a way that others notice
+        self._continuations: dict[tuple[int, ...], _Continuation | None] = {}
         self._requested: dict[tuple[int, int, int], int] = {}  # column, client, call or -1 -> …
         self._over: dict[tuple[int, int], int] = {}  # column, client -> the same after its attempt
         self._current_step: tuple[Any, ...] = ()  # the step that is being computed
@@ -205,38 +237,38 @@ class _Searching:
     # ── steps ────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _steps(self, state: State) -> Iterator[Step]:
-        *columns, head_number = state
-        head = self._heads.values[head_number]
-        if not any(client.is_acquiring or client.left for client in head.clients):
-            return  # no more grants are possible
-        resent = self._heads.of(head._replace(resent=head.resent - 1)) if head.resent else -1
+        *columns, head = state
+        clients, is_over, resent, forgets = self._head_steps.get(head) or self._steps_of_head(head)
+        if is_over:
+            return
+        before = -1
         for index, column in enumerate(columns):
-            if index and column == columns[index - 1]:
+            if column == before:
                 continue  # equal columns have equal steps
-            ended = self._end_vote(column)
+            before = column
+            ended, arrivals = self._column_steps.get(column) or self._steps_of_column(column)
             if ended >= 0:
-                yield _put(columns, index, ended, head_number), ("ends", column)
-            if head.amnesia:
-                forgets = self._heads.of(head._replace(amnesia=head.amnesia - 1))
+                yield _put(columns, index, ended, head), ("ends", column)
+            if forgets >= 0:
                 yield _put(columns, index, self._forget(column), forgets), ("forgets", column)
-            for arrival in self._arrivals(column):
-                if arrival.unanswered >= 0:
-                    yield _put(columns, index, arrival.unanswered, head_number), ("unanswered", arrival)
-                    if resent >= 0 and arrival.unanswered_again >= 0:
-                        yield _put(columns, index, arrival.unanswered_again, resent), ("unanswered, and again", arrival)
-                self._current_step = ("received", arrival)
-                if arrival.received >= 0:
-                    after = self._receive(_put(columns, index, arrival.received, head_number), arrival.message.client)
+            for arrival in arrivals:
+                message, _, unanswered, unanswered_again, received, received_again = arrival
+                if unanswered >= 0:
+                    yield _put(columns, index, unanswered, head), ("unanswered", arrival)
+                    if resent >= 0 and unanswered_again >= 0:
+                        yield _put(columns, index, unanswered_again, resent), ("unanswered, and again", arrival)
+                if received >= 0:
+                    self._current_step = ("received", arrival)
+                    after = self._receive(_put(columns, index, received, head), message.client)
                     if after:
                         yield after, ("received", arrival)
-                    if resent >= 0 and arrival.received_again >= 0:
-                        again = _put(columns, index, arrival.received_again, resent)
-                        after = self._receive(again, arrival.message.client)
+                    if resent >= 0 and received_again >= 0:
+                        after = self._receive(_put(columns, index, received_again, resent), message.client)
                         if after:
                             yield after, ("received, and again", arrival)
-        for number, client in enumerate(head.clients):
-            self._current_step = ("gives up", number)
+        for number, client in enumerate(clients):
             if client.is_acquiring:
+                self._current_step = ("gives up", number)
                 after = self._continue(state, number)
                 if after:
                     yield after, ("gives up", number)
@@ -245,9 +277,10 @@ class _Searching:
 
     def _receive(self, state: State, number: int) -> State:
         """After the last reply the client continues at once; before that it may still wait."""
-        values = self._columns.values
-        if any(values[column].views[number][-1] == OPEN for column in state[:-1]):
-            return state
+        views = self._views[number]
+        for column in state[:-1]:
+            if (views.get(column) or self._view(column, number)).is_open:
+                return state
         return self._continue(state, number)
 
     def _begin(self, state: State, number: int) -> State:
@@ -255,63 +288,80 @@ class _Searching:
         head = self._heads.values[head_number]
         client = head.clients[number]
         client = client._replace(is_acquiring=True, left=client.left - 1, floor=max(head.fences, default=0))
-        server_runs = [self._columns.values[column].node.server_run for column in columns]
         columns_after = []
-        for column, server_run in zip(columns, server_runs, strict=True):
+        for column in columns:
             whole = self._columns.values[column]
-            view = (client.ticket, client.attempt, server_run)
+            view = (client.ticket, client.attempt, whole.node.server_run)
             columns_after.append(self._columns.of(whole._replace(views=_set(whole.views, number, view))))
         head = head._replace(clients=_set(head.clients, number, client))
-        return self._follow(columns_after, head, number)
+        return self._continue((*columns_after, self._heads.of(head)), number)
 
     def _continue(self, state: State, number: int) -> State:
         """The client stops waiting: missing replies count as lost."""
-        *columns, head_number = state
-        return self._follow(
-            [self._give_up(column, number) for column in columns], self._heads.values[head_number], number
-        )
+        *columns, head = state
+        views = self._views[number]
+        columns_after, transcripts = [], []
+        for column in columns:
+            _, given_up, transcript = views.get(column) or self._view(column, number)
+            columns_after.append(given_up)
+            transcripts.append(transcript)
+        key = (number, head, *transcripts)
+        try:
+            continuation = self._continuations[key]
+        except KeyError:
+            continuation = self._continuations[key] = self._continuation(number, head, transcripts)
+        if continuation is None:
+            return ()
+        if continuation.calls is None:
+            self._grants += continuation.is_grant
+            columns_after = [self._end_attempt(column, number) for column in columns_after]
+        else:
+            calls = zip(columns_after, continuation.calls, strict=True)
+            columns_after = [self._request(column, number, call) for column, call in calls]
+        columns_after.sort()
+        return (*columns_after, continuation.head)
 
-    def _follow(self, columns: Sequence[int], head: Head, number: int) -> State:
+    def _continuation(self, number: int, head_number: int, transcripts: Sequence[int]) -> _Continuation | None:
+        head = self._heads.values[head_number]
         client = head.clients[number]
-        following = self._following(columns, client, number)
+        received = [self._transcripts.values[transcript] for transcript in transcripts]
+        attempt = TicketAttempt(number, client.ticket, client.attempt, tuple(server_run for server_run, _ in received))
+        following = self._model.follow(attempt, tuple(replies for _, replies in received))
         if following is None and not client.left:
-            return ()  # for all other clients the same as if it kept waiting
+            return None  # for all other clients the same as if it kept waiting
         if not (following is None or isinstance(following, int)):
-            calls = [self._calls.of(following[index]) if index in following else -1 for index in range(len(columns))]
-            asked = [self._request(column, number, call) for column, call in zip(columns, calls, strict=True)]
-            return (*sorted(asked), self._heads.of(head))
+            calls = [self._calls.of(following[index]) if index in following else -1 for index in range(len(received))]
+            return _Continuation(head_number, is_grant=False, calls=calls)
         fences, after = head.fences, client._replace(is_acquiring=False, floor=0)
         if following is None:
             after = after._replace(attempt=client.attempt + 1)
         else:
-            self._grants += 1
             _check_order(head, number, following)
             fences = tuple(sorted((*fences, following)))
             after = after._replace(ticket=client.ticket + 1, attempt=1)
-        over = [self._end_attempt(column, number) for column in columns]
         head = head._replace(clients=_set(head.clients, number, after), fences=fences)
-        return (*sorted(over), self._heads.of(head))
+        return _Continuation(self._heads.of(head), is_grant=following is not None, calls=None)
 
-    def _following(self, columns: Sequence[int], client: Client, number: int) -> Next:
-        """The next step of the attempt after its replies, cached by the numbers of their transcripts."""
-        key = (number, client.ticket, client.attempt, *[self._transcript(column, number) for column in columns])
-        if key not in self._followed:
-            received = [self._transcripts.values[transcript] for transcript in key[3:]]
-            attempt = TicketAttempt(
-                number, client.ticket, client.attempt, tuple(server_run for server_run, _ in received)
-            )
-            self._followed[key] = self._model.follow(attempt, tuple(replies for _, replies in received))
-        return self._followed[key]
+    # ── changes of a head or a column, computed once ─────────────────────────────────────────────────────────────
 
-    # ── changes of a column, computed once ───────────────────────────────────────────────────────────────────────
+    def _steps_of_head(self, number: int) -> _HeadSteps:
+        head = self._heads.values[number]
+        steps = self._head_steps[number] = _HeadSteps(
+            head.clients,
+            is_over=not any(client.is_acquiring or client.left for client in head.clients),
+            resent=self._heads.of(head._replace(resent=head.resent - 1)) if head.resent else -1,
+            forgets=self._heads.of(head._replace(amnesia=head.amnesia - 1)) if head.amnesia else -1,
+        )
+        return steps
 
-    def _end_vote(self, number: int) -> int:
-        if number not in self._ended:
-            column = self._columns.values[number]
-            is_free = column.node.vote is None
-            without = column._replace(node=column.node._replace(vote=None))
-            self._ended[number] = -1 if is_free else self._columns.of(without)
-        return self._ended[number]
+    def _steps_of_column(self, number: int) -> _ColumnSteps:
+        column = self._columns.values[number]
+        without_vote = column._replace(node=column.node._replace(vote=None))
+        steps = self._column_steps[number] = _ColumnSteps(
+            ended=-1 if column.node.vote is None else self._columns.of(without_vote),
+            arrivals=[self._arrival(column, message) for message in dict.fromkeys(column.messages)],
+        )
+        return steps
 
     def _forget(self, number: int) -> int:
         if number not in self._forgotten:
@@ -319,13 +369,6 @@ class _Searching:
             node = Node(None, None, None, column.node.server_run + 1, column.node.clock + FORWARD)
             self._forgotten[number] = self._columns.of(column._replace(node=node))
         return self._forgotten[number]
-
-    def _arrivals(self, number: int) -> list[_Arrival]:
-        if number not in self._arrivals_at:
-            column = self._columns.values[number]
-            messages = dict.fromkeys(column.messages)
-            self._arrivals_at[number] = [self._arrival(column, message) for message in messages]
-        return self._arrivals_at[number]
 
     def _arrival(self, column: Column, message: Message) -> _Arrival:
         call = self._calls.values[message.call]
@@ -352,22 +395,18 @@ class _Searching:
             received_again=of(again._replace(views=views)) if is_awaited and can_repeat else -1,
         )
 
-    def _give_up(self, number: int, client: int) -> int:
-        key = (number, client)
-        if key not in self._given_up:
-            column = self._columns.values[number]
-            view = column.views[client]
-            closed = (*view[:-1], LOST) if view[-1] == OPEN else view
-            self._given_up[key] = self._columns.of(column._replace(views=_set(column.views, client, closed)))
-        return self._given_up[key]
-
-    def _transcript(self, number: int, client: int) -> int:
-        """The number of the replies that a client has received from this node."""
-        key = (number, client)
-        if key not in self._transcript_of:
-            _, _, server_run, *replies = self._columns.values[number].views[client]
-            self._transcript_of[key] = self._transcripts.of((server_run, tuple(replies)))
-        return self._transcript_of[key]
+    def _view(self, number: int, client: int) -> _View:
+        column = self._columns.values[number]
+        ticket, attempt, server_run, *replies = column.views[client]
+        is_open = bool(replies) and replies[-1] == OPEN
+        given_up = number
+        if is_open:
+            replies[-1] = LOST
+            views = _set(column.views, client, (ticket, attempt, server_run, *replies))
+            given_up = self._columns.of(column._replace(views=views))
+        transcript = self._transcripts.of((server_run, tuple(replies)))
+        view = self._views[client][number] = _View(is_open, given_up, transcript)
+        return view
 
     def _request(self, number: int, client: int, call: int) -> int:
         key = (number, client, call)
