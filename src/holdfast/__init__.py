@@ -17,6 +17,7 @@ from holdfast.core.events import Event, log_events
 from holdfast.core.locks import LockOptions
 from holdfast.core.stats import GroupStats, Stats
 from holdfast.core.tickets import LockInfo, TicketInfo
+from holdfast.core.wait_graph import WaitEdge, WaitGraph
 from holdfast.default import default_client, election, lock, lock_all, locked, once_per, rwlock, semaphore
 from holdfast.errors import (
     AcquireTimeout,
@@ -94,6 +95,8 @@ __all__ = [
     "TicketInfo",
     "Unsupported",
     "UsageError",
+    "WaitEdge",
+    "WaitGraph",
     "WouldDeadlock",
     "default_client",
     "election",

@@ -32,6 +32,7 @@ from holdfast.core.decorators import make_plan_locked, make_plan_once
 from holdfast.core.engine import Engine
 from holdfast.core.locks import UNSET, LockOptions
 from holdfast.core.tickets import LockInfo
+from holdfast.core.wait_graph import WaitGraph
 from holdfast.primitives import Primitive
 from holdfast.runtimes.aio import AsyncioRuntime
 from holdfast.runtimes.exits import release_at_exit
@@ -285,6 +286,18 @@ class AsyncClient(BaseClient[AsyncLease, AsyncLock, AsyncSemaphore, AsyncRWLock,
         minute or more for a million keys.
         """
         return await self._engine.operators.locks(names.check_prefix(prefix))
+
+    async def wait_graph(self, prefix: str = "") -> WaitGraph:
+        """Which threads and tasks wait for which, of the locks whose names begin with `prefix`, and their deadlocks.
+
+        It is made from `locks`. A deadlock is reported only if a second reading of its locks shows it again.
+
+        Raises:
+            Unsupported: the waiters of this store leave no record.
+        """
+        self._require_primitive(Primitive.DETECT_DEADLOCKS)
+        operators = self._engine.operators
+        return await operators.wait_graph(await operators.locks(names.check_prefix(prefix)))
 
     async def break_lock(self, name: str, fence: int) -> bool:
         """End the lease with exactly this fence, of any holder; False if it does not exist.

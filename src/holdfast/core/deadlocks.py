@@ -164,7 +164,7 @@ class DeadlockDetector:
             await engine.backend.read_registers(registers, deadline=engine.request_deadline(give_up)) if others else ()
         )
         confirmed = dict(zip(others, numbers, strict=True))
-        if list(map(_identity, cycle)) != list(map(_identity, self._suspected)):
+        if [edge.identity for edge in cycle] != [edge.identity for edge in self._suspected]:
             self._suspected, self._first_read = cycle, confirmed
             return False
         return all(number >= self._first_read[attempt] + 2 for attempt, number in confirmed.items())
@@ -199,9 +199,3 @@ def _followed(start: Attempt, ways: dict[Attempt, tuple[WaitEdge, Attempt]]) -> 
     while attempt != start:
         edge, attempt = ways[attempt]
         yield edge
-
-
-def _identity(edge: WaitEdge) -> tuple[object, ...]:
-    """Distinguishes the two tickets of an edge from all others: an attempt while it waits, a lease by its fence."""
-    blocker = edge.blocker
-    return (edge.lock, *attempt_of(edge.waiter), blocker.caller, blocker.fence, blocker.attempt)

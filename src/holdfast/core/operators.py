@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from holdfast.core.ports import ListsBySearch, StoreMissing
 from holdfast.core.tickets import LockInfo
+from holdfast.core.wait_graph import WaitGraph, edges_of, wait_graph
 
 if TYPE_CHECKING:
     from holdfast.core.engine import Engine
@@ -39,6 +40,15 @@ class Operators:
             if self.needs_store:
                 raise
             return []
+
+    async def wait_graph(self, locks: Iterable[LockInfo]) -> WaitGraph:
+        """The wait-for graph of these locks, without cycles that a second reading does not show."""
+        graph = wait_graph(locks)
+        waited_for = {edge.lock for cycle in graph.cycles for edge in cycle}
+        again = {edge.identity for name in waited_for for edge in edges_of(await self.inspect(name))}
+        return graph._replace(
+            cycles=tuple(cycle for cycle in graph.cycles if again.issuperset(edge.identity for edge in cycle))
+        )
 
     def listing(self, prefix: str) -> Listing | None:
         """For a caller that shows the progress of a long search; None if `locks` does not have to search."""

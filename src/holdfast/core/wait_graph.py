@@ -31,6 +31,12 @@ class WaitEdge(NamedTuple):
         """Both callers are known, and the caller of the waiter does nothing else while it waits."""
         return bool(self.waiter.caller and self.blocker.caller) and not self.waiter.detached
 
+    @property
+    def identity(self) -> tuple[object, ...]:
+        """Distinguishes its two tickets from others: callers, attempts with `detect_deadlocks`, and the fence."""
+        waiter, blocker = self.waiter, self.blocker
+        return (self.lock, waiter.caller, waiter.attempt, blocker.caller, blocker.attempt, blocker.fence)
+
     def __str__(self) -> str:
         """One sentence, for messages."""
         blocker = self.blocker

@@ -119,6 +119,7 @@ def ticket_as_dict(ticket: TicketInfo) -> dict[str, Any]:
         "host": ticket.host,
         "pid": ticket.pid,
         "agent": ticket.agent,
+        "caller": ticket.caller or None,
         "program": ticket.program,
         "since": ticket.since or None,  # unknown if another program wrote the ticket
         "ttl_left": ticket.remaining if math.isfinite(ticket.remaining) else None,

@@ -22,6 +22,7 @@ from holdfast.core.decorators import make_plan_locked, make_plan_once
 from holdfast.core.engine import Engine
 from holdfast.core.locks import UNSET, LockOptions
 from holdfast.core.tickets import LockInfo
+from holdfast.core.wait_graph import WaitGraph
 from holdfast.primitives import Primitive
 from holdfast.runtimes.exits import release_at_exit
 from holdfast.runtimes.threads import ThreadRuntime, run_sync
@@ -271,6 +272,18 @@ class Client(BaseClient[Lease, Lock, Semaphore, RWLock, LockAll]):
         minute or more for a million keys.
         """
         return run_sync(self._engine.operators.locks(names.check_prefix(prefix)))
+
+    def wait_graph(self, prefix: str = "") -> WaitGraph:
+        """Which threads and tasks wait for which, of the locks whose names begin with `prefix`, and their deadlocks.
+
+        It is made from `locks`. A deadlock is reported only if a second reading of its locks shows it again.
+
+        Raises:
+            Unsupported: the waiters of this store leave no record.
+        """
+        self._require_primitive(Primitive.DETECT_DEADLOCKS)
+        operators = self._engine.operators
+        return run_sync(operators.wait_graph(run_sync(operators.locks(names.check_prefix(prefix)))))
 
     def break_lock(self, name: str, fence: int) -> bool:
         """End the lease with exactly this fence, of any holder; False if it does not exist.

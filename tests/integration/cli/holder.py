@@ -9,6 +9,7 @@ import json
 import os
 import sys
 import threading
+import time
 from typing import Any
 
 import holdfast
@@ -62,6 +63,27 @@ class Holder:
             self._leases.setdefault(lock, []).append(lease)
 
         threading.Thread(target=take, name="waiting", daemon=True).start()
+
+    def hold_and_wait(self, held: str, awaited: str, **options: Any) -> None:
+        """On a thread of its own, acquire a lock, and wait for another one as soon as that is busy.
+
+        If it is busy already, return when both locks have a waiter: the other process does the reverse.
+        """
+        is_held = threading.Event()
+        other = self._lock(awaited, **options)
+
+        def take() -> None:
+            self.hold(held, **options)
+            is_held.set()
+            while not other.locked():
+                time.sleep(0.01)
+            other.acquire()
+
+        is_busy = other.locked()
+        threading.Thread(target=take, name="worker", daemon=True).start()
+        assert is_held.wait(30)
+        while is_busy and self._client and not all(self._client.inspect(lock).waiters for lock in (held, awaited)):
+            time.sleep(0.01)
 
     def release(self, lock: str) -> None:
         """Release all leases of the lock."""

@@ -77,6 +77,7 @@ def test_json_has_every_field(store: CliStore, pool: WorkerPool, holder: Worker)
     (held,) = lock["holders"]
     assert 0 < held.pop("ttl_left") <= 30
     assert abs(held.pop("since") - time.time()) < 3600
+    assert held.pop("caller")
     assert held == {
         "fence": fence,
         "host": "web-3",
