@@ -45,8 +45,8 @@ def test_json_has_both_tickets_of_every_wait(store: CliStore, pool: WorkerPool) 
 
 def test_waiters_without_a_cycle_are_no_deadlock(store: CliStore, pool: WorkerPool) -> None:
     holder = pool.start(store.url)
-    holder.call("hold", lock="a")  # on another thread than the one that waits
     holder.call("hold_and_wait", held="b", awaited="a")
+    holder.call("hold", lock="a")  # on another thread than the one that waits
     store.await_waiters("a", 1)
 
     assert store.run("deadlocks") == (0, "", f"no deadlock ({store.url})\n")
