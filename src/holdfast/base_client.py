@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from enum import Enum
@@ -14,6 +15,7 @@ from holdfast.core.engine import Engine
 from holdfast.core.events import Event, Events
 from holdfast.core.leases import BaseLease, LockSpec
 from holdfast.core.locks import AllOptions, LockOptions, make_spec
+from holdfast.core.requests import RequestObserver
 from holdfast.core.stats import Stats
 from holdfast.default_url import default_url, naming_the_variable
 from holdfast.errors import ConfigurationError, UsageError
@@ -220,6 +222,22 @@ class BaseClient(ABC, Generic[LeaseT, LockT, SemaphoreT, RWLockT, LockAllT]):
         """
         engine = self._current
         return Stats() if engine is None else engine.stats()
+
+    def _observe_requests(self, observer: RequestObserver) -> Callable[[], None]:
+        """Call `observer` after every request to the store, also of later engines; it must not wait for anything.
+
+        The returned function ends that, and does not keep the client alive.
+        """
+        events, client = self._events, weakref.ref(self)
+
+        def change(observers: tuple[RequestObserver, ...]) -> None:
+            events.observers = observers
+            engine = getattr(client(), "_current", None)
+            if engine is not None:
+                engine.observe_requests()
+
+        change((*events.observers, observer))
+        return lambda: change(tuple(other for other in events.observers if other is not observer))
 
     @property
     def guarantees(self) -> Guarantees:

@@ -29,7 +29,7 @@ LAYERS = [
     {"backends"},
     {"base_client"},
     {"threads", "aio", "default", "__init__"},
-    {"fencing", "monitor"},
+    {"fencing", "metrics", "monitor", "otel", "prometheus"},
     {"cli", "__main__"},
 ]
 LAB_LAYERS = [{"__init__"}, {"checking"}, {"sim"}, {"cli"}]

@@ -13,7 +13,7 @@ import weakref
 from collections import deque
 from collections.abc import Coroutine, Hashable, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, NoReturn, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, NoReturn, Protocol, TypeVar, cast
 
 from holdfast.core.clock import before_delay
 from holdfast.core.deadlocks import DeadlockDetector, deadlock_error, wait_json
@@ -33,6 +33,7 @@ from holdfast.core.leases import (
 )
 from holdfast.core.operators import Operators
 from holdfast.core.ports import ReportsGone
+from holdfast.core.requests import ObservedBackend
 from holdfast.core.schedule import BATCH_MAX
 from holdfast.core.stats import Stats, make_stats
 from holdfast.core.tickets import Claim, LeaseGone, Waiting
@@ -117,6 +118,15 @@ class Engine(Generic[L]):
         self._reports_gone = isinstance(backend, ReportsGone)
         if isinstance(backend, ReportsGone):
             backend.on_gone(self._store_gone)
+        self.observe_requests()
+
+    def observe_requests(self) -> None:
+        """Report the requests to the observers of the client, while it has any."""
+        if isinstance(self.backend, ObservedBackend):
+            self.backend = self.backend.inner
+        if self.events.observers:
+            observed = ObservedBackend(self.backend, lambda: self.events.observers, self.runtime.now)
+            self.backend = cast("Backend", observed)
 
     # ── acquire ──────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -34,6 +34,7 @@ from holdfast.errors import BackendError, BackendUnavailable, HoldfastError, Thr
 if TYPE_CHECKING:
     from holdfast.core.leases import LockSpec
     from holdfast.core.ports import Runtime
+    from holdfast.core.requests import RequestObserver
 
 Kind = Literal[
     "acquiring",
@@ -149,6 +150,7 @@ class Events:
 
     def __init__(self) -> None:
         self.subscribers: tuple[Subscriber, ...] = ()  # if empty, callers need not create events
+        self.observers: tuple[RequestObserver, ...] = ()  # if empty, the engine uses its backend directly
         self._groups: set[str] = set()
 
     def subscribe(self, subscriber: Subscriber) -> Callable[[], None]:

@@ -1,0 +1,92 @@
+"""Observers of the requests to a store, for metrics. A client without observers has no code of this module in its path.
+
+The engine replaces its backend with an ObservedBackend while there are observers. The methods of the backend itself
+stay as they are, because several verbs call others, and such a call is no request of the engine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+from holdfast.errors import BackendError
+
+if TYPE_CHECKING:
+    from holdfast.core.ports import Backend
+    from holdfast.guarantees import Guarantees
+    from holdfast.primitives import Lacks
+
+# The operation, the seconds it took, and the name of its error's type or "". Called on any thread, also on that of the
+# keeper, so it must not wait for anything.
+RequestObserver = Callable[[str, float, str], object]
+
+OPERATIONS = (
+    "try_acquire",
+    "try_acquire_all",
+    "release",
+    "renew",
+    "inspect",
+    "locks",
+    "break_lock",
+    "advance_register",
+    "read_registers",
+)
+_OTHERS = (
+    *("wait", "intact", "close", "abandon"),
+    *("listing", "release_later", "on_gone", "without_loop"),  # of optional ports: only some backends have these
+)
+
+
+class ObservedBackend:
+    """A backend that reports each request. It has exactly the methods of ports that the inner backend has."""
+
+    def __init__(
+        self, inner: Backend, observers: Callable[[], Iterable[RequestObserver]], now: Callable[[], float]
+    ) -> None:
+        self.inner = inner
+
+        def timed(operation: str) -> Callable[..., Any]:
+            method = getattr(inner, operation)
+
+            async def request(*arguments: Any, **options: Any) -> Any:
+                started, error = now(), ""
+                try:
+                    answer = await method(*arguments, **options)
+                    if operation in ("release", "renew"):  # errors of one server of several are results
+                        error = next((type(each).__name__ for each in answer if isinstance(each, BackendError)), "")
+                    return answer
+                except BaseException as raised:
+                    error = type(raised).__name__
+                    raise
+                finally:
+                    seconds = now() - started
+                    for observer in observers():
+                        observer(operation, seconds, error)
+
+            return request
+
+        for operation in OPERATIONS:
+            setattr(self, operation, timed(operation))
+        for name in _OTHERS:
+            if hasattr(inner, name):
+                setattr(self, name, getattr(inner, name))
+
+    @property
+    def url(self) -> str:
+        return self.inner.url
+
+    @property
+    def guarantees(self) -> Guarantees:
+        return self.inner.guarantees
+
+    @property
+    def lacks(self) -> Lacks:
+        return self.inner.lacks
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        return self.inner.warnings
+
+    @property
+    def liveness_fds(self) -> tuple[int, ...]:
+        return self.inner.liveness_fds
