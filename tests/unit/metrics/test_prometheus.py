@@ -18,6 +18,7 @@ from holdfast.metrics import METRICS
 from holdfast.prometheus import instrument, render
 from tests.support.faulty import DOWN, OK, Faults
 from tests.support.processes import eventually
+from tests.support.telemetry import total
 
 
 @pytest.fixture
@@ -33,16 +34,6 @@ def client(faulty_url: str) -> Any:
 
 def value(registry: CollectorRegistry, name: str, **labels: str) -> float | None:
     return registry.get_sample_value(name, labels)
-
-
-def total(registry: CollectorRegistry, name: str, **labels: str) -> float:
-    """The sum of all series with these labels."""
-    return sum(
-        sample.value
-        for family in registry.collect()
-        for sample in family.samples
-        if sample.name == name and labels.items() <= sample.labels.items()
-    )
 
 
 def test_a_lease_is_counted_and_measured(client: holdfast.Client, registry: CollectorRegistry) -> None:

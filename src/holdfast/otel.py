@@ -1,0 +1,205 @@
+"""Metrics and spans of clients for OpenTelemetry: `pip install 'holdfast[otel]'`. docs/metrics.md has the tables.
+
+>>> import holdfast, holdfast.otel
+>>> client = holdfast.Client("memory://")
+>>> undo = holdfast.otel.instrument(client)  # to the providers that your program has set, in any order
+>>> with client.lock("order:4711"):  # the spans "acquire order:*" and "hold order:*"
+...     pass
+>>> undo()
+>>> client.close()
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterable
+
+try:
+    from opentelemetry import metrics, trace
+    from opentelemetry.metrics import CallbackOptions, MeterProvider, Observation
+    from opentelemetry.trace import Link, Span, SpanKind, Status, StatusCode, TracerProvider
+except ImportError as error:
+    raise ImportError("holdfast.otel needs opentelemetry-api: pip install 'holdfast[otel]'") from error
+
+from holdfast import __version__
+from holdfast.core.events import Event
+from holdfast.metrics import METRICS, STORE_ERRORS, AnyClient, Exporter, Metric, MetricKind
+from holdfast.runtimes import system
+
+_exporters: weakref.WeakKeyDictionary[MeterProvider, _OtelExporter] = weakref.WeakKeyDictionary()
+_global_exporter: _OtelExporter | None = None  # of the global provider, which a program may set later
+
+
+def instrument(
+    client: AnyClient,
+    *,
+    meter_provider: MeterProvider | None = None,
+    tracer_provider: TracerProvider | None = None,
+    name: str | None = None,
+    requests: bool = True,
+    spans: bool = True,
+) -> Callable[[], None]:
+    """Export the metrics and spans of a client. The returned function ends that.
+
+    The span `acquire {group}` lasts from the begin of an attempt to its end; its status is ERROR only if the store did
+    not answer. The span `hold {group}` lasts as long as the lease and links to it; its status is ERROR if the lease was
+    lost. Both are children of the caller's current span. Neither becomes the current span, because a lease may be
+    released by another thread or task, so spans of the body are their siblings.
+
+    Args:
+        client: A Client or an AsyncClient. It is not kept alive.
+        meter_provider: Default: the global one.
+        tracer_provider: Default: the global one.
+        name: The attribute `client` of metrics and spans. Default: the URL of the store without its password.
+        requests: Also measure the requests to the store: `holdfast.client.request.duration`.
+        spans: Also make spans.
+    """
+    ends = [_exporter_of(meter_provider).add(client, name, requests=requests)]
+    if spans:
+        tracer = trace.get_tracer("holdfast", __version__, tracer_provider)
+        ends.append(_Spans(client, client.url if name is None else name, tracer).end)
+
+    def undo() -> None:
+        for end in ends:
+            end()
+
+    return undo
+
+
+def _exporter_of(provider: MeterProvider | None) -> _OtelExporter:
+    global _global_exporter
+    if provider is not None:
+        exporter = _exporters.get(provider)
+        if exporter is None:
+            exporter = _exporters[provider] = _OtelExporter(provider)
+        return exporter
+    if _global_exporter is None:
+        _global_exporter = _OtelExporter(None)
+    return _global_exporter
+
+
+class _OtelExporter(Exporter):
+    def __init__(self, provider: MeterProvider | None) -> None:
+        super().__init__()
+        meter = metrics.get_meter("holdfast", __version__, provider)
+        self._recorders: dict[Metric, Callable[[float, dict[str, str]], None]] = {}
+        self._attributes: dict[tuple[Metric, tuple[str, ...]], dict[str, str]] = {}
+        for metric in METRICS:
+            name, unit, text = metric.name, metric.unit, metric.description
+            if metric.kind is MetricKind.HISTOGRAM:
+                boundaries = metric.buckets
+                histogram = meter.create_histogram(name, unit, text, explicit_bucket_boundaries_advisory=boundaries)
+                self._recorders[metric] = histogram.record
+            elif metric.kind is MetricKind.COUNTER:
+                self._recorders[metric] = meter.create_counter(name, unit, text).add
+            elif metric.kind is MetricKind.SUM:
+                meter.create_observable_up_down_counter(name, [self._reader(metric)], unit, text)
+            else:
+                meter.create_observable_gauge(name, [self._reader(metric)], unit, text)
+
+    def record(self, metric: Metric, number: float, labels: tuple[str, ...]) -> None:
+        self._recorders[metric](number, self._attributes_of(metric, labels))
+
+    def remove(self, name: str) -> None:
+        """Nothing: the API has no way to remove a series."""
+
+    def reset(self) -> None:
+        """Nothing: the SDK handles forks itself."""
+
+    def _attributes_of(self, metric: Metric, labels: tuple[str, ...]) -> dict[str, str]:
+        attributes = self._attributes.get((metric, labels))
+        if attributes is None:
+            attributes = {key: value for key, value in zip(metric.labels, labels, strict=True) if value}
+            self._attributes[metric, labels] = attributes
+        return attributes
+
+    def _reader(self, metric: Metric) -> Callable[[CallbackOptions], Iterable[Observation]]:
+        ref = weakref.ref(self)  # the provider of a test that has ended keeps nothing alive
+
+        def read(_: CallbackOptions) -> Iterable[Observation]:
+            exporter = ref()
+            if exporter is None:
+                return []
+            exporter.record_requests()
+            return [
+                Observation(number, exporter._attributes_of(metric, labels))  # noqa: SLF001
+                for labels, number in exporter.gauges()[metric].items()
+            ]
+
+        return read
+
+
+class _Spans:
+    """The spans of one client's attempts and leases, by the numbers of the attempts."""
+
+    def __init__(self, client: AnyClient, name: str, tracer: trace.Tracer) -> None:
+        self._name = name
+        self._tracer = tracer
+        self._acquiring: dict[int, Span] = {}
+        self._holding: dict[int, Span] = {}
+        self._unsubscribe = client.subscribe(self._event)
+        system.on_fork(self)
+
+    def end(self) -> None:
+        self._unsubscribe()
+        for spans in (self._acquiring, self._holding):
+            while spans:
+                spans.popitem()[1].end()
+
+    def _event(self, event: Event) -> None:
+        kind = event.kind
+        if kind == "acquiring":
+            self._acquiring[event.attempt] = self._start(event, "acquire", SpanKind.CLIENT)
+        elif kind == "acquired":
+            acquire = self._acquiring.pop(event.attempt, None)
+            links = [] if acquire is None else [Link(acquire.get_span_context())]
+            self._holding[event.attempt] = self._start(event, "hold", SpanKind.INTERNAL, links)
+            if acquire is not None:
+                acquire.set_attributes({"outcome": "acquired", "holdfast.fence": event.fence or 0})
+                acquire.end()
+        elif kind == "not acquired":
+            _end(self._acquiring.pop(event.attempt, None), event, is_error=event.outcome in STORE_ERRORS)
+        elif kind in ("lost", "released"):
+            _end(self._holding.pop(event.attempt, None), event, is_error=kind == "lost")
+        elif kind == "queued":
+            span = self._acquiring.get(event.attempt)
+            if span is not None:
+                span.add_event(kind, {"holder": event.reason or ""})
+        elif kind in ("renewal failed", "revoke requested"):
+            span = self._holding.get(event.attempt)
+            if span is not None:
+                span.add_event(kind, {"error.type": event.outcome} if event.outcome else None)
+
+    def _start(self, event: Event, verb: str, kind: SpanKind, links: Iterable[Link] = ()) -> Span:
+        attributes: dict[str, str | int | float] = {
+            "client": self._name,
+            "group": event.group,
+            "primitive": event.primitive,
+            "holdfast.lock": event.lock,
+            "holdfast.attempt": event.attempt,
+        }
+        if event.ttl is not None:
+            attributes["holdfast.ttl"] = event.ttl
+        if event.fence is not None:
+            attributes["holdfast.fence"] = event.fence
+        return self._tracer.start_span(f"{verb} {event.group}", kind=kind, attributes=attributes, links=[*links])
+
+    def _before_fork(self) -> None:
+        """The runtime calls this before a fork. Nothing to prepare."""
+
+    def _after_fork_in_parent(self) -> None:
+        """The runtime calls this after a fork. Nothing changes in the parent."""
+
+    def _after_fork(self) -> None:
+        """In a forked child: the open spans belong to the parent."""
+        self._acquiring.clear()
+        self._holding.clear()
+
+
+def _end(span: Span | None, event: Event, *, is_error: bool) -> None:
+    if span is not None:
+        span.set_attribute("outcome", event.outcome)
+        if is_error:
+            span.set_attribute("error.type", event.outcome)
+            span.set_status(Status(StatusCode.ERROR, event.reason))
+        span.end()
