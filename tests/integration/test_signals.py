@@ -34,6 +34,10 @@ class Running(NamedTuple):
     def wait_until_held(self) -> None:
         eventually(lambda: self.client.lock("a").locked())
 
+    def wait_until_body(self) -> None:
+        """The lock is held a moment before: a signal then ends the acquire, and `os._exit` follows in some servers."""
+        eventually((self.folder / "begun").exists)
+
     def end(self) -> tuple[int, str]:
         _, printed = self.process.communicate(timeout=60)
         return self.process.returncode, printed
@@ -151,11 +155,13 @@ def app(environ, start_response):
 """
 BODY_ENDS_BY_ITSELF = """
 def body():
+    open(f'{folder}/begun', 'w').close()
     while not os.path.exists(f'{folder}/end'):
         time.sleep(0.01)
 """
 BODY_IS_LONG = """
 def body():
+    open(f'{folder}/begun', 'w').close()
     time.sleep(60)
 """
 
@@ -167,7 +173,7 @@ def gunicorn(start: Start, app: str, *options: str) -> tuple[Running, list[bytes
     answers: list[bytes] = []
     eventually((running.folder / "socket").exists)
     threading.Thread(target=lambda: answers.append(get(running.process.pid)), daemon=True).start()
-    running.wait_until_held()
+    running.wait_until_body()
     return running, answers
 
 
@@ -281,7 +287,7 @@ def celery_worker(start: Start, body: str) -> Running:
     subprocess.run(
         [sys.executable, "-c", "import program; program.job.delay()"], cwd=running.folder, check=True, timeout=60
     )
-    running.wait_until_held()
+    running.wait_until_body()
     return running
 
 
