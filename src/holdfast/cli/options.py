@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from holdfast.aio.client import AsyncClient
     from holdfast.threads.client import Client
 
 
@@ -43,24 +44,46 @@ def open_client(arguments: argparse.Namespace) -> Client:
     Raises:
         ConfigurationError: the URL is invalid, or the store is private to one process.
     """
-    from holdfast.errors import ConfigurationError
-    from holdfast.guarantees import Scope
     from holdfast.threads.client import Client
 
     client = Client(arguments.url)
-    if client.guarantees.scope is Scope.PROCESS:
+    try:
+        _require_shared(client)
+    except BaseException:
         client.close()
-        raise ConfigurationError(
-            f"url {client.url} is private to one process: use a store that other processes can reach"
-        )
+        raise
     return client
 
 
 def open_existing(arguments: argparse.Namespace) -> Client:
     """Return a client that does not create a missing store: using it is an error. For commands that only read."""
     client = open_client(arguments)
-    client._engine.operators.needs_store = True  # noqa: SLF001 - the public API treats a missing store as a store without locks
+    _require_store(client)
     return client
+
+
+def prepare_existing(client: AsyncClient) -> None:
+    """Make a client for asyncio such as `open_existing` returns.
+
+    Raises:
+        ConfigurationError: the store is private to one process.
+    """
+    _require_shared(client)
+    _require_store(client)
+
+
+def _require_store(client: Client | AsyncClient) -> None:
+    client._engine.operators.needs_store = True  # noqa: SLF001 - the public API treats a missing store as a store without locks
+
+
+def _require_shared(client: Client | AsyncClient) -> None:
+    from holdfast.errors import ConfigurationError
+    from holdfast.guarantees import Scope
+
+    if client.guarantees.scope is Scope.PROCESS:
+        raise ConfigurationError(
+            f"url {client.url} is private to one process: use a store that other processes can reach"
+        )
 
 
 def seconds(*, minimum: float = 0.0) -> Callable[[str], float]:

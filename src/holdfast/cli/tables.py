@@ -10,7 +10,6 @@ from holdfast.cli.terminal import Terminal
 from holdfast.cli.text import escape, width
 
 GAP = 2
-_FLEXIBLE_MIN = 10
 _ANY = sys.maxsize  # columns
 
 
@@ -19,12 +18,21 @@ class Column(NamedTuple):
 
     heading: str
     align_right: bool = False  # for numbers
-    flexible: bool = False  # cells may be shortened
+    flexible: bool = False  # cells may be shortened, but not to less than `min_width`
+    min_width: int = 10
     drop_order: int = 0  # columns are dropped in this order; 0: never
 
 
 def draw(columns: Sequence[Column], rows: Sequence[Sequence[str]], terminal: Terminal) -> list[str]:
-    """Return the heading and the rows as lines that fit the terminal, as far as possible.
+    """Return the heading and the rows as lines that fit the terminal, as far as possible."""
+    lines = zip(*(cells for _, cells in fit_columns(columns, rows, terminal)), strict=True)
+    return [terminal.fit((" " * GAP).join(line).rstrip(), terminal.columns) for line in lines]
+
+
+def fit_columns(
+    columns: Sequence[Column], rows: Sequence[Sequence[str]], terminal: Terminal
+) -> list[tuple[Column, list[str]]]:
+    """Return the columns that fit the terminal, each with its heading and cells, of equal width.
 
     All cells are escaped here, so that no table sends control characters to a terminal.
     """
@@ -36,8 +44,7 @@ def draw(columns: Sequence[Column], rows: Sequence[Sequence[str]], terminal: Ter
     while sum(layout.min_width + GAP for layout in layouts) - GAP > terminal.columns and any(map(_can_drop, layouts)):
         layouts.remove(min(filter(_can_drop, layouts), key=lambda layout: layout.column.drop_order))
     _shrink(layouts, terminal.columns)
-    lines = zip(*(layout.fitted(terminal) for layout in layouts), strict=True)
-    return [terminal.fit((" " * GAP).join(line).rstrip(), terminal.columns) for line in lines]
+    return [(layout.column, layout.fitted(terminal)) for layout in layouts]
 
 
 class _ColumnLayout:
@@ -47,7 +54,7 @@ class _ColumnLayout:
         self.column = column
         self._cells = cells
         self.width = max(map(width, cells))
-        self.min_width = min(self.width, _FLEXIBLE_MIN) if column.flexible else self.width
+        self.min_width = min(self.width, column.min_width) if column.flexible else self.width
         self.has_content = any(cells[1:])
 
     def fitted(self, terminal: Terminal) -> list[str]:

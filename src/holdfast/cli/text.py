@@ -56,6 +56,20 @@ def shorten(text: str, columns: int, *, ellipsis: str = "…") -> str:
     return _first(text, room - width(end)) + ellipsis + end
 
 
+def wrap(text: str, columns: int) -> list[str]:
+    """Split into lines of at most `columns`, at any character.
+
+    >>> wrap("invoices:2031", 8)
+    ['invoices', ':2031']
+    """
+    lines = []
+    while text:
+        line = _first(text, columns) or text[0]
+        lines.append(line)
+        text = text[len(line) :]
+    return lines
+
+
 def _escaped(character: str) -> str:
     if character.isprintable():
         return character

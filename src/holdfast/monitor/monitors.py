@@ -45,6 +45,10 @@ class Snapshot(NamedTuple):
     guarantees: Guarantees
     warnings: tuple[str, ...]
 
+    def next_poll_in(self, interval: float) -> float:
+        """Seconds to wait, so that polls begin every `interval` seconds, as far as the time that they take permits."""
+        return max(interval / 5, interval - self.poll_seconds)
+
     @property
     def infos(self) -> list[LockInfo]:
         """The holders and waiters of each lock."""
@@ -191,10 +195,10 @@ class Monitor(_BaseMonitor):
         run_sync(self._wait(seconds))
 
     def snapshots(self, interval: float = INTERVAL) -> Iterator[Snapshot]:
-        """Poll now and after each `interval` seconds, without an end."""
+        """Poll now and every `interval` seconds, without an end."""
         while True:
-            yield self.poll()
-            self.wait(interval)
+            yield (snapshot := self.poll())
+            self.wait(snapshot.next_poll_in(interval))
 
     def close(self) -> None:
         """End the search and its subscriptions. The client stays open."""
@@ -232,10 +236,10 @@ class AsyncMonitor(_BaseMonitor):
         await self._wait(seconds)
 
     async def snapshots(self, interval: float = INTERVAL) -> AsyncIterator[Snapshot]:
-        """Poll now and after each `interval` seconds, without an end."""
+        """Poll now and every `interval` seconds, without an end."""
         while True:
-            yield await self.poll()
-            await self.wait(interval)
+            yield (snapshot := await self.poll())
+            await self.wait(snapshot.next_poll_in(interval))
 
     def close(self) -> None:
         """End the search and its subscriptions. The client stays open."""
