@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 import holdfast
-from tests.conformance.lab import Lab
+from tests.conformance.lab import Lab, until
 
 
 async def test_taking_it_again_would_deadlock(lab: Lab) -> None:
@@ -18,12 +20,30 @@ async def test_taking_it_again_would_deadlock(lab: Lab) -> None:
     assert (caught.value.lock, caught.value.fence) == ("a", lease.fence)
 
 
-async def test_taking_it_again_without_waiting_is_just_busy(lab: Lab) -> None:
+@pytest.mark.parametrize("timeout", [0, 0.05])
+async def test_taking_it_again_with_a_timeout_is_just_busy(lab: Lab, timeout: float) -> None:
     actor = lab.actor()
     lease = await actor(lambda client: client.lock("a").acquire())
 
-    assert await actor(lambda client: client.lock("a").acquire(timeout=0)) is None
+    assert await actor(lambda client: client.lock("a").acquire(timeout=timeout)) is None
     assert lease.held
+
+
+async def test_a_wait_for_its_own_lock_ends_when_another_thread_or_task_releases_it(lab: Lab) -> None:
+    actor, other = lab.actor(), lab.actor()
+    lease = await actor(lambda client: client.lock("a").acquire())
+    queued: list[holdfast.Event] = []
+    actor.client.subscribe(lambda event: queued.append(event) if event.kind == "queued" else None)
+    waiting = lab.start(actor, lambda client: client.lock("a").acquire(timeout=60))
+    await until(lambda: asyncio.sleep(0, bool(queued)), "it waits for itself")
+
+    releasing = lab.actor(like=actor)
+    await releasing(lambda _: lease.release())
+
+    again = await waiting
+    assert again.fence > lease.fence
+    await actor(lambda _: again.release())
+    assert await other(lambda client: client.lock("a").acquire(timeout=60))
 
 
 async def test_re_entry_counts_and_keeps_the_fence(lab: Lab) -> None:

@@ -80,6 +80,19 @@ async def test_readers_go_on_when_the_writer_between_them_gives_up(lab: Lab) -> 
     assert await waiting
 
 
+async def test_a_second_read_is_a_re_entry(lab: Lab) -> None:
+    actor, other = lab.actor(), lab.actor()
+    first = await actor(lambda client: client.rwlock("a").read().acquire())
+    writing = lab.start(other, lambda client: client.rwlock("a").write().acquire(timeout=60))
+
+    again = await actor(lambda client: client.rwlock("a").read().acquire())  # not behind the writer that waits
+    assert again is first
+    await actor(lambda _: again.release())
+    assert first.held
+    await actor(lambda _: first.release())
+    assert (await writing).fence > first.fence
+
+
 async def test_a_reader_cannot_become_the_writer(lab: Lab) -> None:
     actor = lab.actor()
     both = actor.client.rwlock("a", reentrant=True)
@@ -88,7 +101,8 @@ async def test_a_reader_cannot_become_the_writer(lab: Lab) -> None:
     with pytest.raises(holdfast.WouldDeadlock, match="reader cannot become the writer"):
         await actor(lambda _: both.write().acquire())
 
-    assert await actor(lambda _: both.write().acquire(timeout=0)) is None
+    for seconds in (0, 0.05):
+        assert await actor(lambda _, timeout=seconds: both.write().acquire(timeout=timeout)) is None
 
 
 async def test_a_writer_may_read_again_if_it_is_reentrant(lab: Lab) -> None:
@@ -143,6 +157,16 @@ async def test_a_limit_is_agreed_between_all_users(lab: Lab) -> None:
 
     await first(lambda _: lease.release())
     assert await second(lambda client: client.semaphore("a", 5).acquire(timeout=0))
+
+
+async def test_a_semaphore_is_locked_when_no_permit_is_left(lab: Lab) -> None:
+    actor = lab.actor()
+    permits = actor.client.semaphore("a", 2)
+    seen = [await actor(lambda _: permits.locked())]
+    for _ in range(2):
+        assert await actor(lambda _: permits.acquire(timeout=0))
+        seen.append(await actor(lambda _: permits.locked()))
+    assert seen == [False, False, True]
 
 
 async def test_lock_rwlock_and_semaphore_of_one_name_exclude_each_other(lab: Lab) -> None:

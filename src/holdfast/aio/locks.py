@@ -89,7 +89,7 @@ class AsyncLock(BaseLock[AsyncLease]):
 
         Raises:
             ConfigurationError: an argument is refused; the message names it and the reason.
-            WouldDeadlock: this thread or task holds it, and it is not reentrant.
+            WouldDeadlock: this thread or task holds it, it is not reentrant, and there is no timeout.
             LimitConflict: it is in use with another limit.
             BackendUnavailable, OutcomeUnknown: the server gave no answer; never raised for a busy lock.
         """
@@ -143,6 +143,10 @@ class AsyncLock(BaseLock[AsyncLease]):
 
 class AsyncSemaphore(AsyncLock):
     """A lock that `limit` callers may hold at once. One thread or task may acquire several permits."""
+
+    async def locked(self) -> bool:
+        """Whether no permit is left, according to the server."""
+        return len((await self._client.inspect(self.name)).holders) >= (self._spec.limit or 1)
 
 
 class AsyncRWLock(BaseRWLock[AsyncLock]):

@@ -136,8 +136,8 @@ class Engine(Generic[L]):
         """Acquire the lock, or wait for it until the timeout; for the calling thread or task, or for `caller`.
 
         Raises:
-            WouldDeadlock: the caller holds the lock, and its lease blocks this acquire; or, with detect_deadlocks,
-                it is the youngest of several callers that wait for each other.
+            WouldDeadlock: the caller holds the lock, and would wait for itself forever; or, with detect_deadlocks, it
+                is the youngest of several callers that wait for each other.
             LimitConflict: it is in use with another limit.
             BackendUnavailable, OutcomeUnknown: the server gave no answer, at first or when the time was up.
         """
@@ -347,9 +347,14 @@ class Engine(Generic[L]):
         return held if held is not None and held.held else None
 
     async def _reenter(self, held: L, lock: BaseLock[L], caller: Caller, timeout: float | None) -> AcquireResult[L]:
-        """The caller holds it: count, if both are reentrant and the held lease covers the new one."""
+        """The caller holds it: count, if both are reentrant and the held lease covers the new one, or both are reads.
+
+        Else a call with a timeout waits: the lease may end, or another thread may release it.
+        """
         spec = lock._spec
-        if spec.reentrant and held._spec.reentrant and (held._spec.exclusive or not spec.exclusive):
+        are_reads = not spec.exclusive and not held._spec.exclusive
+        are_reentrant = spec.reentrant and held._spec.reentrant and (held._spec.exclusive or not spec.exclusive)
+        if are_reads or are_reentrant:
             result: AcquireResult[L] | None = None
             try:
                 with self.mutex:
@@ -366,6 +371,8 @@ class Engine(Generic[L]):
         if timeout == 0:
             self.not_acquired(spec, "busy", ITSELF)
             return AcquireResult(None, ITSELF)
+        if timeout is not None and not spec.owner:  # an owner would be granted it at once, as a second lease
+            return await self.acquire_new(lock, caller, timeout)
         if spec.exclusive and not held._spec.exclusive:
             reason = "a reader cannot become the writer; release the read lease first"
         elif held._spec.reentrant or spec.reentrant:

@@ -98,7 +98,7 @@ class Lock(BaseLock[Lease]):
 
         Raises:
             ConfigurationError: an argument is refused; the message names it and the reason.
-            WouldDeadlock: this thread or task holds it, and it is not reentrant.
+            WouldDeadlock: this thread or task holds it, it is not reentrant, and there is no timeout.
             LimitConflict: it is in use with another limit.
             BackendUnavailable, OutcomeUnknown: the server gave no answer; never raised for a busy lock.
         """
@@ -148,6 +148,10 @@ class Lock(BaseLock[Lease]):
 
 class Semaphore(Lock):
     """A lock that `limit` callers may hold at once. One thread or task may acquire several permits."""
+
+    def locked(self) -> bool:
+        """Whether no permit is left, according to the server."""
+        return len(self._client.inspect(self.name).holders) >= (self._spec.limit or 1)
 
 
 class RWLock(BaseRWLock[Lock]):

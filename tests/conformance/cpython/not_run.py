@@ -21,7 +21,6 @@ NOT_RUN: dict[str, str] = {
     "lock_tests.LockTests.test_repr": _REPR,
     "lock_tests.LockTests.test_locked_repr": _REPR,
     "lock_tests.LockTests.test_reacquire": _OWN_WAIT,
-    "lock_tests.LockTests.test_state_after_timeout": _OWN_WAIT,
     "lock_tests.LockTests.test_different_thread by owner": "only lease.release() may (test_thread_rules.py)",
     "lock_tests.LockTests.test_at_fork_reinit": "a private hook of threading; after a fork our client starts anew",
     # ── threading.RLock ──────────────────────────────────────────────────────────────────────────────────────────
