@@ -110,7 +110,7 @@ async def test_asyncio_waiters_outlive_a_restart_and_get_the_lock_one_by_one(
         events: list[str] = []
         waiter.subscribe(lambda event: events.append(event.kind))
         visits = [asyncio.create_task(visit(waiter)) for _ in range(20)]
-        while events.count("waiting") < 20:
+        while events.count("queued") < 20:
             await asyncio.sleep(0.01)
 
         server.restart()  # holds up this loop too: to the clients it is one moment
