@@ -57,7 +57,13 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Start long tests first, so that none runs alone at the end: slow tests, then tests that compute."""
+    """Start long tests first, so that none runs alone at the end: slow tests, then tests that compute.
+
+    A test that computes all the time takes many times as long on a busy machine, so it has a longer limit.
+    """
+    for item in items:
+        if "tests/sim/" in item.nodeid and item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(600))
     items.sort(key=lambda item: (item.get_closest_marker("slow") is None, "tests/sim/" not in item.nodeid))
 
 
