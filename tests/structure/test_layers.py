@@ -30,6 +30,7 @@ LAYERS = [
     {"base_client"},
     {"threads", "aio", "default", "__init__"},
     {"fencing", "metrics", "monitor", "otel", "prometheus"},
+    {"dashboard"},
     {"cli", "__main__"},
 ]
 LAB_LAYERS = [{"__init__"}, {"checking"}, {"sim"}, {"cli"}]
