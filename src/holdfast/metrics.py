@@ -134,44 +134,48 @@ METRICS = (
 # ── numbers ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 STORE_ERRORS = ("unavailable", "unknown")  # outcomes of attempts that the store has not answered
-_REQUESTS_MAX = 10_000  # requests that wait to be recorded
+# Numbers that wait to be recorded. A call of a metrics library takes longer than all of our own work for an event, so
+# it is not made while the lock is held, but when the numbers are read; above the first limit, by calls that add more.
+_BUFFERED = 1000
+_BUFFERED_MAX = 10_000  # only requests without events, for example of `locks()`, can reach this
 
-Record = Callable[[Metric, float, tuple[str, ...]], None]  # the values of the labels, in their order
 AnyClient = BaseClient[Any, Any, Any, Any, Any]
 
 
 class _Instrumented:
     """One client whose numbers are recorded under `name`. Does not keep the client alive."""
 
-    def __init__(self, client: AnyClient, name: str, record: Record, *, requests: bool) -> None:
+    def __init__(self, client: AnyClient, name: str, exporter: Exporter, *, requests: bool) -> None:
         self.name = name
         self._client = weakref.ref(client)
-        self._record = record
+        self._record = exporter.record
+        self._context = exporter.context
         self._elections: dict[str, bool] = {}  # the groups that were ever used; whether they are of elections
-        # The times of requests that are not recorded yet. A request of the keeper must not wait for a metrics library.
-        self._requests: deque[tuple[str, float, str]] = deque(maxlen=_REQUESTS_MAX)
+        # Appended to by any thread, also by that of the keeper, which must not wait for a metrics library.
+        self._buffer: deque[tuple[Metric, float, tuple[str, ...], Any]] = deque(maxlen=_BUFFERED_MAX)
         self._undo = [client.subscribe(self._event)]
         if requests:
-            self._undo.append(client._observe_requests(lambda *request: self._requests.append(request)))  # noqa: SLF001
+            self._undo.append(client._observe_requests(self._request))  # noqa: SLF001
 
     def end(self) -> None:
         for undo in self._undo:
             undo()
-        self.record_requests()
+        self.flush()
 
     def forget(self) -> None:
         """In a forked child: nothing has happened yet."""
         self._elections.clear()
-        self._requests.clear()
+        self._buffer.clear()
 
-    def record_requests(self) -> None:
-        requests, record, name = self._requests, self._record, self.name
-        while requests:
+    def flush(self, most: int = 0) -> None:
+        """Record buffered numbers until at most this many are left."""
+        buffer, record = self._buffer, self._record
+        while len(buffer) > most:
             try:
-                operation, seconds, error = requests.popleft()
+                number = buffer.popleft()
             except IndexError:  # another thread was faster
                 return
-            record(REQUEST_DURATION, seconds, (name, operation, error))
+            record(*number)
 
     def gauges(self) -> Iterator[tuple[Metric, tuple[str, ...], float]]:
         """The present numbers; 0 for groups that were used before."""
@@ -190,33 +194,37 @@ class _Instrumented:
                 yield LEADING, labels, numbers.leading
         yield PENDING_RELEASES, (name,), stats.pending_releases
 
+    def _request(self, operation: str, seconds: float, error: str) -> None:
+        self._buffer.append((REQUEST_DURATION, seconds, (self.name, operation, error), None))
+
     def _event(self, event: Event) -> None:
         kind, name, group, outcome = event.kind, self.name, event.group, event.outcome
         primitive, seconds = event.primitive, event.seconds or 0.0
-        if kind == "acquired":
-            self._record(ACQUIRE_DURATION, seconds, (name, group, primitive, "acquired", ""))
-            if primitive == "once_per":
-                self._record(ONCE_CALLS, 1, (name, group, "run"))
-        elif kind == "released":
-            self._record(HOLD_DURATION, seconds, (name, group, primitive, outcome))
-        elif kind == "not acquired":
-            error = outcome if outcome in STORE_ERRORS else ""
-            self._record(ACQUIRE_DURATION, seconds, (name, group, primitive, outcome, error))
-            if primitive == "once_per" and outcome not in ("busy", "timeout"):  # those are `skipped`
-                self._record(ONCE_CALLS, 1, (name, group, outcome))
-        elif kind == "lost":
-            self._record(HOLD_DURATION, seconds, (name, group, primitive, outcome))
-            self._record(LOST, 1, (name, group, primitive, outcome))
-        elif kind == "renewed":
-            self._record(RENEWAL_REMAINING, seconds / event.ttl if event.ttl else 0.0, (name, group))
-        elif kind == "skipped":
-            if primitive == "once_per":
-                self._record(ONCE_CALLS, 1, (name, group, outcome))
-        elif kind == "acquiring":
+        if kind == "acquiring":
             if not self._elections.get(group):
                 self._elections[group] = primitive == "election"
             return
-        self.record_requests()
+        add, context = self._buffer.append, self._context()
+        if kind == "acquired":
+            add((ACQUIRE_DURATION, seconds, (name, group, primitive, "acquired", ""), context))
+            if primitive == "once_per":
+                add((ONCE_CALLS, 1, (name, group, "run"), context))
+        elif kind == "released":
+            add((HOLD_DURATION, seconds, (name, group, primitive, outcome), context))
+        elif kind == "not acquired":
+            error = outcome if outcome in STORE_ERRORS else ""
+            add((ACQUIRE_DURATION, seconds, (name, group, primitive, outcome, error), context))
+            if primitive == "once_per" and outcome not in ("busy", "timeout"):  # those are `skipped`
+                add((ONCE_CALLS, 1, (name, group, outcome), context))
+        elif kind == "lost":
+            add((HOLD_DURATION, seconds, (name, group, primitive, outcome), context))
+            add((LOST, 1, (name, group, primitive, outcome), context))
+        elif kind == "renewed":
+            add((RENEWAL_REMAINING, seconds / event.ttl if event.ttl else 0.0, (name, group), context))
+        elif kind == "skipped" and primitive == "once_per":
+            add((ONCE_CALLS, 1, (name, group, outcome), context))
+        if len(self._buffer) > _BUFFERED:
+            self.flush(_BUFFERED)
 
 
 class Exporter:
@@ -230,7 +238,7 @@ class Exporter:
         """Record the numbers of a client. The returned function ends that."""
         if not isinstance(client, BaseClient):
             raise ConfigurationError(f"instrument() takes a Client or an AsyncClient, not {client!r}")
-        added = _Instrumented(client, client.url if name is None else name, self.record, requests=requests)
+        added = _Instrumented(client, client.url if name is None else name, self, requests=requests)
         self._instrumented = [*self._instrumented, added]
 
         def undo() -> None:
@@ -258,13 +266,17 @@ class Exporter:
                 numbers[metric][labels] = present + number if is_sum else max(present, number)
         return numbers
 
-    def record_requests(self) -> None:
-        """Record the requests since the last event. Called before the numbers are read."""
+    def flush(self) -> None:
+        """Record the buffered numbers of all clients. Called before the numbers are read."""
         for client in self._instrumented:
-            client.record_requests()
+            client.flush()
 
-    def record(self, metric: Metric, number: float, labels: tuple[str, ...]) -> None:
-        """Add a number to a counter or histogram."""
+    def context(self) -> Any:
+        """What `record` needs to know of the caller, at the time of the event."""
+        return None
+
+    def record(self, metric: Metric, number: float, labels: tuple[str, ...], context: Any) -> None:
+        """Add a number to a counter or histogram. The values of the labels have the order of `metric.labels`."""
         raise NotImplementedError
 
     def remove(self, name: str) -> None:

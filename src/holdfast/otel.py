@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable
 
 try:
     from opentelemetry import metrics, trace
+    from opentelemetry.context import Context, get_current, set_value
     from opentelemetry.metrics import CallbackOptions, MeterProvider, Observation
     from opentelemetry.trace import Link, Span, SpanKind, Status, StatusCode, TracerProvider
 except ImportError as error:
@@ -25,6 +26,9 @@ from holdfast import __version__
 from holdfast.core.events import Event
 from holdfast.metrics import METRICS, STORE_ERRORS, AnyClient, Exporter, Metric, MetricKind
 from holdfast.runtimes import system
+
+# Not empty: the SDK replaces an empty context with the current one, that of the thread that flushes.
+_NO_SPAN = set_value("holdfast", True, Context())  # noqa: FBT003
 
 _exporters: weakref.WeakKeyDictionary[MeterProvider, _OtelExporter] = weakref.WeakKeyDictionary()
 _global_exporter: _OtelExporter | None = None  # of the global provider, which a program may set later
@@ -82,7 +86,7 @@ class _OtelExporter(Exporter):
     def __init__(self, provider: MeterProvider | None) -> None:
         super().__init__()
         meter = metrics.get_meter("holdfast", __version__, provider)
-        self._recorders: dict[Metric, Callable[[float, dict[str, str]], None]] = {}
+        self._recorders: dict[Metric, Callable[[float, dict[str, str], Context], None]] = {}
         self._attributes: dict[tuple[Metric, tuple[str, ...]], dict[str, str]] = {}
         for metric in METRICS:
             name, unit, text = metric.name, metric.unit, metric.description
@@ -97,8 +101,12 @@ class _OtelExporter(Exporter):
             else:
                 meter.create_observable_gauge(name, [self._reader(metric)], unit, text)
 
-    def record(self, metric: Metric, number: float, labels: tuple[str, ...]) -> None:
-        self._recorders[metric](number, self._attributes_of(metric, labels))
+    def context(self) -> Context:
+        """The current context, for exemplars: they show the trace in which a number was measured."""
+        return get_current()
+
+    def record(self, metric: Metric, number: float, labels: tuple[str, ...], context: Context | None) -> None:
+        self._recorders[metric](number, self._attributes_of(metric, labels), context or _NO_SPAN)
 
     def remove(self, name: str) -> None:
         """Nothing: the API has no way to remove a series."""
@@ -120,7 +128,7 @@ class _OtelExporter(Exporter):
             exporter = ref()
             if exporter is None:
                 return []
-            exporter.record_requests()
+            exporter.flush()
             return [
                 Observation(number, exporter._attributes_of(metric, labels))  # noqa: SLF001
                 for labels, number in exporter.gauges()[metric].items()

@@ -84,7 +84,7 @@ class _PrometheusExporter(Exporter, Collector):
             elif metric.kind is MetricKind.COUNTER:
                 self._recorded[metric] = Counter(*head, registry=None)
 
-    def record(self, metric: Metric, number: float, labels: tuple[str, ...]) -> None:
+    def record(self, metric: Metric, number: float, labels: tuple[str, ...], context: None) -> None:
         add = self._children.get((metric, labels))
         if add is None:
             child = self._recorded[metric].labels(*labels)
@@ -105,7 +105,7 @@ class _PrometheusExporter(Exporter, Collector):
         ]
 
     def collect(self) -> Iterable[MetricFamily]:
-        self.record_requests()
+        self.flush()
         for recorded in self._recorded.values():
             yield from recorded.collect()
         for metric, numbers in self.gauges().items():

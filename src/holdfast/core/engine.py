@@ -710,7 +710,7 @@ class Engine(Generic[L]):
         outcome: str = "",
     ) -> None:
         """Deliver an event of a call, which may wait for the subscribers."""
-        event = attempt.fields._replace(kind=kind, fence=fence, seconds=seconds, reason=reason, outcome=outcome)
+        event = attempt.event(kind, fence, seconds, reason, outcome)
         self.events.emit(attempt, event, self.runtime, here=True)
 
     def _fail(self, attempt: Attempt, error: BaseException) -> None:
@@ -743,7 +743,7 @@ class Engine(Generic[L]):
     ) -> None:
         """Deliver an event of the keeper, which must not wait for the subscribers."""
         attempt = self._attempt_of(lease)
-        event = attempt.fields._replace(kind=kind, fence=lease.fence, seconds=seconds, reason=reason, outcome=outcome)
+        event = attempt.event(kind, lease.fence, seconds, reason, outcome)
         self.events.emit(attempt, event, self.runtime, here=False)
 
     def _attempt_of(self, lease: BaseLease) -> Attempt:
@@ -756,7 +756,7 @@ class Engine(Generic[L]):
         """Deliver the events of leases that were dropped, which a finaliser may not do."""
         while self._dropped:
             attempt, held_for = self._dropped.popleft()
-            event = attempt.fields._replace(kind="released", fence=attempt.fence, seconds=held_for, outcome="dropped")
+            event = attempt.event("released", attempt.fence, held_for, None, "dropped")
             self.events.emit(attempt, event, self.runtime, here=False)
 
     async def wait_lost(self, lease: BaseLease, timeout: float | None) -> bool:

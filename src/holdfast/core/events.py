@@ -22,6 +22,7 @@ subscriber is logged and does not affect the lock.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import re
 import sys
@@ -114,6 +115,18 @@ class Attempt:
         self._early: list[Event] = []  # lost or released before `acquired` was delivered
         self._ends = [True]  # empty when the last event was delivered
 
+    def event(
+        self,
+        kind: Kind,
+        fence: int | None = None,
+        seconds: float | None = None,
+        reason: str | None = None,
+        outcome: str = "",
+    ) -> Event:
+        """An event of this attempt, to be delivered."""
+        _, lock, _, _, _, attempt, primitive, group, _, ttl = self.fields
+        return Event(kind, lock, fence, seconds, reason, attempt, primitive, group, outcome, ttl)
+
     def next_events(self, event: Event) -> list[Event]:
         """The events to deliver now, so that each attempt and each lease ends once, after its beginning."""
         if event.kind == "acquired":
@@ -202,6 +215,7 @@ _HEX = r"(?<![0-9A-Za-z])(?:(?=[a-fA-F]*[0-9])[0-9a-fA-F]{4,}|[a-fA-F]{8,})(?![0
 _VARIABLE = re.compile(rf"{_UUID}|{_HEX}|[0-9]+")
 
 
+@functools.lru_cache(maxsize=1000)
 def pattern_of(name: str) -> str:
     """The name with UUIDs, hexadecimal words and numbers replaced by `*`.
 
