@@ -104,6 +104,9 @@ CAUGHT_BY = {
     "revocation-reaches-every-holder": {"revocations received"},
     "revocation-read-at-grant-only": {"revocations received"},
     "terms-counted-locally": {"growing terms"},
+    "deadlock-by-one-walk": {"proven deadlocks"},
+    "all-waiters-end-a-deadlock": {"proven deadlocks"},
+    "the-youngest-never-ends": {"steady progress"},
     "no-pending-releases": {"nothing left", "steady progress"},
     "no-second-poll": {"steady progress"},
     "no-tombstone": {"nothing left", "steady progress"},
@@ -162,6 +165,8 @@ CAUGHT_BY = {
 
 # Worlds in which mutants are caught at present. Trying them first saves minutes; all worlds of the budget count.
 CAUGHT_AT = {
+    "deadlock-by-one-walk": 134,
+    "all-waiters-end-a-deadlock": 74,
     "advisory-lock-before-lease": 23,
     "cancelled-acquire-leaves-ticket": 91,
     "check-then-insert": 54,

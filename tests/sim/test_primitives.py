@@ -25,6 +25,7 @@ PROMISES: dict[str, tuple[str, type]] = {
     "lock_delay": ("lock delays", h.Lost),
     "revoke": ("revocations received", h.RevokeReceived),
     "owner": ("mutual exclusion", h.Granted),
+    "detect_deadlocks": ("proven deadlocks", h.AcquireFailed),
 }
 
 

@@ -76,8 +76,8 @@ class Worker:
 
     # ── one step at a time ───────────────────────────────────────────────────────────────────────────────────────
 
-    def acquire(self, lock: str, *, ttl: float = 30.0, timeout: float | None = None, lock_delay: float = 0.0) -> Answer:
-        lease = self._client.lock(lock, ttl=ttl, lock_delay=lock_delay).acquire(timeout=timeout)
+    def acquire(self, lock: str, *, timeout: float | None = None, **options: Any) -> Answer:
+        lease = self._client.lock(lock, **options).acquire(timeout=timeout)
         acquired = now()
         if lease is None:
             return {"acquired": None}

@@ -88,6 +88,8 @@ class Required(Protocol):
 class Engine(Generic[L]):
     """One per client: its leases, its keeper and its backend."""
 
+    detector_type = DeadlockDetector
+
     def __init__(
         self,
         backend: Backend,
@@ -232,7 +234,7 @@ class Engine(Generic[L]):
                     until = min(give_up, now + blocked.poll_after)
                     if spec.detect_deadlocks and not detached:
                         if detector is None or detector.claim is not claim:
-                            detector = DeadlockDetector(self, claim)
+                            detector = self.detector_type(self, claim)
                         if cycle := await detector.find(give_up):
                             await self._withdraw(claim, give_up)
                             known = False

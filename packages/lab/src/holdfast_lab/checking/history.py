@@ -31,7 +31,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
 Plain: TypeAlias = int | str | None
-WhyFailed = Literal["timed out", "unavailable", "unknown", "cancelled", "error"]
+WhyFailed = Literal["timed out", "unavailable", "unknown", "cancelled", "deadlock", "error"]
 ReleaseOutcome = Literal["released", "lost", "pending"]
 StateKind = Literal["data", "lease", "clock"]
 ClaimOutcome = Literal["ours", "not ours", "unavailable", "unknown", "cancelled", "error"]
@@ -96,7 +96,10 @@ class Reentered(NamedTuple):
 
 
 class AcquireFailed(NamedTuple):
-    """The call ended without a lease. `timed out`: busy; `unavailable` and `unknown`: the server did not answer."""
+    """The call ended without a lease. `timed out`: busy; `unavailable` and `unknown`: the server did not answer.
+
+    `deadlock`: it was found to wait in a cycle.
+    """
 
     at: float
     client: str

@@ -41,6 +41,7 @@ WORKLOADS = (
     "lock_delay",
     "revoke",
     "owner",
+    "detect_deadlocks",
     "everything",
 )
 

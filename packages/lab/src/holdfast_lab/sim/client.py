@@ -12,7 +12,7 @@ from holdfast.core.lease_groups import LeaseGroup, release_all, renew_all
 from holdfast.core.leases import BaseLease, Phase
 from holdfast.core.locks import BaseLock, LockOptions, make_spec
 from holdfast.core.periods import Period, claim
-from holdfast.errors import BackendError, BackendUnavailable, HoldfastError, LockLost
+from holdfast.errors import BackendError, BackendUnavailable, HoldfastError, LockLost, WouldDeadlock
 from holdfast_lab.checking import history as h
 from holdfast_lab.sim.runtime import SimRuntime
 from holdfast_lab.sim.world import Cancelled
@@ -331,9 +331,11 @@ def _failure_of(error: BaseException) -> WhyFailed:
         return "cancelled"
     if isinstance(error, BackendUnavailable):
         return "unavailable"
+    if isinstance(error, WouldDeadlock) and error.cycle:
+        return "deadlock"
     return "unknown" if isinstance(error, BackendError) else "error"
 
 
 def _claim_failure_of(error: BaseException) -> h.ClaimOutcome:
     failure = _failure_of(error)
-    return "error" if failure == "timed out" else failure
+    return "error" if failure == "timed out" or failure == "deadlock" else failure  # noqa: PLR1714 - narrows the type

@@ -49,6 +49,9 @@ _MORE = tuple(
 WORKLOADS: Mapping[str, Workload] = {
     "locks": USUAL,
     **{primitive: Workload(kinds=("lock",), primitives=(primitive,)) for primitive in _MORE},
+    Primitive.DETECT_DEADLOCKS.value: Workload(
+        kinds=("lock", "rwlock"), primitives=(Primitive.DETECT_DEADLOCKS.value,)
+    ),
     "everything": Workload(primitives=_MORE),
 }
 
@@ -77,7 +80,8 @@ SEAT = Name("seat", "lock", 1)  # the lock of the election
 
 
 def draw_names(workload: Workload, choices: Choices) -> list[Name]:
-    count = 3 + choices.below(2) if "lock_all" in workload.primitives else 1 + choices.below(2)
+    least = 3 if "lock_all" in workload.primitives else 2 if "detect_deadlocks" in workload.primitives else 1
+    count = least + choices.below(2)
     return [Name(f"lock-{number}", choices.pick(workload.kinds), 2 + choices.below(2)) for number in range(count)]
 
 
@@ -134,6 +138,8 @@ class Worker:
                 await self._revoke(2 + self._choices.below(3))
             case "election":
                 await self._campaign()
+            case "detect_deadlocks":
+                await self._nest_locks()
             case _:
                 await self._use_one_lock()
 
@@ -218,6 +224,36 @@ class Worker:
                 await self._client.release(inner)
             await self._busy(self._client.release(lease))
 
+    async def _nest_locks(self) -> None:
+        """Acquire two locks in a random order, without a timeout for the second one in most rounds."""
+        choices = self._choices
+        names = [name for name in self._names if name.kind != "semaphore"]
+        if len(names) > 1:
+            outer = names.pop(choices.below(len(names)))
+            await self._nest(outer, choices.pick(names), None if choices.chance(0.7) else self._timeout())
+
+    async def _nest(self, outer: Name, inner: Name, timeout: float | None) -> None:
+        """Acquire these two locks, and work under both."""
+        lease = await self._acquire_detecting(outer, self._timeout())
+        if lease is None:
+            return
+        try:
+            await self._pause(self._workload.hold_max)
+            inner_lease = await self._acquire_detecting(inner, timeout)
+            if inner_lease is not None:
+                try:
+                    await self._work(inner_lease, exclusive=inner_lease._spec.exclusive)
+                finally:
+                    await self._busy(self._client.release(inner_lease))
+        finally:
+            await self._busy(self._client.release(lease))
+
+    async def _acquire_detecting(self, name: Name, timeout: float | None) -> SimLease | None:
+        limit, exclusive = name.shape(self._choices)
+        options: LockOptions = {"ttl": self._workload.ttl, "detect_deadlocks": True}
+        lock = self._client.lock(name.name, limit=limit, exclusive=exclusive, options=options)
+        return await self._busy(self._client.acquire(lock, timeout))
+
     async def _work(self, lease: SimLease, *, exclusive: bool) -> None:
         choices = self._choices
         for _ in range(1 + choices.below(3)):
@@ -257,6 +293,8 @@ class Worker:
             options["owner"] = choices.pick(OWNERS)
         if "revoke" in primitives and options.get("renew", True) and choices.chance(0.8):
             options["revocable"] = True
+        if "detect_deadlocks" in primitives:
+            options["detect_deadlocks"] = True  # a waiter without it hides the cycles that it is part of
         return options
 
     async def _pause(self, at_most: float) -> None:

@@ -1,6 +1,7 @@
 """The checkers, one promise each. The docstring of a checker is its promise; `base.py` defines the interface."""
 
 from .base import Checker, Violation
+from .deadlocks import ProvenDeadlocks
 from .delays import LockDelays
 from .elections import OneLeader
 from .events import BalancedEvents
@@ -35,6 +36,7 @@ CHECKERS: tuple[type[Checker], ...] = (
     TrueRenewals,
     ExactOutcomes,
     RevocationsReceived,
+    ProvenDeadlocks,
     FairOrder,
     BoundedWaiting,
     DeadWaitersRemoved,
@@ -62,6 +64,7 @@ __all__ = [
     "OncePerPeriod",
     "OneLeader",
     "PromptGrants",
+    "ProvenDeadlocks",
     "RevocationsReceived",
     "SingleGrants",
     "SteadyProgress",

@@ -10,6 +10,7 @@ from holdfast.backends.memory.port import Register, Store
 from holdfast.backends.memory.protocol.queue import MemoryBackend
 from holdfast.core.acquire_all import Part, acquire_all
 from holdfast.core.clock import DRIFT
+from holdfast.core.deadlocks import Cycle, DeadlockDetector
 from holdfast.core.engine import AcquireResult
 from holdfast.core.leases import BaseLease
 from holdfast.core.operators import REVOKED, Operators
@@ -245,6 +246,36 @@ class TermsCountedLocally(SimClient):
         self._add(h.Elected(self._world.now, self._process.name, lease.call, lease.name, self._won))
 
 
+# ── deadlocks ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class _OneWalk(DeadlockDetector):
+    async def _confirm(self, cycle: Cycle, give_up: float) -> bool:
+        return True
+
+
+class DeadlockByOneWalk(SimEngine):
+    detector_type = _OneWalk
+
+
+class _AnyAge(DeadlockDetector):
+    def _is_youngest(self, cycle: Cycle) -> bool:
+        return True
+
+
+class AllWaitersEndADeadlock(SimEngine):
+    detector_type = _AnyAge
+
+
+class _NoAge(DeadlockDetector):
+    def _is_youngest(self, cycle: Cycle) -> bool:
+        return False
+
+
+class TheYoungestNeverEnds(SimEngine):
+    detector_type = _NoAge
+
+
 PRIMITIVES = [
     Mutant(
         name="lock-all-keeps-a-prefix",
@@ -348,5 +379,23 @@ PRIMITIVES = [
         mistake="a leader's term is the number of elections that it has won",
         client=TermsCountedLocally,
         workload="election",
+    ),
+    Mutant(
+        name="deadlock-by-one-walk",
+        mistake="an attempt is ended by the first walk that finds a cycle",
+        engine=DeadlockByOneWalk,
+        workload="detect_deadlocks",
+    ),
+    Mutant(
+        name="all-waiters-end-a-deadlock",
+        mistake="every attempt of a cycle is ended, not only the youngest",
+        engine=AllWaitersEndADeadlock,
+        workload="detect_deadlocks",
+    ),
+    Mutant(
+        name="the-youngest-never-ends",
+        mistake="a cycle is found, but the attempt that has to end goes on",
+        engine=TheYoungestNeverEnds,
+        workload="detect_deadlocks",
     ),
 ]

@@ -1,0 +1,136 @@
+"""Is an attempt ended as part of a deadlock only if there is one?"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+
+from holdfast_lab.checking.history import (
+    AcquireFailed,
+    AcquireStarted,
+    Crashed,
+    Granted,
+    Reentered,
+    ReleaseStarted,
+    ServerRemoved,
+)
+from holdfast_lab.checking.promises import Promises
+
+from .base import Checker
+
+
+class _Cycle:
+    """Attempts that wait for each other."""
+
+    __slots__ = ("ended_at", "ended_by")
+
+    def __init__(self) -> None:
+        self.ended_at: float | None = None  # when one of the attempts ended
+        self.ended_by: AcquireFailed | None = None  # the attempt that was ended as part of it
+
+
+class ProvenDeadlocks(Checker):
+    """An attempt ends with a deadlock only if it waits in a cycle, and one attempt of a cycle does so.
+
+    A cycle that ended less than `answer_max` ago counts, because the proof takes several requests. A lease counts until
+    the server has removed it or its holder has begun to release it. Each client makes one call at a time.
+    """
+
+    name = "proven deadlocks"
+
+    def __init__(self, promises: Promises) -> None:
+        super().__init__(promises)
+        self._waiting: dict[str, AcquireStarted] = {}  # by client
+        self._leases: defaultdict[str, dict[int, Granted]] = defaultdict(dict)  # by lock and ticket
+        self._cycles: defaultdict[int, list[_Cycle]] = defaultdict(list)  # by the tickets that wait
+        self._was_tested = False
+        self.on = {
+            AcquireStarted: self._acquire_started,
+            Granted: self._granted,
+            Reentered: self._ended,
+            AcquireFailed: self._acquire_failed,
+            ReleaseStarted: self._removed,
+            ServerRemoved: self._removed,
+            Crashed: self._crashed,
+        }
+
+    @property
+    def was_tested(self) -> bool:
+        """Whether a client requested a lock while it held another one."""
+        return self._was_tested
+
+    def _acquire_started(self, event: AcquireStarted) -> None:
+        self._waiting[event.client] = event
+        if any(held.client == event.client for lock, held in self._all_leases() if lock != event.lock):
+            self._was_tested = True
+        for way in self._ways([event], event.client):
+            cycle = _Cycle()
+            for waiting in way:
+                self._cycles[waiting.ticket].append(cycle)
+
+    def _granted(self, event: Granted) -> None:
+        self._ended(event)
+        self._leases[event.lock][event.ticket] = event
+
+    def _acquire_failed(self, event: AcquireFailed) -> None:
+        if event.outcome == "deadlock":
+            self._judge(event)
+        self._ended(event)
+
+    def _removed(self, event: ReleaseStarted | ServerRemoved) -> None:
+        granted = self._leases[event.lock].pop(event.ticket, None)
+        if granted is not None and granted.client in self._waiting:
+            self._end_cycles(self._waiting[granted.client].ticket, event.at)
+
+    def _crashed(self, event: Crashed) -> None:
+        started = self._waiting.pop(event.client, None)
+        if started is not None:
+            self._end_cycles(started.ticket, event.at)
+
+    def _ended(self, event: Granted | Reentered | AcquireFailed) -> None:
+        self._waiting.pop(event.client, None)
+        self._end_cycles(event.ticket, event.at)
+        self._cycles.pop(event.ticket, None)
+
+    def _end_cycles(self, ticket: int, at: float) -> None:
+        for cycle in self._cycles.get(ticket, ()):
+            if cycle.ended_at is None:
+                cycle.ended_at = at
+
+    def _judge(self, event: AcquireFailed) -> None:
+        cycles = [
+            cycle
+            for cycle in self._cycles.get(event.ticket, ())
+            if cycle.ended_at is None or cycle.ended_at >= event.at - self.promises.answer_max
+        ]
+        ended_before = [cycle.ended_by for cycle in cycles if cycle.ended_by is not None]
+        if not cycles:
+            message = f"{event.client}'s attempt for {event.lock!r} ended with a deadlock, but it was in none"
+            self.violated(event.at, event.lock, message, self._waiting.get(event.client), event)
+        elif len(ended_before) == len(cycles):
+            message = f"{event.client}'s attempt for {event.lock!r} ended with a deadlock that had ended already"
+            self.violated(event.at, event.lock, message, ended_before[0], event)
+        for cycle in cycles:
+            cycle.ended_by = cycle.ended_by or event
+
+    def _all_leases(self) -> Iterator[tuple[str, Granted]]:
+        return ((lock, granted) for lock, leases in self._leases.items() for granted in leases.values())
+
+    def _ways(self, way: list[AcquireStarted], start: str) -> Iterator[list[AcquireStarted]]:
+        """Every way along the waits that leads back to this client."""
+        for client in self._blockers(way[-1]):
+            if client == start:
+                yield list(way)
+            elif client in self._waiting and all(waiting.client != client for waiting in way):
+                yield from self._ways([*way, self._waiting[client]], start)
+
+    def _blockers(self, waiting: AcquireStarted) -> set[str]:
+        """The clients that have to release the lock, or to get it, before this attempt can be granted."""
+        holders = {
+            granted.client for granted in self._leases[waiting.lock].values() if waiting.exclusive or granted.exclusive
+        }
+        if waiting.exclusive:
+            return holders
+        return holders | {
+            other.client for other in self._waiting.values() if other.lock == waiting.lock and other.exclusive
+        }
