@@ -42,6 +42,7 @@ class ProvenDeadlocks(Checker):
         super().__init__(promises)
         self._waiting: dict[str, AcquireStarted] = {}  # by client
         self._leases: defaultdict[str, dict[int, Granted]] = defaultdict(dict)  # by lock and ticket
+        self._held_by: defaultdict[str, dict[int, str]] = defaultdict(dict)  # the same, by client and ticket
         self._cycles: defaultdict[int, list[_Cycle]] = defaultdict(list)  # by the tickets that wait
         self._was_tested = False
         self.on = {
@@ -61,8 +62,9 @@ class ProvenDeadlocks(Checker):
 
     def _acquire_started(self, event: AcquireStarted) -> None:
         self._waiting[event.client] = event
-        if any(held.client == event.client for lock, held in self._all_leases() if lock != event.lock):
-            self._was_tested = True
+        if not any(lock != event.lock for lock in self._held_by[event.client].values()):
+            return  # most calls; a client that holds nothing closes no cycle
+        self._was_tested = True
         for way in self._ways([event], event.client):
             cycle = _Cycle()
             for waiting in way:
@@ -71,6 +73,7 @@ class ProvenDeadlocks(Checker):
     def _granted(self, event: Granted) -> None:
         self._ended(event)
         self._leases[event.lock][event.ticket] = event
+        self._held_by[event.client][event.ticket] = event.lock
 
     def _acquire_failed(self, event: AcquireFailed) -> None:
         if event.outcome == "deadlock":
@@ -79,10 +82,12 @@ class ProvenDeadlocks(Checker):
 
     def _removed(self, event: ReleaseStarted | ServerRemoved) -> None:
         granted = self._leases[event.lock].pop(event.ticket, None)
+        self._held_by[event.client].pop(event.ticket, None)
         if granted is not None and granted.client in self._waiting:
             self._end_cycles(self._waiting[granted.client].ticket, event.at)
 
     def _crashed(self, event: Crashed) -> None:
+        self._held_by.pop(event.client, None)
         started = self._waiting.pop(event.client, None)
         if started is not None:
             self._end_cycles(started.ticket, event.at)
@@ -112,9 +117,6 @@ class ProvenDeadlocks(Checker):
             self.violated(event.at, event.lock, message, ended_before[0], event)
         for cycle in cycles:
             cycle.ended_by = cycle.ended_by or event
-
-    def _all_leases(self) -> Iterator[tuple[str, Granted]]:
-        return ((lock, granted) for lock, leases in self._leases.items() for granted in leases.values())
 
     def _ways(self, way: list[AcquireStarted], start: str) -> Iterator[list[AcquireStarted]]:
         """Every way along the waits that leads back to this client."""
