@@ -57,12 +57,12 @@ def add_parser(commands: Commands[argparse.ArgumentParser]) -> None:
     parser.set_defaults(run=_run)
 
 
-def add_interval(parser: argparse.ArgumentParser) -> None:
+def add_interval(parser: argparse.ArgumentParser, default: float = INTERVAL) -> None:
     """Add --interval."""
     parser.add_argument(
         "--interval",
         type=options.seconds(minimum=_INTERVAL_MIN),
-        default=INTERVAL,
+        default=default,
         metavar="S",
         help="seconds between two polls (default: %(default)g)",
     )

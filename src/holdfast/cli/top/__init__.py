@@ -21,6 +21,7 @@ from holdfast.cli.watch import add_interval
 if TYPE_CHECKING:
     import signal
 
+INTERVAL = 0.25  # with the time of two reads, a change is on the screen within a second
 _FIRST_SEARCH = 1.0  # seconds; what is found later appears later
 _DESCRIPTION = """\
 Show the locks in use as a live table: the holder of each, how long it has held
@@ -48,7 +49,7 @@ def add_parser(commands: Commands[argparse.ArgumentParser]) -> None:
         results={statuses.DONE: "ended by q or Ctrl-C", **STORE_READ, "143": "ended by SIGTERM"},
     )
     options.add_prefix(parser)
-    add_interval(parser)
+    add_interval(parser, INTERVAL)
     options.add_url(parser)
     parser.set_defaults(run=_run)
 
