@@ -162,6 +162,11 @@ class _Instrumented:
             undo()
         self.flush()
 
+    @property
+    def is_gone(self) -> bool:
+        """The program has dropped the client."""
+        return self._client() is None
+
     def forget(self) -> None:
         """In a forked child: nothing has happened yet."""
         self._elections.clear()
@@ -231,7 +236,7 @@ class Exporter:
     """The clients whose numbers go to one registry or provider. Exists once for each of those."""
 
     def __init__(self) -> None:
-        self._instrumented: list[_Instrumented] = []
+        self._instrumented: list[_Instrumented] = []  # several threads use it; each operation is atomic
         system.on_fork(self)
 
     def add(self, client: AnyClient, name: str | None, *, requests: bool) -> Callable[[], None]:
@@ -239,14 +244,12 @@ class Exporter:
         if not isinstance(client, BaseClient):
             raise ConfigurationError(f"instrument() takes a Client or an AsyncClient, not {client!r}")
         added = _Instrumented(client, client.url if name is None else name, self, requests=requests)
-        self._instrumented = [*self._instrumented, added]
+        self._instrumented.append(added)
 
         def undo() -> None:
-            if added in self._instrumented:
-                added.end()
-                self._instrumented = [other for other in self._instrumented if other is not added]
-                if all(other.name != added.name for other in self._instrumented):
-                    self.remove(added.name)
+            added.end()
+            if self._take_out(added) and all(other.name != added.name for other in self._instrumented):
+                self.remove(added.name)
 
         return undo
 
@@ -259,7 +262,7 @@ class Exporter:
         numbers: dict[Metric, dict[tuple[str, ...], float]] = {
             metric: {} for metric in METRICS if metric.kind in (MetricKind.SUM, MetricKind.MAXIMUM)
         }
-        for client in self._instrumented:
+        for client in list(self._instrumented):
             for metric, labels, number in client.gauges():
                 present = numbers[metric].get(labels, 0)
                 is_sum = metric.kind is MetricKind.SUM
@@ -268,8 +271,10 @@ class Exporter:
 
     def flush(self) -> None:
         """Record the buffered numbers of all clients. Called before the numbers are read."""
-        for client in self._instrumented:
+        for client in list(self._instrumented):
             client.flush()
+            if client.is_gone:
+                self._take_out(client)
 
     def context(self) -> Any:
         """What `record` needs to know of the caller, at the time of the event."""
@@ -286,6 +291,14 @@ class Exporter:
     def reset(self) -> None:
         """In a forked child: begin again with zero, without a mutex that another thread may have held at the fork."""
         raise NotImplementedError
+
+    def _take_out(self, client: _Instrumented) -> bool:
+        """Returns False if it was taken out before."""
+        try:
+            self._instrumented.remove(client)
+        except ValueError:
+            return False
+        return True
 
     def _before_fork(self) -> None:
         """The runtime calls this before a fork. Nothing to prepare."""

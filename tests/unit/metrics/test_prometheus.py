@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import gc
 import os
+import subprocess
+import sys
 import threading
 import weakref
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -121,12 +124,24 @@ def test_several_clients_use_one_registry(registry: CollectorRegistry, faulty_ur
 def test_a_dropped_client_is_not_kept_alive(registry: CollectorRegistry, faulty_url: str) -> None:
     client = holdfast.Client(faulty_url)
     instrument(client, registry, name="c")
+    with client.lock("a"):
+        pass
     client.close()
     ref = weakref.ref(client)
     del client
     gc.collect()
     assert ref() is None
-    assert value(registry, "holdfast_client_pending_releases", client="c") == 0
+    assert total(registry, "holdfast_lock_acquire_duration_seconds_count", client="c") == 1
+    assert value(registry, "holdfast_client_pending_releases", client="c") is None
+
+
+@pytest.mark.parametrize("module", ["otel", "prometheus"])
+def test_a_missing_package_is_named(module: str) -> None:
+    source = str(Path(holdfast.__file__).parents[1])
+    code = f"import sys; sys.path.insert(0, {source!r}); import holdfast.{module}"
+    done = subprocess.run([sys.executable, "-IS", "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert f"pip install 'holdfast[{module}]'" in done.stderr
 
 
 def test_the_page_is_valid_and_has_each_metric(client: holdfast.Client, registry: CollectorRegistry) -> None:
