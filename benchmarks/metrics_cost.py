@@ -1,11 +1,11 @@
 """The cost of events and metrics: the time of an acquire and release without and with them, in interleaved rounds.
 
-    python -m benchmarks.metrics_cost [--url URL] [--rounds 30] [--pairs 250]
+    python -m benchmarks.metrics_cost [--url URL] [--rounds 30] [--pairs 1000]
 
 Each round measures all variants one after the other, in another order, so that a slow phase of the machine hits all.
 The time is that of the processor in the calling thread, so other processes count little. `memory://` makes no request
 to a server: all of its time is our own. After each round the metrics are collected, which records the buffered numbers;
-that time is printed apart. Above 250 pairs the buffer is full, and the calls record numbers themselves.
+that time is printed apart. Above 2,500 pairs the buffer is full, and the calls record numbers themselves.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--url", default="memory://")
     parser.add_argument("--rounds", type=int, default=30)
-    parser.add_argument("--pairs", type=int, default=250)
+    parser.add_argument("--pairs", type=int, default=1000)
     arguments = parser.parse_args()
     clients = {name: holdfast.Client(arguments.url) for name in VARIANTS}
     collects = {name: prepare(clients[name]) for name, prepare in VARIANTS.items()}

@@ -136,8 +136,8 @@ METRICS = (
 STORE_ERRORS = ("unavailable", "unknown")  # outcomes of attempts that the store has not answered
 # Numbers that wait to be recorded. A call of a metrics library takes longer than all of our own work for an event, so
 # it is not made while the lock is held, but when the numbers are read; above the first limit, by calls that add more.
-_BUFFERED = 1000
-_BUFFERED_MAX = 10_000  # only requests without events, for example of `locks()`, can reach this
+_BUFFERED = 10_000  # about 2 MB
+_BUFFERED_MAX = 2 * _BUFFERED  # only requests without events, for example of `locks()`, can reach this
 
 AnyClient = BaseClient[Any, Any, Any, Any, Any]
 
