@@ -22,8 +22,6 @@ from holdfast.errors import ConfigurationError
 try:
     from holdfast.dashboard.app import dashboard
 except ImportError as error:
-    if (error.name or "").partition(".")[0] != "starlette":
-        raise
-    raise ConfigurationError(f"the dashboard needs starlette ({error}): pip install 'holdfast[dashboard]'") from error
+    raise ConfigurationError(f"a package is missing ({error}): pip install 'holdfast[dashboard]'") from error
 
 __all__ = ["dashboard"]

@@ -9,6 +9,7 @@ import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
+from prometheus_client import CollectorRegistry
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.requests import Request
@@ -16,7 +17,7 @@ from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, R
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
-from holdfast import __version__
+from holdfast import __version__, prometheus
 from holdfast.core.events import logger
 from holdfast.dashboard.feed import Feed
 from holdfast.dashboard.pages import PAGES, STATIC
@@ -45,6 +46,7 @@ def dashboard(
     token: str | None,
     allow_break: bool = False,
     hosts: Iterable[str] = LOOPBACK_HOSTS,
+    registry: CollectorRegistry | None = None,
 ) -> Starlette:
     """An ASGI app that shows the locks of a store. Mount it into FastAPI or Starlette, or run it with uvicorn.
 
@@ -54,17 +56,22 @@ def dashboard(
             that reaches the app, so the program around it must authenticate users.
         allow_break: Leases can be broken and revoked. Without it the routes for that do not exist.
         hosts: The names under which browsers may use it (header Host), without ports; "*" accepts any.
+        registry: The metrics that /metrics exports. Default: those of `client`.
 
     Raises:
         ConfigurationError: the token is too short.
     """
     access = Access(token, hosts)
-    return _Dashboard(_for_threads(client), access, allow_break=allow_break).app
+    if registry is None:
+        registry = CollectorRegistry()
+        prometheus.instrument(client, registry)
+    return _Dashboard(_for_threads(client), access, registry, allow_break=allow_break).app
 
 
 class _Dashboard:
-    def __init__(self, client: Client, access: Access, *, allow_break: bool) -> None:
+    def __init__(self, client: Client, access: Access, registry: CollectorRegistry, *, allow_break: bool) -> None:
         self._client = client
+        self._registry = registry
         self._feed = Feed(client)
         self._access = access
         self._allow_break = allow_break
@@ -74,6 +81,7 @@ class _Dashboard:
             Route("/api/stream", self._stream),
             Route("/api/locks", self._locks),
             Route("/api/store", self._store),
+            Route("/metrics", self._metrics),
             Mount("/static", StaticFiles(directory=STATIC)),
         ]
         if allow_break:
@@ -115,6 +123,10 @@ class _Dashboard:
     async def _store(self, _: Request) -> Response:
         state = await self._read()
         return JSONResponse(store_document(self._client, state, self._feed.interval, self._feed.connections))
+
+    async def _metrics(self, request: Request) -> Response:
+        body, content_type = prometheus.render(self._registry, request.headers.get("accept", ""))
+        return Response(body, headers={"content-type": content_type})
 
     async def _read(self) -> State | None:
         """The newest state. The first request waits for the first read."""

@@ -103,7 +103,7 @@ def test_a_missing_store_is_reported(store: CliStore) -> None:
     assert store.run("dashboard", "--port", "0", "--url", f"sqlite://{store.path}.missing").status == 125
 
 
-@pytest.mark.parametrize("package", ["starlette", "uvicorn"])
+@pytest.mark.parametrize("package", ["starlette", "uvicorn", "prometheus_client"])
 def test_a_missing_package_is_reported_with_the_command_that_installs_it(
     store: CliStore, tmp_path: Path, package: str
 ) -> None:

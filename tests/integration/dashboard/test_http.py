@@ -7,6 +7,7 @@ import json
 import re
 
 import pytest
+from prometheus_client import CollectorRegistry, Counter
 from starlette.applications import Starlette
 from starlette.routing import Mount
 
@@ -17,13 +18,13 @@ from tests.integration.dashboard.conftest import TOKEN, Serve, Site, Store
 from tests.support.processes import Worker, eventually
 
 OTHER_TOKEN = TOKEN[::-1]
-PATHS = ["/", "/lock?name=a", "/waits", "/store", "/api/session", "/api/stream", "/api/locks", "/api/store"]
+PATHS = ["/", "/lock?name=a", "/waits", "/store", "/api/session", "/api/stream", "/api/locks", "/api/store", "/metrics"]
 
 
 # ── the token ────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize("path", [*PATHS, "/api/break", "/metrics", "/nothing"])
+@pytest.mark.parametrize("path", [*PATHS, "/api/break", "/nothing"])
 @pytest.mark.parametrize("token", [None, "wrong-token-wrong-token", ""])
 def test_a_request_without_the_token_is_refused(site: Site, path: str, token: str | None) -> None:
     answer = site.request(path, token=token)
@@ -286,6 +287,21 @@ def test_the_store_page_has_guarantees_warnings_and_primitives(site: Site, store
     assert values["Exclusion"] == "durable-authority"
     assert document["warnings"] == []
     assert {"name": "rwlock", "missing": None} in document["primitives"]
+
+
+def test_metrics_of_the_client_are_exported_for_prometheus(store: Store) -> None:
+    with Site(dashboard(store.client, token=TOKEN)) as site, store.client.lock("order:42"):
+        answer = site.request("/metrics")
+
+    assert answer.headers["content-type"].startswith("text/plain; version=")
+    assert re.search(r'^holdfast_lock_held\{client="sqlite:.*",group="order:\*"\} 1.0$', answer.body, re.MULTILINE)
+
+
+def test_metrics_of_another_registry_can_be_exported(serve: Serve) -> None:
+    registry = CollectorRegistry()
+    Counter("orders", "of a program", registry=registry).inc()
+
+    assert "orders_total 1.0" in serve(registry=registry).request("/metrics").body
 
 
 def test_the_app_mounts_into_another_app_under_a_path(store: Store, holder: Worker) -> None:
