@@ -120,9 +120,9 @@ class _Poller:
                     self._loop.call_soon_threadsafe(feed.publish, self, state)
                 except RuntimeError:
                     return  # the loop has ended
-                # A store that answers slowly is polled at most half of the time.
+                # A search paces itself, so that the server has time for its clients. Other stores get a short pause.
                 seconds = time.monotonic() - began
-                self._wait(monitor, max(feed.interval - seconds, min(seconds, _PAUSE_MAX)))
+                self._wait(monitor, max(feed.interval - seconds, min(seconds / 8, _PAUSE_MAX)))
 
     def _watched(self, monitor: Monitor, snapshot: Snapshot, name: str) -> Watched:
         status = next((status for status in snapshot.locks if status.name == name), None)

@@ -199,8 +199,9 @@ def holder(pool: WorkerPool, store: Store) -> Worker:
     return pool.start(store.url)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
+    """Of one module: it runs an event loop in the main thread, where other tests use asyncio.run()."""
     from playwright.sync_api import sync_playwright
 
     path = shutil.which("chromium") or missing("no chromium on this machine: `make servers` installs it")
