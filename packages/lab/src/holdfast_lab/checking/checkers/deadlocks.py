@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from holdfast_lab.checking.history import (
     AcquireFailed,
     AcquireStarted,
     Crashed,
     Granted,
+    MemberGranted,
     Reentered,
     ReleaseStarted,
     ServerRemoved,
@@ -17,6 +19,11 @@ from holdfast_lab.checking.history import (
 from holdfast_lab.checking.promises import Promises
 
 from .base import Checker
+
+
+class _Lease(NamedTuple):
+    client: str
+    exclusive: bool
 
 
 class _Cycle:
@@ -33,7 +40,8 @@ class ProvenDeadlocks(Checker):
     """An attempt ends with a deadlock only if it waits in a cycle, and one attempt of a cycle does so.
 
     A cycle that ended less than `answer_max` ago counts, because the proof takes several requests. A lease counts until
-    the server has removed it or its holder has begun to release it. Each client makes one call at a time.
+    the server has removed it or its holder has begun to release it. Each client makes one call at a time. A call for
+    several locks waits for the first that it does not have, and holds those before it.
     """
 
     name = "proven deadlocks"
@@ -41,13 +49,16 @@ class ProvenDeadlocks(Checker):
     def __init__(self, promises: Promises) -> None:
         super().__init__(promises)
         self._waiting: dict[str, AcquireStarted] = {}  # by client
-        self._leases: defaultdict[str, dict[int, Granted]] = defaultdict(dict)  # by lock and ticket
+        self._next: dict[int, AcquireStarted] = {}  # of a call for several locks: ticket -> the one after it
+        self._last_member: dict[int, AcquireStarted] = {}  # by group
+        self._leases: defaultdict[str, dict[int, _Lease]] = defaultdict(dict)  # by lock and ticket
         self._held_by: defaultdict[str, dict[int, str]] = defaultdict(dict)  # the same, by client and ticket
         self._cycles: defaultdict[int, list[_Cycle]] = defaultdict(list)  # by the tickets that wait
         self._was_tested = False
         self.on = {
             AcquireStarted: self._acquire_started,
             Granted: self._granted,
+            MemberGranted: self._member_granted,
             Reentered: self._ended,
             AcquireFailed: self._acquire_failed,
             ReleaseStarted: self._removed,
@@ -61,6 +72,15 @@ class ProvenDeadlocks(Checker):
         return self._was_tested
 
     def _acquire_started(self, event: AcquireStarted) -> None:
+        if event.group is not None:
+            before = self._last_member.get(event.group)
+            self._last_member[event.group] = event
+            if before is not None:
+                self._next[before.ticket] = event
+                return
+        self._waits(event)
+
+    def _waits(self, event: AcquireStarted) -> None:
         self._waiting[event.client] = event
         if not any(lock != event.lock for lock in self._held_by[event.client].values()):
             return  # most calls; a client that holds nothing closes no cycle
@@ -72,13 +92,26 @@ class ProvenDeadlocks(Checker):
 
     def _granted(self, event: Granted) -> None:
         self._ended(event)
-        self._leases[event.lock][event.ticket] = event
+        self._hold(event, exclusive=event.exclusive)
+
+    def _member_granted(self, event: MemberGranted) -> None:
+        self._ended(event)
+        self._hold(event, exclusive=True)
+        following = self._next.get(event.ticket)
+        if following is not None:
+            self._waits(following)
+
+    def _hold(self, event: Granted | MemberGranted, *, exclusive: bool) -> None:
+        self._leases[event.lock][event.ticket] = _Lease(event.client, exclusive)
         self._held_by[event.client][event.ticket] = event.lock
 
     def _acquire_failed(self, event: AcquireFailed) -> None:
-        if event.outcome == "deadlock":
+        waiting = self._waiting.get(event.client)
+        if event.outcome == "deadlock" and waiting is not None and waiting.ticket == event.ticket:
             self._judge(event)
         self._ended(event)
+        self._leases[event.lock].pop(event.ticket, None)  # of a call for several locks
+        self._held_by[event.client].pop(event.ticket, None)
 
     def _removed(self, event: ReleaseStarted | ServerRemoved) -> None:
         granted = self._leases[event.lock].pop(event.ticket, None)
@@ -92,8 +125,10 @@ class ProvenDeadlocks(Checker):
         if started is not None:
             self._end_cycles(started.ticket, event.at)
 
-    def _ended(self, event: Granted | Reentered | AcquireFailed) -> None:
-        self._waiting.pop(event.client, None)
+    def _ended(self, event: Granted | MemberGranted | Reentered | AcquireFailed) -> None:
+        waiting = self._waiting.get(event.client)
+        if waiting is not None and waiting.ticket == event.ticket:
+            del self._waiting[event.client]
         self._end_cycles(event.ticket, event.at)
         self._cycles.pop(event.ticket, None)
 
