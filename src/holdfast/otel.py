@@ -12,21 +12,27 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
+from contextlib import suppress
+from typing import Any
 
 try:
     from opentelemetry import metrics, trace
     from opentelemetry.context import Context, get_current, set_value
     from opentelemetry.metrics import CallbackOptions, MeterProvider, Observation
     from opentelemetry.trace import Link, Span, SpanKind, Status, StatusCode, TracerProvider
+    from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 except ImportError as error:
     raise ImportError("holdfast.otel needs opentelemetry-api: pip install 'holdfast[otel]'") from error
 
 from holdfast import __version__
 from holdfast.core.events import Event
+from holdfast.core.tickets import LockInfo
+from holdfast.errors import ConfigurationError, HoldfastError
 from holdfast.metrics import METRICS, STORE_ERRORS, AnyClient, Exporter, Metric, MetricKind
 from holdfast.runtimes import system
 
+_PROPAGATOR = TraceContextTextMapPropagator()
 # Not empty: the SDK replaces an empty context with the current one, that of the thread that flushes.
 _NO_SPAN = set_value("holdfast", True, Context())  # noqa: FBT003
 
@@ -42,6 +48,7 @@ def instrument(
     name: str | None = None,
     requests: bool = True,
     spans: bool = True,
+    propagate: bool = False,
 ) -> Callable[[], None]:
     """Export the metrics and spans of a client. The returned function ends that.
 
@@ -57,11 +64,16 @@ def instrument(
         name: The attribute `client` of metrics and spans. Default: the URL of the store without its password.
         requests: Also measure the requests to the store: `holdfast.client.request.duration`.
         spans: Also make spans.
+        propagate: Link the span of an attempt that waits to the trace of the lock's holder. The records of this
+            client's locks in the store then show the trace of their callers, and each attempt that is queued reads the
+            record of the holder, in the background. An attempt that waits only for a moment may get no link.
     """
+    if propagate and not spans:
+        raise ConfigurationError("propagate=True links spans: remove spans=False")
     ends = [_exporter_of(meter_provider).add(client, name, requests=requests)]
     if spans:
         tracer = trace.get_tracer("holdfast", __version__, tracer_provider)
-        ends.append(_Spans(client, client.url if name is None else name, tracer).end)
+        ends.append(_Spans(client, client.url if name is None else name, tracer, propagate=propagate).end)
 
     def undo() -> None:
         for end in ends:
@@ -140,7 +152,10 @@ class _OtelExporter(Exporter):
 class _Spans:
     """The spans of one client's attempts and leases, by the numbers of the attempts."""
 
-    def __init__(self, client: AnyClient, name: str, tracer: trace.Tracer) -> None:
+    def __init__(self, client: AnyClient, name: str, tracer: trace.Tracer, *, propagate: bool) -> None:
+        self._client = weakref.ref(client) if propagate else None
+        if propagate:
+            client._events.trace = _traceparent  # noqa: SLF001
         self._name = name
         self._tracer = tracer
         self._acquiring: dict[int, Span] = {}
@@ -150,6 +165,9 @@ class _Spans:
 
     def end(self) -> None:
         self._unsubscribe()
+        client = None if self._client is None else self._client()
+        if client is not None:
+            client._events.trace = None  # noqa: SLF001
         for spans in (self._acquiring, self._holding):
             while spans:
                 spans.popitem()[1].end()
@@ -173,6 +191,8 @@ class _Spans:
             span = self._acquiring.get(event.attempt)
             if span is not None:
                 span.add_event(kind, {"holder": event.reason or ""})
+                if self._client is not None:
+                    self._link_to_holders(self._client, event.lock, span)
         elif kind in ("renewal failed", "revoke requested"):
             span = self._holding.get(event.attempt)
             if span is not None:
@@ -192,6 +212,28 @@ class _Spans:
             attributes["holdfast.fence"] = event.fence
         return self._tracer.start_span(f"{verb} {event.group}", kind=kind, attributes=attributes, links=[*links])
 
+    def _link_to_holders(self, client_ref: weakref.ref[AnyClient], lock: str, span: Span) -> None:
+        """Read the record of the lock in the background, where it delays no call and no lease."""
+        client = client_ref()
+        if client is None:
+            return
+
+        store: Any = client  # both kinds have `inspect`; that of an AsyncClient has to be awaited
+
+        async def add_later(found: Awaitable[LockInfo]) -> None:
+            with suppress(HoldfastError):
+                _add_links(span, await found)
+
+        def read() -> object:
+            with suppress(HoldfastError):
+                found = store.inspect(lock)
+                if not isinstance(found, LockInfo):
+                    return add_later(found)
+                _add_links(span, found)
+            return None
+
+        client._engine.runtime.call(read)  # noqa: SLF001
+
     def _before_fork(self) -> None:
         """The runtime calls this before a fork. Nothing to prepare."""
 
@@ -202,6 +244,22 @@ class _Spans:
         """In a forked child: the open spans belong to the parent."""
         self._acquiring.clear()
         self._holding.clear()
+
+
+def _traceparent() -> str:
+    """The caller's current span, in the form of the W3C header; "" if there is none."""
+    carrier: dict[str, str] = {}
+    _PROPAGATOR.inject(carrier)
+    return carrier.get("traceparent", "")
+
+
+def _add_links(span: Span, info: LockInfo) -> None:
+    for holder in info.holders:
+        context = trace.get_current_span(
+            _PROPAGATOR.extract({"traceparent": holder.trace}, _NO_SPAN)
+        ).get_span_context()
+        if context.is_valid and span.is_recording():
+            span.add_link(context, {"holdfast.holder": str(holder), "holdfast.fence": holder.fence or 0})
 
 
 def _end(span: Span | None, event: Event, *, is_error: bool) -> None:

@@ -434,6 +434,8 @@ class Engine(Generic[L]):
             self._last_info = (spec.about, caller.number, detached, info)
         if spec.detect_deadlocks:
             info = f"{info[:-1]}, {wait_json(self, caller)}}}"
+        if self.events.trace is not None and (trace := self.events.trace()):
+            info = f'{info[:-1]}, "trace": "{trace}"}}'
         return Claim(
             spec.name,
             runtime.nonce(),

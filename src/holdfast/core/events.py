@@ -163,6 +163,7 @@ class Events:
 
     def __init__(self) -> None:
         self.subscribers: tuple[Subscriber, ...] = ()  # if empty, callers need not create events
+        self.trace: Callable[[], str] | None = None  # returns the `traceparent` of the caller, for its tickets
         self.observers: tuple[RequestObserver, ...] = ()  # if empty, the engine uses its backend directly
         self._groups: set[str] = set()
 

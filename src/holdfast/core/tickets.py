@@ -151,6 +151,7 @@ class TicketInfo(NamedTuple):
     caller: str = ""  # identifies the thread or task that requested it, on all hosts; "" if unknown
     detached: bool = False  # it was requested in a task of its own, so its caller may go on while it waits
     attempt: int = 0  # with `detect_deadlocks`: numbers the attempts of the caller
+    trace: str = ""  # the W3C `traceparent` of its caller, if the client has holdfast.otel with `propagate=True`
     holds: Mapping[str, int] | None = None  # the same: the locks that the caller held at the request, and their fences
 
     def __str__(self) -> str:
@@ -187,6 +188,7 @@ def make_ticket_info(
         caller=str(fields.get("caller", "")),
         detached=fields.get("detached") is True,
         attempt=_whole(fields.get("attempt")),
+        trace=str(fields.get("trace", "")),
         holds=_holds(fields.get("holds")),
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from typing import Any
 
@@ -11,7 +12,7 @@ from opentelemetry.trace import SpanKind, StatusCode
 
 import holdfast
 from holdfast.metrics import METRICS, MetricKind
-from tests.conformance.lab import Lab
+from tests.conformance.lab import Lab, until
 from tests.support.faulty import DOWN, OK, Faults
 from tests.support.processes import eventually
 from tests.support.telemetry import Telemetry
@@ -150,3 +151,50 @@ def test_undo_ends_open_spans_and_spans_can_be_left_out(client: holdfast.Client,
         pass
     assert len(telemetry.spans()) == 2
     assert telemetry.total("holdfast.lock.acquire.duration", group="b") == 1
+
+
+# ── a waiter and the trace of its holder ─────────────────────────────────────────────────────────────────────────────
+
+
+async def test_a_waiter_links_to_the_trace_of_its_holder(lab: Lab, telemetry: Telemetry) -> None:
+    holder, waiter = lab.actor(), lab.actor()
+    for actor in (holder, waiter):
+        telemetry.instrument(actor.client, propagate=True)
+    tracer = telemetry.tracers.get_tracer("test")
+    request = tracer.start_span("request")
+
+    def acquire_in_request(client: Any) -> Any:
+        with trace.use_span(request):
+            lock = client.lock("a")
+            return lock.acquire() if lab.runtime == "threads" else asyncio.create_task(lock.acquire())
+
+    lease = await holder(acquire_in_request)
+    waiting = lab.start(waiter, lambda client: client.lock("a").acquire(timeout=60))
+    theirs = waiter.client._events.subscribers[-1].__self__._acquiring
+
+    async def is_linked() -> bool:
+        return any(span.links for span in list(theirs.values()))
+
+    await until(is_linked, "the waiter links to the trace of the holder")
+    await holder(lambda _: lease.release())
+    mine = await waiting
+    await waiter(lambda _: mine.release())
+    attempts = [span for span in telemetry.exporter.get_finished_spans() if span.kind is SpanKind.CLIENT]
+    (link,) = [link for span in attempts for link in span.links]
+    assert link.context.trace_id == request.get_span_context().trace_id
+    assert link.attributes is not None
+    assert link.attributes["holdfast.fence"] == lease.fence
+
+
+async def test_without_propagate_no_record_has_a_trace(lab: Lab, telemetry: Telemetry) -> None:
+    actor = lab.actor()
+    telemetry.instrument(actor.client)
+    with telemetry.tracers.get_tracer("test").start_as_current_span("request"):
+        lease = await actor(lambda client: client.lock("a").acquire())
+    assert (await actor(lambda client: client.inspect("a"))).holders[0].trace == ""
+    await actor(lambda _: lease.release())
+
+
+def test_propagate_needs_spans(client: holdfast.Client, telemetry: Telemetry) -> None:
+    with pytest.raises(holdfast.ConfigurationError, match="remove spans=False"):
+        telemetry.instrument(client, spans=False, propagate=True)
