@@ -14,7 +14,8 @@ of this is true:
    itself in a cycle does so after each of its walks: it raises a register, whose name has the caller and the attempt.
    It raises it by one, and not again before the store has answered. So if this attempt reads n after the first walk and
    n + 2 later, the other one sent its last confirmation after that first reading.
-3. It is the youngest of the cycle, by the time of its record and then by its caller.
+3. It is the youngest of the cycle, by its number and then by its caller. The number is the time of its client when the
+   attempt began. It is in the record, so all members of a cycle see the same number, on every node of a quorum too.
 
 Then the deadlock existed at the end of the first walk. At that moment each attempt was waiting: it began before,
 because the first walk shows its ticket, and it confirmed later. A caller that waits acquires and releases nothing, so
@@ -58,11 +59,12 @@ def wait_json(engine: Engine[Any], caller: Caller) -> str:
     """For the `info` of a ticket: the number of the attempt, and the leases that its caller holds in this store."""
     import json
 
-    caller.attempts += 1
+    # The time of this client, so that all observers agree which attempt is the youngest. Only an order is made of it.
+    caller.last_attempt = max(caller.last_attempt + 1, int(engine.runtime.wall() * 1e6))
     leases = [lease for ref in list(caller.leases.values()) if (lease := ref()) is not None and lease.held]
     url = engine.backend.url
     holds = {lease.name: lease.fence for lease in leases if lease._engine.backend.url == url}
-    return f'"attempt": {caller.attempts}, "holds": {json.dumps(dict(list(holds.items())[:HOLDS_MAX]))}'
+    return f'"attempt": {caller.last_attempt}, "holds": {json.dumps(dict(list(holds.items())[:HOLDS_MAX]))}'
 
 
 class Attempt(NamedTuple):
@@ -170,7 +172,7 @@ class DeadlockDetector:
         return all(number >= self._first_read[attempt] + 2 for attempt, number in confirmed.items())
 
     def _is_youngest(self, cycle: Cycle) -> bool:
-        youngest = max((edge.waiter for edge in cycle), key=lambda waiter: (waiter.since, waiter.caller))
+        youngest = max((edge.waiter for edge in cycle), key=lambda waiter: (waiter.attempt, waiter.caller))
         return attempt_of(youngest) == attempt_of(self._me)
 
 

@@ -116,15 +116,15 @@ class IdleCallbacks:
 class Caller:
     """A thread or a task, for its lifetime. Compared by identity, because the system reuses its numbers.
 
-    `number` is its own in the process. `attempts` counts those with `detect_deadlocks`. `leases` maps (serial number of
-    the client, name of the lock) to a weak reference to the lease.
+    `number` is its own in the process. `last_attempt` is the number of its last one with `detect_deadlocks`. `leases`
+    maps (serial number of the client, name of the lock) to a weak reference to the lease.
     """
 
-    __slots__ = ("__weakref__", "attempts", "leases", "number")
+    __slots__ = ("__weakref__", "last_attempt", "leases", "number")
 
     def __init__(self, number: int) -> None:
         self.number = number
-        self.attempts = 0
+        self.last_attempt = 0
         self.leases: dict[tuple[int, str], Any] = {}
 
 

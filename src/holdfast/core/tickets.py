@@ -150,7 +150,7 @@ class TicketInfo(NamedTuple):
     revocable: bool = False  # it polls for requests to release
     caller: str = ""  # identifies the thread or task that requested it, on all hosts; "" if unknown
     detached: bool = False  # it was requested in a task of its own, so its caller may go on while it waits
-    attempt: int = 0  # with `detect_deadlocks`: numbers the attempts of the caller
+    attempt: int = 0  # with `detect_deadlocks`: the number of the attempt, greater for a later one of the same caller
     trace: str = ""  # the W3C `traceparent` of its caller, if the client has holdfast.otel with `propagate=True`
     holds: Mapping[str, int] | None = None  # the same: the locks that the caller held at the request, and their fences
 

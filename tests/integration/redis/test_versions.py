@@ -67,7 +67,7 @@ def test_readers_and_permits_share_on_every_version(each_server: Server, open_cl
     permits = [take(client.semaphore("permits", limit=2)) for client in (some, other)]
     writer = acquiring(other.rwlock("book").write())
     await_waiters(some, "book", 1)
-    late_reader = some.rwlock("book").read().acquire(timeout=0)
+    late_reader = open_client(each_server.url).rwlock("book").read().acquire(timeout=0)
     third_permit = some.semaphore("permits", limit=2).acquire(timeout=0)
 
     assert late_reader is None, "it overtook a waiting writer"
