@@ -25,7 +25,9 @@ twice. And each of them blocked the next attempt, by the rule of the queue.
 This relies on callers that do nothing else while they wait. Tickets for which that is not known are not part of a
 cycle: those of other programs, of clients without `detect_deadlocks`, of acquires that run in a task of their own, and
 the permits of semaphores. A lease that another thread or task releases than the one that acquired it is taken for a
-lease of the latter. A cycle that would have ended by a timeout, by `max_hold` or by an operator is a cycle until then.
+lease of the latter. If the store has lost data, a lease can have another fence there than its client knows: a cycle
+through it is not found. A cycle that would have ended by a timeout, by `max_hold` or by an operator is a cycle until
+then.
 """
 
 from __future__ import annotations
