@@ -3,7 +3,7 @@
     python -m benchmarks.metrics_cost [--url URL] [--rounds 30] [--pairs 1000]
 
 Each round measures all variants one after the other, in another order, so that a slow phase of the machine hits all.
-The time is that of the processor in the calling thread, so other processes count little. `memory://` makes no request
+The time is the processor time of the calling thread, so other processes count little. `memory://` makes no request
 to a server: all of its time is our own. After each round the metrics are collected, which records the buffered numbers;
 that time is printed apart. Above 2,500 pairs the buffer is full, and the calls record numbers themselves.
 """

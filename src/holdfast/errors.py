@@ -66,7 +66,7 @@ class NotHeld(HoldfastError):
 class WouldDeadlock(HoldfastError):
     """The caller would wait forever: for its own lease, or, with detect_deadlocks, in a cycle of callers.
 
-    `fence` is that of the lease that blocks it; None if a waiter blocks it. `cycle` describes each wait of the cycle.
+    `fence` is the fence of the lease that blocks it; None if a waiter does. `cycle` describes each wait of the cycle.
     """
 
     def __init__(self, *, lock: str, fence: int | None, reason: str = "", cycle: tuple[str, ...] = ()) -> None:

@@ -277,20 +277,20 @@ class Exporter:
                 self._take_out(client)
 
     def context(self) -> Any:
-        """What `record` needs to know of the caller, at the time of the event."""
+        """The context of the caller at the time of the event, for `record`."""
         return None
 
     def record(self, metric: Metric, number: float, labels: tuple[str, ...], context: Any) -> None:
         """Add a number to a counter or histogram. The values of the labels have the order of `metric.labels`."""
-        raise NotImplementedError
+        raise NotImplementedError  # in each exporter
 
     def remove(self, name: str) -> None:
         """No client has this name any more."""
-        raise NotImplementedError
+        raise NotImplementedError  # in each exporter
 
     def reset(self) -> None:
         """In a forked child: begin again with zero, without a mutex that another thread may have held at the fork."""
-        raise NotImplementedError
+        raise NotImplementedError  # in each exporter
 
     def _take_out(self, client: _Instrumented) -> bool:
         """Returns False if it was taken out before."""

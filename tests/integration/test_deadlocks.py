@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,7 +10,7 @@ import pytest
 from tests.integration.conftest import OpenClient
 from tests.support.etcd import shared as etcd
 from tests.support.postgresql import shared as postgresql
-from tests.support.processes import Refused, WorkerPool
+from tests.support.processes import Refused, WorkerPool, eventually
 from tests.support.redis import shared as redis
 
 WORKER = Path(__file__).parents[1] / "support" / "worker.py"
@@ -35,8 +34,7 @@ def test_the_younger_of_two_processes_in_a_deadlock_is_ended_and_the_other_goes_
         younger.call("acquire", lock="b", detect_deadlocks=True)
 
         elder.send("acquire", lock="b", detect_deadlocks=True)
-        while not client.inspect("b").waiters:
-            time.sleep(0.01)
+        eventually(lambda: bool(client.inspect("b").waiters))
         with pytest.raises(Refused) as refused:
             younger.call("acquire", lock="a", detect_deadlocks=True)
 

@@ -9,7 +9,7 @@ import math
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from types import TracebackType
-from typing import TYPE_CHECKING, NamedTuple, Self
+from typing import TYPE_CHECKING, Generic, NamedTuple, Self, TypeVar
 
 from holdfast.core.names import check_prefix
 from holdfast.core.tickets import LockInfo
@@ -94,17 +94,20 @@ class LockReader:
             self._listing.close()
 
 
-class _BaseMonitor:
+ClientT = TypeVar("ClientT", bound="Client | AsyncClient")
+
+
+class _BaseMonitor(Generic[ClientT]):
     """The parts that both monitors share."""
 
     def __init__(
         self,
-        client: Client | AsyncClient,
-        prefix: str,
+        client: ClientT,
+        prefix: str = "",
         *,
-        first_search: float,
-        history_max: int,
-        on_step: OnStep | None,
+        first_search: float = math.inf,
+        history_max: int = HISTORY_MAX,
+        on_step: OnStep | None = None,
     ) -> None:
         self._client = client
         self._runtime = client._engine.runtime  # noqa: SLF001 - the client's own way to sleep
@@ -158,7 +161,7 @@ class _BaseMonitor:
         await self._runtime.sleep(max(0.0, until - self._runtime.now()))
 
 
-class Monitor(_BaseMonitor):
+class Monitor(_BaseMonitor["Client"]):
     """Watch the locks of a client for threads.
 
     Args:
@@ -170,17 +173,6 @@ class Monitor(_BaseMonitor):
         on_step: A function to call after each request of a search, with its progress. An exception that it raises
             ends the search.
     """
-
-    def __init__(
-        self,
-        client: Client,
-        prefix: str = "",
-        *,
-        first_search: float = math.inf,
-        history_max: int = HISTORY_MAX,
-        on_step: OnStep | None = None,
-    ) -> None:
-        super().__init__(client, prefix, first_search=first_search, history_max=history_max, on_step=on_step)
 
     def poll(self) -> Snapshot:
         """Read the locks. An error of the store is in the snapshot; it is not raised."""
@@ -213,19 +205,8 @@ class Monitor(_BaseMonitor):
         self.close()
 
 
-class AsyncMonitor(_BaseMonitor):
+class AsyncMonitor(_BaseMonitor["AsyncClient"]):
     """Watch the locks of a client for asyncio. The arguments are those of Monitor."""
-
-    def __init__(
-        self,
-        client: AsyncClient,
-        prefix: str = "",
-        *,
-        first_search: float = math.inf,
-        history_max: int = HISTORY_MAX,
-        on_step: OnStep | None = None,
-    ) -> None:
-        super().__init__(client, prefix, first_search=first_search, history_max=history_max, on_step=on_step)
 
     async def poll(self) -> Snapshot:
         """Read the locks. An error of the store is in the snapshot; it is not raised."""

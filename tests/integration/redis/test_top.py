@@ -51,7 +51,7 @@ def test_top_follows_200_locks_with_1000_waiters(server: Server, crowd: subproce
         await screen.shows(f"{LOCKS} locks, {WAITERS:,} waiters")
         await screen.press("space")  # paused, the server has only the requests of the crowd
         began, used = time.monotonic(), server_seconds()
-        await asyncio.sleep(5)
+        await asyncio.sleep(5)  # the time over which the cost is measured
         unwatched = (server_seconds() - used) / (time.monotonic() - began)
         await screen.press("space")
         began, used = time.monotonic(), server_seconds()

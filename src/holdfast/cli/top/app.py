@@ -169,7 +169,7 @@ class Page(Screen[None]):
         yield Footer(compact=True)
 
     def compose_body(self) -> ComposeResult:
-        raise NotImplementedError
+        raise NotImplementedError  # each page has its own
 
     def show(self) -> None:
         """Draw the present snapshot."""
@@ -190,7 +190,7 @@ class Page(Screen[None]):
         self.show_body()
 
     def show_body(self) -> None:
-        raise NotImplementedError
+        raise NotImplementedError  # each page has its own
 
     def on_resize(self) -> None:
         self.show()
@@ -355,7 +355,7 @@ class _LinesPage(Page):
         lines.show(self.lines(max(20, lines.scrollable_content_region.width)))
 
     def lines(self, columns: int) -> list[Line]:
-        raise NotImplementedError
+        raise NotImplementedError  # each page has its own
 
 
 class LockPage(_LinesPage):

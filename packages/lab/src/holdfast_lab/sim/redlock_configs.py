@@ -152,7 +152,7 @@ class _Arrival(NamedTuple):
 
 
 class _ColumnSteps(NamedTuple):
-    """What can happen to a column."""
+    """The possible steps of a column."""
 
     ended: int  # the same without its vote; -1: it has no vote
     arrivals: list[_Arrival]
@@ -167,7 +167,7 @@ class _View(NamedTuple):
 
 
 class _HeadSteps(NamedTuple):
-    """What can happen to a head."""
+    """The possible steps of a head."""
 
     clients: tuple[Client, ...]
     is_over: bool  # no more grants are possible
