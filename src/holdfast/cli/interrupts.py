@@ -23,6 +23,7 @@ class Interrupts:
         self.received: signal.Signals | None = None
         self._previous: dict[signal.Signals, Any] = {}
         self._waker: Waker | None = None
+        self._previous_fd = -1
 
     @property
     def status(self) -> int:
@@ -33,9 +34,13 @@ class Interrupts:
         """Sleep; a signal ends the sleep at once, which it does not do with `time.sleep`."""
         if self.received is None and self._waker is not None:
             select.select([self._waker.fileno()], [], [], seconds)
+            self._waker.drain()  # another signal may have written to it
 
     def __enter__(self) -> Self:
         self._waker = Waker()
+        # Python calls a handler between two instructions. A signal just before `select` would not end it, so a byte is
+        # written by the C code that receives the signal.
+        self._previous_fd = signal.set_wakeup_fd(self._waker.writing_end, warn_on_full_buffer=False)
         for number in _SIGNALS:
             if signal.getsignal(number) is not signal.SIG_IGN:
                 self._previous[number] = signal.signal(number, self._on_signal)
@@ -47,10 +52,9 @@ class Interrupts:
         for number, handler in self._previous.items():
             signal.signal(number, handler)
         if self._waker is not None:
+            signal.set_wakeup_fd(self._previous_fd)
             self._waker.close()
             self._waker = None
 
     def _on_signal(self, number: int, _: FrameType | None) -> None:
         self.received = self.received or signal.Signals(number)
-        if self._waker is not None:
-            self._waker.wake()

@@ -19,6 +19,11 @@ class Waker:
         """The descriptor to poll. It is readable after a `wake`."""
         return self._reader.fileno()
 
+    @property
+    def writing_end(self) -> int:
+        """The descriptor for `signal.set_wakeup_fd`: a byte that is written to it has the effect of `wake`."""
+        return self._writer.fileno()
+
     def wake(self) -> None:
         with contextlib.suppress(OSError):  # the buffer is full, so the descriptor is readable already
             self._writer.send(b"!")
