@@ -11,7 +11,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Coroutine, Hashable, Sequence
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 from holdfast.errors import BackendUnavailable
 
@@ -204,6 +204,44 @@ class Backend(Protocol):
 
     def abandon(self) -> None:
         """In a forked child: close what was inherited, without sending anything on a connection."""
+
+
+class Record(NamedTuple):
+    """A durable text under a name. `once` stores in it that a run has begun or ended."""
+
+    nonce: str  # identifies the call that stored it
+    payload: str  # JSON text of at most RECORD_MAX bytes in UTF-8
+
+
+RECORD_MAX = 80 * 1024
+
+
+@runtime_checkable
+class KeepsRecords(Protocol):
+    """A backend with durable records. A backend without them lacks `once`."""
+
+    async def swap_record(
+        self, name: str, expected: str, record: Record | None, *, keep: float, deadline: float
+    ) -> Record | None:
+        """Replace the record of this name by `record`, or remove it if that is None, if its nonce is `expected`.
+
+        "" stands for no record; so with "" and None the call only reads, and does not create the store. Returns the
+        record that exists after the call. A call that finds its own nonce there has succeeded, also if it is a repeat.
+        The record exists for `keep` seconds after the call on the clock of the store, also if the process dies, and
+        does not exist after that; the store removes it then, or soon. Records have a name space of their own; a name
+        has the length limit of a lock's.
+        """
+
+
+@runtime_checkable
+class AdoptsLeases(Protocol):
+    """A backend in which a lease can move to another process. A backend without it lacks `transfer`."""
+
+    async def adopt(self, nonce: str, claim: Claim, *, deadline: float) -> Granted | LeaseGone:
+        """Replace the granted ticket with this nonce by `claim`, with a greater fence and the ttl of the claim.
+
+        Both have the same name, limit and exclusivity. A repeat of the call with the same claim returns the same fence.
+        """
 
 
 class StoreMissing(BackendUnavailable):
