@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from holdfast.core.ports import Backend
+from holdfast.core.ports import Backend, KeepsRecords, Record
 from holdfast.core.tickets import Claim, Granted, LeaseGone, Live, LockInfo, Waiting
 from holdfast.errors import BackendError
 from holdfast.runtimes.threads import ThreadRuntime, run_sync
@@ -62,6 +62,13 @@ class Verbs:
 
     def read_registers(self, *names: str) -> Sequence[int]:
         return run_sync(self.backend.read_registers(names, deadline=self._deadline))
+
+    def swap_record(self, name: str, expected: str, record: Record | None, *, keep: float = 100.0) -> Record | None:
+        assert isinstance(self.backend, KeepsRecords)
+        return run_sync(self.backend.swap_record(name, expected, record, keep=keep, deadline=self._deadline))
+
+    def read_record(self, name: str) -> Record | None:
+        return self.swap_record(name, "", None)
 
     def close(self) -> None:
         run_sync(self.backend.close())

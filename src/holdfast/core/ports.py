@@ -225,8 +225,9 @@ class KeepsRecords(Protocol):
     ) -> Record | None:
         """Replace the record of this name by `record`, or remove it if that is None, if its nonce is `expected`.
 
-        "" stands for no record; so with "" and None the call only reads, and does not create the store. Returns the
-        record that exists after the call. A call that finds its own nonce there has succeeded, also if it is a repeat.
+        "" stands for no record; so with "" and None the call only reads: it does not create the store, and raises
+        StoreMissing if that does not exist. Returns the record that exists after the call. A call that finds its own
+        nonce there has succeeded, also if it is a repeat.
         The record exists for `keep` seconds after the call on the clock of the store, also if the process dies, and
         does not exist after that; the store removes it then, or soon. Records have a name space of their own; a name
         has the length limit of a lock's.

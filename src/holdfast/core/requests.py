@@ -30,10 +30,11 @@ OPERATIONS = (
     "break_lock",
     "advance_register",
     "read_registers",
+    *("swap_record", "adopt"),  # of optional ports: only some backends have these
 )
 _OTHERS = (
     *("wait", "intact", "close", "abandon"),
-    *("listing", "release_later", "on_gone", "without_loop"),  # of optional ports: only some backends have these
+    *("listing", "release_later", "on_gone", "without_loop"),  # of optional ports too
 )
 
 
@@ -66,7 +67,8 @@ class ObservedBackend:
             return request
 
         for operation in OPERATIONS:
-            setattr(self, operation, timed(operation))
+            if hasattr(inner, operation):
+                setattr(self, operation, timed(operation))
         for name in _OTHERS:
             if hasattr(inner, name):
                 setattr(self, name, getattr(inner, name))

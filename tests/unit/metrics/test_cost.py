@@ -59,6 +59,12 @@ def test_a_client_pays_nothing_before_and_after_it_is_instrumented() -> None:
         assert not isinstance(client._engine.backend, ObservedBackend)
 
 
+OPTIONAL_PORTS: tuple[Any, ...] = (
+    *(ports.ListsBySearch, ports.ReleasesLater, ports.ReportsGone, ports.WorksWithoutLoop),
+    *(ports.KeepsRecords, ports.AdoptsLeases),
+)
+
+
 @pytest.mark.parametrize(
     "url",
     ["memory://", "sqlite://{folder}/locks", "redis://localhost:1", "zookeeper://localhost:1", "etcd://localhost:1"],
@@ -69,11 +75,12 @@ def test_an_observed_backend_has_the_ports_of_its_backend(url: str, tmp_path: Pa
         undo = client._observe_requests(lambda *_: None)
         observed: Any = client._engine.backend
         assert isinstance(observed, ObservedBackend)
-        for port in (ports.ListsBySearch, ports.ReleasesLater, ports.ReportsGone, ports.WorksWithoutLoop):
+        for port in OPTIONAL_PORTS:
             assert isinstance(observed, port) is isinstance(plain, port), port
         names = {name for name in dir(ports.Backend) if not name.startswith("_")} | {"url"}
         assert all(hasattr(observed, name) for name in names)
-        assert names >= set(OPERATIONS)
+        optional = {name for port in OPTIONAL_PORTS for name in dir(port) if not name.startswith("_")}
+        assert names | optional >= set(OPERATIONS)
         undo()
         assert client._engine.backend is plain
 

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import NamedTuple, Protocol, TypeVar
 
 from holdfast.core.notifications import Wakeups
+from holdfast.core.ports import Record
 from holdfast.core.tickets import Claim, Notification
 from holdfast.errors import BackendUnavailable
 from holdfast.runtimes import system
@@ -43,14 +44,22 @@ class Register(NamedTuple):
     ends: float  # when it may be dropped
 
 
-class ProcessState:
-    """The part of a store that is kept as long as the process lives: fences never go back, and registers stay."""
+class KeptRecord(NamedTuple):
+    """A record, and when it ends."""
 
-    __slots__ = ("last_number", "registers")
+    record: Record
+    ends: float
+
+
+class ProcessState:
+    """The part of a store that is kept as long as the process lives: the last fence, registers and records."""
+
+    __slots__ = ("last_number", "records", "registers")
 
     def __init__(self) -> None:
         self.last_number = 0
         self.registers: dict[str, Register] = {}
+        self.records: dict[str, KeptRecord] = {}
 
 
 class Store:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from holdfast.backends.memory.port import QueueEntry, Register, Store
+from holdfast.backends.memory.port import KeptRecord, QueueEntry, Register, Store
 from holdfast.backends.memory.protocol.guarantees import GUARANTEES, LACKS
 from holdfast.core.clock import lease_deadline
 from holdfast.core.tickets import (
@@ -29,11 +29,11 @@ from holdfast.errors import LimitConflict
 
 if TYPE_CHECKING:
     from holdfast.backends.memory.port import MemoryPort
-    from holdfast.core.ports import Runtime
+    from holdfast.core.ports import Record, Runtime
 
 
 _NO_REGISTER = Register(0, "", 0.0)
-_REAP_EACH = 256  # expired registers are dropped whenever their number is a multiple of this
+_REAP_EACH = 256  # expired registers or records are dropped whenever their number is a multiple of this
 
 # The second waiter polls often too: if the first is stopped when it is woken, the second must notice.
 _POLL_OFTEN = 2
@@ -118,6 +118,13 @@ class MemoryBackend:
             deadline=deadline,
         )
 
+    async def swap_record(
+        self, name: str, expected: str, record: Record | None, *, keep: float, deadline: float
+    ) -> Record | None:
+        return await self._port.change(
+            lambda store: self._swap_record(store, name, expected, record, keep), deadline=deadline
+        )
+
     async def close(self) -> None:
         self._wakeups.wake_all()  # the store itself belongs to the process
 
@@ -200,6 +207,21 @@ class MemoryBackend:
                 del store.process_state.registers[other]
         store.process_state.registers[name] = Register(number, nonce, max(current.ends, now + keep))
         return True
+
+    def _swap_record(self, store: Store, name: str, expected: str, record: Record | None, keep: float) -> Record | None:
+        now, records = self._runtime.now(), store.process_state.records
+        kept = records.get(name)
+        current = kept.record if kept is not None and kept.ends > now else None
+        if ("" if current is None else current.nonce) != expected:
+            return current
+        if record is None:
+            records.pop(name, None)
+            return None
+        if len(records) % _REAP_EACH == 0:
+            for other in [key for key, each in records.items() if each.ends <= now]:
+                del records[other]
+        records[name] = KeptRecord(record, now + keep)
+        return record
 
     def _inspect(self, store: Store, name: str) -> LockInfo:
         now = self._runtime.now()

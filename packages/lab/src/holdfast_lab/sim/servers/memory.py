@@ -59,6 +59,7 @@ class MemoryServer(Server):
         return (
             self.store.process_state.last_number,
             self.store.process_state.registers,
+            self.store.process_state.records,
             [
                 (name, nonce, entry.number, entry.fence, entry.granted, entry.since, entry.expires)
                 for name, queue in self.store.queues.items()
