@@ -15,6 +15,7 @@ from holdfast.core.engine import Engine
 from holdfast.core.events import Event, Events
 from holdfast.core.leases import BaseLease, LockSpec
 from holdfast.core.locks import AllOptions, LockOptions, make_spec
+from holdfast.core.names import Duration
 from holdfast.core.requests import RequestObserver
 from holdfast.core.stats import Stats
 from holdfast.default_url import default_url, naming_the_variable
@@ -90,7 +91,7 @@ class BaseClient(ABC, Generic[LeaseT, LockT, SemaphoreT, RWLockT, LockAllT]):
         self,
         url: Store | None = None,
         *,
-        ttl: float = DEFAULT_TTL,
+        ttl: Duration = DEFAULT_TTL,
         require: Requirements | None = None,
         **options: OptionValue,
     ) -> None:
@@ -112,6 +113,8 @@ class BaseClient(ABC, Generic[LeaseT, LockT, SemaphoreT, RWLockT, LockAllT]):
 
     def lock(self, name: str, **options: Unpack[LockOptions]) -> LockT:
         """A lock that one caller may hold at a time.
+
+        Durations are numbers of seconds, timedeltas, or text such as "500ms", "30s", "15m", "1h", "1d", "1w".
 
         Args:
             name: The name that all users of the lock share: any text up to 512 characters, case-sensitive.

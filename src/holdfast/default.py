@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import atexit
 from collections.abc import Callable, Iterable
-from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Unpack
 
 from holdfast.base_client import DEFAULT_TTL
 from holdfast.core.decorators import Plan, make_plan_locked, make_plan_once
 from holdfast.core.locks import UNSET, AllOptions, LockOptions
+from holdfast.core.names import Duration
 from holdfast.primitives import Primitive
 from holdfast.runtimes import system
 from holdfast.runtimes.threads import Mutex
@@ -83,10 +83,10 @@ else:
         return lambda function: decorated(function, plan, lambda: _client_for(plan))
 
     def once_per(
-        period: str | float | timedelta,
+        period: Duration,
         *,
         name: str | Callable[..., str],
-        offset: str | float | timedelta = 0,
+        offset: Duration = 0,
         skipped: object = UNSET,
         lease: str | None = None,
         **options: Unpack[LockOptions],

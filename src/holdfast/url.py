@@ -6,6 +6,7 @@ import importlib
 import os
 import re
 import sys
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import parse_qsl, quote, unquote, urlencode
 
@@ -67,7 +68,7 @@ _NO_POOL = {
 
 _SECRET = ("password", "sentinel_password")  # options that no message may show
 
-OptionValue = str | float  # the type of an option that is given as a keyword
+OptionValue = str | float | timedelta  # the type of an option that is given as a keyword
 
 
 class Address(NamedTuple):
@@ -176,11 +177,17 @@ def check_options(scheme: str, options: Mapping[str, str], more: Sequence[str] =
 
 def option_texts(given: Mapping[str, OptionValue]) -> dict[str, str]:
     """The texts, as in a URL, of options that were given as keywords."""
-    for name, value in given.items():
-        if not isinstance(value, str | int | float):
-            raise ConfigurationError(f"{name} must be a str or a number, not {type(value).__name__}")
-    texts = {True: "yes", False: "no"}
-    return {name: texts[value] if isinstance(value, bool) else str(value) for name, value in given.items()}
+    return {name: _option_text(name, value) for name, value in given.items()}
+
+
+def _option_text(name: str, value: object) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, str | int | float):
+        return str(value)
+    if isinstance(value, timedelta):
+        return f"{value.total_seconds():g}"
+    raise ConfigurationError(f"{name} must be a str, a number or a timedelta, not {type(value).__name__}")
 
 
 def _adopt(client: object, given: Mapping[str, OptionValue]) -> Address:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 from urllib.parse import unquote
 
+from holdfast.core.names import parse_duration
 from holdfast.errors import ConfigurationError
 
 PORT_MAX = 65535
@@ -56,13 +57,14 @@ def values_of(texts: Mapping[str, str], options: Iterable[Option]) -> dict[str, 
 
 def seconds(name: str, default: str | None, meaning: str, minimum: float = 0.0) -> Option:
     def parse(text: str) -> float:
-        value = float(text)
+        value = parse_duration(text)
         if not 0.0 < value <= _SECONDS_MAX or value < minimum:
             raise ValueError
         return value
 
     least = f"at least {minimum:g}" if minimum else "more than 0"
-    return Option(name, default, meaning, f"a number of seconds, {least} and at most {_SECONDS_MAX:g}", parse)
+    valid = f"a number of seconds or text like '500ms', {least} and at most {_SECONDS_MAX:g} s"
+    return Option(name, default, meaning, valid, parse)
 
 
 def integer(name: str, default: str | None, meaning: str, minimum: int = 1, maximum: int = _NUMBER_MAX) -> Option:

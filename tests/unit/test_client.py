@@ -16,6 +16,7 @@ import uuid
 import warnings
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ import pytest
 import holdfast
 from holdfast import default as module
 from holdfast.backends.memory.port import stores
+from holdfast.backends.redis.config import config_of
 from holdfast.core import leases
 from holdfast.runtimes import exits, threads
 from holdfast.url import parse
@@ -97,6 +99,29 @@ def test_a_lease_refuses_to_be_pickled() -> None:
 
         with pytest.raises(TypeError, match="send its fence"):
             pickle.dumps(lease)
+
+
+def test_every_duration_of_the_api_may_be_text_or_a_timedelta() -> None:
+    client = holdfast.Client("memory://", ttl="1m")
+    lock = client.lock("a", timeout="1s", max_hold="1h", stop_margin="500ms", lock_delay=timedelta(seconds=2))
+
+    with lock as lease:
+        busy = client.lock("a").acquire(timeout="10ms")
+        lost = lease.wait_lost(timeout=timedelta(milliseconds=10))
+        leaders = list(client.election("a").observe(every="10ms", timeout="20ms"))
+
+    assert (client.lock("a")._spec.ttl, client.lock("a", ttl=timedelta(hours=1))._spec.ttl) == (60.0, 3600.0)
+    assert (lock._timeout, lock._spec.max_hold, lock._spec.stop_margin, lock._spec.lock_delay) == (1.0, 3600.0, 0.5, 2)
+    assert (busy, lost, len(leaders)) == (None, False, 1)
+    client.close()
+
+
+def test_an_option_of_a_store_may_be_a_duration() -> None:
+    address = parse("redis://cache", {"connect_timeout": timedelta(milliseconds=500), "io_timeout": "1m"})
+
+    config = config_of(address, is_asyncio=False)
+
+    assert (config.connect_timeout, config.io_timeout) == (0.5, 60.0)
 
 
 def test_closing_twice_does_nothing() -> None:

@@ -1,4 +1,4 @@
-"""The small parts of the core: the rule, deadlines, the deadline heap, notifications, run_sync."""
+"""The small parts of the core: the rule, durations, deadlines, the deadline heap, notifications, run_sync."""
 
 from __future__ import annotations
 
@@ -8,12 +8,14 @@ import itertools
 import os
 import random
 import threading
+from datetime import timedelta
 from typing import NamedTuple
 
 import pytest
 
 from holdfast.core.clock import lease_deadline
 from holdfast.core.deadlines import DeadlineHeap
+from holdfast.core.names import Duration, check_duration, parse_duration
 from holdfast.core.notifications import Wakeups
 from holdfast.core.tickets import Notification, describe, first_blocker, process_text
 from holdfast.runtimes import system
@@ -44,6 +46,30 @@ READ, WRITE = Place(exclusive=False), Place(exclusive=True)
 )
 def test_the_rule(limit: int | None, ahead: list[Place], may_go_in: bool) -> None:  # noqa: FBT001
     assert (first_blocker(limit, ahead) is None) == may_go_in
+
+
+@pytest.mark.parametrize(
+    ("duration", "seconds"),
+    [
+        (30, 30.0),
+        (0.5, 0.5),
+        (timedelta(minutes=1.5), 90.0),
+        ("500ms", 0.5),
+        ("1.5s", 1.5),
+        ("30s", 30.0),
+        (" 15 m ", 900.0),
+        ("1.1h", 3960.0),
+        ("1d", 86400.0),
+        ("1w", 604800.0),
+    ],
+)
+def test_a_duration_is_seconds_a_timedelta_or_text_with_a_unit(duration: Duration, seconds: float) -> None:
+    assert check_duration("ttl", duration) == seconds
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("30", 30.0), ("0.5", 0.5), ("30s", 30.0), ("2h", 7200.0)])
+def test_a_number_without_a_unit_is_seconds_in_a_url_and_on_a_command_line(text: str, seconds: float) -> None:
+    assert parse_duration(text) == seconds
 
 
 def test_the_rule_reads_no_further_than_it_must() -> None:

@@ -77,10 +77,13 @@ OPTIONS = (
 )
 
 
+WAIT = "wait must be a number of seconds or text like '500ms', at least 0.5 and at most 3600 s"
+
+
 def test_options_have_defaults_and_fields() -> None:
     assert values_of({}, OPTIONS) == {"prefix": "p:", "wait": None, "max_size": 3, "mode": 1, "check": True}
     assert values_of(
-        {"prefix": "", "wait": "0.5", "size": "9", "mode": "fast", "check": "FALSE", "x": "y"}, OPTIONS
+        {"prefix": "", "wait": "500ms", "size": "9", "mode": "fast", "check": "FALSE", "x": "y"}, OPTIONS
     ) == {
         "prefix": "",
         "wait": 0.5,
@@ -93,9 +96,17 @@ def test_options_have_defaults_and_fields() -> None:
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
-        ("wait", "0.4", "wait must be a number of seconds, at least 0.5 and at most 3600, not '0.4'"),
-        ("wait", "inf", "wait must be a number of seconds, at least 0.5 and at most 3600, not 'inf'"),
-        ("wait", "", "wait must be a number of seconds, at least 0.5 and at most 3600, not ''"),
+        (
+            "wait",
+            "0.4",
+            f"{WAIT}, not '0.4'",
+        ),
+        (
+            "wait",
+            "inf",
+            f"{WAIT}, not 'inf'",
+        ),
+        ("wait", "", f"{WAIT}, not ''"),
         ("size", "10", "size must be a whole number from 1 to 9, not '10'"),
         ("size", " 1", "size must be a whole number from 1 to 9, not ' 1'"),
         ("size", "²", "size must be a whole number from 1 to 9, not '²'"),

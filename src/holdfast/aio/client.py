@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from datetime import timedelta
 from types import TracebackType
 from typing import (
     TYPE_CHECKING,
@@ -31,6 +30,7 @@ from holdfast.core import names
 from holdfast.core.decorators import make_plan_locked, make_plan_once
 from holdfast.core.engine import Engine
 from holdfast.core.locks import UNSET, LockOptions
+from holdfast.core.names import Duration
 from holdfast.core.tickets import LockInfo
 from holdfast.core.wait_graph import WaitGraph
 from holdfast.primitives import Primitive
@@ -194,10 +194,10 @@ class AsyncClient(BaseClient[AsyncLease, AsyncLock, AsyncSemaphore, AsyncRWLock,
     @overload
     def once_per(
         self,
-        period: str | float | timedelta,
+        period: Duration,
         *,
         name: str | Callable[..., str],
-        offset: str | float | timedelta = 0,
+        offset: Duration = 0,
         lease: None = None,
         **options: Unpack[LockOptions],
     ) -> AsyncLockedOrSkipped[None]: ...
@@ -205,10 +205,10 @@ class AsyncClient(BaseClient[AsyncLease, AsyncLock, AsyncSemaphore, AsyncRWLock,
     @overload
     def once_per(
         self,
-        period: str | float | timedelta,
+        period: Duration,
         *,
         name: str | Callable[..., str],
-        offset: str | float | timedelta = 0,
+        offset: Duration = 0,
         skipped: D,
         lease: None = None,
         **options: Unpack[LockOptions],
@@ -217,10 +217,10 @@ class AsyncClient(BaseClient[AsyncLease, AsyncLock, AsyncSemaphore, AsyncRWLock,
     @overload
     def once_per(
         self,
-        period: str | float | timedelta,
+        period: Duration,
         *,
         name: str | Callable[..., str],
-        offset: str | float | timedelta = 0,
+        offset: Duration = 0,
         lease: str,
         **options: Unpack[LockOptions],
     ) -> AsyncLockedOrSkippedWithLease[None]: ...
@@ -228,10 +228,10 @@ class AsyncClient(BaseClient[AsyncLease, AsyncLock, AsyncSemaphore, AsyncRWLock,
     @overload
     def once_per(
         self,
-        period: str | float | timedelta,
+        period: Duration,
         *,
         name: str | Callable[..., str],
-        offset: str | float | timedelta = 0,
+        offset: Duration = 0,
         skipped: D,
         lease: str,
         **options: Unpack[LockOptions],
@@ -239,10 +239,10 @@ class AsyncClient(BaseClient[AsyncLease, AsyncLock, AsyncSemaphore, AsyncRWLock,
 
     def once_per(
         self,
-        period: str | float | timedelta,
+        period: Duration,
         *,
         name: str | Callable[..., str],
-        offset: str | float | timedelta = 0,
+        offset: Duration = 0,
         skipped: object = UNSET,
         lease: str | None = None,
         **options: Unpack[LockOptions],

@@ -14,6 +14,7 @@ from holdfast.core.elections import EVERY, Leader, Observation, OutageBackoff
 from holdfast.core.engine import Engine
 from holdfast.core.leases import LockSpec
 from holdfast.core.locks import ACQUIRE_OPTIONS, UNSET, Unset
+from holdfast.core.names import Duration
 from holdfast.errors import BackendError, ConfigurationError, LockLost, UsageError
 from holdfast.runtimes.aio import Body
 
@@ -41,7 +42,7 @@ class AsyncElection(AsyncLock):
         self,
         blocking: bool = True,  # noqa: FBT001, FBT002 - as `acquire`
         *,
-        timeout: float | Unset | None = UNSET,
+        timeout: Duration | Unset | None = UNSET,
         **unknown: Never,
     ) -> Coroutine[Any, Any, AsyncLease | None]:
         """Wait to be elected and return the Lease of the term, or None after `timeout` seconds; as `acquire`.
@@ -66,7 +67,7 @@ class AsyncElection(AsyncLock):
         """The present leader, according to the server, or None. A program without fences has the term 0."""
         return elections.leader_of(await self._client.inspect(self.name))
 
-    def observe(self, *, every: float = EVERY, timeout: float | None = None) -> AsyncIterator[Leader | None]:
+    def observe(self, *, every: Duration = EVERY, timeout: Duration | None = None) -> AsyncIterator[Leader | None]:
         """Iterate over the present leader and each change: the next leader, or None while there is none.
 
         The server is polled every `every` seconds; a leader between two polls is missed. Terms only grow: an older
@@ -79,7 +80,7 @@ class AsyncElection(AsyncLock):
         seconds, limit = names.check_every(every), names.check_timeout(timeout)
         return _Changes(Observation(self._engine_if_open, self.name, seconds, limit))
 
-    def on_change(self, callback: Callable[[Leader | None], object], *, every: float = EVERY) -> Callable[[], None]:
+    def on_change(self, callback: Callable[[Leader | None], object], *, every: Duration = EVERY) -> Callable[[], None]:
         """Call `callback` with the present leader and each change, in the background. The returned function ends that.
 
         There is one call for each item of `observe`, one at a time. An exception of `callback` is logged. An outage of

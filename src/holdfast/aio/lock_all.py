@@ -9,6 +9,7 @@ from holdfast.core import names
 from holdfast.core.acquire_all import Part, acquire_all
 from holdfast.core.lease_groups import LeaseGroup, release_after_body, release_all, renew_all, shown
 from holdfast.core.locks import ACQUIRE_OPTIONS, UNSET, BaseLock, Unset
+from holdfast.core.names import Duration
 from holdfast.errors import AcquireTimeout
 from holdfast.runtimes.aio import AsyncBlocks, AsyncioRuntime, calling_task
 from holdfast.runtimes.blocks import ExitOfBlock, TaskBlock, entered_block
@@ -46,7 +47,7 @@ class AsyncLeaseAll(AsyncBlocks, LeaseGroup):
         """
         await renew_all(self)
 
-    async def wait_lost(self, timeout: float | None = None) -> bool:
+    async def wait_lost(self, timeout: Duration | None = None) -> bool:
         """Wait for the loss of the leases: True at a loss, False after `timeout` seconds or a release."""
         first = self._leases[0]
         return await first._engine.wait_lost(first, names.check_timeout(timeout))
@@ -75,7 +76,7 @@ class AsyncLockAll(BaseLock[AsyncLeaseAll]):
         self,
         blocking: bool = True,  # noqa: FBT001, FBT002 - as threading.Lock has it
         *,
-        timeout: float | Unset | None = UNSET,
+        timeout: Duration | Unset | None = UNSET,
         **unknown: Never,
     ) -> Coroutine[Any, Any, AsyncLeaseAll | None]:
         """Acquire all locks and return their leases as one, or None after `timeout` seconds (0: do not wait).

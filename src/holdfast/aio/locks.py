@@ -14,6 +14,7 @@ from holdfast.core import names
 from holdfast.core.engine import AcquireResult
 from holdfast.core.leases import BaseLease, LockSpec
 from holdfast.core.locks import ACQUIRE_OPTIONS, UNSET, BaseLock, Unset
+from holdfast.core.names import Duration
 from holdfast.errors import AcquireTimeout
 from holdfast.runtimes.aio import AsyncBlocks, AsyncioRuntime, calling_task
 from holdfast.runtimes.blocks import ExitOfBlock, TaskBlock, entered_block
@@ -51,7 +52,7 @@ class AsyncLease(AsyncBlocks, BaseLease):
         self._check_loop()
         await self._engine.renew(self)
 
-    async def wait_lost(self, timeout: float | None = None) -> bool:
+    async def wait_lost(self, timeout: Duration | None = None) -> bool:
         """Wait for the loss of the lease: True at a loss, False after `timeout` seconds or a release."""
         self._check_loop()
         return await self._engine.wait_lost(self, names.check_timeout(timeout))
@@ -80,7 +81,7 @@ class AsyncLock(BaseLock[AsyncLease]):
         self,
         blocking: bool = True,  # noqa: FBT001, FBT002 - as threading.Lock has it
         *,
-        timeout: float | Unset | None = UNSET,
+        timeout: Duration | Unset | None = UNSET,
         **unknown: Never,
     ) -> Coroutine[Any, Any, AsyncLease | None]:
         """Acquire the lock and return its Lease, or None after `timeout` seconds (0: do not wait, None: wait forever).

@@ -6,6 +6,8 @@ import argparse
 import math
 from typing import TYPE_CHECKING
 
+from holdfast.core.names import parse_duration
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -87,13 +89,14 @@ def _require_shared(client: Client | AsyncClient) -> None:
 
 
 def seconds(*, minimum: float = 0.0) -> Callable[[str], float]:
-    """Return a type for argparse: a finite number of seconds, `minimum` or more."""
+    """Return a type for argparse: a finite number of seconds or text such as 15m, `minimum` or more."""
 
     def convert(text: str) -> float:
         try:
-            value = float(text)
+            value = parse_duration(text)
         except ValueError:
-            raise argparse.ArgumentTypeError(f"must be a number of seconds, not {text!r}") from None
+            problem = f"must be a number of seconds or text like 500ms, 30s, 15m or 1h, not {text!r}"
+            raise argparse.ArgumentTypeError(problem) from None
         if not minimum <= value < math.inf:
             raise argparse.ArgumentTypeError(f"must be {minimum:g} or more seconds, not {text}")
         return value

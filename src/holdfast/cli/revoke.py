@@ -57,7 +57,10 @@ def add_parser(commands: Commands[argparse.ArgumentParser]) -> None:
         help="revoke the lease with this fence, and those with smaller fences",
     )
     parser.add_argument(
-        "--wait", type=options.seconds(), metavar="S", help="wait until the leases have ended, at most S seconds"
+        "--wait",
+        type=options.seconds(),
+        metavar="TIME",
+        help="wait until the leases have ended, at most this long: seconds, or text such as 5m",
     )
     options.add_url(parser)
     options.add_json(parser)

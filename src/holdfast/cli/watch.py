@@ -63,8 +63,8 @@ def add_interval(parser: argparse.ArgumentParser, default: float = INTERVAL) -> 
         "--interval",
         type=options.seconds(minimum=_INTERVAL_MIN),
         default=default,
-        metavar="S",
-        help="seconds between two polls (default: %(default)g)",
+        metavar="TIME",
+        help="time between two polls: seconds, or text such as 500ms (default: %(default)g)",
     )
 
 

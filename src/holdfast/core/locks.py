@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypedDict, TypeVar
 
 from holdfast.core import names
 from holdfast.core.leases import BaseLease, LockSpec, OnLost, Phase
+from holdfast.core.names import Duration
 from holdfast.errors import ConfigurationError, NotHeld
 
 if TYPE_CHECKING:
@@ -96,7 +97,7 @@ class BaseLock(Generic[L]):
         """The caller has a lease that it acquired through this object and that has not ended."""
         return any(lease.held for lease in self._kept.get(id(caller), ()))
 
-    def _timeout_of(self, blocking: object, timeout: float | Unset | None) -> float | None:
+    def _timeout_of(self, blocking: object, timeout: Duration | Unset | None) -> float | None:
         """The timeout of this call: its own if given, else the lock's; 0 for a call that does not block.
 
         Raises:
@@ -119,14 +120,14 @@ _UNFINISHED = (Phase.HELD, Phase.UNCONFIRMED, Phase.LOST)
 class AllOptions(TypedDict, total=False):
     """The options of lock_all(): those of lock(), without reentrant."""
 
-    ttl: float | None
-    timeout: float | None
+    ttl: Duration | None
+    timeout: Duration | None
     renew: bool
-    max_hold: float | None
-    stop_margin: float
+    max_hold: Duration | None
+    stop_margin: Duration
     meta: Mapping[str, Any] | None
     on_lost: OnLost
-    lock_delay: float
+    lock_delay: Duration
     owner: str | None
     revocable: bool
     on_revoke: Callable[..., object] | None
@@ -135,17 +136,17 @@ class AllOptions(TypedDict, total=False):
 
 
 class LockOptions(TypedDict, total=False):
-    """The options of lock(), rwlock() and semaphore(). Times are in seconds."""
+    """The options of lock(), rwlock() and semaphore(). Durations: seconds, a timedelta, or "30s", "15m", "1h"."""
 
-    ttl: float | None  # how long a lease lives without renewal; default: that of the client, 30
-    timeout: float | None  # how long `with` and `acquire()` wait; None (the default): no limit, 0: do not wait
+    ttl: Duration | None  # how long a lease lives without renewal; default: that of the client, 30
+    timeout: Duration | None  # how long `with` and `acquire()` wait; None (the default): no limit, 0: do not wait
     reentrant: bool  # the thread or task that holds it may acquire it again: the same lease, counted
     renew: bool  # renew the lease automatically every third of its ttl (the default)
-    max_hold: float | None  # the lease is lost after this time, even if it was renewed
-    stop_margin: float  # report a loss this long before the deadline, so that work can end in time
+    max_hold: Duration | None  # the lease is lost after this time, even if it was renewed
+    stop_margin: Duration  # report a loss this long before the deadline, so that work can end in time
     meta: Mapping[str, Any] | None  # JSON data for operators, shown with the holder
     on_lost: OnLost  # a function to call with the lost lease; "event": asyncio does not cancel the body
-    lock_delay: float  # after a loss, no client acquires the lock for this time
+    lock_delay: Duration  # after a loss, no client acquires the lock for this time
     owner: str | None  # a named owner: callers with the same owner hold the lock together, in any process
     revocable: bool  # poll for requests to release: lease.revoke_requested
     on_revoke: Callable[..., object] | None  # a function to call with the lease at such a request

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Collection, Iterable, Mapping
+from datetime import timedelta
 from typing import Any
 
 from holdfast.errors import ConfigurationError
@@ -15,6 +17,9 @@ TTL_MAX = 366 * 86400.0
 LOCK_DELAY_MAX = 86400.0
 GROUP_MAX = 100
 OWNER_MAX = 255
+
+Duration = float | str | timedelta  # seconds, or text such as "30s", "15m", "1h"
+_UNITS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}  # seconds
 
 # Options of other libraries, and their names here.
 _ELSEWHERE = {
@@ -81,8 +86,54 @@ def check_fence(fence: object) -> int:
     return fence
 
 
+def check_duration(argument: str, value: object, otherwise: str = "") -> float:
+    """A duration in seconds: of a number of seconds, a timedelta, or text with one unit, such as "30s" or "1.5h".
+
+    `otherwise` names what else the argument may be, for the message.
+
+    >>> check_duration("ttl", "15m"), check_duration("ttl", "500ms"), check_duration("ttl", 30)
+    (900.0, 0.5, 30.0)
+    """
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        try:
+            seconds = float(value)
+        except OverflowError:
+            seconds = math.inf
+        if not math.isfinite(seconds):
+            raise ConfigurationError(f"{argument} must be a finite number of seconds{otherwise}, not {shown(value)}")
+        return seconds
+    if isinstance(value, timedelta):
+        return value.total_seconds()
+    try:
+        return _with_unit(value if isinstance(value, str) else "")
+    except ValueError:
+        raise ConfigurationError(
+            f"{argument} must be a number of seconds, a timedelta or text like '30s', '15m' or '1h'{otherwise}, "
+            f"not {shown(value)}"
+        ) from None
+
+
+def parse_duration(text: str) -> float:
+    """The seconds of a duration in a URL or on a command line: text such as "30s", or a number of seconds.
+
+    Raises:
+        ValueError: it is neither.
+    """
+    try:
+        return float(text)
+    except ValueError:
+        return _with_unit(text)
+
+
+def _with_unit(text: str) -> float:
+    parts = re.fullmatch(r"\s*([0-9]{1,9}(?:[.][0-9]{1,9})?)\s*(ms|[smhdw])\s*", text)
+    if parts is None:
+        raise ValueError(text)
+    return round(float(parts[1]) * _UNITS[parts[2]], 9)  # without the error of a product such as 1.1 * 3600
+
+
 def check_ttl(ttl: object) -> float:
-    seconds = _number("ttl", ttl, "seconds")
+    seconds = check_duration("ttl", ttl)
     if not TTL_MIN <= seconds <= TTL_MAX:
         raise ConfigurationError(
             f"ttl must be between {TTL_MIN} s and {TTL_MAX:.0f} s, not {ttl!r}: it is how long a lease lives without "
@@ -94,7 +145,7 @@ def check_ttl(ttl: object) -> float:
 def check_timeout(timeout: object) -> float | None:
     if timeout is None:
         return None
-    seconds = _number("timeout", timeout, "seconds, or None to wait forever")
+    seconds = check_duration("timeout", timeout, ", or None to wait forever")
     if seconds < 0:
         raise ConfigurationError(
             f"timeout must be 0 s or more, or None, not {timeout!r}: 0 does not wait, None waits forever"
@@ -108,7 +159,7 @@ def check_blocking(blocking: object) -> None:
 
 
 def check_every(every: object) -> float:
-    seconds = _number("every", every, "seconds")
+    seconds = check_duration("every", every)
     if seconds <= 0:
         raise ConfigurationError(
             f"every must be more than 0 s, not {every!r}: it is the time between two requests to the server"
@@ -125,14 +176,14 @@ def check_limit(limit: object) -> int:
 def check_max_hold(max_hold: object) -> float | None:
     if max_hold is None:
         return None
-    seconds = _number("max_hold", max_hold, "seconds, or None for no limit")
+    seconds = check_duration("max_hold", max_hold, ", or None for no limit")
     if seconds <= 0:
         raise ConfigurationError(f"max_hold must be more than 0 s, not {max_hold!r}; None means no limit")
     return seconds
 
 
 def check_stop_margin(stop_margin: object, ttl: float) -> float:
-    seconds = _number("stop_margin", stop_margin, "seconds")
+    seconds = check_duration("stop_margin", stop_margin)
     if not 0 <= seconds <= ttl / 2:
         raise ConfigurationError(
             f"stop_margin must be between 0 and half the ttl ({ttl / 2:g} s), not {stop_margin!r}: "
@@ -142,7 +193,7 @@ def check_stop_margin(stop_margin: object, ttl: float) -> float:
 
 
 def check_lock_delay(lock_delay: object) -> float:
-    seconds = _number("lock_delay", lock_delay, "seconds")
+    seconds = check_duration("lock_delay", lock_delay)
     if not 0 <= seconds <= LOCK_DELAY_MAX:
         raise ConfigurationError(
             f"lock_delay must be between 0 and {LOCK_DELAY_MAX:g} s, not {lock_delay!r}: for so long no client gets "
@@ -214,16 +265,3 @@ def refuse_unknown(function: str, words: Iterable[str], known: Collection[str]) 
         if word not in known:
             hint = f": {_ELSEWHERE[word]}" if word in _ELSEWHERE else did_you_mean(word, known)
             raise ConfigurationError(f"{function}() takes no argument {word!r}{hint}")
-
-
-def _number(argument: str, value: object, unit: str) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        how = ": give its total_seconds()" if hasattr(value, "total_seconds") else ""
-        raise ConfigurationError(f"{argument} must be a number of {unit}, not {shown(value)}{how}")
-    try:
-        seconds = float(value)
-    except OverflowError:
-        seconds = float("inf")
-    if not math.isfinite(seconds):
-        raise ConfigurationError(f"{argument} must be a finite number of {unit}, not {shown(value)}")
-    return seconds

@@ -7,11 +7,9 @@ its own. A machine with a wrong clock claims a wrong period once, and does not a
 from __future__ import annotations
 
 import math
-import re
-from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from holdfast.core.names import shown
+from holdfast.core.names import check_duration, shown
 from holdfast.errors import BackendError, ConfigurationError, OutcomeUnknown, QuorumError
 
 if TYPE_CHECKING:
@@ -21,8 +19,6 @@ if TYPE_CHECKING:
 PERIOD_MIN, PERIOD_MAX = 1, 366 * 86400  # seconds
 CLOCKS_DIFFER = 86400.0  # seconds by which clocks may be wrong without a second run
 CLAIMED = "once:"  # prefix of the register of a job
-
-_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 
 
 class Period(NamedTuple):
@@ -70,15 +66,7 @@ async def claim(engine: Engine[Any], name: str, period: Period) -> bool:
 
 
 def _seconds(argument: str, value: object) -> int:
-    if isinstance(value, timedelta):
-        value = value.total_seconds()
-    if isinstance(value, str):
-        parts = re.fullmatch(r"\s*(\d{1,9})\s*([smhdw])\s*", value)
-        if parts is None:
-            raise ConfigurationError(f"{argument} must look like '15m' (s, m, h, d or w), not {shown(value)}")
-        return int(parts[1]) * _UNITS[parts[2]]
-    if isinstance(value, bool) or not isinstance(value, int | float) or value % 1 != 0:
-        raise ConfigurationError(
-            f"{argument} must be whole seconds, a timedelta of whole seconds, or text like '15m', not {shown(value)}"
-        )
-    return int(value)
+    seconds = check_duration(argument, value)
+    if not seconds.is_integer():
+        raise ConfigurationError(f"{argument} must be whole seconds, not {shown(value)}")
+    return int(seconds)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import timedelta
 from types import TracebackType
 from typing import (
     TYPE_CHECKING,
@@ -21,6 +20,7 @@ from holdfast.core import names
 from holdfast.core.decorators import make_plan_locked, make_plan_once
 from holdfast.core.engine import Engine
 from holdfast.core.locks import UNSET, LockOptions
+from holdfast.core.names import Duration
 from holdfast.core.tickets import LockInfo
 from holdfast.core.wait_graph import WaitGraph
 from holdfast.primitives import Primitive
@@ -180,10 +180,10 @@ class Client(BaseClient[Lease, Lock, Semaphore, RWLock, LockAll]):
     @overload
     def once_per(
         self,
-        period: str | float | timedelta,
+        period: Duration,
         *,
         name: str | Callable[..., str],
-        offset: str | float | timedelta = 0,
+        offset: Duration = 0,
         lease: None = None,
         **options: Unpack[LockOptions],
     ) -> LockedOrSkipped[None]: ...
@@ -191,10 +191,10 @@ class Client(BaseClient[Lease, Lock, Semaphore, RWLock, LockAll]):
     @overload
     def once_per(
         self,
-        period: str | float | timedelta,
+        period: Duration,
         *,
         name: str | Callable[..., str],
-        offset: str | float | timedelta = 0,
+        offset: Duration = 0,
         skipped: D,
         lease: None = None,
         **options: Unpack[LockOptions],
@@ -203,10 +203,10 @@ class Client(BaseClient[Lease, Lock, Semaphore, RWLock, LockAll]):
     @overload
     def once_per(
         self,
-        period: str | float | timedelta,
+        period: Duration,
         *,
         name: str | Callable[..., str],
-        offset: str | float | timedelta = 0,
+        offset: Duration = 0,
         lease: str,
         **options: Unpack[LockOptions],
     ) -> LockedOrSkippedWithLease[None]: ...
@@ -214,10 +214,10 @@ class Client(BaseClient[Lease, Lock, Semaphore, RWLock, LockAll]):
     @overload
     def once_per(
         self,
-        period: str | float | timedelta,
+        period: Duration,
         *,
         name: str | Callable[..., str],
-        offset: str | float | timedelta = 0,
+        offset: Duration = 0,
         skipped: D,
         lease: str,
         **options: Unpack[LockOptions],
@@ -225,10 +225,10 @@ class Client(BaseClient[Lease, Lock, Semaphore, RWLock, LockAll]):
 
     def once_per(
         self,
-        period: str | float | timedelta,
+        period: Duration,
         *,
         name: str | Callable[..., str],
-        offset: str | float | timedelta = 0,
+        offset: Duration = 0,
         skipped: object = UNSET,
         lease: str | None = None,
         **options: Unpack[LockOptions],

@@ -11,6 +11,7 @@ from holdfast.core.elections import EVERY, Leader, Observation, OutageBackoff
 from holdfast.core.engine import Engine
 from holdfast.core.leases import Phase
 from holdfast.core.locks import ACQUIRE_OPTIONS, UNSET, Unset
+from holdfast.core.names import Duration
 from holdfast.errors import BackendError, ConfigurationError, LockLost, UsageError
 from holdfast.runtimes.threads import run_sync
 from holdfast.threads.locks import Lease, Lock
@@ -33,7 +34,7 @@ class Election(Lock):
         self,
         blocking: bool = True,  # noqa: FBT001, FBT002 - as `acquire`
         *,
-        timeout: float | Unset | None = UNSET,
+        timeout: Duration | Unset | None = UNSET,
         **unknown: Never,
     ) -> Lease | None:
         """Wait to be elected and return the Lease of the term, or None after `timeout` seconds; as `acquire`.
@@ -59,7 +60,7 @@ class Election(Lock):
         """The present leader, according to the server, or None. A program without fences has the term 0."""
         return elections.leader_of(self._client.inspect(self.name))
 
-    def observe(self, *, every: float = EVERY, timeout: float | None = None) -> Iterator[Leader | None]:
+    def observe(self, *, every: Duration = EVERY, timeout: Duration | None = None) -> Iterator[Leader | None]:
         """Iterate over the present leader and each change: the next leader, or None while there is none.
 
         The server is polled every `every` seconds; a leader between two polls is missed. Terms only grow: an older
@@ -72,7 +73,7 @@ class Election(Lock):
         seconds, limit = names.check_every(every), names.check_timeout(timeout)
         return _Changes(Observation(self._engine_if_open, self.name, seconds, limit))
 
-    def on_change(self, callback: Callable[[Leader | None], object], *, every: float = EVERY) -> Callable[[], None]:
+    def on_change(self, callback: Callable[[Leader | None], object], *, every: Duration = EVERY) -> Callable[[], None]:
         """Call `callback` with the present leader and each change, in the background. The returned function ends that.
 
         There is one call for each item of `observe`, one at a time. An exception of `callback` is logged. An outage of

@@ -10,6 +10,7 @@ from holdfast.core import names
 from holdfast.core.acquire_all import Part, acquire_all
 from holdfast.core.lease_groups import LeaseGroup, interrupted_exit, release_after_body, release_all, renew_all, shown
 from holdfast.core.locks import ACQUIRE_OPTIONS, UNSET, BaseLock, Unset
+from holdfast.core.names import Duration
 from holdfast.errors import AcquireTimeout, HoldfastError
 from holdfast.runtimes.blocks import ExitOfBlock, ThreadBlock, entered_block
 from holdfast.runtimes.threads import run_sync, warn_inside_loop
@@ -45,7 +46,7 @@ class LeaseAll(LeaseGroup):
         """
         run_sync(renew_all(self))
 
-    def wait_lost(self, timeout: float | None = None) -> bool:
+    def wait_lost(self, timeout: Duration | None = None) -> bool:
         """Wait for the loss of the leases: True at a loss, False after `timeout` seconds or a release."""
         first = self._leases[0]
         return run_sync(first._engine.wait_lost(first, names.check_timeout(timeout)))
@@ -93,7 +94,7 @@ class LockAll(BaseLock[LeaseAll]):
         self,
         blocking: bool = True,  # noqa: FBT001, FBT002 - as threading.Lock has it
         *,
-        timeout: float | Unset | None = UNSET,
+        timeout: Duration | Unset | None = UNSET,
         **unknown: Never,
     ) -> LeaseAll | None:
         """Acquire all locks and return their leases as one, or None after `timeout` seconds (0: do not wait).

@@ -14,6 +14,7 @@ from holdfast.core import names
 from holdfast.core.engine import AcquireResult
 from holdfast.core.leases import BaseLease, LockSpec
 from holdfast.core.locks import ACQUIRE_OPTIONS, UNSET, BaseLock, Unset
+from holdfast.core.names import Duration
 from holdfast.errors import AcquireTimeout, HoldfastError
 from holdfast.runtimes.blocks import ExitOfBlock, ThreadBlock, entered_block
 from holdfast.runtimes.threads import run_sync, warn_inside_loop
@@ -47,7 +48,7 @@ class Lease(BaseLease):
         """
         run_sync(self._engine.renew(self))
 
-    def wait_lost(self, timeout: float | None = None) -> bool:
+    def wait_lost(self, timeout: Duration | None = None) -> bool:
         """Wait for the loss of the lease: True at a loss, False after `timeout` seconds or a release."""
         return run_sync(self._engine.wait_lost(self, names.check_timeout(timeout)))
 
@@ -89,7 +90,7 @@ class Lock(BaseLock[Lease]):
         self,
         blocking: bool = True,  # noqa: FBT001, FBT002 - as threading.Lock has it
         *,
-        timeout: float | Unset | None = UNSET,
+        timeout: Duration | Unset | None = UNSET,
         **unknown: Never,
     ) -> Lease | None:
         """Acquire the lock and return its Lease, or None after `timeout` seconds (0: do not wait, None: wait forever).

@@ -36,7 +36,11 @@ def add_parser(commands: Commands[argparse.ArgumentParser]) -> None:
         "--workers", type=number, default=4, metavar="N", help="number of processes, 2 to 9 (default: %(default)s)"
     )
     parser.add_argument(
-        "--seconds", type=seconds, default=8.0, metavar="S", help="how long they take turns (default: %(default)g)"
+        "--seconds",
+        type=seconds,
+        default=8.0,
+        metavar="TIME",
+        help="how long they take turns: seconds, or text such as 1m (default: %(default)g)",
     )
     parser.add_argument("--url", help="the store to use (default: a file in a private temporary folder)")
     parser.set_defaults(run=_run)

@@ -34,6 +34,8 @@ SIGTERM, and SIGKILL if it has not ended after --grace seconds.
 """
 
 _EPILOG = f"""\
+TIME is a number of seconds, or text such as 500ms, 30s, 15m, 1h, 1d.
+
 exit status:
   the status of the command; 128 + n if signal n ended it
   {statuses.REVOKED}  the lock was revoked (--revocable); the command was ended
@@ -65,7 +67,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     waiting = parser.add_mutually_exclusive_group()
     waiting.add_argument("-n", "--no-wait", action="store_true", help="do not wait if the lock is busy")
     waiting.add_argument(
-        "-w", "--timeout", type=options.seconds(), metavar="S", help="wait at most this long (default: no limit)"
+        "-w", "--timeout", type=options.seconds(), metavar="TIME", help="wait at most this long (default: no limit)"
     )
     kind = parser.add_mutually_exclusive_group()
     kind.add_argument("-s", "--shared", action="store_true", help="hold the lock together with other --shared commands")
@@ -79,20 +81,20 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "--ttl",
         type=options.seconds(minimum=TTL_MIN),
         default=TTL,
-        metavar="S",
-        help="how long the lease lasts without a renewal (default: %(default)g)",
+        metavar="TIME",
+        help="how long the lease lasts without a renewal (default: %(default)gs)",
     )
     parser.add_argument(
         "--grace",
         type=options.seconds(),
-        metavar="S",
-        help="seconds from SIGTERM to SIGKILL when the lease cannot be renewed (default: a third of the ttl)",
+        metavar="TIME",
+        help="time from SIGTERM to SIGKILL when the lease cannot be renewed (default: a third of the ttl)",
     )
     parser.add_argument("--revocable", action="store_true", help="end the command when `holdfast revoke` requests it")
     parser.add_argument(
         "--max-hold",
         type=options.seconds(minimum=TTL_MIN),
-        metavar="S",
+        metavar="TIME",
         help="kill the command after this time, and send SIGTERM before that",
     )
     parser.add_argument(
