@@ -14,6 +14,7 @@ import sys
 
 from holdfast.cli import options, statuses
 from holdfast.core.names import LIMIT_MAX, TTL_MIN
+from holdfast.core.periods import PERIOD_MIN, make_period
 from holdfast.errors import ConfigurationError
 
 TTL = 30.0
@@ -29,6 +30,12 @@ If the lease cannot be renewed, the command's process group receives SIGTERM
 lease was broken or its store removed, SIGKILL is sent at once. If `holdfast
 run` itself is killed or stopped, a guard process does the same.
 
+With --once-per, the command runs at most once in each period, on all machines
+together: for the same cron job on several machines. Later calls in the same
+period are skipped with status 0. So are calls while the last run still holds
+the lock, with the status for a busy lock, unless --timeout lets them wait.
+Periods begin at multiples of their length in Unix time, moved by --offset.
+
 With --revocable, `holdfast revoke NAME` also ends the command: it receives
 SIGTERM, and SIGKILL if it has not ended after --grace seconds.
 """
@@ -38,6 +45,7 @@ TIME is a number of seconds, or text such as 500ms, 30s, 15m, 1h, 1d.
 
 exit status:
   the status of the command; 128 + n if signal n ended it
+  0    also if this period has had its run (--once-per)
   {statuses.REVOKED}  the lock was revoked (--revocable); the command was ended
   {statuses.LOST}  the lock was lost while the command ran; the command was ended
   {statuses.BUSY}  the lock was not acquired in time (--busy-status changes this)
@@ -50,6 +58,7 @@ examples:
   holdfast run nightly-report ./report.sh --all
   holdfast run -n backup rsync -a /srv/ /backup/        # skip if it still runs
   holdfast run --semaphore 3 render ./render.sh         # at most three at once
+  holdfast run --once-per 1d --offset 3h report ./report.sh     # from 03:00 UTC
 """
 
 
@@ -76,6 +85,18 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         type=options.whole(1, LIMIT_MAX),
         metavar="N",
         help="hold the lock together with at most N - 1 other --semaphore N commands",
+    )
+    kind.add_argument(
+        "--once-per",
+        type=options.seconds(minimum=PERIOD_MIN),
+        metavar="TIME",
+        help="run the command at most once in each period of this length, on all machines together",
+    )
+    parser.add_argument(
+        "--offset",
+        type=options.seconds(),
+        metavar="TIME",
+        help="with --once-per: how long after a multiple of its length a period begins (default: 0)",
     )
     parser.add_argument(
         "--ttl",
@@ -130,6 +151,9 @@ def _run(arguments: argparse.Namespace) -> int:
             f"holdfast run needs fork() and process groups, which {sys.platform} does not have: acquire the lock "
             "inside the program"
         )
+    if arguments.offset is not None and arguments.once_per is None:
+        arguments.parser.error("argument --offset: needs --once-per")
+    period = None if arguments.once_per is None else make_period(arguments.once_per, arguments.offset or 0)
     grace = arguments.ttl / 3 if arguments.grace is None else arguments.grace
     if grace > arguments.ttl / 2:
         arguments.parser.error(
@@ -142,11 +166,12 @@ def _run(arguments: argparse.Namespace) -> int:
             name=arguments.name,
             command=arguments.command,
             ttl=arguments.ttl,
-            timeout=0.0 if arguments.no_wait else arguments.timeout,
+            timeout=0.0 if arguments.no_wait or (period and arguments.timeout is None) else arguments.timeout,
             grace=grace,
             max_hold=arguments.max_hold,
             semaphore=arguments.semaphore,
             shared=arguments.shared,
+            period=period,
             meta=dict(arguments.meta),
             busy_status=arguments.busy_status,
             revocable=arguments.revocable,

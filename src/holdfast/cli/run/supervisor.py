@@ -19,12 +19,15 @@ from holdfast.cli.run.guard import FORWARDED_SIGNALS, Guard
 from holdfast.cli.run.terminal import give_terminal, is_foreground, may_lend_terminal
 from holdfast.cli.text import escape
 from holdfast.cli.times import timestamp
+from holdfast.core.periods import claim
 from holdfast.errors import AcquireTimeout, BackendError, LockLost
+from holdfast.primitives import Primitive
 from holdfast.runtimes import system
 from holdfast.runtimes.threads import Dispatcher, flush_log, run_sync
 
 if TYPE_CHECKING:
     from holdfast.core.events import Event
+    from holdfast.core.periods import Period
     from holdfast.threads.client import Client
     from holdfast.threads.locks import Lease, Lock
 
@@ -47,6 +50,7 @@ class RunOptions(NamedTuple):
     max_hold: float | None
     semaphore: int | None
     shared: bool
+    period: Period | None  # there is at most one run in each
     meta: Mapping[str, str]
     busy_status: int
     revocable: bool
@@ -94,6 +98,8 @@ class _Supervisor:
         self._client.subscribe(self._on_event)
         lock = self._lock()
         try:
+            if options.period is not None and not self._claims(options.period):
+                return statuses.DONE
             with lock as lease:
                 self._signals.defer()
                 if options.verbose:
@@ -121,6 +127,15 @@ class _Supervisor:
             return statuses.LOST
         self._raise_same_signal(status)
         return status if status >= 0 else 128 - status
+
+    def _claims(self, period: Period) -> bool:
+        """Claim the run of this period. False: another call has done so, on this machine or on another."""
+        self._client._require_primitive(Primitive.ONCE_PER)  # noqa: SLF001 - as the decorator `once_per` does
+        if run_sync(claim(self._client._engine, self._options.name, period)):  # noqa: SLF001 - as above
+            return True
+        if self._options.verbose or sys.stderr.isatty():
+            _print(f"skipped: {self._options.name!r} has had its run in this period")
+        return False
 
     def _lock(self) -> Lock:
         options = self._options
