@@ -16,7 +16,7 @@ import pytest
 
 from holdfast.backends.redis.lua import Script
 from holdfast.backends.redis.protocol import queue, registers, setnx
-from holdfast.backends.redis.protocol.keys import keys_of, register_key
+from holdfast.backends.redis.protocol.keys import keys_of, record_key, register_key
 from holdfast_lab.sim.servers.redis.commands import COMMANDS, Refused
 from holdfast_lab.sim.servers.redis.keyspace import SortedSet, Stream
 from holdfast_lab.sim.servers.redis.machine import Machine
@@ -453,6 +453,29 @@ def test_the_scripts_of_registers_do_the_same_on_both(sides: Sides) -> None:
         assert model == real, f"after step {number}"
 
     assert 0 < raised < 200
+
+
+def test_the_scripts_of_records_do_the_same_on_both(sides: Sides) -> None:
+    draw = random.Random(9)  # noqa: S311  (it has to be repeatable)
+    swapped = 0
+
+    for number in range(300):
+        record = record_key("", draw.choice(NAMES)).names
+        arguments: list[Any] = [
+            draw.choice(("", "a", "b")),
+            draw.choice(("", "a", "b")),
+            "é",
+            draw.choice([LONG, OVER]),
+        ]
+        for script in (registers.SWAP_RECORD, registers.READ_RECORD):
+            sides.let_pass()
+            real, model = sides.script(script.text, record, arguments)
+            assert model == real, f"step {number}: {script.name} {record} {arguments}"
+            swapped += real == 1
+        real, model = sides.dumps()
+        assert model == real, f"after step {number}"
+
+    assert 0 < swapped < 300
 
 
 def test_the_plain_scripts_do_the_same_on_both(sides: Sides) -> None:

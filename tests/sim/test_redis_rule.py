@@ -1,4 +1,4 @@
-"""Scripts that violate the rule: owners, several locks at once, and registers included.
+"""Scripts that violate the rule: owners, several locks at once, registers and records included.
 
 The memory protocol implements in Python what the scripts implement in Lua. The same random steps run on both, in two
 worlds with equal clocks, and must give the same results: holders, the order of waiters, shared fences. Mutated scripts
@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, TypeVar
 import pytest
 
 from holdfast.backends.redis.protocol import queue, registers
-from holdfast.core.ports import Backend
+from holdfast.core.ports import Backend, Record
 from holdfast.core.tickets import Claim, Granted, LeaseGone, LockInfo
 from holdfast.errors import LimitConflict
 from holdfast_lab.sim.choices import Choices
@@ -29,6 +29,7 @@ T = TypeVar("T")
 
 NAMES = ("a{tag}", "b{tag}", "c")  # two in one slot of a Cluster
 OWNERS = ("", "", "one", "one", "other")
+NONCES = ("", "a", "b")  # of records
 POLL = 0.5  # seconds between the polls of waiters: less than the lease of a woken waiter
 
 
@@ -117,6 +118,14 @@ class Side:
     def read_registers(self) -> list[int]:
         return list(self.do(lambda backend, deadline: backend.read_registers(NAMES, deadline=deadline)))
 
+    def swap_record(self, name: str, expected: str, nonce: str, keep: float) -> object:
+        record = Record(nonce, f"of {nonce}") if nonce else None
+
+        def swap(backend: Any, deadline: float) -> Any:
+            return backend.swap_record(name, expected, record, keep=keep, deadline=deadline)
+
+        return self.do(swap)
+
     def seen(self, *, by_name: bool) -> list[object]:
         """The holders, grouped by fence, and the waiters in order."""
 
@@ -153,6 +162,8 @@ class Steps:
 
     def step(self) -> None:
         often = {"try_acquire": 6, "all": 2, "release": 4, "renew": 2, "pass": 3, "break": 1, "drop": 1, "mark": 2}
+        if self._shares:  # then it has records
+            often["record"] = 2
         (verb,) = self._draw.choices([*often], weights=[*often.values()])
         getattr(self, f"_{verb}")()
         self._both("who is there", lambda side: side.seen(by_name=self._shares))
@@ -250,6 +261,11 @@ class Steps:
         self._both(f"mark {name} {number} {nonce}", lambda side: side.advance_register(name, number, nonce))
         self._both("marks", lambda side: side.read_registers())
 
+    def _record(self) -> None:
+        name, expected, nonce = self._draw.choice(NAMES), self._draw.choice(NONCES), self._draw.choice(NONCES)
+        keep = self._draw.choice([2.205, 1000.205])
+        self._both(f"record {name} {expected} {nonce}", lambda side: side.swap_record(name, expected, nonce, keep))
+
 
 class Single(RedisServer):
     clusters = 0.0
@@ -288,7 +304,7 @@ def test_the_same_steps_give_the_same_results_as_on_memory(server: type[RedisSer
 
 # ── scripts with a mistake ───────────────────────────────────────────────────────────────────────────────────────────
 
-_SCRIPTS = (queue._TRY_ACQUIRE, queue._TRY_ACQUIRE_ALL, queue._RELEASE, queue._RENEW, queue._BREAK, registers.ADVANCE)
+_SCRIPTS = (queue._TRY_ACQUIRE, queue._TRY_ACQUIRE_ALL, queue._RELEASE, queue._RENEW, queue._BREAK, *registers.SCRIPTS)
 MISTAKES = {
     "an owner is granted during another's lease": (
         "if owner and value == SEVERAL .. owner then",
@@ -321,6 +337,12 @@ MISTAKES = {
         "last[1] == number and last[2] == nonce and 1",
         "last[1] == number and 1",
     ),
+    "a record is replaced without a comparison": (
+        "if nonce ~= expected and (",
+        "if nonce ~= '' and expected == '' and (",
+    ),
+    "a repeated write of a record is refused": ("(new == '' or nonce ~= new)", "true"),
+    "a record is kept forever": ("  redis.call('PEXPIRE', KEYS[1], keep_ms)\nend\nreturn 1", "end\nreturn 1"),
     "a register is compared as a Lua number": (
         "  return left < right\n",
         "  return tonumber(left) < tonumber(right)\n",

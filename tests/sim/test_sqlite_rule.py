@@ -1,4 +1,4 @@
-"""Hazard: SQL that differs from the one rule, also for owners, several locks, delays and registers.
+"""Hazard: SQL that differs from the one rule, also for owners, several locks, delays, registers and records.
 
 The memory protocol is the reference in Python: the same random steps must have the same results, in two worlds with the
 same clock. SQL with a mistake, which the steps must find, shows that they are effective.
@@ -81,6 +81,11 @@ MISTAKES = {
         queue._ADVANCE_REGISTER,
         queue._ADVANCE_REGISTER.replace("AND nonce = excluded.nonce", ""),
     ),
+    "a record is kept forever": (
+        queue._READ_RECORD,
+        queue._READ_RECORD.replace("coalesce(expires > ?, until > ?)", "(? < ? OR TRUE)"),
+    ),
+    "a record is not removed": (queue._REMOVE_RECORD, queue._REMOVE_RECORD + " AND FALSE"),
 }
 
 

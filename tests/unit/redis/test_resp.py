@@ -18,7 +18,7 @@ from holdfast.backends.redis.io.resp import (
 )
 from holdfast.backends.redis.lua import Script
 from holdfast.backends.redis.port import Call
-from holdfast.backends.redis.protocol.keys import keys_of, name_of, register_key, slot_of
+from holdfast.backends.redis.protocol.keys import keys_of, name_of, record_key, register_key, slot_of
 
 NASTY = ["a", "ä", "order{42}", "{x}y", "a}b", "{}", "}{", "{{x}}", "{", "}", "a{}b", "x" * 512, "\n", "☃{☃}☃", " "]
 
@@ -75,7 +75,8 @@ def test_a_queue_is_known_for_its_lock_and_other_side_keys_are_not(prefix: str, 
     lock, record, queue, leases, shared = keys_of(prefix, name).names
 
     assert [name_of(prefix, key) for key in (lock, queue)] == [name, name]
-    assert [name_of(prefix, key) for key in (record, leases, shared, register_key(prefix, name).lock)] == [None] * 4
+    others = (register_key(prefix, name).lock, record_key(prefix, name).lock)
+    assert [name_of(prefix, key) for key in (record, leases, shared, *others)] == [None] * 5
 
 
 @pytest.fixture(params=["hiredis", "python"])

@@ -6,10 +6,15 @@ from collections.abc import Callable, Hashable, Iterable, Iterator
 from typing import Any, Protocol, TypeVar
 
 from holdfast.core.notifications import Wakeups
+from holdfast.errors import BackendUnavailable
 
 T = TypeVar("T")
 
 Value = str | int | float | None
+
+
+class OldTables(BackendUnavailable):
+    """The file has the tables of an older holdfast, and a call that only reads does not upgrade them."""
 
 
 class Transaction(Protocol):
@@ -54,7 +59,7 @@ class SqlitePort(Protocol):
         """Run `step` in a transaction. It runs again if the file was replaced, so it must be idempotent.
 
         A `durable` transaction survives a power cut after its commit; others may be lost. Without `creates`, a missing
-        file is not created, and StoreMissing is raised.
+        file is not created, and StoreMissing is raised; nor is a file upgraded, and OldTables is raised.
         """
 
     def intact(self, store: Hashable) -> bool:

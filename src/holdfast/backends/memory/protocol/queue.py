@@ -212,7 +212,8 @@ class MemoryBackend:
         now, records = self._runtime.now(), store.process_state.records
         kept = records.get(name)
         current = kept.record if kept is not None and kept.ends > now else None
-        if ("" if current is None else current.nonce) != expected:
+        nonce = "" if current is None else current.nonce
+        if nonce != expected and (record is None or nonce != record.nonce):
             return current
         if record is None:
             records.pop(name, None)

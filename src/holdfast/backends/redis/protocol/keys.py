@@ -8,10 +8,11 @@ because an ACL may allow nothing but the client's prefix, and it is in the same 
     key + "{}" + suffix                 if the key has a {tag}: the server hashes that
     key + "{" + number + "}" + suffix   if its braces are not a tag ("a}b", "a{}b"): the number is chosen for the slot
 
-A register belongs to no lock. Its key is a function of prefix and name, as in earlier versions, because processes of
-both versions must agree on which period has begun:
+A register or a record of `once` belongs to no lock. Its key is a function of prefix and name. That of a register is as
+in earlier versions, because processes of both versions must agree on which period has begun:
 
     prefix + "{" + tag + "}:mark:" + rest
+    prefix + "{" + tag + "}:once:" + rest
 
 A side key is never a string, so a lock whose name looks like a side key fails with WRONGTYPE, not silently.
 
@@ -50,10 +51,10 @@ SCRIPT_LOCKS_MAX = 500  # locks in one script: the script blocks the server for 
 
 SLOTS = 16384
 _RECORD, _QUEUE, _LEASES, _SHARED = ":record", ":queue", ":leases", ":shared"
-_REGISTER = ":mark:"
+_REGISTER, _DURABLE_RECORD = ":mark:", ":once:"
 _SIDE_KEY = re.compile(r"(.+)\{[^{}]*\}(:record|:queue|:leases|:shared)", re.DOTALL)
-# Registers, and side keys of earlier versions: neither is a lock.
-_NO_LOCK = re.compile(r"\{[^}]*\}:(record|queue|leases|shared|mark):", re.DOTALL)
+# Registers, records of `once`, and side keys of earlier versions: these are no locks.
+_NO_LOCK = re.compile(r"\{[^}]*\}:(record|queue|leases|shared|mark|once):", re.DOTALL)
 
 
 class Keys(NamedTuple):
@@ -75,7 +76,7 @@ class Keys(NamedTuple):
 
 
 class OtherKeys(NamedTuple):
-    """The keys of a script for a register or for several locks. All are in one slot."""
+    """The keys of a script for a register, a record or several locks. All are in one slot."""
 
     lock: str  # the first one, for messages
     names: tuple[str, ...]
@@ -120,9 +121,13 @@ def keys_and_record_before(prefix: str, name: str) -> OtherKeys:
 @functools.lru_cache(maxsize=4096)
 def register_key(prefix: str, name: str) -> OtherKeys:
     """The key of a register. It is in the slot of a lock of the same name."""
-    tag, rest = _tag_and_rest(prefix, name)
-    key = f"{prefix}{{{tag}}}{_REGISTER}{rest}"
-    return OtherKeys(key, (key,), slot_of(key), _packed((key,)))
+    return _own_key(prefix, name, _REGISTER)
+
+
+@functools.lru_cache(maxsize=4096)
+def record_key(prefix: str, name: str) -> OtherKeys:
+    """The key of a record of `once`."""
+    return _own_key(prefix, name, _DURABLE_RECORD)
 
 
 def joined(locks: Sequence[Keys]) -> OtherKeys:
@@ -164,7 +169,7 @@ def channel_of(prefix: str, keys: Keys, listener: str) -> str:
 
 
 def name_of(prefix: str, key: str, *, by_record: bool = False) -> str | None:
-    """The lock to which a key on the server belongs; None for a register and for a side key other than a queue.
+    """The lock to which a key on the server belongs; None for a register, a record, or a side key other than a queue.
 
     A queue identifies its lock, because a lock can have waiters and no holder. With `by_record` only a record does.
     """
@@ -189,13 +194,19 @@ def slot_of(key: str) -> int:
 
 
 def _tag_and_rest(prefix: str, name: str) -> tuple[str, str]:
-    """The part of a register's key that a Cluster hashes, and the rest that identifies its name."""
+    """The part of such a key that a Cluster hashes, and the rest that identifies its name."""
     lock = prefix + name
     tag = _tag(lock)
     if tag is None and "}" not in lock:
         return lock, ""  # the tag contains prefix and name
     # A tag in the prefix comes first in every key, so the server hashes that one; the second only repeats it.
     return tag or _fitting(slot_of(lock)), name
+
+
+def _own_key(prefix: str, name: str, infix: str) -> OtherKeys:
+    tag, rest = _tag_and_rest(prefix, name)
+    key = f"{prefix}{{{tag}}}{infix}{rest}"
+    return OtherKeys(key, (key,), slot_of(key), _packed((key,)))
 
 
 def _side_key(lock: str, suffix: str) -> str:

@@ -21,7 +21,7 @@ from holdfast.backends.redis.protocol.handovers import Handover, QueueEntry, Wat
 from holdfast.backends.redis.protocol.keys import joined, keys_for_one_script, keys_of, method_conflict, method_in
 from holdfast.backends.redis.protocol.plain import renewed
 from holdfast.backends.redis.protocol.records import Line, Record, limit_of, line_suffix
-from holdfast.backends.redis.protocol.registers import ScriptRegisters
+from holdfast.backends.redis.protocol.registers import ScriptRecords, ScriptRegisters
 from holdfast.backends.redis.protocol.scanning import Lister
 from holdfast.backends.redis.protocol.server_info import guarantees_on
 from holdfast.core.clock import lease_deadline
@@ -79,7 +79,7 @@ def backend_on(port: RedisPort, config: RedisConfig, runtime: Runtime) -> Backen
     return QueueBackend(config.url, port, runtime, prefix=config.prefix, hand_over=hand_over)
 
 
-class QueueBackend(ScriptRegisters):
+class QueueBackend(ScriptRegisters, ScriptRecords):
     """Locks on one deployment of Redis, granted in order of arrival."""
 
     lacks = LACKS["queue"]

@@ -1,4 +1,4 @@
-"""Registers by script: for each name a number that never decreases, under a key of its own."""
+"""Registers and records by script: for each name a number that never decreases, or a text, under a key of its own."""
 
 from __future__ import annotations
 
@@ -8,13 +8,16 @@ from typing import TYPE_CHECKING
 
 from holdfast.backends.redis.lua import load
 from holdfast.backends.redis.port import Call
-from holdfast.backends.redis.protocol.keys import register_key
+from holdfast.backends.redis.protocol.keys import record_key, register_key
+from holdfast.core.ports import Record
 from holdfast.errors import HoldfastError
 
 if TYPE_CHECKING:
     from holdfast.backends.redis.port import RedisPort
 
 ADVANCE, READ = load("registers", "advance", is_grant=True), load("registers", "read")
+SWAP_RECORD, READ_RECORD = load("registers", "swap_record", is_grant=True), load("registers", "read_record")
+SCRIPTS = (ADVANCE, READ, SWAP_RECORD, READ_RECORD)
 
 
 class ScriptRegisters:
@@ -35,3 +38,24 @@ class ScriptRegisters:
                 raise reply
             numbers.append(int(reply))
         return numbers
+
+
+class ScriptRecords:
+    """The same for durable records."""
+
+    _port: RedisPort
+    _prefix: str
+
+    async def swap_record(
+        self, name: str, expected: str, record: Record | None, *, keep: float, deadline: float
+    ) -> Record | None:
+        keys = record_key(self._prefix, name)
+        if record is None and not expected:
+            call = Call(READ_RECORD, keys, ())
+        else:
+            call = Call(SWAP_RECORD, keys, (expected, *(record or ("", "")), math.ceil(keep * 1000)))
+        reply = await self._port.run(call, deadline=deadline)
+        if reply == 1:
+            return record
+        nonce, payload = reply
+        return None if nonce is None else Record(nonce.decode(), payload.decode())

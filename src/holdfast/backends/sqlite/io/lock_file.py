@@ -21,7 +21,7 @@ from importlib import resources
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from holdfast.backends.sqlite.io import file_system, sessions
-from holdfast.backends.sqlite.port import Transaction, Value
+from holdfast.backends.sqlite.port import OldTables, Transaction, Value
 from holdfast.backends.sqlite.protocol.queue import REMOVE_SESSION
 from holdfast.core.ports import Runtime, StoreMissing
 from holdfast.core.tickets import Notification
@@ -34,14 +34,21 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-SCHEMA_VERSION = 4
-_TABLES = ("marks", "marks_until", "tickets")
-# The previous version, and the statements that upgrade its tables; schema.sql then creates the missing ones.
-_OLD_VERSION, _OLD_TABLES = 3, ("tickets",)
-_UPGRADE = (
-    "ALTER TABLE tickets ADD COLUMN owner TEXT NOT NULL DEFAULT ''",
-    "ALTER TABLE tickets ADD COLUMN delay REAL NOT NULL DEFAULT 0",
-)
+SCHEMA_VERSION = 5
+# The tables and indexes of each version that can be used or upgraded.
+_TABLES = {
+    3: ("tickets",),
+    4: ("marks", "marks_until", "tickets"),
+    5: ("marks", "marks_until", "records", "records_until", "sqlite_autoindex_records_1", "tickets"),
+}
+# The statements that upgrade tables from a version; schema.sql then creates the missing ones.
+_UPGRADES = {
+    3: (
+        "ALTER TABLE tickets ADD COLUMN owner TEXT NOT NULL DEFAULT ''",
+        "ALTER TABLE tickets ADD COLUMN delay REAL NOT NULL DEFAULT 0",
+    ),
+    4: (),
+}
 _FILE_ROW = "SELECT nonce, session FROM tickets WHERE name = ''"
 # The row of the file never expires.
 INSERT_FILE_ROW = "INSERT INTO tickets VALUES ('', 0, ?, ?, 0, 0, NULL, 9e15, 0.0, '', '', '', 0.0)"
@@ -325,10 +332,11 @@ class LockFile:
         if not creates and version != SCHEMA_VERSION:
             if version == 0:
                 raise self._missing("the file is empty")
-            raise self._unavailable(
+            problem = (
                 f"the file has the tables of an older holdfast (schema version {version}, this one uses "
                 f"{SCHEMA_VERSION}): they are upgraded when a lock is acquired, not by a call that only reads"
             )
+            raise OldTables(backend=self._url, problem=problem)
         if version == 0:
             connection.execute(f"PRAGMA page_size = {_PAGE_SIZE}")
         mode = connection.execute("PRAGMA journal_mode = WAL").fetchone()[0]
@@ -366,7 +374,7 @@ class LockFile:
             return 0
         if "tickets" not in names:
             raise self._unavailable("this is the SQLite file of another program: give holdfast a separate file")
-        if (version, names) not in {(SCHEMA_VERSION, _TABLES), (_OLD_VERSION, _OLD_TABLES)}:
+        if _TABLES.get(version) != names:
             raise self._unavailable(
                 f"the file has schema version {version}, this holdfast uses {SCHEMA_VERSION}: "
                 "use one version of holdfast for one file"
@@ -378,9 +386,9 @@ class LockFile:
         version = self._version(connection)
         if version == SCHEMA_VERSION:
             return
-        if version == _OLD_VERSION:
-            self._check_no_old_clients()
-            for statement in _UPGRADE:
+        if version in _UPGRADES:
+            self._check_no_old_clients(version)
+            for statement in _UPGRADES[version]:
                 connection.execute(statement)
         script = resources.files("holdfast.backends.sqlite").joinpath("sql", "schema.sql").read_text()
         for statement in script.split(";\n"):
@@ -389,11 +397,11 @@ class LockFile:
             connection.execute(INSERT_FILE_ROW, (system.nonce(), file_system.boot_id()))
         connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
 
-    def _check_no_old_clients(self) -> None:
-        """Refuse the upgrade while older clients run: they ignore a lock's delay, and could not add tickets."""
+    def _check_no_old_clients(self, version: int) -> None:
+        """Refuse the upgrade while older clients run: their forks and restarts could not open the file any more."""
         if os.path.isdir(self._folder) and sessions.list_sessions(self._folder).living:
             raise self._unavailable(
-                f"programs with an older holdfast use the file (schema version {_OLD_VERSION}): end them first, then "
+                f"programs with an older holdfast use the file (schema version {version}): end them first, then "
                 "it is upgraded; or use a separate file for this one"
             )
 
@@ -410,6 +418,7 @@ class LockFile:
                 )
             connection.execute("DELETE FROM tickets WHERE name <> ''")
             connection.execute("UPDATE marks SET expires = 0.0")
+            connection.execute("UPDATE records SET expires = NULL")
             connection.execute("UPDATE tickets SET session = ? WHERE name = ''", (boot,))
         connection.execute("DELETE FROM tickets WHERE expires <= ?", (system.now(),))
         connection.executemany(REMOVE_SESSION, [(name,) for name in dead])

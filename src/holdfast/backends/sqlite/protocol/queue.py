@@ -13,8 +13,10 @@ from collections.abc import Hashable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
+from holdfast.backends.sqlite.port import OldTables
 from holdfast.backends.sqlite.protocol.guarantees import GUARANTEES, LACKS
 from holdfast.core.clock import lease_deadline
+from holdfast.core.ports import Record
 from holdfast.core.tickets import (
     POLL_INTERVAL,
     POLL_INTERVAL_BEHIND,
@@ -81,6 +83,13 @@ _ADVANCE_REGISTER = """INSERT INTO marks VALUES (?, ?, ?, ?, ?) ON CONFLICT (nam
                until = max(until, excluded.until), expires = max(expires, excluded.expires)
            WHERE number < excluded.number OR (number = excluded.number AND nonce = excluded.nonce)"""
 _READ_REGISTER = "SELECT number FROM marks WHERE name = ?"
+
+# At most 100 in one call, because each can have 80 KiB.
+_REAP_RECORDS = """DELETE FROM records WHERE name IN (
+    SELECT name FROM records WHERE until <= ? AND NOT coalesce(expires > ?, FALSE) LIMIT 100)"""
+_READ_RECORD = "SELECT nonce, payload FROM records WHERE name = ? AND coalesce(expires > ?, until > ?)"
+_WRITE_RECORD = "INSERT OR REPLACE INTO records VALUES (?, ?, ?, ?, ?)"
+_REMOVE_RECORD = "DELETE FROM records WHERE name = ?"
 
 
 class _QueueEntry(NamedTuple):
@@ -202,6 +211,16 @@ class SqliteBackend:
         return await self._port.transact(
             lambda txn: [(txn.row(_READ_REGISTER, name) or (0,))[0] for name in names], deadline=deadline
         )
+
+    async def swap_record(
+        self, name: str, expected: str, record: Record | None, *, keep: float, deadline: float
+    ) -> Record | None:
+        writes = bool(expected) or record is not None
+        step = partial(_swap_record, name=name, expected=expected, record=record, keep=keep)
+        try:
+            return await self._port.transact(step, deadline=deadline, durable=writes, creates=writes)
+        except OldTables:
+            return None  # an older version kept no records
 
     async def close(self) -> None:
         self._wakeups.wake_all()
@@ -422,3 +441,19 @@ def _inspect(txn: Transaction, name: str | None) -> list[LockInfo]:
 def _advance_register(txn: Transaction, name: str, number: int, nonce: str, keep: float) -> bool:
     txn.change(_REAP_REGISTERS, txn.wall, txn.now)
     return txn.change(_ADVANCE_REGISTER, name, number, nonce, txn.wall + keep + REGISTER_GRACE, txn.now + keep) == 1
+
+
+def _swap_record(txn: Transaction, name: str, expected: str, record: Record | None, keep: float) -> Record | None:
+    row = txn.row(_READ_RECORD, name, txn.now, txn.wall)
+    current = None if row is None else Record(*row)
+    nonce = "" if current is None else current.nonce
+    # A repeated call writes its own record again, so that its answer is as durable as that of the first call.
+    if nonce != expected and (record is None or nonce != record.nonce):
+        return current
+    if record is None:
+        if expected:
+            txn.change(_REMOVE_RECORD, name)
+        return None
+    txn.change(_REAP_RECORDS, txn.wall, txn.now)
+    txn.change(_WRITE_RECORD, name, record.nonce, record.payload, txn.wall + keep, txn.now + keep)
+    return record

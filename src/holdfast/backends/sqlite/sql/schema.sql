@@ -31,3 +31,13 @@ CREATE TABLE IF NOT EXISTS marks (
     expires REAL NOT NULL       -- and this one CLOCK_BOOTTIME; 0 if it was set in another boot
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS marks_until ON marks (until);
+
+-- Records: a text per name that is replaced by compare-and-set. They belong to no session and no boot, and outlive both.
+CREATE TABLE IF NOT EXISTS records (
+    name TEXT PRIMARY KEY NOT NULL,
+    nonce TEXT NOT NULL,        -- of the call that wrote it
+    payload TEXT NOT NULL,
+    until REAL NOT NULL,        -- when it ends, in Unix time
+    expires REAL                -- the same on CLOCK_BOOTTIME, which decides; NULL if it was written in another boot
+) STRICT;
+CREATE INDEX IF NOT EXISTS records_until ON records (until);

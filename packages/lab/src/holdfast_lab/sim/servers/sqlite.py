@@ -108,7 +108,8 @@ class SqliteServer(Server):
     def state(self) -> object:
         tickets = self.file.execute("SELECT * FROM tickets").fetchall()
         registers = self.file.execute("SELECT * FROM marks").fetchall()
-        return tickets, registers, self.store, sorted(self.dead), [port.opened for port in self.ports.values()]
+        records = self.file.execute("SELECT * FROM records").fetchall()
+        return tickets, registers, records, self.store, sorted(self.dead), [port.opened for port in self.ports.values()]
 
     def break_lock(self, name: str, fence: int) -> None:
         self.file.execute("DELETE FROM tickets WHERE name = ? AND fence = ?", (name, fence))

@@ -1,0 +1,19 @@
+-- Replace a record by one with the nonce `new` for `keep_ms`, or remove it if that is '', if its nonce is `expected`; ''
+-- stands for no record. Returns 1 if the record is the new one now, else its nonce and payload.
+--
+--   record   hash   nonce: of the call that wrote it. payload: text.
+local expected, new, payload, keep_ms = unpack(ARGV)
+
+local current = redis.call('HMGET', KEYS[1], 'nonce', 'payload')
+local nonce = current[1] or ''
+-- A repeated call writes its own record again, because replicas confirm writes only.
+if nonce ~= expected and (new == '' or nonce ~= new) then
+  return current
+end
+if new == '' then
+  redis.call('DEL', KEYS[1])
+else
+  redis.call('HSET', KEYS[1], 'nonce', new, 'payload', payload)
+  redis.call('PEXPIRE', KEYS[1], keep_ms)
+end
+return 1
