@@ -25,8 +25,8 @@ from holdfast.core.tickets import WAITER_LEASE
 from holdfast.runtimes.threads import ThreadRuntime, run_sync
 from holdfast.url import parse
 from holdfast_lab.sim.mutants import mysql as mutants
-from holdfast_lab.sim.servers.mysql.registers import Register
 from holdfast_lab.sim.servers.mysql.tables import Lock, Tables, Ticket
+from holdfast_lab.sim.servers.mysql.values import Register, StoredRecord
 from tests.support.mysql import shared
 
 NAMES = ("plain", "with 'quotes\", {braces} and \\, ", "Ünïcode 🔒 ", "zero\0byte")
@@ -34,12 +34,14 @@ SHAPES = ((1, True), (1, True), (None, False), (2, False))  # limit, exclusive
 TTLS = (1, us(1.5), us(30.0), us(30.0))
 CLIENTS = ("", "1" * 32, "1" * 32, "2" * 32)
 OWNERS = ("", "ann", "ann", "Ann", "ann ", "änn")  # all different
+SEEDS = 20
 BEGIN = 1_700_000_000_000_000
 
 _COLUMNS = {
     "holdfast_locks": [field.name for field in dataclasses.fields(Lock)],
     "holdfast_tickets": [field.name for field in dataclasses.fields(Ticket)],
     "holdfast_marks": [field.name for field in dataclasses.fields(Register)],
+    "holdfast_records": [field.name for field in dataclasses.fields(StoredRecord)],
 }
 _WRITES = (
     s.FAST_ACQUIRE,
@@ -96,10 +98,11 @@ class Modelled(Tables):
         return Answer(int(self.locks.pop(key, None) is not None))
 
     def rows(self, table: str) -> list[Row]:
-        tables: dict[str, Sequence[Lock | Ticket | Register]] = {
+        tables: dict[str, Sequence[Lock | Ticket | Register | StoredRecord]] = {
             "holdfast_locks": [*self.locks.values()],
             "holdfast_tickets": self.tickets,
             "holdfast_marks": [*self.registers.values()],
+            "holdfast_records": [*self.records.values()],
         }
         rows = tables[table]
         found = [tuple(_as_text(getattr(row, column)) for column in _COLUMNS[table]) for row in rows]
@@ -146,9 +149,14 @@ class Steps:
         if statement is DELETE:
             self.seen["deleted with tickets"] += any(ticket.id == values[0] for ticket in self._model.tickets)
         before, registers = len(self._model.locks), len(self._model.registers)
+        records = len(self._model.records)
         answer = self._model.run(statement, values)
         self.seen["reaped"] += len(self._model.locks) < before
         self.seen["registers reaped"] += len(self._model.registers) < registers
+        self.seen["records reaped"] += statement is s.REAP_RECORDS and len(self._model.records) < records
+        if statement is s.SWAP_RECORD:
+            how = "none" if not answer.rows else "own" if answer.rows[0][0] == values[3] else "other"
+            self.seen[f"swap_record of {'one' if values[2] else 'none'}: {how}"] += 1
         what = f"{statement.name} {values} at {self._model.now}"
         assert sorted(answer.rows, key=str) == sorted(expected.rows, key=str), what
         if statement in _WRITES:
@@ -180,6 +188,7 @@ class Steps:
         leases += [ticket.expires for ticket in model.tickets]
         leases += [lock.departed_until for lock in model.locks.values()]
         leases += [register.expires for register in model.registers.values()]
+        leases += [record.expires for record in model.records.values()]
         ends = [end for end in leases if model.now <= end < model.now + us(60.0)]
         (how,) = draw.choices(["moment", "end", "much", "hour", "back"], weights=[20, 3, 2, 0.6, 0.5])
         if how == "end" and ends:
@@ -221,6 +230,9 @@ class Steps:
             "advance_register": 2,
             "read registers": 0.5,
             "reap registers": 0.5,
+            "swap record": 4,
+            "read record": 1,
+            "reap records": 0.5,
         }
         (verb,) = draw.choices([*often], weights=[*often.values()])
         if verb in ("fast_acquire", "try_acquire") or not self._tickets:
@@ -297,6 +309,17 @@ class Steps:
                 return s.READ_REGISTERS, [tuple(lock_id(one[0]) for one in some)]
             case "reap registers":
                 return s.REAP_REGISTERS, [draw.choice((1, 100))]
+            case "swap record":
+                stored = self._model.records.get(key)
+                guess = nonce if stored is None or draw.random() < 0.3 else stored.nonce
+                new = draw.choice((None, (nonce, info), (nonce, "é😀'\\"), (self._tickets[-1][1], "")))
+                expected = draw.choice(("", guess, guess)) if new else guess
+                keep = draw.choice((us(1.5), us(30.0)))
+                return s.SWAP_RECORD, [key, name, expected, *(new or (None, None)), keep]
+            case "read record":
+                return s.READ_RECORD, [key]
+            case "reap records":
+                return s.REAP_RECORDS, [draw.choice((1, 100))]
             case _:
                 return v._BUMP_VERSION, [key, nonce]
 
@@ -355,12 +378,14 @@ SEEN = {
         "read_registers: found",
         "registers reaped",
     ),
+    *("swap_record of none: own", "swap_record of none: other", "read_record: found", "records reaped"),
+    *("swap_record of one: own", "swap_record of one: other", "swap_record of one: none"),
 }
 
 
 def test_the_model_does_each_step_as_the_server_does(real: Real) -> None:
     seen: Counter[str] = Counter()
-    for seed in range(8):
+    for seed in range(SEEDS):
         steps = Steps(real, seed)
         for _ in range(400):
             steps.step()
@@ -394,7 +419,7 @@ OTHERWISE = [
 @pytest.mark.parametrize("tables_type", OTHERWISE)
 def test_a_wrong_model_is_detected(real: Real, tables_type: type[Tables]) -> None:
     with pytest.raises(AssertionError, match=" at 1"):
-        for seed in range(8):
+        for seed in range(SEEDS):
             steps = Steps(real, seed, type("Otherwise", (Modelled, tables_type), {}))
             for _ in range(400):
                 steps.step()

@@ -26,7 +26,7 @@ from holdfast.backends.postgresql.sql import FENCE_IDLE, quoted, tables_ddl
 from holdfast.backends.sql_protocol import us
 from holdfast.core.tickets import WAITER_LEASE, WOKEN_LEASE
 from holdfast_lab.sim.mutants import postgresql as mutants
-from holdfast_lab.sim.servers.postgresql.tables import Lock, Register, Tables, Ticket
+from holdfast_lab.sim.servers.postgresql.tables import REAPED_MAX, Lock, Register, StoredRecord, Tables, Ticket
 from tests.support.postgresql import shared
 
 # Of two clients with sessions, of one without a session, and of one of an older version.
@@ -39,7 +39,7 @@ OWNERS = ("", "", "o", "o", "o", "p'\\", "p'\\")
 REGISTER_NAMES = (*NAMES[:2], NAMES[0] + "x" * 16)
 TTLS = (1, us(1.5), us(30.0), us(30.0))
 FREE, TAKEN = 7001, 7002  # advisory locks
-SEEDS = 9
+SEEDS = 14
 BEGIN = 1_700_000_000_000_000
 
 _CLOCK = """CREATE OR REPLACE FUNCTION {schema}.holdfast_clock() RETURNS bigint LANGUAGE sql VOLATILE AS $$
@@ -49,10 +49,12 @@ _COLUMNS = {
     "holdfast_locks": [field.name for field in dataclasses.fields(Lock)],
     "holdfast_tickets": [field.name for field in dataclasses.fields(Ticket)],
     "holdfast_marks": [field.name for field in dataclasses.fields(Register)],
+    "holdfast_records": [field.name for field in dataclasses.fields(StoredRecord)],
 }
 _MORE_ENTERS = (protocol._TRY_ACQUIRE_OWNER, protocol._TRY_ACQUIRE_ALL)
 _REAP = Statement("holdfast_reap", "SELECT {schema}.holdfast_reap($1)")
 _REAP_REGISTERS = Statement("holdfast_reap_marks", "SELECT {schema}.holdfast_reap_marks($1)")
+_REAP_RECORDS = Statement("holdfast_reap_records", "SELECT {schema}.holdfast_reap_records($1)")
 _DELETE = Statement("delete", "DELETE FROM {schema}.holdfast_locks WHERE name = $1")
 _OPENED = Statement("opened", "SELECT set_config('holdfast.opened', $1, false)")
 _OTHER_METHOD = Statement(
@@ -145,6 +147,14 @@ class Modelled(Tables):
     def reap_marks_rows(self, now: int) -> list[Row]:
         return [(str(self.reap_registers(now)),)]
 
+    def reap_records_rows(self, _now: int) -> list[Row]:
+        return [(str(self.reap_expired_records(REAPED_MAX)),)]
+
+    def reap_expired_records(self, rows: int) -> int:
+        reaped = super().reap_expired_records(rows)
+        self.seen["records reaped"] += reaped > 0
+        return reaped
+
     def pass_rows(self, *values: Any) -> list[Row]:
         """With an advisory lock: FREE is free for us, TAKEN is held by another session."""
         name, nonce, ttl, key, is_gated, stays, agent, info = values
@@ -162,6 +172,7 @@ class Modelled(Tables):
             "holdfast_locks": [*self.locks.values()],
             "holdfast_tickets": self.tickets,
             "holdfast_marks": [*self.registers.values()],
+            "holdfast_records": [*self.records.values()],
         }
         rows = every[table]
         found = [[getattr(row, column) for column in _COLUMNS[table]] for row in rows]
@@ -194,7 +205,8 @@ class Steps:
     def __init__(self, real: Real, seed: int, model: type[Modelled] = Modelled) -> None:
         self._real = real
         self._real.query(_CLOCK)
-        self._real.query("TRUNCATE {schema}.holdfast_locks, {schema}.holdfast_tickets, {schema}.holdfast_marks")
+        for table in _COLUMNS:
+            self._real.query(f"TRUNCATE {{schema}}.{table}")
         self.model = model()
         self._real.query(_OPENED.sql, [str(BEGIN)])
         self._draw = random.Random(seed)  # noqa: S311  (it has to be repeatable)
@@ -227,12 +239,21 @@ class Steps:
         assert self.model.notified() == told, what
         for table in _COLUMNS:
             assert self.model.rows(table) == self._real.rows(table), what
-        self._note(statement, expected, told)
+        self._note(statement, values, expected, told)
 
-    def _note(self, statement: Statement, rows: list[Row], told: list[tuple[str, str]]) -> None:
+    def _note(
+        self, statement: Statement, values: Sequence[Value], rows: list[Row], told: list[tuple[str, str]]
+    ) -> None:
         self.seen[statement.name] += 1
         self.seen["notification"] += len(told)
         self.seen["holdfast_advance_register: refused"] += statement is protocol._ADVANCE_REGISTER and not rows
+        if statement is protocol._SWAP_RECORD:
+            how = "none" if not rows else "own" if rows[0][0] == values[2] else "other"
+            self.seen[f"swap_record of {'one' if values[1] else 'none'}: {how}"] += 1
+            return
+        if statement is protocol._READ_RECORD:
+            self.seen["read_record: found"] += len(rows)
+            return
         is_all = statement is protocol._TRY_ACQUIRE_ALL and {row[0] for row in rows} == {"in"} and len(rows) > 1
         self.seen["holdfast_enter_all: all"] += is_all
         for row in rows:
@@ -248,6 +269,7 @@ class Steps:
         leases = [lock.expires for lock in model.locks.values() if lock.expires is not None and lock.nonce is not None]
         leases += [ticket.expires for ticket in model.tickets]
         leases += [register.expires for register in model.registers.values()]
+        leases += [record.expires for record in model.records.values()]
         leases += [lock.departed_until for lock in model.locks.values() if lock.departed_until is not None]
         ends = [end for end in leases if model.now <= end < model.now + us(60.0)]
         (how,) = draw.choices(["moment", "end", "much", "hour", "back"], weights=[self._moments, 3, 2, 0.6, 0.5])
@@ -285,6 +307,9 @@ class Steps:
             "advance register": 2,
             "read registers": 0.5,
             "reap registers": 0.5,
+            "swap record": 4,
+            "read record": 1,
+            "reap records": 0.5,
             "other method": 0.2,
             "delete": 0.3,
             "opened": 0.3,
@@ -327,6 +352,17 @@ class Steps:
                 ]
             case "reap registers":
                 return _REAP_REGISTERS, [self.model.now]
+            case "swap record":
+                stored = self.model.records.get(name)
+                guess = nonce if stored is None or draw.random() < 0.3 else stored.nonce
+                new = draw.choice((None, (nonce, info), (nonce, "é😀'\\"), (self._tickets[-1][1], "")))
+                expected = draw.choice(("", guess, guess)) if new else guess
+                keep = draw.choice((us(1.5), us(30.0)))
+                return protocol._SWAP_RECORD, [name, expected, *(new or (None, None)), keep]
+            case "read record":
+                return protocol._READ_RECORD, [name]
+            case "reap records":
+                return _REAP_RECORDS, [self.model.now]
             case "free":
                 return protocol._FAST_RELEASE, [name, nonce]
             case "leave":
@@ -393,6 +429,8 @@ SEEN = {
     *("holdfast_reap_marks: 1", "holdfast_enter_all: all", "delete", "opened"),
     *("expired waiter: ticket", "expired waiter: client", "gone waiter: client", "expired holder: ticket"),
     "clock set back",
+    *("swap_record of none: own", "swap_record of none: other", "read_record: found", "records reaped"),
+    *("swap_record of one: own", "swap_record of one: other", "swap_record of one: none"),
 }
 
 

@@ -23,7 +23,9 @@ class TransactionConflict(Exception):
 
 
 class TablesMissing(Exception):
-    """A table or function of ours does not exist. Internal."""
+    """A table or function of ours does not exist, or is of an older version. Internal."""
+
+    is_outdated = False  # it exists
 
 
 def unavailable(url: str, problem: str) -> BackendUnavailable:

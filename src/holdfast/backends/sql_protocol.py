@@ -6,10 +6,11 @@ Pure, as everything in `protocol/`: no sockets, threads or clocks.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from importlib import resources
 from typing import TYPE_CHECKING
 
+from holdfast.core.ports import Record
 from holdfast.core.tickets import Claim, LockInfo, TicketInfo, make_ticket_info, process_text
 from holdfast.errors import HoldfastError, LimitConflict, NameConflict, OutcomeUnknown
 from holdfast.guarantees import Exclusion, Guarantees
@@ -19,11 +20,24 @@ if TYPE_CHECKING:
 
 GRANULARITY = 0.0  # the servers count microseconds
 FENCE_MAX = 2**63 - 1  # the largest number that a BIGINT holds
+KEEP_MAX = 100 * 366 * 86400.0  # seconds: practically forever, and less than a BIGINT has room for
 
 
 def us(seconds: float) -> int:
     """Microseconds, rounded up."""
     return math.ceil(seconds * 1e6)
+
+
+def keep_us(keep: float) -> int:
+    """For how many microseconds a register or record is kept."""
+    return us(min(keep, KEEP_MAX))
+
+
+def record_in(rows: Sequence[Row]) -> Record | None:
+    """The record in an answer of none or one row with its nonce and payload."""
+    for nonce, payload in rows:
+        return Record(nonce or "", payload or "")
+    return None
 
 
 def schema_sql(package: str, **values: object) -> str:

@@ -11,6 +11,7 @@ import pytest
 
 import holdfast
 from holdfast import NameConflict
+from holdfast.core.ports import RECORD_MAX, Record
 from holdfast.core.tickets import Granted, Waiting
 from tests.integration.conftest import OpenClient
 from tests.support.mysql.drivers import Driver
@@ -87,7 +88,7 @@ def test_only_unused_locks_are_reaped(mysql: Server, open_client: OpenClient) ->
         assert not {name for name in left if name.startswith("old")}
 
 
-def test_several_locks_owners_and_registers(mysql: Server, driver_of: Drive) -> None:
+def test_several_locks_owners_registers_and_records(mysql: Server, driver_of: Drive) -> None:
     driver = driver_of(mysql.url)
     tickets = [driver.ticket(f"of many {number}") for number in range(20)]
     assert all(isinstance(outcome, Granted) for outcome in driver.try_acquire_all(tickets))
@@ -106,6 +107,13 @@ def test_several_locks_owners_and_registers(mysql: Server, driver_of: Drive) -> 
     assert driver.advance_register("report", 7, nonce="1" * 32)
     assert not driver.advance_register("report", 7)
     assert driver.read_registers("report", "other") == [7, 0]
+
+    first_record, second_record = Record("1" * 32, "x" * RECORD_MAX), Record("2" * 32, "{}")
+    assert driver.swap_record("job", "", first_record) == first_record
+    assert driver.swap_record("job", "", second_record) == first_record
+    assert driver.swap_record("job", first_record.nonce, second_record, keep=0) == second_record
+    assert driver.read_record("job") is None
+    assert driver.swap_record("job", second_record.nonce, None) is None
 
 
 def test_older_tables_are_upgraded(mysql: Server, driver_of: Drive) -> None:

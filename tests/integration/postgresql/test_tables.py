@@ -199,8 +199,9 @@ def test_tables_of_a_newer_holdfast_are_refused_and_not_changed(
 
 
 NEWER = """
-    DROP TABLE {schema}.holdfast_marks;
+    DROP TABLE {schema}.holdfast_marks, {schema}.holdfast_records;
     DROP FUNCTION {schema}.holdfast_enter_owner, {schema}.holdfast_enter_all, {schema}.holdfast_reap_marks;
+    DROP FUNCTION {schema}.holdfast_swap_record, {schema}.holdfast_reap_records;
     ALTER TABLE {schema}.holdfast_tickets DROP COLUMN owner
 """
 

@@ -185,8 +185,12 @@ def test_every_server_error_is_translated() -> None:
 
 
 def test_the_schema_is_split_into_statements() -> None:
-    found = statements()
+    names, texts = zip(*statements(), strict=True)
 
-    assert len([one for one in found if "CREATE PROCEDURE" in one]) == 6
-    assert found[-1].endswith(f"INTO holdfast_schema VALUES ({VERSION})")
-    assert not [one for one in found if "DELIMITER" in one or "{" in one]
+    procedures = [name for name, text in statements() if "CREATE PROCEDURE" in text]
+    assert len(procedures) == 7
+    assert all(name.startswith("holdfast_") for name in procedures)
+    assert {"holdfast_locks", "holdfast_records"} < {*names}
+    assert names[-1] == ""
+    assert texts[-1].endswith(f"INTO holdfast_schema VALUES ({VERSION})")
+    assert not [text for text in texts if "DELIMITER" in text or "{" in text]

@@ -18,6 +18,7 @@ class Statement(NamedTuple):
     is_prepared: bool = False  # one statement that returns no rows: parsed once on each connection
     is_transaction: bool = False  # several statements: all or none are committed
     reads: bool = False  # it does not create tables: where they are missing, it raises StoreMissing
+    is_added: bool = False  # it reads a table that tables of an older holdfast lack; it returns no rows then
     in_order: bool = False  # on asyncio, statements for the lock in {0} are executed in the order in which tasks call
 
 

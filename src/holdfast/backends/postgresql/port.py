@@ -17,6 +17,7 @@ class Statement(NamedTuple):
     name: str
     sql: str
     reads: bool = False  # it does not create tables: where they are missing, it raises StoreMissing
+    is_added: bool = False  # it reads a table that tables of an older holdfast lack; it returns no rows then
     in_order: bool = False  # on asyncio, statements for the lock in $1 are executed in the order in which tasks call
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from holdfast.backends.mysql.io.connection import Connection, literal
 from holdfast.backends.mysql.io.login import log_in
 from holdfast.backends.mysql.io.waiter_sessions import WaiterSessions
+from holdfast.backends.mysql.port import Answer
 from holdfast.backends.mysql.protocol.row import RowBackend
 from holdfast.backends.mysql.protocol.unique import UniqueBackend
 from holdfast.backends.mysql.protocol.version import VersionBackend
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from holdfast.backends.mysql.config import MysqlConfig
-    from holdfast.backends.mysql.port import Answer, Statement, Value
+    from holdfast.backends.mysql.port import Statement, Value
     from holdfast.backends.net.poller import Poller
     from holdfast.core.ports import Backend, Runtime
 
@@ -94,6 +95,8 @@ class Connections(DatabaseConnections[Connection]):
             except TransactionConflict as conflict:
                 await self._pause_after(conflict, deadline)
             except TablesMissing as error:
+                if statement.is_added:
+                    return Answer()
                 if is_repaired:
                     raise unavailable(self._url, str(error)) from error
                 is_repaired, missing = True, error
@@ -124,7 +127,7 @@ class Connections(DatabaseConnections[Connection]):
     async def create_tables(self, deadline: float) -> None:
         connection = await self.open(deadline)
         try:
-            await self._create_tables(connection, deadline, None, 0)
+            await self._create_tables(connection, deadline, TablesMissing("some may be missing"), 0)
         finally:
             connection.close()
 
@@ -147,8 +150,10 @@ class Connections(DatabaseConnections[Connection]):
         try:
             found = await self._read_version(connection, deadline)
             self._check_version(found, is_complete=True, creates=True)
-            if found < VERSION or missing is not None:
-                for statement in statements():
+            is_outdated = found < VERSION or (missing is not None and missing.is_outdated)
+            existing = set() if is_outdated else await self._objects(connection, deadline)
+            for created, statement in statements():
+                if is_outdated or (created and created not in existing):
                     await connection.query(statement, deadline)
             await connection.query(f"DO RELEASE_LOCK({name})", deadline)
         except BaseException as error:
@@ -156,3 +161,12 @@ class Connections(DatabaseConnections[Connection]):
             if not isinstance(error, HoldfastError) or (refused := creation_error(error, self._url, _GRANTS)) is error:
                 raise
             raise refused from error
+
+    async def _objects(self, connection: Connection, deadline: float) -> set[str | None]:
+        """The tables and procedures that exist. Other programs use them, so none of these is created again."""
+        answer = await connection.query(
+            "SELECT table_name FROM information_schema.tables WHERE table_schema = DATABASE() UNION ALL "
+            "SELECT routine_name FROM information_schema.routines WHERE routine_schema = DATABASE()",
+            deadline,
+        )
+        return {name for (name,) in answer.rows}

@@ -11,8 +11,8 @@ from holdfast.errors import BackendUnavailable, ConfigurationError, OutcomeUnkno
 
 # Lock wait timeout, deadlock (also Galera's conflicts), record has changed, NOWAIT.
 _CONFLICTS = (1205, 1213, 1020, 3572)
-# No such table, procedure, parameter list or column: not created yet, dropped, or of another version.
-_TABLES_MISSING = (1146, 1305, 1318, 1054)
+_TABLES_MISSING = (1146, 1305)  # no such table or procedure: not created yet, dropped, or of another version
+_TABLES_OUTDATED = (1318, 1054)  # another parameter list, no such column: of another version
 # Interrupted, out of time, killed, shut down, failed during commit: the outcome is unknown.
 _KILLED = (1317, 1969, 3024, 1927, 1053, 1180, 1078, 1079, 4031)
 # Access denied to a database, table, column, procedure, privilege.
@@ -28,8 +28,10 @@ def error_from(code: int, message: str, url: str) -> Exception:
     problem = f"{message} ({code})"
     if code in _CONFLICTS:
         return TransactionConflict(problem)
-    if code in _TABLES_MISSING:
-        return TablesMissing(problem)
+    if code in _TABLES_MISSING + _TABLES_OUTDATED:
+        missing = TablesMissing(problem)
+        missing.is_outdated = code in _TABLES_OUTDATED
+        return missing
     if code in _KILLED:
         return OutcomeUnknown(backend=url, problem=f"the statement was ended: {problem}")
     if code in _ACCESS_DENIED:

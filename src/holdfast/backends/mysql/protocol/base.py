@@ -1,4 +1,4 @@
-"""Shared by all methods: a lock is a row with a lease, which is renewed, inspected and broken in one way; registers."""
+"""Shared by all methods: a lock is a row with a lease, renewed, inspected and broken in one way; registers; records."""
 
 from __future__ import annotations
 
@@ -15,13 +15,16 @@ from holdfast.backends.mysql.protocol.statements import (
     INSERTED,
     INSPECT,
     LOCKS,
+    READ_RECORD,
     READ_REGISTERS,
     REAP,
+    REAP_RECORDS,
     REAP_REGISTERS,
     RENEW,
+    SWAP_RECORD,
 )
 from holdfast.backends.mysql.sql import REAP_EVERY, REAP_ROWS, lock_id
-from holdfast.backends.sql_protocol import FENCE_MAX, GRANULARITY, guarantees_of, lock_infos, us
+from holdfast.backends.sql_protocol import FENCE_MAX, GRANULARITY, guarantees_of, keep_us, lock_infos, record_in, us
 from holdfast.core.clock import lease_deadline
 from holdfast.core.engine import IO_TIMEOUT_MIN
 from holdfast.core.tickets import Claim, LeaseGone, Live, LockInfo
@@ -29,15 +32,13 @@ from holdfast.errors import BackendError, BackendUnavailable, ConfigurationError
 
 if TYPE_CHECKING:
     from holdfast.backends.mysql.port import MysqlPort
-    from holdfast.core.ports import Runtime
+    from holdfast.core.ports import Record, Runtime
     from holdfast.guarantees import Guarantees
     from holdfast.primitives import Lacks
 
-KEEP_MAX = 100 * 366 * 86400.0  # seconds: practically forever, and less than the column has room for
-
 
 class BaseMysqlBackend(ABC):
-    """Locks and registers in one database."""
+    """Locks, registers and records in one database."""
 
     nominal_guarantees: ClassVar[Guarantees]  # of a durable server
     lacks: Lacks
@@ -114,10 +115,8 @@ class BaseMysqlBackend(ABC):
         return answer.rows[0][0] == "1"
 
     async def advance_register(self, name: str, number: int, *, nonce: str, keep: float, deadline: float) -> bool:
-        keep_us = round(min(keep, KEEP_MAX) * 1e6)
-        answer = await self._port.execute(
-            ADVANCE_REGISTER, (lock_id(name), name, number, nonce, keep_us), deadline=deadline
-        )
+        values = (lock_id(name), name, number, nonce, keep_us(keep))
+        answer = await self._port.execute(ADVANCE_REGISTER, values, deadline=deadline)
         if answer.changed == INSERTED and self._runtime.jitter() < 1 / REAP_EVERY:
             with contextlib.suppress(BackendError):  # another client does it later
                 await self._port.execute(REAP_REGISTERS, (REAP_ROWS,), deadline=deadline)
@@ -129,6 +128,19 @@ class BaseMysqlBackend(ABC):
         rows = (await self._port.execute(READ_REGISTERS, (tuple(map(lock_id, names)),), deadline=deadline)).rows
         numbers = {bytes.fromhex(key or ""): int(number or 0) for key, number in rows}
         return [numbers.get(lock_id(name), 0) for name in names]
+
+    async def swap_record(
+        self, name: str, expected: str, record: Record | None, *, keep: float, deadline: float
+    ) -> Record | None:
+        if not expected and record is None:
+            return record_in((await self._port.execute(READ_RECORD, (lock_id(name),), deadline=deadline)).rows)
+        nonce, payload = (None, None) if record is None else record
+        values = (lock_id(name), name, expected, nonce, payload, keep_us(keep))
+        stored = record_in((await self._port.execute(SWAP_RECORD, values, deadline=deadline)).rows)
+        if not expected and self._runtime.jitter() < 1 / REAP_EVERY:
+            with contextlib.suppress(BackendError):  # another client does it later
+                await self._port.execute(REAP_RECORDS, (REAP_ROWS,), deadline=deadline)
+        return stored
 
     async def close(self) -> None:
         await self._port.close()

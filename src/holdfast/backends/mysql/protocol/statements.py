@@ -191,3 +191,17 @@ REAP_REGISTERS = Statement(
     "reap_registers",
     "DELETE FROM holdfast_marks WHERE expires <= {now} ORDER BY expires, id LIMIT {0}",
 )
+
+# ── records ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+SWAP_RECORD = Statement("swap_record", "CALL holdfast_swap_record({0}, {1}, {2}, {3}, {4}, {5})")
+READ_RECORD = Statement(
+    "read_record",
+    "SELECT nonce, payload FROM holdfast_records WHERE id = {0} AND expires > {now}",
+    reads=True,
+    is_added=True,
+)
+REAP_RECORDS = Statement(
+    "reap_records",
+    "DELETE FROM holdfast_records WHERE expires <= {now} ORDER BY expires, id LIMIT {0}",
+)

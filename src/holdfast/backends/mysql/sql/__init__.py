@@ -13,7 +13,9 @@ from holdfast.errors import ConfigurationError
 if TYPE_CHECKING:
     from holdfast.url import Address
 
-VERSION = 2  # of the tables and procedures: all programs that share them must agree on it
+# Of the tables and procedures: all programs that share them must agree on it. Additions that an older holdfast can
+# ignore (a table, a procedure) need no new version: a client that misses one creates it.
+VERSION = 2
 FENCE_IDLE = 3600.0  # seconds for which the last fence of an unused lock is kept; after that the clock is the floor
 REAP_EVERY = 256  # new locks, on average, after which a client removes rows of unused locks
 REAP_ROWS = 4 * REAP_EVERY  # rows that it examines: more than were added since
@@ -24,6 +26,7 @@ WOKEN = POLL_INTERVAL_BEHIND + WOKEN_LEASE
 NOW = "TIMESTAMPDIFF(MICROSECOND, TIMESTAMP'1970-01-01 00:00:00', UTC_TIMESTAMP(6))"
 
 AGENT_MAX = 255  # characters of the column `agent`
+_OBJECT = re.compile(r"^(?:CREATE TABLE IF NOT EXISTS|CREATE PROCEDURE|DROP PROCEDURE IF EXISTS) (\w+)", re.MULTILINE)
 _DATABASE = re.compile(r"[^\0`/\\.]{1,64}")
 
 
@@ -51,19 +54,21 @@ def ddl(address: Address) -> str:
     return f"USE `{database_of(address)}`;\n\n{_text()}"
 
 
-def statements() -> list[str]:
-    """The statements of the DDL, for a connection to the database."""
-    parsed: list[str] = []
+def statements() -> list[tuple[str, str]]:
+    """The statements of the DDL, each after the table or procedure that it creates or drops; "": it does neither."""
+    parsed: list[tuple[str, str]] = []
     delimiter = ";"
-    connections: list[str] = []
+    lines: list[str] = []
     for line in _text().splitlines():
         if line.startswith("DELIMITER "):
             delimiter = line.removeprefix("DELIMITER ")
         elif line.endswith(delimiter):
-            parsed.append("\n".join([*connections, line.removesuffix(delimiter)]).strip())
-            connections = []
+            sql = "\n".join([*lines, line.removesuffix(delimiter)]).strip()
+            match = _OBJECT.search(sql)
+            parsed.append((match[1] if match else "", sql))
+            lines = []
         else:
-            connections.append(line)
+            lines.append(line)
     return parsed
 
 

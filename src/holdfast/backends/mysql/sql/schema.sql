@@ -90,6 +90,17 @@ CREATE TABLE IF NOT EXISTS holdfast_marks (
     KEY (expires)
 ) ENGINE = InnoDB;
 
+-- Records: a text for each name, until the row expires.
+CREATE TABLE IF NOT EXISTS holdfast_records (
+    id BINARY(32) NOT NULL PRIMARY KEY,             -- SHA-256 of the name; unrelated to the lock of that name
+    name VARCHAR(512) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
+    nonce CHAR(32) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,  -- of the call that stored it
+    payload MEDIUMTEXT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL,
+    expires BIGINT NOT NULL,                        -- the record does not exist from then on, and the row may be removed
+    expires_utc DATETIME(6) AS (TIMESTAMP'1970-01-01 00:00:00' + INTERVAL expires MICROSECOND) VIRTUAL,
+    KEY (expires)
+) ENGINE = InnoDB;
+
 -- Columns that tables of version 1 lack. All of them have a default, because a running program of version 1 continues to
 -- use these tables: it calls holdfast_enter and holdfast_enter_owned, which are not dropped. A program of version 1 that
 -- starts later finds version 2 in holdfast_schema and refuses to work.
@@ -591,6 +602,48 @@ BEGIN
         COMMIT;
     END LOOP;
     CLOSE candidates;
+END//
+
+DROP PROCEDURE IF EXISTS holdfast_swap_record//
+-- Replace the record of this name, or remove it if `p_nonce` is NULL, if its nonce is `p_expected`; '' stands for no
+-- record. Returns the record that exists after that, or no row.
+CREATE PROCEDURE holdfast_swap_record(
+    p_id BINARY(32), p_name VARCHAR(512) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin,
+    p_expected CHAR(32) CHARACTER SET ascii COLLATE ascii_bin, p_nonce CHAR(32) CHARACTER SET ascii COLLATE ascii_bin,
+    p_payload MEDIUMTEXT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin, p_keep BIGINT
+) MODIFIES SQL DATA SQL SECURITY INVOKER
+BEGIN
+    DECLARE v_now, v_expires BIGINT;
+    DECLARE v_nonce CHAR(32) CHARACTER SET ascii COLLATE ascii_bin;
+    DECLARE v_payload MEDIUMTEXT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin;
+    DECLARE CONTINUE HANDLER FOR NOT FOUND SET v_nonce = '';
+    DECLARE EXIT HANDLER FOR SQLEXCEPTION BEGIN
+        ROLLBACK;
+        RESIGNAL;
+    END;
+
+    START TRANSACTION;
+    IF p_expected = '' THEN
+        -- Locks the row. A new one has expired already, so it is no record yet.
+        INSERT INTO holdfast_records (id, name, nonce, payload, expires) VALUES (p_id, p_name, '', '', 0)
+        ON DUPLICATE KEY UPDATE id = p_id;
+    END IF;
+    SELECT r.nonce, r.payload, r.expires INTO v_nonce, v_payload, v_expires
+    FROM holdfast_records r WHERE r.id = p_id FOR UPDATE;
+    SET v_now = {now};  -- after the wait for the row
+    IF v_expires <= v_now THEN
+        SET v_nonce = '';
+    END IF;
+    IF v_nonce = p_expected THEN
+        IF p_nonce IS NULL THEN
+            DELETE FROM holdfast_records WHERE id = p_id;
+        ELSE
+            UPDATE holdfast_records SET nonce = p_nonce, payload = p_payload, expires = v_now + p_keep WHERE id = p_id;
+        END IF;
+        SET v_nonce = COALESCE(p_nonce, ''), v_payload = p_payload;
+    END IF;
+    COMMIT;
+    SELECT v_nonce, v_payload FROM DUAL WHERE v_nonce <> '';
 END//
 
 DELIMITER ;

@@ -97,6 +97,8 @@ class Connections(DatabaseConnections[Connection]):
             except TransactionConflict as conflict:
                 await self._pause_after(conflict, deadline)
             except TablesMissing as error:
+                if statement.is_added:
+                    return []
                 if missing is not None:
                     raise unavailable(self._url, str(error)) from error
                 self._has_tables, missing = False, error

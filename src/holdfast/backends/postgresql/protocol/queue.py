@@ -15,7 +15,9 @@ from holdfast.backends.sql_protocol import (
     FENCE_MAX,
     GRANULARITY,
     guarantees_of,
+    keep_us,
     lock_infos,
+    record_in,
     refused,
     us,
 )
@@ -37,7 +39,7 @@ from holdfast.errors import BackendError, ConfigurationError
 
 if TYPE_CHECKING:
     from holdfast.backends.postgresql.port import PostgresqlPort
-    from holdfast.core.ports import Runtime
+    from holdfast.core.ports import Record, Runtime
     from holdfast.guarantees import Guarantees
 
 # The first waiter of the second client polls often too. If the client of the first waiter has stopped when its turn
@@ -146,6 +148,17 @@ _ADVANCE_REGISTER = Statement(
 )
 _READ_REGISTERS = Statement(
     "holdfast_read_registers", "SELECT m.name, m.number FROM {schema}.holdfast_marks m WHERE m.name = ANY ($1::text[])"
+)
+_SWAP_RECORD = Statement(
+    "holdfast_swap_record",
+    "SELECT * FROM {schema}.holdfast_swap_record($1::text, $2::text, $3::text, $4::text, $5::bigint)",
+)
+_READ_RECORD = Statement(
+    "holdfast_read_record",
+    "SELECT r.nonce, r.payload FROM {schema}.holdfast_records r "
+    "WHERE r.name = $1::text AND r.expires > {schema}.holdfast_clock()",
+    reads=True,
+    is_added=True,
 )
 
 
@@ -310,7 +323,7 @@ class PostgresqlBackend:
         return broken == "t"
 
     async def advance_register(self, name: str, number: int, *, nonce: str, keep: float, deadline: float) -> bool:
-        values = (encode_name(name), number, nonce, us(keep))
+        values = (encode_name(name), number, nonce, keep_us(keep))
         return bool(await self._port.execute(_ADVANCE_REGISTER, values, deadline=deadline))
 
     async def read_registers(self, names: Sequence[str], *, deadline: float) -> list[int]:
@@ -318,6 +331,15 @@ class PostgresqlBackend:
         rows = await self._port.execute(_READ_REGISTERS, (_array(encoded),), deadline=deadline)
         numbers = {name: int(number or 0) for name, number in rows}
         return [numbers.get(name, 0) for name in encoded]
+
+    async def swap_record(
+        self, name: str, expected: str, record: Record | None, *, keep: float, deadline: float
+    ) -> Record | None:
+        if not expected and record is None:
+            return record_in(await self._port.execute(_READ_RECORD, (encode_name(name),), deadline=deadline))
+        nonce, payload = (None, None) if record is None else record
+        values = (encode_name(name), expected, nonce, payload, keep_us(keep))
+        return record_in(await self._port.execute(_SWAP_RECORD, values, deadline=deadline))
 
     async def close(self) -> None:
         self._notifications.wake_all()

@@ -16,7 +16,7 @@ SCHEMA = "public"
 # Of the tables and functions. An older holdfast refuses tables of a higher version. Additions that it can ignore (a
 # table, a column with a default, a function) need no new version: a client that misses one creates it.
 VERSION = 2
-NEWEST_TABLE = "holdfast_marks"  # the table that was added last: if it exists, all tables do
+NEWEST_TABLE = "holdfast_records"  # the table that was added last: if it exists, all tables do
 FENCE_IDLE = 3600.0  # seconds for which the last fence of an unused lock is kept; after that the clock is the floor
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}")
 

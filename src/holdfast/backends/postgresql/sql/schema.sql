@@ -67,6 +67,15 @@ CREATE TABLE IF NOT EXISTS {schema}.holdfast_marks (
     expires bigint NOT NULL             -- the row may be removed then
 ) WITH (fillfactor = 50);
 
+-- Records: a text for each name. Unrelated to the lock and to the register of that name.
+CREATE TABLE IF NOT EXISTS {schema}.holdfast_records (
+    name text COLLATE "C" PRIMARY KEY,  -- as in holdfast_locks
+    nonce text COLLATE "C" NOT NULL,    -- of the call that stored it, which may be repeated
+    payload text NOT NULL,
+    expires bigint NOT NULL             -- the record does not exist from then on, and the row may be removed
+);
+CREATE INDEX IF NOT EXISTS holdfast_records_expires ON {schema}.holdfast_records (expires);
+
 -- No search_path here, because a function with one cannot be inlined, and every step inlines this one. So its operator is
 -- qualified.
 CREATE OR REPLACE FUNCTION {schema}.holdfast_clock() RETURNS bigint LANGUAGE sql VOLATILE AS $$
@@ -793,6 +802,63 @@ SET search_path = pg_catalog, pg_temp AS $$
         SELECT m.name FROM {schema}.holdfast_marks m WHERE m.expires <= p_now LIMIT 1000 FOR UPDATE SKIP LOCKED
     ), reaped AS (
         DELETE FROM {schema}.holdfast_marks m USING old WHERE m.name = old.name RETURNING 1
+    )
+    SELECT count(*) FROM reaped
+$$;
+
+-- Replace the record of this name, or remove it if `p_nonce` is NULL, if its nonce is `p_expected`; '' stands for no record.
+-- Returns the record that exists after that, or no row. One new record in 256 triggers the removal of expired ones.
+--
+-- The row of the record is locked before it is compared. While a name has no row, two calls can both decide to insert it;
+-- one of them then inserts nothing, and reads the row of the other.
+CREATE OR REPLACE FUNCTION {schema}.holdfast_swap_record(
+    p_name text, p_expected text, p_nonce text, p_payload text, p_keep bigint
+) RETURNS TABLE (nonce text, payload text) LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    now_us bigint;
+    stored record;
+    has_row boolean;
+    stored_nonce text;
+BEGIN
+    LOOP
+        SELECT r.nonce, r.payload, r.expires INTO stored FROM {schema}.holdfast_records r WHERE r.name = p_name FOR UPDATE;
+        has_row := FOUND;
+        now_us := {schema}.holdfast_clock();  -- after the wait for the row
+        stored_nonce := CASE WHEN stored.expires > now_us THEN stored.nonce ELSE '' END;
+        IF stored_nonce <> p_expected THEN
+            IF stored_nonce <> '' THEN
+                RETURN QUERY SELECT stored_nonce, stored.payload;
+            END IF;
+            RETURN;
+        END IF;
+        IF p_nonce IS NULL THEN
+            DELETE FROM {schema}.holdfast_records r WHERE r.name = p_name;
+            RETURN;
+        END IF;
+        IF has_row THEN
+            UPDATE {schema}.holdfast_records r SET nonce = p_nonce, payload = p_payload, expires = now_us + p_keep
+            WHERE r.name = p_name;
+        ELSE
+            INSERT INTO {schema}.holdfast_records AS r (name, nonce, payload, expires)
+            VALUES (p_name, p_nonce, p_payload, now_us + p_keep) ON CONFLICT DO NOTHING;
+        END IF;
+        EXIT WHEN FOUND;
+    END LOOP;
+    RETURN QUERY SELECT p_nonce, p_payload;
+    IF NOT has_row AND now_us & 255 = 0 THEN
+        PERFORM {schema}.holdfast_reap_records(now_us);
+    END IF;
+END
+$$;
+
+-- Remove expired records. Returns how many were removed.
+CREATE OR REPLACE FUNCTION {schema}.holdfast_reap_records(p_now bigint) RETURNS bigint LANGUAGE sql VOLATILE
+SET search_path = pg_catalog, pg_temp AS $$
+    WITH old AS (
+        SELECT r.name FROM {schema}.holdfast_records r WHERE r.expires <= p_now
+        ORDER BY r.expires LIMIT 1000 FOR UPDATE SKIP LOCKED
+    ), reaped AS (
+        DELETE FROM {schema}.holdfast_records r USING old WHERE r.name = old.name RETURNING 1
     )
     SELECT count(*) FROM reaped
 $$;

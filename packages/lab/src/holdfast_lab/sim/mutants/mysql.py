@@ -12,10 +12,10 @@ from holdfast.backends.mysql.protocol.unique import UniqueBackend
 from holdfast.backends.mysql.protocol.version import VersionBackend
 from holdfast.backends.sql_protocol import us
 from holdfast_lab.sim.mutants.base import Mutant
-from holdfast_lab.sim.servers.mysql.registers import Register
 from holdfast_lab.sim.servers.mysql.server import MysqlServer, UniqueServer, VersionServer
 from holdfast_lab.sim.servers.mysql.tables import Lock, Tables
 from holdfast_lab.sim.servers.mysql.tables import Ticket as Row
+from holdfast_lab.sim.servers.mysql.values import Register
 from holdfast_lab.sim.servers.mysql.waiter_sessions import RowServer, SimConnection
 
 if TYPE_CHECKING:

@@ -28,6 +28,7 @@ K = TypeVar("K")  # the key of a lock or register
 L = TypeVar("L", bound=Any)  # a row of holdfast_locks
 T = TypeVar("T", bound=Any)  # a row of holdfast_tickets
 R = TypeVar("R", bound=Any)  # a row of holdfast_marks
+W = TypeVar("W", bound=Any)  # a row of holdfast_records
 C = TypeVar("C", bound="WaiterConnection")
 
 CLOCKS_APART = 0.05  # seconds by which a replica's clock may be ahead of its primary's
@@ -39,7 +40,7 @@ IDLE = WAITER_LEASE + 2.0
 RETRY = 1.0  # seconds between attempts to send through a network that is cut
 
 
-class DatabaseTables(Generic[K, L, T, R]):
+class DatabaseTables(Generic[K, L, T, R, W]):
     """The rows of one database."""
 
     def __init__(self, clock: Callable[[], int], fence_idle: float) -> None:
@@ -47,6 +48,7 @@ class DatabaseTables(Generic[K, L, T, R]):
         self.locks: dict[K, L] = {}
         self.tickets: list[T] = []
         self.registers: dict[K, R] = {}
+        self.records: dict[K, W] = {}
         self.fence_idle = us(fence_idle)
 
     def draw(self, lock: L | None, now: int) -> int:
@@ -56,16 +58,44 @@ class DatabaseTables(Generic[K, L, T, R]):
     def has_expired(self, expires: int | None, now: int) -> bool:
         return expires is not None and expires <= now
 
-    def snapshot(self) -> tuple[dict[K, L], list[T], dict[K, R]]:
+    def read_record(self, key: K) -> W | None:
+        record = self.records.get(key)
+        return None if record is None or self.has_expired(record.expires, self.clock()) else record
+
+    def swap_record(self, key: K, expected: str, row: W | None) -> W | None:
+        """holdfast_swap_record; `row` is the new row, or None to remove the record."""
+        record = self.read_record(key)
+        if not self.is_expected(record, expected):
+            return record
+        if row is None:
+            self.records.pop(key, None)
+        else:
+            self.records[key] = row
+        return row
+
+    def is_expected(self, record: W | None, expected: str) -> bool:
+        return ("" if record is None else record.nonce) == expected
+
+    def reap_expired_records(self, rows: int) -> int:
+        """Remove this many expired records, those that expired first; how many were removed."""
+        now = self.clock()
+        old = [key for key, record in self.records.items() if self.has_expired(record.expires, now)]
+        old = sorted(old, key=lambda key: self.records[key].expires)[:rows]
+        for key in old:
+            del self.records[key]
+        return len(old)
+
+    def snapshot(self) -> tuple[dict[K, L], list[T], dict[K, R], dict[K, W]]:
         return (
             {key: replace(lock) for key, lock in self.locks.items()},
             [replace(ticket) for ticket in self.tickets],
             {key: replace(register) for key, register in self.registers.items()},
+            {key: replace(record) for key, record in self.records.items()},
         )
 
-    def restore(self, snapshot: tuple[dict[K, L], list[T], dict[K, R]]) -> None:
-        self.locks, self.tickets, self.registers = snapshot
-        self.locks, self.tickets, self.registers = self.snapshot()
+    def restore(self, snapshot: tuple[dict[K, L], list[T], dict[K, R], dict[K, W]]) -> None:
+        self.locks, self.tickets, self.registers, self.records = snapshot
+        self.locks, self.tickets, self.registers, self.records = self.snapshot()
 
 
 class Database(Server):
@@ -144,7 +174,7 @@ class Database(Server):
 
     def lose_data(self) -> None:
         """The tables are dropped, and created again by the next request."""
-        self.tables.restore(({}, [], {}))
+        self.tables.restore(({}, [], {}, {}))
         self.restart()
         self.recorder.observe(self.tickets())
 

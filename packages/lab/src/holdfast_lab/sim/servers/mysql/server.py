@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from holdfast.backends.mysql.protocol.guarantees import GUARANTEES
 from holdfast.backends.mysql.protocol.unique import UniqueBackend
 from holdfast.backends.mysql.protocol.version import VersionBackend
-from holdfast.backends.mysql.sql import lock_id
+from holdfast.backends.mysql.sql import REAP_ROWS, lock_id
 from holdfast_lab.sim.servers.database import Database
 from holdfast_lab.sim.servers.mysql.port import SimPort
 from holdfast_lab.sim.servers.mysql.tables import Tables
@@ -53,7 +53,7 @@ class MysqlServer(Database):
         return [key for key in keys if key not in with_waiters]
 
     def reap_tables(self) -> object:
-        return self.tables.reap_answer(b"")
+        return self.tables.reap_answer(b""), self.tables.reap_records_answer(REAP_ROWS)
 
     def _entries(self) -> list[tuple[str, Entry, int]]:
         """Without a holder whose row is new although the lock has tickets: it is not granted, but undone next."""

@@ -16,8 +16,8 @@ from holdfast.backends.mysql.port import Answer
 from holdfast.backends.mysql.sql import FENCE_IDLE, REAP_ROWS, WOKEN
 from holdfast.backends.sql_protocol import us
 from holdfast.core.tickets import WAITER_LEASE
-from holdfast_lab.sim.servers.database import DatabaseTables, by_number
-from holdfast_lab.sim.servers.mysql.registers import Register, Registers
+from holdfast_lab.sim.servers.database import by_number
+from holdfast_lab.sim.servers.mysql.values import Values
 
 if TYPE_CHECKING:
     from holdfast.backends.mysql.port import Statement, Value
@@ -66,7 +66,7 @@ class Ticket:
     renewed: int = 0
 
 
-class Tables(DatabaseTables[bytes, Lock, Ticket, Register], Registers):
+class Tables(Values[Lock, Ticket]):
     """One database. The key of a row is its id, and for a ticket its number too."""
 
     def __init__(self, clock: Callable[[], int]) -> None:

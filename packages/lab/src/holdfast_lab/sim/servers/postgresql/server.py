@@ -12,7 +12,7 @@ from holdfast.backends.postgresql.protocol.guarantees import GUARANTEES
 from holdfast.backends.postgresql.protocol.queue import PostgresqlBackend, decode_name, encode_name
 from holdfast_lab.sim.servers.database import Database
 from holdfast_lab.sim.servers.postgresql.port import SimPort
-from holdfast_lab.sim.servers.postgresql.tables import Tables
+from holdfast_lab.sim.servers.postgresql.tables import REAPED_MAX, Tables
 from holdfast_lab.sim.servers.subscriptions import PushServer
 
 if TYPE_CHECKING:
@@ -65,7 +65,8 @@ class PostgresqlServer(Database, PushServer):
         self.execute(lambda: self.tables.break_(encode_name(name), fence))
 
     def reap_tables(self) -> object:
-        return self.tables.reap(self._clock()), self.tables.reap_registers(self._clock())
+        now, tables = self._clock(), self.tables
+        return tables.reap(now), tables.reap_registers(now), tables.reap_expired_records(REAPED_MAX)
 
     def decode_name(self, name: str) -> str:
         return decode_name(name)

@@ -77,7 +77,17 @@ class Register:
     expires: int
 
 
-class Tables(DatabaseTables[str, Lock, Ticket, Register]):
+@dataclass(slots=True)
+class StoredRecord:
+    """A row of holdfast_records."""
+
+    name: str
+    nonce: str
+    payload: str
+    expires: int
+
+
+class Tables(DatabaseTables[str, Lock, Ticket, Register, StoredRecord]):
     """One database. The key of a row is its name, and for a ticket its number too.
 
     `is_gone` says whether the client of a channel, which last polled at this time, has no session any more.
@@ -188,6 +198,19 @@ class Tables(DatabaseTables[str, Lock, Ticket, Register]):
         return [
             (name, _text(self.registers[name].number)) for name in sorted({*items(names)}) if name in self.registers
         ]
+
+    def swap_record_rows(
+        self, name: str, expected: str, nonce: str | None, payload: str | None, keep: int
+    ) -> list[Row]:
+        now, is_new = self.clock(), name not in self.records
+        row = None if nonce is None else StoredRecord(name, nonce, payload or "", now + keep)
+        record = self.swap_record(name, expected, row)
+        if is_new and record is not None and now & 255 == 0:
+            self.reap_expired_records(REAPED_MAX)
+        return _record_rows(record)
+
+    def read_record_rows(self, name: str) -> list[Row]:
+        return _record_rows(self.read_record(name))
 
     def leave_rows(self, name: str, nonce: str, unanswered: bool) -> list[Row]:  # noqa: FBT001  (a parameter of the statement)
         return [(_text(self.release(name, nonce, unanswered=unanswered)),)]
@@ -381,7 +404,7 @@ class Tables(DatabaseTables[str, Lock, Ticket, Register]):
             head = first or (drawn if mine is None else mine.number)
 
         if outcome == "in" and exclusive:
-            if mine is not None:
+            if mine in self.tickets:  # it may have lapsed with its client: another one polls for it now
                 self.tickets.remove(mine)
             lock.method, lock.drawn, lock.generation, lock.head = "queue", drawn, _generation(lock, drawn), head
             lock.departed, lock.departed_until = departed, departed_until
@@ -445,12 +468,14 @@ class Tables(DatabaseTables[str, Lock, Ticket, Register]):
                 return _outcome_row("gone")
             drawn = self.draw(lock, now)
         else:
+            head = lock.head
             row = self.try_acquire(name, nonce, ttl, True, 1, queue, agent, info, channel)  # noqa: FBT003
-            mine = self._ticket(name, nonce, lock.head)
+            mine = self._ticket(name, nonce, head)
             if row[0] == "wait" and queue and mine is not None:
                 mine.owner = owner
             if row[0] != "in":
                 return row
+            mine = self._ticket(name, nonce, lock.head)
             fence = drawn = int(row[1] or 0)
         first = self.first_number(lock, drawn)
         lock.nonce, lock.queued, lock.drawn, lock.head = None, True, drawn, first
@@ -629,6 +654,10 @@ def _outcome_row(
     other: str | None = None,
 ) -> Row:
     return outcome, _text(fence), _text(ahead), _text(remaining), _text(other_limit), other
+
+
+def _record_rows(record: StoredRecord | None) -> list[Row]:
+    return [] if record is None else [(record.nonce, record.payload)]
 
 
 def _generation(lock: Lock, drawn: int) -> int:

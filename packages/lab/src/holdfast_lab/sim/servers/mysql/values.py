@@ -1,11 +1,12 @@
-"""The table of registers, to be read beside statements.py."""
+"""The tables of registers and records, to be read beside statements.py and schema.sql."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Generic
 
 from holdfast.backends.mysql.port import Answer
+from holdfast_lab.sim.servers.database import DatabaseTables, L, T
 
 
 @dataclass(slots=True)
@@ -19,11 +20,19 @@ class Register:
     expires: int
 
 
-class Registers:
-    """Each statement on registers."""
+@dataclass(slots=True)
+class StoredRecord:
+    """A row of holdfast_records."""
 
-    clock: Callable[[], int]
-    registers: dict[bytes, Register]
+    id: bytes
+    name: str
+    nonce: str
+    payload: str
+    expires: int
+
+
+class Values(DatabaseTables[bytes, L, T, Register, StoredRecord], Generic[L, T]):
+    """Each statement on registers and records."""
 
     def advance_register_answer(self, key: bytes, name: str, number: int, nonce: str, keep: int) -> Answer:
         end = self.clock() + keep
@@ -53,6 +62,22 @@ class Registers:
         for register in sorted(old, key=_end)[:rows]:
             del self.registers[register.id]
         return Answer(len(old[:rows]))
+
+    def swap_record_answer(  # noqa: PLR0917  (the parameters of the statement)
+        self, key: bytes, name: str, expected: str, nonce: str | None, payload: str | None, keep: int
+    ) -> Answer:
+        row = None if nonce is None else StoredRecord(key, name, nonce, payload or "", self.clock() + keep)
+        return _record_answer(self.swap_record(key, expected, row))
+
+    def read_record_answer(self, key: bytes) -> Answer:
+        return _record_answer(self.read_record(key))
+
+    def reap_records_answer(self, rows: int) -> Answer:
+        return Answer(self.reap_expired_records(rows))
+
+
+def _record_answer(record: StoredRecord | None) -> Answer:
+    return Answer() if record is None else Answer(rows=[(record.nonce, record.payload)])
 
 
 def _end(register: Register) -> tuple[int, bytes]:
