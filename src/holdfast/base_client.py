@@ -25,7 +25,7 @@ from holdfast.primitives import Primitive
 from holdfast.requirements import Requirement, require_primitive
 from holdfast.runtimes import system
 from holdfast.runtimes.threads import Mutex
-from holdfast.url import SCHEMES, Address, OptionValue, opener, parse, redlock_url
+from holdfast.url import SCHEMES, Address, OptionValue, PasswordFunction, opener, parse, redlock_url
 
 if TYPE_CHECKING:
     from pymysql.connections import Connection
@@ -93,9 +93,12 @@ class BaseClient(ABC, Generic[LeaseT, LockT, SemaphoreT, RWLockT, LockAllT]):
         *,
         ttl: Duration = DEFAULT_TTL,
         require: Requirements | None = None,
+        password: str | PasswordFunction | None = None,
         **options: OptionValue,
     ) -> None:
         _refuse_eventlet()
+        if password is not None:
+            options["password"] = password
         self._url = default_url() if url is None else redlock_url(url) if isinstance(url, list | tuple) else url
         self._options = options
         self._ttl = names.check_ttl(ttl)

@@ -6,7 +6,9 @@ import importlib
 import os
 import re
 import sys
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from datetime import timedelta
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import parse_qsl, quote, unquote, urlencode
 
@@ -16,7 +18,7 @@ from holdfast.guarantees import Guarantees
 from holdfast.primitives import Lacks, Primitive
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Sequence
 
     from holdfast.url_parts import Option
 
@@ -31,13 +33,14 @@ class Scheme(NamedTuple):
     searched: bool = False  # it has no index of its locks, so listing them searches all keys of its servers
     posix: bool = False  # it needs FIFOs and file locks, which Windows does not have
     tables: bool = False  # it has tables that `holdfast init` can create
+    login: bool = False  # its servers may require a password, which may be given as the keyword `password`
 
 
-_REDIS = Scheme("holdfast.backends.redis", driver="redis", extra="redis", adopts=True, searched=True)
-_POSTGRESQL = Scheme("holdfast.backends.postgresql", driver="psycopg", extra="postgresql", tables=True)
-_MYSQL = Scheme("holdfast.backends.mysql", driver="pymysql", extra="mysql", tables=True, adopts=True)
-_ETCD = Scheme("holdfast.backends.etcd")
-_MEMCACHED = Scheme("holdfast.backends.memcached", searched=True)
+_REDIS = Scheme("holdfast.backends.redis", driver="redis", extra="redis", adopts=True, searched=True, login=True)
+_POSTGRESQL = Scheme("holdfast.backends.postgresql", driver="psycopg", extra="postgresql", tables=True, login=True)
+_MYSQL = Scheme("holdfast.backends.mysql", driver="pymysql", extra="mysql", tables=True, adopts=True, login=True)
+_ETCD = Scheme("holdfast.backends.etcd", login=True)
+_MEMCACHED = Scheme("holdfast.backends.memcached", searched=True, login=True)
 
 SCHEMES: dict[str, Scheme] = {
     "memory": Scheme("holdfast.backends.memory"),
@@ -47,14 +50,14 @@ SCHEMES: dict[str, Scheme] = {
     "redis+unix": _REDIS,
     "redis+sentinel": _REDIS,
     "redis+cluster": _REDIS,
-    "redlock": Scheme("holdfast.backends.redlock", driver="redis", extra="redis", searched=True),
+    "redlock": Scheme("holdfast.backends.redlock", driver="redis", extra="redis", searched=True, login=True),
     "postgresql": _POSTGRESQL,
     "postgres": _POSTGRESQL,  # libpq accepts both
     "mysql": _MYSQL,
     "mariadb": _MYSQL,
     "etcd": _ETCD,
     "etcds": _ETCD,
-    "zookeeper": Scheme("holdfast.backends.zookeeper", driver="kazoo", extra="zookeeper"),
+    "zookeeper": Scheme("holdfast.backends.zookeeper", driver="kazoo", extra="zookeeper", login=True),
     "memcached": _MEMCACHED,
     "memcacheds": _MEMCACHED,
 }
@@ -68,7 +71,9 @@ _NO_POOL = {
 
 _SECRET = ("password", "sentinel_password")  # options that no message may show
 
-OptionValue = str | float | timedelta  # the type of an option that is given as a keyword
+PasswordFunction = Callable[[], str] | Callable[[], Awaitable[str]]  # the latter for AsyncClient
+RunCoroutine = Callable[[Coroutine[Any, Any, object], float], object]  # the coroutine, and the seconds that are left
+OptionValue = str | float | timedelta | PasswordFunction  # the type of an option that is given as a keyword
 
 
 class Address(NamedTuple):
@@ -80,6 +85,8 @@ class Address(NamedTuple):
     options: dict[str, str]
     redacted: str  # the URL without its password: for messages, logs and `client.url`
     client: object = None  # the client object of the driver, if it was given instead of a URL
+    passwords: Mapping[str, str | PasswordFunction] = MappingProxyType({})  # those given as keywords
+    run_coroutine: RunCoroutine | None = None  # runs coroutine functions among them; None: there must be none
 
 
 def parse(url: object, given: Mapping[str, OptionValue] | None = None) -> Address:
@@ -88,8 +95,9 @@ def parse(url: object, given: Mapping[str, OptionValue] | None = None) -> Addres
     Raises:
         ConfigurationError: not a URL, an unknown scheme or an unknown option; the error names the valid ones.
     """
+    given = given or {}
     if not isinstance(url, str):
-        return _adopt(url, given or {})
+        return _adopt(url, given)
     if "://" not in url:
         raise ConfigurationError(f"url must look like scheme://…, not {_safe(url)!r} (known: {_known()})")
     parts = _split(url)
@@ -102,12 +110,18 @@ def parse(url: object, given: Mapping[str, OptionValue] | None = None) -> Addres
         names = [name for name, _ in pairs]
         twice = next(name for name in names if names.count(name) > 1)
         raise ConfigurationError(f"url has the option {twice!r} twice: give it once")
-    keywords = option_texts(given or {})
+    passwords: dict[str, Any] = {name: given[name] for name in _SECRET if name in given}
+    for name, value in passwords.items():
+        if not isinstance(value, str) and not callable(value):  # the value itself may be a secret
+            raise ConfigurationError(f"{name} must be a str or a function that returns it, not {type(value).__name__}")
+    keywords = option_texts({name: value for name, value in given.items() if name not in passwords})
     both = sorted(options.keys() & keywords.keys())
     if both:
         raise ConfigurationError(f"the option {both[0]!r} is given in the url and as a keyword: give it once")
     check_options(parts.scheme, options)
     check_options(parts.scheme, keywords, ("ttl", "require"))
+    known = ("password",) if SCHEMES[parts.scheme].login else ()
+    check_options(parts.scheme, {name: "" for name in passwords if name not in known}, known)
     if parts.fragment or url.endswith("#"):
         raise ConfigurationError("url has a fragment: write # as %23 if it belongs to the path or a password")
     if parts.scheme == "redlock":  # each of its hosts may have a user before it and a path after it
@@ -118,7 +132,7 @@ def parse(url: object, given: Mapping[str, OptionValue] | None = None) -> Addres
     redacted = f"{parts.scheme}://{shown}" + (f"?{query}" if query else "")
     # Each host of a redlock URL may have a path, so its backend splits and decodes them.
     path = parts.path if parts.scheme == "redlock" else unquote(parts.path)
-    return Address(parts.scheme, parts.netloc, path, options | keywords, redacted)
+    return Address(parts.scheme, parts.netloc, path, options | keywords, redacted, passwords=passwords)
 
 
 def redlock_url(urls: Sequence[object]) -> str:
@@ -192,6 +206,9 @@ def _option_text(name: str, value: object) -> str:
 
 def _adopt(client: object, given: Mapping[str, OptionValue]) -> Address:
     """The address of the server to which a client object of a driver is connected."""
+    for name in _SECRET:
+        if name in given:
+            raise ConfigurationError(f"{name} is for a url: a client object of a driver has a password of its own")
     origins = {kind.__module__.partition(".")[0] for kind in type(client).__mro__}
     if origins & {"unittest", "mock"}:
         raise unknown_client("a", type(client))
@@ -227,6 +244,12 @@ def opener(address: Address, runtime: str) -> Callable[..., Any]:
             backend needs.
     """
     scheme = SCHEMES[address.scheme]
+    if address.passwords and runtime == "blocking" and address.run_coroutine is None:
+        import inspect
+
+        for name, password in address.passwords.items():
+            if inspect.iscoroutinefunction(password) or inspect.iscoroutinefunction(type(password).__call__):
+                raise ConfigurationError(f"{name} is a coroutine function, which only AsyncClient awaits")
     if scheme.posix and not hasattr(os, "mkfifo"):
         raise ConfigurationError(
             f"{address.scheme}:// needs FIFOs and file locks, which {sys.platform} does not have: use a server, "

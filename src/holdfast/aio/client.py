@@ -34,7 +34,7 @@ from holdfast.core.names import Duration
 from holdfast.core.tickets import LockInfo
 from holdfast.core.wait_graph import WaitGraph
 from holdfast.primitives import Primitive
-from holdfast.runtimes.aio import AsyncioRuntime
+from holdfast.runtimes.aio import AsyncioRuntime, run_in_new_loop
 from holdfast.runtimes.exits import release_at_exit
 from holdfast.runtimes.threads import ThreadRuntime
 from holdfast.url import opener
@@ -56,8 +56,9 @@ class AsyncClient(BaseClient[AsyncLease, AsyncLock, AsyncSemaphore, AsyncRWLock,
 
     Instead of the URL it takes a client object of redis-py (same servers and credentials, separate connections), or a
     list of redis:// URLs (independent servers, of which a majority decides: redlock). The options after the question
-    mark of a URL may also be given as keywords: `prefix="jobs:"`. With `require={"exclusion": "durable-authority",
-    "order": "FIFO"}` a store with weaker `guarantees` is refused.
+    mark of a URL may also be given as keywords: `prefix="jobs:"`. `password` may be a function, which is called for
+    each new connection (an AsyncClient also takes a coroutine function). With `require={"exclusion":
+    "durable-authority", "order": "FIFO"}` a store with weaker `guarantees` is refused.
 
     It belongs to the event loop that first uses it.
 
@@ -344,12 +345,14 @@ class AsyncClient(BaseClient[AsyncLease, AsyncLock, AsyncSemaphore, AsyncRWLock,
 
     def _start(self) -> Engine[AsyncLease]:
         self._runtime = runtime = AsyncioRuntime()
-        engine = Engine(self._open(self._address, runtime), runtime, self._events, AsyncLease, self._required)
+        address = self._address._replace(run_coroutine=runtime.run_from_thread)
+        engine = Engine(self._open(address, runtime), runtime, self._events, AsyncLease, self._required)
         release_at_exit(engine, functools.partial(_open_blocking, self._address))
         return engine
 
 
 def _open_blocking(address: Address) -> Backend:
     """The store again, without the loop, which has ended."""
+    address = address._replace(run_coroutine=run_in_new_loop)
     backend: Backend = opener(address, "blocking")(address, ThreadRuntime())
     return backend

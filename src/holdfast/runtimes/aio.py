@@ -104,6 +104,18 @@ class AsyncioRuntime(IdleCallbacks):
         """Raise UsageError unless the running loop is that of this runtime. The first caller sets it."""
         _ = self.loop
 
+    def run_from_thread(self, coroutine: Coroutine[Any, Any, object], seconds: float) -> object:
+        """Run a coroutine on the loop and wait for its result, on another thread. It is cancelled after `seconds`."""
+        if self._loop is None:
+            coroutine.close()
+            raise UsageError("this AsyncClient has no event loop yet")
+        future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+        try:
+            return future.result(max(0.0, seconds))
+        except TimeoutError:
+            future.cancel()
+            raise
+
     def mutex(self) -> contextlib.AbstractContextManager[None]:
         # All code of one loop runs on one thread and changes shared state only between awaits.
         return contextlib.nullcontext()
@@ -334,3 +346,13 @@ class AsyncBlocks:
         async def _release_at_end(self) -> None: ...
         @property
         def _cancels_bodies(self) -> bool: ...
+
+
+def run_in_new_loop(coroutine: Coroutine[Any, Any, object], seconds: float) -> object:
+    """Run a coroutine on this thread, for a client whose own loop has ended."""
+
+    async def run() -> object:
+        async with asyncio.timeout(seconds):
+            return await coroutine
+
+    return asyncio.run(run())

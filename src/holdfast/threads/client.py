@@ -45,8 +45,9 @@ class Client(BaseClient[Lease, Lock, Semaphore, RWLock, LockAll]):
 
     Instead of the URL it takes a client object of redis-py (same servers and credentials, separate connections), or a
     list of redis:// URLs (independent servers, of which a majority decides: redlock). The options after the question
-    mark of a URL may also be given as keywords: `prefix="jobs:"`. With `require={"exclusion": "durable-authority",
-    "order": "FIFO"}` a store with weaker `guarantees` is refused.
+    mark of a URL may also be given as keywords: `prefix="jobs:"`. `password` may be a function, which is called for
+    each new connection (an AsyncClient also takes a coroutine function). With `require={"exclusion":
+    "durable-authority", "order": "FIFO"}` a store with weaker `guarantees` is refused.
 
     >>> import holdfast
     >>> client = holdfast.Client("memory://")

@@ -20,7 +20,7 @@ def test_config_of_reads_every_part_of_the_url() -> None:
 
     assert found.endpoints == (Endpoint("db.example", 5433),)
     assert found.parameters["user"] == "me"
-    assert found.parameters["password"] == "p@ss"  # noqa: S105 (that is the point)
+    assert found.password == "p@ss"  # noqa: S105 (that is the point)
     assert found.parameters["dbname"] == "shop"
     assert found.parameters["sslmode"] == "verify-full"
     assert found.schema == '"locks"'
@@ -37,7 +37,7 @@ def test_repr_and_messages_do_not_show_the_password() -> None:
 def test_hosts_are_tried_in_order() -> None:
     found = make_config("postgresql://a.example,[::1]:5433,10.0.0.1/shop")
 
-    tries = connection_parameters(found, {Endpoint("a.example", 5432): ["192.0.2.1", "192.0.2.2"]})
+    tries = connection_parameters(found, "", {Endpoint("a.example", 5432): ["192.0.2.1", "192.0.2.2"]})
 
     assert [(one["host"], one.get("hostaddr"), one["port"]) for one in tries] == [
         ("a.example", "192.0.2.1", "5432"),

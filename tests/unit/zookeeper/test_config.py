@@ -14,7 +14,7 @@ def test_config_of_has_defaults_for_a_plain_url() -> None:
     config = config_from("zookeeper://one")
 
     assert (config.hosts, config.root, config.layout, config.raw_names) == ("one:2181", "/holdfast", "curator", False)
-    assert (config.session_timeout, config.login, config.tls) == (None, None, None)
+    assert (config.session_timeout, config.user, config.tls) == (None, "", None)
     assert config.acl == (Access(31, "world", "anyone"),)
 
 
@@ -26,7 +26,7 @@ def test_config_of_parses_all_parts_of_a_url() -> None:
 
     assert config.hosts == "one:2181,two:2182,[::1]:2183"
     assert (config.root, config.layout, config.raw_names, config.session_timeout) == ("/a/b", "kazoo", True, 6.0)
-    assert config.login == "app:p@ss"
+    assert (config.user, config.password) == ("app", "p@ss")
     assert config.acl == (Access(31, "auth", ""), Access(1, "world", "anyone"))
     assert config.tls is not None
     assert config.tls["verify"] == "no"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from holdfast.backends.net.passwords import password_of
 from holdfast.backends.net.pool import CONNECTIONS
 from holdfast.backends.net.tls import tls_context, tls_options
 from holdfast.errors import ConfigurationError
@@ -13,6 +14,7 @@ from holdfast.url_parts import Node, Option, choice, flag, login_and_hosts, node
 if TYPE_CHECKING:
     import ssl
 
+    from holdfast.backends.net.passwords import Password
     from holdfast.url import Address
 
 _PORT = 2379
@@ -34,7 +36,7 @@ class EtcdConfig:
     url: str  # without a password
     nodes: tuple[Node, ...]
     user: str
-    password: str = field(repr=False)
+    password: Password = field(repr=False)
     tls: ssl.SSLContext | None
     prefix: str
     raw_names: bool
@@ -52,7 +54,8 @@ def config_of(address: Address) -> EtcdConfig:
     user, password, hosts = login_and_hosts(address.host, address.path)
     if address.path.strip("/"):
         raise ConfigurationError(f"url has the path {address.path!r}, but etcd has none: use prefix= for a part of it")
-    if bool(user) != bool(password):
+    given = password_of(address, password)
+    if bool(user) != bool(given):
         raise ConfigurationError("url must have both a user and a password, etcd://user:password@host, or neither")
     tls = tls_context(address.options, is_on=address.scheme == "etcds")
     if tls is not None:
@@ -61,7 +64,7 @@ def config_of(address: Address) -> EtcdConfig:
         url=address.redacted,
         nodes=nodes_of(hosts or "localhost", _PORT),
         user=user,
-        password=password or "",
+        password=given or "",
         tls=tls,
         **values_of(address.options, _SETTINGS),
     )

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 from holdfast.backends.memcached.protocol.keys import check_prefix
+from holdfast.backends.net.passwords import password_of
 from holdfast.backends.net.pool import CONNECTIONS
 from holdfast.backends.net.tls import tls_context, tls_options
 from holdfast.errors import ConfigurationError
@@ -15,6 +16,7 @@ from holdfast.url_parts import Node, Option, login_and_hosts, nodes_of, seconds,
 if TYPE_CHECKING:
     import ssl
 
+    from holdfast.backends.net.passwords import Password
     from holdfast.url import Address
 
 _PORT = 11211
@@ -35,7 +37,7 @@ class MemcachedConfig:
     url: str  # without a password
     nodes: tuple[Node, ...]  # sorted, so that clients which list the same servers in another order agree on them
     user: str
-    password: str = field(repr=False)
+    password: Password = field(repr=False)
     tls: ssl.SSLContext | None
     prefix: str
     connect_timeout: float
@@ -52,13 +54,14 @@ def config_of(address: Address) -> MemcachedConfig:
     user, password, hosts = login_and_hosts(address.host, address.path)
     if address.path.strip("/"):
         raise ConfigurationError(f"url has the path {address.path!r}, but memcached has no databases: leave it out")
-    if bool(user) != bool(password):
+    given = password_of(address, password)
+    if bool(user) != bool(given):
         raise ConfigurationError("url has a user without a password or a password without a user: memcached needs both")
     return MemcachedConfig(
         url=address.redacted,
         nodes=tuple(sorted(nodes_of(unquote(hosts).lower() or "localhost", _PORT))),
         user=user,
-        password=password or "",
+        password=given or "",
         tls=tls_context(address.options, is_on=address.scheme == "memcacheds"),
         **values_of(address.options, _SETTINGS),
     )

@@ -8,12 +8,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from holdfast.backends.mysql.sql import database_of
+from holdfast.backends.net.passwords import password_of
 from holdfast.backends.net.pool import CONNECTIONS
 from holdfast.backends.net.tls import tls_context, tls_options
 from holdfast.errors import ConfigurationError
 from holdfast.url_parts import Option, check_unix_sockets, choice, login_and_hosts, node_of, seconds, values_of
 
 if TYPE_CHECKING:
+    from holdfast.backends.net.passwords import PasswordFunction
     from holdfast.url import Address
 
 _PORT = 3306
@@ -56,7 +58,7 @@ class MysqlConfig:
     port: int = _PORT
     socket: str = ""  # the path of a Unix socket; then host and port are not used
     user: str | None = None
-    password: bytes = field(default=b"", repr=False)
+    password: bytes | PasswordFunction = field(default=b"", repr=False)
     tls: ssl.SSLContext | None = field(default=None, repr=False)
     prefers_tls: bool = False  # used if the server supports it; its certificate is not verified
     connect_timeout: float
@@ -85,7 +87,7 @@ def config_of(address: Address) -> MysqlConfig:
     if "," in server:
         raise ConfigurationError("url must name one host: locks are on one server, the one that takes the writes")
     host, port = node_of(f"localhost{server}" if server[:1] in {"", ":"} else server, _PORT)
-    tls = _TLS.value(options)
+    tls, given = _TLS.value(options), password_of(address, password or options.get("password"))
     return MysqlConfig(
         url=address.redacted,
         database=database,
@@ -93,7 +95,7 @@ def config_of(address: Address) -> MysqlConfig:
         port=port,
         socket=socket,
         user=user or options.get("user"),
-        password=(password or options.get("password", "")).encode(),
+        password=given.encode() if isinstance(given, str) else given or b"",
         tls=tls_context(options, is_on=tls == "yes"),
         prefers_tls=tls == "preferred" and not socket,
         **values_of(options, SETTINGS),

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 from holdfast.backends.net.addresses import is_numeric
+from holdfast.backends.net.passwords import password_of
 from holdfast.backends.net.pool import CONNECTIONS
 from holdfast.backends.net.sockets import KEEPALIVE_COUNT, KEEPALIVE_IDLE, KEEPALIVE_INTERVAL, USER_TIMEOUT_MS
 from holdfast.backends.postgresql.sql import SCHEMA, quoted
@@ -14,6 +15,7 @@ from holdfast.errors import ConfigurationError
 from holdfast.url_parts import PORT_MAX, Option, choice, integer, login_and_hosts, node_of, seconds, values_of
 
 if TYPE_CHECKING:
+    from holdfast.backends.net.passwords import Password
     from holdfast.url import Address
 
 _PORT = 5432
@@ -69,6 +71,7 @@ class PostgresqlConfig:
     url: str  # without a password
     endpoints: tuple[Endpoint, ...]  # tried in this order
     parameters: Mapping[str, str] = field(repr=False)  # of libpq, for all endpoints
+    password: Password = field(default="", repr=False)  # "": none, or that of a passfile
     schema: str  # quoted
     method: str
     connect_timeout: float
@@ -92,15 +95,18 @@ def config_of(address: Address) -> PostgresqlConfig:
         "keepalives_count": str(KEEPALIVE_COUNT),
         "tcp_user_timeout": str(USER_TIMEOUT_MS),
         **{name: value for name, value in values_of(options, _LIBPQ).items() if value is not None},
-        **{name: value for name, value in (("user", user), ("password", password), ("dbname", database)) if value},
+        **{name: value for name, value in (("user", user), ("dbname", database)) if value},
         "client_encoding": "UTF8",
     }
-    if "\0" in "".join(parameters.values()):
+    in_options = parameters.pop("password", None)
+    given = password_of(address, password or in_options)
+    if "\0" in "".join(parameters.values()) + (given if isinstance(given, str) else ""):
         raise ConfigurationError("url must not have a zero byte in it")
     return PostgresqlConfig(
         url=address.redacted,
         endpoints=_endpoints(hosts, options),
         parameters=parameters,
+        password=given or "",
         **values_of(options, _SETTINGS),
     )
 
@@ -117,12 +123,14 @@ def _endpoints(hosts: str, options: Mapping[str, str]) -> tuple[Endpoint, ...]:
 
 
 def connection_parameters(
-    config: PostgresqlConfig, addresses: Mapping[Endpoint, Sequence[str]]
+    config: PostgresqlConfig, password: str, addresses: Mapping[Endpoint, Sequence[str]]
 ) -> list[dict[str, str]]:
     """The parameters for libpq, one set for each address to try; `addresses` are those of resolved host names."""
     candidates: list[dict[str, str]] = []
     for endpoint in config.endpoints:
         parameters = dict(config.parameters)
+        if password:
+            parameters["password"] = password
         if endpoint.host:
             parameters["host"] = endpoint.host
         if endpoint.port:

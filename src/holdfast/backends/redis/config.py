@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
+from holdfast.backends.net.passwords import password_of
 from holdfast.backends.net.pool import CONNECTIONS
 from holdfast.backends.net.tls import VERIFY, tls_files, tls_options
 from holdfast.backends.redis.protocol.keys import check_prefix
@@ -25,6 +26,8 @@ from holdfast.url_parts import (
 )
 
 if TYPE_CHECKING:
+    from holdfast.backends.net.passwords import Password, PasswordFunction
+    from holdfast.backends.net.poller import Poller
     from holdfast.url import Address
 
 IO_TIMEOUT = 5.0  # seconds
@@ -87,6 +90,14 @@ class Login:
 
     is_tls: bool = False
     arguments: Mapping[str, Any] = field(default_factory=dict, repr=False)  # credentials and certificates
+    password: PasswordFunction | None = None  # its value is added to the arguments of each connection
+
+    async def current(self, url: str, poller: Poller, until: float) -> Login:
+        """This login with the present password. Raises what `PasswordFunction.ask` raises."""
+        if self.password is None:
+            return self
+        password = await self.password.ask(url, poller, until)
+        return Login(self.is_tls, {**self.arguments, "password": password})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,16 +160,16 @@ def config_of(address: Address, *, is_asyncio: bool) -> RedisConfig:
     user, password, hosts = login_and_hosts(address.host, address.path)
     settings = settings_of(options)
     if address.scheme == "redis+unix":
-        login = Login(arguments=_credentials(user or options.get("user"), password or options.get("password")))
-        return _unix(address, hosts, login, settings)
+        given = password_of(address, password or options.get("password"))
+        return _unix(address, hosts, _login(user or options.get("user"), given), settings)
     is_tls = address.scheme == "rediss" or TLS.value(options)
     certificates = _certificates(options, is_tls=is_tls)
-    login = Login(is_tls, _credentials(user, password) | certificates)
+    login = _login(user, password_of(address, password), certificates, is_tls=is_tls)
     if address.scheme == "redis+sentinel":
         service, _, db = address.path.strip("/").partition("/")
         if not service:
             raise ConfigurationError("url has no service: redis+sentinel://host1,host2,host3/service/0")
-        own = _credentials(options.get("sentinel_user"), options.get("sentinel_password"))
+        own = password_of(address, options.get("sentinel_password"), "sentinel_password")
         return RedisConfig(
             url=address.redacted,
             shape="sentinel",
@@ -166,7 +177,7 @@ def config_of(address: Address, *, is_asyncio: bool) -> RedisConfig:
             login=login,
             db=_db(db),
             service=service,
-            sentinel_login=Login(is_tls, own | certificates),
+            sentinel_login=_login(options.get("sentinel_user"), own, certificates, is_tls=is_tls),
             **settings,
         )
     if address.scheme == "redis+cluster":
@@ -208,9 +219,15 @@ def _unix(address: Address, hosts: str, login: Login, settings: dict[str, Any]) 
     )
 
 
-def _credentials(user: str | None, password: str | None) -> dict[str, str]:
-    given = {"username": user, "password": password}
-    return {name: value for name, value in given.items() if value}
+def _login(
+    user: str | None, password: Password | None, certificates: Mapping[str, Any] | None = None, *, is_tls: bool = False
+) -> Login:
+    arguments = dict(certificates or {})
+    if user:
+        arguments["username"] = user
+    if password and isinstance(password, str):
+        arguments["password"] = password
+    return Login(is_tls, arguments, None if isinstance(password, str) else password)
 
 
 def _certificates(options: Mapping[str, str], *, is_tls: bool) -> dict[str, Any]:

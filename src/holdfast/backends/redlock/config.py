@@ -76,7 +76,7 @@ def config_of(address: Address, *, is_asyncio: bool) -> RedlockConfig:
     """
     options = {"connect_timeout": _CONNECT_TIMEOUT, **address.options}
     configs = [
-        redis_config_of(Address("redis", host, db, options, address.redacted), is_asyncio=is_asyncio)
+        redis_config_of(address._replace(scheme="redis", host=host, path=db, options=options), is_asyncio=is_asyncio)
         for host, db in _split(address)
     ]
     nodes = tuple(config.nodes[0] for config in configs)

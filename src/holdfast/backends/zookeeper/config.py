@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
+from holdfast.backends.net.passwords import password_of
 from holdfast.backends.net.tls import tls_context, tls_options
 from holdfast.backends.zookeeper.protocol.nodes import LAYOUTS, path_problem
 from holdfast.backends.zookeeper.protocol.session_classes import TIMEOUT_MIN
@@ -14,6 +15,7 @@ from holdfast.errors import ConfigurationError
 from holdfast.url_parts import Option, choice, flag, login_and_hosts, node_of, seconds, values_of
 
 if TYPE_CHECKING:
+    from holdfast.backends.net.passwords import Password
     from holdfast.url import Address
 
 ROOT = "/holdfast"  # the parent of locks' nodes, unless the URL has a path
@@ -64,7 +66,8 @@ class ZookeeperConfig:
     layout: str
     raw_names: bool
     session_timeout: float | None  # seconds to request from the servers; None: as long as a lock's ttl
-    login: str | None = field(repr=False)  # user:password
+    user: str
+    password: Password = field(repr=False)
     acl: tuple[Access, ...]
     tls: Mapping[str, str] | None  # the options; each session reads the files again, because they may be renewed
 
@@ -77,13 +80,15 @@ def config_of(address: Address) -> ZookeeperConfig:
     """
     options = address.options
     user, password, hosts = login_and_hosts(address.host, address.path)
-    if bool(user) != (password is not None):
+    given = password_of(address, password)
+    if bool(user) != (given is not None):
         raise ConfigurationError("url must have user and password, zookeeper://user:password@host, or neither")
     config = ZookeeperConfig(
         url=address.redacted,
         hosts=",".join(str(node_of(host, _PORT)) for host in hosts.split(",")),
         root=_root(address.path),
-        login=f"{user}:{password}" if user else None,
+        user=user,
+        password=given or "",
         tls=options if tls_context(options, is_on=_TLS.value(options)) else None,
         **values_of(options, _SETTINGS),
     )

@@ -20,6 +20,7 @@ from holdfast.backends.etcd.io.http import encode_request
 from holdfast.backends.etcd.io.watcher import Watcher
 from holdfast.backends.etcd.port import Answer, Watch
 from holdfast.backends.etcd.protocol.messages import encoded
+from holdfast.backends.net.passwords import ask_password
 from holdfast.backends.net.pool import ConnectionPool
 from holdfast.errors import BackendUnavailable, ConfigurationError, OutcomeUnknown
 
@@ -101,7 +102,9 @@ class Cluster:
     async def _authenticate(self, node: Node, until: float) -> str:
         if not self._needs_token:
             return ""
-        body = encoded({"name": self._config.user, "password": self._config.password})
+        config = self._config
+        password = await ask_password(config.password, config.url, self._poller, until)
+        body = encoded({"name": config.user, "password": password})
         request = encode_request(node, "auth/authenticate", "", body)
         try:
             response, _ = await self._pools[node].run(lambda connection: connection.exchange(request, until), until)

@@ -59,15 +59,16 @@ class MemcachedPipeline(Pipeline[Reply], asyncio.BufferedProtocol):
         deadline = self._runtime.now() + timeout
         tls = self._config.tls
         name = self._node.host if tls is not None else None
+        poller = LoopPoller(self._runtime)
         try:
-            sock = await open_socket(self._node.host, self._node.port, LoopPoller(self._runtime), deadline)
+            sock = await open_socket(self._node.host, self._node.port, poller, deadline)
             try:
                 async with asyncio.timeout(max(0.0, deadline - self._runtime.now())):
                     await self._loop.create_connection(lambda: self, sock=sock, ssl=tls, server_hostname=name)
             except BaseException:
                 sock.close()
                 raise
-            self.run = await handshake(self, self._config, self._node, deadline)
+            self.run = await handshake(self, self._config, self._node, poller, deadline)
         except BaseException as error:
             self.close()
             if isinstance(error, OSError):

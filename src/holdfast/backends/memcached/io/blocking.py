@@ -60,9 +60,9 @@ class SocketConnection(StreamConnection):
         if ends <= self._now():
             raise not_sent(self._config.url, self._node, "there was no time left to connect")
         try:
-            node, tls = self._node, self._config.tls
-            self._stream = Stream(await open_socket(node.host, node.port, BlockingPoller(), ends, tls))
-            self.run = await handshake(self, self._config, self._node, ends)
+            node, tls, poller = self._node, self._config.tls, BlockingPoller()
+            self._stream = Stream(await open_socket(node.host, node.port, poller, ends, tls))
+            self.run = await handshake(self, self._config, node, poller, ends)
         except BaseException as error:
             self.close()
             if isinstance(error, OSError):

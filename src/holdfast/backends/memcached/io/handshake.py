@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING, Protocol
 
 from holdfast.backends.memcached.port import ServerRun
 from holdfast.backends.memcached.protocol import errors, meta
+from holdfast.backends.net.passwords import ask_password
 from holdfast.errors import BackendError, BackendUnavailable, ConfigurationError
 
 if TYPE_CHECKING:
     from holdfast.backends.memcached.config import MemcachedConfig
     from holdfast.backends.memcached.protocol.meta import Reply
+    from holdfast.backends.net.poller import Poller
     from holdfast.url_parts import Node
 
 OLDEST = (1, 6, 10)  # older versions reply OK instead of HD to a store
@@ -24,7 +26,9 @@ class Connection(Protocol):
     async def exchange_many(self, requests: bytes, count: int, deadline: float) -> list[Reply]: ...
 
 
-async def handshake(connection: Connection, config: MemcachedConfig, node: Node, deadline: float) -> ServerRun:
+async def handshake(
+    connection: Connection, config: MemcachedConfig, node: Node, poller: Poller, deadline: float
+) -> ServerRun:
     """Make the connection ready for requests.
 
     Raises:
@@ -33,7 +37,8 @@ async def handshake(connection: Connection, config: MemcachedConfig, node: Node,
     """
     try:
         if config.user:
-            (reply,) = await connection.exchange_many(meta.login(config.user, config.password), 1, deadline)
+            password = await ask_password(config.password, config.url, poller, deadline)
+            (reply,) = await connection.exchange_many(meta.login(config.user, password), 1, deadline)
             if reply.code != "STORED":
                 raise errors.error_of(reply, config.url, node)
         replies = await connection.exchange_many(meta.STATS + meta.SETTINGS, 2, deadline)

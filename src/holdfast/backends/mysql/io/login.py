@@ -38,10 +38,13 @@ async def log_in(config: MysqlConfig, poller: Poller, deadline: float) -> socket
     """
     sock: socket.socket | None = None
     try:
+        password = config.password
+        if not isinstance(password, bytes):
+            password = (await password.ask(config.url, poller, deadline)).encode()
         if config.connect is None and not config.socket:
             sock = await open_socket(config.host, config.port, poller, deadline)
         seconds = max(_STEP_MIN, deadline - system.now())
-        call = BackgroundCall(lambda: _logged_in(config, sock, seconds), "login", discard=_close)
+        call = BackgroundCall(lambda: _logged_in(config, password, sock, seconds), "login", discard=_close)
         try:
             call.start()
             if not await poller.wait_done(call, deadline):
@@ -54,15 +57,15 @@ async def log_in(config: MysqlConfig, poller: Poller, deadline: float) -> socket
         raise _translated(error, config.url) from error
 
 
-def _logged_in(config: MysqlConfig, sock: socket.socket | None, seconds: float) -> socket.socket:
+def _logged_in(config: MysqlConfig, password: bytes, sock: socket.socket | None, seconds: float) -> socket.socket:
     if config.connect is None:
-        return _socket_of(_connection(config, sock, seconds))
+        return _socket_of(_connection(config, password, sock, seconds))
     connection = config.connect()
     _check(connection)
     return _socket_of(connection)
 
 
-def _connection(config: MysqlConfig, sock: socket.socket | None, seconds: float) -> Any:
+def _connection(config: MysqlConfig, password: bytes, sock: socket.socket | None, seconds: float) -> Any:
     arguments: dict[str, Any] = (
         {"unix_socket": config.socket} if config.socket else {"host": config.host, "port": config.port}
     )
@@ -73,7 +76,7 @@ def _connection(config: MysqlConfig, sock: socket.socket | None, seconds: float)
     if config.user is not None:
         arguments["user"] = config.user
     connection = pymysql.Connection(
-        password=config.password,
+        password=password,
         database=config.database,
         charset="utf8mb4",
         client_flag=CLIENT.MULTI_STATEMENTS,

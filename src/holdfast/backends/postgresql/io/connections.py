@@ -9,6 +9,7 @@ from psycopg import Error
 from psycopg.conninfo import make_conninfo
 
 from holdfast.backends.net.addresses import addresses_of
+from holdfast.backends.net.passwords import ask_password
 from holdfast.backends.postgresql.config import Endpoint, PostgresqlConfig, connection_parameters
 from holdfast.backends.postgresql.io.connection import Connection
 from holdfast.backends.postgresql.io.errors import pooler_error
@@ -114,7 +115,8 @@ class Connections(DatabaseConnections[Connection]):
                     addresses[endpoint] = await addresses_of(endpoint.host, self._poller, deadline)
                 except OSError as error:
                     problem = f"{endpoint.host}: {one_line(error)}"
-        candidates = connection_parameters(config, addresses)
+        password = await ask_password(config.password, url, self._poller, deadline)
+        candidates = connection_parameters(config, password, addresses)
         for number, parameters in enumerate(candidates):
             now = self._now()
             # An address that does not answer must leave time to try the others.

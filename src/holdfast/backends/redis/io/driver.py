@@ -31,15 +31,18 @@ if TYPE_CHECKING:
     from holdfast.backends.redis.config import Login
     from holdfast.url_parts import Node
 
+_TIMEOUT_MIN = 0.001  # seconds: 0 would mean a socket that does not block
+
 # Exceptions of connecting, including a host name that cannot be encoded and a certificate file that cannot be read.
 FAILURES = (RedisError, OSError, ValueError)
 
 
-def connected_socket(login: Login, node: Node, *, db: int, timeout: float) -> socket.socket:
+def connected_socket(login: Login, node: Node, *, db: int, until: float) -> socket.socket:
     """A socket to a server, authenticated. Raises one of FAILURES."""
+    timeout = max(_TIMEOUT_MIN, until - system.now())
     kind = _class_of(login, node, _TcpConnection, _TlsConnection, redis_connection.UnixDomainSocketConnection)
     connection = kind(**_arguments(login, node, db=db, timeout=timeout, retry=Retry), parser_class=_PARSER)
-    connection.until = system.now() + timeout
+    connection.until = until
     connection.connect()
     # Detach the socket: the connection would send a TLS shutdown on it when it is garbage-collected, also in a fork.
     sock: socket.socket = connection._sock

@@ -37,8 +37,11 @@ class DriverConnection(LoopConnection, asyncio.Protocol):
             BackendUnavailable: the server could not be reached, or refused the login.
         """
         connection: Any = None
+        poller, until = LoopPoller(self._runtime), self._runtime.now() + timeout
+        if login.password is not None:
+            login = await login.current(self._url, poller, until)
+            timeout = until - self._runtime.now()
         try:
-            poller = LoopPoller(self._runtime)
             connection = driver.new_connection(login, self._node, db=db, timeout=timeout, poller=poller)
             async with asyncio.timeout(timeout):
                 await connection.connect()

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
+from holdfast.backends.net.blocking import BlockingPoller
 from holdfast.backends.net.errors import no_answer, not_sent
 from holdfast.backends.net.pool import IDLE_CHECK, IDLE_KEPT, ConnectionPool, exchange_each
 from holdfast.backends.net.stream import NotSent, Stream, StreamConnection
@@ -18,6 +19,7 @@ from holdfast.backends.redis.io import driver, errors
 from holdfast.backends.redis.io.connection import NO_IDLE_CONNECTION, Batch, OnConnect
 from holdfast.backends.redis.io.resp import Parser, new_parser
 from holdfast.errors import BackendError, BackendUnavailable, HoldfastError
+from holdfast.runtimes import system
 
 if TYPE_CHECKING:
     import socket
@@ -30,14 +32,17 @@ if TYPE_CHECKING:
 _NUMBER = b":"[0]
 
 
-def connect(config: RedisConfig, login: Login, node: Node, *, db: int, timeout: float) -> socket.socket:
+async def connect(config: RedisConfig, login: Login, node: Node, *, db: int, timeout: float) -> socket.socket:
     """A socket to a server, authenticated.
 
     Raises:
         BackendUnavailable: the server could not be reached, or refused the login.
     """
+    until = system.now() + timeout
+    if login.password is not None:
+        login = await login.current(config.url, BlockingPoller(), until)
     try:
-        return driver.connected_socket(login, node, db=db, timeout=timeout)
+        return driver.connected_socket(login, node, db=db, until=until)
     except driver.FAILURES as error:
         raise errors.not_connected(error, config.url, node) from error
 
@@ -258,7 +263,7 @@ class SocketConnections:
             raise not_sent(self._config.url, node, "there was no time left to connect")
         login, db = self._config.logins.get(node, (self._login, self._db))
         self._all.add(connection)
-        connection.attach(connect(self._config, login, node, db=db, timeout=timeout))
+        connection.attach(await connect(self._config, login, node, db=db, timeout=timeout))
         if self._on_connect is not None:
             try:
                 await self._on_connect(connection, node, deadline)

@@ -25,6 +25,7 @@ from kazoo.security import ACL, Id
 
 from holdfast.backends.net.addresses import addresses_of
 from holdfast.backends.net.blocking import BlockingPoller
+from holdfast.backends.net.passwords import ask_password
 from holdfast.backends.net.sockets import open_socket
 from holdfast.backends.net.tls import tls_context
 from holdfast.backends.zookeeper.port import (
@@ -43,14 +44,19 @@ from holdfast.backends.zookeeper.port import (
     Transaction,
 )
 from holdfast.backends.zookeeper.protocol.nodes import SESSIONS
-from holdfast.errors import BackendUnavailable, ConfigurationError, OutcomeUnknown, ThreadStartError
+from holdfast.errors import (
+    BackendUnavailable,
+    ConfigurationError,
+    HoldfastError,
+    OutcomeUnknown,
+    ThreadStartError,
+)
 from holdfast.runtimes import system
 from holdfast.runtimes.threads import run_sync
 
 if TYPE_CHECKING:
     from holdfast.backends.zookeeper.config import ZookeeperConfig
     from holdfast.backends.zookeeper.port import Answer, Request
-    from holdfast.errors import HoldfastError
 
 # Seconds for one server to accept a connection: a third of the session's timeout, but not more or less than these.
 CONNECT_TIMEOUT, CONNECT_TIMEOUT_MIN = 3.0, 0.5
@@ -188,7 +194,6 @@ class KazooSession:
             timeout=self.requested,
             handler=_Handler(None if config.tls is None else tls_context(config.tls)),
             connection_retry={"max_tries": -1, "delay": _PAUSE_MIN, "backoff": 2, "max_delay": _PAUSE_MAX},
-            auth_data=[("digest", config.login)] if config.login else None,
             logger=_logger,
         )
         client._session_timeout = round(self.requested * 1000)  # kazoo would round it down
@@ -392,9 +397,20 @@ class _Connection(ConnectionHandler):  # type: ignore[misc]  # kazoo has no type
             random.shuffle(resolved)
         return resolved
 
+    def _log_in_as(self, config: ZookeeperConfig) -> None:
+        """Set the user and the present password, which kazoo sends on each new connection."""
+        until = system.now() + _bounded(self._session.requested / 3)
+        try:
+            password = run_sync(ask_password(config.password, config.url, BlockingPoller(), until))
+        except HoldfastError as error:
+            raise ConnectionDropped(error.problem if isinstance(error, BackendUnavailable) else str(error)) from error
+        self.client.auth_data = {("digest", f"{config.user}:{password}")}
+
     def _connect(self, host: str, hostip: str, port: int) -> Any:
         self._was_rejected = False
         try:
+            if self._session._config.user:
+                self._log_in_as(self._session._config)
             try:
                 return super()._connect(host, hostip, port)
             except ConnectionDropped:

@@ -183,7 +183,8 @@ class ZookeeperServer(Server):
             layout="curator",
             raw_names=False,
             session_timeout=self.session_timeout,
-            login=None,
+            user="",
+            password="",
             acl=(),
             tls=None,
         )
