@@ -12,7 +12,7 @@ from holdfast.backends.etcd.io.cluster import Cluster
 from holdfast.backends.etcd.port import Answer
 from holdfast.backends.etcd.protocol.methods import backend_on
 from holdfast.backends.net.blocking import BackgroundThreads, BlockingPoller
-from holdfast.core.ports import Backend
+from holdfast.core.ports import Backend, KeepsRecords, Record
 from holdfast.core.tickets import Claim, Granted, Waiting
 from holdfast.runtimes import system
 from holdfast.runtimes.threads import ThreadRuntime, run_sync
@@ -28,6 +28,7 @@ class FaultyCluster(Cluster):
     lose_write_answers = False  # execute conditional transactions, but lose their answers
     kept: tuple[str, Mapping[str, Any]] | None = None
     methods: Sequence[str] = ()  # of all requests, in order
+    longest_answer = 0  # characters
 
     async def call(self, method: str, message: Mapping[str, Any], *, deadline: float, once: bool = False) -> Answer:
         self.methods = [*self.methods, method]
@@ -35,6 +36,7 @@ class FaultyCluster(Cluster):
             self.hold_next = self.hold_after == 1
             self.hold_after = max(0, self.hold_after - 1)
             answer = await super().call(method, message, deadline=deadline, once=once)
+            self.longest_answer = max(self.longest_answer, len(str(answer)))
             if self.lose_write_answers and message.get("compare"):
                 raise holdfast.OutcomeUnknown(backend="test", problem="the answer was lost")
             return answer
@@ -75,6 +77,10 @@ class Harness:
 
     def read_registers(self, *names: str) -> list[int]:
         return list(run_sync(self.backend.read_registers(names, deadline=soon())))
+
+    def swap_record(self, name: str, expected: str, record: Record | None, keep: float = 60.0) -> Record | None:
+        assert isinstance(self.backend, KeepsRecords)
+        return run_sync(self.backend.swap_record(name, expected, record, keep=keep, deadline=soon()))
 
     def calls(self) -> list[str]:
         """The methods of all requests since the last call."""

@@ -1,4 +1,4 @@
-"""State and mechanisms that both methods share: tickets' keys, unanswered creates, renewal, registers, closing."""
+"""State and mechanisms that both methods share: tickets' keys, unanswered creates, renewal, registers, records."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from holdfast.backends.etcd.protocol.continuity import CheckedPort
 from holdfast.backends.etcd.protocol.keys import range_end
 from holdfast.backends.etcd.protocol.leases import GRANULARITY, LEASE_EXPIRED, Lease, Leases, Unanswered
 from holdfast.backends.etcd.protocol.messages import KeyValue, all_in_order, get, key_value, kvs, txn
+from holdfast.backends.etcd.protocol.records import Records
 from holdfast.backends.etcd.protocol.registers import Registers
 from holdfast.core.clock import lease_deadline
 from holdfast.core.tickets import Claim, Granted, LeaseGone, Live
@@ -19,7 +20,7 @@ from holdfast.errors import BackendError, HoldfastError, OutcomeUnknown
 if TYPE_CHECKING:
     from holdfast.backends.etcd.port import EtcdPort
     from holdfast.backends.etcd.protocol.keys import Keys
-    from holdfast.core.ports import Runtime
+    from holdfast.core.ports import Record, Runtime
 
 OPERATIONS_MAX = 100  # in one transaction; etcd's own limit is 128
 CLOSE_MAX = 2.0  # seconds to revoke leases
@@ -63,6 +64,7 @@ class EtcdBase(ABC):
         self._leases = Leases(url, port, runtime)
         self._wakeups = port.wakeups
         self._registers = Registers(port, runtime, keys)
+        self._records = Records(port, runtime, keys)
         self._delayed: dict[str, Lease] = {}  # by nonce: granted tickets that block the lock for a delay when lost
 
     @abstractmethod
@@ -163,19 +165,32 @@ class EtcdBase(ABC):
         answer = await self._port.call("kv/range", request, deadline=deadline)
         return [key_value(kv) for kv in answer.message.get("kvs", ())]
 
+    async def _list_locks(self, prefix: str, deadline: float) -> list[KeyValue]:
+        """The same for all locks whose names start with `prefix`."""
+        ranges = self._keys.ranges(prefix)
+        request = txn([], [all_in_order(start, end, keys_only=False) for start, end in ranges])
+        answer = await self._port.call("kv/txn", request, deadline=deadline)
+        listed = [kv for number in range(len(ranges)) for kv in kvs(answer.message, number)]
+        return sorted(listed, key=lambda kv: kv.created)
+
     def intact(self, store: Hashable) -> bool:
         return self._port.is_same_cluster
 
     def on_gone(self, report: Callable[[Hashable, str], None]) -> None:
         self._port.on_cluster_changed = lambda reason: report(None, reason)  # all leases have the same store
 
-    # ── registers ────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── registers and records ────────────────────────────────────────────────────────────────────────────────────
 
     async def advance_register(self, name: str, number: int, *, nonce: str, keep: float, deadline: float) -> bool:
         return await self._registers.advance(name, number, nonce=nonce, keep=keep, deadline=deadline)
 
     async def read_registers(self, names: Sequence[str], *, deadline: float) -> list[int]:
         return await self._registers.read(names, deadline)
+
+    async def swap_record(
+        self, name: str, expected: str, record: Record | None, *, keep: float, deadline: float
+    ) -> Record | None:
+        return await self._records.swap(name, expected, record, keep=keep, deadline=deadline)
 
     # ── closing ──────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -5,6 +5,8 @@
     <prefix>%gone/<nonce>              the tombstone of a withdrawn ticket whose create may still arrive
     <prefix>%gone/<nonce>.w            the same for its request for a place in the queue
     <prefix>%mark/<name>               a register, which is independent of the lock with that name
+    <prefix>%mark/%record/<name>       a record, likewise; no register has such a name, because the engine gives each
+                                       a prefix of letters. Older versions do not list any key below %mark/
 
 A key of another shape below `<prefix><name>/` belongs to another program, such as `etcdctl lock`, and is exclusive.
 """
@@ -15,6 +17,7 @@ import re
 from typing import NamedTuple
 
 _RESERVED = (b"%gone/", b"%mark/")  # no escaped name has a % before these letters
+_RECORDS = b"%mark/%record/"
 _OURS = re.compile(rb"([0-9a-f]{32})\.(x|r|s([0-9]{1,7}))", re.ASCII)
 
 
@@ -51,6 +54,16 @@ class Keys:
     def register(self, name: str) -> bytes:
         # No request has a range below a register, so a slash in the name is harmless.
         return self._prefix + b"%mark/" + name.encode()
+
+    def record(self, name: str) -> bytes:
+        return self._prefix + _RECORDS + name.encode()
+
+    def ranges(self, prefix: str) -> list[tuple[bytes, bytes]]:
+        """The ranges of the keys of all locks whose names start with `prefix`, without records, which can be large."""
+        start, records = self.prefix(prefix), self._prefix + _RECORDS
+        if not records.startswith(start) or records == start:
+            return [(start, range_end(start))]
+        return [(start, records), (range_end(records), range_end(start))]
 
     def prefix(self, prefix: str) -> bytes:
         """The common prefix of the keys of all locks whose names start with `prefix`."""

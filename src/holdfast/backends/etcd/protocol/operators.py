@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from holdfast.backends.etcd.protocol.acquire_all import AcquireAll
 from holdfast.backends.etcd.protocol.keys import QueueEntry, parse_key
 from holdfast.backends.etcd.protocol.messages import KeyValue, created_at, delete, succeeded, txn
-from holdfast.backends.etcd.protocol.records import ticket_info
+from holdfast.backends.etcd.protocol.ticket_values import ticket_info
 from holdfast.core.tickets import LockInfo
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ class QueueOperators(AcquireAll):
 
     async def locks(self, prefix: str, *, deadline: float) -> list[LockInfo]:
         by_name: dict[str, list[KeyValue]] = {}
-        for kv in await self._list(self._keys.prefix(prefix), deadline):
+        for kv in await self._list_locks(prefix, deadline):
             name = self._keys.lock_name(kv.key)
             if name and name.startswith(prefix):
                 by_name.setdefault(name, []).append(kv)

@@ -44,8 +44,8 @@ from holdfast.backends.etcd.protocol.messages import (
     txn,
 )
 from holdfast.backends.etcd.protocol.operators import QueueOperators, queue_entries
-from holdfast.backends.etcd.protocol.records import METHOD_KEY, encode_record, holder_of, parse_record
 from holdfast.backends.etcd.protocol.slots import Slots
+from holdfast.backends.etcd.protocol.ticket_values import METHOD_KEY, encode_value, holder_of, parse_value
 from holdfast.core.tickets import (
     POLL_INTERVAL,
     POLL_INTERVAL_BEHIND,
@@ -217,7 +217,7 @@ class EtcdBackend(QueueOperators):
         compares = [only_if, absent(tombstone)]
         if claim.name not in self._foreign_names:
             compares.append(absent(base))
-        create = [put(key, encode_record(claim, self._runtime.wall()), lease.id), *then]
+        create = [put(key, encode_value(claim, self._runtime.wall()), lease.id), *then]
         reads = [get(key, keys_only=True), get(tombstone, keys_only=True), get(base), first(folder, end)]
         if not claim.exclusive:
             reads.append(all_in_order(folder, end))
@@ -239,7 +239,7 @@ class EtcdBackend(QueueOperators):
 
     def _check_method(self, claim: Claim, others: Sequence[KeyValue]) -> None:
         for other in others:
-            if parse_record(other.value).method == METHOD_KEY:
+            if parse_value(other.value).method == METHOD_KEY:
                 raise NameConflict(
                     lock=claim.name, reason="it is in use with method=key: let all programs use the same method"
                 )
@@ -297,7 +297,7 @@ class EtcdBackend(QueueOperators):
         it arrives after the key was deleted.
         """
         key = self._key(claim)
-        take = put(key, encode_record(claim, self._runtime.wall()), lease.id)
+        take = put(key, encode_value(claim, self._runtime.wall()), lease.id)
         request = txn([created_at(key, own_key.created), *only_if], [take], reads)
         return (await self._port.call("kv/txn", request, deadline=deadline)).message
 
@@ -409,7 +409,7 @@ class EtcdBackend(QueueOperators):
         return [is_empty] if claim.name in self._foreign_names else [is_empty, absent(self._keys.base(claim.name))]
 
     def _creates(self, claim: Claim, lease: Lease) -> list[Message]:
-        return [put(self._key(claim), encode_record(claim, self._runtime.wall()), lease.id)]
+        return [put(self._key(claim), encode_value(claim, self._runtime.wall()), lease.id)]
 
     def _reads(self, claim: Claim) -> list[Message]:
         _, folder, end = self._key_range(claim)

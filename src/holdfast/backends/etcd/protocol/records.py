@@ -1,71 +1,74 @@
-"""The value of a ticket's key: process, agent and time, written for operators."""
+"""Records in etcd: each is a key, `<prefix>%mark/%record/<name>`, with its nonce, a newline and the payload.
+
+A record is written only if its mod revision is the one that was read, so of two clients that replace it one is refused.
+It ends with its etcd lease, as a register does.
+"""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING
 
-from holdfast.backends.etcd.protocol.keys import QueueEntry, parse_key
-from holdfast.core.tickets import Claim, TicketInfo, make_ticket_info, process_text
+from holdfast.backends.etcd.port import LeaseNotFound
+from holdfast.backends.etcd.protocol.messages import delete, get, kvs, modified_at, put, succeeded, txn
+from holdfast.backends.etcd.protocol.registers import KeepingLeases
+from holdfast.core.ports import Record
+from holdfast.errors import NameConflict
 
 if TYPE_CHECKING:
-    from holdfast.backends.etcd.protocol.messages import KeyValue
+    from holdfast.backends.etcd.port import EtcdPort, Message
+    from holdfast.backends.etcd.protocol.keys import Keys
+    from holdfast.core.ports import Runtime
 
-METHOD_KEY = "key"
-
-
-class Record(NamedTuple):
-    """The parsed value of a key."""
-
-    is_ours: bool
-    method: str
-    agent: str
-    since: float
-    info: str
-    nonce: str = ""
+SPARE_MAX = 60  # seconds by which a record may be kept too long, so that its lease serves later records too
 
 
-def encode_record(claim: Claim, since: float, method: str = "") -> bytes:
-    extra = f'"method":"{method}",' if method else ""
-    who_and_when = f'"nonce":"{claim.nonce}","since":{since:.6f},"agent":{json.dumps(claim.agent)}'
-    return f'{{"holdfast":1,{extra}{who_and_when},"info":{claim.info}}}'.encode()
+class Records:
+    """The records of one client, for both methods."""
+
+    def __init__(self, port: EtcdPort, runtime: Runtime, keys: Keys) -> None:
+        self._port, self._keys = port, keys
+        self._leases = KeepingLeases(port, runtime, lambda seconds: min(SPARE_MAX, seconds // 16))
+
+    async def swap(
+        self, name: str, expected: str, record: Record | None, *, keep: float, deadline: float
+    ) -> Record | None:
+        """See ports.py: `swap_record`."""
+        key = self._keys.record(name)
+        stored: Record | None = None
+        revision = 0
+        if expected or record is None:  # otherwise the record does not exist, if the write is to succeed
+            answer = await self._port.call("kv/txn", txn([], [get(key)]), deadline=deadline)
+            stored, revision = _parse(name, answer.message)
+        while (stored.nonce if stored else "") == expected:
+            if record is None and stored is None:
+                return None
+            lease = None if record is None else await self._leases.lease_for(keep, deadline)
+            write = delete(key) if lease is None or record is None else put(key, _encoded(record), lease.id)
+            request = txn([modified_at(key, revision)], [write], [get(key)])
+            try:
+                answer = await self._port.call("kv/txn", request, deadline=deadline)
+            except LeaseNotFound:  # it was revoked
+                if lease is not None:
+                    lease.has_expired = True
+                continue
+            if succeeded(answer.message):
+                return record
+            stored, revision = _parse(name, answer.message)
+        return stored
 
 
-def parse_record(value: bytes) -> Record:
-    try:
-        fields: Any = json.loads(value)
-        if fields["holdfast"] == 1:
-            return Record(
-                is_ours=True,
-                method=str(fields.get("method", "")),
-                agent=str(fields["agent"]),
-                since=float(fields["since"]),
-                info=json.dumps(fields["info"]),
-                nonce=str(fields.get("nonce", "")),
-            )
-    except (ValueError, KeyError, TypeError):
-        pass
-    return Record(is_ours=False, method="", agent="another program", since=0.0, info="")
+def _encoded(record: Record) -> bytes:
+    return f"{record.nonce}\n{record.payload}".encode()
 
 
-def holder_of(claims: Sequence[KeyValue]) -> str | None:
-    """The process of the first ticket, for messages."""
-    if not claims:
-        return None
-    record = parse_record(claims[0].value)
-    return process_text(record.info) if record.is_ours else "another program"
-
-
-def ticket_info(kv: KeyValue, remaining: float, *, granted: bool, entry: QueueEntry | None = None) -> TicketInfo:
-    record = parse_record(kv.value)
-    kind = entry or parse_key(kv.key, kv.created)
-    return make_ticket_info(
-        info=record.info,
-        fence=kv.created if granted else None,
-        agent=record.agent,
-        since=record.since,
-        remaining=remaining,
-        exclusive=kind.exclusive,
-        limit=kind.limit,
-    )
+def _parse(name: str, answer: Message) -> tuple[Record | None, int]:
+    """The record that a transaction has read, and the mod revision of its key; 0: it does not exist."""
+    for kv in kvs(answer, 0):
+        nonce, newline, payload = kv.value.partition(b"\n")
+        try:
+            if newline:
+                return Record(nonce.decode(), payload.decode()), kv.modified
+        except UnicodeDecodeError:
+            pass
+        raise NameConflict(lock=name, reason=f"etcd's key {kv.key.decode()!r} is no record")
+    return None, 0

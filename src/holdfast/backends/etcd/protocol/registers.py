@@ -8,7 +8,7 @@ itself. A lease is granted for twice as long as a register has to be kept, so th
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from holdfast.backends.etcd.port import LeaseNotFound
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 READS_MAX = 100  # in one transaction
 TTL_MAX = 9_000_000_000  # seconds: etcd refuses more
+LEASES_MAX = 100  # that a client remembers
 
 
 class Register(NamedTuple):
@@ -33,12 +34,39 @@ class Register(NamedTuple):
     revision: int = 0  # mod revision of its key; 0: it does not exist
 
 
+class KeepingLeases:
+    """The leases of one client under which keys outlive it. They are neither kept alive nor revoked.
+
+    A lease is granted for longer than requested, by `spare` seconds, so that it also serves later keys.
+    """
+
+    def __init__(self, port: EtcdPort, runtime: Runtime, spare: Callable[[int], int]) -> None:
+        self._port, self._runtime, self._spare = port, runtime, spare
+        self._latest: dict[int, Lease] = {}  # by the seconds for which keys are kept
+
+    async def lease_for(self, keep: float, deadline: float) -> Lease:
+        """A lease that lives for at least `keep` seconds after any request that is executed before the deadline."""
+        seconds = max(1, math.ceil(min(keep, TTL_MAX)))
+        lease = self._latest.get(seconds)
+        if lease is not None and not lease.has_expired and lease.deadline >= deadline + keep:
+            return lease
+        wait = math.ceil(max(0.0, deadline - self._runtime.now()))
+        ttl = min(TTL_MAX, seconds + self._spare(seconds) + wait)
+        answer = await self._port.call("lease/grant", {"TTL": str(ttl)}, deadline=deadline)
+        lease = Lease(int(answer.message["ID"]), ttl)
+        lease.renewed(int(answer.message["TTL"]), answer.sent)
+        if len(self._latest) >= LEASES_MAX:
+            self._latest.clear()
+        self._latest[seconds] = lease
+        return lease
+
+
 class Registers:
     """The registers of one client, for both methods."""
 
     def __init__(self, port: EtcdPort, runtime: Runtime, keys: Keys) -> None:
-        self._port, self._runtime, self._keys = port, runtime, keys
-        self._leases: dict[int, Lease] = {}  # the latest lease, by the seconds for which registers are kept
+        self._port, self._keys = port, keys
+        self._leases = KeepingLeases(port, runtime, lambda seconds: seconds)
 
     async def advance(self, name: str, number: int, *, nonce: str, keep: float, deadline: float) -> bool:
         """See ports.py: `register`."""
@@ -47,7 +75,7 @@ class Registers:
         answer = await self._port.call("kv/txn", txn([], [get(key)]), deadline=deadline)
         register = _parse(name, answer.message, 0)
         while register.number < number:
-            lease = await self._lease_for(keep, deadline)
+            lease = await self._leases.lease_for(keep, deadline)
             write = put(key, f"{number} {nonce}".encode(), lease.id)
             request = txn([modified_at(key, register.revision)], [write], [get(key)])
             try:
@@ -69,18 +97,6 @@ class Registers:
             answer = await self._port.call("kv/txn", request, deadline=deadline)
             numbers += [_parse(name, answer.message, number).number for number, name in enumerate(some)]
         return numbers
-
-    async def _lease_for(self, keep: float, deadline: float) -> Lease:
-        """A lease that lives for at least `keep` seconds after any request that is executed before the deadline."""
-        seconds = max(1, math.ceil(keep))
-        lease = self._leases.get(seconds)
-        if lease is not None and not lease.has_expired and lease.deadline >= deadline + keep:
-            return lease
-        ttl = min(TTL_MAX, 2 * seconds + math.ceil(max(0.0, deadline - self._runtime.now())))
-        answer = await self._port.call("lease/grant", {"TTL": str(ttl)}, deadline=deadline)
-        lease = self._leases[seconds] = Lease(int(answer.message["ID"]), ttl)
-        lease.renewed(int(answer.message["TTL"]), answer.sent)
-        return lease
 
 
 def _parse(name: str, answer: Message, index: int) -> Register:

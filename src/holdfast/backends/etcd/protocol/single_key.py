@@ -29,7 +29,7 @@ from holdfast.backends.etcd.protocol.messages import (
     succeeded,
     txn,
 )
-from holdfast.backends.etcd.protocol.records import METHOD_KEY, encode_record, holder_of, parse_record, ticket_info
+from holdfast.backends.etcd.protocol.ticket_values import METHOD_KEY, encode_value, holder_of, parse_value, ticket_info
 from holdfast.core.tickets import POLL_INTERVAL, Claim, Granted, LockInfo, Waiting
 from holdfast.errors import (
     BackendError,
@@ -120,7 +120,7 @@ class KeyBackend(AcquireAll):
 
     def _creates(self, claim: Claim, lease: Lease) -> list[Message]:
         folder = self._keys.folder(claim.name)
-        value = encode_record(claim, self._runtime.wall(), METHOD_KEY)
+        value = encode_value(claim, self._runtime.wall(), METHOD_KEY)
         return [put(self._key(claim), value, lease.id), first(folder, range_end(folder))]
 
     def _reads(self, claim: Claim) -> list[Message]:
@@ -132,10 +132,10 @@ class KeyBackend(AcquireAll):
         stored = kvs(answer, number)
         if not stored:
             return FREE
-        record = parse_record(stored[0].value)
-        if record.method != METHOD_KEY:
+        value = parse_value(stored[0].value)
+        if value.method != METHOD_KEY:
             raise NameConflict(lock=claim.name, reason=f"etcd's key {stored[0].key.decode()!r} holds other data")
-        if record.nonce == claim.nonce and stored[0].lease == lease.id:  # from a request whose answer was lost
+        if value.nonce == claim.nonce and stored[0].lease == lease.id:  # from a request whose answer was lost
             return LockState(created=stored[0].created)
         return LockState(is_busy=True, holder=holder_of(stored))
 
@@ -214,7 +214,7 @@ class KeyBackend(AcquireAll):
         if not unanswered:
             return False  # it has only waited, and left no key
         answer = await self._port.call("kv/txn", txn([], [get(key)]), deadline=deadline)
-        ours = [kv for kv in kvs(answer.message, 0) if parse_record(kv.value).nonce == claim.nonce]
+        ours = [kv for kv in kvs(answer.message, 0) if parse_value(kv.value).nonce == claim.nonce]
         if not ours:
             return False
         return await self._delete(key, [created_at(key, ours[0].created), leased_to(key, ours[0].lease)], deadline)
@@ -229,14 +229,14 @@ class KeyBackend(AcquireAll):
 
     async def inspect(self, name: str, *, deadline: float) -> LockInfo:
         answer = await self._port.call("kv/txn", txn([], [get(self._keys.base(name))]), deadline=deadline)
-        holders = [kv for kv in kvs(answer.message, 0) if parse_record(kv.value).method == METHOD_KEY]
+        holders = [kv for kv in kvs(answer.message, 0) if parse_value(kv.value).method == METHOD_KEY]
         return await self._lock_info(name, holders, deadline)
 
     async def locks(self, prefix: str, *, deadline: float) -> list[LockInfo]:
         infos = [
             await self._lock_info(name, [kv], deadline)
-            for kv in await self._list(self._keys.prefix(prefix), deadline)
-            if parse_record(kv.value).method == METHOD_KEY and (name := self._keys.single_key_name(kv.key))
+            for kv in await self._list_locks(prefix, deadline)
+            if parse_value(kv.value).method == METHOD_KEY and (name := self._keys.single_key_name(kv.key))
         ]
         return sorted(infos, key=lambda info: info.name)
 

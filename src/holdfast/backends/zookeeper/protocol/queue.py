@@ -20,7 +20,7 @@ from holdfast.backends.zookeeper.protocol.base import DELAY_SHARE, SESSION_CLOSE
 from holdfast.backends.zookeeper.protocol.leases import Leases
 from holdfast.backends.zookeeper.protocol.nodes import QueueEntry, queue_entries, sequence_distance
 from holdfast.backends.zookeeper.protocol.parents import ATTEMPTS_MAX
-from holdfast.backends.zookeeper.protocol.records import encode_record, holder_name
+from holdfast.backends.zookeeper.protocol.ticket_values import encode_value, holder_name
 from holdfast.core.clock import before_delay
 from holdfast.core.tickets import POLL_INTERVAL, Claim, Granted, Waiting, first_blocker
 from holdfast.errors import (
@@ -133,7 +133,7 @@ class Queue(Leases):
         prefix = nodes.node_prefix(
             self._layout, session.id, claim.nonce, claim.limit, exclusive=claim.exclusive, waits=waits
         )
-        return Create(f"{lock}/{prefix}", encode_record(claim, session))
+        return Create(f"{lock}/{prefix}", encode_value(claim, session))
 
     def _check_delay(self, claim: Claim, session: Session) -> None:
         """Raise ConfigurationError if the session's timeout, which enforces the delay, is too short for it."""
@@ -265,7 +265,7 @@ class Queue(Leases):
             ticket_node.granted = True  # after `deadline`, because the sweep reads both
             if ticket_node.waited or (is_followed and not claim.exclusive):
                 # Its mtime shows operators since when the lock is held, and it wakes the next waiter for a permit.
-                self._port.send(session, Set(ticket_node.path, encode_record(claim, session)))
+                self._port.send(session, Set(ticket_node.path, encode_value(claim, session)))
             if ticket_node.waited:
                 self._wakeups.forget(claim)
         return Granted(ticket_node.czxid, deadline, store=session)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from holdfast.backends.zookeeper.port import Children, Delete, Get, Node, Refusal
 from holdfast.backends.zookeeper.protocol import nodes
 from holdfast.backends.zookeeper.protocol.nodes import REGISTERS, SESSIONS, queue_entries
-from holdfast.backends.zookeeper.protocol.records import ticket_info
+from holdfast.backends.zookeeper.protocol.ticket_values import ticket_info
 from holdfast.core.tickets import LockInfo, TicketInfo, first_blocker
 from holdfast.errors import ConfigurationError
 

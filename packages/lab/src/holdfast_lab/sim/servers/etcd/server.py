@@ -16,8 +16,8 @@ from holdfast.backends.etcd.protocol.leases import WAITER_TTL
 from holdfast.backends.etcd.protocol.messages import delete, txn
 from holdfast.backends.etcd.protocol.operators import granted_flags
 from holdfast.backends.etcd.protocol.queue import EtcdBackend
-from holdfast.backends.etcd.protocol.records import METHOD_KEY, parse_record
 from holdfast.backends.etcd.protocol.single_key import KeyBackend
+from holdfast.backends.etcd.protocol.ticket_values import METHOD_KEY, parse_value
 from holdfast_lab.checking import history as h
 from holdfast_lab.sim.recorder import Entry
 from holdfast_lab.sim.servers.base import Server
@@ -136,7 +136,7 @@ class EtcdServer(Server):
         for name, queue in locks.items():
             queue.sort(key=lambda ticket: ticket.created)
             for ticket, is_granted in zip(queue, granted_flags(queue), strict=True):
-                nonce = parse_record(self.store.keys[ticket.key].value).nonce
+                nonce = parse_value(self.store.keys[ticket.key].value).nonce
                 fence = ticket.created if is_granted else None
                 tickets[nonce] = Entry(name, ticket.created, fence, ticket.limit, ticket.exclusive)
         return tickets
@@ -152,7 +152,7 @@ class EtcdServer(Server):
         # Several locks that were acquired in one transaction have the same revision.
         broken = {nonce for nonce, entry in self.tickets().items() if entry.lock == name and entry.fence == fence}
         of_that_revision = [(key, kv.value) for key, kv in self.store.keys.items() if kv.created == fence]
-        keys = [key for key, value in of_that_revision if parse_record(value).nonce in broken]
+        keys = [key for key, value in of_that_revision if parse_value(value).nonce in broken]
         self.execute(lambda: self.store.call("kv/txn", txn([], [delete(key) for key in keys]), self.world.now))
 
     # ── faults ───────────────────────────────────────────────────────────────────────────────────────────────────
@@ -212,9 +212,9 @@ class EtcdKeyServer(EtcdServer):
     def tickets(self) -> dict[str, Entry]:
         tickets: dict[str, Entry] = {}
         for key, value in self.store.keys.items():
-            record, name = parse_record(value.value), self.keys.single_key_name(key)
-            if record.method == METHOD_KEY and name is not None:
-                tickets[record.nonce] = Entry(name, value.created, value.created, 1, exclusive=True)
+            ticket, name = parse_value(value.value), self.keys.single_key_name(key)
+            if ticket.method == METHOD_KEY and name is not None:
+                tickets[ticket.nonce] = Entry(name, value.created, value.created, 1, exclusive=True)
         return tickets
 
 

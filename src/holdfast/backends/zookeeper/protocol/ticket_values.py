@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 DATA_MAX = 500_000  # bytes; by default the servers drop a connection that sends twice as much
 
 
-def encode_record(claim: Claim, session: Session) -> bytes:
+def encode_value(claim: Claim, session: Session) -> bytes:
     """Raises ConfigurationError: its `meta` is too long."""
     data = f"{claim.info}\n{session.timeout:g}\n{claim.agent}".encode("utf-8", "replace")
     if len(data) > DATA_MAX:
