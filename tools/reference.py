@@ -34,9 +34,9 @@ INTRODUCTION = """\
 <!-- made by `make docs` from the docstrings, checked by a test; do not edit -->
 
 Everything in `holdfast` that is public. There are guides to [functions](locked.md), to [several locks](lock-all.md),
-to [jobs](once-per.md), to [elections](election.md), to [delays, owners and requests](options.md), to
-[fences](fencing.md), to the [end of a process](shutdown.md), to [platforms](platforms.md) and to the
-[command line](cli.md). The options of each store's URL are in [backends](backends):
+to [leases](leases.md), to [jobs](once-per.md), to [elections](election.md), to [delays, owners and
+requests](options.md), to [fences](fencing.md), to the [end of a process](shutdown.md), to [platforms](platforms.md) and
+to the [command line](cli.md). The options of each store's URL are in [backends](backends):
 {backends}.
 
 `AsyncClient` and what it makes are the twins for asyncio: the same names, arguments and words; what asks the store is

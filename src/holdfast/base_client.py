@@ -350,6 +350,22 @@ class BaseClient(ABC, Generic[LeaseT, LockT, SemaphoreT, RWLockT, LockAllT]):
         require_primitive(primitive, self.url, self._started().backend.lacks)
 
 
+def check_renewal(leases: Iterable[BaseLease], ttl: object) -> float | None:
+    """The ttl with which these leases are renewed; None if it does not change.
+
+    Raises:
+        ConfigurationError, Unsupported: one of them cannot have it.
+    """
+    if ttl is None:
+        return None
+    seconds = names.check_ttl(ttl)
+    for lease in leases:
+        backend = lease._engine.backend
+        require_primitive(Primitive.RENEW_TTL, backend.url, backend.lacks)
+        names.check_stop_margin(lease._spec.stop_margin, seconds)
+    return seconds
+
+
 def _refuse_eventlet() -> None:
     """Refuse eventlet: holdfast is not tested with its green threads."""
     patcher: Any = sys.modules.get("eventlet.patcher")

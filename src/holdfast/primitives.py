@@ -26,6 +26,7 @@ class Primitive(Enum):
     REVOKE = "revoke"
     OWNER = "owner"
     DETECT_DEADLOCKS = "detect_deadlocks"
+    RENEW_TTL = "renew(ttl)"
 
 
 Lacks = Mapping[Primitive, str]  # with the reason

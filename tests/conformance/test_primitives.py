@@ -16,6 +16,22 @@ from tests.conformance.lab import Lab
 
 Step = Callable[[Any], Any]  # on a client of either shell: true if it worked
 
+
+def _renewed(client: Any) -> Any:
+    """Acquire a lock and renew it with another ttl; if that is refused, release it."""
+    lock = client.lock("a")
+    if not isinstance(client, holdfast.AsyncClient):
+        with lock as lease:
+            return lease.renew(ttl=40) or lease.ttl == 40
+
+    async def awaited() -> bool:
+        async with lock as lease:
+            await lease.renew(ttl=40)
+            return bool(lease.ttl == 40)
+
+    return awaited()
+
+
 # The least that each is good for. Where it is not there, each step is refused.
 FORMS: dict[Primitive, tuple[Step, ...]] = {
     Primitive.LOCK: (lambda client: client.lock("a").acquire(timeout=0),),
@@ -31,6 +47,7 @@ FORMS: dict[Primitive, tuple[Step, ...]] = {
     ),
     Primitive.OWNER: (lambda client: client.lock("a", owner="job").acquire(timeout=0),),
     Primitive.DETECT_DEADLOCKS: (lambda client: client.lock("a", detect_deadlocks=True).acquire(timeout=0),),
+    Primitive.RENEW_TTL: (_renewed,),
 }
 
 

@@ -97,6 +97,7 @@ CAUGHT_BY = {
     "unanswered-claim-succeeds": {"single runs"},
     "released-during-lock-delay": {"lock delays"},
     "deadline-includes-lock-delay": {"lock delays"},
+    "shorter-ttl-counts-after-the-answer": {"mutual exclusion", "losses reported"},
     "owner-has-new-fences": {"mutual exclusion"},
     "owner-ignores-others": {"mutual exclusion", "growing fences"},
     "release-ends-all-of-owner": {"mutual exclusion", "true renewals"},

@@ -26,6 +26,7 @@ PROMISES: dict[str, tuple[str, type]] = {
     "revoke": ("revocations received", h.RevokeReceived),
     "owner": ("mutual exclusion", h.Granted),
     "detect_deadlocks": ("proven deadlocks", h.AcquireFailed),
+    "renew(ttl)": ("mutual exclusion", h.Renewed),
 }
 
 

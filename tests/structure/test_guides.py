@@ -12,7 +12,16 @@ DOCS = Path(__file__).parents[2] / "docs"
 
 
 PAGES = sorted(page.relative_to(DOCS).as_posix() for page in DOCS.rglob("*.md"))
-GUIDES = ["deadlocks.md", "election.md", "lock-all.md", "locked.md", "metrics.md", "once-per.md", "options.md"]
+GUIDES = [
+    "deadlocks.md",
+    "election.md",
+    "leases.md",
+    "lock-all.md",
+    "locked.md",
+    "metrics.md",
+    "once-per.md",
+    "options.md",
+]
 
 
 @pytest.mark.parametrize("guide", GUIDES)

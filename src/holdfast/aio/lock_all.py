@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, Never
 
+from holdfast.base_client import check_renewal
 from holdfast.core import names
 from holdfast.core.acquire_all import Part, acquire_all
 from holdfast.core.lease_groups import LeaseGroup, release_after_body, release_all, renew_all, shown
@@ -38,14 +39,20 @@ class AsyncLeaseAll(AsyncBlocks, LeaseGroup):
         """
         await release_all(self)
 
-    async def renew(self) -> None:
-        """Keep all locks for another `ttl` seconds from now. Only needed with renew=False.
+    async def renew(self, *, ttl: Duration | None = None) -> None:
+        """Keep all locks for another `ttl` seconds from now. Without a ttl, only needed with renew=False.
+
+        Args:
+            ttl: The new ttl of all these leases, from now on and for later renewals.
 
         Raises:
+            ConfigurationError: this ttl is refused; the message has the reason. No lease has changed.
+            Unsupported: one of the stores cannot change the ttl of a lease. No lease has changed.
             LockLost: a lease had ended or was broken; stop using the resources.
-            BackendError: no answer; the old deadlines stay.
+            BackendError: no answer for at least one; its old deadline stays. With a ttl, the earlier of the old one
+                and the new one counts, and later renewals use the new ttl.
         """
-        await renew_all(self)
+        await renew_all(self, check_renewal(self._leases, ttl))
 
     async def wait_lost(self, timeout: Duration | None = None) -> bool:
         """Wait for the loss of the leases: True at a loss, False after `timeout` seconds or a release."""

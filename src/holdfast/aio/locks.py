@@ -9,7 +9,7 @@ from typing import (
     Never,
 )
 
-from holdfast.base_client import BaseRWLock
+from holdfast.base_client import BaseRWLock, check_renewal
 from holdfast.core import names
 from holdfast.core.engine import AcquireResult
 from holdfast.core.leases import BaseLease, LockSpec
@@ -42,15 +42,22 @@ class AsyncLease(AsyncBlocks, BaseLease):
         self._check_loop()
         await self._engine.release(self)
 
-    async def renew(self) -> None:
-        """Keep the lock for another `ttl` seconds from now. Only needed with renew=False.
+    async def renew(self, *, ttl: Duration | None = None) -> None:
+        """Keep the lock for another `ttl` seconds from now. Without a ttl, only needed with renew=False.
+
+        Args:
+            ttl: The new ttl of this lease, from now on and for later renewals. A lease that was acquired again by
+                re-entry is one lease, and has one ttl.
 
         Raises:
+            ConfigurationError: this ttl is refused; the message has the reason.
+            Unsupported: this store cannot change the ttl of a lease.
             LockLost: the lease had ended or was broken; stop using the resource.
-            BackendError: no answer; the old deadline stays.
+            BackendError: no answer; the old deadline stays. With a ttl, the earlier of the old one and the new one
+                counts, and later renewals use the new ttl.
         """
         self._check_loop()
-        await self._engine.renew(self)
+        await self._engine.renew(self, ttl=check_renewal((self,), ttl))
 
     async def wait_lost(self, timeout: Duration | None = None) -> bool:
         """Wait for the loss of the lease: True at a loss, False after `timeout` seconds or a release."""

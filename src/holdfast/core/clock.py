@@ -12,6 +12,7 @@ stops first. Only the rates of clocks matter, not their offsets.
 from __future__ import annotations
 
 DRIFT = 0.01
+GRANULARITY_MAX = 0.002  # seconds: of all stores
 
 
 def before_delay(deadline: float, delay: float) -> float:

@@ -33,6 +33,14 @@ class DeadlineHeap(Generic[T]):
             if len(self._heap) > self._sweep_at:
                 self._sweep()
 
+    def move(self, item: T) -> None:
+        """The deadline of an item may be earlier now. An item that is not in the heap is not added."""
+        others = [entry for entry in self._heap if entry[2]() is not item]
+        if len(others) < len(self._heap):
+            heapq.heapify(others)
+            self._heap = others  # assigned as a whole, so that an interrupt leaves a valid heap
+            self.add(item)
+
     def earliest(self) -> float | None:
         """The earliest deadline; None if the heap is empty."""
         while self._heap:

@@ -7,12 +7,12 @@ the release, and the lease is created, registered and published inside the same 
 
 from __future__ import annotations
 
-import itertools
 import warnings
 import weakref
 from collections import deque
 from collections.abc import Coroutine, Hashable, Sequence
 from contextlib import suppress
+from itertools import count
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, NoReturn, Protocol, TypeVar, cast
 
 from holdfast.core.clock import before_delay
@@ -52,8 +52,8 @@ from holdfast.errors import (
 
 if TYPE_CHECKING:
     from holdfast.core.locks import BaseLock
-    from holdfast.core.ports import Backend, Caller, Runtime
-    from holdfast.core.tickets import Granted
+    from holdfast.core.ports import Backend, Caller, Event, Runtime
+    from holdfast.core.tickets import Granted, Live
     from holdfast.guarantees import Guarantees
 
 L = TypeVar("L", bound=BaseLease)
@@ -66,7 +66,7 @@ OUTAGE_PAUSE_MIN, OUTAGE_PAUSE_MAX = 0.05, 1.0
 _CLIENT_CLOSED = "its client was closed"
 ITSELF = "this thread or task itself"
 _PROCESS_ENDS = "the process ends, and no code can run under this lease"
-_serials = itertools.count()
+_serials = count()
 _FOREVER = float("inf")
 
 
@@ -113,6 +113,8 @@ class Engine(Generic[L]):
         self._leases: dict[str, weakref.ref[L]] = {}  # by nonce, in the order of the grants
         # By nonce: the tickets of running acquires, which the server may know, and the times at which these began.
         self._acquiring: dict[str, tuple[Claim, LockSpec, float]] = {}
+        self._renewing: dict[object, list[Claim]] = {}  # by request: the tickets of renewals in flight
+        self._renewal_ended: Event | None = None  # is set at the end of the next renewal, if a caller waits for it
         self._dropped: deque[tuple[Attempt, float]] = deque()  # with the time held: their events are not delivered yet
         self.operators = Operators(self)
         self._keeper = Keeper(self)
@@ -605,39 +607,103 @@ class Engine(Generic[L]):
             else:
                 self.unconfirmed(lease)
 
-    async def renew(self, *leases: L) -> None:
-        """Renew these leases now.
+    async def renew(self, *leases: L, ttl: float | None = None) -> None:
+        """Renew these leases now; with `ttl`, for that long, and for so long at later renewals.
 
         Raises:
             LockLost, NotHeld: a lease is not held.
-            BackendError: no answer; the old deadline stays.
+            BackendError: no answer; the old deadline stays, or with `ttl` the earlier of the old one and the new one.
         """
+        deadline = self.request_deadline()
+        old_specs = [lease._spec for lease in leases]
+        if ttl is not None:
+            await self._change_ttl(leases, [spec._replace(ttl=ttl) for spec in old_specs], deadline)
         for lease in leases:
             lease.check()
-        claims = [lease._claim for lease in leases]
+        specs = [lease._spec for lease in leases]
         try:
-            outcomes = await self.backend.renew(claims, deadline=self.request_deadline())
-        except BackendError as error:
-            outcomes = [error] * len(leases)
-        for lease, outcome in zip(leases, outcomes, strict=True):
+            outcomes = await self.send_renewals(leases, deadline)
+        except ConfigurationError:  # refused, so nothing was sent
+            if ttl is not None:
+                await self._change_ttl(leases, old_specs, deadline)
+            raise
+        for lease, spec, outcome in zip(leases, specs, outcomes, strict=True):
             if isinstance(outcome, LeaseGone):
                 self.lose(lease, outcome.reason)
             elif isinstance(outcome, BackendError):
                 self.renewal_failed(lease, outcome)
             else:
-                self.renewed(lease, outcome.deadline)
+                self.renewed(lease, outcome.deadline, spec)
         for lease, outcome in zip(leases, outcomes, strict=True):
             if isinstance(outcome, BackendError):
                 raise outcome
             lease.check()
 
-    def renewed(self, lease: BaseLease, deadline: float) -> None:
-        """The server has renewed the lease. Never shortens and never revives it."""
+    async def send_renewals(
+        self, leases: Sequence[BaseLease], deadline: float
+    ) -> Sequence[Live | LeaseGone | BackendError]:
+        """Renew leases in one request. An error is the result of each of them."""
+        claims, this_call = [lease._claim for lease in leases], object()
+        outcomes: Sequence[Live | LeaseGone | BackendError] = ()
+        try:
+            with self.mutex:
+                self._renewing[this_call] = claims
+            try:
+                outcomes = await self.backend.renew(claims, deadline=deadline)
+            except BackendError as error:
+                outcomes = [error] * len(claims)
+            except HoldfastError:  # refused, so nothing was sent
+                claims = []
+                raise
+        finally:
+            for number, claim in enumerate(claims):
+                if not outcomes or _may_be_executed(outcomes[number]):
+                    claim.unanswered_ttl = min(claim.unanswered_ttl, claim.ttl)
+            with self.mutex:
+                self._renewing.pop(this_call, None)
+                ended, self._renewal_ended = self._renewal_ended, None
+            if ended is not None:
+                ended.set()
+        return outcomes
+
+    async def _change_ttl(self, leases: Sequence[BaseLease], specs: Sequence[LockSpec], deadline: float) -> None:
+        """Change the ttl of these leases to that of the specs, before a renewal that sends it.
+
+        A shorter ttl counts from now on, because the server may execute the renewal even if no answer arrives. While a
+        renewal is in flight nothing is changed: the server could execute it after one with a longer ttl.
+
+        Raises:
+            LockLost, NotHeld: a lease is not held.
+            BackendUnavailable: a renewal was in flight until the deadline.
+        """
+        while True:
+            for lease in leases:
+                lease.check()
+            with self.mutex:
+                in_flight = {claim.nonce for claims in self._renewing.values() for claim in claims}
+                if in_flight.isdisjoint([lease._claim.nonce for lease in leases]):
+                    now = self.runtime.now()
+                    for lease, spec in zip(leases, specs, strict=True):
+                        lease._change_ttl(spec, now)
+                    break
+                ended = self._renewal_ended = self._renewal_ended or self.runtime.event()
+            if not await ended.wait(deadline):
+                raise self._unavailable("an earlier renewal of the lease has not ended")
+        for lease in leases:
+            self._keeper.move(lease)
+
+    def renewed(self, lease: BaseLease, deadline: float, spec: LockSpec) -> None:
+        """The server has renewed the lease with the ttl of this spec. Never shortens and never revives it."""
         now = self.runtime.now()
         with self.mutex:
             if lease._phase is not HELD or now >= lease._stop_at:
                 return  # lost or released since then: the loss or the release handles the ticket
-            deadline = before_delay(deadline, lease._spec.lock_delay)
+            if lease._spec is not spec:
+                return  # its ttl was changed since then, and this deadline belongs to another one
+            claim = lease._claim
+            if claim.unanswered_ttl < claim.ttl:  # the server may still execute a renewal with that ttl, after this one
+                deadline = before_delay(deadline, claim.ttl - claim.unanswered_ttl)
+            deadline = before_delay(deadline, spec.lock_delay)
             left = lease._deadline - now
             lease._deadline = max(lease._deadline, lease._bounded(deadline))
             lease._renew_at = next_renewal(now, deadline)
@@ -899,3 +965,8 @@ class Engine(Generic[L]):
 
     def _unavailable(self, problem: str) -> BackendUnavailable:
         return BackendUnavailable(backend=self.backend.url, problem=problem)
+
+
+def _may_be_executed(outcome: object) -> bool:
+    """A renewal with this result got no answer, and the server may still execute it."""
+    return isinstance(outcome, BackendError) and not isinstance(outcome, BackendUnavailable)

@@ -31,7 +31,6 @@ from holdfast.errors import BackendError, ConfigurationError, HoldfastError, Thr
 if TYPE_CHECKING:
     from holdfast.core.engine import Engine
     from holdfast.core.ports import Caller
-    from holdfast.core.tickets import Live
 
 UNSCHEDULED_MAX = 1000  # leases that are in no heap yet
 IDLE_MAX = 10.0  # seconds without work before timer and workers end
@@ -88,6 +87,16 @@ class Keeper:
             if self._timer and when >= self._wakes_at and len(new) < UNSCHEDULED_MAX:
                 return  # nearly always
         self._ensure_timer(when if len(new) < UNSCHEDULED_MAX else 0.0)
+
+    def move(self, lease: BaseLease) -> None:
+        """The lease may end earlier now, because its ttl was changed.
+
+        Raises:
+            ThreadStartError: no timer runs, and none can be started.
+        """
+        with self._mutex:
+            self._schedule.move(lease)
+        self._ensure_timer(min(lease._renew_at, lease._stop_at))
 
     def schedule(self, claim: Claim, after: float = 0.0, caller: weakref.ref[Caller] | None = None) -> None:
         """Release this ticket, from `after` on, until the server answers. The caller's code may run until `after`."""
@@ -370,23 +379,21 @@ class Keeper:
             await self._runtime.sleep(RETRY_MIN)
 
     async def _renew(self, leases: Sequence[BaseLease], deadline: float) -> None:
-        outcomes: Sequence[Live | LeaseGone | BackendError]
+        specs = [lease._spec for lease in leases]
         try:
-            outcomes = await self._engine.backend.renew([lease._claim for lease in leases], deadline=deadline)
-        except BackendError as error:
-            outcomes = [error] * len(leases)
+            outcomes = await self._engine.send_renewals(leases, deadline)
         finally:
             self._reschedule(leases)
         failed = [outcome for outcome in outcomes if isinstance(outcome, BackendError)]
         if failed:
             logger().warning("renewal of %d lease(s) failed, trying again: %s", len(failed), failed[0])
-        for lease, outcome in zip(leases, outcomes, strict=True):
+        for lease, spec, outcome in zip(leases, specs, outcomes, strict=True):
             if isinstance(outcome, BackendError):
                 self._engine.renewal_failed(lease, outcome)
             elif isinstance(outcome, LeaseGone):
                 self._engine.lose(lease, outcome.reason)
             else:
-                self._engine.renewed(lease, outcome.deadline)
+                self._engine.renewed(lease, outcome.deadline, spec)
         revocable = [lease for lease in leases if lease._spec.revocable and not lease._revoke_requested]
         if revocable:
             await self._poll_revocations(revocable, deadline)

@@ -212,17 +212,17 @@ def interrupted_exit(group: LeaseGroup) -> None:
         lease._engine.interrupted_exit(lease)
 
 
-async def renew_all(group: LeaseGroup) -> None:
-    """Renew all leases now, in one request for each store.
+async def renew_all(group: LeaseGroup, ttl: float | None = None) -> None:
+    """Renew all leases now, in one request for each store; with `ttl`, for that long.
 
     Raises:
         LockLost, NotHeld: a lease is not held.
-        BackendError: no answer; the old deadlines stay.
+        BackendError: no answer; the old deadlines stay, or with `ttl` the earlier ones.
     """
     group.check()
     for engine, leases in by_engine(group._leases):
         with suppress(LockLost):  # raised below, for all leases
-            await engine.renew(*leases)
+            await engine.renew(*leases, ttl=ttl)
     group.check()
 
 

@@ -19,7 +19,7 @@ from collections.abc import Callable, Hashable, Mapping
 from enum import Enum
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
-from holdfast.core.clock import before_delay
+from holdfast.core.clock import GRANULARITY_MAX, before_delay, lease_deadline
 from holdfast.errors import LockLost, NotHeld
 
 if TYPE_CHECKING:
@@ -221,6 +221,16 @@ class BaseLease:
 
     def _bounded(self, deadline: float) -> float:
         return deadline if self._end is None else min(deadline, self._end)
+
+    def _change_ttl(self, spec: LockSpec, now: float) -> None:
+        """Use the ttl of this spec. A shorter one counts from now on: the server may be told, and not answer."""
+        claim = self._claim
+        if claim.unanswered:  # a request for the lock, with the old ttl, may still be executed
+            claim.unanswered_ttl = min(claim.unanswered_ttl, claim.ttl)
+        claim.ttl = spec.ttl + spec.lock_delay
+        self._spec = spec
+        self._deadline = min(self._deadline, self._bounded(lease_deadline(now, spec.ttl, GRANULARITY_MAX)))
+        self._renew_at = min(self._renew_at, next_renewal(now, self._deadline))
 
     def _how_over(self) -> str:
         """The outcome of a lease whose deadline has passed."""

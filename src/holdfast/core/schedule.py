@@ -90,6 +90,11 @@ class Schedule:
             lease._renew_at = now + pause
             self._renewals.add(lease)
 
+    def move(self, lease: BaseLease) -> None:
+        """The lease may end earlier now. One that is in no heap is being renewed or is new, and is added later."""
+        self._renewals.move(lease)
+        self._expiries.move(lease)
+
     def postpone(self, claim: Claim, now: float) -> None:
         """The release of this ticket got no answer."""
         release = self.pending.get(claim.nonce)

@@ -26,14 +26,15 @@ POLL_INTERVAL_BEHIND = WAITER_LEASE / 4  # the same for the waiters behind it
 class Claim:
     """One attempt to acquire a lock: its ticket, and the state of the attempt as far as this client knows it.
 
-    The ticket is the entry in the queue of the lock on the server, waiting or granted. Its fields never change. The
-    nonce identifies the attempt.
+    The ticket is the entry in the queue of the lock on the server, waiting or granted. Its fields never change, but
+    for the ttl of a granted one, which changes only while no renewal is in flight. The nonce identifies the attempt.
     """
 
     # Defaults of the class, because most attempts are granted at once and never set these.
     unanswered = False  # a request has no answer, and the server may still execute it
     queued = False  # the ticket is in the queue on the server
     withdrawn = False  # a release was sent, and has no answer
+    unanswered_ttl = float("inf")  # the shortest ttl in renewals without an answer, which may still be executed
     state: Any = None  # the backend's own
     event: Event | None = None  # is set by a notification; only while the claim waits
     notification: Notification | None = None  # arrived, and not used yet

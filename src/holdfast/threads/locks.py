@@ -9,7 +9,7 @@ from typing import (
     Self,
 )
 
-from holdfast.base_client import BaseRWLock
+from holdfast.base_client import BaseRWLock, check_renewal
 from holdfast.core import names
 from holdfast.core.engine import AcquireResult
 from holdfast.core.leases import BaseLease, LockSpec
@@ -39,14 +39,21 @@ class Lease(BaseLease):
         """
         run_sync(self._engine.release(self))
 
-    def renew(self) -> None:
-        """Keep the lock for another `ttl` seconds from now. Only needed with renew=False.
+    def renew(self, *, ttl: Duration | None = None) -> None:
+        """Keep the lock for another `ttl` seconds from now. Without a ttl, only needed with renew=False.
+
+        Args:
+            ttl: The new ttl of this lease, from now on and for later renewals. A lease that was acquired again by
+                re-entry is one lease, and has one ttl.
 
         Raises:
+            ConfigurationError: this ttl is refused; the message has the reason.
+            Unsupported: this store cannot change the ttl of a lease.
             LockLost: the lease had ended or was broken; stop using the resource.
-            BackendError: no answer; the old deadline stays.
+            BackendError: no answer; the old deadline stays. With a ttl, the earlier of the old one and the new one
+                counts, and later renewals use the new ttl.
         """
-        run_sync(self._engine.renew(self))
+        run_sync(self._engine.renew(self, ttl=check_renewal((self,), ttl)))
 
     def wait_lost(self, timeout: Duration | None = None) -> bool:
         """Wait for the loss of the lease: True at a loss, False after `timeout` seconds or a release."""

@@ -110,13 +110,14 @@ class AcquireFailed(NamedTuple):
 
 
 class Renewed(NamedTuple):
-    """The belief has a new deadline (true time): renewed, or the rate of the client's clock changed."""
+    """The belief has a new deadline (true time): renewed, the ttl or the rate of the client's clock changed."""
 
     at: float
     client: str
     ticket: int
     lock: str
     deadline: float
+    is_answered: bool = True  # False: before the request, because the server may execute it and not answer
 
 
 class Checked(NamedTuple):

@@ -42,6 +42,7 @@ WORKLOADS = (
     "revoke",
     "owner",
     "detect_deadlocks",
+    "renew(ttl)",
     "everything",
 )
 

@@ -9,7 +9,7 @@ from holdfast.core.acquire_all import LockIdentity, Part, acquire_all, in_order
 from holdfast.core.engine import AcquireResult, Engine
 from holdfast.core.events import Attempt, Event, Events
 from holdfast.core.lease_groups import LeaseGroup, release_all, renew_all
-from holdfast.core.leases import BaseLease, Phase
+from holdfast.core.leases import BaseLease, LockSpec, Phase
 from holdfast.core.locks import BaseLock, LockOptions, make_spec
 from holdfast.core.periods import Period, claim
 from holdfast.errors import BackendError, BackendUnavailable, HoldfastError, LockLost, WouldDeadlock
@@ -29,9 +29,16 @@ if TYPE_CHECKING:
 class SimLease(BaseLease):
     """One successful acquisition."""
 
-    __slots__ = ("call",)
+    __slots__ = ("call", "on_ttl_changed")
 
     call: int
+    on_ttl_changed: Callable[[SimLease], None]
+
+    def _change_ttl(self, spec: LockSpec, now: float) -> None:
+        was_held = self.held
+        super()._change_ttl(spec, now)
+        if was_held:
+            self.on_ttl_changed(self)
 
 
 class SimLeaseGroup(LeaseGroup):
@@ -197,8 +204,8 @@ class SimClient:
                 )
                 self._drop(lease)
 
-    async def renew_all(self, group: SimLeaseGroup) -> None:
-        await renew_all(group)
+    async def renew_all(self, group: SimLeaseGroup, ttl: float | None = None) -> None:
+        await renew_all(group, ttl)
 
     def check_all(self, group: SimLeaseGroup) -> bool:
         """Check the group, and record the result for each of its leases."""
@@ -245,8 +252,8 @@ class SimClient:
 
     # ── shared helpers ───────────────────────────────────────────────────────────────────────────────────────────
 
-    async def renew(self, lease: SimLease) -> None:
-        await self.engine.renew(lease)
+    async def renew(self, lease: SimLease, ttl: float | None = None) -> None:
+        await self.engine.renew(lease, ttl=ttl)
 
     def lead(self, lease: SimLease) -> None:
         """Record that the holder of this election lease leads from now on."""
@@ -265,7 +272,7 @@ class SimClient:
 
     def _record_granted(self, call: int, lease: SimLease, group: int | None = None) -> None:
         spec, name = lease._spec, lease.name
-        lease.call = call
+        lease.call, lease.on_ttl_changed = call, self._record_ttl_changed
         self._calls[name, lease.fence] = call
         self._leases[call] = lease
         until = self._process.true_time(lease._stop_at)
@@ -274,6 +281,10 @@ class SimClient:
         self._add(h.Granted(self._world.now, self._process.name, call, name, lease.fence, until, *shape))
         if self._early_revocations.pop((name, lease.fence), False):
             self._add(h.RevokeReceived(self._world.now, self._process.name, call, name))
+
+    def _record_ttl_changed(self, lease: SimLease) -> None:
+        until = self._process.true_time(lease._stop_at)
+        self._add(h.Renewed(self._world.now, self._process.name, lease.call, lease.name, until, is_answered=False))
 
     def _drop(self, lease: SimLease) -> None:
         """Forget a released lease: later events with this fence concern another lease of the same owner."""

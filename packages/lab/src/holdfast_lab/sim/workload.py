@@ -200,7 +200,9 @@ class Worker:
                 for lease, value in values:
                     if value is not None:
                         self._resource.write(self._process, lease, value + 1, value)
-                if not group.leases[0]._spec.renew and choices.chance(0.7):
+                if self._changes_ttl():
+                    await self._busy(client.renew_all(group, self._other_ttl(group.leases[0])))
+                elif not group.leases[0]._spec.renew and choices.chance(0.7):
                     await self._busy(client.renew_all(group))
         finally:
             await self._busy(client.release_all(group))
@@ -263,8 +265,17 @@ class Worker:
                 return
             if value is not None:
                 self._resource.write(self._process, lease, value + 1, value)
-            if not lease._spec.renew and choices.chance(0.7):
+            if self._changes_ttl():
+                await self._busy(self._client.renew(lease, self._other_ttl(lease)))
+            elif not lease._spec.renew and choices.chance(0.7):
                 await self._busy(self._client.renew(lease))
+
+    def _changes_ttl(self) -> bool:
+        return Primitive.RENEW_TTL.value in self._workload.primitives and self._choices.chance(0.6)
+
+    def _other_ttl(self, lease: SimLease) -> float:
+        """At most that of the workload, on which the limits of the checkers depend."""
+        return max(self._choices.pick((1.0, 0.6, 0.3)) * self._workload.ttl, 2 * lease._spec.stop_margin)
 
     def _timeout(self) -> float | None:
         choices = self._choices

@@ -9,8 +9,25 @@ from typing import TYPE_CHECKING, NamedTuple
 from holdfast.backends.etcd.port import ClusterChanged, LeaseNotFound, Message, Watch
 from holdfast.backends.etcd.protocol.continuity import CheckedPort
 from holdfast.backends.etcd.protocol.keys import range_end
-from holdfast.backends.etcd.protocol.leases import GRANULARITY, LEASE_EXPIRED, Lease, Leases, Unanswered
-from holdfast.backends.etcd.protocol.messages import KeyValue, all_in_order, get, key_value, kvs, txn
+from holdfast.backends.etcd.protocol.leases import (
+    GRANULARITY,
+    LEASE_EXPIRED,
+    Lease,
+    Leases,
+    Unanswered,
+    table_key,
+)
+from holdfast.backends.etcd.protocol.messages import (
+    KeyValue,
+    all_in_order,
+    get,
+    key_value,
+    kvs,
+    modified_at,
+    put,
+    succeeded,
+    txn,
+)
 from holdfast.backends.etcd.protocol.records import Records
 from holdfast.backends.etcd.protocol.registers import Registers
 from holdfast.core.clock import lease_deadline
@@ -42,6 +59,7 @@ class ClaimState:
     slot: str | None = None  # a part of the key (slots.py)
     seen = 0  # method=key: the revision at which it last read the key, while it waits
     creates: tuple[Unanswered, ...] = ()  # without an answer
+    moves: tuple[Lease, ...] = ()  # leases to which a request without an answer may have moved the key, or may yet
 
 
 def state_of(claim: Claim) -> ClaimState:
@@ -126,14 +144,18 @@ class EtcdBase(ABC):
         outcomes: dict[str, Live | LeaseGone | BackendError] = {
             claim.nonce: LeaseGone(LEASE_EXPIRED) for claim in claims
         }
-        by_lease: dict[Lease, list[Claim]] = {}
+        by_lease: dict[Lease | None, list[Claim]] = {}  # None: the ttl has changed since the last renewal
         for claim in claims:
             own_key = state_of(claim).key
             if own_key is not None and own_key.lease is not None:
-                by_lease.setdefault(own_key.lease, []).append(claim)
+                is_moved = own_key.lease.key != table_key(claim.ttl) or state_of(claim).moves
+                by_lease.setdefault(None if is_moved else own_key.lease, []).append(claim)
         for lease, some in by_lease.items():
             try:
-                outcomes |= await self._renew(some, lease, deadline)
+                if lease is None:
+                    outcomes |= {claim.nonce: await self._move_to_ttl(claim, deadline) for claim in some}
+                else:
+                    outcomes |= await self._renew(some, lease, deadline)
             except BackendError as error:
                 outcomes |= {claim.nonce: error for claim in some}
             except ClusterChanged as error:
@@ -158,6 +180,36 @@ class EtcdBase(ABC):
                 else:
                     outcomes[claim.nonce] = LeaseGone()
         return outcomes
+
+    async def _move_to_ttl(self, claim: Claim, deadline: float) -> Live | LeaseGone:
+        """Move the key of a granted ticket to the lease of its new ttl. A put keeps the create revision: the fence.
+
+        It succeeds only if the key was not written since it was read. So an earlier move that arrives later fails.
+        """
+        key, state, is_repeated = self._key(claim), state_of(claim), False
+        sent = self._runtime.now()
+        while True:
+            lease = await self._leases.renewed_since(sent, claim.ttl, deadline)
+            stored = kvs((await self._port.call("kv/txn", txn([], [get(key)]), deadline=deadline)).message, 0)
+            own_key = state.key  # read after the requests, because another caller may have moved it
+            if own_key is None or own_key.lease is None:
+                return LeaseGone()
+            leases = {own_key.lease.id, *(move.id for move in state.moves)}
+            if not stored or stored[0].created != own_key.created or stored[0].lease not in leases:
+                return LeaseGone()
+            is_done = is_repeated and stored[0].lease == lease.id
+            if not is_done:
+                is_repeated, state.moves = True, (*state.moves, lease)
+                move = txn([modified_at(key, stored[0].modified)], [put(key, stored[0].value, lease.id)])
+                try:
+                    is_done = succeeded((await self._port.call("kv/txn", move, deadline=deadline)).message)
+                except LeaseNotFound:
+                    self._leases.mark_expired(lease)
+            if is_done:
+                state.key, state.moves = TicketKey(lease, own_key.created), ()
+                if claim.delay:
+                    self._delayed[claim.nonce] = lease
+                return Live(self._deadline(claim, lease, sent))
 
     async def _list(self, prefix: bytes, deadline: float) -> list[KeyValue]:
         """All keys with this prefix and their values, in the order in which they were created."""

@@ -36,6 +36,11 @@ WAITER_TTL = 2  # seconds: the shortest that a server with the default election 
 _WAITER_KEY = 0  # the key of the waiter lease in the table; the key of another lease is its ttl
 
 
+def table_key(ttl: float) -> int:
+    """The key of the lease for this ttl in a client's table: whole seconds, as etcd counts."""
+    return max(1, math.ceil(ttl))
+
+
 class Lease:
     """One lease on the server."""
 
@@ -75,12 +80,19 @@ class Leases:
 
     async def fresh(self, ttl: float, deadline: float, *, delay: float = 0.0) -> Lease:
         """The lease for tickets with this ttl, with most of its time left; the lock's delay does not count."""
-        seconds = max(1, math.ceil(ttl))
+        seconds = table_key(ttl)
         lease = self._current.get(seconds)
         if lease is not None and self._is_fresh(lease, delay):
             return lease
         while True:
             lease = await self._request_lease(seconds, lambda lease: self._is_fresh(lease, delay), deadline)
+            if lease is not None:
+                return lease
+
+    async def renewed_since(self, since: float, ttl: float, deadline: float) -> Lease:
+        """The lease for tickets with this ttl, granted or kept alive by a request after `since`."""
+        while True:
+            lease = await self._request_lease(table_key(ttl), lambda lease: lease.sent >= since, deadline)
             if lease is not None:
                 return lease
 

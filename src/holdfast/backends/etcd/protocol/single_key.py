@@ -182,7 +182,7 @@ class KeyBackend(AcquireAll):
         """
         own_keys = [(self._key(claim), state_of(claim).key) for claim in claims]
         ours = [(key, own_key) for key, own_key in own_keys if own_key is not None]
-        if len(ours) < len(claims) or any(claim.unanswered for claim in claims):
+        if len(ours) < len(claims) or any(claim.unanswered or state_of(claim).moves for claim in claims):
             return False
         request = txn(
             [compare for key, own_key in ours for compare in _compares_own(key, own_key)],
@@ -208,16 +208,19 @@ class KeyBackend(AcquireAll):
                 await self._port.call("kv/txn", txn([], [put(tombstone, b"", lease.id)]), deadline=deadline)
             except LeaseNotFound:
                 self._leases.mark_expired(lease)
-        own_key = state_of(claim).key
-        if own_key is not None:
+        own_key, moves = state_of(claim).key, state_of(claim).moves
+        if own_key is not None and not moves:
             return await self._delete(key, _compares_own(key, own_key), deadline)
-        if not unanswered:
+        if not unanswered and not moves:
             return False  # it has only waited, and left no key
-        answer = await self._port.call("kv/txn", txn([], [get(key)]), deadline=deadline)
-        ours = [kv for kv in kvs(answer.message, 0) if parse_value(kv.value).nonce == claim.nonce]
-        if not ours:
-            return False
-        return await self._delete(key, [created_at(key, ours[0].created), leased_to(key, ours[0].lease)], deadline)
+        while True:  # a move to another lease may arrive between the read and the delete
+            answer = await self._port.call("kv/txn", txn([], [get(key)]), deadline=deadline)
+            ours = [kv for kv in kvs(answer.message, 0) if parse_value(kv.value).nonce == claim.nonce]
+            if not ours:
+                return False
+            only_if = [created_at(key, ours[0].created), leased_to(key, ours[0].lease)]
+            if await self._delete(key, only_if, deadline):
+                return True
 
     async def _delete(self, key: bytes, only_if: Sequence[Message], deadline: float) -> bool:
         """Delete the key if all compares are true; whether that was done."""

@@ -73,6 +73,7 @@ class _State:
     unanswered: set[int] = field(default_factory=set)  # nodes where a request for the vote may still arrive
     voters: set[int] = field(default_factory=set)  # if it was granted: nodes that have its vote, as far as known
     fence: int | None = None  # if it was granted
+    unanswered_ttl: float = math.inf  # the shortest ttl in a renewal that a node may still execute
     splits: int = 0  # number of consecutive attempts without a majority for any ticket
 
 
@@ -177,6 +178,8 @@ class RedlockBackend(OneByOne):
         return outcomes
 
     async def renew(self, claims: Sequence[Claim], *, deadline: float) -> list[Live | LeaseGone | BackendError]:
+        for claim in claims:
+            self._refuse_unfit(claim)  # its ttl may have been changed
         await self._health.handshake(deadline)
         responsive = self._health.responsive()
         sent = self._runtime.now()
@@ -193,7 +196,9 @@ class RedlockBackend(OneByOne):
             replied = {number: next(replies) for number in nodes}
             answered = {number for number, reply in replied.items() if not _is_error(reply)}
             state.voters = (state.voters - answered) | {number for number in answered if _is(replied[number], _KEPT)}
-            outcome = self._renewed(claim, replied, sent)
+            outcome = self._renewed(claim, state, replied, sent)
+            if not all(map(_is_executed_or_refused, replied.values())):
+                state.unanswered_ttl = min(state.unanswered_ttl, claim.ttl)
             outcomes.append(outcome)
             if isinstance(outcome, Live):
                 forgotten += [(number, claim) for number, reply in replied.items() if _is(reply, _FREE)]
@@ -438,11 +443,11 @@ class RedlockBackend(OneByOne):
         return Call(lua.RENEW, self._keys(claim.name), arguments)
 
     def _renewed(
-        self, claim: Claim, replied: dict[int, Reply | HoldfastError], sent: float
+        self, claim: Claim, state: _State, replied: dict[int, Reply | HoldfastError], sent: float
     ) -> Live | LeaseGone | BackendError:
         kept = sum(_is(reply, _KEPT) and self._health.is_eligible(number) for number, reply in replied.items())
         if kept >= self._quorum:
-            return Live(lease_deadline(sent, claim.ttl, GRANULARITY))
+            return Live(lease_deadline(sent, min(claim.ttl, state.unanswered_ttl), GRANULARITY))
         lost = sum(_is(reply, _TAKEN) or _is(reply, _FREE) for reply in replied.values())
         if len(self._nodes) - lost < self._quorum:
             return LeaseGone("a majority of the nodes does not know this lease any more: it ran out or was broken")
@@ -529,6 +534,11 @@ def _is(reply: Reply | HoldfastError, number: int) -> bool:
 
 def _is_error(reply: Reply | HoldfastError) -> bool:
     return isinstance(reply, HoldfastError)
+
+
+def _is_executed_or_refused(reply: Reply | HoldfastError) -> bool:
+    """The node will not execute this request later."""
+    return not _is_error(reply) or _is_unchanged(reply)
 
 
 def _is_unchanged(reply: Reply | HoldfastError) -> bool:

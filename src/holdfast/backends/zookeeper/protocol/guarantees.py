@@ -14,4 +14,5 @@ GUARANTEES = Guarantees(
 )
 LACKS: Lacks = {
     Primitive.OWNER: "nodes in their order are the lock: Curator and kazoo would not see that two belong to one owner",
+    Primitive.RENEW_TTL: "the ttl is that of the session, which several leases of a client share",
 }

@@ -73,7 +73,7 @@ class TrueRenewals(Checker):
 
     def _renewed(self, event: Renewed) -> None:
         left = self._gone.get(event.ticket)
-        if left is None:
+        if left is None or not event.is_answered:
             return
         if event.ticket in self._renewed_since:
             message = f"{event.client}'s lease of {event.lock!r} was renewed, although the server had let go of it"

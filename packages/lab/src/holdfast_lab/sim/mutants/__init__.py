@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from holdfast_lab.sim.mutants.base import Mutant
 from holdfast_lab.sim.mutants.engine import ENGINES
 from holdfast_lab.sim.mutants.etcd import ETCD
+from holdfast_lab.sim.mutants.holding import HOLDING
 from holdfast_lab.sim.mutants.memcached import MEMCACHED
 from holdfast_lab.sim.mutants.memory import PROTOCOLS
 from holdfast_lab.sim.mutants.mysql import MYSQL
@@ -23,6 +24,9 @@ from holdfast_lab.sim.mutants.redlock import REDLOCK
 from holdfast_lab.sim.mutants.sqlite import SQLITE
 from holdfast_lab.sim.mutants.zookeeper import ZOOKEEPER
 
-_FAMILIES = [ENGINES, PROTOCOLS, PRIMITIVES, SQLITE, REDIS, REDLOCK, MEMCACHED, ETCD, ZOOKEEPER, POSTGRESQL, MYSQL, NET]
+_FAMILIES = [
+    *(ENGINES, PROTOCOLS, PRIMITIVES, HOLDING),
+    *(SQLITE, REDIS, REDLOCK, MEMCACHED, ETCD, ZOOKEEPER, POSTGRESQL, MYSQL, NET),
+]
 
 MUTANTS: Mapping[str, Mutant] = {mutant.name: mutant for family in _FAMILIES for mutant in family}

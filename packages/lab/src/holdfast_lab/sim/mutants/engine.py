@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from holdfast.core.engine import AcquireResult, Engine
 from holdfast.core.events import Attempt, Kind
 from holdfast.core.keeper import Keeper
-from holdfast.core.leases import BaseLease, Phase
+from holdfast.core.leases import BaseLease, LockSpec, Phase
 from holdfast.core.tickets import Claim, Granted, Waiting
 from holdfast.errors import BackendError, ThreadStartError
 from holdfast_lab.sim.client import SimLease
@@ -73,11 +73,11 @@ class ZeroTimeoutQueues(_WithBackend):
 
 
 class LateRenewalRevivesLease(SimEngine):
-    def renewed(self, lease: BaseLease, deadline: float) -> None:
+    def renewed(self, lease: BaseLease, deadline: float, spec: LockSpec) -> None:
         if lease._phase is Phase.LOST:
             lease._phase = Phase.HELD
             lease._deadline = deadline
-        super().renewed(lease, deadline)
+        super().renewed(lease, deadline, spec)
 
     def lose(self, lease: BaseLease, reason: str, outcome: str = "gone") -> None:
         super().lose(lease, reason, outcome)

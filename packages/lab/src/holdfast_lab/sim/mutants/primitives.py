@@ -12,7 +12,7 @@ from holdfast.core.acquire_all import Part, acquire_all
 from holdfast.core.clock import DRIFT
 from holdfast.core.deadlocks import Cycle, DeadlockDetector
 from holdfast.core.engine import AcquireResult
-from holdfast.core.leases import BaseLease
+from holdfast.core.leases import BaseLease, LockSpec
 from holdfast.core.operators import REVOKED, Operators
 from holdfast.core.periods import CLAIMED, Period, claim
 from holdfast.core.tickets import Claim, Waiting
@@ -149,8 +149,8 @@ class DeadlineIncludesLockDelay(SimEngine):
     def __init__(self, backend: Any, runtime: Any, events: Any, lease_type: type[SimLease]) -> None:
         super().__init__(backend, runtime, events, _DelayCounts)
 
-    def renewed(self, lease: BaseLease, deadline: float) -> None:
-        super().renewed(lease, deadline + lease._spec.lock_delay * (1 - DRIFT))
+    def renewed(self, lease: BaseLease, deadline: float, spec: LockSpec) -> None:
+        super().renewed(lease, deadline + spec.lock_delay * (1 - DRIFT), spec)
 
 
 # ── named owners ─────────────────────────────────────────────────────────────────────────────────────────────────────

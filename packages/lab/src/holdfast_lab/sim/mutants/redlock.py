@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from holdfast.backends.redis.port import Call
 from holdfast.backends.redlock import lua
 from holdfast.backends.redlock.protocol.node_health import NodeHealth
-from holdfast.backends.redlock.protocol.quorum import GRANULARITY, RedlockBackend
+from holdfast.backends.redlock.protocol.quorum import GRANULARITY, RedlockBackend, _State
 from holdfast.core.clock import lease_deadline
 from holdfast.core.tickets import Live
 from holdfast_lab.sim.mutants.base import Mutant
@@ -79,11 +79,13 @@ class HalfIsEnough(RedlockBackend):
 class RepairsCount(RedlockBackend):
     """A node that has forgotten the lease gets it back, and counts as if it had kept it."""
 
-    def _renewed(self, claim: Claim, said: dict[int, Any], sent: float) -> Live | LeaseGone | BackendError:
-        kept = sum(reply in (1, _FREE) for reply in said.values())
+    def _renewed(
+        self, claim: Claim, state: _State, replied: dict[int, Any], sent: float
+    ) -> Live | LeaseGone | BackendError:
+        kept = sum(reply in (1, _FREE) for reply in replied.values())
         if kept >= self._quorum:
             return Live(lease_deadline(sent, claim.ttl, GRANULARITY))
-        return super()._renewed(claim, said, sent)
+        return super()._renewed(claim, state, replied, sent)
 
 
 class _NoPendingReleases(NodeHealth):
