@@ -10,6 +10,7 @@ from holdfast.backends.zookeeper.config import config_of
 from holdfast.backends.zookeeper.io.blocking import BlockingEnsemble
 from holdfast.backends.zookeeper.port import Answer, Children, Get, Node, Request, Session
 from holdfast.backends.zookeeper.protocol.backend import ZookeeperBackend
+from holdfast.core.ports import Record
 from holdfast.core.tickets import Claim, Granted, Waiting
 from holdfast.runtimes import system
 from holdfast.runtimes.threads import ThreadRuntime, run_sync
@@ -73,6 +74,15 @@ class Harness:
 
     def read_registers(self, *names: str) -> list[int]:
         return run_sync(self.backend.read_registers(names, deadline=soon()))
+
+    def swap_record(self, name: str, expected: str, record: Record | None, *, keep: float = 60.0) -> Record | None:
+        return run_sync(self.backend.swap_record(name, expected, record, keep=keep, deadline=soon()))
+
+    def children(self, path: str) -> list[str]:
+        """The children of a node below the root; none if it does not exist."""
+        (session,) = self.ensemble.sessions
+        (names,) = run_sync(self.ensemble.call(session, (Children(f"{self.root}/{path}"),), deadline=soon()))
+        return names if isinstance(names, list) else []
 
     def written_at(self, name: str) -> float:
         """When the register was last written, by the server's clock."""

@@ -14,11 +14,13 @@ import pytest
 
 import holdfast
 from holdfast.backends.zookeeper.port import CreateParent, Delete, Get, Transaction
-from holdfast.backends.zookeeper.protocol.registers import BATCH_MAX, REAP_SAMPLE
+from holdfast.backends.zookeeper.protocol.kept_nodes import SAMPLE_SHARE
+from holdfast.backends.zookeeper.protocol.registers import Registers
 from holdfast.core.tickets import Granted
 from tests.integration.zookeeper.harness import Harness, harness, ticket
 from tests.support.zookeeper.ensembles import ProxiedEnsemble
 
+BATCH_MAX, REAP_SAMPLE = Registers.batch_max, SAMPLE_SHARE * Registers.reap_every
 FIRST, SECOND = "1" * 32, "2" * 32
 SHORT = 0.001  # seconds to keep a register that is old as soon as the server's clock has advanced
 ALWAYS, NEVER = 0.0, 0.99  # values of jitter: search for old registers, or not

@@ -1,4 +1,4 @@
-"""The ZooKeeper backend: the lock verbs of the other modules, registers, and the verbs of operators."""
+"""The ZooKeeper backend: the lock verbs of the other modules, registers, records, and the verbs of operators."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from holdfast.backends.zookeeper.protocol.acquire_all import AcquireAll
 
 if TYPE_CHECKING:
     from holdfast.backends.zookeeper.port import Session
+    from holdfast.core.ports import Record
     from holdfast.core.tickets import LockInfo
 
 T = TypeVar("T")
@@ -25,6 +26,15 @@ class ZookeeperBackend(AcquireAll):
 
     async def read_registers(self, names: Sequence[str], *, deadline: float) -> list[int]:
         return await self._in_any_session(lambda session: self._registers.read(session, names, deadline), deadline)
+
+    async def swap_record(
+        self, name: str, expected: str, record: Record | None, *, keep: float, deadline: float
+    ) -> Record | None:
+        return await self._in_any_session(
+            lambda session: self._records.swap(session, name, expected, record, keep=keep, deadline=deadline),
+            deadline,
+            creates=bool(expected or record),
+        )
 
     async def inspect(self, name: str, *, deadline: float) -> LockInfo:
         return await self._in_any_session(

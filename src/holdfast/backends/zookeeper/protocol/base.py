@@ -1,7 +1,7 @@
 """State and mechanisms that all verbs of the ZooKeeper backend share: ticket nodes, sessions, watches, closing.
 
-leases.py adds release and renew, queue.py acquire, acquire_all.py several locks at once, backend.py operators and
-registers.
+leases.py adds release and renew, queue.py acquire, acquire_all.py several locks at once, backend.py operators,
+registers and records.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from holdfast.backends.zookeeper.protocol.fences import Fences
 from holdfast.backends.zookeeper.protocol.guarantees import GUARANTEES, LACKS
 from holdfast.backends.zookeeper.protocol.heartbeat import Heartbeats, HeartbeatTasks
 from holdfast.backends.zookeeper.protocol.parents import Parents
+from holdfast.backends.zookeeper.protocol.records import Records
 from holdfast.backends.zookeeper.protocol.registers import Registers
 from holdfast.backends.zookeeper.protocol.tree import Tree
 from holdfast.core.clock import before_delay
@@ -86,6 +87,7 @@ class ZookeeperBase(HeartbeatTasks):
         self._parents = Parents(config.url)
         self._tree = Tree(config, port, self._parents)
         self._registers = Registers(config.url, config.root, port, runtime, self._parents)
+        self._records = Records(config.url, config.root, port, runtime, self._parents)
         self._heartbeats = self.heartbeats_type(config, port, self._parents, runtime, self)
         port.on_events(self._on_watch, self._on_session_change)
 

@@ -19,7 +19,7 @@ from urllib.parse import unquote_to_bytes
 LAYOUTS = ("curator", "kazoo")
 # No escaped name of a lock is equal to these.
 SESSIONS = "%sessions"  # the parent of the nodes that heartbeats write to
-REGISTERS = "%marks"  # the parent of registers, each a persistent node
+REGISTERS = "%marks"  # the parent of registers, each a persistent node, and of the parents of records
 
 # Characters that need no escape. ZooKeeper refuses control characters, and characters that are surrogates in Java.
 _PLAIN = re.compile(r"[^\x00-\x1f%/\x7f-\x9f\ud800-\U0010ffff]*")

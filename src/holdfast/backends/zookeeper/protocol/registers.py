@@ -1,10 +1,7 @@
 """Registers in ZooKeeper: each is a node, `%marks/<name>`, with its number, the writer's nonce and how long to keep it.
 
 A register is written only if its version is the one that was read, so of two clients that advance it to the same number
-one is refused. Not every server supports nodes with a ttl, so a client that creates a register sometimes deletes old
-ones. Versions alone do not make that safe: a node that is deleted and created again starts with version 0, so a client
-that has read the old node could overwrite the new one. Therefore each transaction that deletes registers also writes
-`%marks`, whose version counts these deletions, and each write or delete of a register checks that version too.
+one is refused. kept_nodes.py deletes old ones.
 """
 
 from __future__ import annotations
@@ -16,9 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from holdfast.backends.zookeeper.port import (
     Check,
-    Children,
     CreatePersistent,
-    Delete,
     Get,
     Node,
     Refusal,
@@ -26,21 +21,15 @@ from holdfast.backends.zookeeper.port import (
     Transaction,
 )
 from holdfast.backends.zookeeper.protocol import nodes
+from holdfast.backends.zookeeper.protocol.kept_nodes import KEEP_MAX, KeptNodes, version_of
 from holdfast.backends.zookeeper.protocol.nodes import REGISTERS
 from holdfast.backends.zookeeper.protocol.parents import ATTEMPTS_MAX
-from holdfast.core.events import logger
-from holdfast.errors import BackendUnavailable, HoldfastError, NameConflict
+from holdfast.errors import BackendUnavailable, NameConflict
 
 if TYPE_CHECKING:
-    from holdfast.backends.zookeeper.port import Answer, Session, ZookeeperPort
+    from holdfast.backends.zookeeper.port import Session, ZookeeperPort
     from holdfast.backends.zookeeper.protocol.parents import Parents
     from holdfast.core.ports import Runtime
-
-REAP_EVERY = 64  # new registers, on average, between two searches for old ones
-REAP_SAMPLE = 4 * REAP_EVERY  # registers read in one search, so that in the long run at most a quarter of all is old
-# Registers in one round trip: other requests wait for it, and the servers close a connection that sends over 1 MB.
-BATCH_MAX = 64
-KEEP_MAX = 100 * 366 * 86400.0  # seconds: practically forever
 
 _WRITTEN = re.compile(rb"(\d{1,19})\n([^\n]*)(?:\n(\d{1,15}))?")
 
@@ -51,11 +40,14 @@ class _Register(NamedTuple):
     keep: float  # seconds after the last write, by the leader's clock
 
 
-class Registers:
+class Registers(KeptNodes):
     """The registers below the root of the URL."""
 
+    reap_every = 64
+    batch_max = 64  # other requests wait for it, and the servers close a connection that sends over 1 MB
+
     def __init__(self, url: str, root: str, port: ZookeeperPort, runtime: Runtime, parents: Parents) -> None:
-        self._url, self._port, self._runtime, self._parents = url, port, runtime, parents
+        super().__init__(url, root, port, runtime, parents)
         self._parent = f"{root}/{REGISTERS}"
 
     async def advance(
@@ -77,7 +69,7 @@ class Registers:
                     return (known.number, known.nonce) == (number, nonce)
                 # The previous number has to be kept for its own time too.
                 data = _written(_Register(number, nonce, max(keep, known.keep)))
-                write = Transaction((Check(self._parent, _version(parent)), Set(path, data, node.version)))
+                write = Transaction((Check(self._parent, version_of(parent)), Set(path, data, node.version)))
                 answer, parent, node = await self._port.call(session, (write, *reads), deadline=deadline)
                 if answer is None:
                     return True
@@ -92,7 +84,7 @@ class Registers:
             if answer is None:
                 self._parents.add_known(self._parent)
                 if isinstance(node, Node) and self._should_reap():
-                    await self._reap(session, node.mtime, _version(parent), deadline)
+                    await self._reap(session, self._parent, node.mtime, version_of(parent), deadline)
                 return True
             if answer is Refusal.NO_NODE:
                 self._parents.handle_missing(self._parent, answers)
@@ -117,49 +109,12 @@ class Registers:
             numbers.append(known.number)
         return numbers
 
-    def _should_reap(self) -> bool:
-        return self._runtime.jitter() < 1 / REAP_EVERY
-
-    async def _reap(self, session: Session, now: float, version: int, deadline: float) -> None:
-        """Delete the old registers of a sample. `now` is by the leader's clock, `version` that of the parent."""
-        try:
-            paths = await self._sample(session, deadline)
-            for first in range(0, len(paths), BATCH_MAX):
-                some = paths[first : first + BATCH_MAX]
-                answers = await self._port.call(session, [Get(path) for path in some], deadline=deadline)
-                deletes = [
-                    Delete(path, node.version)
-                    for path, node in zip(some, answers, strict=True)
-                    if isinstance(node, Node)
-                    and (register := _read(node)) is not None
-                    and node.mtime + register.keep < now
-                ]
-                if not deletes:
-                    continue
-                transaction = Transaction((Set(self._parent, b"", version), *deletes))
-                (answer,) = await self._port.call(session, (transaction,), deadline=deadline)
-                if answer is not None:
-                    return  # a register was advanced, or another client deletes old ones; a later search will do it
-                version += 1  # only after success: otherwise this could be the count of another client
-        except HoldfastError as error:
-            logger().info("old registers in %s stay for now: %s", self._url, error)  # the new register is written
-
-    async def _sample(self, session: Session, deadline: float) -> list[str]:
-        """The paths of at most REAP_SAMPLE registers, from a random position on."""
-        (names,) = await self._port.call(session, (Children(self._parent),), deadline=deadline)
-        if not isinstance(names, list):
-            raise self._parents.error_for(names, self._parent)
-        first = int(self._runtime.jitter() * len(names))
-        some = [names[index % len(names)] for index in range(first, first + min(REAP_SAMPLE, len(names)))]
-        return [f"{self._parent}/{name}" for name in some]
+    def _is_old(self, node: Node, now: float) -> bool:
+        register = _read(node)
+        return register is not None and node.mtime + register.keep < now
 
     def _path(self, name: str) -> str:
         return f"{self._parent}/{nodes.escaped(name)}"
-
-
-def _version(parent: Answer) -> int:
-    """The version of the parent. If it did not exist, it is new, and so are all registers."""
-    return parent.version if isinstance(parent, Node) else 0
 
 
 def _written(register: _Register) -> bytes:
