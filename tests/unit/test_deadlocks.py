@@ -41,8 +41,8 @@ class Party:
         self.leases: dict[str, Any] = {}
         self.alive.append(self)
 
-    def take(self, name: str, *, shared: bool = False) -> None:
-        lock = self.client.rwlock(name).read() if shared else self.client.lock(name)
+    def take(self, name: str, *, shared: bool = False, detects: bool = False) -> None:
+        lock = self.client.rwlock(name).read() if shared else self.client.lock(name, detect_deadlocks=detects)
         self.leases[name] = run_sync(self.engine.acquire_new(lock, self.caller, 0)).lease
         assert self.leases[name] is not None
 
@@ -174,6 +174,36 @@ def test_a_lease_with_another_fence_than_that_in_the_ticket_is_no_part_of_a_cycl
     assert client.break_lock("lock0", fence)
     elder.take("lock0")  # by the same caller, while its other ticket waits
     youngest.poll(youngest.detector.claim)
+
+    assert victims([elder, youngest]) == set()
+
+
+def test_a_lease_whose_fence_changed_in_the_store_is_part_of_a_cycle(client: Client) -> None:
+    """A server that lost the grant of a waiting ticket, for example in a failover, grants it again: another fence."""
+    parties = [Party(client) for _ in range(2)]
+    for number, party in enumerate(parties):
+        party.take(f"lock{number}", detects=True)
+        party.leases[f"lock{number}"]._fence -= 1
+    for number, party in enumerate(parties):
+        party.wait_for(f"lock{1 - number}")
+
+    assert victims(parties) == {1}
+
+
+@pytest.mark.parametrize("detects", [True, False])
+def test_an_earlier_lease_of_the_same_caller_is_no_part_of_a_cycle(client: Client, *, detects: bool) -> None:
+    """A store that was restored shows a lease that was released since. It is not renewed, and ends."""
+    elder, youngest = Party(client), Party(client)
+    elder.take("lock0", detects=detects)
+    stored = elder.leases["lock0"]
+    elder.caller.leases.clear()  # it was released, and another one was acquired, which the store has lost
+    lost = Party(client)
+    lost.take("elsewhere", detects=detects)
+    elder.caller.leases[0, "lock0"] = lambda: lost.leases["elsewhere"]
+    lost.leases["elsewhere"]._spec = stored._spec
+    youngest.take("lock1", detects=detects)
+    elder.wait_for("lock1")
+    youngest.wait_for("lock0")
 
     assert victims([elder, youngest]) == set()
 

@@ -25,9 +25,11 @@ twice. And each of them blocked the next attempt, by the rule of the queue.
 This relies on callers that do nothing else while they wait. Tickets for which that is not known are not part of a
 cycle: those of other programs, of clients without `detect_deadlocks`, of acquires that run in a task of their own, and
 the permits of semaphores. A lease that another thread or task releases than the one that acquired it is taken for a
-lease of the latter. If the store has lost data, a lease can have another fence there than its client knows: a cycle
-through it is not found. A cycle that would have ended by a timeout, by `max_hold` or by an operator is a cycle until
-then.
+lease of the latter. A cycle that would have ended by a timeout, by `max_hold` or by an operator is a cycle until then.
+
+A lease is recognised by the number of its attempt. After a store has lost data, for example by a failover, a lease can
+have another fence there than its client knows. Only a lease of a lock without `detect_deadlocks`, which has no such
+number, is recognised by its fence.
 """
 
 from __future__ import annotations
@@ -65,7 +67,7 @@ def wait_json(engine: Engine[Any], caller: Caller) -> str:
     caller.last_attempt = max(caller.last_attempt + 1, int(engine.runtime.wall() * 1e6))
     leases = [lease for ref in list(caller.leases.values()) if (lease := ref()) is not None and lease.held]
     url = engine.backend.url
-    holds = {lease.name: lease.fence for lease in leases if lease._engine.backend.url == url}
+    holds = {lease.name: lease._claim.number or lease.fence for lease in leases if lease._engine.backend.url == url}
     return f'"attempt": {caller.last_attempt}, "holds": {json.dumps(dict(list(holds.items())[:HOLDS_MAX]))}'
 
 
@@ -193,7 +195,7 @@ def _is_blocked_by(edge: WaitEdge, ticket: TicketInfo, lock: str) -> bool:
         return False
     if blocker.fence is None:
         return edge.lock == lock and blocker.attempt == ticket.attempt
-    return (ticket.holds or {}).get(edge.lock) == blocker.fence
+    return (ticket.holds or {}).get(edge.lock) == (blocker.attempt or blocker.fence)
 
 
 def _followed(start: Attempt, ways: dict[Attempt, tuple[WaitEdge, Attempt]]) -> Iterator[WaitEdge]:

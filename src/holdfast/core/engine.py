@@ -438,7 +438,7 @@ class Engine(Generic[L]):
             info = f"{info[:-1]}, {wait_json(self, caller)}}}"
         if self.events.trace is not None and (trace := self.events.trace()):
             info = f'{info[:-1]}, "trace": "{trace}"}}'
-        return Claim(
+        claim = Claim(
             spec.name,
             runtime.nonce(),
             spec.ttl + delay,
@@ -449,6 +449,9 @@ class Engine(Generic[L]):
             delay,
             spec.owner,
         )
+        if spec.detect_deadlocks:
+            claim.number = caller.last_attempt
+        return claim
 
     # ── release, renew, lose ─────────────────────────────────────────────────────────────────────────────────────
 

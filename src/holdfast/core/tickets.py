@@ -41,6 +41,7 @@ class Claim:
     subscription = 0  # the number of the subscription that existed before the last poll
     channel: Any = None  # subscribed to, in the backend's own form
     attempt: Attempt | None = None  # only while there are subscribers to events
+    number = 0  # with `detect_deadlocks`: of the attempt
 
     def __init__(  # noqa: PLR0917 - positional, because every acquire makes one
         self,
@@ -153,7 +154,7 @@ class TicketInfo(NamedTuple):
     detached: bool = False  # it was requested in a task of its own, so its caller may go on while it waits
     attempt: int = 0  # with `detect_deadlocks`: the number of the attempt, greater for a later one of the same caller
     trace: str = ""  # the W3C `traceparent` of its caller, if the client has holdfast.otel with `propagate=True`
-    holds: Mapping[str, int] | None = None  # the same: the locks that the caller held at the request, and their fences
+    holds: Mapping[str, int] | None = None  # the same: held by the caller; the number of the attempt, else the fence
 
     def __str__(self) -> str:
         """The process, in the form that errors use: host/pid."""
@@ -217,11 +218,11 @@ def _whole(number: object) -> int:
     return number if isinstance(number, int) else 0
 
 
-def _holds(fences: object) -> dict[str, int] | None:
-    """The names and fences of leases, or None if they were not stored."""
-    if not isinstance(fences, dict):
+def _holds(leases: object) -> dict[str, int] | None:
+    """The locks that a caller held, or None if they were not stored."""
+    if not isinstance(leases, dict):
         return None
-    return {str(name): fence for name, fence in fences.items() if isinstance(fence, int)}
+    return {str(name): number for name, number in leases.items() if isinstance(number, int)}
 
 
 def process_text(ticket_info: str) -> str:
