@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from holdfast import Client, OutcomeUnknown, WouldDeadlock
+from holdfast import Client, LockLost, OutcomeUnknown, WouldDeadlock
 from holdfast.core.deadlocks import Cycle, DeadlockDetector, deadlock_error
 from holdfast.core.engine import Engine
 from holdfast.core.ports import Caller
@@ -172,6 +172,8 @@ def test_a_lease_with_another_fence_than_that_in_the_ticket_is_no_part_of_a_cycl
     assert youngest.detector is not None
     youngest.give_up()
     assert client.break_lock("lock0", fence)
+    with pytest.raises(LockLost):
+        elder.release("lock0")
     elder.take("lock0")  # by the same caller, while its other ticket waits
     youngest.poll(youngest.detector.claim)
 

@@ -112,6 +112,19 @@ async def test_each_way_to_end_has_its_outcome(lab: Lab, faults: Faults) -> None
     }
 
 
+def test_a_lease_that_no_variable_ever_had_is_dropped_at_once(client: holdfast.Client) -> None:
+    """Else it is renewed until the next run of the garbage collector, which may never come in an idle program."""
+    ledger = Ledger(client)
+    gc.disable()
+    try:
+        with pytest.warns(ResourceWarning, match="dropped"):
+            client.lock("a", ttl=SHORT).acquire()
+    finally:
+        gc.enable()
+    eventually(ledger.is_balanced)
+    assert ledger.path("a") == ["acquiring", "acquired", "released: dropped"]
+
+
 def test_a_dropped_lease_has_an_end(client: holdfast.Client) -> None:
     ledger = Ledger(client)
     lock = client.lock("a", ttl=SHORT)

@@ -30,10 +30,10 @@ unavailable, this is shown, and polling continues.
 
 Redis and Redlock have no index of their locks: all keys are searched once,
 then each poll reads the known locks while the search continues for new ones.
-Both use at most 5 % of the server's time. A new lock is shown when the search
-finds it: at the next poll if there are few keys, after a minute or more if
-there are a million, and at the next poll if Redis sends keyspace
-notifications. memcached is searched at each poll.
+The search uses at most 5 % of the server's time, a read at most 10 %. A new
+lock is shown when the search finds it: at the next poll if there are few keys,
+after a minute or more if there are a million, and at the next poll if Redis
+sends keyspace notifications. memcached is searched at each poll.
 """
 
 

@@ -952,6 +952,8 @@ class Engine(Generic[L]):
             if self.events.subscribers:
                 self._dropped.append((self._attempt_of(lease), self.runtime.now() - lease._since))
             self._keeper.drop(lease._claim, lease._deadline + lease._spec.lock_delay, lease._caller_ref)
+            if lease.lost:
+                return
             warnings.warn(
                 f"the lease of lock {lease.name!r} (fence {lease.fence}) was dropped without release(): it is renewed "
                 f"no more and keeps others out until its ttl of {lease.ttl:g} s is over",

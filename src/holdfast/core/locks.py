@@ -37,10 +37,21 @@ class _Kept(list[L]):
 
     __slots__ = ("_caller_ref",)
 
-    def __init__(self, caller: Caller, table: dict[int, _Kept[L]]) -> None:
+    def __init__(self, caller: Caller, table: _Table[L]) -> None:
         super().__init__()
         number = id(caller)  # no other object has this id before the caller and this entry are gone
-        self._caller_ref = weakref.ref(caller, lambda _: table.pop(number, None))
+        table_ref = weakref.ref(table)  # weak: a lease that no variable refers to is dropped at once, not by the gc
+
+        def forget(_: object) -> None:
+            table = table_ref()
+            if table is not None:
+                table.pop(number, None)
+
+        self._caller_ref = weakref.ref(caller, forget)
+
+
+class _Table(dict[int, _Kept[L]]):
+    __slots__ = ("__weakref__",)
 
 
 class BaseLock(Generic[L]):
@@ -51,7 +62,7 @@ class BaseLock(Generic[L]):
     def __init__(self, spec: LockSpec, timeout: float | None) -> None:
         self._spec = spec
         self._timeout = timeout
-        self._kept: dict[int, _Kept[L]] = {}  # by id(caller), while the caller lives
+        self._kept: _Table[L] = _Table()  # by id(caller), while the caller lives
 
     @property
     def name(self) -> str:

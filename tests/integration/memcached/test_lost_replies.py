@@ -135,7 +135,7 @@ def test_a_free_item_against_a_late_add_blocks_no_client(
 
 def test_a_waiter_survives_an_outage_of_the_server(server: Server, open_client: OpenClient) -> None:
     holder, waiter = open_client(server.url), open_client(server.url)
-    take(holder, "a", ttl=30)
+    lost = take(holder, "a", ttl=30)
     waiting = in_background(lambda: waiter.lock("a", ttl=30).acquire(timeout=60))
     eventually(lambda: int(server.stats()["get_hits"]) > 3)
 
@@ -145,6 +145,8 @@ def test_a_waiter_survives_an_outage_of_the_server(server: Server, open_client: 
     lease = waiting.result(60)
     assert lease is not None, "the lock did not survive the server"
     lease.release()
+    holder.close()
+    assert not lost.held
 
 
 def test_acquire_fails_when_no_server_listens(server: Server, open_client: OpenClient) -> None:

@@ -230,7 +230,9 @@ def test_waiters_with_short_timeouts_terminate_a_stopped_one_eventually(
             os.kill(process.pid, signal.SIGSTOP)
             held.release()
 
-            eventually(lambda: client.lock("a").acquire(timeout=0) is not None, within=60)
+            lock = client.lock("a")
+            eventually(lambda: lock.acquire(timeout=0) is not None, within=60)
+            lock.release()
         finally:
             process.kill()
 

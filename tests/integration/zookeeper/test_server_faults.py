@@ -154,6 +154,8 @@ def test_a_skipped_reply_closes_the_connection_and_ends_no_lease(server: Server,
         assert other is not None
         lease.renew()
         assert proxy.connections_made > connections, "the connection on which a reply was skipped is not used again"
+        other.release()
+        lease.release()
 
 
 class _waiting:  # noqa: N801  (reads as a function)

@@ -83,7 +83,8 @@ def test_a_delete_is_repeated_when_its_reply_was_lost(proxy: Proxy, proxied: str
     with pytest.raises(OutcomeUnknown):
         lease.release()
 
-    assert other.lock("a").acquire(timeout=20) is not None, "the keeper has repeated it"
+    with other.lock("a", timeout=20):  # the keeper has repeated it
+        pass
 
 
 def test_a_wait_leaves_no_node_when_it_ends_while_no_server_answers(

@@ -1,7 +1,8 @@
 """Listing locks on servers that have no index of them: SCAN all keys, at a small share of the servers' time.
 
 All requests that read the whole keyspace or many locks go through one `Pacer` for each client. Redis runs one command
-at a time, so each request is small, and a pause of 19 times the time that it takes the server follows.
+at a time, so each request is small, and a pause of 19 times the time that it takes the server follows; of 9 times, if
+a live view reads the locks that it has found.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ S = TypeVar("S")  # identifies one server
 T = TypeVar("T")
 
 SHARE = 0.05  # largest share of a server's time
+LIVE_SHARE = 0.1  # the same for a live view, which reads the same locks again and again, and has to show changes soon
 SCAN_COUNT = 200  # keys in one request: about 0.3 ms of the server, for which other clients wait
 READ_COUNT = 10  # locks in one request: as long
 PAUSE_MIN = 0.002  # shortest pause in seconds between two requests: clocks may be coarse
@@ -66,8 +68,8 @@ class Pacer:
         self._last_pause = PAUSE_MIN
         self.free_at = 0.0  # when the next request may be sent
 
-    async def run(self, request: Callable[[], Awaitable[T]], work: Work[T]) -> T:
-        """Run the request after the pause."""
+    async def run(self, request: Callable[[], Awaitable[T]], work: Work[T], share: float = SHARE) -> T:
+        """Run the request after the pause. The next pause is so long that it takes this share of the server's time."""
         with self._mutex:
             start = max(self._runtime.now(), self.free_at)
             self.free_at = start + self._last_pause  # for other threads, until this reply has arrived
@@ -77,7 +79,7 @@ class Pacer:
         received = self._runtime.now()
         with self._mutex:
             server_time = work.server_time(received - sent, reply)
-            pause = min(server_time * (1 / SHARE - 1), PAUSE_PER_ITEM * work.items_in(reply))
+            pause = min(server_time * (1 / share - 1), PAUSE_PER_ITEM * work.items_in(reply))
             self._last_pause = max(PAUSE_MIN, pause)
             self.free_at = max(self.free_at, received + self._last_pause)
         return reply
@@ -171,7 +173,7 @@ class Listing(Generic[S]):
         self.keys_total = self.keys_searched = 0  # keys_searched is an estimate
         self.locks_total = self.locks_read = 0
         self.on_step: Callable[[], object] = lambda: None
-        self.follows = False  # subscribe to keyspace notifications too
+        self.follows = False  # a live view: subscribe to keyspace notifications too
         self._subscribed: dict[S, KeyspaceSubscription | None] = {}  # None: refused, or too many
         self._received_at = 0.0
 
@@ -286,7 +288,7 @@ class Listing(Generic[S]):
         async def read() -> Parse:
             return functools.cache(await self._lister.read(names, self._limit()))
 
-        return (await self._pacer.run(read, self._lister.reading))()
+        return (await self._pacer.run(read, self._lister.reading, LIVE_SHARE if self.follows else SHARE))()
 
     def _limit(self) -> float:
         return self._runtime.now() + self._io_timeout
