@@ -25,7 +25,7 @@ GUARDS = ("sql", "redis", "files", "http")  # of holdfast.fencing
 # The sections of names that are neither functions nor errors. All other names come last.
 SECTIONS = {
     "Clients": ("Client",),
-    "Locks": ("Lock", "RWLock", "Semaphore", "LockAll", "Election"),
+    "Locks": ("Lock", "RWLock", "Semaphore", "LockAll", "Election", "Once"),
     "Leases": ("Lease", "LeaseAll"),
 }
 INTRODUCTION = """\
@@ -34,7 +34,7 @@ INTRODUCTION = """\
 <!-- made by `make docs` from the docstrings, checked by a test; do not edit -->
 
 Everything in `holdfast` that is public. There are guides to [functions](locked.md), to [several locks](lock-all.md),
-to [leases](leases.md), to [jobs](once-per.md), to [elections](election.md), to [delays, owners and
+to [leases](leases.md), to [jobs](once-per.md), to [keys](once.md), to [elections](election.md), to [delays, owners and
 requests](options.md), to [fences](fencing.md), to the [end of a process](shutdown.md), to [platforms](platforms.md) and
 to the [command line](cli.md). The options of each store's URL are in [backends](backends):
 {backends}.

@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Any
 from holdfast.core.elections import Leader
 from holdfast.core.events import Event, log_events
 from holdfast.core.locks import LockOptions
+from holdfast.core.once import OnceInfo, Outcome
 from holdfast.core.stats import GroupStats, Stats
 from holdfast.core.tickets import LockInfo, TicketInfo
 from holdfast.core.wait_graph import WaitEdge, WaitGraph
-from holdfast.default import default_client, election, lock, lock_all, locked, once_per, rwlock, semaphore
+from holdfast.default import default_client, election, lock, lock_all, locked, once, once_per, rwlock, semaphore
 from holdfast.errors import (
     AcquireTimeout,
     BackendError,
@@ -30,6 +31,9 @@ from holdfast.errors import (
     LockLost,
     NameConflict,
     NotHeld,
+    OnceFailed,
+    OnceInterrupted,
+    OnceMismatch,
     OutcomeUnknown,
     QuorumError,
     StaleFence,
@@ -43,12 +47,14 @@ from holdfast.runtimes.exits import exit_on
 from holdfast.threads.client import Client
 from holdfast.threads.lock_all import LeaseAll, LockAll
 from holdfast.threads.locks import Lease, Lock, RWLock, Semaphore
+from holdfast.threads.once import Once
 
 if TYPE_CHECKING:
     from holdfast.aio.client import AsyncClient
     from holdfast.aio.election import AsyncElection
     from holdfast.aio.lock_all import AsyncLeaseAll, AsyncLockAll
     from holdfast.aio.locks import AsyncLease, AsyncLock, AsyncRWLock, AsyncSemaphore
+    from holdfast.aio.once import AsyncOnce
     from holdfast.threads.election import Election
 
 __version__ = "0.1.0"
@@ -61,6 +67,7 @@ __all__ = [
     "AsyncLeaseAll",
     "AsyncLock",
     "AsyncLockAll",
+    "AsyncOnce",
     "AsyncRWLock",
     "AsyncSemaphore",
     "BackendError",
@@ -84,6 +91,12 @@ __all__ = [
     "LockOptions",
     "NameConflict",
     "NotHeld",
+    "Once",
+    "OnceFailed",
+    "OnceInfo",
+    "OnceInterrupted",
+    "OnceMismatch",
+    "Outcome",
     "OutcomeUnknown",
     "QuorumError",
     "RWLock",
@@ -105,6 +118,7 @@ __all__ = [
     "lock_all",
     "locked",
     "log_events",
+    "once",
     "once_per",
     "rwlock",
     "semaphore",
@@ -118,6 +132,7 @@ _MODULES = {  # imported at the first use
     "AsyncLeaseAll": "holdfast.aio.lock_all",
     "AsyncLock": "holdfast.aio.locks",
     "AsyncLockAll": "holdfast.aio.lock_all",
+    "AsyncOnce": "holdfast.aio.once",
     "AsyncRWLock": "holdfast.aio.locks",
     "AsyncSemaphore": "holdfast.aio.locks",
     "Election": "holdfast.threads.election",

@@ -13,11 +13,13 @@ from holdfast.base_client import DEFAULT_TTL
 from holdfast.core.decorators import Plan, make_plan_locked, make_plan_once
 from holdfast.core.locks import UNSET, AllOptions, LockOptions
 from holdfast.core.names import Duration
+from holdfast.core.once import make_once_plan
 from holdfast.primitives import Primitive
 from holdfast.runtimes import system
 from holdfast.runtimes.threads import Mutex
 from holdfast.threads.client import Client
 from holdfast.threads.decorators import decorated
+from holdfast.threads.once import Once
 
 if TYPE_CHECKING:
     from holdfast.threads.election import Election
@@ -65,6 +67,7 @@ def lock_all(locks: Iterable[str | Lock], **options: Unpack[AllOptions]) -> Lock
 if TYPE_CHECKING:
     locked = Client().locked  # for the same overloads
     once_per = Client().once_per
+    once = Client().once
 else:
 
     def locked(
@@ -94,6 +97,16 @@ else:
         """`Client.once_per` on the default store, whose client is created at the first call, not at import."""
         plan = make_plan_once(period, offset, name, skipped=skipped, lease=lease, ttl=DEFAULT_TTL, options=options)
         return lambda function: decorated(function, plan, lambda: _client_for(plan))
+
+    def once(key: str, **options: Any) -> Any:
+        """`Client.once` on the default store, whose client is created at the first call, not at import."""
+        return Once(_client_for_once, make_once_plan(key, ttl=DEFAULT_TTL, options=options))
+
+
+def _client_for_once() -> Client:
+    made = default_client()
+    made._require_primitive(Primitive.ONCE)
+    return made
 
 
 def _client_for(plan: Plan) -> Client:

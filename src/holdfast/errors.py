@@ -6,6 +6,9 @@
     ├── NotHeld                          you never had it: a bug in the calling code
     ├── WouldDeadlock                    you hold it already and it is not reentrant, or a cycle of waiters was found
     ├── StaleFence                       the resource has seen a newer holder: stop
+    ├── OnceFailed                       an earlier run of this key failed, and is remembered
+    ├── OnceInterrupted                  an earlier run of this key died in the middle: find out what it has done
+    ├── OnceMismatch                     this key was used for another call: a bug in the calling code
     ├── BackendError                     the server could not be asked properly
     │   ├── BackendUnavailable           nothing changed there: retry freely
     │   ├── OutcomeUnknown               sent, no answer: it may have happened
@@ -94,6 +97,41 @@ class StaleFence(HoldfastError):
             "this write was not done, it is not your turn any more: stop"
         )
         self.resource, self.fence, self.newest = resource, fence, newest
+
+
+class OnceFailed(HoldfastError):
+    """An earlier run of this key has ended without a result: it raised, or its result could not be remembered.
+
+    No call runs the key again before its retention is over, unless an operator forgets the record:
+    `client.forget(key, fence=…)`.
+    """
+
+    def __init__(self, *, key: str, fence: int, error: str) -> None:
+        super().__init__(f"once {key!r}: the run with fence {fence} has no result for later calls: {error}")
+        self.key, self.fence, self.error = key, fence, error
+
+
+class OnceInterrupted(HoldfastError):
+    """The run of this key died or lost its lease before it was recorded as complete; its effects may have happened.
+
+    `host` and `pid` name its process, `since` is the Unix time of its start. Find out what it has done; then
+    `client.forget(key, fence=…)` allows another run.
+    """
+
+    def __init__(self, *, key: str, fence: int, host: str, pid: int, since: float) -> None:
+        super().__init__(
+            f"once {key!r}: the run with fence {fence} on {host}/{pid} was interrupted, and may have had effects; "
+            f"forget it with this fence to allow another run"
+        )
+        self.key, self.fence, self.host, self.pid, self.since = key, fence, host, pid, since
+
+
+class OnceMismatch(HoldfastError):
+    """The run of this key had another `check`, so the same key was used for two different calls."""
+
+    def __init__(self, *, key: str, fence: int) -> None:
+        super().__init__(f"once {key!r}: the run with fence {fence} had another check: the key was used for two calls")
+        self.key, self.fence = key, fence
 
 
 class BackendError(HoldfastError):

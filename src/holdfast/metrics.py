@@ -98,7 +98,7 @@ ONCE_CALLS = Metric(
     MetricKind.COUNTER,
     "holdfast.once.calls",
     "{call}",
-    "Calls of once_per functions: run, skipped (busy, done), or failed to acquire their lock.",
+    "Calls of once and of once_per functions: run, skipped (busy, done, …), or failed to acquire their lock.",
     ("client", "group", "outcome"),
 )
 REQUEST_DURATION = Metric(
@@ -133,6 +133,7 @@ METRICS = (
 
 # ── numbers ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
+_ONCE = ("once_per", "once")
 STORE_ERRORS = ("unavailable", "unknown")  # outcomes of attempts that the store has not answered
 # Numbers that wait to be recorded. A call of a metrics library takes longer than all of our own work for an event, so
 # it is not made while the lock is held, but when the numbers are read; above the first limit, by calls that add more.
@@ -219,14 +220,16 @@ class _Instrumented:
         elif kind == "not acquired":
             error = outcome if outcome in STORE_ERRORS else ""
             add((ACQUIRE_DURATION, seconds, (name, group, primitive, outcome, error), context))
-            if primitive == "once_per" and outcome not in ("busy", "timeout"):  # those are `skipped`
+            if primitive in _ONCE and outcome not in ("busy", "timeout"):  # those are `skipped`
                 add((ONCE_CALLS, 1, (name, group, outcome), context))
         elif kind == "lost":
             add((HOLD_DURATION, seconds, (name, group, primitive, outcome), context))
             add((LOST, 1, (name, group, primitive, outcome), context))
         elif kind == "renewed":
             add((RENEWAL_REMAINING, seconds / event.ttl if event.ttl else 0.0, (name, group), context))
-        elif kind == "skipped" and primitive == "once_per":
+        elif kind == "started":
+            add((ONCE_CALLS, 1, (name, group, "run"), context))
+        elif kind == "skipped" and primitive in _ONCE:
             add((ONCE_CALLS, 1, (name, group, outcome), context))
         if len(self._buffer) > _BUFFERED:
             self.flush(_BUFFERED)

@@ -193,7 +193,7 @@ class _Spans:
                 span.add_event(kind, {"holder": event.reason or ""})
                 if self._client is not None:
                     self._link_to_holders(self._client, event.lock, span)
-        elif kind in ("renewal failed", "revoke requested"):
+        elif kind in ("started", "renewal failed", "revoke requested"):
             span = self._holding.get(event.attempt)
             if span is not None:
                 span.add_event(kind, {"error.type": event.outcome} if event.outcome else None)

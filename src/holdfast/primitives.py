@@ -22,6 +22,7 @@ class Primitive(Enum):
     LOCK_ALL = "lock_all"
     ELECTION = "election"
     ONCE_PER = "once_per"
+    ONCE = "once"
     LOCK_DELAY = "lock_delay"
     REVOKE = "revoke"
     OWNER = "owner"

@@ -40,6 +40,7 @@ FORMS: dict[Primitive, tuple[Step, ...]] = {
     Primitive.LOCK_ALL: (lambda client: client.lock_all(["a", "b"]).acquire(timeout=0),),
     Primitive.ELECTION: (lambda client: client.election("a").campaign(timeout=0),),
     Primitive.ONCE_PER: (lambda client: client.once_per("52w", name="a", skipped=False)(_job(client))(),),
+    Primitive.ONCE: (lambda client: client.once("a").run(_job(client)),),
     Primitive.LOCK_DELAY: (lambda client: client.lock("a", lock_delay=1).acquire(timeout=0),),
     Primitive.REVOKE: (
         lambda client: client.lock("a", revocable=True).acquire(timeout=0),

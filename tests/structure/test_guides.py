@@ -19,6 +19,7 @@ GUIDES = [
     "lock-all.md",
     "locked.md",
     "metrics.md",
+    "once.md",
     "once-per.md",
     "options.md",
 ]

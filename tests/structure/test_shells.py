@@ -18,6 +18,7 @@ PAIRS = [
     (holdfast.Lease, holdfast.AsyncLease),
     (holdfast.LockAll, holdfast.AsyncLockAll),
     (holdfast.LeaseAll, holdfast.AsyncLeaseAll),
+    (holdfast.Once, holdfast.AsyncOnce),
 ]
 # Methods without I/O are not awaited.
 LOCAL: dict[str, set[str]] = {
@@ -26,6 +27,7 @@ LOCAL: dict[str, set[str]] = {
         "lock_all",
         "locked",
         "election",
+        "once",
         "once_per",
         "rwlock",
         "semaphore",
@@ -39,6 +41,7 @@ LOCAL: dict[str, set[str]] = {
     "Lease": {"check"},
     "LockAll": set(),
     "LeaseAll": {"check"},
+    "Once": set(),
 }
 # Plain functions that return a coroutine, because the lease belongs to the calling task.
 NOTES_ITS_CALLER = {"acquire", "campaign"}

@@ -13,6 +13,7 @@ _BEFORE = {
     "queued": "acquiring",
     "acquired": "acquiring",
     "not acquired": "acquiring",
+    "started": "acquired",
     "renewed": "acquired",
     "renewal failed": "acquired",
     "revoke requested": "acquired",

@@ -133,50 +133,82 @@ def spec_of(plan: Plan, function: Callable[..., Any], *, is_async: bool) -> tupl
     Raises:
         ConfigurationError: this kind of function cannot be decorated, or it lacks the named parameters.
     """
-    _check_kind(function, is_async=is_async)
-    called = _title(function)
-    seen = None if plan.lease is None else _without_lease(function, plan.lease)
+    called, seen = check_function(function, plan.lease, is_async=is_async)
     name, spec = plan.name, plan.spec
     if not spec.group:
         spec = spec._replace(group=name if isinstance(name, str) else called.removesuffix("()"))
     if not isinstance(name, str):
 
         def by_function(args: tuple[Any, ...], kwargs: dict[str, Any]) -> LockSpec:
-            return spec._replace(name=names.check_name(name(*args, **kwargs)))
+            return spec._replace(name=names.check_lock_name(name(*args, **kwargs)))
 
         return by_function, seen
-    pieces = _parse(name)
-    if all(isinstance(piece, str) for piece in pieces):
-        fixed = spec._replace(name=names.check_name("".join(map(str, pieces))))
+    text_of = text_for(name, function, seen)
+    if isinstance(text_of, str):
+        fixed = spec._replace(name=names.check_lock_name(text_of))
         return lambda _args, _kwargs: fixed, seen
-    signature = seen or _signature(function)
+
+    def by_arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> LockSpec:
+        return spec._replace(name=names.check_lock_name(text_of(args, kwargs)))
+
+    return by_arguments, seen
+
+
+def check_function(
+    function: Callable[..., Any], lease: str | None, *, is_async: bool, decorator: str = "locked"
+) -> tuple[str, Signature | None]:
+    """The name of the function for messages, and the signature that callers see, if it is another one.
+
+    Raises:
+        ConfigurationError: this kind of function cannot be decorated.
+    """
+    _check_kind(function, is_async=is_async, decorator=decorator)
+    return _title(function), None if lease is None else _without_lease(function, lease)
+
+
+def text_for(
+    template: str, function: Callable[..., Any], seen: Signature | None, argument: str = "name"
+) -> str | Callable[[tuple[Any, ...], dict[str, Any]], str]:
+    """The text of a template: itself if it has no fields, else a function of the arguments of a call.
+
+    Raises:
+        ConfigurationError: the function lacks a named parameter.
+    """
+    pieces = _parse(template, argument)
+    if all(isinstance(piece, str) for piece in pieces):
+        return "".join(map(str, pieces))
+    called, signature = _title(function), seen or _signature(function)
     for piece in pieces:
         if isinstance(piece, _Field) and piece.parameter not in signature.parameters:
             known = ", ".join(signature.parameters) or "none"
             raise ConfigurationError(
-                f"name {name!r} has the field {piece.text!r}, and {called} has no such parameter (it has: {known})"
+                f"{argument} {template!r} has the field {piece.text!r}, and {called} has no such parameter "
+                f"(it has: {known})"
             )
 
-    def by_arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> LockSpec:
+    def by_arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
         try:
             bound = signature.bind(*args, **kwargs)
         except TypeError as error:  # inspect does not name the function
             raise TypeError(f"{called} {error}") from None
         bound.apply_defaults()
         given = bound.arguments
-        text = "".join([piece if isinstance(piece, str) else piece.of(given) for piece in pieces])
-        return spec._replace(name=names.check_name(text))
+        return "".join([piece if isinstance(piece, str) else piece.of(given) for piece in pieces])
 
-    return by_arguments, seen
+    return by_arguments
 
 
-def refuse_coroutine(function: object) -> NoReturn:
+def refuse_coroutine(function: object, decorator: str = "locked") -> NoReturn:
     """A plain function returned a coroutine, whose body would run after the release of the lock."""
-    raise ConfigurationError(f"{_title(function)} returned a coroutine: use AsyncClient.locked on a coroutine function")
+    raise ConfigurationError(
+        f"{_title(function)} returned a coroutine: use AsyncClient.{decorator} on a coroutine function"
+    )
 
 
 class _Field(NamedTuple):
     """One replacement field of a name, as in str.format: a parameter, attributes and keys, and the format."""
+
+    argument: str  # the one that has this field, for messages
 
     text: str
     parameter: str
@@ -198,7 +230,9 @@ class _Field(NamedTuple):
             return format(value, self.format_spec)
         except Exception as error:
             what = error if isinstance(error, ConfigurationError) else f"{type(error).__name__}: {error}"
-            raise ConfigurationError(f"the field {self.text!r} of the lock's name cannot be filled: {what}") from error
+            raise ConfigurationError(
+                f"the field {self.text!r} of the lock's {self.argument} cannot be filled: {what}"
+            ) from error
 
 
 _CONVERSIONS: dict[str, Callable[[Any], str]] = {"s": str, "r": repr, "a": ascii}
@@ -209,7 +243,7 @@ def _has_no_text(kind: type) -> bool:
     return all(getattr(kind, how) is getattr(object, how) for how in ("__repr__", "__str__", "__format__"))
 
 
-def _parse(text: str) -> list[str | _Field]:
+def _parse(text: str, argument: str) -> list[str | _Field]:
     import string
 
     pieces: list[str | _Field] = []
@@ -218,49 +252,54 @@ def _parse(text: str) -> list[str | _Field]:
             if literal:
                 pieces.append(literal)
             if field is not None:
-                pieces.append(_field(field, format_spec or "", conversion))
+                pieces.append(_field(argument, field, format_spec or "", conversion))
     except ConfigurationError:
         raise
     except ValueError as error:
-        problem = f"name {text!r} cannot be read as a format: {error}"
-        raise ConfigurationError(f"{problem}; write {{{{ and }}}} for braces that belong to the name") from None
+        problem = f"{argument} {text!r} cannot be read as a format: {error}"
+        raise ConfigurationError(f"{problem}; write {{{{ and }}}} for braces that belong to the {argument}") from None
     return pieces
 
 
-def _field(text: str, format_spec: str, conversion: str | None) -> _Field:
+def _field(argument: str, text: str, format_spec: str, conversion: str | None) -> _Field:
     import re
 
     match = re.fullmatch(r"(\w+)((?:\.\w+|\[[^\[\]]+\])*)", text)
     if match is None or match[1].isdigit():
         raise ConfigurationError(
-            f"name has the field {text!r}: write the name of a parameter, with .attribute or [key] behind it if need be"
+            f"{argument} has the field {text!r}: write the name of a parameter, "
+            "with .attribute or [key] behind it if need be"
         )
     steps = re.findall(r"\.(\w+)|\[([^\[\]]+)\]", match[2])
     for word in (match[1], *(attribute for attribute, _ in steps)):
         if word.startswith("_"):
-            raise ConfigurationError(f"name has the field {text!r}: what begins with _ is private; name_of= can use it")
+            private = "what begins with _ is private; name_of= can use it"
+            raise ConfigurationError(f"{argument} has the field {text!r}: {private}")
     if conversion is not None and conversion not in _CONVERSIONS:
-        raise ConfigurationError(f"name has the unknown conversion {'!' + conversion!r}: there are !s, !r and !a")
+        raise ConfigurationError(f"{argument} has the unknown conversion {'!' + conversion!r}: there are !s, !r and !a")
     if "{" in format_spec:
-        raise ConfigurationError(f"name has a field within the format of the field {text!r}: name_of= can compute it")
+        raise ConfigurationError(
+            f"{argument} has a field within the format of the field {text!r}: name_of= can compute it"
+        )
     way = tuple((True, attribute) if attribute else (False, _key(key)) for attribute, key in steps)
-    return _Field(text, match[1], way, conversion, format_spec)
+    return _Field(argument, text, match[1], way, conversion, format_spec)
 
 
 def _key(text: str) -> str | int:
     return int(text) if text.isdecimal() else text  # as str.format does
 
 
-def _check_kind(function: Any, *, is_async: bool) -> None:
+def _check_kind(function: Any, *, is_async: bool, decorator: str) -> None:
     import functools
     import inspect
 
     if isinstance(function, staticmethod | classmethod):
         word = f"@{type(function).__name__}"
-        raise ConfigurationError(f"locked must stand below {word}, next to the function: put {word} above it")
+        raise ConfigurationError(f"{decorator} must stand below {word}, next to the function: put {word} above it")
     if not callable(function) or isinstance(function, type):
         raise ConfigurationError(
-            f'locked is for functions and methods, not for {function!r}: @client.locked("name") above a function'
+            f"{decorator} is for functions and methods, not for {function!r}: "
+            f'@client.{decorator}("{"key" if decorator == "once" else "name"}") above a function'
         )
     called = _title(function)
     is_plain = inspect.isroutine(function) or isinstance(function, functools.partial)
@@ -272,9 +311,9 @@ def _check_kind(function: Any, *, is_async: bool) -> None:
         how = "take it inside, with `with` on the lock of a Client"
         raise ConfigurationError(f"{called} is a generator, whose body runs after the call: {how}")
     if inspect.iscoroutinefunction(seen) and not is_async:
-        raise ConfigurationError(f"{called} is a coroutine function: use AsyncClient.locked for it")
+        raise ConfigurationError(f"{called} is a coroutine function: use AsyncClient.{decorator} for it")
     if is_async and not inspect.iscoroutinefunction(seen):
-        raise ConfigurationError(f"{called} is not a coroutine function: use Client.locked for it")
+        raise ConfigurationError(f"{called} is not a coroutine function: use Client.{decorator} for it")
 
 
 def with_lease(function: Callable[..., T], parameter: str) -> WithLease[T]:

@@ -798,9 +798,14 @@ class Engine(Generic[L]):
             self._emit(attempt, "not acquired", None, waited, reason, outcome)
 
     def skipped(self, spec: LockSpec, outcome: str) -> None:
-        """A call of a decorated function did not run."""
+        """A call of a decorated function or of `once` did not run."""
         if self.events.subscribers:
             self._emit(self.events.new_attempt(spec, self.runtime.now()), "skipped", outcome=outcome)
+
+    def started(self, lease: BaseLease) -> None:
+        """The body of a call of `once` begins."""
+        if self.events.subscribers:
+            self._emit(self._attempt_of(lease), "started", lease.fence)
 
     def _released(self, lease: BaseLease, outcome: str) -> None:
         held_for = self.runtime.now() - lease._since

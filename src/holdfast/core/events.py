@@ -5,19 +5,20 @@ An *attempt* is one request of one caller for one lock. Its events, in this orde
     acquiring                     the attempt begins
     queued                        the lock is busy; `reason` is its holder; at most once
     acquired | not acquired       exactly one of them
+    started                       only of `once`: its body begins; at most once
     renewed, renewal failed, revoke requested
     lost | released               exactly one of them, after `acquired`
 
 `outcome` says why: see OUTCOMES. An attempt ends in the process in which it began; a forked child gets no events of its
 parent's attempts. A subscriber that begins later also gets the events of leases that were acquired before.
 `lock_all` has one attempt for each of its locks, which begins when the store has answered or the wait for that lock
-begins. A re-entry has no events. `skipped` is an event of a call of a decorated function that did not run.
+begins. A re-entry has no events. `skipped` is an event of a call of a decorated function or of `once` that did not run.
 
 Subscribers are called in order, one event after the other. The events of a call (`acquiring`, `queued`, `acquired`,
-`not acquired`, `released`) are delivered on the caller's own thread or task before the call returns, unless earlier
-events are still queued. The keeper's events (`renewed`, `renewal failed`, `revoke requested`, `lost`) are delivered by
-a thread of their own, in asyncio by the loop: a slow subscriber delays later events, and no lease. An exception of a
-subscriber is logged and does not affect the lock.
+`not acquired`, `started`, `released`) are delivered on the caller's own thread or task before the call returns, unless
+earlier events are still queued. The keeper's events (`renewed`, `renewal failed`, `revoke requested`, `lost`) are
+delivered by a thread of their own, in asyncio by the loop: a slow subscriber delays later events, and no lease. An
+exception of a subscriber is logged and does not affect the lock.
 """
 
 from __future__ import annotations
@@ -42,6 +43,7 @@ Kind = Literal[
     "queued",
     "acquired",
     "not acquired",
+    "started",
     "renewed",
     "renewal failed",
     "revoke requested",
@@ -73,7 +75,13 @@ OUTCOMES = {
         "undone",  # the call that acquired it failed after that
         "dropped",  # no variable refers to the lease any more: it is left to expire
     ),
-    "skipped": ("busy", "done"),  # another call runs; this period has had its run
+    "skipped": (
+        "busy",  # another call runs
+        "done",  # this period, or this key, has had its run
+        "interrupted",  # of `once`: the run of this key died or lost its lease
+        "failed",  # of `once`: it failed, or its result was not recorded
+        "mismatch",  # of `once`: it had another `check`
+    ),
 }
 GROUPS_MAX = 100
 OTHER_GROUPS = "_other"
@@ -90,7 +98,7 @@ class Event(NamedTuple):
     seconds: float | None = None  # acquired, not acquired: since `acquiring`; released, lost: held; renewals: left
     reason: str | None = None  # for people; the holder for `queued`
     attempt: int = 0  # unique in this process
-    primitive: str = ""  # lock, rwlock.read, rwlock.write, semaphore, lock_all, election, locked or once_per
+    primitive: str = ""  # lock, rwlock.read, rwlock.write, semaphore, lock_all, election, locked, once_per or once
     group: str = ""  # the lock's `group`, for labels: there are at most 101 in a client
     outcome: str = ""  # of `not acquired`, `lost`, `released` and `skipped`; the type of the error for `renewal failed`
     ttl: float | None = None

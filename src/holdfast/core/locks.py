@@ -177,7 +177,7 @@ def make_spec(
         ConfigurationError: names the argument and the fix.
     """
     names.refuse_unknown(function, options, _KNOWN_OPTIONS)
-    checked_name, checked_meta = names.check_name(name), names.check_meta(options.get("meta"))
+    checked_name, checked_meta = names.check_lock_name(name), names.check_meta(options.get("meta"))
     requested_ttl = options.get("ttl")
     checked_ttl = ttl if requested_ttl is None else names.check_ttl(requested_ttl)
     spec = LockSpec(

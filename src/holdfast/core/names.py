@@ -11,6 +11,7 @@ from typing import Any
 from holdfast.errors import ConfigurationError
 
 NAME_MAX = 512
+ONCE_PREFIX = "holdfast:once:"  # of the locks of `once`; no other lock has such a name
 LIMIT_MAX = 1_000_000
 TTL_MIN = 0.1
 TTL_MAX = 366 * 86400.0
@@ -72,6 +73,16 @@ def check_name(name: object, argument: str = "name") -> str:
     except UnicodeEncodeError as error:
         raise ConfigurationError(f"{argument} {name!r} is not valid Unicode text ({error.reason})") from None
     return name
+
+
+def check_lock_name(name: object) -> str:
+    """The name of a lock that a user acquires."""
+    checked = check_name(name)
+    if checked.startswith(ONCE_PREFIX):
+        raise ConfigurationError(
+            f"name must not begin with {ONCE_PREFIX!r}: these are the locks of once(), not {name!r}"
+        )
+    return checked
 
 
 def check_prefix(prefix: object) -> str:

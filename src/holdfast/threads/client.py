@@ -21,6 +21,7 @@ from holdfast.core.decorators import make_plan_locked, make_plan_once
 from holdfast.core.engine import Engine
 from holdfast.core.locks import UNSET, LockOptions
 from holdfast.core.names import Duration
+from holdfast.core.once import OnceOptions, check_key, forget, make_once_plan
 from holdfast.core.tickets import LockInfo
 from holdfast.core.wait_graph import WaitGraph
 from holdfast.primitives import Primitive
@@ -29,6 +30,7 @@ from holdfast.runtimes.threads import ThreadRuntime, run_sync
 from holdfast.threads.decorators import Locked, LockedOrSkipped, LockedOrSkippedWithLease, LockedWithLease, decorated
 from holdfast.threads.lock_all import LockAll
 from holdfast.threads.locks import Lease, Lock, RWLock, Semaphore
+from holdfast.threads.once import Once
 
 if TYPE_CHECKING:
     from holdfast.threads.election import Election
@@ -259,6 +261,45 @@ class Client(BaseClient[Lease, Lock, Semaphore, RWLock, LockAll]):
         self._require_primitives(plan.spec)
         return lambda function: decorated(function, plan, lambda: self)
 
+    @overload
+    def once(self, key: str, *, skipped: D, **options: Unpack[OnceOptions]) -> Once[D]: ...
+
+    @overload
+    def once(self, key: str, **options: Unpack[OnceOptions]) -> Once[None]: ...
+
+    def once(self, key: str, **options: Any) -> Once[Any]:
+        """A key of which one call runs, on all machines: `.run(function, …)`, or a decorator of the function.
+
+        A record of the key is written before the body runs, and says after it that it is done. With after_crash "raise"
+        or "skip", at most one run *starts* for a key until `retention` is over; with "retry", at most one *recorded
+        completion*: effects of an interrupted run may have happened. As strong as the exclusion of the store.
+
+        Args:
+            key: What is done once: any text up to 498 characters. `run` uses it literally; the decorator fills in
+                fields over the parameters, as in `locked`: "charge:{order_id}".
+            retention: How long a completed run is remembered, from its completion. Default: "1d".
+            result: Remember the result, which must be JSON of at most 64 KiB, and return it to later calls.
+            check: Text (for the decorator, with fields) that calls with the same key agree on, such as "{amount}". A
+                call with another one raises OnceMismatch.
+            skipped: The value of a call that did not run, and that has no remembered result. Default: None.
+            busy: While another call runs: "wait" waits for `timeout` seconds, then raises AcquireTimeout; "skip"
+                returns `skipped`, at once or after `timeout`; "raise" raises AcquireTimeout at once.
+            after_error: If the body raises, or is cancelled: "retry" forgets the run, and the next call runs;
+                "remember" lets later calls raise OnceFailed. The error is raised in any case.
+            after_crash: If the process of a run died, or its lease was lost: "raise" raises OnceInterrupted; "retry"
+                runs again, with a greater fence; "skip" returns `skipped`.
+            lease: The parameter that is filled in with the Lease of the run, as in `locked`.
+            options: ttl, timeout, max_hold, stop_margin, meta, on_lost and group of `lock`. The default of max_hold is
+                7 days. An interrupted run is remembered for max_hold, ttl and retention, from its start.
+
+        Raises:
+            ConfigurationError: an argument is refused; the message names it and the reason.
+            Unsupported: this store keeps no records.
+        """
+        plan = make_once_plan(key, ttl=self._ttl, options=options)
+        self._require_primitive(Primitive.ONCE)
+        return Once(lambda: self, plan)
+
     def inspect(self, name: str) -> LockInfo:
         """The holders and waiters of the lock, in order, according to the server.
 
@@ -293,6 +334,14 @@ class Client(BaseClient[Lease, Lock, Semaphore, RWLock, LockAll]):
         is greater, so a resource that checks fences is safe.
         """
         return run_sync(self._engine.operators.break_lock(names.check_name(name), names.check_fence(fence)))
+
+    def forget(self, key: str, *, fence: int) -> bool:
+        """Remove the record of `once` for this key, if its run has this fence; False if there is none.
+
+        The next call runs the body again. A run that is still alive goes on, but cannot be recorded as done any more.
+        """
+        self._require_primitive(Primitive.ONCE)
+        return run_sync(forget(self._engine, check_key(key), names.check_fence(fence)))
 
     def request_revoke(self, name: str, fence: int | None = None) -> bool:
         """Request the release of the lease with this fence, or of the present holders; False if there is none.

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeVar
 
 from holdfast.backends.memory.protocol.queue import MemoryBackend
-from holdfast.core.ports import Backend, Runtime
+from holdfast.core.ports import Backend, Record, Runtime
 from holdfast.core.tickets import Claim, Granted, LeaseGone, Live, LockInfo, Waiting
 from holdfast.errors import BackendError, BackendUnavailable, ConfigurationError, OutcomeUnknown, QuorumError
 from holdfast.guarantees import Guarantees
@@ -158,6 +158,16 @@ class FaultyBackend:
 
     async def read_registers(self, names: Sequence[str], *, deadline: float) -> Sequence[int]:
         return await self._send("read_registers", lambda: self._inner.read_registers(names, deadline=deadline))
+
+    async def swap_record(
+        self, name: str, expected: str, record: Record | None, *, keep: float, deadline: float
+    ) -> Record | None:
+        if not expected and record is None and not self._faults.has_plan("read_record"):
+            return await self._inner.swap_record(name, expected, record, keep=keep, deadline=deadline)
+        verb = "swap_record" if expected or record is not None else "read_record"
+        return await self._send(
+            verb, lambda: self._inner.swap_record(name, expected, record, keep=keep, deadline=deadline)
+        )
 
     async def close(self) -> None:
         self._is_closed = True

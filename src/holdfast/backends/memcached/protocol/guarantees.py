@@ -19,4 +19,5 @@ LACKS: Lacks = {
     Primitive.SEMAPHORE: _ALONE,
     Primitive.OWNER: _ALONE,
     Primitive.DETECT_DEADLOCKS: "its waiters leave no record",
+    Primitive.ONCE: "a cache may evict a record, and the body would run again",
 }

@@ -32,6 +32,7 @@ _ONE_HOLDER = "its one key has room for one holder"
 _PLAIN_LACKS: Lacks = {
     **dict.fromkeys((Primitive.RWLOCK, Primitive.SEMAPHORE, Primitive.OWNER), _ONE_HOLDER),
     Primitive.DETECT_DEADLOCKS: "its waiters leave no record",
+    Primitive.ONCE: "its fences come from clocks alone, so a repeated run might not have the greater one",
 }
 _GETSET_LACKS: Lacks = {
     **_PLAIN_LACKS,

@@ -14,4 +14,9 @@ GUARANTEES = Guarantees(
     scope=Scope.NETWORK,
 )
 _ONE_HOLDER = "a node has one vote for each lock, so there is one holder"
-LACKS: Lacks = {Primitive.RWLOCK: _ONE_HOLDER, Primitive.SEMAPHORE: _ONE_HOLDER, Primitive.OWNER: _ONE_HOLDER}
+LACKS: Lacks = {
+    Primitive.RWLOCK: _ONE_HOLDER,
+    Primitive.SEMAPHORE: _ONE_HOLDER,
+    Primitive.OWNER: _ONE_HOLDER,
+    Primitive.ONCE: "its nodes agree on numbers only, not on a record",
+}
