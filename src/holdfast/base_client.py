@@ -5,9 +5,9 @@ from __future__ import annotations
 import sys
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from enum import Enum
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, Unpack, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar, Unpack, cast
 
 from holdfast.core import names
 from holdfast.core.acquire_all import LockIdentity, in_order
@@ -25,17 +25,37 @@ from holdfast.primitives import Primitive
 from holdfast.requirements import Requirement, require_primitive
 from holdfast.runtimes import system
 from holdfast.runtimes.threads import Mutex
-from holdfast.url import SCHEMES, Address, OptionValue, PasswordFunction, opener, parse, redlock_url
+from holdfast.url import SCHEMES, Address, OptionValue, PasswordFunction, joined, opener, parse
 
 if TYPE_CHECKING:
+    from psycopg import AsyncConnection as AsyncPsycopgConnection
+    from psycopg import Connection as PsycopgConnection
     from pymysql.connections import Connection
     from redis import Redis, RedisCluster
     from redis.asyncio import Redis as AsyncRedis
     from redis.asyncio import RedisCluster as AsyncRedisCluster
 
+    class PsycopgPool(Protocol):
+        """A ConnectionPool or AsyncConnectionPool of psycopg_pool."""
+
+        conninfo: Any
+        kwargs: Any
+        connection_class: Any
+
+    class SqlEngine(Protocol):
+        """An Engine or AsyncEngine of SQLAlchemy."""
+
+        @property
+        def dialect(self) -> Any: ...
+        @property
+        def url(self) -> Any: ...
+
     RedisStore = Redis | RedisCluster | AsyncRedis | AsyncRedisCluster
     MysqlStore = Connection[Any] | Callable[[], Connection[Any]]
-    Store = str | list[str] | tuple[str, ...] | RedisStore | MysqlStore
+    PostgresqlStore = PsycopgConnection[Any] | AsyncPsycopgConnection[Any] | PsycopgPool
+    Servers = Sequence[str] | Sequence[Redis] | Sequence[AsyncRedis]  # independent ones
+    # A KazooClient has no types, and fits.
+    Store = str | Servers | RedisStore | MysqlStore | PostgresqlStore | SqlEngine
 
 DEFAULT_TTL = 30.0
 
@@ -99,7 +119,7 @@ class BaseClient(ABC, Generic[LeaseT, LockT, SemaphoreT, RWLockT, LockAllT]):
         _refuse_eventlet()
         if password is not None:
             options["password"] = password
-        self._url = default_url() if url is None else redlock_url(url) if isinstance(url, list | tuple) else url
+        self._url = default_url() if url is None else joined(url)
         self._options = options
         self._ttl = names.check_ttl(ttl)
         self._required = None if require is None else Requirement.of(require)

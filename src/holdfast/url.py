@@ -29,16 +29,15 @@ class Scheme(NamedTuple):
     package: str  # its config.py has the options, its io/ has blocking.py and aio.py
     driver: str | None = None  # the module that must be importable
     extra: str | None = None  # the extra that installs the driver; None: it is part of Python
-    adopts: bool = False  # its io/adopted.py accepts a client object of the driver instead of a URL
     searched: bool = False  # it has no index of its locks, so listing them searches all keys of its servers
     posix: bool = False  # it needs FIFOs and file locks, which Windows does not have
     tables: bool = False  # it has tables that `holdfast init` can create
     login: bool = False  # its servers may require a password, which may be given as the keyword `password`
 
 
-_REDIS = Scheme("holdfast.backends.redis", driver="redis", extra="redis", adopts=True, searched=True, login=True)
+_REDIS = Scheme("holdfast.backends.redis", driver="redis", extra="redis", searched=True, login=True)
 _POSTGRESQL = Scheme("holdfast.backends.postgresql", driver="psycopg", extra="postgresql", tables=True, login=True)
-_MYSQL = Scheme("holdfast.backends.mysql", driver="pymysql", extra="mysql", tables=True, adopts=True, login=True)
+_MYSQL = Scheme("holdfast.backends.mysql", driver="pymysql", extra="mysql", tables=True, login=True)
 _ETCD = Scheme("holdfast.backends.etcd", login=True)
 _MEMCACHED = Scheme("holdfast.backends.memcached", searched=True, login=True)
 
@@ -68,6 +67,16 @@ _NO_POOL = {
     "sqlite": "a client has one connection to its file",
     "zookeeper": "a client has at most three sessions, with one connection each",
 }
+
+# Libraries whose objects are accepted in place of a URL, and the scheme whose io/adopted.py reads their settings.
+_ADOPTED = {
+    "redis": "redis",
+    "pymysql": "mysql",
+    "psycopg": "postgresql",
+    "psycopg_pool": "postgresql",
+    "kazoo": "zookeeper",
+}
+_DIALECTS = {"postgresql": "postgresql", "mysql": "mysql", "mariadb": "mysql"}  # of engines of SQLAlchemy
 
 _SECRET = ("password", "sentinel_password")  # options that no message may show
 
@@ -133,6 +142,17 @@ def parse(url: object, given: Mapping[str, OptionValue] | None = None) -> Addres
     # Each host of a redlock URL may have a path, so its backend splits and decodes them.
     path = parts.path if parts.scheme == "redlock" else unquote(parts.path)
     return Address(parts.scheme, parts.netloc, path, options | keywords, redacted, passwords=passwords)
+
+
+def joined(url: object) -> Any:
+    """The redlock:// URL of a list of URLs; any other argument of a client as it is.
+
+    Raises:
+        ConfigurationError: see `redlock_url`.
+    """
+    if isinstance(url, list | tuple) and not any("redis" in _origins(each) for each in url):
+        return redlock_url(url)
+    return url
 
 
 def redlock_url(urls: Sequence[object]) -> str:
@@ -209,22 +229,44 @@ def _adopt(client: object, given: Mapping[str, OptionValue]) -> Address:
     for name in _SECRET:
         if name in given:
             raise ConfigurationError(f"{name} is for a url: a client object of a driver has a password of its own")
-    origins = {kind.__module__.partition(".")[0] for kind in type(client).__mro__}
+    origins = _origins(client)
     if origins & {"unittest", "mock"}:
         raise unknown_client("a", type(client))
-    if callable(client):
-        require_driver("mysql", "pymysql", "mysql")
-        origins.add("pymysql")  # a function that makes connections; only this backend accepts one
-    for scheme in SCHEMES.values():
-        if scheme.adopts and scheme.driver in origins:
-            module = importlib.import_module(f"{scheme.package}.io.adopted")
-            address: Address = module.address_of(client, option_texts(given))
-            return address
-    # The message has only the type: bytes, and the URL objects of other libraries, would show their password.
-    raise ConfigurationError(
-        f"url must look like scheme://… and be a str, not {type(client).__name__!r} (known: {_known()}; or a client "
-        "object of redis-py, or a connection of PyMySQL or a function that makes them)"
-    )
+    scheme = next((_ADOPTED[origin] for origin in origins if origin in _ADOPTED), "")
+    if isinstance(client, list | tuple):
+        scheme = "redlock"
+    elif "sqlalchemy" in origins:
+        scheme = _scheme_of_engine(client)
+    elif callable(client) and not scheme:
+        scheme = "mysql"  # a function that makes connections; only this backend accepts one
+    if not scheme:
+        # The message has only the type: bytes, and the URL objects of other libraries, would show their password.
+        raise ConfigurationError(
+            f"url must look like scheme://… and be a str, not {type(client).__name__!r} (known: {_known()}; or a "
+            "client object of redis-py or a list of them, a connection or pool of psycopg, a connection of PyMySQL or "
+            "a function that makes them, an engine of SQLAlchemy, or a KazooClient)"
+        )
+    row = SCHEMES[scheme]
+    require_driver(scheme, row.driver or "", row.extra)
+    module = importlib.import_module(f"{row.package}.io.adopted")
+    address: Address = module.address_of(client, option_texts(given))
+    return address
+
+
+def _origins(client: object) -> set[str]:
+    """The names of the packages that define the class of this object and its bases."""
+    return {kind.__module__.partition(".")[0] for kind in type(client).__mro__}
+
+
+def _scheme_of_engine(client: object) -> str:
+    name = getattr(getattr(client, "dialect", None), "name", None)
+    if name in _DIALECTS:
+        return _DIALECTS[name]
+    if name is None:
+        kind = type(client).__name__
+        raise ConfigurationError(f"url is a {kind} of SQLAlchemy: give its Engine or AsyncEngine, or a url")
+    known = "PostgreSQL, MySQL and MariaDB"
+    raise ConfigurationError(f"url is an engine of {name}: only engines of {known} are accepted; give a url")
 
 
 def unknown_client(what: str, kind: type) -> ConfigurationError:

@@ -45,8 +45,9 @@ D_co = TypeVar("D_co", covariant=True)
 class Client(BaseClient[Lease, Lock, Semaphore, RWLock, LockAll]):
     """Locks on one store: `url`, or $HOLDFAST_URL, or a file in the user's state folder.
 
-    Instead of the URL it takes a client object of redis-py (same servers and credentials, separate connections), or a
-    list of redis:// URLs (independent servers, of which a majority decides: redlock). The options after the question
+    Instead of the URL it takes a list of redis:// URLs (independent servers, of which a majority decides: redlock), or
+    an object of a driver, for its address and credentials: a client of redis-py or a list of them, a connection or pool
+    of psycopg, a connection of PyMySQL, an engine of SQLAlchemy, a KazooClient. The options after the question
     mark of a URL may also be given as keywords: `prefix="jobs:"`. `password` may be a function, which is called for
     each new connection (an AsyncClient also takes a coroutine function). With `require={"exclusion":
     "durable-authority", "order": "FIFO"}` a store with weaker `guarantees` is refused.

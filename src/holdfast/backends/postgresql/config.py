@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from holdfast.backends.net.addresses import is_numeric
 from holdfast.backends.net.passwords import password_of
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _PORT = 5432
 
-_SETTINGS = (
+SETTINGS = (
     Option(
         "schema",
         SCHEMA,
@@ -47,7 +47,7 @@ _LIBPQ = tuple(
         *("sslcrl", "channel_binding", "application_name"),
     )
 )
-OPTIONS = (*_SETTINGS, _HOST, _SOCKET_PORT, *_LIBPQ)
+OPTIONS = (*SETTINGS, _HOST, _SOCKET_PORT, *_LIBPQ)
 
 
 class Endpoint(NamedTuple):
@@ -84,30 +84,52 @@ def config_of(address: Address) -> PostgresqlConfig:
     Raises:
         ConfigurationError: names the part or the option that is wrong, and the fix.
     """
+    if isinstance(address.client, PostgresqlConfig):
+        return address.client
     options = address.options
     user, password, hosts = login_and_hosts(address.host, address.path)
     database = address.path.removeprefix("/")
     if "/" in database:
         raise ConfigurationError(f"url must name one database, postgresql://host/database, not {database!r}")
     parameters = {
-        "keepalives_idle": str(KEEPALIVE_IDLE),
-        "keepalives_interval": str(KEEPALIVE_INTERVAL),
-        "keepalives_count": str(KEEPALIVE_COUNT),
-        "tcp_user_timeout": str(USER_TIMEOUT_MS),
         **{name: value for name, value in values_of(options, _LIBPQ).items() if value is not None},
         **{name: value for name, value in (("user", user), ("dbname", database)) if value},
-        "client_encoding": "UTF8",
     }
     in_options = parameters.pop("password", None)
     given = password_of(address, password or in_options)
     if "\0" in "".join(parameters.values()) + (given if isinstance(given, str) else ""):
         raise ConfigurationError("url must not have a zero byte in it")
-    return PostgresqlConfig(
+    return libpq_config(
         url=address.redacted,
         endpoints=_endpoints(hosts, options),
         parameters=parameters,
         password=given or "",
-        **values_of(options, _SETTINGS),
+        settings=values_of(options, SETTINGS),
+    )
+
+
+def libpq_config(
+    *,
+    url: str,
+    endpoints: tuple[Endpoint, ...],
+    parameters: Mapping[str, str],
+    password: Password,
+    settings: Mapping[str, Any],
+) -> PostgresqlConfig:
+    """The configuration with these parameters of libpq, and those that are the same for all connections of ours."""
+    ours = {
+        "keepalives_idle": str(KEEPALIVE_IDLE),
+        "keepalives_interval": str(KEEPALIVE_INTERVAL),
+        "keepalives_count": str(KEEPALIVE_COUNT),
+        "tcp_user_timeout": str(USER_TIMEOUT_MS),
+        "application_name": "holdfast",
+    }
+    return PostgresqlConfig(
+        url=url,
+        endpoints=endpoints,
+        parameters={**ours, **parameters, "client_encoding": "UTF8"},
+        password=password,
+        **settings,
     )
 
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from holdfast.url_parts import Node
 
 NODES_MIN = 3
-_CONNECT_TIMEOUT = "1"
+CONNECT_TIMEOUT = "1"
 
 _NODES = choice("nodes", "three", "`any`: allow one or two nodes", ("three", "any"))
 _SETTINGS = (
@@ -38,7 +38,7 @@ OPTIONS = (
     _NODES,
     *_SETTINGS,
     EVICTION,
-    seconds("connect_timeout", _CONNECT_TIMEOUT, "seconds for a connection to one node; use more for distant nodes"),
+    seconds("connect_timeout", CONNECT_TIMEOUT, "seconds for a connection to one node; use more for distant nodes"),
     CONNECTIONS,
     CLIENT_NAME,
     TLS._replace(meaning="TLS for all nodes", schemes=()),
@@ -74,16 +74,20 @@ def config_of(address: Address, *, is_asyncio: bool) -> RedlockConfig:
     Raises:
         ConfigurationError: there are too few nodes, or a part is wrong; the message names it and the fix.
     """
-    options = {"connect_timeout": _CONNECT_TIMEOUT, **address.options}
-    configs = [
-        redis_config_of(address._replace(scheme="redis", host=host, path=db, options=options), is_asyncio=is_asyncio)
-        for host, db in _split(address)
-    ]
+    options = {"connect_timeout": CONNECT_TIMEOUT, **address.options}
+    if isinstance(address.client, tuple):  # client objects of redis-py, one for each node
+        addresses = [address._replace(client=client) for client in address.client]
+    else:
+        addresses = [
+            address._replace(scheme="redis", host=host, path=db, options=options) for host, db in _split(address)
+        ]
+    configs = [redis_config_of(each, is_asyncio=is_asyncio) for each in addresses]
     nodes = tuple(config.nodes[0] for config in configs)
     _check_number(nodes, is_any=_NODES.value(options) == "any", url=address.redacted)
     logins: Mapping[Node, tuple[Login, int]] = {config.nodes[0]: (config.login, config.db) for config in configs}
     return RedlockConfig(
-        redis=replace(configs[0], shape="several", nodes=nodes, logins=logins), **values_of(options, _SETTINGS)
+        redis=replace(configs[0], url=address.redacted, shape="several", nodes=nodes, logins=logins),
+        **values_of(options, _SETTINGS),
     )
 
 

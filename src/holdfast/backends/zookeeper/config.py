@@ -34,7 +34,7 @@ class Access(NamedTuple):
     id: str
 
 
-_SETTINGS = (
+SETTINGS = (
     seconds(
         "session_timeout",
         None,
@@ -53,7 +53,7 @@ _SETTINGS = (
     ),
 )
 _TLS = flag("tls", "no", "TLS, for a `secureClientPort`")
-OPTIONS = (*_SETTINGS, _TLS, *tls_options())
+OPTIONS = (*SETTINGS, _TLS, *tls_options())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,6 +78,8 @@ def config_of(address: Address) -> ZookeeperConfig:
     Raises:
         ConfigurationError: names the part or the option that is wrong, and the fix.
     """
+    if isinstance(address.client, ZookeeperConfig):
+        return address.client
     options = address.options
     user, password, hosts = login_and_hosts(address.host, address.path)
     given = password_of(address, password)
@@ -90,7 +92,7 @@ def config_of(address: Address) -> ZookeeperConfig:
         user=user,
         password=given or "",
         tls=options if tls_context(options, is_on=_TLS.value(options)) else None,
-        **values_of(options, _SETTINGS),
+        **values_of(options, SETTINGS),
     )
     if any(entry.scheme == "auth" for entry in config.acl) and not user and "certfile" not in options:
         raise ConfigurationError(
