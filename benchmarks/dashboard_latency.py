@@ -1,10 +1,11 @@
 """Measure how long the dashboard takes from a change of a lock to the screen.
 
-    .venv/bin/python benchmarks/dashboard_latency.py redis://localhost
+    .venv/bin/python benchmarks/dashboard_latency.py redis://localhost [PID of the server]
 
 Child processes hold 200 locks with 1,000 waiters in all, and release one after the other. Each change has a new fence.
 A page in Chromium reports when the fence of a row has changed; the difference to the time of the grant, which the
-holder recorded, is the latency. The cost of the dashboard's process is printed too. It needs chromium and playwright.
+holder recorded, is the latency. The cost of the dashboard's process is printed too, and with the server's PID that of
+the server with and without the page. It needs chromium and playwright.
 """
 
 from __future__ import annotations
@@ -17,7 +18,6 @@ import subprocess
 import sys
 import threading
 import time
-from typing import Any
 
 import holdfast
 
@@ -39,20 +39,26 @@ OBSERVE = """() => {
 }"""
 
 
-def main(url: str) -> None:
+def main(url: str, server: int | None) -> None:
     with holdfast.Client(url) as client, client.lock("any"):
         pass
     children = [
-        subprocess.Popen([sys.executable, __file__, url, str(number)], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        subprocess.Popen(
+            [sys.executable, __file__, "hold", url, str(number)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
         for number in range(PROCESSES)
     ]
     command = [sys.executable, "-m", "holdfast", "dashboard", "--port", "0", "--url", url]
     dashboard = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     assert dashboard.stdout is not None
     try:
-        seen, cost = _watch(dashboard.stdout.readline().strip(), dashboard.pid, url)
-    finally:
+        seen = _watch(dashboard.stdout.readline().strip(), url, dashboard.pid, server)
         dashboard.terminate()
+        dashboard.wait()
+        if server is not None:
+            print(f"the server used {_share(server):.1%} of a core without the page")
+    finally:
+        dashboard.kill()
         granted: dict[str, float] = {}
         for child in children:
             granted |= dict(json.loads(child.communicate(b"end\n")[0]))
@@ -61,10 +67,10 @@ def main(url: str) -> None:
         raise SystemExit("no change reached the screen")
     p50, p99 = (latencies[int(len(latencies) * share)] for share in (0.5, 0.99))
     print(f"{len(latencies)} changes reached the screen: p50 {p50:.2f} s, p99 {p99:.2f} s, max {latencies[-1]:.2f} s")
-    print(f"the dashboard's process used {cost:.1%} of a core; load average {os.getloadavg()[0]:.1f}")
+    print(f"load average {os.getloadavg()[0]:.1f}")
 
 
-def _watch(address: str, pid: int, url: str) -> tuple[list[tuple[str, int]], float]:
+def _watch(address: str, url: str, dashboard: int, server: int | None) -> list[tuple[str, int]]:
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:
@@ -77,17 +83,29 @@ def _watch(address: str, pid: int, url: str) -> tuple[list[tuple[str, int]], flo
                 print(f"{waiting} of {WAITERS} wait", file=sys.stderr)
                 page.wait_for_timeout(2000)
         page.evaluate(OBSERVE)
-        before = _cpu_seconds(pid)
+        before, server_before = _cpu_seconds(dashboard), _cpu_seconds(server)
         page.wait_for_timeout(SECONDS * 1000)
-        cost = (_cpu_seconds(pid) - before) / SECONDS
+        cost, server_cost = _cpu_seconds(dashboard) - before, _cpu_seconds(server) - server_before
         held, waits = page.locator("#held").inner_text(), page.locator("#waiting").inner_text()
         print(f"the page shows {held} holders and {waits} waiters")
-        seen: Any = page.evaluate("() => window.seen")
+        seen: list[tuple[str, int]] = page.evaluate("() => window.seen")
         browser.close()
-    return seen, cost
+    print(f"the dashboard's process used {cost / SECONDS:.1%} of a core")
+    if server is not None:
+        print(f"the server used {server_cost / SECONDS:.1%} of a core")
+    return seen
 
 
-def _cpu_seconds(pid: int) -> float:
+def _share(pid: int) -> float:
+    """The share of a core that a process uses."""
+    before = _cpu_seconds(pid)
+    time.sleep(SECONDS)
+    return (_cpu_seconds(pid) - before) / SECONDS
+
+
+def _cpu_seconds(pid: int | None) -> float:
+    if pid is None:
+        return 0.0
     with open(f"/proc/{pid}/stat") as file:
         fields = file.read().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
@@ -115,7 +133,7 @@ def hold(url: str, number: int) -> None:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) > 2:
-        hold(sys.argv[1], int(sys.argv[2]))
+    if sys.argv[1] == "hold":
+        hold(sys.argv[2], int(sys.argv[3]))
     else:
-        main(sys.argv[1])
+        main(sys.argv[1], int(sys.argv[2]) if len(sys.argv) > 2 else None)
