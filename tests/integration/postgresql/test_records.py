@@ -122,3 +122,18 @@ def test_a_call_waits_for_the_transaction_that_replaces_the_record(
         thread.join(30)
 
     assert answers == [THEIRS if commits else None]
+
+
+def test_records_are_added_while_a_long_transaction_uses_the_other_tables(
+    server: Server, store: Store, url: str, schema: str
+) -> None:
+    names = {"schema": sql.Identifier(schema)}
+    create_tables(urls.parse(url))
+    server.rows(sql.SQL(BEFORE_RECORDS).format(**names))
+
+    with server.connect() as other:
+        other.autocommit = False
+        for table in ("holdfast_status", "holdfast_locks", "holdfast_tickets"):
+            other.execute(sql.SQL("SELECT * FROM {schema}.{table}").format(table=sql.Identifier(table), **names))
+
+        assert store.open().swap_record("a", "", OURS) == OURS

@@ -84,20 +84,31 @@ $$;
 
 -- For people: holders and waiters, and since when. The host and the pid come first in `info`. They are not parsed as JSON,
 -- because PostgreSQL refuses JSON with a zero byte or half a surrogate pair in any string.
-CREATE OR REPLACE VIEW {schema}.holdfast_status AS
-    SELECT
-        t.name, CASE WHEN t.fence IS NULL THEN 'waits' ELSE 'holds' END AS state, t.fence,
-        substring(t.info FROM '"host": "((?:[^"\\]|\\.)*)"') AS host, substring(t.info FROM '"pid": ([0-9]+)') AS pid, t.agent,
-        to_timestamp(t.since / 1e6) AS since, to_timestamp(t.expires / 1e6) AS expires,
-        t.method, t.exclusive, t."limit", t.info, t.number, t.since AS since_us, t.expires AS expires_us
-    FROM (
-        SELECT l.name, l.method, 0 AS number, l.fence, true AS exclusive, 1 AS "limit", l.expires, l.since, l.agent, l.info
-        FROM {schema}.holdfast_locks l WHERE l.nonce IS NOT NULL
-        UNION ALL
-        SELECT q.name, 'queue', q.number, q.fence, q.exclusive, q."limit", q.expires, q.since, q.agent, q.info
-        FROM {schema}.holdfast_tickets q
-    ) AS t
-    WHERE t.expires > {schema}.holdfast_clock();
+--
+-- A view of this version is not replaced, because that waits until no transaction uses the view.
+DO $view$
+BEGIN
+    IF to_regclass('{schema}.holdfast_status') IS NOT NULL
+        AND EXISTS (SELECT 1 FROM {schema}.holdfast_schema s WHERE s.version = {version})
+    THEN
+        RETURN;
+    END IF;
+    CREATE OR REPLACE VIEW {schema}.holdfast_status AS
+        SELECT
+            t.name, CASE WHEN t.fence IS NULL THEN 'waits' ELSE 'holds' END AS state, t.fence,
+            substring(t.info FROM '"host": "((?:[^"\\]|\\.)*)"') AS host, substring(t.info FROM '"pid": ([0-9]+)') AS pid, t.agent,
+            to_timestamp(t.since / 1e6) AS since, to_timestamp(t.expires / 1e6) AS expires,
+            t.method, t.exclusive, t."limit", t.info, t.number, t.since AS since_us, t.expires AS expires_us
+        FROM (
+            SELECT l.name, l.method, 0 AS number, l.fence, true AS exclusive, 1 AS "limit", l.expires, l.since, l.agent, l.info
+            FROM {schema}.holdfast_locks l WHERE l.nonce IS NOT NULL
+            UNION ALL
+            SELECT q.name, 'queue', q.number, q.fence, q.exclusive, q."limit", q.expires, q.since, q.agent, q.info
+            FROM {schema}.holdfast_tickets q
+        ) AS t
+        WHERE t.expires > {schema}.holdfast_clock();
+END
+$view$;
 
 -- Whether the client with this channel, which last polled at `p_renewed`, has no session any more.
 --
@@ -865,15 +876,32 @@ $$;
 
 -- Upgrades of tables that an older holdfast has created, which continues to work with them. At the end, because ALTER TABLE
 -- waits until no transaction uses the table, and we must not hold a lock that such a transaction waits for: a query of the
--- view locks the view before its tables.
-ALTER TABLE {schema}.holdfast_tickets ADD COLUMN IF NOT EXISTS owner text COLLATE "C";
-ALTER TABLE {schema}.holdfast_tickets ADD COLUMN IF NOT EXISTS renewed bigint;
-ALTER TABLE {schema}.holdfast_locks ADD COLUMN IF NOT EXISTS generation bigint NOT NULL DEFAULT 0;
-ALTER TABLE {schema}.holdfast_locks ADD COLUMN IF NOT EXISTS head bigint NOT NULL DEFAULT 0;
-ALTER TABLE {schema}.holdfast_locks ADD COLUMN IF NOT EXISTS renewed bigint;
-ALTER TABLE {schema}.holdfast_locks ADD COLUMN IF NOT EXISTS renewed_fence bigint;
-ALTER TABLE {schema}.holdfast_locks DROP CONSTRAINT IF EXISTS holdfast_locks_pkey;
-CREATE UNIQUE INDEX IF NOT EXISTS holdfast_locks_newest ON {schema}.holdfast_locks (name, generation);
-ALTER TABLE {schema}.holdfast_locks REPLICA IDENTITY USING INDEX holdfast_locks_newest;  -- it may be published
+-- view locks the view before its tables. Every step locks holdfast_locks before holdfast_tickets, and so does this. Tables
+-- that need no upgrade are not locked.
+DO $upgrade$
+BEGIN
+    IF EXISTS (
+        SELECT 1 FROM pg_index i WHERE i.indrelid = '{schema}.holdfast_locks'::regclass AND i.indisreplident
+    ) AND 6 = (
+        SELECT count(*) FROM pg_attribute a WHERE NOT a.attisdropped AND (
+            a.attrelid = '{schema}.holdfast_tickets'::regclass AND a.attname IN ('owner', 'renewed')
+            OR a.attrelid = '{schema}.holdfast_locks'::regclass
+            AND a.attname IN ('generation', 'head', 'renewed', 'renewed_fence')
+        )
+    ) THEN
+        RETURN;
+    END IF;
+    LOCK TABLE {schema}.holdfast_locks, {schema}.holdfast_tickets IN ACCESS EXCLUSIVE MODE;
+    ALTER TABLE {schema}.holdfast_tickets ADD COLUMN IF NOT EXISTS owner text COLLATE "C";
+    ALTER TABLE {schema}.holdfast_tickets ADD COLUMN IF NOT EXISTS renewed bigint;
+    ALTER TABLE {schema}.holdfast_locks ADD COLUMN IF NOT EXISTS generation bigint NOT NULL DEFAULT 0;
+    ALTER TABLE {schema}.holdfast_locks ADD COLUMN IF NOT EXISTS head bigint NOT NULL DEFAULT 0;
+    ALTER TABLE {schema}.holdfast_locks ADD COLUMN IF NOT EXISTS renewed bigint;
+    ALTER TABLE {schema}.holdfast_locks ADD COLUMN IF NOT EXISTS renewed_fence bigint;
+    ALTER TABLE {schema}.holdfast_locks DROP CONSTRAINT IF EXISTS holdfast_locks_pkey;
+    CREATE UNIQUE INDEX IF NOT EXISTS holdfast_locks_newest ON {schema}.holdfast_locks (name, generation);
+    ALTER TABLE {schema}.holdfast_locks REPLICA IDENTITY USING INDEX holdfast_locks_newest;  -- it may be published
+END
+$upgrade$;
 INSERT INTO {schema}.holdfast_names SELECT l.name FROM {schema}.holdfast_locks l ON CONFLICT DO NOTHING;
 INSERT INTO {schema}.holdfast_schema VALUES ({version}) ON CONFLICT DO NOTHING;
