@@ -23,8 +23,9 @@ if TYPE_CHECKING:
 _SECTIONS = ("server", "replication", "memory", "persistence")  # one INFO for each: 6.2 takes no more than one
 _INFO = b"".join(pack("INFO", section) for section in _SECTIONS)
 _APPENDFSYNC = pack("CONFIG", "GET", "appendfsync")
-_ROLE = pack("ROLE")
-_FORBIDDEN = ("NOPERM", "unknown command")  # by an ACL, or because the provider has removed the command
+_FORBIDDEN = ("NOPERM", "unknown command", "ERR")  # by an ACL, or because the provider has removed the command
+_SETTINGS = ("maxmemory-policy", "appendonly", "appendfsync")
+_INSTEAD_OF_INFO = pack("HELLO") + pack("ROLE") + b"".join(pack("CONFIG", "GET", name) for name in _SETTINGS)
 
 
 class Handshake:
@@ -34,7 +35,7 @@ class Handshake:
         self.server_info: ServerInfo | None = None
         self._config = config
         self._server_infos: dict[Node, ServerInfo] = {}
-        self._warned = False
+        self._warned: set[str] = set()
 
     async def run(self, connection: Connection, node: Node, deadline: float) -> None:
         """Do the handshake on a new connection.
@@ -48,22 +49,23 @@ class Handshake:
         )
         del replies[0]  # it does not matter whether it accepts the client name
         refused = next((reply for reply in replies if isinstance(reply, ErrorReply)), None)
-        if refused is not None:
-            if errors.code_of(refused) not in _FORBIDDEN:
-                raise errors.refusal(refused, self._config.url, node, "")
-            self._warn(refused)
-            await self._check_role(connection, node, deadline)
-            return
-        info = _parse_info(replies)
-        fsync: Reply = None
-        if info.get("aof_enabled") == "1":
-            fsync = (await connection.exchange_many(_APPENDFSYNC, 1, deadline))[0]
-        server_info = ServerInfo.of(info, fsync[1].decode() if isinstance(fsync, list) and fsync else None)
+        if refused is None:
+            info = _parse_info(replies)
+            fsync = None
+            if info.get("aof_enabled") == "1":
+                fsync = _setting((await connection.exchange_many(_APPENDFSYNC, 1, deadline))[0])
+            server_info = ServerInfo.of(info, fsync)
+        elif errors.code_of(refused) in _FORBIDDEN:
+            server_info = await _without_info(connection, deadline)
+        else:
+            raise errors.refusal(refused, self._config.url, node, "")
         server_info.refuse_unfit(self._config.url, evictions_allowed=self._config.evictions_allowed)
         if self._config.shape == "sentinel" and server_info.is_primary is False:
             raise not_sent(
                 self._config.url, node, "the Sentinels name it as primary, but it is a replica; try again soon"
             )
+        for warning in server_info.warnings:
+            self._warn(warning)
         if self._config.shape in {"single", "sentinel"}:  # there is one server, and this is it now
             self._server_infos.clear()
         self._server_infos[node] = server_info
@@ -78,24 +80,36 @@ class Handshake:
         if self._server_infos.pop(node, None) is not None and self._server_infos:
             self.server_info = weakest(self._server_infos.values())
 
-    async def _check_role(self, connection: Connection, node: Node, deadline: float) -> None:
-        if self._config.shape != "sentinel":
-            return
-        role = (await connection.exchange_many(_ROLE, 1, deadline))[0]
-        if isinstance(role, list) and role[0] != b"master":
-            raise not_sent(
-                self._config.url, node, "the Sentinels name it as primary, but it is a replica; try again soon"
-            )
+    def _warn(self, warning: str) -> None:
+        if warning not in self._warned:
+            self._warned.add(warning)
+            logger().warning("%s: %s", self._config.url, warning)
 
-    def _warn(self, refused: ErrorReply) -> None:
-        if not self._warned:
-            self._warned = True
-            logger().warning(
-                "%s: INFO is not allowed, so it cannot be checked that this server never evicts locks: allow it "
-                "(ACL SETUSER … +info), or make sure of `maxmemory-policy noeviction` (%s)",
-                self._config.url,
-                refused,
-            )
+
+async def _without_info(connection: Connection, deadline: float) -> ServerInfo:
+    """The properties of a server that does not allow INFO, as far as other commands show them."""
+    hello, role, *settings = await connection.exchange_many(_INSTEAD_OF_INFO, 2 + len(_SETTINGS), deadline)
+    info: dict[str, str] = {}
+    if isinstance(hello, list):
+        facts = {key: value for key, value in zip(hello[::2], hello[1::2], strict=False) if isinstance(value, bytes)}
+        product = "valkey" if facts.get(b"server") == b"valkey" else "redis"
+        info[f"{product}_version"] = facts.get(b"version", b"").decode()
+        info["role"] = facts.get(b"role", b"").decode()
+    if isinstance(role, list):
+        info["role"] = role[0].decode()
+        if info["role"] == "master":
+            info["connected_slaves"] = str(len(role[2]))
+    policy, appendonly, fsync = map(_setting, settings)
+    if policy is not None:
+        info["maxmemory_policy"] = policy
+    if appendonly is not None:
+        info["aof_enabled"] = "1" if appendonly == "yes" else "0"
+    return ServerInfo.of({name: value for name, value in info.items() if value}, fsync)
+
+
+def _setting(reply: Reply) -> str | None:
+    """The value in a reply to CONFIG GET; None: the server does not allow it."""
+    return reply[1].decode() if isinstance(reply, list) and reply else None
 
 
 def _parse_info(sections: list[Reply]) -> dict[str, str]:

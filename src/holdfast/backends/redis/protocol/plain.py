@@ -32,7 +32,6 @@ class PlainBackend(ABC):
     method: ClassVar[str]
     base: ClassVar[Guarantees]
     lacks: ClassVar[Lacks]
-    warnings: tuple[str, ...] = ()
     liveness_fds: tuple[int, ...] = ()  # the server does not notice that a holder has died
 
     def __init__(self, url: str, port: RedisPort, runtime: Runtime, *, prefix: str) -> None:
@@ -45,6 +44,10 @@ class PlainBackend(ABC):
     @property
     def guarantees(self) -> Guarantees:
         return guarantees_on(self.base, self._port.server_info)
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        return () if self._port.server_info is None else self._port.server_info.warnings
 
     async def try_acquire(self, claim: Claim, *, queue: bool, deadline: float) -> Granted | Waiting:
         if not claim.exclusive:

@@ -83,7 +83,6 @@ class QueueBackend(ScriptRegisters, ScriptRecords):
     """Locks on one deployment of Redis, granted in order of arrival."""
 
     lacks = LACKS["queue"]
-    warnings: tuple[str, ...] = ()
     liveness_fds: tuple[int, ...] = ()  # the server does not notice that a holder has died
     _entry_type = QueueEntry
 
@@ -116,6 +115,10 @@ class QueueBackend(ScriptRegisters, ScriptRecords):
     @property
     def guarantees(self) -> Guarantees:
         return guarantees_on(GUARANTEES["queue"], self._port.server_info)
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        return () if self._port.server_info is None else self._port.server_info.warnings
 
     async def try_acquire(self, claim: Claim, *, queue: bool, deadline: float) -> Granted | Waiting:
         sent = self._runtime.now()

@@ -21,12 +21,13 @@ class ServerInfo(NamedTuple):
     is_primary: bool | None
     replicas: int | None
     policy: str | None  # maxmemory_policy
-    keeps_every_write: bool  # append-only file with appendfsync always
+    keeps_every_write: bool | None  # append-only file with appendfsync always
 
     @classmethod
     def of(cls, info: Mapping[str, str], appendfsync: str | None) -> ServerInfo:
         """From INFO, and from appendfsync, which INFO does not contain."""
-        role, replicas = info.get("role"), info.get("connected_slaves")
+        role, replicas, aof = info.get("role"), info.get("connected_slaves"), info.get("aof_enabled")
+        is_unknown = aof is None or (aof == "1" and appendfsync is None)
         return cls(
             product="valkey" if "valkey_version" in info or info.get("server_name") == "valkey" else "redis",
             version=info.get("valkey_version") or info.get("redis_version"),
@@ -35,13 +36,29 @@ class ServerInfo(NamedTuple):
             is_primary=None if role is None else role == "master",
             replicas=None if replicas is None else int(replicas),
             policy=info.get("maxmemory_policy"),
-            keeps_every_write=info.get("aof_enabled") == "1" and appendfsync == "always",
+            keeps_every_write=None if is_unknown else aof == "1" and appendfsync == "always",
         )
 
     @property
     def may_evict(self) -> bool:
         """Whether it may evict keys, including locks, when memory runs short."""
         return self.policy not in {None, "noeviction"}
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """The properties that the server does not report, as a managed one may not, and the consequence."""
+        warning = ""
+        if self.policy is None:
+            warning = (
+                "the server does not report its maxmemory-policy, so it may evict a lock that is held when memory runs "
+                "short, and exclusion counts as that of a cache: let this user run INFO (ACL SETUSER … +info)"
+            )
+        elif self.keeps_every_write is None and self.replicas == 0 and not self.may_evict:
+            warning = (
+                "the server does not report appendfsync (CONFIG GET is not allowed), so exclusion counts as best "
+                "effort, even if every write is on disk before its reply"
+            )
+        return (warning,) if warning else ()
 
     @property
     def has_sharded_channels(self) -> bool:
@@ -73,8 +90,8 @@ def weakest(server_infos: Collection[ServerInfo]) -> ServerInfo:
         first = first._replace(
             version=min(first.version or "", other.version or "", key=_numbers) or None,
             replicas=None if first.replicas is None or other.replicas is None else max(first.replicas, other.replicas),
-            policy=other.policy if other.may_evict else first.policy,
-            keeps_every_write=first.keeps_every_write and other.keeps_every_write,
+            policy=other.policy if other.may_evict or (other.policy is None and not first.may_evict) else first.policy,
+            keeps_every_write=min(first.keeps_every_write, other.keeps_every_write, key=_CERTAINTY.index),
         )
     return first
 
@@ -83,11 +100,14 @@ def guarantees_on(base: Guarantees, server_info: ServerInfo | None) -> Guarantee
     """The guarantees of a method on this server; before the first connection, the minimum."""
     if server_info is None:
         return base
-    if server_info.may_evict:
+    if server_info.may_evict or server_info.policy is None:  # what is not known counts as the worst case
         return base._replace(exclusion=Exclusion.CACHE)
     if server_info.keeps_every_write and server_info.replicas == 0 and base.exclusion is Exclusion.BEST_EFFORT:
         return base._replace(exclusion=Exclusion.DURABLE_AUTHORITY)
     return base
+
+
+_CERTAINTY = (False, None, True)
 
 
 def _numbers(version: str) -> tuple[int, ...]:
