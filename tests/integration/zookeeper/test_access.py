@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterator
 
 import pytest
 
 from holdfast import BackendUnavailable, ConfigurationError
 from tests.integration.conftest import OpenClient
+from tests.support.processes import eventually
 from tests.support.redis.certificates import Certificates
 from tests.support.server_process import free_ports, running
 from tests.support.zookeeper.servers import Server, kazoo
@@ -72,7 +74,13 @@ def secure(certificates: Certificates, tmp_path_factory: pytest.TempPathFactory)
         "ssl.trustStore.type": "PEM",
     }
     with running(Server(folder / "server", settings=settings, jars=("netty-all", "netty-codec"))):
+        eventually(lambda: _accepts(port))  # it opens this port after the one that `running` waits for
         yield f"127.0.0.1:{port}"
+
+
+def _accepts(port: int) -> bool:
+    with socket.socket() as client:
+        return client.connect_ex(("127.0.0.1", port)) == 0
 
 
 def test_tls_verifies_client_and_server(secure: str, certificates: Certificates, open_client: OpenClient) -> None:
