@@ -21,6 +21,7 @@ ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "reference.md"
 EXAMPLES = ROOT / "tools" / "reference_examples.txt"
 GUARDS = ("sql", "redis", "files", "http")  # of holdfast.fencing
+WEB = ("starlette", "fastapi", "asgi")
 
 # The sections of names that are neither functions nor errors. All other names come last.
 SECTIONS = {
@@ -34,9 +35,10 @@ INTRODUCTION = """\
 <!-- made by `make docs` from the docstrings, checked by a test; do not edit -->
 
 Everything in `holdfast` that is public. There are guides to [functions](locked.md), to [several locks](lock-all.md),
-to [leases](leases.md), to [jobs](once-per.md), to [keys](once.md), to [elections](election.md), to [delays, owners and
-requests](options.md), to [fences](fencing.md), to the [end of a process](shutdown.md), to [platforms](platforms.md) and
-to the [command line](cli.md). The options of each store's URL are in [backends](backends):
+to [leases](leases.md), to [jobs](once-per.md), to [keys](once.md), to [elections](election.md), to [web
+applications](fastapi.md), to [delays, owners and requests](options.md), to [fences](fencing.md), to the [end of a
+process](shutdown.md), to [platforms](platforms.md) and to the [command line](cli.md). The options of each store's URL
+are in [backends](backends):
 {backends}.
 
 `AsyncClient` and what it makes are the twins for asyncio: the same names, arguments and words; what asks the store is
@@ -63,6 +65,11 @@ def page() -> str:
         guards = importlib.import_module(f"holdfast.fencing.{module}")
         for name, member in public_of_module(guards).items():
             parts += _entry(f"fencing.{module}.{name}", name, member, examples)
+    parts.append("## Web frameworks\n")
+    parts.append("Modules for Starlette, FastAPI and ASGI; [fastapi.md](fastapi.md) explains them.\n")
+    for module in WEB:
+        for name, member in public_of_module(importlib.import_module(f"holdfast.{module}")).items():
+            parts += _entry(f"{module}.{name}", name, member, examples)
     return "\n".join(parts).rstrip() + "\n"
 
 

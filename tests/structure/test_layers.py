@@ -29,7 +29,7 @@ LAYERS = [
     {"backends"},
     {"base_client"},
     {"threads", "aio", "default", "__init__"},
-    {"fencing", "metrics", "monitor", "otel", "prometheus"},
+    {"asgi", "fastapi", "fencing", "metrics", "monitor", "otel", "prometheus", "starlette"},
     {"dashboard"},
     {"cli", "__main__"},
 ]

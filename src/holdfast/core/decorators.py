@@ -174,12 +174,12 @@ def text_for(
     Raises:
         ConfigurationError: the function lacks a named parameter.
     """
-    pieces = _parse(template, argument)
+    pieces = parse_template(template, argument)
     if all(isinstance(piece, str) for piece in pieces):
         return "".join(map(str, pieces))
     called, signature = _title(function), seen or _signature(function)
     for piece in pieces:
-        if isinstance(piece, _Field) and piece.parameter not in signature.parameters:
+        if isinstance(piece, TemplateField) and piece.parameter not in signature.parameters:
             known = ", ".join(signature.parameters) or "none"
             raise ConfigurationError(
                 f"{argument} {template!r} has the field {piece.text!r}, and {called} has no such parameter "
@@ -205,7 +205,7 @@ def refuse_coroutine(function: object, decorator: str = "locked") -> NoReturn:
     )
 
 
-class _Field(NamedTuple):
+class TemplateField(NamedTuple):
     """One replacement field of a name, as in str.format: a parameter, attributes and keys, and the format."""
 
     argument: str  # the one that has this field, for messages
@@ -217,6 +217,11 @@ class _Field(NamedTuple):
     format_spec: str
 
     def of(self, given: Mapping[str, Any]) -> str:
+        """The text of this field.
+
+        Raises:
+            ConfigurationError: the values have no such attribute or key, or no text.
+        """
         try:
             value = given[self.parameter]
             for is_attribute, key in self.way:
@@ -243,10 +248,15 @@ def _has_no_text(kind: type) -> bool:
     return all(getattr(kind, how) is getattr(object, how) for how in ("__repr__", "__str__", "__format__"))
 
 
-def _parse(text: str, argument: str) -> list[str | _Field]:
+def parse_template(text: str, argument: str = "name") -> list[str | TemplateField]:
+    """The literal texts and the fields of a name or key.
+
+    Raises:
+        ConfigurationError: it is not a format, or has a field of another form.
+    """
     import string
 
-    pieces: list[str | _Field] = []
+    pieces: list[str | TemplateField] = []
     try:
         for literal, field, format_spec, conversion in string.Formatter().parse(text):
             if literal:
@@ -261,7 +271,7 @@ def _parse(text: str, argument: str) -> list[str | _Field]:
     return pieces
 
 
-def _field(argument: str, text: str, format_spec: str, conversion: str | None) -> _Field:
+def _field(argument: str, text: str, format_spec: str, conversion: str | None) -> TemplateField:
     import re
 
     match = re.fullmatch(r"(\w+)((?:\.\w+|\[[^\[\]]+\])*)", text)
@@ -282,7 +292,7 @@ def _field(argument: str, text: str, format_spec: str, conversion: str | None) -
             f"{argument} has a field within the format of the field {text!r}: name_of= can compute it"
         )
     way = tuple((True, attribute) if attribute else (False, _key(key)) for attribute, key in steps)
-    return _Field(argument, text, match[1], way, conversion, format_spec)
+    return TemplateField(argument, text, match[1], way, conversion, format_spec)
 
 
 def _key(text: str) -> str | int:

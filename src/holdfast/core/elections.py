@@ -15,6 +15,7 @@ from holdfast.errors import BackendError, ConfigurationError, HoldfastError
 
 if TYPE_CHECKING:
     from holdfast.core.engine import Engine
+    from holdfast.core.locks import BaseLock
     from holdfast.core.tickets import LockInfo
 
 EVERY = 1.0  # seconds between two polls of an observer
@@ -49,6 +50,16 @@ def leader_of(info: LockInfo) -> Leader | None:
                 since=holder.since,
                 meta=holder.meta,
             )
+    return None
+
+
+def term_held(election: BaseLock[Any]) -> int | None:
+    """The term in which a thread or task of this process leads through this object, by the local clock."""
+    for leases in list(election._kept.values()):  # copies, because other threads acquire and release
+        for lease in list(leases):
+            if lease.held:
+                fence: int = lease.fence
+                return fence
     return None
 
 

@@ -7,9 +7,9 @@ import json
 import re
 
 import pytest
+from fastapi import FastAPI
 from prometheus_client import CollectorRegistry, Counter
 from starlette.applications import Starlette
-from starlette.routing import Mount
 
 import holdfast
 from holdfast.dashboard import dashboard
@@ -304,9 +304,11 @@ def test_metrics_of_another_registry_can_be_exported(serve: Serve) -> None:
     assert "orders_total 1.0" in serve(registry=registry).request("/metrics").body
 
 
-def test_the_app_mounts_into_another_app_under_a_path(store: Store, holder: Worker) -> None:
+@pytest.mark.parametrize("framework", [Starlette, FastAPI])
+def test_the_app_mounts_into_another_app_under_a_path(store: Store, holder: Worker, framework: type[Starlette]) -> None:
     holder.call("hold", lock="a")
-    app = Starlette(routes=[Mount("/ops/locks", dashboard(store.client, token=TOKEN))])
+    app = framework()
+    app.mount("/ops/locks", dashboard(store.client, token=TOKEN))
 
     with Site(app) as site:
         cookie = site.request(f"/ops/locks/?token={TOKEN}", token=None).headers["set-cookie"]
