@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
+import psycopg
 import pytest
 
 import holdfast
@@ -85,6 +86,18 @@ def test_a_server_certificate_of_another_authority_is_refused(
 
     with pytest.raises(BackendUnavailable, match="certificate"):
         use(open_client(f"{url}&sslrootcert={certificates.other_ca}"))
+
+
+def test_tls_and_login_of_a_connection_are_adopted(secured_server: Server, certificates: Certificates) -> None:
+    where = {"host": "127.0.0.1", "port": secured_server.port, "dbname": "postgres", "user": "app", "password": SECRET}
+
+    with psycopg.connect(**where, sslmode="verify-full", sslrootcert=str(certificates.ca)) as theirs:
+        with holdfast.Client(theirs) as client:
+            use(client)
+        parameters = client._address.client.parameters  # type: ignore[attr-defined]  # a PostgresqlConfig
+
+    assert (parameters["sslmode"], parameters["sslrootcert"]) == ("verify-full", str(certificates.ca))
+    assert SECRET not in repr(client) + repr(client._address)
 
 
 def test_the_login_fails_without_tls(secured_server: Server, open_client: OpenClient) -> None:

@@ -6,7 +6,9 @@ import socket
 from collections.abc import Iterator
 
 import pytest
+from kazoo.client import KazooClient
 
+import holdfast
 from holdfast import BackendUnavailable, ConfigurationError
 from tests.integration.conftest import OpenClient
 from tests.support.processes import eventually
@@ -94,6 +96,19 @@ def test_tls_verifies_client_and_server(secure: str, certificates: Certificates,
         open_client(f"zookeeper://{secure}/locks?tls=yes&ca_certs={certificates.ca}").lock("a").acquire()
     with pytest.raises(ConfigurationError, match="ca_certs"):
         open_client(f"zookeeper://{secure}/locks?tls=yes&ca_certs=/nowhere").lock("a").acquire()
+
+
+def test_the_certificates_of_a_kazoo_client_are_adopted(
+    secure: str, certificates: Certificates, open_client: OpenClient
+) -> None:
+    files = {"certfile": str(certificates.client), "keyfile": str(certificates.client_key)}
+    theirs = KazooClient(secure, use_ssl=True, ca=str(certificates.ca), **files)
+    distrustful = KazooClient(secure, use_ssl=True, ca=str(certificates.other_ca), **files)
+
+    with holdfast.Client(theirs) as client, client.lock("a", timeout=10):
+        pass
+    with holdfast.Client(distrustful) as client, pytest.raises(BackendUnavailable, match="certificate"):
+        client.lock("a").acquire(timeout=0)
 
 
 def test_a_password_is_never_shown(url: str, open_client: OpenClient, caplog: pytest.LogCaptureFixture) -> None:
