@@ -7,6 +7,7 @@ import pwd
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
@@ -89,9 +90,9 @@ def test_a_server_certificate_of_another_authority_is_refused(
 
 
 def test_tls_and_login_of_a_connection_are_adopted(secured_server: Server, certificates: Certificates) -> None:
-    where = {"host": "127.0.0.1", "port": secured_server.port, "dbname": "postgres", "user": "app", "password": SECRET}
+    where: dict[str, Any] = {"host": "127.0.0.1", "port": secured_server.port, "dbname": "postgres", "user": "app"}
 
-    with psycopg.connect(**where, sslmode="verify-full", sslrootcert=str(certificates.ca)) as theirs:
+    with psycopg.connect(**where, password=SECRET, sslmode="verify-full", sslrootcert=str(certificates.ca)) as theirs:
         with holdfast.Client(theirs) as client:
             use(client)
         parameters = client._address.client.parameters  # type: ignore[attr-defined]  # a PostgresqlConfig
