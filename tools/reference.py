@@ -65,6 +65,10 @@ def page() -> str:
         guards = importlib.import_module(f"holdfast.fencing.{module}")
         for name, member in public_of_module(guards).items():
             parts += _entry(f"fencing.{module}.{name}", name, member, examples)
+    parts.append("## holdfast.sql\n")
+    parts.append("Once for a key in the caller's own transaction; [once.md](once.md#in-your-own-transaction) explains it.\n")
+    for name, member in public_of_module(importlib.import_module("holdfast.sql")).items():
+        parts += _entry(f"sql.{name}", name, member, examples)
     parts.append("## Web frameworks\n")
     parts.append("Modules for Starlette, FastAPI and ASGI; [fastapi.md](fastapi.md) explains them.\n")
     for module in WEB:

@@ -29,7 +29,7 @@ LAYERS = [
     {"backends"},
     {"base_client"},
     {"threads", "aio", "default", "__init__"},
-    {"asgi", "fastapi", "fencing", "metrics", "monitor", "otel", "prometheus", "starlette"},
+    {"asgi", "fastapi", "fencing", "metrics", "monitor", "otel", "prometheus", "sql", "starlette"},
     {"dashboard"},
     {"cli", "__main__"},
 ]

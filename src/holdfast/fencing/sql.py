@@ -22,18 +22,16 @@ transaction that has read older data (SQLITE_BUSY).
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import Any, ClassVar, NamedTuple
 
 from holdfast.errors import ConfigurationError, StaleFence, UsageError
-from holdfast.fencing.values import check_fence, check_resource, refuse_stale
+from holdfast.fencing.values import check_fence, check_identifier, check_resource, refuse_stale
 
 TABLE = "holdfast_fences"
 _PLACEHOLDERS = {"format": "%s", "pyformat": "%s", "qmark": "?"}
-_IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)?", re.ASCII)
-_IDLE = 0  # libpq's PQTRANS_IDLE
-_IN_TRANSACTION = 1  # MySQL's SERVER_STATUS_IN_TRANS
+IDLE = 0  # libpq's PQTRANS_IDLE
+IN_TRANSACTION = 1  # MySQL's SERVER_STATUS_IN_TRANS
 _FOUND_ROWS = 2  # MySQL's CLIENT_FOUND_ROWS
 
 
@@ -65,7 +63,7 @@ class SqlGuard:
         style = self._paramstyle if paramstyle is None else paramstyle
         if style not in _PLACEHOLDERS:
             raise ConfigurationError(f"paramstyle must be one of {', '.join(_PLACEHOLDERS)}, not {style!r}")
-        _check_identifier("table", table)
+        check_identifier("table", table)
         self._mark = _PLACEHOLDERS[style]
         self.ddl = self._DDL.format(table=table)
         self._raise = self._RAISE.format(table=table, mark=self._mark)
@@ -114,7 +112,7 @@ class SqlGuard:
         Each text has one placeholder, for the fence. A row whose fence is NULL was not written with a fence yet. An
         INSERT or a DELETE leaves no row that could refuse a stale fence: keep the row, or use `check`.
         """
-        _check_identifier("column", column)
+        check_identifier("column", column)
         return FenceColumn(f"{column} = {self._mark}", f"({column} IS NULL OR {column} <= {self._mark})")
 
     def check_updated(self, cursor: Any, resource: str, fence: int) -> None:
@@ -177,7 +175,7 @@ class PostgreSQLGuard(SqlGuard):
     _READ = "SELECT fence FROM {table} WHERE resource = {mark}"
 
     def _is_outside_of_transactions(self, cursor: Any) -> bool:
-        return bool(cursor.connection.info.transaction_status == _IDLE)
+        return bool(cursor.connection.info.transaction_status == IDLE)
 
 
 class MySQLGuard(SqlGuard):
@@ -208,7 +206,7 @@ class MySQLGuard(SqlGuard):
 
     def _is_outside_of_transactions(self, cursor: Any) -> bool:
         status = getattr(cursor.connection, "server_status", None)  # of PyMySQL; other drivers do not have it
-        return status is not None and not status & _IN_TRANSACTION
+        return status is not None and not status & IN_TRANSACTION
 
     def _require_rowcount(self, cursor: Any) -> None:
         # Without this flag, a row that was found but already had these values is not counted.
@@ -233,8 +231,3 @@ class SQLiteGuard(SqlGuard):
 
     def _is_outside_of_transactions(self, cursor: Any) -> bool:
         return getattr(cursor.connection, "in_transaction", None) is False
-
-
-def _check_identifier(what: str, name: object) -> None:
-    if not isinstance(name, str) or not _IDENTIFIER.fullmatch(name):
-        raise ConfigurationError(f"{what} must be a plain SQL name, with its schema or without, not {name!r}")

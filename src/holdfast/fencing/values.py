@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
+
 from holdfast.core.names import check_name, shown
 from holdfast.errors import ConfigurationError, StaleFence
 
+_IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)?", re.ASCII)
 FENCE_MAX = 2**63 - 1  # the maximum of a BIGINT; no backend grants a greater fence
 
 
@@ -28,6 +31,16 @@ def check_resource(resource: object) -> str:
         ConfigurationError: it is not a valid name.
     """
     return check_name(resource, "resource")
+
+
+def check_identifier(what: str, name: object) -> None:
+    """Check the name of a table or column, which becomes a part of a statement.
+
+    Raises:
+        ConfigurationError: it is not a plain name.
+    """
+    if not isinstance(name, str) or not _IDENTIFIER.fullmatch(name):
+        raise ConfigurationError(f"{what} must be a plain SQL name, with its schema or without, not {name!r}")
 
 
 def refuse_stale(resource: str, fence: int, newest: int) -> None:
