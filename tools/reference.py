@@ -66,7 +66,9 @@ def page() -> str:
         for name, member in public_of_module(guards).items():
             parts += _entry(f"fencing.{module}.{name}", name, member, examples)
     parts.append("## holdfast.sql\n")
-    parts.append("Once for a key in the caller's own transaction; [once.md](once.md#in-your-own-transaction) explains it.\n")
+    parts.append(
+        "Once for a key in the caller's own transaction; [once.md](once.md#in-your-own-transaction) explains it.\n"
+    )
     for name, member in public_of_module(importlib.import_module("holdfast.sql")).items():
         parts += _entry(f"sql.{name}", name, member, examples)
     parts.append("## Web frameworks\n")
