@@ -81,6 +81,8 @@ def lock(
         raise ConfigurationError("lock() needs either the name or name_of=, a dependency that returns it")
     if type(busy) is not int or not 400 <= busy <= 599:  # noqa: PLR2004 - the statuses of errors
         raise ConfigurationError(f"busy must be the status of an error response, from 400 to 599, not {busy!r}")
+    if client is not None and not isinstance(client, AsyncClient):
+        raise ConfigurationError(f"client must be an AsyncClient, not {client!r}: handlers run in an event loop")
     headers = {"Retry-After": str(math.ceil(names.check_duration("retry_after", retry_after)))}
     make_name = name_of if name is None else _Template(name).fill
     options.setdefault("timeout", 0)

@@ -117,6 +117,16 @@ def test_the_lock_of_a_killed_worker_is_free_after_its_ttl(shop: Shop) -> None:
     assert int(shipped.headers["x-process"]) != holder.pid
 
 
+def test_a_lease_that_is_broken_during_the_request_gives_an_error(shop: Shop) -> None:
+    with shop.server.sent("/orders/7") as connection:
+        eventually(lambda: bool(shop.holders))
+        [holder] = shop.client.inspect("order:7").holders
+
+        assert shop.client.break_lock("order:7", holder.fence or 0)
+
+        assert connection.getresponse().status == 500
+
+
 def test_a_handler_whose_client_has_disconnected_keeps_the_lock_until_it_ends(shop: Shop) -> None:
     with shop.server.sent("/orders/7"):
         eventually(lambda: bool(shop.holders))

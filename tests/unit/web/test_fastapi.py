@@ -12,6 +12,7 @@ import uuid
 from collections.abc import AsyncIterator, Callable
 from typing import Annotated, Any
 
+import anyio
 import pytest
 from fastapi import APIRouter, BackgroundTasks, Body, Depends, FastAPI, Header, Path, Request, WebSocket
 from fastapi.responses import StreamingResponse
@@ -170,6 +171,72 @@ async def test_the_lock_is_released_before_the_response_is_sent(shop: Shop, form
         response = await shop.request("/orders/7", at_start=shop.assert_free)
 
     assert (response.status, response.json, response.error) == (200, ["order:7"], None)
+
+
+async def test_a_request_that_is_cancelled_releases_the_lock(shop: Shop) -> None:
+    holds = asyncio.Event()
+
+    @shop.app.get("/orders/{number}", dependencies=[ORDER])
+    async def ship(number: int) -> None:
+        holds.set()
+        await asyncio.Event().wait()
+
+    async with shop.application:
+        request = asyncio.create_task(shop.request("/orders/7"))
+        await holds.wait()
+        held = await shop.held()
+        request.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await request
+        while await shop.held():
+            await asyncio.sleep(0.001)
+
+    assert held == ["order:7"]
+
+
+async def test_a_time_limit_of_anyio_around_the_request_releases_the_lock(shop: Shop) -> None:
+    class TimeLimit:
+        def __init__(self, app: Any) -> None:
+            self._app = app
+
+        async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+            if scope["type"] != "http":
+                await self._app(scope, receive, send)
+                return
+            with anyio.move_on_after(0.1):  # cancels every await within, until the end of this block
+                await self._app(scope, receive, send)
+            await send({"type": "http.response.start", "status": 504, "headers": []})
+
+    @shop.app.get("/orders/{number}", dependencies=[ORDER])
+    async def ship(number: int) -> None:
+        await asyncio.Event().wait()
+
+    shop.app.add_middleware(TimeLimit)
+
+    async with shop.application:
+        response = await shop.request("/orders/7")
+        while await shop.held():
+            await asyncio.sleep(0.001)
+
+    assert response.status == 504
+
+
+async def test_a_test_of_the_user_can_replace_the_lock(shop: Shop) -> None:
+    shop.serve()
+    shop.app.dependency_overrides[ORDER.dependency] = lambda: None
+
+    async with shop.application, shop.other.lock("order:7"):
+        response = await shop.request("/orders/7")
+
+    assert response.status == 200
+
+
+def test_the_schema_has_only_the_parameters_of_the_handler(shop: Shop) -> None:
+    shop.serve()
+
+    [operation] = shop.app.openapi()["paths"]["/orders/{number}"].values()
+
+    assert [parameter["name"] for parameter in operation["parameters"]] == ["number"]
 
 
 async def test_an_error_of_the_handler_releases_the_lock(shop: Shop) -> None:
@@ -505,6 +572,7 @@ async def test_a_handler_without_a_lock_gets_the_client_as_a_dependency(shop: Sh
         ({"name": ""}, "must not be empty"),
         ({"name": "a", "busy": 200}, "busy must be the status of an error"),
         ({"name": "a", "busy": "423"}, "busy must be the status of an error"),
+        ({"name": "a", "client": "redis://cache"}, "client must be an AsyncClient"),
         ({"name": "a", "retry_after": "soon"}, "retry_after"),
         ({"name": "a", "timeout": -1}, "timeout"),
         ({"name": "a", "tll": 5}, "ttl"),
