@@ -77,9 +77,11 @@ class State(NamedTuple):
         """The fields of a message for the table: all locks, or those that changed after this version."""
         if after is None or after > self.version or after + 1 < self.complete_since:
             return {"full": "true", "locks": _array(row.text for row in self.rows.values())}
+        # A lock that was free in a state that the page has missed, and is in use again, is not gone.
+        gone = {name for version, name in self.gone if version > after} - self.rows.keys()
         texts = {
             "locks": _array(row.text for row in self.rows.values() if row.version > after),
-            "gone": _array(json.dumps(name) for version, name in self.gone if version > after),
+            "gone": _array(map(json.dumps, gone)),
             "changes": _array(text for version, text in self.changes if version > after),
         }
         return {field: text for field, text in texts.items() if text != "[]"}
