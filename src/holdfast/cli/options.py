@@ -50,7 +50,7 @@ def open_client(arguments: argparse.Namespace) -> Client:
 
     client = Client(arguments.url)
     try:
-        _require_shared(client)
+        require_shared(client)
     except BaseException:
         client.close()
         raise
@@ -70,7 +70,7 @@ def prepare_existing(client: AsyncClient) -> None:
     Raises:
         ConfigurationError: the store is private to one process.
     """
-    _require_shared(client)
+    require_shared(client)
     _require_store(client)
 
 
@@ -78,7 +78,8 @@ def _require_store(client: Client | AsyncClient) -> None:
     client._engine.operators.needs_store = True  # noqa: SLF001 - the public API treats a missing store as a store without locks
 
 
-def _require_shared(client: Client | AsyncClient) -> None:
+def require_shared(client: Client | AsyncClient) -> None:
+    """Raise ConfigurationError if the store is private to one process."""
     from holdfast.errors import ConfigurationError
     from holdfast.guarantees import Scope
 

@@ -1,0 +1,61 @@
+"""Hazard: a wrong setting shows only when the first lock is needed; a store of one machine excludes no other."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.integration.django.conftest import Project
+
+
+@pytest.mark.parametrize(
+    ("stores", "message"),
+    [
+        ({}, "HOLDFAST has no entry 'default'"),
+        ({"default": "redis://cache"}, "HOLDFAST['default'] must be a dict"),
+        ({"default": {"URI": "redis://cache"}}, "HOLDFAST['default'] has no key 'URI' (did you mean 'URL'?)"),
+        ({"default": {"url": "redis://cache"}}, "(did you mean 'URL'?)"),
+        ({"default": {}}, "HOLDFAST['default'] has neither of URL and DATABASE: give one of them"),
+        ({"default": {"URL": "reddis://cache"}}, "HOLDFAST['default'] is refused: url has the unknown scheme 'reddis'"),
+        ({"default": {"URL": "redis://cache", "OPTIONS": {"prefx": "a"}}}, "(did you mean 'prefix'?)"),
+        ({"default": {"URL": "redis://cache", "OPTIONS": {"ttl": 5}}}, "HOLDFAST['default']['OPTIONS'] has 'ttl'"),
+        ({"default": {"URL": "redis://cache", "TTL": "soon"}}, "ttl must be"),
+        ({"default": {"DATABASE": "replica"}}, "['DATABASE'] is 'replica', which is not in DATABASES"),
+        (
+            {"default": {"DATABASE": "default"}, "jobs": {"URL": "memory://", "REQUIRE": {"scope": "network"}}},
+            "HOLDFAST['jobs'] is refused: memory:// promises less than is required",
+        ),
+    ],
+)  # fmt: skip
+def test_an_error_names_the_setting_and_the_fix(small_project: Project, stores: Any, message: str) -> None:
+    small_project.use(**stores)
+
+    output = small_project.manage("check", status=1)
+
+    assert "holdfast.E001" in output
+    assert message in output
+
+
+def test_a_missing_setting_is_an_error(small_project: Project) -> None:
+    del small_project.environment["PROJECT_HOLDFAST"]
+
+    output = small_project.manage("check", status=1)
+
+    assert 'the setting HOLDFAST is missing: add HOLDFAST = {"default": {"DATABASE": "default"}}' in output
+
+
+@pytest.mark.parametrize("url", ["memory://", "sqlite:////tmp/locks.db"])
+def test_a_store_that_other_machines_do_not_share_warns_outside_debug(small_project: Project, url: str) -> None:
+    small_project.use(default={"URL": url})
+
+    output = small_project.manage("check")
+    small_project.environment["PROJECT_DEBUG"] = "1"
+    in_debug = small_project.manage("check")
+
+    assert "holdfast.W001" in output
+    assert "no issues" in in_debug
+
+
+def test_a_store_on_the_network_has_no_message(project: Project) -> None:
+    assert "no issues" in project.manage("check")

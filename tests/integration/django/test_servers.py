@@ -1,0 +1,59 @@
+"""Hazard: the workers of a server share a client that was made before the fork, or each request makes one."""
+
+from __future__ import annotations
+
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from tests.integration.django.conftest import Project
+
+REQUESTS = 20
+WSGI = "tests.integration.django.project.wsgi:application"
+ASGI = "tests.integration.django.project.asgi:application"
+
+
+def increments(site_get: object, path: str) -> list[dict[str, int]]:
+    with ThreadPoolExecutor(4) as threads:
+        return list(threads.map(lambda _: site_get(path), range(REQUESTS)))  # type: ignore[operator]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("preload", [False, True])
+def test_the_workers_of_gunicorn_exclude_each_other(project: Project, preload: bool) -> None:  # noqa: FBT001
+    project.manage("locked_migrate", "--verbosity", "0")
+    options = ["--preload"] if preload else []
+    site = project.serve(
+        *(sys.executable, "-m", "gunicorn", "--workers", "2", "--threads", "2", "--bind", "127.0.0.1:{port}"),
+        *(*options, WSGI),
+    )
+
+    replies = increments(site.get, "/increment/")
+
+    assert sorted(reply["value"] for reply in replies) == [*range(1, REQUESTS + 1)]
+    assert len({reply["fence"] for reply in replies}) == REQUESTS
+    assert "Traceback" not in site.stop()
+
+
+def test_an_async_view_works_under_asgi_with_one_client_and_under_wsgi(project: Project) -> None:
+    project.manage("locked_migrate", "--verbosity", "0")
+    asgi = project.serve(sys.executable, "-m", "uvicorn", "--port", "{port}", "--lifespan", "off", ASGI)
+    wsgi = project.serve("runserver", "--noreload", "127.0.0.1:{port}", manage=True)
+
+    replies = increments(asgi.get, "/increment-async/")
+    also = increments(wsgi.get, "/increment-async/")
+
+    assert sorted(reply["value"] for reply in [*replies, *also]) == [*range(1, 2 * REQUESTS + 1)]
+    assert len({reply["client"] for reply in replies}) == 1
+    assert "Traceback" not in asgi.stop()
+
+
+def test_once_returns_the_first_result_to_later_requests(small_project: Project) -> None:
+    small_project.manage("locked_migrate", "--verbosity", "0")
+    site = small_project.serve("runserver", "--noreload", "127.0.0.1:{port}", manage=True)
+
+    first, second = site.get("/charge/7/"), site.get("/charge/7/")
+
+    assert first == second
+    assert site.get("/charge/8/")["at"] > first["at"]
