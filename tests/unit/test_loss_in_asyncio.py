@@ -266,5 +266,4 @@ def test_a_lease_that_outlives_its_loop_is_lost_at_its_deadline() -> None:
 
     with pytest.raises(holdfast.LockLost):
         lease.check()
-    with pytest.warns(ResourceWarning, match="dropped without"):
-        del lease
+    del lease  # without a ResourceWarning, because it was lost before
