@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import re
 import uuid
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -94,3 +97,19 @@ async def test_an_application_without_the_lifespan_has_no_client() -> None:
     assert response.status == 500
     assert isinstance(response.error, holdfast.UsageError)
     assert "lifespan=holdfast.starlette.lifespan(url)" in str(response.error)
+
+
+async def test_the_application_of_the_guide_answers_423_for_a_busy_lock() -> None:
+    guide = (Path(__file__).parents[3] / "docs" / "fastapi.md").read_text()
+    names: dict[str, Any] = {}
+    for example in re.findall(r"```python\n(.*?)```", guide, re.DOTALL):
+        exec(compile(example.replace("timeout=5", "timeout=0"), "fastapi.md", "exec"), names)  # noqa: S102 - ours
+
+    async with Application(names["reports"]) as application:
+        done = await application.request("/report", method="POST")
+        async with application.state["holdfast"].lock("report"):
+            task = asyncio.create_task(application.request("/report", method="POST"))
+            busy = await task
+
+    assert (done.status, done.body) == (200, b"done")
+    assert (busy.status, busy.headers["retry-after"]) == (423, "1")
