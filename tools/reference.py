@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 import holdfast
+from holdfast import testing
 from holdfast.url import SCHEMES
 
 ROOT = Path(__file__).parents[1]
@@ -37,8 +38,8 @@ INTRODUCTION = """\
 Everything in `holdfast` that is public. There are guides to [functions](locked.md), to [several locks](lock-all.md),
 to [leases](leases.md), to [jobs](once-per.md), to [keys](once.md), to [elections](election.md), to [web
 applications](fastapi.md), to [delays, owners and requests](options.md), to [fences](fencing.md), to the [end of a
-process](shutdown.md), to [platforms](platforms.md) and to the [command line](cli.md). The options of each store's URL
-are in [backends](backends):
+process](shutdown.md), to [tests](testing.md), to [platforms](platforms.md) and to the [command line](cli.md). The
+options of each store's URL are in [backends](backends):
 {backends}.
 
 `AsyncClient` and what it makes are the twins for asyncio: the same names, arguments and words; what asks the store is
@@ -76,6 +77,10 @@ def page() -> str:
     for module in WEB:
         for name, member in public_of_module(importlib.import_module(f"holdfast.{module}")).items():
             parts += _entry(f"{module}.{name}", name, member, examples)
+    parts.append("## holdfast.testing\n")
+    parts.append("For tests of programs that use locks; [testing.md](testing.md) explains it.\n")
+    for name in testing.__all__:
+        parts += _entry(f"testing.{name}", name, getattr(testing, name), examples)
     return "\n".join(parts).rstrip() + "\n"
 
 

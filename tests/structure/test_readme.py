@@ -124,7 +124,7 @@ def test_options_are_declared_completely(package: str) -> None:
 def test_the_examples_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOLDFAST_URL", f"sqlite://{tmp_path}/default.db")
     examples = re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)
-    assert len(examples) == 8
+    assert len(examples) == 9
     names: dict[str, Any] = {"holdfast": holdfast}
 
     for example in examples:

@@ -89,6 +89,10 @@ def test_the_reference_has_every_guard(module: str) -> None:
     assert {f"fencing.{module}.{name}" for name in guards} <= HEADINGS
 
 
+def test_the_reference_has_every_name_for_tests() -> None:
+    assert {f"testing.{name}" for name in importlib.import_module("holdfast.testing").__all__} <= HEADINGS
+
+
 def test_the_reference_has_every_error_and_option() -> None:
     errors = importlib.import_module("holdfast.errors")
 

@@ -126,7 +126,7 @@ class AsyncElection(AsyncLock):
                 if lease is not None:
                     raise
                 with self._until_stopped():
-                    await asyncio.sleep(backoff.back_off(error))
+                    await self._client._runtime.sleep(backoff.back_off(error))
             except UsageError:
                 if lease is not None or not self._client._closed:
                     raise
