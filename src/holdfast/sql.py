@@ -10,6 +10,7 @@ run: a process that dies in the middle leaves nothing, and the next call runs. d
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import math
 from collections.abc import Callable
@@ -68,7 +69,7 @@ _SUPPORTED = (
 class _Connection(NamedTuple):
     """A caller's connection."""
 
-    dialect: str
+    dialect: str  # a key of _DIALECTS
     mark: str  # the placeholder of a value
     is_outside: bool  # of transactions: each statement would be committed at once
     execute: Callable[[str, Any], int]  # returns the count of rows
@@ -89,7 +90,7 @@ def once(connection: Any, key: str, *, table: str = TABLE) -> bool:
         ConfigurationError: this object is no such connection, or the key or the table is no valid name.
     """
     adapted, name = _adapted(connection), _checked(key)
-    _require_transaction(adapted)
+    _require_transaction(is_outside=adapted.is_outside)
     return _is_first(_execute(adapted, _DIALECTS[adapted.dialect].insert, (name,), table))
 
 
@@ -109,15 +110,14 @@ async def once_async(connection: Any, key: str, *, table: str = TABLE) -> bool:
             f"connection must be an AsyncConnection of psycopg, a connection of asyncpg, or an AsyncConnection or "
             f"AsyncSession of SQLAlchemy, not {type(connection).__name__}"
         )
-    is_outside = not connection.is_in_transaction() if driver == "asyncpg" else _is_outside(driver, connection)
-    mark = "$1" if driver == "asyncpg" else "%s"
-    _require_transaction(_Connection("postgresql", mark, is_outside, lambda *_: 0))
-    sql = _filled(_DIALECTS["postgresql"].insert, mark, table)
     try:
         if driver == "asyncpg":
-            return _is_first(int((await connection.execute(sql, name)).split()[-1]))
+            _require_transaction(is_outside=not connection.is_in_transaction())
+            tag = await connection.execute(_filled(_DIALECTS["postgresql"].insert, "$1", table), name)
+            return _is_first(int(tag.split()[-1]))  # INSERT 0 1
+        _require_transaction(is_outside=_is_outside(driver, connection))
         async with connection.cursor() as cursor:
-            await cursor.execute(sql, (name,))
+            await cursor.execute(_filled(_DIALECTS["postgresql"].insert, "%s", table), (name,))
             return _is_first(cursor.rowcount)
     except Exception as error:
         _explain(error, "postgresql", table)
@@ -158,10 +158,11 @@ def _adapted(connection: Any) -> _Connection:
         ConfigurationError: this object is no connection, or of a library or a database that is not supported.
     """
     libraries = _libraries(connection)
-    if "sqlalchemy" in libraries:
-        return _sqlalchemy(connection)
-    if "django" in libraries and hasattr(connection, "in_atomic_block"):
-        return _django(connection)
+    if "sqlalchemy" in libraries or ("django" in libraries and hasattr(connection, "in_atomic_block")):
+        adapted = _sqlalchemy(connection) if "sqlalchemy" in libraries else _django(connection)
+        if adapted.dialect not in _DIALECTS:
+            raise ConfigurationError(f"{adapted.dialect} is not supported: use one of {', '.join(_DIALECTS)}")
+        return adapted
     driver = _driver_of(connection)
     if driver is None or not hasattr(connection, "cursor") or driver == "asyncpg":
         raise _unsupported(connection)
@@ -171,7 +172,7 @@ def _adapted(connection: Any) -> _Connection:
         _DRIVERS[driver],
         "?" if driver == "sqlite3" else "%s",
         _is_outside(driver, connection),
-        lambda sql, values: _row_count(connection.cursor(), sql, values),
+        lambda sql, values: _row_count(connection, sql, values),
     )
 
 
@@ -203,11 +204,7 @@ def _django(connection: Any) -> _Connection:
     """A connection of django.db.connections, or django.db.connection."""
     is_outside = connection.get_autocommit() and not connection.in_atomic_block
 
-    def execute(sql: str, values: Any) -> int:
-        with connection.cursor() as cursor:
-            return _row_count(cursor, sql, values)
-
-    return _Connection(connection.vendor, "%s", is_outside, execute)
+    return _Connection(connection.vendor, "%s", is_outside, lambda sql, values: _row_count(connection, sql, values))
 
 
 def _driver_of(connection: Any) -> str | None:
@@ -231,8 +228,8 @@ def _is_outside(driver: str, connection: Any) -> bool:
     return bool(connection.get_autocommit()) and not status & IN_TRANSACTION
 
 
-def _require_transaction(connection: _Connection) -> None:
-    if connection.is_outside:
+def _require_transaction(*, is_outside: bool) -> None:
+    if is_outside:
         raise UsageError(
             "once was called outside of a transaction, so the key would be committed without your writes: begin a "
             "transaction (Django: transaction.atomic()), or turn autocommit off"
@@ -256,10 +253,6 @@ def _filled(sql: str, mark: str, table: str) -> str:
 
 
 def _execute(connection: _Connection, sql: str, values: tuple[Any, ...], table: str) -> int:
-    if connection.dialect not in _DIALECTS:
-        raise ConfigurationError(
-            f"{connection.dialect} is not supported: once needs PostgreSQL, MySQL, MariaDB or SQLite"
-        )
     try:
         return connection.execute(_filled(sql, connection.mark, table), values)
     except Exception as error:
@@ -267,10 +260,11 @@ def _execute(connection: _Connection, sql: str, values: tuple[Any, ...], table: 
         raise
 
 
-def _row_count(cursor: Any, sql: str, values: Any) -> int:
-    cursor.execute(sql, values)
-    count: int = cursor.rowcount
-    return count
+def _row_count(connection: Any, sql: str, values: Any) -> int:
+    with contextlib.closing(connection.cursor()) as cursor:
+        cursor.execute(sql, values)
+        count: int = cursor.rowcount
+        return count
 
 
 def _is_first(row_count: int) -> bool:

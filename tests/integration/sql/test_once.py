@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import signal
@@ -194,6 +195,15 @@ def test_old_keys_are_forgotten(database: Database) -> None:
 
     assert once(handle, "old")
     assert not once(handle, "new")
+
+
+def test_a_database_of_another_kind_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with contextlib.closing(Database("sqlalchemy", "sqlite", tmp_path)) as database:
+        connection = database.open().connection
+        monkeypatch.setattr(connection.dialect, "name", "oracle")
+
+        with pytest.raises(holdfast.ConfigurationError, match="oracle is not supported"):
+            sql.once(connection, "a")
 
 
 @pytest.mark.parametrize("given", [object(), "postgresql://", None, 7])
