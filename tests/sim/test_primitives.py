@@ -22,6 +22,7 @@ PROMISES: dict[str, tuple[str, type]] = {
     "lock_all": ("whole groups", h.MemberGranted),
     "election": ("growing terms", h.Elected),
     "once_per": ("single runs", h.ClaimEnded),
+    "once": ("single starts", h.RunStarted),
     "lock_delay": ("lock delays", h.Lost),
     "revoke": ("revocations received", h.RevokeReceived),
     "owner": ("mutual exclusion", h.Granted),
@@ -96,7 +97,9 @@ def test_the_default_workload_uses_no_other_primitives() -> None:
     history = run(Plan(backend="memory"), 3).history
 
     assert not any(
-        isinstance(event, h.MemberGranted | h.Elected | h.ClaimStarted | h.RevokeStarted | h.RevokeReceived)
+        isinstance(
+            event, h.MemberGranted | h.Elected | h.ClaimStarted | h.OnceCalled | h.RevokeStarted | h.RevokeReceived
+        )
         for event in history
     )
 

@@ -35,6 +35,21 @@ WhyFailed = Literal["timed out", "unavailable", "unknown", "cancelled", "deadloc
 ReleaseOutcome = Literal["released", "lost", "pending"]
 StateKind = Literal["data", "lease", "clock"]
 ClaimOutcome = Literal["ours", "not ours", "unavailable", "unknown", "cancelled", "error"]
+# skipped: the lock was busy, or after_crash="skip". raised: by the body. lost: the run was replaced, or did not start.
+OnceOutcome = Literal[
+    "ran",
+    "done",
+    "skipped",
+    "interrupted",
+    "failed",
+    "raised",
+    "lost",
+    "busy",
+    "unavailable",
+    "unknown",
+    "cancelled",
+    "error",
+]
 
 
 # ── clients ──────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -208,6 +223,49 @@ class ClaimEnded(NamedTuple):
     lock: str
     number: int
     outcome: ClaimOutcome
+
+
+class OnceCalled(NamedTuple):
+    """A call of `once` with this key (`lock`) began. All calls with one key have the same options."""
+
+    at: float
+    client: str
+    ticket: int
+    lock: str
+    repeats_crashes: bool  # after_crash="retry"
+    repeats_errors: bool  # after_error="retry"
+
+
+class RunStarted(NamedTuple):
+    """The call begins to run the body of the key, under the lease with this ticket and fence."""
+
+    at: float
+    client: str
+    ticket: int
+    lock: str
+    fence: int
+    lease: int | None  # the ticket of the lease
+
+
+class RunEnded(NamedTuple):
+    """The body has ended. Its value is its ticket."""
+
+    at: float
+    client: str
+    ticket: int
+    lock: str
+    outcome: Literal["returned", "raised"]
+
+
+class OnceEnded(NamedTuple):
+    """The call ended. `value` is that of the recorded run, of this call (`ran`) or of another one (`done`)."""
+
+    at: float
+    client: str
+    ticket: int
+    lock: str
+    outcome: OnceOutcome
+    value: int | None = None
 
 
 class RevokeStarted(NamedTuple):
@@ -432,6 +490,10 @@ Event: TypeAlias = (
     | Elected
     | ClaimStarted
     | ClaimEnded
+    | OnceCalled
+    | RunStarted
+    | RunEnded
+    | OnceEnded
     | RevokeStarted
     | RevokeEnded
     | RevokeReceived

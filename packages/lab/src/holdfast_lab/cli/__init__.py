@@ -38,6 +38,7 @@ WORKLOADS = (
     "lock_all",
     "election",
     "once_per",
+    "once",
     "lock_delay",
     "revoke",
     "owner",

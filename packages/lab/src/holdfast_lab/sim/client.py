@@ -11,6 +11,7 @@ from holdfast.core.events import Attempt, Event, Events
 from holdfast.core.lease_groups import LeaseGroup, release_all, renew_all
 from holdfast.core.leases import BaseLease, LockSpec, Phase
 from holdfast.core.locks import BaseLock, LockOptions, make_spec
+from holdfast.core.once import OnceCall
 from holdfast.core.periods import Period, claim
 from holdfast.errors import BackendError, BackendUnavailable, HoldfastError, LockLost, WouldDeadlock
 from holdfast_lab.checking import history as h
@@ -71,6 +72,7 @@ class SimClient:
     """The client of a simulated process, with the methods of the two real shells."""
 
     group_type: type[SimLeaseGroup] = SimLeaseGroup
+    once_call_type: type[OnceCall] = OnceCall
 
     def __init__(
         self,
@@ -151,6 +153,18 @@ class SimClient:
 
     async def _claim(self, job: str, period: Period) -> bool:
         return await claim(self.engine, job, period)
+
+    def new_call(self) -> int:
+        """The number of a new call, which the current task makes."""
+        call = self.runtime.task.call = self._recorder.new_call()
+        return call
+
+    def add(self, kind: Callable[..., h.Event], *fields: object) -> None:
+        """Record an event of this client with the present time."""
+        self._add(kind(self._world.now, self._process.name, *fields))
+
+    async def acquire_for_once(self, call: OnceCall, timeout: float | None) -> SimLease | None:
+        return await self.acquire(SimLock(call.spec._replace(on_lost=self._record_report), None), timeout)
 
     async def request_revoke(self, name: str) -> None:
         """Request the revocation of the current holder's lease."""

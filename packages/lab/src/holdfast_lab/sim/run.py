@@ -223,6 +223,8 @@ class Simulation:
                 self._run_one_second(nemesis)
             if "once_per" in workload.primitives:
                 self._claim_again(healed)
+            if "once" in workload.primitives:
+                self._call_once_again()
             world.run(world.now + REST)
             self.recorder.add_leftovers(self.server.live())
             self.recorder.add(h.End(world.now))
@@ -240,6 +242,12 @@ class Simulation:
         self.world.run(max(self.world.now, healed + self.promises().settle_max) + 2 * self.workload.clock_error_max)
         for member in self.members.values():
             member.process.start(member.worker.claim_again(2), "scheduler")
+
+    def _call_once_again(self) -> None:
+        """Calls for all keys end in the healed world."""
+        for member in self.members.values():
+            member.process.start(member.worker.call_all_keys(), "last calls")
+        self.world.run(self.world.now + REST)
 
     def _draw_workload(self, workload: Workload) -> Workload:
         """The workload of this run. A very long ttl shows tickets that expire instead of being released."""

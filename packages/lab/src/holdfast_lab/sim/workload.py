@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Awaitable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from holdfast.core.periods import Period
 from holdfast.errors import ConfigurationError, HoldfastError
 from holdfast.primitives import Primitive
+from holdfast_lab.sim.once import KEY_USED_FOR, KINDS, BodyFailed, key_at, run_once
 from holdfast_lab.sim.world import Cancelled
 
 if TYPE_CHECKING:
@@ -134,6 +137,8 @@ class Worker:
                 await self._use_several_locks()
             case "once_per":
                 await self.claim(1 + self._choices.below(3))
+            case "once":
+                await self._call_once(2 + self._choices.below(3))
             case "revoke":
                 await self._revoke(2 + self._choices.below(3))
             case "election":
@@ -167,6 +172,36 @@ class Worker:
                 self._client.runtime.wall_step = error - self._process.offset
             await self._busy(self._client.claim(JOB, PERIOD))
             await self._pause(self._workload.hold_max)
+
+    async def _call_once(self, times: int) -> None:
+        """Several calls for one key, as of a message that is delivered several times."""
+        now = self._process.world.now
+        key = key_at(KINDS[(int(now / KEY_USED_FOR) + self._choices.below(2)) % len(KINDS)], now)
+        for _ in range(times):
+            try:
+                await self._busy(self._run_once(key, self._timeout()))
+            except (HoldfastError, BodyFailed):
+                continue  # it is in the history
+
+    async def call_all_keys(self) -> None:
+        """In a healed world every call ends, with or without a result."""
+        for kind, age in itertools.product(KINDS, range(4)):
+            with suppress(HoldfastError, BodyFailed):
+                await self._run_once(key_at(kind, age * KEY_USED_FOR), None)
+
+    async def _run_once(self, key: str, timeout: float | None) -> None:
+        await run_once(self._client, key, self._body_of_once, ttl=self._workload.ttl, timeout=timeout)
+
+    async def _body_of_once(self, lease: SimLease) -> None:
+        await self._pause(self._workload.hold_max)
+        is_lost = lease.lost
+        match self._choices.below(4):
+            case 0:
+                lease.check()
+            case 1 if is_lost or self._choices.chance(0.5):
+                raise BodyFailed
+            case _:
+                pass
 
     async def _campaign(self) -> None:
         lock = self._client.lock(SEAT.name, options={"ttl": self._workload.ttl})

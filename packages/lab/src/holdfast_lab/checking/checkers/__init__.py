@@ -9,6 +9,7 @@ from .exclusion import MutualExclusion
 from .fences import GrowingFences
 from .grants import SingleGrants
 from .groups import AllOrNothing
+from .keys import OneStartPerKey
 from .leftovers import NothingLeft
 from .losses import LossesReported
 from .order import FairOrder
@@ -25,6 +26,7 @@ from .writes import FencedWrites
 # In the order of gravity: a report begins with the first one that is broken.
 CHECKERS: tuple[type[Checker], ...] = (
     MutualExclusion,
+    OneStartPerKey,
     OncePerPeriod,
     LockDelays,
     OneLeader,
@@ -63,6 +65,7 @@ __all__ = [
     "NothingLeft",
     "OncePerPeriod",
     "OneLeader",
+    "OneStartPerKey",
     "PromptGrants",
     "ProvenDeadlocks",
     "RevocationsReceived",

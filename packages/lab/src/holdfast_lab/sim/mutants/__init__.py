@@ -17,6 +17,7 @@ from holdfast_lab.sim.mutants.memcached import MEMCACHED
 from holdfast_lab.sim.mutants.memory import PROTOCOLS
 from holdfast_lab.sim.mutants.mysql import MYSQL
 from holdfast_lab.sim.mutants.net import NET
+from holdfast_lab.sim.mutants.once import ONCE
 from holdfast_lab.sim.mutants.postgresql import POSTGRESQL
 from holdfast_lab.sim.mutants.primitives import PRIMITIVES
 from holdfast_lab.sim.mutants.redis import REDIS
@@ -25,7 +26,7 @@ from holdfast_lab.sim.mutants.sqlite import SQLITE
 from holdfast_lab.sim.mutants.zookeeper import ZOOKEEPER
 
 _FAMILIES = [
-    *(ENGINES, PROTOCOLS, PRIMITIVES, HOLDING),
+    *(ENGINES, PROTOCOLS, PRIMITIVES, HOLDING, ONCE),
     *(SQLITE, REDIS, REDLOCK, MEMCACHED, ETCD, ZOOKEEPER, POSTGRESQL, MYSQL, NET),
 ]
 
