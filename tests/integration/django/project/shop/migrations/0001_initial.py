@@ -23,7 +23,7 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             "Counter",
             [
-                ("id", models.BigAutoField(primary_key=True)),
+                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
                 ("name", models.CharField(max_length=50, unique=True)),
                 ("value", models.IntegerField(default=0)),
             ],
