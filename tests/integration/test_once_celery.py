@@ -1,0 +1,143 @@
+"""Hazard: duplicates of a Celery message charge an invoice twice, also if the worker is killed in the middle."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.processes import eventually
+from tests.support.redis.shared import fresh_url
+
+PROGRAM = """
+import os, pathlib, time
+import celery, holdfast
+
+app = celery.Celery(broker="filesystem://", set_as_current=True)
+os.makedirs("queue", exist_ok=True)
+app.conf.broker_transport_options = {
+    "data_folder_in": "queue", "data_folder_out": "queue", "control_folder": "queue", "polling_interval": 0.1
+}
+client = holdfast.Client(os.environ["STORE"], ttl=1)
+
+
+def note(line):
+    with open("ledger", "a") as ledger:
+        ledger.write(line + "\\n")
+
+
+def pay(invoice):
+    note(f"begun {os.getpid()}")
+    while pathlib.Path("hold").exists():
+        time.sleep(0.01)
+    note(f"charged {invoice}")
+    return {"receipt": invoice}
+
+
+def report(charge, invoice):
+    try:
+        note(f"answer {charge(invoice)['receipt']}")
+    except holdfast.OnceInterrupted as error:
+        note(f"interrupted {error.pid}")
+
+
+once = client.once("invoice:{invoice}", result=True)(pay)
+retried = client.once("invoice:{invoice}", result=True, after_crash="retry")(pay)
+
+
+@app.task
+def charge(invoice):
+    report(once, invoice)
+
+
+@app.task
+def charge_or_retry(invoice):
+    report(retried, invoice)
+"""
+
+
+class Celery:
+    """A worker with six processes, and the ledger that its tasks write."""
+
+    def __init__(self, folder: Path, store: str) -> None:
+        self.folder = folder
+        self._environment = {**os.environ, "STORE": store}
+        (folder / "program.py").write_text(PROGRAM)
+        self.log = folder / "log"
+        options = ("--pool", "prefork", "--concurrency", "6", "--without-gossip", "--without-mingle", "-l", "INFO")
+        with self.log.open("wb") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "celery", "-A", "program", "worker", *options],
+                cwd=folder,
+                env=self._environment,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+
+    def send(self, task: str, times: int) -> None:
+        code = f"import program\nfor _ in range({times}): program.{task}.delay(7)"
+        subprocess.run([sys.executable, "-c", code], cwd=self.folder, env=self._environment, check=True, timeout=60)
+
+    def lines(self, word: str) -> list[str]:
+        with contextlib.suppress(FileNotFoundError):
+            lines = (self.folder / "ledger").read_text().splitlines()
+            return [line.partition(" ")[2] for line in lines if line.startswith(word)]
+        return []
+
+    def kill_in_the_middle(self, task: str) -> int:
+        """Kill the process that runs the task, after it has begun and before it has charged."""
+        (self.folder / "hold").touch()
+        self.send(task, 1)
+        eventually(lambda: len(self.lines("begun")) == 1, within=60)
+        pid = int(self.lines("begun")[0])
+        os.kill(pid, signal.SIGKILL)
+        (self.folder / "hold").unlink()
+        return pid
+
+    def end(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+
+
+@pytest.fixture(params=["sqlite", "redis"])
+def worker(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Celery]:
+    store = fresh_url() if request.param == "redis" else f"sqlite://{tmp_path}/locks.db"
+    worker = Celery(tmp_path, store)
+    yield worker
+    worker.end()
+
+
+def test_six_duplicates_of_a_message_charge_once(worker: Celery) -> None:
+    worker.send("charge", 6)
+
+    eventually(lambda: len(worker.lines("answer")) == 6, within=60)
+
+    assert worker.lines("charged") == ["7"]
+    assert worker.lines("answer") == ["7"] * 6
+
+
+def test_a_killed_run_is_interrupted_and_the_next_message_charges_nothing(worker: Celery) -> None:
+    pid = worker.kill_in_the_middle("charge")
+
+    worker.send("charge", 1)
+
+    eventually(lambda: worker.lines("interrupted") == [str(pid)], within=60)
+    assert worker.lines("charged") == []
+
+
+def test_a_killed_run_is_repeated_by_the_next_message_with_retry(worker: Celery) -> None:
+    worker.kill_in_the_middle("charge_or_retry")
+
+    worker.send("charge_or_retry", 3)
+
+    eventually(lambda: len(worker.lines("answer")) == 3, within=60)
+    assert worker.lines("charged") == ["7"]
+    assert len(worker.lines("begun")) == 2
