@@ -158,6 +158,8 @@ class BaseClient(ABC, Generic[LeaseT, LockT, SemaphoreT, RWLockT, LockAllT]):
             on_revoke: A function to call with the lease at such a request; makes it revocable.
             detect_deadlocks: If several callers wait for each other in a cycle, and all their locks have this option,
                 the youngest waiter raises WouldDeadlock, after about 2 s, and the others go on.
+            min_hold: A release before this many seconds since the grant keeps others out until they are over, also if
+                the process ends or is killed. The ttl is at least as long.
             group: The label of this lock in events and metrics. Default: its name with numbers, hexadecimal words and
                 UUIDs replaced by `*`. A client has at most 100 groups; further ones are counted as `_other`.
 
@@ -362,6 +364,7 @@ class BaseClient(ABC, Generic[LeaseT, LockT, SemaphoreT, RWLockT, LockAllT]):
             (Primitive.OWNER, spec.owner),
             (Primitive.REVOKE, spec.revocable),
             (Primitive.DETECT_DEADLOCKS, spec.detect_deadlocks),
+            (Primitive.MIN_HOLD, spec.min_hold),
         ):
             if is_asked_for:
                 self._require_primitive(primitive)

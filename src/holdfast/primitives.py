@@ -28,6 +28,7 @@ class Primitive(Enum):
     OWNER = "owner"
     DETECT_DEADLOCKS = "detect_deadlocks"
     RENEW_TTL = "renew(ttl)"
+    MIN_HOLD = "min_hold"
 
 
 Lacks = Mapping[Primitive, str]  # with the reason

@@ -49,6 +49,7 @@ FORMS: dict[Primitive, tuple[Step, ...]] = {
     Primitive.OWNER: (lambda client: client.lock("a", owner="job").acquire(timeout=0),),
     Primitive.DETECT_DEADLOCKS: (lambda client: client.lock("a", detect_deadlocks=True).acquire(timeout=0),),
     Primitive.RENEW_TTL: (_renewed,),
+    Primitive.MIN_HOLD: (lambda client: client.lock("a", min_hold=1).acquire(timeout=0),),
 }
 
 

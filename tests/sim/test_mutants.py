@@ -103,6 +103,8 @@ CAUGHT_BY = {
     "once-replaces-without-the-lock": {"single starts"},
     "released-during-lock-delay": {"lock delays"},
     "deadline-includes-lock-delay": {"lock delays"},
+    "min-hold-ends-at-release": {"minimum holds"},
+    "min-hold-is-local": {"minimum holds", "steady progress"},
     "shorter-ttl-counts-after-the-answer": {"mutual exclusion", "losses reported"},
     "owner-has-new-fences": {"mutual exclusion"},
     "owner-ignores-others": {"mutual exclusion", "growing fences"},

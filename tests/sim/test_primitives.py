@@ -28,6 +28,7 @@ PROMISES: dict[str, tuple[str, type]] = {
     "owner": ("mutual exclusion", h.Granted),
     "detect_deadlocks": ("proven deadlocks", h.AcquireFailed),
     "renew(ttl)": ("mutual exclusion", h.Renewed),
+    "min_hold": ("minimum holds", h.ReleaseEnded),
 }
 
 

@@ -171,7 +171,7 @@ ARGUMENTS: list[Any] = [
     (lambda client: client.semaphore("a", 2, max_leases=3), "semaphore() takes no argument 'max_leases': `limit` is how many may hold a semaphore"),
     (lambda client: client.semaphore("a"), "BaseClient.semaphore() missing 1 required positional argument: 'limit'", TypeError),
     (lambda client: client.election("a", lease_duration=5), "election() takes no argument 'lease_duration': `ttl` is how long a lease lives without renewal"),
-    (lambda client: client.lock_all(["a"], reentrant=True), "lock_all() takes no argument 'reentrant' (known: ttl, timeout, renew, max_hold, stop_margin, meta, on_lost, lock_delay, owner, revocable, on_revoke, detect_deadlocks, group)"),
+    (lambda client: client.lock_all(["a"], reentrant=True), "lock_all() takes no argument 'reentrant' (known: ttl, timeout, renew, max_hold, stop_margin, meta, on_lost, lock_delay, owner, revocable, on_revoke, detect_deadlocks, min_hold, group)"),
     (lambda client: client.lock_all(["a"], expire=5), "lock_all() takes no argument 'expire': `ttl` is how long a lease lives without renewal"),
     # several locks
     (lambda client: client.lock_all("abc"), "lock_all() takes a list of names: ['abc'], or use lock()"),

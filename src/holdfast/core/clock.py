@@ -20,6 +20,11 @@ def before_delay(deadline: float, delay: float) -> float:
     return deadline - delay * (1 - DRIFT)
 
 
+def ttl_for(seconds: float) -> float:
+    """The ttl of a ticket that has to stay on the server for at least so many seconds of the local clock."""
+    return seconds / (1 - DRIFT) + GRANULARITY_MAX
+
+
 def lease_deadline(sent: float, ttl: float, granularity: float) -> float:
     """The local time at which a lease ends for its holder. The store may expire it `granularity` seconds early."""
     return sent + ttl * (1 - DRIFT) - granularity

@@ -10,12 +10,12 @@ from __future__ import annotations
 import warnings
 import weakref
 from collections import deque
-from collections.abc import Coroutine, Hashable, Sequence
+from collections.abc import Callable, Coroutine, Hashable, Sequence
 from contextlib import suppress
 from itertools import count
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, NoReturn, Protocol, TypeVar, cast
 
-from holdfast.core.clock import before_delay
+from holdfast.core.clock import before_delay, ttl_for
 from holdfast.core.deadlocks import DeadlockDetector, deadlock_error, wait_json
 from holdfast.core.events import Attempt, Events, Kind, logger, outcome_of
 from holdfast.core.keeper import Keeper
@@ -36,7 +36,7 @@ from holdfast.core.ports import ReportsGone
 from holdfast.core.requests import ObservedBackend
 from holdfast.core.schedule import BATCH_MAX
 from holdfast.core.stats import Stats, make_stats
-from holdfast.core.tickets import Claim, LeaseGone, Waiting
+from holdfast.core.tickets import Claim, LeaseGone, Live, Waiting
 from holdfast.errors import (
     BackendError,
     BackendUnavailable,
@@ -53,7 +53,7 @@ from holdfast.errors import (
 if TYPE_CHECKING:
     from holdfast.core.locks import BaseLock
     from holdfast.core.ports import Backend, Caller, Event, Runtime
-    from holdfast.core.tickets import Granted, Live
+    from holdfast.core.tickets import Granted
     from holdfast.guarantees import Guarantees
 
 L = TypeVar("L", bound=BaseLease)
@@ -216,6 +216,8 @@ class Engine(Generic[L]):
                         if claim.attempt is not None:
                             self._emit(claim.attempt, "acquired", lease.fence, since - started)
                         self._acquiring.pop(claim.nonce, None)
+                        if spec.min_hold:
+                            claim.kept_until = since + spec.min_hold
                         return AcquireResult(lease)
                     else:
                         # The answer arrived after the deadline, so it is no grant. Release the ticket and try again.
@@ -328,6 +330,8 @@ class Engine(Generic[L]):
             raise UsageError("the client was closed during this call")
         if claim.attempt is not None:
             self._emit(claim.attempt, "acquired", granted.fence, since - started)
+        if spec.min_hold:
+            claim.kept_until = since + spec.min_hold
 
     async def _check_guarantees(self, required: Required, claim: Claim, give_up: float) -> None:
         """Called after each answer, because a store may report its guarantees only then, and they may change."""
@@ -431,7 +435,9 @@ class Engine(Generic[L]):
         about, number, was_detached, info = self._last_info
         if about is not spec.about or number != caller.number or was_detached is not detached:
             apart = ', "detached": true' if detached else ""
-            who = f'"who": {self._process_info}, "caller": "{self._process_id}-{caller.number}"{apart}'
+            # A ticket that stays after its release does not show that its caller holds the lock.
+            known = "" if spec.min_hold else f', "caller": "{self._process_id}-{caller.number}"'
+            who = f'"who": {self._process_info}{known}{apart}'
             info = f"{{{who}, {spec.about}}}"
             self._last_info = (spec.about, caller.number, detached, info)
         if spec.detect_deadlocks:
@@ -451,6 +457,8 @@ class Engine(Generic[L]):
         )
         if spec.detect_deadlocks:
             claim.number = caller.last_attempt
+        if spec.min_hold:
+            claim.min_hold, claim.ttl = spec.min_hold, spec.ticket_ttl
         return claim
 
     # ── release, renew, lose ─────────────────────────────────────────────────────────────────────────────────────
@@ -479,10 +487,11 @@ class Engine(Generic[L]):
                 if lease._phase is LOST:  # since the check above
                     self._end_lost(lease)
                 raise NotHeld(lock=lease.name, reason=lease._reason or f"this lease was {lease._phase.value} already")
-            was_held = (await self.backend.release([lease._claim], deadline=self.request_deadline()))[0]
+            release = self.send_releases if lease._claim.kept_until else self.backend.release
+            was_held = (await release([lease._claim], deadline=self.request_deadline()))[0]
             if isinstance(was_held, BackendError):
                 raise was_held
-            if is_repeated:
+            if is_repeated or lease._claim.is_final:
                 self._keeper.cancel(lease._claim)
             self._settle(lease, was_held=was_held or is_repeated)
         except BaseException:
@@ -513,7 +522,7 @@ class Engine(Generic[L]):
             if not begun:
                 return
             claims = [lease._claim for lease in begun]
-            outcomes = await self.backend.release(claims, deadline=self.request_deadline())
+            outcomes = await self.send_releases(claims, deadline=self.request_deadline())
             for lease, was_held in zip(begun, outcomes, strict=True):
                 if isinstance(was_held, BackendError):
                     self.unconfirmed(lease)
@@ -527,6 +536,50 @@ class Engine(Generic[L]):
             raise
         if unanswered is not None:
             raise unanswered
+
+    async def send_releases(
+        self, claims: Sequence[Claim], *, deadline: float, backend: Backend | None = None
+    ) -> Sequence[bool | BackendError]:
+        """Release tickets. One whose min_hold is not over stays on the server until then, and is forgotten here.
+
+        With `backend`, on that one: the process ends, and nothing is waited for.
+        """
+        now = self.runtime.now()
+        kept = [claim for claim in claims if claim.kept_until > now]
+        for claim in claims:
+            if claim.is_final and claim.kept_until <= now:
+                claim.is_final = False
+        if not kept:
+            return await (backend or self.backend).release(claims, deadline=deadline)
+        outcomes = dict(zip(kept, await self._keep_to_the_end(kept, deadline, backend), strict=True))
+        others = [claim for claim in claims if claim not in outcomes]
+        if others:
+            released: Sequence[bool | BackendError]
+            try:
+                released = await (backend or self.backend).release(others, deadline=deadline)
+            except BackendError as error:
+                released = [error] * len(others)
+            outcomes |= dict(zip(others, released, strict=True))
+        return [outcomes[claim] for claim in claims]
+
+    async def _keep_to_the_end(
+        self, claims: Sequence[Claim], deadline: float, backend: Backend | None
+    ) -> list[bool | BackendError]:
+        """Renew tickets a last time, for the rest of their min_hold. Whether each was a granted lease until now."""
+
+        def prepare(now: float) -> None:
+            for claim in claims:
+                claim.ttl, claim.is_final = ttl_for(max(0.0, claim.kept_until - now)), True
+
+        try:
+            if backend is None:
+                await self._without_renewals(claims, prepare, deadline)
+            else:
+                prepare(self.runtime.now())
+            outcomes = await (backend or self.backend).renew(claims, deadline=deadline)
+        except BackendError as error:
+            return [error] * len(claims)
+        return [outcome if isinstance(outcome, BackendError) else isinstance(outcome, Live) for outcome in outcomes]
 
     def _settle(self, lease: L, *, was_held: bool) -> None:
         """The server has answered a release: the lease is released, or had ended before and is lost."""
@@ -546,6 +599,7 @@ class Engine(Generic[L]):
 
     def end(self, lease: L) -> None:
         """End a lease that no code works under, and schedule its release. Releasing a ticket twice does no harm."""
+        lease._claim.kept_until = 0.0
         if self._end(lease, "", "undone") or lease._phase is RELEASED:
             self._keeper.schedule(lease._claim)
 
@@ -617,10 +671,13 @@ class Engine(Generic[L]):
             LockLost, NotHeld: a lease is not held.
             BackendError: no answer; the old deadline stays, or with `ttl` the earlier of the old one and the new one.
         """
+        for lease in leases:
+            lease.check()
         deadline = self.request_deadline()
         old_specs = [lease._spec for lease in leases]
         if ttl is not None:
-            await self._change_ttl(leases, [spec._replace(ttl=ttl) for spec in old_specs], deadline)
+            new_specs = [spec._replace(ttl=max(ttl, spec.min_hold)) for spec in old_specs]
+            await self._change_ttl(leases, new_specs, deadline)
         for lease in leases:
             lease.check()
         specs = [lease._spec for lease in leases]
@@ -676,24 +733,34 @@ class Engine(Generic[L]):
         renewal is in flight nothing is changed: the server could execute it after one with a longer ttl.
 
         Raises:
-            LockLost, NotHeld: a lease is not held.
             BackendUnavailable: a renewal was in flight until the deadline.
         """
+
+        def change(now: float) -> None:
+            for lease, spec in zip(leases, specs, strict=True):
+                lease._change_ttl(spec, now)
+
+        await self._without_renewals([lease._claim for lease in leases], change, deadline)
+        for lease in leases:
+            self._keeper.move(lease)
+
+    async def _without_renewals(
+        self, claims: Sequence[Claim], change: Callable[[float], None], deadline: float
+    ) -> None:
+        """Call `change` with the time, under the mutex, when no renewal of these tickets is in flight.
+
+        Raises:
+            BackendUnavailable: a renewal was in flight until the deadline.
+        """
+        nonces = [claim.nonce for claim in claims]
         while True:
-            for lease in leases:
-                lease.check()
             with self.mutex:
-                in_flight = {claim.nonce for claims in self._renewing.values() for claim in claims}
-                if in_flight.isdisjoint([lease._claim.nonce for lease in leases]):
-                    now = self.runtime.now()
-                    for lease, spec in zip(leases, specs, strict=True):
-                        lease._change_ttl(spec, now)
-                    break
+                if {claim.nonce for renewed in self._renewing.values() for claim in renewed}.isdisjoint(nonces):
+                    change(self.runtime.now())
+                    return
                 ended = self._renewal_ended = self._renewal_ended or self.runtime.event()
             if not await ended.wait(deadline):
                 raise self._unavailable("an earlier renewal of the lease has not ended")
-        for lease in leases:
-            self._keeper.move(lease)
 
     def renewed(self, lease: BaseLease, deadline: float, spec: LockSpec) -> None:
         """The server has renewed the lease with the ttl of this spec. Never shortens and never revives it."""
@@ -929,7 +996,7 @@ class Engine(Generic[L]):
         for start in range(0, len(claims), BATCH_MAX):
             batch = claims[start : start + BATCH_MAX]
             try:
-                outcomes = await (backend or self.backend).release(batch, deadline=deadline)
+                outcomes = await self.send_releases(batch, deadline=deadline, backend=backend or self.backend)
             except HoldfastError as error:
                 logger().info("%d lease(s) were not released at the end of the process: %s", len(batch), error)
                 silent += len(batch)

@@ -120,7 +120,14 @@ class Keeper:
         self._schedule.dropped.append(PendingRelease(claim, deadline, caller=caller))
 
     def cancel(self, claim: Claim) -> None:
-        """The ticket was released elsewhere."""
+        """The ticket was released.
+
+        One that stays for its min_hold is released again when that is over if a request for it has no answer: the
+        server could execute that request after the ticket has expired, and grant the lock to no holder.
+        """
+        if claim.unanswered and claim.is_final:
+            self.schedule(claim, after=claim.kept_until)
+            return
         with self._mutex:
             self._schedule.pending.pop(claim.nonce, None)
 
@@ -416,7 +423,7 @@ class Keeper:
     async def _flush(self, claims: Sequence[Claim], deadline: float) -> bool:
         unanswered: Sequence[Claim] = claims
         try:
-            outcomes = await self._engine.backend.release(claims, deadline=deadline)
+            outcomes = await self._engine.send_releases(claims, deadline=deadline)
             unanswered = _without_answer(claims, outcomes)
         except BackendError:
             return False
@@ -426,8 +433,9 @@ class Keeper:
             unanswered = []
         finally:
             self._postpone(unanswered)
-        for nonce in {claim.nonce for claim in claims} - {claim.nonce for claim in unanswered}:
-            self._schedule.pending.pop(nonce, None)
+        for claim in claims:
+            if claim not in unanswered:
+                self.cancel(claim)
         return not unanswered
 
     def _postpone(self, claims: Sequence[Claim]) -> None:

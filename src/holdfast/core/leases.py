@@ -19,7 +19,7 @@ from collections.abc import Callable, Hashable, Mapping
 from enum import Enum
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
-from holdfast.core.clock import GRANULARITY_MAX, before_delay, lease_deadline
+from holdfast.core.clock import GRANULARITY_MAX, before_delay, lease_deadline, ttl_for
 from holdfast.errors import LockLost, NotHeld
 
 if TYPE_CHECKING:
@@ -66,6 +66,7 @@ class LockSpec(NamedTuple):
     revocable: bool = False
     on_revoke: Callable[..., object] | None = None
     detect_deadlocks: bool = False
+    min_hold: float = 0.0
     primitive: str = "lock"  # for events: the method of the client that made it
     group: str = ""  # for events and metrics; empty: made from the name
 
@@ -73,6 +74,12 @@ class LockSpec(NamedTuple):
     def margin(self) -> float:
         """How many seconds before the server's deadline a lease ends for its holder."""
         return self.stop_margin if not self.lock_delay else self.stop_margin - before_delay(0.0, self.lock_delay)
+
+    @property
+    def ticket_ttl(self) -> float:
+        """The ttl of the ticket on the server. It outlives min_hold even if the server's clock runs fast."""
+        ttl = self.ttl + self.lock_delay
+        return ttl if not self.min_hold else max(ttl, ttl_for(self.min_hold))
 
     @property
     def is_permit(self) -> bool:
@@ -227,7 +234,7 @@ class BaseLease:
         claim = self._claim
         if claim.unanswered:  # a request for the lock, with the old ttl, may still be executed
             claim.unanswered_ttl = min(claim.unanswered_ttl, claim.ttl)
-        claim.ttl = spec.ttl + spec.lock_delay
+        claim.ttl = spec.ticket_ttl
         self._spec = spec
         self._deadline = min(self._deadline, self._bounded(lease_deadline(now, spec.ttl, GRANULARITY_MAX)))
         self._renew_at = min(self._renew_at, next_renewal(now, self._deadline))

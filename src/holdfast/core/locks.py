@@ -143,6 +143,7 @@ class AllOptions(TypedDict, total=False):
     revocable: bool
     on_revoke: Callable[..., object] | None
     detect_deadlocks: bool
+    min_hold: Duration
     group: str | None
 
 
@@ -162,6 +163,7 @@ class LockOptions(TypedDict, total=False):
     revocable: bool  # poll for requests to release: lease.revoke_requested
     on_revoke: Callable[..., object] | None  # a function to call with the lease at such a request
     detect_deadlocks: bool  # the youngest of several callers that wait for each other raises WouldDeadlock
+    min_hold: Duration  # a release before this time keeps others out until it is over, also if the process ends
     group: str | None  # the label of this lock in events and metrics; default: its name with numbers replaced by *
 
 
@@ -202,7 +204,7 @@ def make_spec(
 
 
 def _with_others(function: str, spec: LockSpec, options: LockOptions) -> LockSpec:
-    """Add the rare options: a named owner, requests to release, and the detection of deadlocks."""
+    """Add the rare options: a named owner, requests to release, the detection of deadlocks, and a minimum hold."""
     owner = names.check_owner(options.get("owner"))
     if owner and not (spec.exclusive and function in _ONE_HOLDER):
         raise ConfigurationError(f"{function}() takes no owner: only lock() and lock_all() have named owners")
@@ -222,10 +224,25 @@ def _with_others(function: str, spec: LockSpec, options: LockOptions) -> LockSpe
     detects = names.check_flag("detect_deadlocks", options.get("detect_deadlocks", False))
     if detects and function in ("semaphore", "election"):
         raise ConfigurationError(f"{function}() takes no detect_deadlocks: only lock(), rwlock() and lock_all() do")
-    return spec._replace(about=about, owner=owner, revocable=revocable, on_revoke=on_revoke, detect_deadlocks=detects)
+    min_hold = names.check_min_hold(options.get("min_hold", 0.0), spec.max_hold)
+    if min_hold and function == "election":
+        raise ConfigurationError("election() takes no min_hold: a leader that resigns lets the next one lead at once")
+    if min_hold and owner:
+        raise ConfigurationError("min_hold excludes owner: callers with the same owner do not keep each other out")
+    if min_hold and detects:
+        raise ConfigurationError("min_hold excludes detect_deadlocks: a released lock that is kept is no deadlock")
+    return spec._replace(
+        ttl=max(spec.ttl, min_hold),
+        about=about,
+        owner=owner,
+        revocable=revocable,
+        on_revoke=on_revoke,
+        detect_deadlocks=detects,
+        min_hold=min_hold,
+    )
 
 
-_RARE_OPTIONS = frozenset(("owner", "revocable", "on_revoke", "detect_deadlocks"))
+_RARE_OPTIONS = frozenset(("owner", "revocable", "on_revoke", "detect_deadlocks", "min_hold"))
 _ONE_HOLDER = ("lock", "locked", "once_per", "lock_all")
 
 

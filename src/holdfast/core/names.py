@@ -213,6 +213,20 @@ def check_lock_delay(lock_delay: object) -> float:
     return seconds
 
 
+def check_min_hold(min_hold: object, max_hold: float | None) -> float:
+    seconds = check_duration("min_hold", min_hold)
+    if not 0 <= seconds <= TTL_MAX:
+        raise ConfigurationError(
+            f"min_hold must be between 0 and {TTL_MAX:.0f} s, not {min_hold!r}: a release before that time keeps the "
+            "others out until it is over"
+        )
+    if max_hold is not None and max_hold < seconds:
+        raise ConfigurationError(
+            f"min_hold={min_hold!r} is longer than max_hold={max_hold:g}: a lease would be lost before it may end"
+        )
+    return seconds
+
+
 def check_owner(owner: object) -> str:
     if owner is None:
         return ""

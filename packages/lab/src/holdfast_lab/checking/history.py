@@ -88,6 +88,7 @@ class Granted(NamedTuple):
     delay: float = 0.0  # seconds after a loss in which no other client may be granted the lock
     owner: str = ""
     revocable: bool = False  # receives revocation requests
+    min_hold: float = 0.0  # seconds from the grant in which no other client may be granted the lock
 
 
 class MemberGranted(NamedTuple):

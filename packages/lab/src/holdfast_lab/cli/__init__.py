@@ -44,6 +44,7 @@ WORKLOADS = (
     "owner",
     "detect_deadlocks",
     "renew(ttl)",
+    "min_hold",
     "everything",
 )
 

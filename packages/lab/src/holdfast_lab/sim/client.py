@@ -291,7 +291,7 @@ class SimClient:
         self._leases[call] = lease
         until = self._process.true_time(lease._stop_at)
         renews = spec.renew and spec.max_hold is None
-        shape = (spec.limit, spec.exclusive, renews, group, spec.lock_delay, spec.owner, spec.revocable)
+        shape = (spec.limit, spec.exclusive, renews, group, spec.lock_delay, spec.owner, spec.revocable, spec.min_hold)
         self._add(h.Granted(self._world.now, self._process.name, call, name, lease.fence, until, *shape))
         if self._early_revocations.pop((name, lease.fence), False):
             self._add(h.RevokeReceived(self._world.now, self._process.name, call, name))

@@ -33,7 +33,7 @@ from holdfast_lab.sim.servers.redis.server import GetsetServer, RedisServer, Set
 from holdfast_lab.sim.servers.redlock.server import RedlockServer
 from holdfast_lab.sim.servers.sqlite import SqliteServer
 from holdfast_lab.sim.servers.zookeeper.ensemble import ZookeeperServer
-from holdfast_lab.sim.workload import DELAYS, USUAL, Worker, Workload, draw_names
+from holdfast_lab.sim.workload import DELAYS, MIN_HOLD_MAX, USUAL, Worker, Workload, draw_names
 from holdfast_lab.sim.world import Task, World
 
 if TYPE_CHECKING:
@@ -274,9 +274,8 @@ class Simulation:
 
     def _may_orphan_tickets(self) -> bool:
         """Whether this run may have tickets that only expire: their holders died unnoticed, or do not know of them."""
-        is_delayed = (
-            "lock_delay" in self.primitives and self.faults.crash > 0.0
-        )  # kept although the holder is known to be dead
+        # Kept although the holder is known to be dead.
+        is_delayed = not {"lock_delay", "min_hold"}.isdisjoint(self.primitives) and self.faults.crash > 0.0
         # A release without an answer waits for the next call of the client, if no thread can be started to repeat it.
         is_unrepeated = self.faults.no_thread > 0.0 and len(faults_.enabled(self.faults)) > 1
         return is_delayed or is_unrepeated or any(getattr(self.faults, kind) for kind in self.server.orphaning_faults)
@@ -290,6 +289,7 @@ class Simulation:
         extra_idle_time = self.server.extra_idle_time
         may_orphan = self._may_orphan_tickets()
         delay = max(DELAYS) * 1.02 if "lock_delay" in self.primitives else 0.0
+        delay += MIN_HOLD_MAX * 1.02 if "min_hold" in self.primitives else 0.0
         bound = (ttl + 12.0 if may_orphan else 8.0) + extra_lease_time + recovery_time + delay
         idle = (ttl + self.server.idle_max if may_orphan else 8.0) + extra_idle_time + recovery_time + delay
         dead_waiter_max = self.server.dead_waiter_max
@@ -322,6 +322,8 @@ class Simulation:
     def _grant_max(self) -> float | None:
         """The limit for a grant past dead or paused waiters, if the run has no other faults."""
         kinds = {*faults_.enabled(self.faults)}
+        if "min_hold" in self.primitives:
+            return None
         if kinds <= {"crash"}:
             return self.server.grant_past_dead_max
         return self.server.grant_past_paused_max if kinds <= {"crash", "pause"} else None

@@ -78,6 +78,7 @@ class Name(NamedTuple):
 _GROUP_MAX = 4  # locks in one call
 JOB, PERIOD = "job", Period(2)
 DELAYS = (1.0, 3.0)
+MIN_HOLD_MAX = 4.0
 OWNERS = ("x", "y")
 SEAT = Name("seat", "lock", 1)  # the lock of the election
 
@@ -339,7 +340,9 @@ class Worker:
             options["owner"] = choices.pick(OWNERS)
         if "revoke" in primitives and options.get("renew", True) and choices.chance(0.8):
             options["revocable"] = True
-        if "detect_deadlocks" in primitives:
+        if "min_hold" in primitives and "owner" not in options and choices.chance(0.7):
+            options["min_hold"] = choices.between(0.0, min(ttl / 2, MIN_HOLD_MAX))  # shorter than max_hold
+        elif "detect_deadlocks" in primitives:
             options["detect_deadlocks"] = True  # a waiter without it hides the cycles that it is part of
         return options
 

@@ -121,7 +121,7 @@ class EtcdBase(ABC):
         """Store the grant of a ticket."""
         self._stop_waiting(claim)
         state_of(claim).key = TicketKey(lease, created)
-        if claim.delay:
+        if claim.delay or claim.min_hold:
             self._delayed[claim.nonce] = lease
         return Granted(created, self._deadline(claim, lease, sent))
 
@@ -148,7 +148,7 @@ class EtcdBase(ABC):
         for claim in claims:
             own_key = state_of(claim).key
             if own_key is not None and own_key.lease is not None:
-                is_moved = own_key.lease.key != table_key(claim.ttl) or state_of(claim).moves
+                is_moved = claim.is_final or own_key.lease.key != table_key(claim.ttl) or state_of(claim).moves
                 by_lease.setdefault(None if is_moved else own_key.lease, []).append(claim)
         for lease, some in by_lease.items():
             try:
@@ -184,12 +184,18 @@ class EtcdBase(ABC):
     async def _move_to_ttl(self, claim: Claim, deadline: float) -> Live | LeaseGone:
         """Move the key of a granted ticket to the lease of its new ttl. A put keeps the create revision: the fence.
 
+        The last renewal of a ticket moves its key to a lease of its own, which expires, whatever other tickets do.
+
         It succeeds only if the key was not written since it was read. So an earlier move that arrives later fails.
         """
         key, state, is_repeated = self._key(claim), state_of(claim), False
+        lease: Lease | None = None
         sent = self._runtime.now()
         while True:
-            lease = await self._leases.renewed_since(sent, claim.ttl, deadline)
+            if not claim.is_final:
+                lease = await self._leases.renewed_since(sent, claim.ttl, deadline)
+            elif lease is None or lease.has_expired:
+                lease = await self._leases.separate(claim.ttl, deadline)
             stored = kvs((await self._port.call("kv/txn", txn([], [get(key)]), deadline=deadline)).message, 0)
             own_key = state.key  # read after the requests, because another caller may have moved it
             if own_key is None or own_key.lease is None:
@@ -207,9 +213,12 @@ class EtcdBase(ABC):
                     self._leases.mark_expired(lease)
             if is_done:
                 state.key, state.moves = TicketKey(lease, own_key.created), ()
-                if claim.delay:
+                live = Live(self._deadline(claim, lease, sent))
+                if claim.is_final and not claim.unanswered:
+                    EtcdBase._forget(self, claim)  # without its slot: the name of the key is not reused
+                elif claim.delay or claim.min_hold:
                     self._delayed[claim.nonce] = lease
-                return Live(self._deadline(claim, lease, sent))
+                return live
 
     async def _list(self, prefix: bytes, deadline: float) -> list[KeyValue]:
         """All keys with this prefix and their values, in the order in which they were created."""
@@ -248,7 +257,7 @@ class EtcdBase(ABC):
 
     async def close(self) -> None:
         self._wakeups.wake_all()
-        # A lease that was lost and not released blocks its lock for the delay.
+        # A ticket that was not released blocks its lock for the delay, or until its min_hold is over.
         await self._leases.close(self._runtime.now() + CLOSE_MAX, keeping=set(self._delayed.values()))
         await self._port.close()
 

@@ -96,6 +96,10 @@ class Leases:
             if lease is not None:
                 return lease
 
+    async def separate(self, ttl: float, deadline: float) -> Lease:
+        """A lease that no other ticket shares and that is never kept alive."""
+        return await self._new_lease(table_key(ttl), deadline)
+
     async def waiter_lease(self, deadline: float) -> Lease:
         """The waiter lease, kept alive less than a quarter of its ttl ago."""
         while True:
@@ -182,12 +186,16 @@ class Leases:
             own_event.set()
 
     async def _grant(self, key: int, deadline: float) -> Lease:
+        lease = await self._new_lease(key, deadline)
+        with self._mutex:
+            self._current[key] = lease
+        return lease
+
+    async def _new_lease(self, key: int, deadline: float) -> Lease:
         # If the answer is lost, the lease expires by itself, without a key under it.
         answer = await self._port.call("lease/grant", {"TTL": str(key or self.waiter_ttl)}, deadline=deadline)
         lease = Lease(int(answer.message["ID"]), key)
         lease.renewed(int(answer.message["TTL"]), answer.sent)
-        with self._mutex:
-            self._current[key] = lease
         return lease
 
     async def _send_keep_alive(self, lease: Lease, deadline: float) -> bool:

@@ -21,6 +21,7 @@ from holdfast.backends.mysql.protocol.statements import (
     REAP_RECORDS,
     REAP_REGISTERS,
     RENEW,
+    RENEW_LAST,
     SWAP_RECORD,
 )
 from holdfast.backends.mysql.sql import REAP_EVERY, REAP_ROWS, lock_id
@@ -84,12 +85,13 @@ class BaseMysqlBackend(ABC):
     async def renew(self, claims: Sequence[Claim], *, deadline: float) -> Sequence[Live | LeaseGone | BackendError]:
         """One request for all tickets with the same ttl."""
         sent_at: dict[str, float] = {}
-        for ttl in sorted({claim.ttl for claim in claims}):
-            batch = [claim for claim in claims if claim.ttl == ttl]
+        for ttl, is_final in sorted({(claim.ttl, claim.is_final) for claim in claims}):
+            batch = [claim for claim in claims if (claim.ttl, claim.is_final) == (ttl, is_final)]
             keys = tuple(lock_id(claim.name) for claim in batch)
             nonces = tuple(claim.nonce for claim in batch)
             sent = self._runtime.now()
-            answer = await self._port.execute(RENEW, (keys, nonces, us(ttl)), deadline=deadline)
+            statement = RENEW_LAST if is_final else RENEW
+            answer = await self._port.execute(statement, (keys, nonces, us(ttl)), deadline=deadline)
             sent_at |= {nonce or "": sent for (nonce,) in answer.rows}
         return [
             Live(lease_deadline(sent_at[claim.nonce], claim.ttl, GRANULARITY))

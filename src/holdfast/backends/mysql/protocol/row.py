@@ -167,9 +167,14 @@ class RowBackend(PlainBackend):
 
     async def renew(self, claims: Sequence[Claim], *, deadline: float) -> Sequence[Live | LeaseGone | BackendError]:
         outcomes = await super().renew(claims, deadline=deadline)
+        for claim in claims:
+            if claim.is_final:  # the lease stays, and the next ticket with the row lock waits for its end
+                await self._release_session(claim, deadline)
         return [
             LeaseGone("the connection with the row lock was lost")
-            if isinstance(outcome, Live) and not await self._sessions.probe(claim.nonce, deadline=deadline)
+            if isinstance(outcome, Live)
+            and not claim.is_final
+            and not await self._sessions.probe(claim.nonce, deadline=deadline)
             else outcome
             for claim, outcome in zip(claims, outcomes, strict=True)
         ]

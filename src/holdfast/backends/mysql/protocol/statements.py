@@ -125,14 +125,22 @@ _PROLONG = (
     "renewed = IF(expires = @holdfast_end, @holdfast_end - {2}, renewed)"
 )
 _THEIRS = "WHERE id IN ({0}) AND nonce IN ({1})"
-RENEW = Statement(
-    "renew",
-    "SET @holdfast_end = {now} + {2}; "  # noqa: S608 (of constants)
-    f"UPDATE holdfast_locks {_PROLONG} {_THEIRS} AND expires > {{now}}; "
-    f"UPDATE holdfast_tickets {_PROLONG} {_THEIRS} AND fence IS NOT NULL AND expires > {{now}}; "
-    f"SELECT nonce FROM holdfast_locks {_THEIRS} AND expires >= @holdfast_end UNION ALL "
-    f"SELECT nonce FROM holdfast_tickets {_THEIRS} AND fence IS NOT NULL AND expires >= @holdfast_end",
-)
+
+
+def _renewal(name: str, change: str) -> Statement:
+    return Statement(
+        name,
+        "SET @holdfast_end = {now} + {2}; "  # noqa: S608 (of constants)
+        f"UPDATE holdfast_locks {change} {_THEIRS} AND expires > {{now}}; "
+        f"UPDATE holdfast_tickets {change} {_THEIRS} AND fence IS NOT NULL AND expires > {{now}}; "
+        f"SELECT nonce FROM holdfast_locks {_THEIRS} AND expires >= @holdfast_end UNION ALL "
+        f"SELECT nonce FROM holdfast_tickets {_THEIRS} AND fence IS NOT NULL AND expires >= @holdfast_end",
+    )
+
+
+RENEW = _renewal("renew", _PROLONG)
+# The last renewal of leases that stay for the rest of their min_hold. No other renewal is in flight.
+RENEW_LAST = _renewal("renew_last", "SET expires = @holdfast_end, renewed = @holdfast_end - {2}")
 # Columns: whether another ticket holds the lock in the row of the lock; how many tickets are queued before this one,
 # how many of those are exclusive, how many of those wait; and whether this ticket exists.
 _POLL = (

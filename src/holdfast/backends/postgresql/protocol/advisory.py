@@ -26,6 +26,8 @@ from holdfast.core.tickets import (
     POLL_INTERVAL_BEHIND,
     Claim,
     Granted,
+    LeaseGone,
+    Live,
     Waiting,
     may_have_happened,
     process_text,
@@ -173,6 +175,15 @@ class AdvisoryBackend(OneByOne, PostgresqlBackend):
                 raise
             await self._close_session(session, claim.name, deadline)
         return await super()._release(claim, deadline)
+
+    async def renew(self, claims: Sequence[Claim], *, deadline: float) -> list[Live | LeaseGone]:
+        outcomes = await super().renew(claims, deadline=deadline)
+        for claim in claims:
+            if claim.is_final:  # the lease stays, and the next session with the advisory lock waits for its end
+                session, claim.state = self._session(claim), None
+                if session is not None:
+                    session.close()
+        return outcomes
 
     async def break_lock(self, name: str, fence: int, *, deadline: float) -> bool:
         is_broken = await super().break_lock(name, fence, deadline=deadline)

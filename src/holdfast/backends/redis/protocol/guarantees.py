@@ -36,6 +36,9 @@ _PLAIN_LACKS: Lacks = {
 }
 _GETSET_LACKS: Lacks = {
     **_PLAIN_LACKS,
-    Primitive.LOCK_DELAY: "a client that loses a take-over may overwrite the end of the next lease",
+    **dict.fromkeys(
+        (Primitive.LOCK_DELAY, Primitive.MIN_HOLD),
+        "a client that loses a take-over may overwrite the end of the next lease",
+    ),
 }
 LACKS: Mapping[str, Lacks] = {"queue": {}, "setnx": _PLAIN_LACKS, "getset": _GETSET_LACKS}

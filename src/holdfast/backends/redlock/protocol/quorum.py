@@ -200,7 +200,14 @@ class RedlockBackend(OneByOne):
             if not all(map(_is_executed_or_refused, replied.values())):
                 state.unanswered_ttl = min(state.unanswered_ttl, claim.ttl)
             outcomes.append(outcome)
-            if isinstance(outcome, Live):
+            if claim.is_final and not isinstance(outcome, BackendError):
+                # A majority keeps the votes until the ttl is over. The others need not, and may have a longer ttl.
+                for number in state.asked - answered if isinstance(outcome, Live) else state.asked:
+                    self._health.schedule_release(number, claim, state.attempt, is_over=True)
+                claim.unanswered = bool(state.unanswered)
+                if not claim.unanswered:
+                    claim.state = None
+            elif isinstance(outcome, Live):
                 forgotten += [(number, claim) for number, reply in replied.items() if _is(reply, _FREE)]
         if forgotten:
             await self._repair(forgotten, self._limit(claims, deadline))

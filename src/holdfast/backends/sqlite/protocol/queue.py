@@ -70,6 +70,9 @@ _RELEASE = "DELETE FROM tickets WHERE name = ? AND nonce = ?"
 _RELEASE_HELD = f"{_RELEASE} AND fence IS NOT NULL AND expires > ?"
 # A lease of an earlier session of this client is not renewed: other processes may reap it at any time as dead.
 _RENEW = "UPDATE tickets SET expires = ? WHERE name = ? AND nonce = ? AND session = ? AND fence IS NOT NULL"
+# The last renewal of a ticket: it stays until it expires, also after the end of its process.
+_KEEP_TO_THE_END = """UPDATE tickets SET expires = ?, delay = max(delay, ?)
+                      WHERE name = ? AND nonce = ? AND fence IS NOT NULL AND expires > ?"""
 _BREAK = "DELETE FROM tickets WHERE name = ? AND fence = ?"
 _HAS_WAITERS = "SELECT 1 FROM tickets WHERE name = ? AND fence IS NULL LIMIT 1"
 _INSPECT = """SELECT name, fence, session, exclusive, "limit", expires, since, agent, info,
@@ -326,7 +329,14 @@ def _release(txn: Transaction, claims: Sequence[Claim]) -> list[bool]:
 
 
 def _renew(txn: Transaction, claims: Sequence[Claim]) -> list[bool]:
-    return [txn.change(_RENEW, txn.now + claim.ttl, claim.name, claim.nonce, txn.session) == 1 for claim in claims]
+    return [_renew_one(txn, claim) for claim in claims]
+
+
+def _renew_one(txn: Transaction, claim: Claim) -> bool:
+    expires, name, nonce = txn.now + claim.ttl, claim.name, claim.nonce
+    if claim.is_final:
+        return txn.change(_KEEP_TO_THE_END, expires, claim.ttl, name, nonce, txn.now) == 1
+    return txn.change(_RENEW, expires, name, nonce, txn.session) == 1
 
 
 def _break(txn: Transaction, name: str, fence: int) -> bool:
@@ -362,7 +372,7 @@ def _insert(txn: Transaction, claim: Claim, number: int, *, fence: int | None, e
         claim.agent,
         claim.info,
         claim.owner,
-        claim.delay,
+        claim.delay or claim.min_hold,
     )
 
 

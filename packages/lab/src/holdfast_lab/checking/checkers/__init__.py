@@ -12,6 +12,7 @@ from .groups import AllOrNothing
 from .keys import OneStartPerKey
 from .leftovers import NothingLeft
 from .losses import LossesReported
+from .minimum_holds import MinimumHolds
 from .order import FairOrder
 from .outcomes import ExactOutcomes
 from .periods import OncePerPeriod
@@ -29,6 +30,7 @@ CHECKERS: tuple[type[Checker], ...] = (
     OneStartPerKey,
     OncePerPeriod,
     LockDelays,
+    MinimumHolds,
     OneLeader,
     GrowingFences,
     FencedWrites,
@@ -61,6 +63,7 @@ __all__ = [
     "GrowingFences",
     "LockDelays",
     "LossesReported",
+    "MinimumHolds",
     "MutualExclusion",
     "NothingLeft",
     "OncePerPeriod",

@@ -1,10 +1,14 @@
-"""How long a lease is held, with one bug each: changes of its ttl."""
+"""How long a lease is held, with one bug each: changes of its ttl, a minimum hold."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from holdfast.core.leases import LockSpec
+from holdfast.core.ports import Backend
+from holdfast.core.tickets import Claim
+from holdfast.errors import BackendError
 from holdfast_lab.sim.client import SimLease
 from holdfast_lab.sim.mutants.base import Mutant
 from holdfast_lab.sim.mutants.engine import SimEngine
@@ -29,11 +33,45 @@ class ShorterTtlCountsAfterTheAnswer(SimEngine):
         super().__init__(backend, runtime, events, _KeepsDeadline)
 
 
+# ── min_hold ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class MinHoldEndsAtRelease(SimEngine):
+    """A release removes the ticket at once."""
+
+    async def send_releases(
+        self, claims: Sequence[Claim], *, deadline: float, backend: Backend | None = None
+    ) -> Sequence[bool | BackendError]:
+        return await (backend or self.backend).release(claims, deadline=deadline)
+
+
+class MinHoldIsLocal(SimEngine):
+    """The ticket has the ttl of the lock, and is kept by the keeper of the client: a crash ends it early."""
+
+    def _claim(self, *arguments: Any) -> Claim:
+        claim = super()._claim(*arguments)
+        claim.ttl, claim.min_hold = claim.ttl / 4, 0.0
+        return claim
+
+
 HOLDING = [
     Mutant(
         name="shorter-ttl-counts-after-the-answer",
         mistake="a holder counts on the old ttl until the server has confirmed a shorter one",
         engine=ShorterTtlCountsAfterTheAnswer,
         workload="renew(ttl)",
+    ),
+    Mutant(
+        name="min-hold-ends-at-release",
+        mistake="a lock that is released before its minimum hold is over is free at once",
+        engine=MinHoldEndsAtRelease,
+        workload="min_hold",
+    ),
+    Mutant(
+        name="min-hold-is-local",
+        mistake="the ticket of a dead holder expires before its minimum hold is over",
+        engine=MinHoldIsLocal,
+        workload="min_hold",
+        kinds=frozenset({"crash"}),
     ),
 ]

@@ -192,7 +192,12 @@ class Tables(Values[Lock, Ticket]):
         lock.nonce = None
         return Answer(1)
 
-    def renew_answer(self, keys: tuple[bytes, ...], nonces: tuple[str, ...], ttl: int) -> Answer:
+    def renew_last_answer(self, keys: tuple[bytes, ...], nonces: tuple[str, ...], ttl: int) -> Answer:
+        return self.renew_answer(keys, nonces, ttl, a_bit_later=0)
+
+    def renew_answer(
+        self, keys: tuple[bytes, ...], nonces: tuple[str, ...], ttl: int, a_bit_later: int = _A_BIT_LATER
+    ) -> Answer:
         now = self.clock()
         end = now + ttl
         theirs: list[Lock | Ticket] = [lock for lock in self.locks.values() if lock.id in keys and lock.nonce in nonces]
@@ -200,7 +205,7 @@ class Tables(Values[Lock, Ticket]):
             entry for entry in self.tickets if entry.id in keys and entry.nonce in nonces and entry.fence is not None
         ]
         for row in theirs:
-            if row.expires > now and not end < row.expires < end + _A_BIT_LATER:
+            if row.expires > now and not end < row.expires < end + a_bit_later:
                 row.expires, row.renewed = end, now
         return Answer(rows=[(row.nonce,) for row in theirs if row.expires >= end])
 
