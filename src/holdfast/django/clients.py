@@ -7,8 +7,11 @@ import atexit
 from collections.abc import AsyncGenerator, Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from django.conf import settings
-from django.db import connections
+try:
+    from django.conf import settings
+    from django.db import connections
+except ImportError as error:
+    raise ImportError("holdfast.django needs Django: pip install 'holdfast[django]'") from error
 
 from holdfast.base_client import DEFAULT_TTL
 from holdfast.core.names import check_ttl, did_you_mean
@@ -106,7 +109,7 @@ def close_clients(**_: Any) -> None:
         _clients.clear()
     for made in closed:
         made.close()
-    _async_clients.clear()
+    _async_clients.clear()  # asyncio ends the generators that are dropped here, and they close their clients
 
 
 def _make(kind: Callable[..., ClientT], alias: str) -> ClientT:
@@ -129,7 +132,9 @@ async def _close_with_loop(key: _Key, made: AsyncClient) -> AsyncGenerator[None]
     try:
         yield
     finally:
-        _async_clients.pop(key, None)
+        current, _ = _async_clients.get(key, (None, None))
+        if current is made:  # not its successor after a change of the settings
+            del _async_clients[key]
         await made.close()
 
 
@@ -142,7 +147,6 @@ def _close_if_idle(made: Client) -> None:
 def _in_forked_child() -> None:
     global _mutex
     _mutex = Mutex()  # another thread of the parent may have locked the old one
-    _async_clients.clear()  # of the loop of the parent
 
 
 system.after_fork_in_child(_in_forked_child)

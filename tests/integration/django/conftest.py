@@ -28,6 +28,8 @@ PROJECT = Path(__file__).parent / "project"
 class Project:
     """A project with a database of its own. `environment` may be changed before a command is started."""
 
+    program = PROJECT / "manage.py"
+
     def __init__(self, folder: Path, database: Mapping[str, Any]) -> None:
         self.environment = {
             **os.environ,
@@ -36,7 +38,7 @@ class Project:
             "PROJECT_DATABASES": json.dumps({"default": database}),
             "PROJECT_HOLDFAST": json.dumps({"default": {"DATABASE": "default"}}),
         }
-        self._folder = folder
+        self.folder = folder
         self._started: list[subprocess.Popen[str]] = []
 
     def use(self, **stores: Any) -> None:
@@ -45,10 +47,10 @@ class Project:
 
     def start(self, *words: str, manage: bool = True) -> subprocess.Popen[str]:
         """Start a management command, or another program."""
-        command = [sys.executable, str(PROJECT / "manage.py"), *words] if manage else list(words)
+        command = [sys.executable, str(self.program), *words] if manage else list(words)
         process = subprocess.Popen(
             command,
-            cwd=self._folder,
+            cwd=self.folder,
             env=self.environment,
             text=True,
             stdin=subprocess.DEVNULL,
@@ -94,19 +96,22 @@ class Site:
     def answers(self) -> bool:
         assert self.process.poll() is None, self.process.communicate()[0]
         with contextlib.suppress(OSError, http.client.HTTPException):
-            self.get("/held/none/")
+            self.send("HEAD", "/")
             return True
         return False
 
     def get(self, path: str) -> Any:
         """The JSON of a page."""
+        status, body = self.send("GET", path)
+        assert status == 200, body
+        return json.loads(body)
+
+    def send(self, method: str, path: str) -> tuple[int, str]:
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE)
         with contextlib.closing(connection):
-            connection.request("GET", path)
+            connection.request(method, path)
             response = connection.getresponse()
-            body = response.read().decode()
-        assert response.status == 200, body
-        return json.loads(body)
+            return response.status, response.read().decode()
 
     def stop(self) -> str:
         """Stop it in order. Return what it printed."""

@@ -7,9 +7,8 @@ import re
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from html import unescape
-from pathlib import Path
 
 import pytest
 
@@ -58,17 +57,26 @@ class Browser:
                 return error.code, error.read().decode()
 
 
-@pytest.fixture
-def site(small_project: Project) -> Site:
-    small_project.environment["PROJECT_DEBUG"] = "1"  # runserver serves the styles
-    small_project.manage("migrate", "--verbosity", "0")
-    small_project.python(USERS)
-    return small_project.serve("runserver", "--noreload", "127.0.0.1:{port}", manage=True)
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Project]:
+    """One project for all tests here. Its second store does not answer."""
+    folder = tmp_path_factory.mktemp("admin")
+    made = Project(folder, {"ENGINE": "django.db.backends.sqlite3", "NAME": str(folder / "db.sqlite3")})
+    made.use(default={"DATABASE": "default"}, away={"URL": "redis://127.0.0.1:1"})
+    made.manage("migrate", "--verbosity", "0")
+    made.python(USERS)
+    yield made
+    made.end()
+
+
+@pytest.fixture(scope="module")
+def site(project: Project) -> Site:
+    return project.serve("runserver", "--noreload", "127.0.0.1:{port}", manage=True)
 
 
 @pytest.fixture
-def store(site: Site, open_client: OpenClient, tmp_path: Path) -> holdfast.Client:
-    return open_client(f"sqlite://{tmp_path}/db.sqlite3.locks")
+def store(project: Project, open_client: OpenClient) -> holdfast.Client:
+    return open_client(f"sqlite://{project.folder}/db.sqlite3.locks")
 
 
 def test_the_page_shows_locks_as_text(site: Site, store: holdfast.Client) -> None:
@@ -105,7 +113,7 @@ def test_users_without_permission_see_nothing_and_break_nothing(site: Site, stor
 
 @pytest.mark.parametrize("name", ["order:42", HOSTILE])
 def test_an_operator_breaks_a_lease_by_typing_its_fence(
-    small_project: Project, site: Site, store: holdfast.Client, name: str
+    project: Project, site: Site, store: holdfast.Client, name: str
 ) -> None:
     operator = Browser(site, "operator")
     lease = store.lock(name).acquire()
@@ -131,15 +139,12 @@ def test_an_operator_breaks_a_lease_by_typing_its_fence(
     assert lease.wait_lost(PATIENCE)
     again = operator.post(target, fence=str(lease.fence))
     assert "had already ended" in again[1]
-    code = "from django.contrib.admin.models import LogEntry; print(LogEntry.objects.get().get_change_message())"
-    assert small_project.python(code) == f"Broke the lease with fence {lease.fence} in the store default.\n"
+    code = "from django.contrib.admin.models import LogEntry; print(LogEntry.objects.first().get_change_message())"
+    assert project.python(code) == f"Broke the lease with fence {lease.fence} in the store default.\n"
 
 
-def test_a_store_that_does_not_answer_is_an_error_on_the_page(small_project: Project) -> None:
-    small_project.use(default={"DATABASE": "default"}, away={"URL": "redis://127.0.0.1:1"})
-    small_project.manage("migrate", "--verbosity", "0")
-    small_project.python(USERS)
-    viewer = Browser(small_project.serve("runserver", "--noreload", "127.0.0.1:{port}", manage=True), "viewer")
+def test_a_store_that_does_not_answer_is_an_error_on_the_page(site: Site) -> None:
+    viewer = Browser(site, "viewer")
 
     status, page = viewer.get(LOCKS, store="away")
 
@@ -148,7 +153,5 @@ def test_a_store_that_does_not_answer_is_an_error_on_the_page(small_project: Pro
     assert viewer.get(LOCKS, store="unknown")[0] == 404
 
 
-def test_the_app_needs_no_migration(small_project: Project) -> None:
-    small_project.manage("migrate", "--verbosity", "0")
-
-    assert "No changes detected" in small_project.manage("makemigrations", "--check", "--dry-run")
+def test_the_app_needs_no_migration(project: Project) -> None:
+    assert "No changes detected" in project.manage("makemigrations", "--check", "--dry-run")

@@ -2,39 +2,49 @@
 
 from __future__ import annotations
 
+import json
+from ast import literal_eval
 from typing import Any
 
 import pytest
 
 from tests.integration.django.conftest import Project
 
+REFUSED: list[tuple[Any, str]] = [
+    ({}, "HOLDFAST has no entry 'default'"),
+    ({"default": "redis://cache"}, "HOLDFAST['default'] must be a dict"),
+    ({"default": {"URI": "redis://cache"}}, "HOLDFAST['default'] has no key 'URI' (did you mean 'URL'?)"),
+    ({"default": {"url": "redis://cache"}}, "(did you mean 'URL'?)"),
+    ({"default": {}}, "HOLDFAST['default'] has neither of URL and DATABASE: give one of them"),
+    ({"default": {"URL": "reddis://cache"}}, "HOLDFAST['default'] is refused: url has the unknown scheme 'reddis'"),
+    ({"default": {"URL": "redis://cache", "OPTIONS": {"prefx": "a"}}}, "(did you mean 'prefix'?)"),
+    ({"default": {"URL": "redis://cache", "OPTIONS": {"ttl": 5}}}, "HOLDFAST['default']['OPTIONS'] has 'ttl'"),
+    ({"default": {"URL": "redis://cache", "TTL": "soon"}}, "ttl must be"),
+    ({"default": {"DATABASE": "replica"}}, "['DATABASE'] is 'replica', which is not in DATABASES"),
+    (
+        {"default": {"DATABASE": "default"}, "jobs": {"URL": "memory://", "REQUIRE": {"scope": "network"}}},
+        "HOLDFAST['jobs'] is refused: memory:// promises less than is required",
+    ),
 
-@pytest.mark.parametrize(
-    ("stores", "message"),
-    [
-        ({}, "HOLDFAST has no entry 'default'"),
-        ({"default": "redis://cache"}, "HOLDFAST['default'] must be a dict"),
-        ({"default": {"URI": "redis://cache"}}, "HOLDFAST['default'] has no key 'URI' (did you mean 'URL'?)"),
-        ({"default": {"url": "redis://cache"}}, "(did you mean 'URL'?)"),
-        ({"default": {}}, "HOLDFAST['default'] has neither of URL and DATABASE: give one of them"),
-        ({"default": {"URL": "reddis://cache"}}, "HOLDFAST['default'] is refused: url has the unknown scheme 'reddis'"),
-        ({"default": {"URL": "redis://cache", "OPTIONS": {"prefx": "a"}}}, "(did you mean 'prefix'?)"),
-        ({"default": {"URL": "redis://cache", "OPTIONS": {"ttl": 5}}}, "HOLDFAST['default']['OPTIONS'] has 'ttl'"),
-        ({"default": {"URL": "redis://cache", "TTL": "soon"}}, "ttl must be"),
-        ({"default": {"DATABASE": "replica"}}, "['DATABASE'] is 'replica', which is not in DATABASES"),
-        (
-            {"default": {"DATABASE": "default"}, "jobs": {"URL": "memory://", "REQUIRE": {"scope": "network"}}},
-            "HOLDFAST['jobs'] is refused: memory:// promises less than is required",
-        ),
-    ],
-)  # fmt: skip
-def test_an_error_names_the_setting_and_the_fix(small_project: Project, stores: Any, message: str) -> None:
-    small_project.use(**stores)
+]  # fmt: skip
+CHECK = """
+import json, sys
+from django.core.checks import run_checks
+from django.test import override_settings
+for stores in json.loads({stores!r}):
+    with override_settings(HOLDFAST=stores):
+        print([str(message) for message in run_checks(tags=["holdfast"])])
+"""
 
-    output = small_project.manage("check", status=1)
 
-    assert "holdfast.E001" in output
-    assert message in output
+def test_an_error_names_the_setting_and_the_fix(small_project: Project) -> None:
+    code = CHECK.format(stores=json.dumps([stores for stores, _ in REFUSED]))
+
+    lines = small_project.python(code).splitlines()
+
+    for line, (_, message) in zip(lines, REFUSED, strict=True):
+        assert "holdfast.E001" in line
+        assert message in literal_eval(line)[-1]
 
 
 def test_a_missing_setting_is_an_error(small_project: Project) -> None:

@@ -39,6 +39,24 @@ print(url() == before)
     assert small_project.python(code) == "sqlite True memory:// False\nTrue\n"
 
 
+def test_a_changed_setting_closes_the_client_of_a_loop_and_not_its_successor(small_project: Project) -> None:
+    code = """
+import asyncio, holdfast.django
+from django.test import override_settings
+async def main():
+    first = holdfast.django.async_client()
+    with override_settings(HOLDFAST={"default": {"URL": "memory://"}}):
+        second = holdfast.django.async_client()
+        while not first._closed:
+            await asyncio.sleep(0.01)
+        async with second.lock("a"):
+            return first is second, second is holdfast.django.async_client()
+print(asyncio.run(main()))
+"""
+
+    assert small_project.python(code) == "(False, True)\n"
+
+
 def test_each_alias_has_a_client(small_project: Project, tmp_path: Path) -> None:
     small_project.use(default={"URL": "memory://"}, jobs={"URL": f"sqlite://{tmp_path}/jobs.db", "TTL": "5s"})
     code = """
