@@ -12,7 +12,6 @@ import sys
 import threading
 import traceback
 import types
-import uuid
 import warnings
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -28,9 +27,9 @@ from holdfast.backends.memory.port import stores
 from holdfast.backends.redis.config import config_of
 from holdfast.core import leases
 from holdfast.runtimes import exits, threads
+from holdfast.testing import World
 from holdfast.url import parse
 from tests.conformance.lab import Lab
-from tests.support.processes import eventually
 
 
 @pytest.fixture
@@ -300,28 +299,20 @@ async def _until_held(client: holdfast.AsyncClient) -> holdfast.AsyncLease:
     return lease
 
 
-def test_a_dropped_lease_is_removed_from_the_store_after_its_end() -> None:
+def test_a_dropped_lease_is_removed_from_the_store_after_its_end(holdfast_world: World) -> None:
     """Where leases live together, as in one session, it would not end by itself."""
-    with holdfast.Client(f"memory://{uuid.uuid4().hex}") as client:
-        backend = client._engine.backend
-        left: list[float] = []
-        release = backend.release
+    client = holdfast_world.client()
+    lease = client.lock("a", ttl=30).acquire()
+    assert lease is not None
+    with pytest.warns(ResourceWarning, match="dropped without release"):
+        del lease
+        gc.collect()
 
-        async def watched(claims: Any, *, deadline: float) -> Any:
-            left.append(client._engine.runtime.now())
-            return await release(claims, deadline=deadline)
+    holdfast_world.clock.advance(29)
+    holdfast_world.assert_held("a")
+    holdfast_world.clock.advance(2)
 
-        backend.release = watched  # type: ignore[method-assign]
-        lease = client.lock("a", ttl=0.5).acquire()
-        assert lease is not None
-        deadline = lease._deadline
-        with pytest.warns(ResourceWarning, match="dropped without release"):
-            del lease
-            gc.collect()
-
-        eventually(lambda: bool(left))
-
-        assert left[0] >= deadline
+    assert not holdfast_world._shared._store.queues  # no ticket is left, not even an expired one
 
 
 def test_fences_and_marks_of_memory_last_as_long_as_the_process() -> None:

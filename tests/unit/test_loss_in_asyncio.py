@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 import holdfast
+from holdfast.testing import World
 
 
 def current_task() -> asyncio.Task[Any]:
@@ -27,6 +28,35 @@ def in_a_thread(work: Callable[[], None]) -> None:
 
 
 class Rig:
+    """A client in a world, where the time of a lease passes when the test says so."""
+
+    def __init__(self, world: World) -> None:
+        self.client = world.async_client()
+        self._clock = world.clock
+
+    def lock(self, **options: Any) -> holdfast.AsyncLock:
+        return self.client.lock("a", ttl=30, renew=False, **options)
+
+    async def pass_ttl(self) -> None:
+        await self._clock.async_advance(31)
+
+    async def be_cancelled(self) -> None:
+        """Let the ttl pass and sleep. The loss cancels this."""
+        await self.pass_ttl()
+        await asyncio.sleep(60)
+
+    async def aclose(self) -> None:
+        await self.client.close()
+
+
+@pytest.fixture
+def rig(holdfast_world: World) -> Rig:
+    return Rig(holdfast_world)
+
+
+class RealTime:
+    """A client in real time, for tests that block the loop."""
+
     def __init__(self) -> None:
         self.client = holdfast.AsyncClient("memory://loss")
 
@@ -38,14 +68,14 @@ class Rig:
 
 
 @pytest.fixture
-def rig() -> Rig:
-    return Rig()
+def real() -> RealTime:
+    return RealTime()
 
 
 async def test_a_loss_cancels_the_body(rig: Rig) -> None:
     with pytest.raises(holdfast.LockLost) as caught:
         async with rig.lock():
-            await asyncio.sleep(60)
+            await rig.be_cancelled()
 
     assert isinstance(caught.value.__cause__, asyncio.CancelledError)
     assert current_task().cancelling() == 0
@@ -53,12 +83,12 @@ async def test_a_loss_cancels_the_body(rig: Rig) -> None:
 
 
 async def test_a_loss_with_a_stop_margin_cancels_while_the_lock_is_ours(rig: Rig) -> None:
-    lock = rig.client.lock("a", ttl=10, renew=False, max_hold=5.1, stop_margin=5)
+    lock = rig.lock(stop_margin=5)
 
     with pytest.raises(holdfast.LockLost):
         async with lock as lease:
             try:
-                await asyncio.sleep(60)
+                await rig.be_cancelled()
             finally:
                 assert await rig.client.lock("a").locked()
                 assert lease.lost
@@ -67,9 +97,9 @@ async def test_a_loss_with_a_stop_margin_cancels_while_the_lock_is_ours(rig: Rig
         pass
 
 
-async def test_a_loss_that_the_body_finds_out_itself_leaves_no_cancellation_behind(rig: Rig) -> None:
+async def test_a_loss_that_the_body_finds_out_itself_leaves_no_cancellation_behind(real: RealTime) -> None:
     with pytest.raises(holdfast.LockLost) as caught:
-        async with rig.lock() as lease:
+        async with real.lock() as lease:
             while True:
                 lease.check()  # the loop is blocked, so only this code can detect the loss
 
@@ -83,7 +113,7 @@ async def test_the_exception_of_a_body_is_raised_instead_of_the_loss(rig: Rig) -
     with pytest.raises(ZeroDivisionError):
         async with rig.lock():
             try:
-                await asyncio.sleep(60)
+                await rig.be_cancelled()
             except asyncio.CancelledError:
                 raise ZeroDivisionError from None
 
@@ -94,7 +124,7 @@ async def test_a_body_that_swallows_the_cancellation_still_ends_with_the_loss(ri
     with pytest.raises(holdfast.LockLost):
         async with rig.lock():
             with contextlib.suppress(asyncio.CancelledError):
-                await asyncio.sleep(60)
+                await rig.be_cancelled()
 
     assert current_task().cancelling() == 0
     await asyncio.sleep(0)
@@ -104,7 +134,7 @@ async def test_a_cancellation_from_elsewhere_wins(rig: Rig) -> None:
     async def work() -> None:
         async with rig.lock():
             try:
-                await asyncio.sleep(60)
+                await rig.be_cancelled()
             finally:
                 current_task().cancel()  # another thread, at the same moment
 
@@ -142,13 +172,13 @@ async def test_a_timeout_around_the_body_is_still_a_timeout(rig: Rig) -> None:
 async def test_a_loss_inside_a_timeout_is_still_a_loss(rig: Rig) -> None:
     with pytest.raises(holdfast.LockLost):
         async with asyncio.timeout(60), rig.lock():
-            await asyncio.sleep(60)
+            await rig.be_cancelled()
 
 
 async def test_a_loss_ends_a_task_group_with_lock_lost(rig: Rig) -> None:
     async def work() -> None:
         async with rig.lock():
-            await asyncio.sleep(60)
+            await rig.be_cancelled()
 
     with pytest.raises(ExceptionGroup) as caught:
         async with asyncio.TaskGroup() as group:
@@ -161,9 +191,8 @@ async def test_on_lost_event_leaves_the_body_alone(rig: Rig) -> None:
     finished = False
 
     with pytest.raises(holdfast.LockLost):
-        async with rig.lock(on_lost="event") as lease:
-            assert await lease.wait_lost()
-            await asyncio.sleep(0.01)
+        async with rig.lock(on_lost="event"):
+            await rig.pass_ttl()
             finished = True
 
     assert finished
@@ -178,7 +207,7 @@ async def test_a_function_is_called_and_the_body_cancelled(rig: Rig) -> None:
 
     with pytest.raises(holdfast.LockLost) as caught:
         async with rig.lock(on_lost=tell):
-            await asyncio.sleep(60)
+            await rig.be_cancelled()
     for _ in range(3):
         await asyncio.sleep(0)
 
@@ -193,7 +222,7 @@ async def test_only_the_outermost_of_nested_bodies_turns_it_into_a_loss(rig: Rig
         async with lock:
             try:
                 async with lock:
-                    await asyncio.sleep(60)
+                    await rig.be_cancelled()
             except BaseException as error:
                 seen.append(type(error))
                 raise
@@ -208,13 +237,13 @@ async def test_a_lease_can_be_the_body_s_own_context(rig: Rig) -> None:
 
     with pytest.raises(holdfast.LockLost):
         async with lease:
-            await asyncio.sleep(60)
+            await rig.be_cancelled()
 
 
-async def test_a_thread_beside_the_loop_sees_the_loss_and_the_loop_reports_it(rig: Rig) -> None:
+async def test_a_thread_beside_the_loop_sees_the_loss_and_the_loop_reports_it(real: RealTime) -> None:
     """As `asyncio.to_thread` has it: the work is in a thread, and looks at its lease there."""
     told: list[int] = []
-    lease = await rig.lock(on_lost=lambda lost: told.append(lost.fence)).acquire()
+    lease = await real.lock(on_lost=lambda lost: told.append(lost.fence)).acquire()
     assert lease is not None
     seen: list[object] = []
 
@@ -236,8 +265,8 @@ async def test_a_thread_beside_the_loop_sees_the_loss_and_the_loop_reports_it(ri
     assert told == [lease.fence]  # once
 
 
-async def test_a_thread_sees_the_loss_of_several_locks(rig: Rig) -> None:
-    leases = await rig.client.lock_all(["a", "b"], ttl=0.1, renew=False).acquire()
+async def test_a_thread_sees_the_loss_of_several_locks(real: RealTime) -> None:
+    leases = await real.client.lock_all(["a", "b"], ttl=0.1, renew=False).acquire()
     assert leases is not None
 
     def work() -> None:
@@ -254,16 +283,20 @@ async def test_a_thread_sees_the_loss_of_several_locks(rig: Rig) -> None:
             await asyncio.sleep(0.01)
 
 
-def test_a_lease_that_outlives_its_loop_is_lost_at_its_deadline() -> None:
-    async def take() -> holdfast.AsyncLease:
-        lease = await holdfast.AsyncClient("memory://outlived").lock("a", ttl=0.1, renew=False).acquire()
-        assert lease is not None
-        return lease
+def test_a_lease_that_outlives_its_loop_is_lost_at_its_deadline(holdfast_world: World) -> None:
+    lock = holdfast_world.async_client().lock("a", ttl=30, renew=False)
+    lease = asyncio.run(_acquired(lock))
+    assert lease.held
 
-    lease = asyncio.run(take())
-    while not lease.lost:
-        time.sleep(0.01)
+    holdfast_world.clock.advance(31)
 
+    assert lease.lost
     with pytest.raises(holdfast.LockLost):
         lease.check()
     del lease  # without a ResourceWarning, because it was lost before
+
+
+async def _acquired(lock: holdfast.AsyncLock) -> holdfast.AsyncLease:
+    lease = await lock.acquire()
+    assert lease is not None
+    return lease

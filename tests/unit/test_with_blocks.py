@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 import holdfast
+from holdfast.testing import World
 
 
 @pytest.fixture
@@ -362,15 +363,15 @@ async def test_a_loss_after_an_inner_block_cancels_nothing(aclient: holdfast.Asy
     assert lease.lost
 
 
-async def test_a_loss_cancels_the_inner_block_of_a_lease_that_was_acquired_outside(
-    aclient: holdfast.AsyncClient,
-) -> None:
-    lock = aclient.lock("a", reentrant=True, ttl=0.2, renew=False)
+async def test_a_loss_cancels_the_inner_block_of_a_lease_that_was_acquired_outside(holdfast_world: World) -> None:
+    lock = holdfast_world.async_client().lock("a", reentrant=True)
     lease = await lock.acquire()
+    assert lease is not None
 
     with pytest.raises(holdfast.LockLost):
         async with lock as again:
             assert again is lease
+            holdfast_world.lose(lease)
             await asyncio.sleep(60)
 
     task = asyncio.current_task()
@@ -378,14 +379,15 @@ async def test_a_loss_cancels_the_inner_block_of_a_lease_that_was_acquired_outsi
     assert task.cancelling() == 0
 
 
-async def test_a_loss_ends_nested_blocks_with_one_cancellation(aclient: holdfast.AsyncClient) -> None:
-    lock = aclient.lock("a", reentrant=True, ttl=0.2, renew=False)
+async def test_a_loss_ends_nested_blocks_with_one_cancellation(holdfast_world: World) -> None:
+    lock = holdfast_world.async_client().lock("a", reentrant=True)
     ended_inside: list[BaseException] = []
 
     with pytest.raises(holdfast.LockLost):
         async with lock:
             try:
-                async with lock:
+                async with lock as lease:
+                    holdfast_world.lose(lease)
                     await asyncio.sleep(60)
             except asyncio.CancelledError as error:
                 ended_inside.append(error)

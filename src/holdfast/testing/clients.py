@@ -32,6 +32,7 @@ from holdfast.testing.clock import (
 from holdfast.threads.client import Client
 from holdfast.threads.locks import Lease
 
+L = TypeVar("L", bound=BaseLease)
 T = TypeVar("T")
 
 _numbers = itertools.count(1)
@@ -158,6 +159,22 @@ class FaultyBackend(MemoryBackend):
         return outcome
 
 
+class WorldEngine(Engine[L]):
+    """The engine. It also records which leases no code works under any more."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.ended: set[str] = set()  # nonces
+
+    def end_lost_body(self, lease: L) -> None:
+        super().end_lost_body(lease)
+        self.ended.add(lease._claim.nonce)
+
+    def end(self, lease: L) -> None:
+        super().end(lease)
+        self.ended.add(lease._claim.nonce)
+
+
 class WorldClient(Client):
     """A Client of a world."""
 
@@ -175,10 +192,10 @@ class WorldClient(Client):
         """Close it at the end of the world."""
         self.close()
 
-    def _start(self) -> Engine[Lease]:
+    def _start(self) -> WorldEngine[Lease]:
         runtime = WorldThreadRuntime(self.process)
         backend = self.shared.backend(self.process, _FaultyPort, runtime)
-        return Engine(backend, runtime, self._events, Lease, self._required)
+        return WorldEngine(backend, runtime, self._events, Lease, self._required)
 
     def __reduce__(self) -> NoReturn:
         raise UsageError("a client of a world belongs to its process and cannot be pickled")
@@ -202,10 +219,10 @@ class WorldAsyncClient(AsyncClient):
         self.process.is_closing = True
         end_without_loop(self)
 
-    def _start(self) -> Engine[AsyncLease]:
+    def _start(self) -> WorldEngine[AsyncLease]:
         self._runtime = runtime = WorldTaskRuntime(self.process)
         backend = self.shared.backend(self.process, _FaultyTaskPort, runtime)
-        return Engine(backend, runtime, self._events, AsyncLease, self._required)
+        return WorldEngine(backend, runtime, self._events, AsyncLease, self._required)
 
     def __reduce__(self) -> NoReturn:
         raise UsageError("a client of a world belongs to its process and cannot be pickled")
@@ -222,6 +239,12 @@ def end_without_loop(client: AsyncClient) -> None:
     engine.is_closed = True
     engine.runtime.run_in_loop(engine._keeper.stop)
     run_sync(engine.backend.close())
+
+
+def is_in_use(lost: BaseLease) -> bool:
+    """Whether the program may still work under this lost lease: it has not released it."""
+    engine = lost._engine
+    return not isinstance(engine, WorldEngine) or lost._claim.nonce not in engine.ended
 
 
 def leases_of(client: Client | AsyncClient) -> list[Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from types import TracebackType
 from typing import Generic, ParamSpec, Self, TypeVar, Unpack, cast
 
@@ -20,7 +20,15 @@ from holdfast.core.names import Duration
 from holdfast.core.tickets import process_text
 from holdfast.errors import BackendUnavailable, ConfigurationError, LockLost, OutcomeUnknown, UsageError
 from holdfast.runtimes.threads import run_sync, start_thread
-from holdfast.testing.clients import Failure, FaultyBackend, SharedStore, WorldAsyncClient, WorldClient, leases_of
+from holdfast.testing.clients import (
+    Failure,
+    FaultyBackend,
+    SharedStore,
+    WorldAsyncClient,
+    WorldClient,
+    is_in_use,
+    leases_of,
+)
 from holdfast.testing.clock import DRIVER_MAX, SETTLE_MAX, Clock
 from holdfast.threads.client import Client
 from holdfast.threads.locks import Lease
@@ -109,7 +117,7 @@ class World:
 
     def lose(self, lease: Lease | AsyncLease | LeaseGroup) -> None:
         """End the lease on the store, and report it to its holder at once, as lost. The lock is free."""
-        self._end(lease, _report_lost)
+        self._end(_members(lease), _report_lost)
 
     def expire(self, lease: Lease | AsyncLease | LeaseGroup) -> None:
         """End the lease as if its ttl had passed without a renewal, without moving the clock. The lock is free."""
@@ -118,7 +126,7 @@ class World:
             each._deadline = self.clock.now
             each._engine.expire(each)
 
-        self._end(lease, expire)
+        self._end(_members(lease), expire)
 
     def steal(self, name: str, **options: Unpack[LockOptions]) -> Lease:
         """Break the lock, and acquire it as another process, before its waiters. Returns the lease of the new holder.
@@ -262,7 +270,7 @@ class World:
 
         `function(step)` runs the program, and passes `step` to it in place of the work that the lock protects. It is
         called several times: once without a loss, then with a loss after the lock was acquired, and after each step but
-        the last. The call with a loss may raise LockLost or return.
+        the last. A call with a loss may raise LockLost, return, or release the lost lease and acquire the lock again.
 
         Raises:
             AssertionError: a step was done without the lock, or after its loss; or there was no step.
@@ -308,7 +316,7 @@ class World:
                 probe.lose()
 
         def acquired() -> None:
-            if lost_after == 0:
+            if lost_after == 0 and not probe.lost:
                 probe.lose()
 
         with probe.watching(acquired):
@@ -326,7 +334,8 @@ class World:
             await self.clock.async_settle()  # a loss cancels the body here
 
         def acquired() -> None:
-            if lost_after == 0:  # at the next await, because no loss is reported between an acquire and its body
+            # At the next await, because no loss is reported between an acquire and its body.
+            if lost_after == 0 and not probe.lost:
                 asyncio.get_running_loop().call_soon(probe.lose)
 
         with probe.watching(acquired):
@@ -337,9 +346,8 @@ class World:
         """The leases that the clients of this world hold."""
         return [lease for client in self._clients for lease in leases_of(client)]
 
-    def _end(self, lease: BaseLease | LeaseGroup, report: Callable[[BaseLease], None]) -> None:
+    def _end(self, leases: Sequence[BaseLease], report: Callable[[BaseLease], None]) -> None:
         self.clock.settle()
-        leases = lease._leases if isinstance(lease, LeaseGroup) else [lease]
         for each in leases:
             if not self._shared.remove(each, self._other_backend):
                 raise UsageError(f"{each!r} is not held in this world")
@@ -419,7 +427,7 @@ class _Probe:
     def __init__(self, world: World, lost_after: int | None) -> None:
         self._world = world
         self._lost_after = lost_after
-        self._is_lost = False
+        self.lost: list[BaseLease] = []
         self._steps = 0
         self._problem = ""
 
@@ -431,7 +439,7 @@ class _Probe:
         try:
             yield
         except LockLost:
-            if not self._is_lost:
+            if not self.lost:
                 raise
         finally:
             on_acquired.remove(acquired)
@@ -440,7 +448,7 @@ class _Probe:
         """Count a step. Returns whether the lock is to be lost after it."""
         self._steps += 1
         problem = ""
-        if self._is_lost:
+        if any(map(is_in_use, self.lost)):
             when = "it was acquired" if self._lost_after == 0 else f"step {self._lost_after}"
             problem = (
                 f"step {self._steps} was done although the lock was lost after {when}: the program has to call "
@@ -452,9 +460,8 @@ class _Probe:
         return self._steps == self._lost_after
 
     def lose(self) -> None:
-        self._is_lost = True
-        for lease in self._world._leases():
-            self._world._end(lease, _report_lost)
+        self.lost = self._world._leases()
+        self._world._end(self.lost, _report_lost)
 
     def check(self) -> int:
         """Raise AssertionError if the program is wrong; else return the number of steps."""
@@ -463,6 +470,10 @@ class _Probe:
         if self._problem:
             raise AssertionError(self._problem)
         return self._steps
+
+
+def _members(lease: BaseLease | LeaseGroup) -> Sequence[BaseLease]:
+    return lease._leases if isinstance(lease, LeaseGroup) else [lease]
 
 
 def _report_lost(lease: BaseLease) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import pickle
 import threading
 import unittest
@@ -360,6 +361,39 @@ def test_a_program_that_returns_after_a_loss_stops(world: World) -> None:
     world.assert_checks_lease(program)
 
 
+def test_a_program_that_goes_on_with_another_lease_is_right(world: World) -> None:
+    client = world.client()
+
+    def program(step: Step) -> None:
+        for number in range(3):
+            with contextlib.suppress(holdfast.LockLost), client.lock(f"item:{number}") as lease:
+                lease.check()
+                step()
+                lease.check()
+                step()
+
+    world.assert_checks_lease(program)
+
+
+def test_a_program_with_several_locks_checks_all_of_them(world: World) -> None:
+    client = world.client()
+
+    def right(step: Step) -> None:
+        with client.lock_all(["a", "b"]) as leases:
+            for _ in range(2):
+                leases.check()
+                step()
+
+    def wrong(step: Step) -> None:
+        with client.lock("a"), client.lock("b") as inner:
+            inner.check()
+            step()
+
+    world.assert_checks_lease(right)
+    with pytest.raises(AssertionError, match="lost after it was acquired"):
+        world.assert_checks_lease(wrong)
+
+
 @pytest.mark.parametrize(
     ("checks", "message"),
     [
@@ -419,6 +453,19 @@ def test_jobs_of_a_period_run_by_the_clock_of_the_world(world: World) -> None:
         world.clock.advance(1800)
 
     assert runs == [0, 3600, 7200, 10800]
+
+
+def test_a_key_is_done_once_until_its_retention_is_over(world: World) -> None:
+    runs: list[float] = []
+    once = world.client().once("charge:4711", retention="1d", skipped="skipped")
+
+    once.run(runs.append, world.clock.now)
+    world.clock.advance("23h")
+    assert once.run(runs.append, world.clock.now).value == "skipped"
+    world.clock.advance("2h")
+    once.run(runs.append, world.clock.now)
+
+    assert runs == [0, 25 * 3600]
 
 
 def test_a_leader_that_is_cut_off_is_replaced(world: World) -> None:
