@@ -22,6 +22,7 @@ ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "reference.md"
 EXAMPLES = ROOT / "tools" / "reference_examples.txt"
 GUARDS = ("sql", "redis", "files", "http")  # of holdfast.fencing
+SQL = ("keys", "locks")  # of holdfast.sql
 WEB = ("starlette", "fastapi", "asgi")
 
 # The sections of names that are neither functions nor errors. All other names come last.
@@ -68,10 +69,12 @@ def page() -> str:
             parts += _entry(f"fencing.{module}.{name}", name, member, examples)
     parts.append("## holdfast.sql\n")
     parts.append(
-        "Once for a key in the caller's own transaction; [once.md](once.md#in-your-own-transaction) explains it.\n"
+        "In the caller's own transaction: once for a key, explained in [once.md](once.md#in-your-own-transaction), and "
+        "locks, explained in [xact-lock.md](xact-lock.md).\n"
     )
-    for name, member in public_of_module(importlib.import_module("holdfast.sql")).items():
-        parts += _entry(f"sql.{name}", name, member, examples)
+    for module in SQL:
+        for name, member in public_of_module(importlib.import_module(f"holdfast.sql.{module}")).items():
+            parts += _entry(f"sql.{name}", name, member, examples)
     parts.append("## Web frameworks\n")
     parts.append("Modules for Starlette, FastAPI and ASGI; [fastapi.md](fastapi.md) explains them.\n")
     for module in WEB:

@@ -1,0 +1,132 @@
+"""Locks that end with the caller's transaction, on PostgreSQL: advisory locks on keys of their own.
+
+The steps are written once, as a generator of statements, for blocking connections and for asyncio.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Generator
+from typing import Any
+
+from holdfast.core.names import Duration, check_flag, check_lock_name, check_timeout
+from holdfast.errors import ConfigurationError, UsageError
+from holdfast.sql.connections import Result, adapted, adapted_async, require_transaction, sql_states
+
+_LOCK_NOT_AVAILABLE = "55P03"  # lock_timeout was reached
+_LEVELS = "'read committed', 'read uncommitted'"
+_OTHERWISE = "the lock would be released at once"
+
+
+def xact_lock(connection: Any, name: str, *, timeout: Duration | None = None, shared: bool = False) -> bool:
+    """Lock this name until the end of the caller's transaction on PostgreSQL. Returns False if the timeout is over.
+
+    It excludes other callers of `xact_lock` in the same database, and not the holders of leases. With `shared`, several
+    transactions hold it together, and exclude those without. A transaction that has the lock may call this again. The
+    lock cannot be released earlier; a rollback to a savepoint before the call releases it.
+
+    `connection` is a connection of psycopg or psycopg2, a connection or session of SQLAlchemy 2, or a connection of
+    Django. Errors of the database (a deadlock, for example) are raised as the driver's own: roll back, and retry.
+
+    Args:
+        connection: Of the caller, in a transaction with the isolation level READ COMMITTED.
+        name: Text that all callers agree on.
+        timeout: None: wait without a limit of our own, 0: do not wait.
+        shared: Hold the lock together with others that are shared.
+
+    Raises:
+        UsageError: there is no transaction; or its isolation level is higher: then it would not see what the previous
+            holder of the lock has committed.
+        ConfigurationError: an argument is refused.
+    """
+    steps = _steps(name, timeout, shared)
+    own = adapted(connection, "xact_lock_async")
+    if own.dialect != "postgresql":
+        raise ConfigurationError(f"xact_lock needs PostgreSQL, not {own.dialect}")
+    own.require_transaction("xact_lock", _OTHERWISE)
+    try:
+        statement = next(steps)
+        while True:
+            try:
+                result = own.execute(statement, ())
+            except Exception as error:
+                statement = steps.throw(error)
+            else:
+                statement = steps.send(result)
+    except StopIteration as end:
+        return bool(end.value)
+
+
+async def xact_lock_async(connection: Any, name: str, *, timeout: Duration | None = None, shared: bool = False) -> bool:
+    """The same as `xact_lock` for asyncio.
+
+    `connection` is an AsyncConnection of psycopg, a connection of asyncpg, or an AsyncConnection or AsyncSession of
+    SQLAlchemy.
+    """
+    steps = _steps(name, timeout, shared)
+    if hasattr(connection, "run_sync"):  # of SQLAlchemy
+        is_locked: bool = await connection.run_sync(lambda own: xact_lock(own, name, timeout=timeout, shared=shared))
+        return is_locked
+    own = adapted_async(connection)
+    require_transaction("xact_lock", _OTHERWISE, is_outside=own.is_outside)
+    try:
+        statement = next(steps)
+        while True:
+            try:
+                result = await own.execute(statement, ())
+            except Exception as error:
+                statement = steps.throw(error)
+            else:
+                statement = steps.send(result)
+    except StopIteration as end:
+        return bool(end.value)
+
+
+def _steps(name: object, timeout: object, shared: object) -> Generator[str, Result, bool]:
+    """Check the arguments, and return the generator of the statements. It is sent the result of each, or its error."""
+    key = _key(check_lock_name(name))
+    seconds, suffix = check_timeout(timeout), "_shared" if check_flag("shared", shared) else ""
+    if seconds == 0:
+        return _take(f"pg_try_advisory_xact_lock{suffix}({key})")
+    take = f"pg_advisory_xact_lock{suffix}({key})"
+    return _take(take) if seconds is None else _take_within(take, math.ceil(seconds * 1000))
+
+
+def _take(call: str) -> Generator[str, Result, bool]:
+    # The CASE calls the function only at a level at which the transaction sees what the previous holder has committed.
+    # At a higher one, this very statement would fix its snapshot, before it waits for the lock.
+    level = "current_setting('transaction_isolation')"
+    answer = (yield f"SELECT CASE WHEN {level} IN ({_LEVELS}) THEN CAST({call} AS text) ELSE {level} END").value
+    if answer in ("repeatable read", "serializable"):
+        raise UsageError(
+            f"xact_lock needs a transaction with READ COMMITTED: one with {answer.upper()} reads the state from before "
+            "the lock, so it would not see what the previous holder has committed"
+        )
+    return bool(answer != "false")
+
+
+def _take_within(call: str, milliseconds: int) -> Generator[str, Result, bool]:
+    # An error of a statement ends the transaction, unless there is a savepoint to go back to.
+    before = (yield "SELECT current_setting('lock_timeout')").value
+    yield "SAVEPOINT holdfast_xact_lock"
+    yield f"SELECT set_config('lock_timeout', '{milliseconds}', true)"
+    try:
+        is_locked = yield from _take(call)
+    except Exception as error:
+        if not isinstance(error, UsageError) and _LOCK_NOT_AVAILABLE not in sql_states(error):
+            raise
+        yield "ROLLBACK TO SAVEPOINT holdfast_xact_lock"  # also of the setting
+        yield "RELEASE SAVEPOINT holdfast_xact_lock"
+        if isinstance(error, UsageError):
+            raise
+        return False
+    yield f"SELECT set_config('lock_timeout', '{before}', true)"
+    yield "RELEASE SAVEPOINT holdfast_xact_lock"
+    return is_locked
+
+
+def _key(name: str) -> int:
+    """64 bits. Two names with the same key by chance would exclude each other."""
+    digest = hashlib.sha256(f"holdfast.sql.xact_lock\0{name}".encode()).digest()
+    return int.from_bytes(digest[:8], "big", signed=True)
