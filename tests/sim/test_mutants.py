@@ -101,6 +101,8 @@ CAUGHT_BY = {
     "once-repeats-any-interruption": {"single starts"},
     "once-completes-without-an-answer": {"single starts"},
     "once-replaces-without-the-lock": {"single starts"},
+    "record-overwritten": {"single starts"},
+    "unique-record-overwritten": {"single starts"},
     "released-during-lock-delay": {"lock delays"},
     "deadline-includes-lock-delay": {"lock delays"},
     "min-hold-ends-at-release": {"minimum holds"},

@@ -406,6 +406,7 @@ OTHERWISE = [
     mutants.OwnerWithTwoFences,
     mutants.AdvancesBlindly,
     mutants.ReleasesNotRemembered,
+    mutants.RecordOverwritten,
     mutants.VersionKeptByRelease,
     mutants.NothingExpires,
     mutants.ReapsByNumber,

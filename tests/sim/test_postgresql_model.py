@@ -462,6 +462,7 @@ OTHERWISE = [
     mutants.RegisterOverwritten,
     mutants.NewRowsAreFree,
     mutants.ReleasesNotRemembered,
+    mutants.RecordOverwritten,
     mutants.NothingExpires,
     mutants.ReapsByNumber,
     mutants.RenewalRecreates,

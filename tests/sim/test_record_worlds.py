@@ -20,6 +20,7 @@ from holdfast.core.ports import Record
 from holdfast.errors import BackendError
 from holdfast_lab.sim.choices import Choices
 from holdfast_lab.sim.faults import ALL, only
+from holdfast_lab.sim.mutants import MUTANTS
 from holdfast_lab.sim.network import Link
 from holdfast_lab.sim.process import Process
 from holdfast_lab.sim.run import Plan
@@ -27,10 +28,7 @@ from holdfast_lab.sim.scenarios import ClientProcess, SmallWorld
 from holdfast_lab.sim.servers.base import Server
 from holdfast_lab.sim.servers.etcd.server import EtcdServer
 from holdfast_lab.sim.servers.etcd.store import Store
-from holdfast_lab.sim.servers.mysql.server import UniqueServer
-from holdfast_lab.sim.servers.mysql.tables import Tables as MysqlTables
 from holdfast_lab.sim.servers.postgresql.server import PostgresqlServer
-from holdfast_lab.sim.servers.postgresql.tables import Tables
 from holdfast_lab.sim.servers.zookeeper.ensemble import ZookeeperServer
 from holdfast_lab.sim.servers.zookeeper.port import SimPort
 
@@ -125,24 +123,6 @@ def test_one_call_replaces_each_record(backend: str) -> None:
 # ── broken records ───────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-class _Blind(Tables):
-    def is_expected(self, record: Any, expected: str) -> bool:
-        return True
-
-
-class _BlindMysql(MysqlTables):
-    def is_expected(self, record: Any, expected: str) -> bool:
-        return True
-
-
-class PostgresqlWritesBlindly(PostgresqlServer):
-    tables_type = _Blind
-
-
-class MysqlWritesBlindly(UniqueServer):
-    tables_type = _BlindMysql
-
-
 class _TwoSteps(PostgresqlBackend):
     """Reads the record, and replaces it in another request."""
 
@@ -199,9 +179,9 @@ class ZookeeperWritesAnyVersion(ZookeeperServer):
 @pytest.mark.parametrize(
     ("backend", "server"),
     [
-        ("postgresql", PostgresqlWritesBlindly),
+        ("postgresql", MUTANTS["record-overwritten"].server),
         ("postgresql", PostgresqlInTwoSteps),
-        ("mysql", MysqlWritesBlindly),
+        ("mysql", MUTANTS["unique-record-overwritten"].server),
         ("etcd", EtcdComparesNothing),
         ("zookeeper", ZookeeperWritesAnyVersion),
     ],

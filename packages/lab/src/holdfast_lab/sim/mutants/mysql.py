@@ -15,7 +15,7 @@ from holdfast_lab.sim.mutants.base import Mutant
 from holdfast_lab.sim.servers.mysql.server import MysqlServer, UniqueServer, VersionServer
 from holdfast_lab.sim.servers.mysql.tables import Lock, Tables
 from holdfast_lab.sim.servers.mysql.tables import Ticket as Row
-from holdfast_lab.sim.servers.mysql.values import Register
+from holdfast_lab.sim.servers.mysql.values import Register, StoredRecord
 from holdfast_lab.sim.servers.mysql.waiter_sessions import RowServer, SimConnection
 
 if TYPE_CHECKING:
@@ -193,11 +193,16 @@ class RepeatDrawsNewFence(Tables):
         return [claim for claim in super().same_owner(key, owner) if claim.nonce != self._requested]
 
 
-# ── registers ────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── registers and records ────────────────────────────────────────────────────────────────────────────────────────────
 
 
 class AdvancesBlindly(Tables):
     def is_lower(self, register: Register, number: int) -> bool:
+        return True
+
+
+class RecordOverwritten(Tables):
+    def is_expected(self, record: StoredRecord | None, expected: str) -> bool:
         return True
 
 
@@ -396,6 +401,14 @@ MYSQL = [
         backend="mysql",
         server=_server(UniqueServer, AdvancesBlindly, backend=_with_port(UniqueBackend, _ReadsRegisterFirst)),
         by_seeds=False,  # nor do they use registers
+    ),
+    Mutant(
+        name="unique-record-overwritten",
+        mistake="a record is replaced without a comparison of its nonce",
+        backend="mysql",
+        server=_server(UniqueServer, RecordOverwritten),
+        workload="once",
+        kinds=frozenset({"pause"}),
     ),
     Mutant(
         name="row-lock-is-the-lock",

@@ -12,7 +12,7 @@ from holdfast.backends.postgresql.protocol.queue import PostgresqlBackend
 from holdfast.backends.sql_protocol import us
 from holdfast_lab.sim.mutants.base import Mutant
 from holdfast_lab.sim.servers.postgresql.server import PostgresqlServer
-from holdfast_lab.sim.servers.postgresql.tables import Lock, Register, Tables, Ticket, items
+from holdfast_lab.sim.servers.postgresql.tables import Lock, Register, StoredRecord, Tables, Ticket, items
 from holdfast_lab.sim.servers.postgresql.waiter_sessions import AdvisoryServer
 
 if TYPE_CHECKING:
@@ -272,6 +272,14 @@ class RegisterWithoutNonce(Tables):
         return register.number < number
 
 
+# ── records ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class RecordOverwritten(Tables):
+    def is_expected(self, record: StoredRecord | None, expected: str) -> bool:
+        return True
+
+
 # ── advisory locks ───────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -507,6 +515,14 @@ POSTGRESQL = [
         backend="postgresql",
         server=_server(RegisterWithoutNonce),
         by_seeds=False,
+    ),
+    Mutant(
+        name="record-overwritten",
+        mistake="a record is replaced without a comparison of its nonce",
+        backend="postgresql",
+        server=_server(RecordOverwritten),
+        workload="once",
+        kinds=frozenset({"pause"}),
     ),
     Mutant(
         name="advisory-lock-before-lease",
