@@ -560,7 +560,7 @@ COMMANDS: list[Any] = [
     ("lst", "holdfast: there is no command 'lst' (did you mean 'ls'?)"),
     ("--url memory:// ls", "holdfast: --url must follow the command: holdfast run --url …"),
     ("--quick ls", "holdfast: holdfast has no option --quick: `holdfast --help` lists them; -- goes before a name with a dash"),
-    ("nonsense", "holdfast: there is no command 'nonsense' (known: run, ls, show, revoke, break, top, watch, deadlocks, dashboard, init, backends, completion, simulate, demo)"),
+    ("nonsense", "holdfast: there is no command 'nonsense' (known: run, ls, show, revoke, break, once, top, watch, deadlocks, dashboard, init, backends, completion, simulate, demo)"),
     ("--verson", "holdfast: holdfast has no option --verson: did you mean --version?"),
 ]
 

@@ -27,7 +27,7 @@ from holdfast.core.names import did_you_mean
 
 # Modules in the order of the help text. A module name can differ from its command: `break` is a keyword.
 _COMMANDS = (
-    *("run", "ls", "show", "revoke", "break_lock", "top", "watch", "deadlocks", "dashboard"),
+    *("run", "ls", "show", "revoke", "break_lock", "once", "top", "watch", "deadlocks", "dashboard"),
     *("init", "backends", "completion", "simulate", "demo"),
 )
 _EPILOG = """\

@@ -90,6 +90,11 @@ def _no_target(info: LockInfo, fence: int | None) -> str:
 
 
 def _confirm(leases: int) -> bool:
+    what = "this lease" if leases == 1 else f"these {leases} leases"
+    return confirm(f"break {what}? The holder may keep working until its next renewal. [y/N] ", "no lease was broken")
+
+
+def confirm(question: str, not_done: str) -> bool:
     """Ask for confirmation.
 
     Raises:
@@ -98,9 +103,7 @@ def _confirm(leases: int) -> bool:
     if sys.stdin is None or not sys.stdin.isatty():
         from holdfast.errors import ConfigurationError
 
-        raise ConfigurationError("cannot ask for confirmation without a terminal, no lease was broken: use --yes")
-    what = "this lease" if leases == 1 else f"these {leases} leases"
-    question = f"break {what}? The holder may keep working until its next renewal. [y/N] "
+        raise ConfigurationError(f"cannot ask for confirmation without a terminal, {not_done}: use --yes")
     try:
         print(question, end="", file=sys.stderr, flush=True)
         answer = sys.stdin.readline()

@@ -417,6 +417,8 @@ async def read_run(engine: Engine[Any], key: str) -> _Run | None:
     try:
         record = await records.swap_record(key, "", None, keep=0.0, deadline=engine.request_deadline())
     except StoreMissing:
+        if engine.operators.needs_store:
+            raise
         return None
     return None if record is None else _Run.of(key, record)
 

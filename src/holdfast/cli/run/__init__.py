@@ -36,6 +36,13 @@ period are skipped with status 0. So are calls while the last run still holds
 the lock, with the status for a busy lock, unless --timeout lets them wait.
 Periods begin at multiples of their length in Unix time, moved by --offset.
 
+With --once, NAME is a key, as of `client.once` in Python: the command runs once
+for it on all machines, until --retention is over after its end. Later calls are
+skipped with status 0. A command that fails may run again; with --after-error
+remember it may not. If `holdfast run` died, or lost its lease, in the middle,
+later calls end with status 121, or run again with --after-crash retry.
+`holdfast once` shows and forgets the run of a key.
+
 With --revocable, `holdfast revoke NAME` also ends the command: it receives
 SIGTERM, and SIGKILL if it has not ended after --grace seconds.
 """
@@ -45,7 +52,8 @@ TIME is a number of seconds, or text such as 500ms, 30s, 15m, 1h, 1d.
 
 exit status:
   the status of the command; 128 + n if signal n ended it
-  0    also if this period has had its run (--once-per)
+  0    also if this period or key has had its run (--once-per, --once)
+  {statuses.INTERRUPTED}  an earlier run of this key was interrupted, or is remembered as failed
   {statuses.REVOKED}  the lock was revoked (--revocable); the command was ended
   {statuses.LOST}  the lock was lost while the command ran; the command was ended
   {statuses.BUSY}  the lock was not acquired in time (--busy-status changes this)
@@ -59,6 +67,7 @@ examples:
   holdfast run -n backup rsync -a /srv/ /backup/        # skip if it still runs
   holdfast run --semaphore 3 render ./render.sh         # at most three at once
   holdfast run --once-per 1d --offset 3h report ./report.sh     # from 03:00 UTC
+  holdfast run --once import:2031-04-17 ./import.sh     # once for this day
 """
 
 
@@ -91,6 +100,19 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         type=options.seconds(minimum=PERIOD_MIN),
         metavar="TIME",
         help="run the command at most once in each period of this length, on all machines together",
+    )
+    kind.add_argument("--once", action="store_true", help="run the command once for the key NAME, on all machines")
+    parser.add_argument(
+        "--retention",
+        type=options.seconds(minimum=TTL_MIN),
+        metavar="TIME",
+        help="with --once: how long a run is remembered after its end (default: 1d)",
+    )
+    parser.add_argument(
+        "--after-error", choices=("retry", "remember"), help="with --once: after a status other than 0 (default: retry)"
+    )
+    parser.add_argument(
+        "--after-crash", choices=("raise", "retry", "skip"), help="with --once: after a death (default: raise)"
     )
     parser.add_argument(
         "--offset",
@@ -153,6 +175,15 @@ def _run(arguments: argparse.Namespace) -> int:
         )
     if arguments.offset is not None and arguments.once_per is None:
         arguments.parser.error("argument --offset: needs --once-per")
+    once = {
+        option: value
+        for option in ("retention", "after_error", "after_crash")
+        if (value := getattr(arguments, option)) is not None
+    }
+    if once and not arguments.once:
+        arguments.parser.error(f"argument --{next(iter(once)).replace('_', '-')}: needs --once")
+    if arguments.once and arguments.revocable:
+        arguments.parser.error("argument --revocable: not allowed with argument --once")
     period = None if arguments.once_per is None else make_period(arguments.once_per, arguments.offset or 0)
     grace = arguments.ttl / 3 if arguments.grace is None else arguments.grace
     if grace > arguments.ttl / 2:
@@ -172,6 +203,7 @@ def _run(arguments: argparse.Namespace) -> int:
             semaphore=arguments.semaphore,
             shared=arguments.shared,
             period=period,
+            once=once if arguments.once else None,
             meta=dict(arguments.meta),
             busy_status=arguments.busy_status,
             revocable=arguments.revocable,

@@ -10,7 +10,7 @@ import select
 import signal
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from types import FrameType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -19,8 +19,9 @@ from holdfast.cli.run.guard import FORWARDED_SIGNALS, Guard
 from holdfast.cli.run.terminal import give_terminal, is_foreground, may_lend_terminal
 from holdfast.cli.text import escape
 from holdfast.cli.times import timestamp
+from holdfast.core.once import MAX_HOLD, OnceCall, make_once_plan
 from holdfast.core.periods import claim
-from holdfast.errors import AcquireTimeout, BackendError, LockLost
+from holdfast.errors import AcquireTimeout, BackendError, LockLost, OnceFailed, OnceInterrupted
 from holdfast.primitives import Primitive
 from holdfast.runtimes import system
 from holdfast.runtimes.threads import Dispatcher, flush_log, run_sync
@@ -55,6 +56,7 @@ class RunOptions(NamedTuple):
     busy_status: int
     revocable: bool
     verbose: bool
+    once: Mapping[str, Any] | None = None  # if given, the name is a key of `once`, with these options
 
 
 def run(options: RunOptions, connect: Callable[[], Client]) -> int:
@@ -75,6 +77,10 @@ def run(options: RunOptions, connect: Callable[[], Client]) -> int:
         _flush()
 
 
+class CommandFailed(Exception):
+    """The command ended with a status other than 0."""
+
+
 class _Supervisor:
     def __init__(self, options: RunOptions, client: Client, guard: Guard, signals: _Signals) -> None:
         self._options = options
@@ -92,6 +98,7 @@ class _Supervisor:
         self._grace = min(options.grace, options.ttl / 2 - self._kill_margin)
         self._hard_grace = 0.0 if options.max_hold is None else min(self._grace, options.max_hold / 2)
         self._was_late = self._ended_by_guard = False
+        self._once = self._make_once()
 
     def run(self) -> int:
         options = self._options
@@ -100,17 +107,26 @@ class _Supervisor:
         try:
             if options.period is not None and not self._claims(options.period):
                 return statuses.DONE
+            if self._once is not None and self._is_over(self._once.look()):
+                return statuses.DONE
             with lock as lease:
                 self._signals.defer()
+                if self._once is not None and self._is_over(self._once.start(lease)):
+                    return statuses.DONE
                 if options.verbose:
                     _print(f"got lock {options.name!r}, fence {lease.fence}")
                 status = self._run_command(lease)
                 ended_at = system.now()
+                if self._once is not None:
+                    self._record(self._once, lease, status)
         except AcquireTimeout as error:
             _print(str(error))
             return options.busy_status
         except LockLost:
             return statuses.LOST  # the reason was logged
+        except (OnceInterrupted, OnceFailed) as error:
+            _print(str(error))
+            return statuses.INTERRUPTED
         except BackendError as error:
             _print(str(error))
             return statuses.UNAVAILABLE
@@ -137,8 +153,45 @@ class _Supervisor:
             _print(f"skipped: {self._options.name!r} has had its run in this period")
         return False
 
+    def _is_over(self, step: Coroutine[Any, Any, None]) -> bool:
+        """Whether the key has had its run, according to this step."""
+        run_sync(step)
+        if self._once is None or self._once.outcome is None:
+            return False
+        if self._options.verbose or sys.stderr.isatty():
+            _print(f"skipped: the key {self._options.name!r} has had its run")
+        return True
+
+    def _record(self, call: OnceCall, lease: Lease, status: int) -> None:
+        """Record how the command ended. A run that the loss of its lease has ended stays as interrupted."""
+        if self._was_late:
+            run_sync(call.withdraw())  # it was not started
+        elif status == 0:
+            run_sync(call.complete(lease, None))
+        elif not (lease.lost or self._ended_by_guard):
+            run_sync(call.body_raised(lease, CommandFailed(f"exit status {status if status >= 0 else 128 - status}")))
+
+    def _make_once(self) -> OnceCall | None:
+        options = self._options
+        if options.once is None:
+            return None
+        self._client._require_primitive(Primitive.ONCE)  # noqa: SLF001 - as `client.once` does
+        once_options = {
+            **options.once,
+            "stop_margin": self._grace + self._kill_margin,
+            "meta": options.meta,
+            # The guard enforces --max-hold, and the lock is kept until the command has ended.
+            "max_hold": max(MAX_HOLD, (options.max_hold or 0.0) + options.ttl),
+        }
+        plan = make_once_plan(options.name, ttl=options.ttl, options=once_options)
+        return OnceCall(self._client._engine, plan, plan.key, None)  # noqa: SLF001 - as above
+
     def _lock(self) -> Lock:
         options = self._options
+        if self._once is not None:
+            from holdfast.threads.locks import Lock
+
+            return Lock(self._client, self._once.spec, options.timeout)
         lock_options: dict[str, Any] = {
             "ttl": options.ttl,
             "timeout": options.timeout,
