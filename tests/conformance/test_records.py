@@ -9,8 +9,9 @@ from collections.abc import Callable
 
 import pytest
 
-from holdfast.core.ports import RECORD_MAX, KeepsRecords, Record, StoreMissing
+from holdfast.core.ports import RECORD_MAX, Record, StoreMissing
 from holdfast.core.tickets import Granted
+from holdfast.primitives import Primitive
 from tests.conformance.lab import Store
 from tests.support.verbs import Verbs
 
@@ -24,9 +25,7 @@ PAYLOADS = ["", "{}", "é😀\u2028\x7f", "'\"\\%_?$1\r\n\t", "null\x01", "x" * 
 
 @pytest.fixture
 def records(store: Store) -> Store:
-    if not isinstance(store.open().backend, KeepsRecords):
-        pytest.skip("no records")
-    return store
+    return store.needs(Primitive.ONCE)
 
 
 def read(client: Verbs, name: str) -> Record | None:

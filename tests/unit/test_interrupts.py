@@ -9,6 +9,7 @@ import signal
 import sys
 import uuid
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -125,6 +126,25 @@ def test_an_interrupted_with_leaves_nothing_behind(url: str) -> None:
             got = probe.acquire(timeout=20)
             assert got is not None, f"stuck after an interrupt at {delay * 1e6:.0f} µs"
             got.release()
+
+        assert client.stats()[:2] == (0, 0)
+        assert count > 10, "hardly any interrupt hit the call: this test would show nothing"
+
+
+def test_an_interrupted_call_of_once_leaves_its_lock_free_and_never_runs_twice(url: str) -> None:
+    with holdfast.Client(url) as client, holdfast.Client(url) as other:
+        count = 0
+        for step, delay in enumerate(SWEEP):
+            runs: list[int] = []
+            once = client.once(str(step), timeout=20, after_error="remember")
+            count += interrupted(delay, partial(once.run, partial(runs.append, 1)))
+
+            ran = len(runs)
+            try:
+                other.once(str(step), busy="wait", timeout=20).run(partial(runs.append, 2))
+            except (holdfast.OnceInterrupted, holdfast.OnceFailed):
+                assert ran <= 1
+            assert len(runs) <= 1, f"ran twice after an interrupt at {delay * 1e6:.0f} µs"
 
         assert client.stats()[:2] == (0, 0)
         assert count > 10, "hardly any interrupt hit the call: this test would show nothing"

@@ -60,7 +60,8 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
 def check_name(name: object, argument: str = "name") -> str:
     """The name of a lock, or of an object with the same rules for names."""
     if not isinstance(name, str):
-        how = '; @client.locked("name") is the decorator' if callable(name) else ""
+        decorator = 'once("key")' if argument == "key" else 'locked("name")'
+        how = f"; @client.{decorator} is the decorator" if callable(name) else ""
         raise ConfigurationError(f"{argument} must be a str, not {type(name).__name__}: {shown(name)}{how}")
     if not name:
         raise ConfigurationError(f"{argument} must not be empty: it is the text that all its users agree on")
@@ -79,9 +80,7 @@ def check_lock_name(name: object) -> str:
     """The name of a lock that a user acquires."""
     checked = check_name(name)
     if checked.startswith(ONCE_PREFIX):
-        raise ConfigurationError(
-            f"name must not begin with {ONCE_PREFIX!r}: these are the locks of once(), not {name!r}"
-        )
+        raise ConfigurationError(f"name must not begin with {ONCE_PREFIX!r}, as the locks of once() do: {shown(name)}")
     return checked
 
 

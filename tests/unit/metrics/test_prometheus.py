@@ -97,6 +97,12 @@ def test_losses_elections_and_once_are_counted(client: holdfast.Client, registry
     report()
     for outcome in ("run", "done"):
         assert value(registry, "holdfast_once_calls_total", client="c", group="report", outcome=outcome) == 1
+    client.once("charge:7", check="a").run(report)
+    client.once("charge:7").run(report)
+    with pytest.raises(holdfast.OnceMismatch):
+        client.once("charge:7", check="b").run(report)
+    for outcome in ("run", "done", "mismatch"):
+        assert value(registry, "holdfast_once_calls_total", client="c", group="charge:*", outcome=outcome) == 1
 
 
 def test_several_clients_use_one_registry(registry: CollectorRegistry, faulty_url: str) -> None:
