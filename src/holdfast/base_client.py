@@ -18,6 +18,7 @@ from holdfast.core.locks import AllOptions, LockOptions, make_spec
 from holdfast.core.names import Duration
 from holdfast.core.requests import RequestObserver
 from holdfast.core.stats import Stats
+from holdfast.core.transfers import Transfer, decode_transfer, encode_transfer
 from holdfast.default_url import default_url, naming_the_variable
 from holdfast.errors import ConfigurationError, UsageError
 from holdfast.guarantees import Guarantees, Requirements
@@ -231,6 +232,22 @@ class BaseClient(ABC, Generic[LeaseT, LockT, SemaphoreT, RWLockT, LockAllT]):
         made: LockAllT = self._lock_all_type(in_order(members, _identity_of), spec, timeout)
         return made
 
+    def _prepare_adoption(self, text: object, options: LockOptions) -> tuple[LockT, Transfer]:
+        """The lock whose lease the text adopts.
+
+        Raises:
+            ConfigurationError: the text or an option is refused.
+        """
+        refused = ("timeout", "owner", "detect_deadlocks", "min_hold")
+        names.refuse_unknown("adopt", options, [name for name in LockOptions.__annotations__ if name not in refused])
+        transfer, kind = decode_transfer(text), _kind_of(self._address.scheme)
+        self._require_primitive(Primitive.TRANSFER)
+        if transfer.store != kind:
+            raise ConfigurationError(f"the text is for a lease on {transfer.store}, and this client uses {kind}")
+        with_ttl: LockOptions = {"ttl": transfer.ttl, **options}
+        made: LockT = self._make(self._lock_type, "lock", transfer.name, 1, exclusive=True, options=with_ttl)
+        return made, transfer
+
     def subscribe(self, subscriber: Callable[[Event], object]) -> Callable[[], None]:
         """Call `subscriber` with every event of this client's leases. The returned function ends the subscription.
 
@@ -389,6 +406,30 @@ def check_renewal(leases: Iterable[BaseLease], ttl: object) -> float | None:
     return seconds
 
 
+def check_transfer(lease: BaseLease, within: object) -> float:
+    """The time in which the lease can be adopted.
+
+    Raises:
+        ConfigurationError, Unsupported: it cannot be transferred.
+    """
+    seconds, spec, backend = names.check_within(within), lease._spec, lease._engine.backend
+    if not spec.exclusive or spec.owner or spec.primitive in ("election", "lock_all"):
+        what = "a lease with an owner" if spec.owner else f"a lease of {spec.primitive}"
+        raise ConfigurationError(f"{what} cannot be transferred: only that of lock() or rwlock().write() can")
+    require_primitive(Primitive.TRANSFER, backend.url, backend.lacks)
+    return seconds
+
+
+def transfer_text(lease: BaseLease, left: float) -> str:
+    """The text of a lease that was transferred, with `left` seconds of its min_hold."""
+    kind = _kind_of(lease._engine.backend.url.partition("://")[0])
+    return encode_transfer(Transfer(kind, lease.name, lease._claim.nonce, lease.ttl, left))
+
+
+def _kind_of(scheme: str) -> str:
+    return SCHEMES[scheme].package.rpartition(".")[2]
+
+
 def _refuse_eventlet() -> None:
     """Refuse eventlet: holdfast is not tested with its green threads."""
     patcher: Any = sys.modules.get("eventlet.patcher")
@@ -401,7 +442,7 @@ def _refuse_eventlet() -> None:
 
 def _identity_of(lock: Any) -> LockIdentity:
     client = lock._client
-    return LockIdentity(lock.name, SCHEMES[client._address.scheme].package.rpartition(".")[2], client)
+    return LockIdentity(lock.name, _kind_of(client._address.scheme), client)
 
 
 def _remake(

@@ -29,6 +29,7 @@ class Primitive(Enum):
     DETECT_DEADLOCKS = "detect_deadlocks"
     RENEW_TTL = "renew(ttl)"
     MIN_HOLD = "min_hold"
+    TRANSFER = "transfer"
 
 
 Lacks = Mapping[Primitive, str]  # with the reason

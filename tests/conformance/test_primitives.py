@@ -32,6 +32,22 @@ def _renewed(client: Any) -> Any:
     return awaited()
 
 
+def _transferred(client: Any) -> Any:
+    """Transfer a lease to the same client; if that is refused, release it."""
+    lock = client.lock("a")
+    if not isinstance(client, holdfast.AsyncClient):
+        with lock as lease:
+            text = lease.transfer()
+        return client.adopt(text)
+
+    async def awaited() -> Any:
+        async with lock as lease:
+            text = await lease.transfer()
+        return await client.adopt(text)
+
+    return awaited()
+
+
 # The least that each is good for. Where it is not there, each step is refused.
 FORMS: dict[Primitive, tuple[Step, ...]] = {
     Primitive.LOCK: (lambda client: client.lock("a").acquire(timeout=0),),
@@ -49,6 +65,7 @@ FORMS: dict[Primitive, tuple[Step, ...]] = {
     Primitive.OWNER: (lambda client: client.lock("a", owner="job").acquire(timeout=0),),
     Primitive.DETECT_DEADLOCKS: (lambda client: client.lock("a", detect_deadlocks=True).acquire(timeout=0),),
     Primitive.RENEW_TTL: (_renewed,),
+    Primitive.TRANSFER: (_transferred,),
     Primitive.MIN_HOLD: (lambda client: client.lock("a", min_hold=1).acquire(timeout=0),),
 }
 

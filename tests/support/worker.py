@@ -89,6 +89,14 @@ class Worker:
         self._leases[lock].release()
         return {"leaving": leaving}
 
+    def transfer(self, lock: str, within: float) -> Answer:
+        return {"text": self._leases.pop(lock).transfer(within=within)}
+
+    def adopt(self, text: str) -> Answer:
+        lease = self._client.adopt(text)
+        self._leases[lease.name] = lease
+        return {"fence": lease.fence}
+
     def check(self, lock: str) -> Answer:
         self._leases[lock].check()
         return {"remaining": self._leases[lock].remaining}

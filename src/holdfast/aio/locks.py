@@ -9,7 +9,7 @@ from typing import (
     Never,
 )
 
-from holdfast.base_client import BaseRWLock, check_renewal
+from holdfast.base_client import BaseRWLock, check_renewal, check_transfer, transfer_text
 from holdfast.core import names
 from holdfast.core.engine import AcquireResult
 from holdfast.core.leases import BaseLease, LockSpec
@@ -58,6 +58,28 @@ class AsyncLease(AsyncBlocks, BaseLease):
         """
         self._check_loop()
         await self._engine.renew(self, ttl=check_renewal((self,), ttl))
+
+    async def transfer(self, *, within: Duration = 30.0) -> str:
+        """End the lease here, and return a secret text with which another process can go on: `client.adopt(text)`.
+
+        Nobody renews the lease in between. The lock stays taken for `within` seconds, also if this process ends. The
+        adopted lease has a greater fence. A `with` block of this lease ends without a release.
+
+        Args:
+            within: The time in which the text can be used, once.
+
+        Raises:
+            ConfigurationError: only a lease that excludes all others can be transferred: no reader, permit or owner.
+            Unsupported: in this store a lease cannot move to another process.
+            UsageError: it was acquired again by re-entry; release the inner ones first.
+            LockLost, NotHeld: it is not held.
+            BackendError: no answer. The lease is over as after `release()`, no text can adopt it, and the keeper
+                releases the lock.
+        """
+        seconds = check_transfer(self, within)
+        self._check_loop()
+        left = await self._engine.transfer(self, seconds)
+        return transfer_text(self, left)
 
     async def wait_lost(self, timeout: Duration | None = None) -> bool:
         """Wait for the loss of the lease: True at a loss, False after `timeout` seconds or a release."""

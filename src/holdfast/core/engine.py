@@ -25,6 +25,7 @@ from holdfast.core.leases import (
     RELEASED,
     RELEASING,
     STORE_GONE,
+    TRANSFERRED,
     UNCONFIRMED,
     BaseLease,
     LockSpec,
@@ -32,7 +33,7 @@ from holdfast.core.leases import (
     next_renewal,
 )
 from holdfast.core.operators import Operators
-from holdfast.core.ports import ReportsGone
+from holdfast.core.ports import AdoptsLeases, ReportsGone
 from holdfast.core.requests import ObservedBackend
 from holdfast.core.schedule import BATCH_MAX
 from holdfast.core.stats import Stats, make_stats
@@ -651,10 +652,110 @@ class Engine(Generic[L]):
         Raises:
             LockLost: the lease ended before the body.
         """
+        if lease._phase is TRANSFERRED:
+            return
         try:
             await self.release(lease)
         except BackendError as error:
             logger().warning("release of %r got no answer, trying again in the background: %s", lease.name, error)
+
+    async def transfer(self, lease: L, within: float) -> float:
+        """End the lease here and leave its ticket for `within` seconds. Returns the seconds of min_hold that are left.
+
+        Raises:
+            UsageError: it was acquired again by re-entry and not released as often.
+            NotHeld, LockLost: it is not held.
+            BackendError: no answer. The lease is over, no text exists, and the keeper releases the ticket.
+        """
+        lease.check()
+        claim, now = lease._claim, self.runtime.now()
+        left = max(0.0, claim.kept_until - now)
+        before = claim.kept_until
+        is_begun = False
+        try:
+            with self.mutex:
+                if lease._phase is HELD and lease._depth == 1:
+                    is_begun = True
+                    lease._phase = RELEASING
+            if not is_begun:
+                lease.check()
+                raise UsageError(f"the lease of {lease.name!r} was acquired again by re-entry: release the inner ones")
+            claim.kept_until = now + max(within, left)
+            (was_held,) = await self._keep_to_the_end([claim], self.request_deadline(), None)
+            if isinstance(was_held, BackendError):
+                raise was_held
+        except BaseException:
+            if is_begun:
+                claim.kept_until = before
+                if lease._phase is RELEASING:
+                    self.unconfirmed(lease)
+            raise
+        if not was_held:
+            self._settle(lease, was_held=False)
+            raise lease._loss()
+        self._unpublish(lease, TRANSFERRED)
+        self._keeper.cancel(claim)
+        if lease._lost_event is not None:
+            lease._lost_event.set()
+        if self.events.subscribers:
+            self._released(lease, "transferred")
+        return left
+
+    async def adopt(self, lock: BaseLock[L], nonce: str, kept: float) -> L:
+        """Take over the lease with this nonce that another process has transferred, for the calling thread or task.
+
+        Raises:
+            NotHeld: there is no such lease any more.
+            BackendError: no answer. If the lease was adopted, the keeper releases it.
+        """
+        spec, caller, backend = lock._spec, self.runtime.caller(), self.backend
+        if not isinstance(backend, AdoptsLeases):
+            raise self._unavailable("it has no leases that move")
+        started, pause = self.runtime.now(), OUTAGE_PAUSE_MIN
+        claim = self._claim(spec, caller)
+        claim.min_hold, claim.ttl = kept, max(claim.ttl, ttl_for(kept)) if kept else claim.ttl
+        lease: L | None = None
+        outcome: Granted | LeaseGone | None = None
+        try:
+            self._acquiring[claim.nonce] = (claim, spec, started)
+            if self.events.subscribers:
+                self._begin(claim, spec, started)
+            while outcome is None:
+                if self.is_closed:
+                    raise UsageError("the client was closed during this call")
+                try:
+                    outcome = await backend.adopt(nonce, claim, deadline=self.request_deadline())
+                except OutcomeUnknown:  # a repeat with the same nonce gives the same lease
+                    claim.unanswered = True
+                    if self.runtime.now() >= started + self.io_timeout:
+                        raise
+                    await self.runtime.sleep(pause)
+                    pause = min(2 * pause, OUTAGE_PAUSE_MAX)
+            if isinstance(outcome, LeaseGone):
+                reason = "no such lease waits: it was adopted before, its time is over, or it is of another store"
+                raise NotHeld(lock=spec.name, reason=reason)
+            since = self.runtime.now()
+            if since >= outcome.deadline - spec.margin:
+                raise OutcomeUnknown(backend=backend.url, problem="its answer arrived after the deadline of the lease")
+            lease = self._lease_type(self, spec, claim, outcome, since, caller, lock)
+            self._publish(lease, lock, caller)
+            if self.is_closed:
+                raise UsageError("the client was closed during this call")
+            if claim.attempt is not None:
+                self._emit(claim.attempt, "acquired", lease.fence, since - started, None, "adopted")
+            if kept:
+                claim.kept_until = since + kept
+            self._acquiring.pop(claim.nonce, None)
+        except BaseException as error:
+            if lease is not None:
+                self._unpublish(lease, RELEASED)
+            if not isinstance(error, NotHeld | BackendUnavailable | ConfigurationError) or claim.unanswered:
+                self._keeper.schedule(claim)
+            self._acquiring.pop(claim.nonce, None)
+            if claim.attempt is not None:
+                self._fail(claim.attempt, error)
+            raise
+        return lease
 
     def interrupted_exit(self, lease: L) -> None:
         """A KeyboardInterrupt hit `__exit__`. The body has ended, so a lease that is still held is released."""

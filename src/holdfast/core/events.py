@@ -71,6 +71,7 @@ OUTCOMES = {
     "released": (
         "released",
         "unanswered",  # the server did not answer: the keeper repeats the release
+        "transferred",  # another process can adopt it
         "closed",  # by close(), or at the end of the process
         "undone",  # the call that acquired it failed after that
         "dropped",  # no variable refers to the lease any more: it is left to expire

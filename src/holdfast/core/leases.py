@@ -7,6 +7,7 @@ All transitions happen under the engine's mutex, so each happens once:
     RELEASING    -> RELEASED     the server has answered
     RELEASING    -> UNCONFIRMED  no answer, or interrupted: the keeper repeats it; release() may be called again
     RELEASING    -> LOST         the server answers that the lease had ended before
+    RELEASING    -> TRANSFERRED  transfer() was called, and the server has answered: another process may adopt it
     UNCONFIRMED  -> RELEASING    release() is called again
 
 LOST is final: no late success revives a lease. After the deadline a lease is never reported as held, in any state.
@@ -39,10 +40,11 @@ class Phase(Enum):
     UNCONFIRMED = "released, but not confirmed"
     RELEASED = "released"
     LOST = "lost"
+    TRANSFERRED = "transferred"
 
 
 # Code that runs at every acquire and release uses these names, because `Phase.HELD` costs as much as reading the clock.
-HELD, RELEASING, UNCONFIRMED, RELEASED, LOST = Phase
+HELD, RELEASING, UNCONFIRMED, RELEASED, LOST, TRANSFERRED = Phase
 _NOT_RELEASED = (HELD, UNCONFIRMED)
 STORE_GONE = "its store is gone (removed, replaced, or closed by another program)"
 

@@ -226,6 +226,16 @@ def check_min_hold(min_hold: object, max_hold: float | None) -> float:
     return seconds
 
 
+def check_within(within: object) -> float:
+    seconds = check_duration("within", within)
+    if not TTL_MIN <= seconds <= TTL_MAX:
+        raise ConfigurationError(
+            f"within must be between {TTL_MIN} s and {TTL_MAX:.0f} s, not {within!r}: it is the time in which another "
+            "process can adopt the lease, and for which a lease that no process adopts blocks the lock"
+        )
+    return seconds
+
+
 def check_owner(owner: object) -> str:
     if owner is None:
         return ""

@@ -301,6 +301,25 @@ class Client(BaseClient[Lease, Lock, Semaphore, RWLock, LockAll]):
         self._require_primitive(Primitive.ONCE)
         return Once(lambda: self, plan)
 
+    def adopt(self, text: str, **options: Unpack[LockOptions]) -> Lease:
+        """Go on with a lease that another process has transferred: the text is what its `lease.transfer()` returned.
+
+        The lock was taken all the time. The new lease has a greater fence and is renewed here. A text can be used once.
+
+        Args:
+            text: A secret: any client that has it can take the lease over.
+            options: Those of `lock`, without timeout, owner, detect_deadlocks and min_hold. The ttl is that of the
+                transferred lease by default.
+
+        Raises:
+            ConfigurationError: the text is damaged, or is for another kind of store; or an option is refused.
+            Unsupported: in this store a lease cannot move to another process.
+            NotHeld: there is no such lease: it was adopted before, its time is over, or it is of another store.
+            BackendError: no answer. If the lease was adopted, it is released in the background.
+        """
+        lock, transfer = self._prepare_adoption(text, options)
+        return run_sync(self._engine.adopt(lock, transfer.nonce, transfer.kept))
+
     def inspect(self, name: str) -> LockInfo:
         """The holders and waiters of the lock, in order, according to the server.
 

@@ -129,6 +129,9 @@ class FaultyBackend:
 
         return await self._send("renew", work)
 
+    async def adopt(self, nonce: str, claim: Claim, *, deadline: float) -> Granted | LeaseGone:
+        return await self._send("adopt", lambda: self._inner.adopt(nonce, claim, deadline=deadline))
+
     def _no_answer(self) -> BackendError:
         return OutcomeUnknown(backend=self.url, problem="planned: no answer of this server")
 

@@ -47,7 +47,7 @@ USUAL = Workload()
 _MORE = tuple(
     primitive.value
     for primitive in Primitive
-    if primitive not in {Primitive.LOCK, Primitive.RWLOCK, Primitive.SEMAPHORE}
+    if primitive not in {Primitive.LOCK, Primitive.RWLOCK, Primitive.SEMAPHORE, Primitive.TRANSFER}
 )
 WORKLOADS: Mapping[str, Workload] = {
     "locks": USUAL,

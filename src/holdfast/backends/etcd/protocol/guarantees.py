@@ -17,14 +17,17 @@ QUEUE = Guarantees(
 KEY = QUEUE._replace(order=Order.NONE)
 
 _ALONE = "its one key has room for one holder"
+_FENCE = "the create revision of its key is the fence, and cannot grow while the key exists"
 QUEUE_LACKS: Lacks = {
     Primitive.OWNER: "keys in their order are the lock: etcdctl and Go would not see that two belong to one owner",
+    Primitive.TRANSFER: _FENCE,
 }
 KEY_LACKS: Lacks = {
     Primitive.RWLOCK: _ALONE,
     Primitive.SEMAPHORE: _ALONE,
     Primitive.OWNER: _ALONE,
     Primitive.DETECT_DEADLOCKS: "its waiters leave no record",
+    Primitive.TRANSFER: _FENCE,
 }
 
 GUARANTEES: Mapping[str, Guarantees] = {"queue": QUEUE, "key": KEY}

@@ -354,6 +354,28 @@ class MemcachedBackend(OneByOne):
                 return Live(self._remember(claim, sent, known))
         raise no_answer(self.url, node, "the item changed at every attempt")
 
+    # ── adopt ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def adopt(self, nonce: str, claim: Claim, *, deadline: float) -> Granted | LeaseGone:
+        """Replace the item at its version. The new version, which is greater, gives the fence."""
+        key = key_of(self._prefix, claim.name)
+        node = node_of(key, self._nodes)
+        body = body_of(self._runtime.wall(), claim.agent, claim.info, claim.name)
+        write = _Write(claim, node, key, self._seconds(claim.ttl), body)
+        for _ in range(_ATTEMPTS):
+            run, item = await self._read(node, key, deadline)
+            value = Value.parse(item.value)
+            if value is None or value.nonce not in {nonce, claim.nonce}:
+                return _GONE
+            if value.nonce == claim.nonce:  # a repeated call
+                granted = await self._take_over(write, run, item, value, deadline)
+            else:
+                request = meta.replace(key, item.version, write.seconds, value_of(claim.nonce, 0, body))
+                granted = await self._put(write, request, run, 0, deadline)
+            if granted:
+                return granted
+        raise no_answer(self.url, node, "the item changed at every attempt")
+
     def intact(self, store: Hashable) -> bool:
         return True
 

@@ -91,6 +91,11 @@ class MemoryBackend:
             for claim, is_live in zip(claims, renewed, strict=True)
         ]
 
+    async def adopt(self, nonce: str, claim: Claim, *, deadline: float) -> Granted | LeaseGone:
+        sent = self._runtime.now()
+        fence = await self._port.change(lambda store: self._adopt(store, nonce, claim), deadline=deadline)
+        return Granted(fence, lease_deadline(sent, claim.ttl, 0.0)) if fence else LeaseGone()
+
     def intact(self, store: Hashable) -> bool:
         return True
 
@@ -150,7 +155,12 @@ class MemoryBackend:
         if blocker is None:
             if not mine.granted:
                 mine.granted, mine.since = True, now
-                mine.fence = same_owner.fence if same_owner else mine.number
+                if same_owner:
+                    mine.fence = same_owner.fence
+                elif mine.number < store.process_state.last_number:  # it has waited
+                    # A lease that was adopted since has a greater fence than the number of this ticket.
+                    store.process_state.last_number += 1
+                    mine.fence = store.process_state.last_number
                 if same_owner:
                     _move_first(entries, mine)
             mine.expires = now + claim.ttl
@@ -188,6 +198,24 @@ class MemoryBackend:
             return False
         entry.expires = self._runtime.now() + claim.ttl
         return True
+
+    def _adopt(self, store: Store, nonce: str, claim: Claim) -> int:
+        """The fence; 0 if no granted ticket has this nonce."""
+        now, entries = self._runtime.now(), store.queues.get(claim.name, {})
+        mine = entries.get(claim.nonce)
+        if mine is None:
+            given = entries.get(nonce)
+            if given is None or not given.granted or given.expires <= now:
+                return 0
+            store.process_state.last_number += 1
+            mine = QueueEntry(claim, store.process_state.last_number, now, self._port.wake)
+            mine.granted, mine.since, mine.fence = True, now, mine.number
+            others = [(other, entry) for other, entry in entries.items() if other != nonce]
+            entries.clear()
+            entries[claim.nonce] = mine
+            entries.update(others)
+        mine.expires = now + claim.ttl
+        return mine.fence
 
     def _break(self, store: Store, name: str, fence: int) -> bool:
         entries = store.queues.get(name, {})

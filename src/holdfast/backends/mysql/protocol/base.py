@@ -8,10 +8,12 @@ from collections.abc import Hashable, Sequence
 from typing import TYPE_CHECKING, ClassVar
 
 from holdfast.backends.mysql.protocol.statements import (
+    ADOPT,
     ADVANCE_REGISTER,
     BREAK,
     CONFIRM_NEW,
     FAST_RELEASE_ALL,
+    HOLDER_FENCE,
     INSERTED,
     INSPECT,
     LOCKS,
@@ -24,11 +26,11 @@ from holdfast.backends.mysql.protocol.statements import (
     RENEW_LAST,
     SWAP_RECORD,
 )
-from holdfast.backends.mysql.sql import REAP_EVERY, REAP_ROWS, lock_id
+from holdfast.backends.mysql.sql import AGENT_MAX, REAP_EVERY, REAP_ROWS, lock_id
 from holdfast.backends.sql_protocol import FENCE_MAX, GRANULARITY, guarantees_of, keep_us, lock_infos, record_in, us
 from holdfast.core.clock import lease_deadline
 from holdfast.core.engine import IO_TIMEOUT_MIN
-from holdfast.core.tickets import Claim, LeaseGone, Live, LockInfo
+from holdfast.core.tickets import Claim, Granted, LeaseGone, Live, LockInfo
 from holdfast.errors import BackendError, BackendUnavailable, ConfigurationError, OutcomeUnknown
 
 if TYPE_CHECKING:
@@ -99,6 +101,20 @@ class BaseMysqlBackend(ABC):
             else LeaseGone()
             for claim in claims
         ]
+
+    async def adopt(self, nonce: str, claim: Claim, *, deadline: float) -> Granted | LeaseGone:
+        key, sent = lock_id(claim.name), self._runtime.now()
+        values = (key, nonce, claim.nonce, us(claim.ttl), claim.agent[:AGENT_MAX], claim.info)
+        answer = await self._port.execute(ADOPT, values, deadline=deadline)
+        if answer.changed:
+            return Granted(answer.number, lease_deadline(sent, claim.ttl, GRANULARITY))
+        rows = (await self._port.execute(HOLDER_FENCE, (key, claim.nonce), deadline=deadline)).rows
+        if not rows:
+            return LeaseGone()
+        (outcome,) = await self.renew([claim], deadline=deadline)  # a repeated call
+        if isinstance(outcome, BackendError):
+            raise outcome
+        return Granted(int(rows[0][0] or 0), outcome.deadline) if isinstance(outcome, Live) else outcome
 
     def intact(self, store: Hashable) -> bool:
         return True

@@ -26,7 +26,10 @@ VERSION_LACKS: Lacks = {
     Primitive.OWNER: _ALONE,
     Primitive.DETECT_DEADLOCKS: "its waiters leave no record",
 }
-ROW_LACKS: Lacks = {**VERSION_LACKS, Primitive.OWNER: _ONE_CONNECTION}
+ROW_LACKS: Lacks = {
+    **VERSION_LACKS,
+    **dict.fromkeys((Primitive.OWNER, Primitive.TRANSFER), _ONE_CONNECTION),
+}
 
 GUARANTEES: Mapping[str, Guarantees] = {"unique": UNIQUE, "row": ROW, "version": VERSION}
 LACKS: Mapping[str, Lacks] = {"unique": UNIQUE_LACKS, "row": ROW_LACKS, "version": VERSION_LACKS}

@@ -115,6 +115,16 @@ def release_all(count: int) -> Statement:
     return Statement("release_all", "; ".join(calls))
 
 
+# The holder with nonce {1} is replaced by the one with nonce {2}.
+ADOPT = Statement(
+    "adopt",
+    "UPDATE holdfast_locks SET drawn = LAST_INSERT_ID(GREATEST(drawn + 1, {now})), fence = drawn, nonce = {2}, "
+    "expires = {now} + {3}, renewed = {now}, since = {now}, agent = {4}, info = {5} "
+    "WHERE id = {0} AND nonce = {1} AND expires > {now}",
+)
+HOLDER_FENCE = Statement(
+    "holder_fence", "SELECT fence FROM holdfast_locks WHERE id = {0} AND nonce = {1} AND expires > {now}"
+)
 BREAK = Statement("break", "CALL holdfast_break({0}, {1})", reads=True)
 REAP = Statement("reap", "CALL holdfast_reap({0})")
 # For several leases: {0} are the locks, {1} the nonces, {2} the ttl of all. A nonce belongs to one lock only. An expiry

@@ -22,5 +22,6 @@ LACKS: Mapping[str, Lacks] = {
     "advisory": {
         **dict.fromkeys((Primitive.RWLOCK, Primitive.SEMAPHORE, Primitive.OWNER), _ALONE),
         Primitive.DETECT_DEADLOCKS: "its waiters leave no record",
+        Primitive.TRANSFER: "the advisory lock belongs to a connection of the process that acquired it",
     },
 }

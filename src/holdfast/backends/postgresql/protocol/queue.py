@@ -109,6 +109,27 @@ _TRY_ACQUIRE_OWNER = Statement(
 _RELEASE = Statement("holdfast_leave", "SELECT {schema}.holdfast_leave($1::text, $2::text, $3::boolean)")
 _RENEW = Statement("holdfast_renew", "SELECT {schema}.holdfast_renew($1::text, $2::text, $3::bigint)")
 _BREAK = Statement("holdfast_break", "SELECT {schema}.holdfast_break($1::text, $2::bigint)", reads=True)
+# The exclusive holder with nonce $2 is replaced by the one with nonce $3. It returns no row if there is none, and
+# possibly none if another client changes the row at the same moment.
+_ADOPT = Statement(
+    "holdfast_adopt",
+    """
+    UPDATE {schema}.holdfast_locks l SET
+        drawn = greatest(l.drawn + 1, c.now), fence = greatest(l.drawn + 1, c.now), nonce = $3::text,
+        expires = c.now + $4::bigint, renewed = c.now, renewed_fence = greatest(l.drawn + 1, c.now), since = c.now,
+        agent = $5::text, info = $6::text
+    FROM (SELECT {schema}.holdfast_clock() AS now) AS c
+    WHERE l.nonce = $2::text AND l.expires > c.now AND l.method = 'queue' AND l.ctid = (
+        SELECT n.ctid FROM {schema}.holdfast_locks n WHERE n.name = $1::text ORDER BY n.generation DESC LIMIT 1
+    )
+    RETURNING l.fence
+    """,
+)
+_HOLDER = Statement(
+    "holdfast_holder",
+    "SELECT l.nonce, l.fence FROM {schema}.holdfast_locks l "
+    "WHERE l.name = $1::text AND l.expires > {schema}.holdfast_clock() ORDER BY l.generation DESC LIMIT 1",
+)
 # For several tickets, in the order of their names, so that two clients that lock several rows never deadlock.
 _TRY_ACQUIRE_ALL = Statement(
     "holdfast_enter_all",
@@ -305,6 +326,21 @@ class PostgresqlBackend:
             Live(lease_deadline(sent, claim.ttl, GRANULARITY)) if renewed[claim.nonce] else LeaseGone()
             for claim in claims
         ]
+
+    async def adopt(self, nonce: str, claim: Claim, *, deadline: float) -> Granted | LeaseGone:
+        name = encode_name(claim.name)
+        values = (name, nonce, claim.nonce, us(claim.ttl), _agent(claim), claim.info)
+        while True:
+            sent = self._runtime.now()
+            for (fence,) in await self._port.execute(_ADOPT, values, deadline=deadline):
+                return Granted(int(fence or 0), lease_deadline(sent, claim.ttl, GRANULARITY))
+            rows = await self._port.execute(_HOLDER, (name,), deadline=deadline)
+            holder, fence = rows[0] if rows else (None, None)
+            if holder == claim.nonce:  # a repeated call
+                (outcome,) = await self.renew([claim], deadline=deadline)
+                return Granted(int(fence or 0), outcome.deadline) if isinstance(outcome, Live) else outcome
+            if holder != nonce:
+                return LeaseGone()
 
     def intact(self, store: Hashable) -> bool:
         return True

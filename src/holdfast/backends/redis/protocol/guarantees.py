@@ -36,6 +36,7 @@ _PLAIN_LACKS: Lacks = {
 }
 _GETSET_LACKS: Lacks = {
     **_PLAIN_LACKS,
+    Primitive.TRANSFER: "plain commands cannot compare and set the value of a key",
     **dict.fromkeys(
         (Primitive.LOCK_DELAY, Primitive.MIN_HOLD),
         "a client that loses a take-over may overwrite the end of the next lease",

@@ -61,6 +61,7 @@ _TRY_ACQUIRE = load("queue", *_PARTS, is_grant=True)
 _TRY_ACQUIRE_ALL = load_all("queue", *_PARTS)
 _RELEASE = load("queue", "layout", "release_unwaited", "publish", "hand_over", "common", "release")
 _RENEW = load("queue", "layout", "publish", "common", "renew", is_grant=True)
+_ADOPT = load("queue", "layout", "publish", "common", "adopt", is_grant=True)
 _INSPECT = load("queue", "layout", "publish", "common", "inspect")
 _BREAK = load("queue", "layout", "publish", "common", "break")
 
@@ -195,6 +196,14 @@ class QueueBackend(ScriptRegisters, ScriptRecords):
             renewed(reply, lease_deadline(sent, claim.ttl, GRANULARITY))
             for claim, reply in zip(claims, replies, strict=True)
         ]
+
+    async def adopt(self, nonce: str, claim: Claim, *, deadline: float) -> Granted | LeaseGone:
+        keys = keys_of(self._prefix, claim.name)
+        about = line_suffix(self._subscriber.channel(keys), 0, claim.agent, claim.info, is_subscribed=False)
+        sent = self._runtime.now()
+        call = Call(_ADOPT, keys, (nonce, claim.nonce, math.ceil(claim.ttl * 1000), about))
+        fence = await self._port.run(call, deadline=deadline)
+        return Granted(fence, lease_deadline(sent, claim.ttl, GRANULARITY)) if fence > 0 else LeaseGone()
 
     def intact(self, store: Hashable) -> bool:
         return True

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from holdfast.backends.redis.port import Reply
     from holdfast.backends.redis.protocol.keys import Keys
 
-_TRY_ACQUIRE, _RENEW = (load("setnx", name, is_grant=True) for name in ("try_acquire", "renew"))
+_TRY_ACQUIRE, _RENEW, _ADOPT = (load("setnx", name, is_grant=True) for name in ("try_acquire", "renew", "adopt"))
 _RELEASE, _BREAK = (load("setnx", name) for name in ("release", "break"))
 _TRY_ACQUIRE_ALL = load_all("setnx", "try_acquire")
 _GRANULARITY = 0.001  # the server counts whole milliseconds
@@ -84,6 +84,12 @@ class SetnxBackend(ScriptRegisters, PlainBackend):
             renewed(reply, lease_deadline(sent, claim.ttl, _GRANULARITY))
             for claim, reply in zip(claims, replies, strict=True)
         ]
+
+    async def adopt(self, nonce: str, claim: Claim, *, deadline: float) -> Granted | LeaseGone:
+        sent = self._runtime.now()
+        call = Call(_ADOPT, self._keys(claim.name), (nonce, claim.nonce, math.ceil(claim.ttl * 1000)))
+        fence = await self._port.run(call, deadline=deadline)
+        return Granted(int(fence), lease_deadline(sent, claim.ttl, _GRANULARITY)) if fence else LeaseGone()
 
     async def _try_take(self, claim: Claim, keys: Keys, deadline: float) -> Granted | tuple[str, float]:
         sent = self._runtime.now()

@@ -18,5 +18,6 @@ LACKS: Lacks = {
     Primitive.RWLOCK: _ONE_HOLDER,
     Primitive.SEMAPHORE: _ONE_HOLDER,
     Primitive.OWNER: _ONE_HOLDER,
+    Primitive.TRANSFER: "each node would move its vote by itself, so a text that is used twice could end the lease",
     Primitive.ONCE: "its nodes agree on numbers only, not on a record",
 }

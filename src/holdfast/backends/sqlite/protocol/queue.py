@@ -73,6 +73,9 @@ _RENEW = "UPDATE tickets SET expires = ? WHERE name = ? AND nonce = ? AND sessio
 # The last renewal of a ticket: it stays until it expires, also after the end of its process.
 _KEEP_TO_THE_END = """UPDATE tickets SET expires = ?, delay = max(delay, ?)
                       WHERE name = ? AND nonce = ? AND fence IS NOT NULL AND expires > ?"""
+_ADOPT = """UPDATE tickets SET nonce = ?, session = ?, fence = ?, expires = ?, since = ?, agent = ?, info = ?, delay = ?
+            WHERE name = ? AND nonce = ? AND fence IS NOT NULL AND expires > ?"""
+_OWN_FENCE = "SELECT fence FROM tickets WHERE name = ? AND nonce = ? AND session = ? AND fence IS NOT NULL"
 _BREAK = "DELETE FROM tickets WHERE name = ? AND fence = ?"
 _HAS_WAITERS = "SELECT 1 FROM tickets WHERE name = ? AND fence IS NULL LIMIT 1"
 _INSPECT = """SELECT name, fence, session, exclusive, "limit", expires, since, agent, info,
@@ -188,6 +191,11 @@ class SqliteBackend:
             Live(lease_deadline(sent, claim.ttl, 0.0)) if is_live else LeaseGone()
             for claim, is_live in zip(claims, renewed, strict=True)
         ]
+
+    async def adopt(self, nonce: str, claim: Claim, *, deadline: float) -> Granted | LeaseGone:
+        sent = self._runtime.now()
+        adopted = await self._port.transact(partial(_adopt, nonce=nonce, claim=claim), deadline=deadline)
+        return LeaseGone() if adopted is None else Granted(adopted[0], lease_deadline(sent, claim.ttl, 0.0), adopted[1])
 
     def intact(self, store: Hashable) -> bool:
         return self._port.intact(store)
@@ -337,6 +345,19 @@ def _renew_one(txn: Transaction, claim: Claim) -> bool:
     if claim.is_final:
         return txn.change(_KEEP_TO_THE_END, expires, claim.ttl, name, nonce, txn.now) == 1
     return txn.change(_RENEW, expires, name, nonce, txn.session) == 1
+
+
+def _adopt(txn: Transaction, nonce: str, claim: Claim) -> tuple[int, Hashable] | None:
+    name, expires = claim.name, txn.now + claim.ttl
+    known = txn.row(_OWN_FENCE, name, claim.nonce, txn.session)
+    if known is not None:  # a repeated call
+        txn.change(_RENEW, expires, name, claim.nonce, txn.session)
+        return known[0], txn.store
+    last_number, _ = txn.row(_STATE, name) or _NO_STATE
+    fence, delay = _next_number(txn, last_number), claim.delay or claim.min_hold
+    own = (claim.nonce, txn.session, fence, expires, txn.wall, claim.agent, claim.info, delay)
+    is_adopted = txn.change(_ADOPT, *own, name, nonce, txn.now) == 1
+    return (fence, txn.store) if is_adopted else None
 
 
 def _break(txn: Transaction, name: str, fence: int) -> bool:

@@ -15,5 +15,6 @@ GUARANTEES = Guarantees(
 LACKS: Lacks = {
     Primitive.OWNER: "nodes in their order are the lock: Curator and kazoo would not see that two belong to one owner",
     Primitive.MIN_HOLD: "a node ends with the session of its client, and so with its process",
+    Primitive.TRANSFER: "a node belongs to the session of its client, and its number is the fence",
     Primitive.RENEW_TTL: "the ttl is that of the session, which several leases of a client share",
 }

@@ -1,0 +1,52 @@
+"""The text with which another process adopts a lease: the name of the lock, the nonce of the ticket, its options."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from typing import NamedTuple
+
+from holdfast.errors import ConfigurationError
+
+_PREFIX = "holdfast-lease-1."  # a later format has another number
+_CHECK = 16  # characters of the checksum, which finds damaged texts
+
+
+class Transfer(NamedTuple):
+    """A lease on its way. Whoever has the nonce can adopt the lease, so the text is a secret."""
+
+    store: str  # the kind of the store, as redis
+    name: str
+    nonce: str
+    ttl: float
+    kept: float  # seconds of min_hold that were left at the transfer
+
+    def __repr__(self) -> str:
+        return f"<Transfer of {self.name!r}>"
+
+
+def encode_transfer(transfer: Transfer) -> str:
+    body = urlsafe_b64encode(json.dumps(list(transfer)).encode()).decode().rstrip("=")
+    return f"{_PREFIX}{body}.{_checksum(body)}"
+
+
+def decode_transfer(text: object) -> Transfer:
+    """The lease of a text.
+
+    Raises:
+        ConfigurationError: it is not such a text, or is damaged. The message does not contain it.
+    """
+    if not isinstance(text, str):
+        raise ConfigurationError(f"adopt() takes the text that lease.transfer() returned, not {type(text).__name__}")
+    body, _, checksum = text.strip().removeprefix(_PREFIX).partition(".")
+    if not text.strip().startswith(_PREFIX) or checksum != _checksum(body):
+        raise ConfigurationError(
+            "adopt() takes the text that lease.transfer() returned; this one is another or damaged"
+        )
+    store, name, nonce, ttl, kept = json.loads(urlsafe_b64decode(body + "=" * (-len(body) % 4)))
+    return Transfer(str(store), str(name), str(nonce), float(ttl), float(kept))
+
+
+def _checksum(body: str) -> str:
+    return hashlib.sha256(body.encode()).hexdigest()[:_CHECK]

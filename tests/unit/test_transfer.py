@@ -1,0 +1,78 @@
+"""Transfers and lost answers: a lease is never held twice, and a text that exists adopts the lease or nothing."""
+
+from __future__ import annotations
+
+import pytest
+
+import holdfast
+from tests.conformance.lab import Lab
+from tests.support.faulty import DOWN, LOST, NO_REPLY, OK, Faults
+
+
+@pytest.mark.parametrize("fate", [LOST, NO_REPLY, DOWN])
+async def test_a_transfer_without_an_answer_ends_the_lease_and_frees_the_lock(
+    lab: Lab, faults: Faults, fate: str
+) -> None:
+    giver, other = lab.actor(), lab.actor()
+    events: list[tuple[str, str]] = []
+    giver.client.subscribe(lambda event: events.append((event.kind, event.outcome)))
+    lease = await giver(lambda client: client.lock("a", ttl=60).acquire())
+    faults.plan("renew", fate)
+
+    with pytest.raises(holdfast.BackendError):
+        await giver(lambda _: lease.transfer(within=60))
+
+    assert not lease.held
+    assert await other(lambda client: client.lock("a").acquire(timeout=50))
+    assert events[-1] == ("released", "unanswered")
+
+
+@pytest.mark.parametrize("fate", [LOST, NO_REPLY])
+async def test_an_adoption_without_an_answer_is_repeated_with_the_same_ticket(
+    lab: Lab, faults: Faults, fate: str
+) -> None:
+    giver, adopter = lab.actor(), lab.actor()
+    lease = await giver(lambda client: client.lock("a", ttl=60).acquire())
+    text = await giver(lambda _: lease.transfer())
+    faults.plan("adopt", fate, OK)
+
+    adopted = await adopter(lambda client: client.adopt(text))
+
+    assert faults.count("adopt") == 2
+    assert adopted.fence > lease.fence
+    assert [holder.fence for holder in (await lab.state("a")).holders] == [adopted.fence]
+
+
+async def test_an_adoption_that_is_never_answered_is_released(lab: Lab, faults: Faults) -> None:
+    giver, adopter, other = lab.actor(), lab.actor(), lab.actor()
+    lease = await giver(lambda client: client.lock("a", ttl=60).acquire())
+    text = await giver(lambda _: lease.transfer(within=60))
+    adopter.client._engine.io_timeout = 0.2
+    faults.plan("adopt", NO_REPLY)
+
+    with pytest.raises(holdfast.OutcomeUnknown):
+        await adopter(lambda client: client.adopt(text))
+
+    assert await other(lambda client: client.lock("a").acquire(timeout=50))
+
+
+async def test_an_adoption_that_was_not_sent_changes_nothing(lab: Lab, faults: Faults) -> None:
+    giver, adopter = lab.actor(), lab.actor()
+    lease = await giver(lambda client: client.lock("a", ttl=60).acquire())
+    text = await giver(lambda _: lease.transfer(within=60))
+    faults.plan("adopt", DOWN, OK)
+
+    with pytest.raises(holdfast.BackendUnavailable):
+        await adopter(lambda client: client.adopt(text))
+
+    assert (await adopter(lambda client: client.adopt(text))).held
+
+
+def test_the_text_hides_nothing_in_a_representation() -> None:
+    with holdfast.Client("memory://") as client:
+        lease = client.lock("unit-transfer").acquire()
+        assert lease is not None
+        text = lease.transfer()
+        assert lease._claim.nonce not in repr(lease)
+        assert lease._claim.nonce not in text  # it is encoded, not shown to a reader of a log line
+        client.adopt(text).release()
