@@ -139,6 +139,34 @@ async def test_a_store_that_is_down_raises_before_the_lock_is_acquired(lab: Lab,
     assert faults.count("try_acquire") == 0
 
 
+async def test_a_call_that_loses_its_lease_before_the_body_does_not_run(lab: Lab, jobs: Jobs, faults: Faults) -> None:
+    actor = lab.actor()
+    faults.plan("renew", DOWN)
+    faults.plan("swap_record", 1.0, OK)
+
+    with pytest.raises(holdfast.LockLost):
+        await run(actor, jobs.returning(1), ttl=0.3, on_lost="event")
+
+    assert jobs.runs == []
+    assert await state(lab) is None
+
+
+async def test_a_call_that_lost_its_lease_takes_no_other_run_for_an_interrupted_one(
+    lab: Lab, jobs: Jobs, faults: Faults
+) -> None:
+    actor, other = lab.actor(), lab.actor()
+    await swap(lab, other, "", Record("f" * 32, json.dumps({**RUNNING, "fence": 0})))
+    faults.plan("renew", DOWN)
+    faults.plan("swap_record", 1.0, OK)
+
+    with pytest.raises(holdfast.LockLost):
+        await run(actor, jobs.returning(1), ttl=0.3, on_lost="event")
+
+    assert jobs.runs == []
+
+
+RUNNING = {"state": "running", "fence": 1, "host": "web-3", "pid": 812, "since": 1e9, "check": ""}
+
 # ── results ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 ITSELF: list[Any] = []

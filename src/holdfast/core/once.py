@@ -326,7 +326,10 @@ class OnceCall:
                 return
             else:
                 run = _Run.of(self._key, current)
-                self.outcome = self._outcome_of(run) or self._outcome_of_interrupted(run, lease)
+                self.outcome = self._outcome_of(run)
+                if self.outcome is None:
+                    lease.check()  # only while this call holds the lock, the other run does not
+                    self.outcome = self._outcome_of_interrupted(run, lease)
                 if self.outcome is not None:
                     return
                 expected = current.nonce
