@@ -216,7 +216,6 @@ class WorldAsyncClient(AsyncClient):
 
     def end(self) -> None:
         """At the end of the world, its loop has usually ended. If not, its tasks end at the next turn of the loop."""
-        self.process.is_closing = True
         end_without_loop(self)
 
     def _start(self) -> WorldEngine[AsyncLease]:
@@ -237,7 +236,8 @@ def end_without_loop(client: AsyncClient) -> None:
     for lease in leases_of(client):
         engine._end(lease, "its client was closed", "closed")
     engine.is_closed = True
-    engine.runtime.run_in_loop(engine._keeper.stop)
+    if not engine.runtime.run_in_loop(engine._keeper.stop):
+        engine._keeper.stop()
     run_sync(engine.backend.close())
 
 

@@ -123,12 +123,22 @@ class Clock:
             await self.async_settle()
 
     def sleep(self, seconds: float) -> None:
-        """Wait for the clock, for programs that take their `sleep` as an argument."""
+        """Wait for the clock, for programs that take their `sleep` as an argument.
+
+        Raises:
+            UsageError: the world was closed.
+        """
         run_sync(ThreadEvent(self._own).wait(self._now + seconds))
+        self._check_open()
 
     async def async_sleep(self, seconds: float) -> None:
         """As `sleep`, in a task."""
         await TaskEvent(self._own).wait(self._now + seconds)
+        self._check_open()
+
+    def _check_open(self) -> None:
+        if self._own.is_closing:
+            raise UsageError("the world is closed")
 
     # ── settling ─────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -146,6 +156,10 @@ class Clock:
         settling = self.async_settle()
         try:
             asyncio.run_coroutine_threadsafe(settling, loop).result(SETTLE_MAX)
+        except TimeoutError:
+            raise UsageError(f"a loop that uses the world does not run for {SETTLE_MAX:g} s: what blocks it?") from None
+        except UsageError:  # of async_settle; it is a RuntimeError
+            raise
         except (concurrent.futures.CancelledError, RuntimeError):  # the loop has ended
             settling.close()
 

@@ -211,6 +211,44 @@ def test_a_client_that_was_not_closed_in_its_loop_ends_with_the_world(world: Wor
         pytest.fail("it is held by nothing")
 
 
+async def test_a_world_that_is_closed_inside_the_loop_leaves_no_task_behind() -> None:
+    with World() as world:
+        client = world.async_client()
+        lease = await client.lock("a").acquire()
+        assert lease is not None
+        sleeper = asyncio.create_task(world.clock.async_sleep(10))
+        waiter = asyncio.create_task(client.lock("a").acquire(timeout=60))
+        await world.clock.async_settle()
+
+    with pytest.raises(holdfast.UsageError, match="the world is closed"):
+        await sleeper
+    with pytest.raises(holdfast.UsageError, match="closed during this call"):
+        await waiter
+    async with asyncio.timeout(30):
+        while len(asyncio.all_tasks()) > 1:
+            await asyncio.sleep(0)
+
+
+def test_a_loop_that_is_blocked_is_an_error(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.testing.clock.SETTLE_MAX", 0.05)
+    blocked, go = threading.Event(), threading.Event()
+
+    async def program() -> None:
+        await world.clock.async_settle()
+        blocked.set()
+        go.wait(30)
+
+    thread = threading.Thread(target=lambda: asyncio.run(program()))
+    thread.start()
+    assert blocked.wait(30)
+
+    with pytest.raises(holdfast.UsageError, match="does not run"):
+        world.clock.advance(1)
+
+    go.set()
+    thread.join(30)
+
+
 class UnittestCase(unittest.IsolatedAsyncioTestCase):
     def setUp(self) -> None:
         self.client = self.enterContext(memory_async_client())

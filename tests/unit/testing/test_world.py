@@ -289,7 +289,8 @@ def test_threads_that_sleep_end_with_the_world() -> None:
         sleeper = world.start(world.clock.sleep, 10)
         assert not sleeper.done
 
-    assert sleeper.done
+    with pytest.raises(holdfast.UsageError, match="the world is closed"):
+        sleeper.result()
 
 
 def test_the_assertions_fail_if_the_state_differs(world: World) -> None:
