@@ -253,7 +253,7 @@ async def test_a_record_of_another_program_is_refused(lab: Lab, jobs: Jobs, payl
 
 
 def body_of(lab: Lab, work: Callable[[], Any]) -> Callable[[], Any]:
-    """A body of this lab's kind. What `work` returns is awaited in asyncio, and run by the loop for threads."""
+    """A body of this lab's kind. The loop runs the coroutine of `work` for a thread, too."""
     loop = asyncio.get_running_loop()
 
     async def awaited() -> Any:

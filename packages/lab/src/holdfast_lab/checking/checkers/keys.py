@@ -17,7 +17,7 @@ from .base import Checker
 
 
 class _Key:
-    """What is known of one key."""
+    """The runs of one key, as far as the history shows them."""
 
     def __init__(self) -> None:
         self.starts: list[RunStarted] = []
