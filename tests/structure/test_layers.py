@@ -29,7 +29,7 @@ LAYERS = [
     {"backends"},
     {"base_client"},
     {"threads", "aio", "default", "__init__"},
-    {"asgi", "fastapi", "fencing", "metrics", "monitor", "otel", "prometheus", "sql", "starlette", "testing"},
+    {"asgi", "celery", "fastapi", "fencing", "metrics", "monitor", "otel", "prometheus", "sql", "starlette", "testing"},
     {"dashboard"},
     {"cli", "__main__"},
     {"django"},  # its management commands are a command line too

@@ -15,7 +15,7 @@ from typing import (
     overload,
 )
 
-from holdfast.core.decorators import Plan, refuse_coroutine, spec_of, with_lease
+from holdfast.core.decorators import Plan, WithLease, refuse_coroutine, spec_of, with_lease
 from holdfast.core.leases import Phase
 from holdfast.core.periods import claim
 from holdfast.errors import AcquireTimeout
@@ -62,11 +62,24 @@ class LockedOrSkippedWithLease(Protocol[D_co]):
     def __call__(self, function: Callable[Concatenate[S, Lease, P], T], /) -> Callable[Concatenate[S, P], T | D_co]: ...
 
 
-def decorated(function: Callable[P, T], plan: Plan, client: Callable[[], Client]) -> Callable[P, Any]:
-    """The function that `locked` and `once_per` return for a function."""
+def decorated(
+    function: Callable[P, T],
+    plan: Plan,
+    client: Callable[[], Client],
+    *,
+    call: WithLease[T] | None = None,
+    on_busy: Callable[[AcquireTimeout], Any] | None = None,
+) -> Callable[P, Any]:
+    """The function that `locked` and `once_per` return for a function.
+
+    Args:
+        call: Calls the function, with the lease. Default: as `plan.lease` says.
+        on_busy: Makes the result of a skipped call. Default: it is `plan.skipped`.
+    """
     spec_for, signature = spec_of(plan, function, is_async=False)
     timeout, skips, skipped, period = plan.timeout, plan.skips, plan.skipped, plan.period
-    call = None if plan.lease is None else with_lease(function, plan.lease)
+    if call is None and plan.lease is not None:
+        call = with_lease(function, plan.lease)
 
     @functools.wraps(function)
     def locked_function(*args: P.args, **kwargs: P.kwargs) -> Any:
@@ -83,11 +96,11 @@ def decorated(function: Callable[P, T], plan: Plan, client: Callable[[], Client]
                     result.close()
                     refuse_coroutine(function)
                 return result
-        except AcquireTimeout:
+        except AcquireTimeout as error:
             if lease is not None or not skips:  # the body raised it
                 raise
             lock._client._engine.skipped(lock._spec, "busy")
-            return skipped
+            return skipped if on_busy is None else on_busy(error)
         except BaseException:
             # A KeyboardInterrupt just before the first instruction of __exit__. No other code can release the lease.
             if lease is not None and lease._phase is Phase.HELD and lease._depth == depth:
