@@ -38,9 +38,9 @@ INTRODUCTION = """\
 
 Everything in `holdfast` that is public. There are guides to [functions](locked.md), to [several locks](lock-all.md),
 to [leases](leases.md), to [jobs](once-per.md), to [keys](once.md), to [elections](election.md), to [web
-applications](fastapi.md), to [delays, owners and requests](options.md), to [fences](fencing.md), to the [end of a
-process](shutdown.md), to [tests](testing.md), to [platforms](platforms.md) and to the [command line](cli.md). The
-options of each store's URL are in [backends](backends):
+applications](fastapi.md), to [Celery](celery.md), to [delays, owners and requests](options.md), to
+[fences](fencing.md), to the [end of a process](shutdown.md), to [tests](testing.md), to [platforms](platforms.md) and
+to the [command line](cli.md). The options of each store's URL are in [backends](backends):
 {backends}.
 
 `AsyncClient` and what it makes are the twins for asyncio: the same names, arguments and words; what asks the store is
@@ -80,6 +80,10 @@ def page() -> str:
     for module in WEB:
         for name, member in public_of_module(importlib.import_module(f"holdfast.{module}")).items():
             parts += _entry(f"{module}.{name}", name, member, examples)
+    parts.append("## holdfast.celery\n")
+    parts.append("Locks around tasks, and messages that run once; [celery.md](celery.md) explains them.\n")
+    for name, member in public_of_module(importlib.import_module("holdfast.celery")).items():
+        parts += _entry(f"celery.{name}", name, member, examples)
     parts.append("## holdfast.testing\n")
     parts.append("For tests of programs that use locks; [testing.md](testing.md) explains it.\n")
     for name in testing.__all__:

@@ -289,7 +289,7 @@ def apply_once(
 
     Args:
         task: A task with `holdfast.celery.once` below `@app.task`. Keys of different tasks are different.
-        key: What is done once, such as "invoice:7".
+        key: The name of the work that is done once, such as "invoice:7".
         retention: How long the queueing and the completion are remembered.
         args: As in `apply_async`, and so are `kwargs` and `options` (countdown, queue, task_id, headers, …).
 
@@ -347,7 +347,7 @@ def _message_of(task: Any) -> dict[str, Any] | None:
 
 
 def _completion(task_id: str, result: Any) -> dict[str, Any]:
-    """What is remembered of a run: its id, and its result, if that can be stored."""
+    """The value that the record of a run keeps: the task id, and the result, if it can be stored."""
     try:
         text = json.dumps(result, allow_nan=False)
     except (TypeError, ValueError, RecursionError):

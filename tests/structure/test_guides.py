@@ -13,6 +13,7 @@ DOCS = Path(__file__).parents[2] / "docs"
 
 PAGES = sorted(page.relative_to(DOCS).as_posix() for page in DOCS.rglob("*.md"))
 GUIDES = [
+    "celery.md",
     "deadlocks.md",
     "election.md",
     "fastapi.md",

@@ -21,6 +21,8 @@ app = celery.Celery("program", broker=os.environ["BROKER_URL"], backend=os.envir
 app.conf.broker_transport_options = {
     "global_keyprefix": PREFIX,
     "visibility_timeout": VISIBILITY_TIMEOUT,
+    "unacked_restore_interval": 1,  # seconds between two searches for messages that are not acknowledged in time
+    "unacked_restore_throttle": 1,
     "unacked_mutex_expire": 2,
 }
 app.conf.result_backend_transport_options = {"global_keyprefix": PREFIX}

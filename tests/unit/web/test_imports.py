@@ -23,7 +23,7 @@ def test_the_probes_need_no_framework() -> None:
     assert imported.returncode == 0, imported.stderr
 
 
-@pytest.mark.parametrize("framework", ["starlette", "fastapi", "django"])
+@pytest.mark.parametrize("framework", ["starlette", "fastapi", "celery", "django"])
 def test_a_missing_framework_is_named_with_the_command_that_installs_it(framework: str) -> None:
     imported = import_without_packages(f"holdfast.{framework}")
 
