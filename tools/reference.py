@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 import holdfast
-from holdfast import testing
+from holdfast import django, testing
 from holdfast.url import SCHEMES
 
 ROOT = Path(__file__).parents[1]
@@ -38,9 +38,9 @@ INTRODUCTION = """\
 
 Everything in `holdfast` that is public. There are guides to [functions](locked.md), to [several locks](lock-all.md),
 to [leases](leases.md), to [jobs](once-per.md), to [keys](once.md), to [elections](election.md), to [web
-applications](fastapi.md), to [Celery](celery.md), to [delays, owners and requests](options.md), to
-[fences](fencing.md), to the [end of a process](shutdown.md), to [tests](testing.md), to [platforms](platforms.md) and
-to the [command line](cli.md). The options of each store's URL are in [backends](backends):
+applications](fastapi.md), to [Celery](celery.md), to [Django](django.md), to [delays, owners and requests](options.md),
+to [fences](fencing.md), to the [end of a process](shutdown.md), to [tests](testing.md), to [platforms](platforms.md)
+and to the [command line](cli.md). The options of each store's URL are in [backends](backends):
 {backends}.
 
 `AsyncClient` and what it makes are the twins for asyncio: the same names, arguments and words; what asks the store is
@@ -84,6 +84,10 @@ def page() -> str:
     parts.append("Locks around tasks, and messages that run once; [celery.md](celery.md) explains them.\n")
     for name, member in public_of_module(importlib.import_module("holdfast.celery")).items():
         parts += _entry(f"celery.{name}", name, member, examples)
+    parts.append("## holdfast.django\n")
+    parts.append("For projects of Django; [django.md](django.md) explains it.\n")
+    for name in django.__all__:
+        parts += _entry(f"django.{name}", name, getattr(django, name), examples)
     parts.append("## holdfast.testing\n")
     parts.append("For tests of programs that use locks; [testing.md](testing.md) explains it.\n")
     for name in testing.__all__:

@@ -89,8 +89,9 @@ def test_the_reference_has_every_guard(module: str) -> None:
     assert {f"fencing.{module}.{name}" for name in guards} <= HEADINGS
 
 
-def test_the_reference_has_every_name_for_tests() -> None:
-    assert {f"testing.{name}" for name in importlib.import_module("holdfast.testing").__all__} <= HEADINGS
+@pytest.mark.parametrize("module", ["django", "testing"])
+def test_the_reference_has_every_name_of_a_module(module: str) -> None:
+    assert {f"{module}.{name}" for name in importlib.import_module(f"holdfast.{module}").__all__} <= HEADINGS
 
 
 def test_the_reference_has_every_error_and_option() -> None:

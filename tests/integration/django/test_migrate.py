@@ -89,6 +89,19 @@ def test_a_process_that_gets_sigterm_releases_the_lock(
     assert operator.inspect(LOCK).holders == ()
 
 
+def test_the_next_process_migrates_when_the_first_is_killed(small_project: Project) -> None:
+    small_project.environment["PROJECT_WAITERS"] = "9"
+    killed = small_project.start("locked_migrate", "shop")
+    _read_until(killed, "Applying shop.0001_initial")
+
+    killed.kill()
+    small_project.environment["PROJECT_WAITERS"] = "0"
+    output = small_project.manage("locked_migrate", "shop")
+
+    assert "Applying shop.0001_initial... OK" in output
+    assert small_project.python(COUNT) == "1\n"
+
+
 def _read_until(process: subprocess.Popen[str], text: str) -> str:
     assert process.stdout is not None
     printed = ""
