@@ -560,6 +560,7 @@ COMMANDS: list[Any] = [
     ("break a --fence first", "holdfast break: error: argument --fence: must be a whole number, 0 or more, not 'first'"),
     ("break a --fence -1", "holdfast break: error: argument --fence: must be a whole number, 0 or more, not '-1'"),
     ("break a --force", "holdfast: break has no option --force: did you mean --fence?"),
+    ("run --min-hold 2m --max-hold 1m a true", "holdfast run: error: argument --min-hold: must be at most --max-hold (60 s)"),
     ("run --once-per soon a true", "holdfast run: error: argument --once-per: must be a number of seconds or text like 500ms, 30s, 15m or 1h, not 'soon'"),
     ("run --once-per 0 a true", "holdfast run: error: argument --once-per: must be 1 or more seconds, not 0"),
     ("run --once-per 1500ms a true", "holdfast: period must be whole seconds, not 1.5"),

@@ -43,6 +43,10 @@ remember it may not. If `holdfast run` died, or lost its lease, in the middle,
 later calls end with status 121, or run again with --after-crash retry.
 `holdfast once` shows and forgets the run of a key.
 
+With --min-hold, a command that ends early does not release the lock at once:
+the next client acquires it when this time is over. `holdfast run` itself ends
+with the command.
+
 With --revocable, `holdfast revoke NAME` also ends the command: it receives
 SIGTERM, and SIGKILL if it has not ended after --grace seconds.
 """
@@ -133,6 +137,12 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         metavar="TIME",
         help="time from SIGTERM to SIGKILL when the lease cannot be renewed (default: a third of the ttl)",
     )
+    parser.add_argument(
+        "--min-hold",
+        type=options.seconds(),
+        metavar="TIME",
+        help="keep the lock for this time since it was acquired, also if the command ends earlier",
+    )
     parser.add_argument("--revocable", action="store_true", help="end the command when `holdfast revoke` requests it")
     parser.add_argument(
         "--max-hold",
@@ -182,14 +192,17 @@ def _run(arguments: argparse.Namespace) -> int:
     }
     if once and not arguments.once:
         arguments.parser.error(f"argument --{next(iter(once)).replace('_', '-')}: needs --once")
-    if arguments.once and arguments.revocable:
-        arguments.parser.error("argument --revocable: not allowed with argument --once")
+    for option in ("revocable", "min_hold"):
+        if arguments.once and getattr(arguments, option):
+            arguments.parser.error(f"argument --{option.replace('_', '-')}: not allowed with argument --once")
     period = None if arguments.once_per is None else make_period(arguments.once_per, arguments.offset or 0)
     grace = arguments.ttl / 3 if arguments.grace is None else arguments.grace
     if grace > arguments.ttl / 2:
         arguments.parser.error(
             f"argument --grace: must be at most half the ttl ({arguments.ttl / 2:g} s), not {grace:g}"
         )
+    if arguments.min_hold and arguments.max_hold and arguments.min_hold > arguments.max_hold:
+        arguments.parser.error(f"argument --min-hold: must be at most --max-hold ({arguments.max_hold:g} s)")
     from holdfast.cli.run.supervisor import RunOptions, run
 
     return run(
@@ -200,6 +213,7 @@ def _run(arguments: argparse.Namespace) -> int:
             timeout=0.0 if arguments.no_wait or (period and arguments.timeout is None) else arguments.timeout,
             grace=grace,
             max_hold=arguments.max_hold,
+            min_hold=arguments.min_hold,
             semaphore=arguments.semaphore,
             shared=arguments.shared,
             period=period,

@@ -11,7 +11,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from types import FrameType
+from types import FrameType, MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from holdfast.cli import statuses
@@ -48,14 +48,15 @@ class RunOptions(NamedTuple):
     ttl: float
     timeout: float | None
     grace: float
-    max_hold: float | None
-    semaphore: int | None
-    shared: bool
-    period: Period | None  # there is at most one run in each
-    meta: Mapping[str, str]
-    busy_status: int
-    revocable: bool
-    verbose: bool
+    max_hold: float | None = None
+    min_hold: float | None = None
+    semaphore: int | None = None
+    shared: bool = False
+    period: Period | None = None  # there is at most one run in each
+    meta: Mapping[str, str] = MappingProxyType({})
+    busy_status: int = statuses.BUSY
+    revocable: bool = False
+    verbose: bool = False
     once: Mapping[str, Any] | None = None  # if given, the name is a key of `once`, with these options
 
 
@@ -201,6 +202,8 @@ class _Supervisor:
             "revocable": options.revocable,
             "meta": options.meta,
         }
+        if options.min_hold:
+            lock_options["min_hold"] = options.min_hold
         if options.semaphore is not None:
             return self._client.semaphore(options.name, options.semaphore, **lock_options)
         if options.shared:

@@ -103,6 +103,20 @@ def test_run_waits_until_the_lock_is_released(runs: Runs, client: Client) -> Non
     assert re.match(f"{moment} got lock 'a', fence ", got)
 
 
+def test_min_hold_keeps_the_lock_after_a_fast_command(runs: Runs, client: Client) -> None:
+    assert runs.run("a", "--min-hold", "1h", "--", "echo", "done")[:2] == (0, "done\n")
+
+    (holder,) = client.inspect("a").holders
+    assert holder.remaining > 3000
+    assert runs.run("a", "-n", "--", "true")[0] == 124
+
+
+def test_a_lock_is_free_after_its_min_hold(runs: Runs) -> None:
+    assert runs.run("a", "--min-hold", "500ms", "--", "true")[0] == 0
+
+    assert runs.run("a", "-w", "1m", "--", "true")[0] == 0
+
+
 # ── shared ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
