@@ -44,8 +44,9 @@ SKEW = 0.5  # seconds by which clients' wall clocks may differ: a lease is taken
 # Seconds, or a quarter of the ttl if that is less. A lease that ends sooner is neither extended nor deleted, because it
 # could end between the two commands.
 MARGIN = 0.5
-# The state of a claim that sent a GETSET and does not know that it was first. If the key has its value, it may have
-# overwritten the winner's, so the lock is not its own.
+# The state of a claim is the ttl with which its value was written, the shortest one if a reply is missing; or this, if
+# it sent a GETSET and does not know that it was first. Then, if the key has its value, it may have overwritten the
+# winner's, so the lock is not its own.
 _UNCERTAIN = object()
 
 
@@ -86,7 +87,7 @@ class GetsetBackend(OneByOne, PlainBackend):
         ours = _Value(claim.nonce, wall + claim.ttl, math.floor(wall * 1e6))
         granted = Granted(ours.fence, lease_deadline(sent, claim.ttl, 0.0))
         if await self._port.command(keys, "SET", keys.lock, str(ours), "NX", deadline=deadline):
-            claim.state = None
+            claim.state = claim.ttl
             return granted
         text = await self._get(keys, deadline)
         if text is None:
@@ -107,7 +108,7 @@ class GetsetBackend(OneByOne, PlainBackend):
             claim.state = None  # refused, so the engine may never use this ticket again
             raise
         if replaced is None or replaced.decode(errors="replace") == text:
-            claim.state = None
+            claim.state = claim.ttl
             return granted
         await self._port.command(keys, "SET", keys.lock, replaced, "XX", deadline=deadline)  # the winner's
         return replaced.decode(errors="replace"), 0.0
@@ -155,7 +156,7 @@ class GetsetBackend(OneByOne, PlainBackend):
                 # The DEL of the second one could delete the key of the next holder. The keeper repeats the release.
                 raise OutcomeUnknown(backend=self.url, problem="another release of this ticket is in progress")
             value = await self._own_value(claim, keys, deadline)
-            if value is None or value.end <= self._runtime.wall() + min(MARGIN, claim.ttl / 4):
+            if value is None or value.end <= self._runtime.wall() + _margin(claim):
                 return value is not None and value.end > self._runtime.wall()
             return bool(await self._port.command(keys, "DEL", keys.lock, deadline=deadline))
         finally:
@@ -164,13 +165,15 @@ class GetsetBackend(OneByOne, PlainBackend):
 
     async def _renew_one(self, claim: Claim, keys: Keys, deadline: float) -> Live | LeaseGone:
         value = await self._own_value(claim, keys, deadline)
-        if value is None or value.end <= self._runtime.wall() + min(MARGIN, claim.ttl / 4):
+        if value is None or value.end <= self._runtime.wall() + _margin(claim):
             return LeaseGone("it has expired, or another client took it over")
-        sent = self._runtime.now()
-        longer = value._replace(end=self._runtime.wall() + claim.ttl)
-        if not await self._port.command(keys, "SET", keys.lock, str(longer), "XX", deadline=deadline):
+        sent, ttl = self._runtime.now(), claim.ttl
+        renewed = value._replace(end=self._runtime.wall() + ttl)
+        claim.state = min(ttl, claim.state or ttl)
+        if not await self._port.command(keys, "SET", keys.lock, str(renewed), "XX", deadline=deadline):
             return LeaseGone()
-        return Live(lease_deadline(sent, claim.ttl, 0.0))
+        claim.state = ttl
+        return Live(lease_deadline(sent, ttl, 0.0))
 
     def _read(self, value: str, remaining: float) -> tuple[int, float]:
         parsed = _Value.parse(value)
@@ -217,6 +220,10 @@ class GetsetBackend(OneByOne, PlainBackend):
     async def _get(self, keys: Keys, deadline: float) -> str | None:
         value: bytes | None = await self._port.command(keys, "GET", keys.lock, deadline=deadline)
         return None if value is None else value.decode(errors="replace")
+
+
+def _margin(claim: Claim) -> float:
+    return min(MARGIN, (claim.state or claim.ttl) / 4)
 
 
 async def _result(work: Awaitable[T], *, on_conflict: T) -> T | BackendError:
