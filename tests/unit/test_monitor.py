@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import uuid
 from collections.abc import Sequence
 
 import pytest
@@ -205,7 +206,8 @@ def test_a_monitor_reports_locks_of_its_prefix_with_guarantees() -> None:
 
 def test_a_monitor_in_asyncio_yields_snapshots() -> None:
     async def watch() -> list[Change]:
-        async with holdfast.AsyncClient("memory://") as client, AsyncMonitor(client) as monitor:
+        store = f"memory://{uuid.uuid4().hex}"
+        async with holdfast.AsyncClient(store) as client, AsyncMonitor(client) as monitor:
             lease = await client.lock("a").acquire()
             assert lease is not None
             seen: list[Change] = []

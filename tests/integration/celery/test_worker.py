@@ -147,7 +147,7 @@ def test_a_message_of_a_killed_child_runs_again_at_once_where_the_store_knows_of
     on_sqlite.wait_for("waiting", "begin", 2)
 
     assert result(sent) == "done"
-    first, second = on_sqlite.events("waiting", "begin")
+    first, second, *_ = on_sqlite.events("waiting", "begin")  # the broker may deliver the message once more
     assert second.at - first.at < 30
     assert overlaps(on_sqlite.events("waiting"), on_sqlite.killed) == []
 

@@ -209,11 +209,13 @@ class KeyBackend(AcquireAll):
             except LeaseNotFound:
                 self._leases.mark_expired(lease)
         own_key, moves = state_of(claim).key, state_of(claim).moves
-        if own_key is not None and not moves:
-            return await self._delete(key, _compares_own(key, own_key), deadline)
         if not unanswered and not moves:
-            return False  # it has only waited, and left no key
-        while True:  # a move to another lease may arrive between the read and the delete
+            if own_key is None:
+                return False  # it has only waited, and left no key
+            return await self._delete(key, _compares_own(key, own_key), deadline)
+        # A create without an answer may have made the key again after the end of the one that is known. A move to
+        # another lease may arrive between the read and the delete.
+        while True:
             answer = await self._port.call("kv/txn", txn([], [get(key)]), deadline=deadline)
             ours = [kv for kv in kvs(answer.message, 0) if parse_value(kv.value).nonce == claim.nonce]
             if not ours:
