@@ -59,10 +59,11 @@ class MinimumHolds(Checker):
 
     def _judge_grant(self, event: ServerGranted | Granted) -> None:
         held = self._by_lock[event.lock]
-        for ticket, (granted, over) in [*held.items()]:
-            if event.at >= over:
-                del held[ticket]
-            elif ticket != event.ticket and _conflict(event, granted, len(held)):
+        for ticket in [ticket for ticket, (_, over) in held.items() if event.at >= over]:
+            del held[ticket]
+        others = [hold for ticket, hold in held.items() if ticket != event.ticket]
+        for granted, over in others:
+            if _conflict(event, granted, len(others)):
                 message = (
                     f"{event.client} was granted {event.lock!r} {over - event.at:.3g} s before the end of the minimum "
                     f"hold of {granted.min_hold:g} s of {granted.client}'s lease"
@@ -71,6 +72,7 @@ class MinimumHolds(Checker):
 
 
 def _conflict(event: ServerGranted | Granted, granted: Granted, held: int) -> bool:
+    """Whether the tickets exclude each other; permits do if as many others as the limit have a minimum hold."""
     if event.exclusive or granted.exclusive:
         return True
     return event.limit is not None and held >= event.limit
