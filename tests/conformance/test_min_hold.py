@@ -161,7 +161,7 @@ async def test_another_ttl_is_never_shorter_than_the_minimum_hold(keeping: Lab) 
 def test_a_process_that_ends_does_not_free_the_lock_early(how: str, store_url: str, pool: WorkerPool) -> None:
     lab = Lab(store_url, "threads").needs(Primitive.MIN_HOLD)
     if lab.url.startswith("memory"):
-        pytest.skip("the store ends with the process")
+        pytest.skip("the memory store ends with the process that this test kills")
     worker = pool.start(store_url)
     begun = time.monotonic()
     fence = worker.call("acquire", lock="a", ttl=3, min_hold=3)["fence"]

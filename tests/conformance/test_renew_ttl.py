@@ -109,7 +109,7 @@ async def test_a_re_entered_lease_has_one_ttl(renewing: Lab) -> None:
 
 async def test_the_delay_of_the_lock_is_kept_beside_the_new_ttl(renewing: Lab) -> None:
     if renewing.lacks(Primitive.LOCK_DELAY):
-        pytest.skip("no lock_delay")
+        pytest.skip("this store has no lock_delay, which is the subject of the test")
     holder = renewing.actor()
     lease = await holder(lambda client: client.lock("a", ttl=10, lock_delay=20, renew=False).acquire())
 

@@ -290,7 +290,7 @@ class AsyncClient(BaseClient[AsyncLease, AsyncLock, AsyncSemaphore, AsyncRWLock,
         completion*: effects of an interrupted run may have happened. As strong as the exclusion of the store.
 
         Args:
-            key: What is done once: any text up to 498 characters. `run` uses it literally; the decorator fills in
+            key: Names the work: any text up to 498 characters. `run` uses it literally; the decorator fills in
                 fields over the parameters, as in `locked`: "charge:{order_id}".
             retention: How long a completed run is remembered, from its completion. Default: "1d".
             result: Remember the result, which must be JSON of at most 64 KiB, and return it to later calls.
@@ -322,8 +322,8 @@ class AsyncClient(BaseClient[AsyncLease, AsyncLock, AsyncSemaphore, AsyncRWLock,
 
         Args:
             text: A secret: any client that has it can take the lease over.
-            options: Those of `lock`, without timeout, owner, detect_deadlocks and min_hold. The ttl is that of the
-                transferred lease by default.
+            options: Those of `lock`, without timeout, owner, detect_deadlocks and min_hold. By default the lease
+                keeps its ttl.
 
         Raises:
             ConfigurationError: the text is damaged, or is for another kind of store; or an option is refused.

@@ -363,8 +363,8 @@ class TaskEvent(WorldEvent):
         return await self.process.clock._wait_in_task(self, until)
 
 
-class WorldThreadRuntime(ThreadRuntime):
-    """The runtime of a Client in a world."""
+class _WorldTime:
+    """The part of both runtimes that follows the clock of the world. A runtime comes after it in the bases."""
 
     def __init__(self, process: Process) -> None:
         super().__init__()
@@ -379,6 +379,10 @@ class WorldThreadRuntime(ThreadRuntime):
 
     def jitter(self) -> float:
         return 0.5
+
+
+class WorldThreadRuntime(_WorldTime, ThreadRuntime):
+    """The runtime of a Client in a world."""
 
     def event(self) -> ThreadEvent:  # type: ignore[override]  # another class with the same port
         return ThreadEvent(self._process)
@@ -408,22 +412,8 @@ class WorldThreadRuntime(ThreadRuntime):
         function()  # also the keeper's events, so that they are delivered when the world is settled
 
 
-class WorldTaskRuntime(AsyncioRuntime):
+class WorldTaskRuntime(_WorldTime, AsyncioRuntime):
     """The runtime of an AsyncClient in a world."""
-
-    def __init__(self, process: Process) -> None:
-        super().__init__()
-        self._process = process
-        self._clock = process.clock
-
-    def now(self) -> float:
-        return self._clock.now
-
-    def wall(self) -> float:
-        return self._clock.wall()
-
-    def jitter(self) -> float:
-        return 0.5
 
     def event(self) -> TaskEvent:  # type: ignore[override]  # another class with the same port
         return TaskEvent(self._process)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -14,9 +15,9 @@ WSGI = "tests.integration.django.project.wsgi:application"
 ASGI = "tests.integration.django.project.asgi:application"
 
 
-def increments(site_get: object, path: str) -> list[dict[str, int]]:
+def increments(site_get: Callable[[str], dict[str, int]], path: str) -> list[dict[str, int]]:
     with ThreadPoolExecutor(4) as threads:
-        return list(threads.map(lambda _: site_get(path), range(REQUESTS)))  # type: ignore[operator]
+        return list(threads.map(lambda _: site_get(path), range(REQUESTS)))
 
 
 @pytest.mark.slow

@@ -259,7 +259,7 @@ class RunEnded(NamedTuple):
 
 
 class OnceEnded(NamedTuple):
-    """The call ended. `value` is that of the recorded run, of this call (`ran`) or of another one (`done`)."""
+    """The call ended. `value` is the result of the recorded run: of this call (`ran`) or of another one (`done`)."""
 
     at: float
     client: str

@@ -1,6 +1,6 @@
 """Calls of `once` in the simulator: the real protocol, with a shell that records what it does.
 
-The shell is that of threads: a cancellation can interrupt every step, as a KeyboardInterrupt can.
+It uses the shell for threads: a cancellation can interrupt every step, as a KeyboardInterrupt can.
 """
 
 from __future__ import annotations

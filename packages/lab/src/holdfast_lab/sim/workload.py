@@ -224,7 +224,10 @@ class Worker:
         for _ in range(wanted):  # in a random order, different for each client
             name = names.pop(choices.below(len(names)))
             locks.append(client.lock(name.name, options=options))
-        group = await self._busy(client.acquire_all(locks, self._timeout()))
+        timeout = self._timeout()
+        if timeout is None and "detect_deadlocks" in self._workload.primitives and "detect_deadlocks" not in options:
+            timeout = self._workload.timeout_max  # it holds locks while it waits, and hides the cycles that it is in
+        group = await self._busy(client.acquire_all(locks, timeout))
         if group is None:
             return
         try:

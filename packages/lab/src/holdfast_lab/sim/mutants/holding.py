@@ -27,7 +27,7 @@ class _KeepsDeadline(SimLease):
 
 
 class ShorterTtlCountsAfterTheAnswer(SimEngine):
-    """The deadline is that of the old ttl until the server has answered."""
+    """The deadline follows from the old ttl until the server has answered."""
 
     def __init__(self, backend: Any, runtime: Any, events: Any, lease_type: type[SimLease]) -> None:
         super().__init__(backend, runtime, events, _KeepsDeadline)
