@@ -320,28 +320,24 @@ def test_a_dispatcher_that_hangs_drops_what_is_too_much(blocked: Blocked, monkey
     assert called == [0, 1, 2]
 
 
-class LostJustAfter(holdfast.Lease):
-    """A lease that another thread reports as lost while this one compares its deadline with the clock."""
-
-    is_time_up = False
-
-    @property
-    def _stop_at(self) -> float:
-        if self.is_time_up:
-            self._engine.lose(self, "its time was up")
-        return super()._stop_at
-
-
 @pytest.mark.parametrize("kind", ["lock", "lock_all"])
 def test_a_loss_during_a_release_or_check_is_lock_lost_and_never_not_held(
     client: holdfast.Client, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    client._engine._lease_type = LostJustAfter
+    engine = client._engine
+    clock = engine.runtime.now
+
+    def now() -> float:  # while this thread reads the clock, another one reports the loss
+        for ref in list(engine._leases.values()):
+            held = ref()
+            if held is not None:
+                engine.lose(held, "its time was up")
+        return clock()
 
     def acquire() -> holdfast.Lease | holdfast.LeaseAll:
         lease = client.lock("a").acquire() if kind == "lock" else client.lock_all(["a"]).acquire()
         assert lease is not None
-        monkeypatch.setattr(LostJustAfter, "is_time_up", True)
+        monkeypatch.setattr(engine.runtime, "now", now)
         return lease
 
     with pytest.raises(holdfast.LockLost, match="its time was up"):

@@ -148,7 +148,7 @@ class Engine(Generic[L]):
         """
         current = self.runtime.caller()
         claimant = caller or current
-        held = self.held_by(claimant, lock._spec)
+        held = self.held_by(claimant, lock._spec) if claimant.leases else None
         if held is not None and claimant is not current and not lock._spec.reentrant:
             held = None  # this runs in a task of its own, which may wait until the calling task has released it
         if held is None:
@@ -170,6 +170,7 @@ class Engine(Generic[L]):
         known = False  # the server may know this ticket
         detector: DeadlockDetector | None = None
         limit = started + self.io_timeout if timeout is None else self.request_deadline(give_up)
+        has_margin = spec.lock_delay or spec.stop_margin
         try:
             self._acquiring[claim.nonce] = (claim, spec, started)
             if self.events.subscribers:
@@ -208,7 +209,7 @@ class Engine(Generic[L]):
                         if blocked is None and timeout != 0 and claim.attempt is not None:
                             self._emit(claim.attempt, "queued", reason=outcome.holder)
                         blocked, outage, pause = outcome, None, OUTAGE_PAUSE_MIN
-                    elif (since := self.runtime.now()) < outcome.deadline - spec.margin:
+                    elif (since := self.runtime.now()) < outcome.deadline - (spec.margin if has_margin else 0.0):
                         lease = self._lease_type(self, spec, claim, outcome, since, caller, lock)
                         self._publish(lease, lock, caller)
                         if self.is_closed:  # close() may have released the ticket before it was granted and published
@@ -472,9 +473,10 @@ class Engine(Generic[L]):
             LockLost: it had ended or was broken before this release.
             BackendError: no answer; the keeper repeats the release, and the caller may do so too.
         """
-        if lease.lost:
+        phase, now = lease._phase, self.runtime.now()
+        if phase is LOST or (phase is HELD and now >= lease._deadline - lease._spec.stop_margin):
             self._end_lost(lease)
-        if lease._phase is HELD and lease._depth > 1:
+        if lease._depth > 1 and lease._phase is HELD:
             lease._depth -= 1  # no call follows: an interrupt is raised before this, or after the release
             return
         is_repeated = is_begun = False
@@ -489,7 +491,7 @@ class Engine(Generic[L]):
                     self._end_lost(lease)
                 raise NotHeld(lock=lease.name, reason=lease._reason or f"this lease was {lease._phase.value} already")
             release = self.send_releases if lease._claim.kept_until else self.backend.release
-            was_held = (await release([lease._claim], deadline=self.request_deadline()))[0]
+            was_held = (await release([lease._claim], deadline=now + self.io_timeout))[0]
             if isinstance(was_held, BackendError):
                 raise was_held
             if is_repeated or lease._claim.is_final:

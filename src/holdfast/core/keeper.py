@@ -78,8 +78,9 @@ class Keeper:
         Raises:
             ThreadStartError: no timer runs, and none can be started.
         """
-        when = lease._stop_at
-        if lease._spec.renew and lease._renew_at < when:
+        spec = lease._spec
+        when = lease._deadline - spec.stop_margin
+        if spec.renew and lease._renew_at < when:
             when = lease._renew_at
         with self._mutex:
             new = self._schedule.unscheduled

@@ -137,7 +137,7 @@ class BaseLease:
         self._end = None if spec.max_hold is None else since + spec.max_hold
         deadline = before_delay(granted.deadline, spec.lock_delay) if spec.lock_delay else granted.deadline
         self._deadline = deadline if self._end is None else self._bounded(deadline)
-        self._renew_at = next_renewal(since, deadline)
+        self._renew_at = since + (deadline - since) / 3  # as next_renewal(); a lease is granted before its deadline
         self._phase = RELEASED  # HELD when the engine publishes it, so that no half-initialised lease is ever held
         self._depth = 1
         self._revoke_requested = False

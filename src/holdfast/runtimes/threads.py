@@ -5,6 +5,8 @@ from __future__ import annotations
 import _thread
 import atexit
 import contextlib
+import functools
+import operator
 import sys
 import threading
 import time
@@ -271,21 +273,18 @@ class ThreadRuntime(IdleCallbacks):
     # An object per thread, created at the first use and freed with the thread. The system reuses thread idents, and
     # threading.current_thread() reuses its objects for foreign threads.
     _identity = _Identity()
+    # Partials, because these are faster than functions, and every acquire calls them.
+    caller: Callable[[], Caller] = staticmethod(functools.partial(operator.attrgetter("caller"), _identity))
+    agent: Callable[[], str] = staticmethod(functools.partial(operator.attrgetter("thread.name"), _identity))
 
     def __init__(self) -> None:
         super().__init__()
         self._threads = Threads()
         self._events = Dispatcher("events")
 
-    def caller(self) -> Caller:
-        return self._identity.caller
-
     def has_ended(self, caller: Caller | None) -> bool:
         # The calling thread ends the process.
         return caller is None or caller is self.caller()
-
-    def agent(self) -> str:
-        return self._identity.thread.name
 
     async def sleep(self, seconds: float) -> None:
         time.sleep(seconds)
@@ -314,16 +313,20 @@ class ThreadRuntime(IdleCallbacks):
 
 
 _warned_inside_loop = False
+_running_loop: Callable[[], object] | None = None  # that of asyncio, once the program has imported it
 
 
 def warn_inside_loop() -> None:
     """Warn once: a Client inside a running loop blocks every task of that loop while it waits."""
-    global _warned_inside_loop
+    global _running_loop, _warned_inside_loop
     if _warned_inside_loop:
         return
-    # While another thread imports asyncio for the first time, the module exists without its names.
-    running_loop = getattr(sys.modules.get("asyncio"), "_get_running_loop", None)
-    if running_loop is None or running_loop() is None:
+    if _running_loop is None:
+        # While another thread imports asyncio for the first time, the module exists without its names.
+        _running_loop = getattr(sys.modules.get("asyncio"), "_get_running_loop", None)
+        if _running_loop is None:
+            return
+    if _running_loop() is None:
         return
     _warned_inside_loop = True
     warnings.warn(

@@ -133,7 +133,10 @@ class Lock(BaseLock[Lease]):
         """
         if unknown:
             names.refuse_unknown("acquire", unknown, ACQUIRE_OPTIONS)
-        return self._try(self._timeout_of(blocking, timeout)).lease
+        seconds = self._timeout
+        if timeout is not UNSET or blocking is not True:
+            seconds = self._timeout_of(blocking, timeout)
+        return self._try(seconds).lease
 
     def release(self) -> None:
         """Release the lease that this thread or task acquired last through this object.
