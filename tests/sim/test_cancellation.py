@@ -29,7 +29,7 @@ def test_a_call_leaves_no_ticket_when_it_is_cancelled_at_any_suspension(backend:
         assert result.problem is None, f"{result.case}: {result.problem}"
 
     assert set(tried) == CALLS
-    assert tried["acquire, busy"] >= 40, "it suspends at each request and wait, with and without lost replies"
+    assert tried["acquire, busy"] >= 35, "it suspends at each request and wait, with and without lost replies"
     assert tried["keeper"] >= 15
     assert tried["acquire all, busy"] > tried["acquire, busy"], "it acquires the free lock before it waits"
 

@@ -152,8 +152,10 @@ class Known(NamedTuple):
 class Steps:
     """Random steps, done to both sides."""
 
-    def __init__(self, sides: list[Side], seed: int, *, shares: bool, lapses: bool) -> None:
+    def __init__(self, sides: list[Side], seed: int, *, shares: bool, lapses: bool, polls: bool = False) -> None:
+        """`polls`: waiters poll after each step, because on one side a release grants the lock to the next one."""
         self._sides = sides
+        self._polls = polls
         self._draw = random.Random(seed)  # noqa: S311  (it has to be repeatable)
         self._shares = shares
         self._lapses = lapses
@@ -166,6 +168,8 @@ class Steps:
             often["record"] = 2
         (verb,) = self._draw.choices([*often], weights=[*often.values()])
         getattr(self, f"_{verb}")()
+        if self._polls:
+            self._poll()
         self._both("who is there", lambda side: side.seen(by_name=self._shares))
 
     @property
@@ -253,8 +257,11 @@ class Steps:
                 side.let_pass(POLL)
             for nonce in [nonce for nonce, known in self._known.items() if known.ends and known.ends < self._now + 1]:
                 del self._known[nonce]  # it may be over at any moment now
-            for ticket in [known.ticket for known in self._known.values() if known.ends is None]:
-                self._ask(ticket, queue=True)
+            self._poll()
+
+    def _poll(self) -> None:
+        for ticket in [known.ticket for known in self._known.values() if known.ends is None]:
+            self._ask(ticket, queue=True)
 
     def _mark(self) -> None:
         name, number, nonce = self._draw.choice(NAMES), 10**17 + self._draw.randrange(9), self._draw.choice("ab")

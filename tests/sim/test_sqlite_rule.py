@@ -26,7 +26,7 @@ BUDGET = 150  # sequences within which a mistake must be found
 def steps_on(server: type[SqliteServer], seed: int) -> None:
     sides = [Side(Plan(backend="memory")), Side(Plan(backend="sqlite", server=server))]
     try:
-        steps = Steps(sides, seed, shares=True, lapses=True)
+        steps = Steps(sides, seed, shares=True, lapses=True, polls=True)
         for _ in range(80):
             steps.step()
         assert sides[0].steps == sides[1].steps, "several locks took more than one step"

@@ -56,7 +56,7 @@ def test_an_old_file_is_upgraded_and_its_fences_continue(store: Store, old: sess
     assert isinstance(outcome, Granted)
     assert outcome.fence > 9007199254740991
     assert verbs.advance_register("one", 1)
-    assert store.query("PRAGMA user_version") == [(5,)]
+    assert store.query("PRAGMA user_version") == [(6,)]
     verbs.close()
 
 
@@ -78,6 +78,7 @@ def test_a_file_without_records_is_upgraded_by_a_write_and_has_none_for_a_reader
     first.advance_register("one", 7)
     first.close()
     store.query("DROP TABLE records")
+    store.query("ALTER TABLE tickets DROP COLUMN ttl")
     store.query("PRAGMA user_version = 4")
 
     second = Verbs(store.url)
@@ -86,7 +87,7 @@ def test_a_file_without_records_is_upgraded_by_a_write_and_has_none_for_a_reader
     assert store.query("PRAGMA user_version") == [(4,)]
     assert second.swap_record("one", "", Record("a" * 32, "{}")) == Record("a" * 32, "{}")
     assert second.read_registers("one") == [7]
-    assert store.query("PRAGMA user_version") == [(5,)]
+    assert store.query("PRAGMA user_version") == [(6,)]
     second.close()
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator
 from typing import Any, Protocol, TypeVar
 
 from holdfast.core.notifications import Wakeups
+from holdfast.core.tickets import Notification
 from holdfast.errors import BackendUnavailable
 
 T = TypeVar("T")
@@ -40,8 +41,8 @@ class Transaction(Protocol):
     def reap(self, session: str) -> None:
         """Remove the FIFO of a dead session after this transaction is committed."""
 
-    def wake(self, session: str, nonce: str) -> None:
-        """Wake this ticket after the transaction is committed."""
+    def wake(self, session: str, notification: Notification) -> None:
+        """Send this notification to a ticket of the session after the transaction is committed."""
 
 
 class SqlitePort(Protocol):

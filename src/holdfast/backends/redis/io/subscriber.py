@@ -19,9 +19,9 @@ from holdfast.backends.net.errors import no_answer, not_sent
 from holdfast.backends.redis.io import errors
 from holdfast.backends.redis.io.resp import ErrorReply, pack
 from holdfast.backends.redis.port import Channel
-from holdfast.backends.redis.protocol.handovers import notification_of
 from holdfast.backends.redis.protocol.keys import channel_of
 from holdfast.core.events import logger
+from holdfast.core.handovers import notification_of
 from holdfast.core.notifications import Wakeups
 from holdfast.errors import BackendError, BackendUnavailable, HoldfastError
 

@@ -29,7 +29,7 @@ from holdfast.backends.net.errors import no_answer
 from holdfast.backends.net.poller import READ, Poll, new_poll
 from holdfast.backends.net.stream import send_all
 from holdfast.backends.redis.io.resp import new_parser, single_message
-from holdfast.backends.redis.protocol.handovers import notification_of
+from holdfast.core.handovers import notification_of
 from holdfast.errors import HoldfastError
 from holdfast.runtimes.threads import ThreadEvent
 

@@ -2,7 +2,7 @@
 
 The scripts in lua/queue are the protocol; this file decides when to run which. A waiter is notified by pub/sub when it
 is its turn. Correctness does not depend on notifications: every waiter also polls, and polls at once if a notification
-may have been missed. A notification with a fence is the grant itself and saves the poll (handovers.py).
+may have been missed. A notification with a fence is the grant itself and saves the poll (core/handovers.py).
 """
 
 from __future__ import annotations
@@ -17,14 +17,15 @@ from holdfast.backends.redis.lua import load, load_all
 from holdfast.backends.redis.port import Call
 from holdfast.backends.redis.protocol import getset, setnx
 from holdfast.backends.redis.protocol.guarantees import GUARANTEES, LACKS
-from holdfast.backends.redis.protocol.handovers import Handover, QueueEntry, Watchers
 from holdfast.backends.redis.protocol.keys import joined, keys_for_one_script, keys_of, method_conflict, method_in
 from holdfast.backends.redis.protocol.plain import renewed
 from holdfast.backends.redis.protocol.records import Line, Record, limit_of, line_suffix
 from holdfast.backends.redis.protocol.registers import ScriptRecords, ScriptRegisters
 from holdfast.backends.redis.protocol.scanning import Lister
 from holdfast.backends.redis.protocol.server_info import guarantees_on
+from holdfast.backends.redis.protocol.watchers import Watchers
 from holdfast.core.clock import lease_deadline
+from holdfast.core.handovers import QueueEntry, take_handover
 from holdfast.core.notifications import Notifications
 from holdfast.core.tickets import (
     POLL_INTERVAL,
@@ -125,7 +126,7 @@ class QueueBackend(ScriptRegisters, ScriptRecords):
         sent = self._runtime.now()
         keys = keys_of(self._prefix, claim.name)
         if claim.state is not None:
-            handed = self._take_handover(claim, sent)
+            handed = take_handover(claim, sent, GRANULARITY)
             if handed is not None and self._port.trusts_message(keys, handed.polled_at):
                 self._stop_waiting(claim, sent)
                 return handed.granted
@@ -244,11 +245,6 @@ class QueueBackend(ScriptRegisters, ScriptRecords):
     def abandon(self) -> None:
         self._port.abandon()
 
-    def _take_handover(self, claim: Claim, now: float) -> Handover | None:
-        entry: QueueEntry | None = claim.state
-        claim.state = None
-        return None if entry is None else entry.grant(claim, now, GRANULARITY)
-
     def _result_of(self, claim: Claim, reply: Reply, sent: float) -> Granted | Waiting:
         if isinstance(reply, int):
             return Granted(reply, lease_deadline(sent, claim.ttl, GRANULARITY))
@@ -256,7 +252,7 @@ class QueueBackend(ScriptRegisters, ScriptRecords):
             *blocker, number = reply[1:]
             waiting = self._waiting(*blocker)
             if number:
-                claim.state = self._entry_type(sent, number)
+                claim.state = self._entry_type(sent, int(number) if number.isdigit() else 0)
                 next_poll = self._watchers.next_poll(claim, self._runtime.now())
                 waiting = waiting._replace(poll_after=min(waiting.poll_after, next_poll))
             return waiting

@@ -34,24 +34,28 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-SCHEMA_VERSION = 5
+SCHEMA_VERSION = 6
 # The tables and indexes of each version that can be used or upgraded.
 _TABLES = {
     3: ("tickets",),
     4: ("marks", "marks_until", "tickets"),
-    5: ("marks", "marks_until", "records", "records_until", "sqlite_autoindex_records_1", "tickets"),
+    5: (_LATEST := ("marks", "marks_until", "records", "records_until", "sqlite_autoindex_records_1", "tickets")),
+    6: _LATEST,
 }
 # The statements that upgrade tables from a version; schema.sql then creates the missing ones.
+_ADD_TTL = "ALTER TABLE tickets ADD COLUMN ttl REAL NOT NULL DEFAULT 0"
 _UPGRADES = {
     3: (
         "ALTER TABLE tickets ADD COLUMN owner TEXT NOT NULL DEFAULT ''",
         "ALTER TABLE tickets ADD COLUMN delay REAL NOT NULL DEFAULT 0",
+        _ADD_TTL,
     ),
-    4: (),
+    4: (_ADD_TTL,),
+    5: (_ADD_TTL,),
 }
 _FILE_ROW = "SELECT nonce, session FROM tickets WHERE name = ''"
 # The row of the file never expires.
-INSERT_FILE_ROW = "INSERT INTO tickets VALUES ('', 0, ?, ?, 0, 0, NULL, 9e15, 0.0, '', '', '', 0.0)"
+INSERT_FILE_ROW = "INSERT INTO tickets VALUES ('', 0, ?, ?, 0, 0, NULL, 9e15, 0.0, '', '', '', 0.0, 0.0)"
 _REPLACED_MAX = 100  # replacements of the file that one attempt tolerates
 _FORK_WAIT_MAX = 1.0  # seconds for which a fork waits for our transactions, which take microseconds
 _RETRY_MIN, _RETRY_MAX = 0.00005, 0.005  # seconds between two attempts at the write lock; transactions are far shorter
@@ -251,13 +255,13 @@ class LockFile:
     # ── transactions ─────────────────────────────────────────────────────────────────────────────────────────────
 
     def _after_commit(self, transaction: _Transaction) -> None:
-        for session, nonce in transaction.after_commit:
-            if nonce is None:
+        for session, notification in transaction.after_commit:
+            if notification is None:
                 sessions.reap(self._folder, session)
             elif session == transaction.session:
-                self._wake_own(Notification(nonce))
+                self._wake_own(notification)
             else:
-                sessions.wake(self._folder, session, nonce)
+                sessions.wake(self._folder, session, notification)
 
     def _roll_back(self, transaction: _Transaction) -> None:
         try:
@@ -480,7 +484,8 @@ class _Transaction:
         self.session = session
         self.store = store
         self.is_committing = False
-        self.after_commit: list[tuple[str, str | None]] = []  # a session, and the nonce to wake or None to reap it
+        # A session, and the notification to send to it, or None to reap it.
+        self.after_commit: list[tuple[str, Notification | None]] = []
 
     def roll_back(self) -> None:
         self.end_reading()
@@ -510,5 +515,5 @@ class _Transaction:
     def reap(self, session: str) -> None:
         self.after_commit.append((session, None))
 
-    def wake(self, session: str, nonce: str) -> None:
-        self.after_commit.append((session, nonce))
+    def wake(self, session: str, notification: Notification) -> None:
+        self.after_commit.append((session, notification))

@@ -2,7 +2,8 @@
 
     alive?   opening a FIFO for writing without blocking fails with ENXIO if no process has it open for reading. The
              kernel closes it when the process dies, for any reason. No pid is involved, so none can be reused.
-    wake     write the nonce of the waiting ticket into the FIFO: 33 bytes, which a pipe accepts as a whole or not.
+    wake     write the nonce of the waiting ticket into the FIFO, and its fence if it was granted: one line of RECORD
+             bytes, which a pipe accepts as a whole or not.
     watch    a process that has the FIFO open for writing gets an error condition on it from the kernel when the last
              reader is gone. So the death of a holder wakes the first waiter at once.
 
@@ -20,9 +21,10 @@ import stat
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
+from holdfast.core.handovers import notification_of
 from holdfast.core.tickets import Notification
 
-RECORD = 33  # 32 hexadecimal digits and a newline; far below PIPE_BUF, so writes never mix
+RECORD = 64  # a nonce, a fence, spaces and a newline; far below PIPE_BUF, so writes never mix
 _READ_MAX = 1000 * RECORD
 _NAME = re.compile(r"[0-9a-f]{32}")
 
@@ -59,7 +61,7 @@ class Session:
             data = os.read(self.fd, _READ_MAX)
         except BlockingIOError:
             return []
-        return [Notification(nonce) for nonce in data.decode("ascii", "replace").split()]
+        return [notification_of(line) for record in data.splitlines() if (line := record.strip())]
 
     def wake_self(self) -> None:
         """Wake the thread that reads this FIFO."""
@@ -104,14 +106,16 @@ def is_dead(folder: str, name: str) -> bool:
     return False
 
 
-def wake(folder: str, name: str, nonce: str) -> None:
+def wake(folder: str, name: str, notification: Notification) -> None:
     """Wake a ticket of this session, if possible. It is only a hint: waiters also poll."""
+    nonce, fence = notification
+    line = f"{nonce} {fence}" if fence else nonce
     try:
         fd = _open_to_write(folder, name)
     except OSError:
         return
     try:
-        os.write(fd, f"{nonce}\n".encode())
+        os.write(fd, f"{line:<{RECORD - 1}}\n".encode())
     except OSError:  # it is full of unread wake-ups, or has just died
         return
     finally:

@@ -19,6 +19,7 @@ CREATE TABLE IF NOT EXISTS tickets (
     info TEXT NOT NULL,
     owner TEXT NOT NULL DEFAULT '',     -- granted tickets with the same owner share the lock, before all waiters
     delay REAL NOT NULL DEFAULT 0,      -- not 0: once granted it stays until it expires, even if its process has died
+    ttl REAL NOT NULL DEFAULT 0,        -- of its lease, if a release may grant it the lock; 0 if it only wakes it
     PRIMARY KEY (name, number)
 ) STRICT, WITHOUT ROWID;
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from holdfast.core.handovers import Handover, QueueEntry
 from holdfast.core.tickets import Claim
 from holdfast_lab.sim.client import SimClient
 from holdfast_lab.sim.faults import ALL, POOLED, only
@@ -23,6 +25,21 @@ def replaced(claim: Claim, **fields: Any) -> Claim:
     """A claim with other fields, and without state."""
     names = ("name", "nonce", "ttl", "limit", "exclusive", "agent", "info", "delay", "owner")
     return Claim(**{name: getattr(claim, name) for name in names} | fields)
+
+
+class CountedFromNotification(QueueEntry):
+    """The deadline of a hand-over counts from its notification, which may be late: the lease began earlier."""
+
+    def grant(self, claim: Claim, now: float, granularity: float) -> Handover | None:
+        self.sent = now
+        return super().grant(claim, now, granularity)
+
+
+class WithoutNumber(QueueEntry):
+    """A notification of an earlier hand-over, whose lease has expired, is trusted."""
+
+    def __init__(self, sent: float, number: int, store: Hashable = None) -> None:
+        super().__init__(sent, 0, store)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from holdfast.backends.redis.lua import CONSTANTS
 from holdfast.backends.redis.protocol import getset, queue, setnx
 from holdfast.backends.redis.protocol.getset import GetsetBackend
-from holdfast.backends.redis.protocol.handovers import Handover, QueueEntry, Watchers
 from holdfast.backends.redis.protocol.keys import GETSET, SETNX, OtherKeys, register_key
 from holdfast.backends.redis.protocol.queue import GRANULARITY, QueueBackend
 from holdfast.backends.redis.protocol.setnx import SetnxBackend
+from holdfast.backends.redis.protocol.watchers import Watchers
 from holdfast.core.clock import lease_deadline
 from holdfast.core.notifications import Notifications
 from holdfast.core.tickets import Claim, Granted, Notification, Waiting
-from holdfast_lab.sim.mutants.base import Mutant
+from holdfast_lab.sim.mutants.base import CountedFromNotification, Mutant, WithoutNumber
 from holdfast_lab.sim.servers.redis.port import PREFIX
 from holdfast_lab.sim.servers.redis.server import GetsetServer, RedisServer, SetnxServer
 
@@ -176,27 +176,16 @@ class SubscribesTooLate(NotificationsOnly):
 # ── hand-overs ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-class _FromNotification(QueueEntry):
-    def grant(self, claim: Claim, now: float, granularity: float) -> Handover | None:
-        self.sent = now
-        return super().grant(claim, now, granularity)
-
-
-class _AnyEntry(QueueEntry):
-    def __init__(self, sent: float, number: bytes) -> None:
-        super().__init__(sent, b"0")
-
-
 class CountsFromNotification(QueueBackend):
     """A notification may be late: the server's lease began earlier."""
 
-    _entry_type = _FromNotification
+    _entry_type = CountedFromNotification
 
 
 class TrustsOldNotifications(QueueBackend):
     """The lease of an earlier hand-over has expired, and another ticket holds the lock."""
 
-    _entry_type = _AnyEntry
+    _entry_type = WithoutNumber
 
 
 # ── clocks ───────────────────────────────────────────────────────────────────────────────────────────────────────────

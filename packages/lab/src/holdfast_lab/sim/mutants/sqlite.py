@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from holdfast.backends.sqlite.protocol import queue
-from holdfast_lab.sim.mutants.base import Mutant
+from holdfast_lab.sim.mutants.base import CountedFromNotification, Mutant, WithoutNumber
 from holdfast_lab.sim.servers.sqlite import SimTransaction, SqliteServer
 
 T = TypeVar("T")
@@ -57,6 +57,22 @@ def _with_number_for_fence(txn: Any, result: Any) -> Any:
     return number, store
 
 
+class _CountsFromNotification(queue.SqliteBackend):
+    _entry_type = CountedFromNotification
+
+
+class CountsFromNotification(SqliteServer):
+    backend = _CountsFromNotification
+
+
+class _TrustsOldNotifications(queue.SqliteBackend):
+    _entry_type = WithoutNumber
+
+
+class TrustsOldNotifications(SqliteServer):
+    backend = _TrustsOldNotifications
+
+
 SQLITE = [
     Mutant(
         name="fence-not-stored",
@@ -78,6 +94,21 @@ SQLITE = [
         server=FenceAssignedWhenQueued,
         kinds=frozenset({"old_data", "slow", "pause"}),
         budget=1000,
+    ),
+    Mutant(
+        name="sqlite-hand-over-from-notification",
+        mistake="the deadline of a hand-over counts from the notification, which can be late",
+        backend="sqlite",
+        server=CountsFromNotification,
+        kinds=frozenset({"slow", "pause"}),
+    ),
+    Mutant(
+        name="sqlite-hand-over-by-old-notification",
+        mistake="a notification for an earlier queue entry is taken for a grant",
+        backend="sqlite",
+        server=TrustsOldNotifications,
+        kinds=frozenset({"slow", "pause"}),
+        budget=600,
     ),
     Mutant(
         name="paused-is-dead",

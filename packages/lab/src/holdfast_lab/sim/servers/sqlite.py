@@ -81,9 +81,9 @@ class SqliteServer(Server):
         transaction.end()
         self.file.execute("COMMIT")
         self.recorder.observe(self.tickets())
-        for session, nonce in transaction.wakeups:
+        for session, notification in transaction.wakeups:
             if session not in self.dead:
-                self.ports[session].wake(nonce)
+                self.ports[session].wake(notification)
         return result
 
     def _sweep(self) -> None:
@@ -171,18 +171,18 @@ class _Port:
     def subscribe(self, nonce: str, sessions: Iterable[str]) -> None:
         self._watched[nonce] = frozenset(sessions)
         if not self._server.dead.isdisjoint(self._watched[nonce]):
-            self.wake(nonce)
+            self.wake(Notification(nonce))
 
     def unsubscribe(self, nonce: str) -> None:
         self._watched.pop(nonce, None)
 
-    def wake(self, nonce: str) -> None:
-        self._link.notify(self.wakeups.wake, Notification(nonce))
+    def wake(self, notification: Notification) -> None:
+        self._link.notify(self.wakeups.wake, notification)
 
     def sessions_died(self, sessions: set[str]) -> None:
         for nonce, watched in self._watched.items():
             if not watched.isdisjoint(sessions):
-                self.wake(nonce)
+                self.wake(Notification(nonce))
 
     async def close(self) -> None:
         self._server.dead.add(self.session)
@@ -201,7 +201,7 @@ class SimTransaction:
         self.wall = server.wall()
         self.session = session
         self.store = server.store
-        self.wakeups: list[tuple[str, str]] = []
+        self.wakeups: list[tuple[str, Notification]] = []
 
     def row(self, sql: str, *values: Value) -> tuple[Any, ...] | None:
         rows = self._server.file.execute(sql, values).fetchall()
@@ -221,8 +221,8 @@ class SimTransaction:
     def reap(self, session: str) -> None:
         """There are no FIFOs here."""
 
-    def wake(self, session: str, nonce: str) -> None:
-        self.wakeups.append((session, nonce))
+    def wake(self, session: str, notification: Notification) -> None:
+        self.wakeups.append((session, notification))
 
     def end(self) -> None:
         for cursor in self._reading:

@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 from holdfast.backends.redis.port import Call, Channel, Reply, Word
-from holdfast.backends.redis.protocol.handovers import notification_of
 from holdfast.backends.redis.protocol.keys import Keys, OtherKeys, channel_of
 from holdfast.backends.redis.protocol.server_info import ServerInfo
+from holdfast.core.handovers import notification_of
 from holdfast.core.tickets import Notification
 from holdfast.errors import HoldfastError, NameConflict, OutcomeUnknown
 from holdfast.url_parts import Node

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from holdfast.backends.redis.protocol import getset, setnx
 from holdfast.backends.redis.protocol.guarantees import GUARANTEES
-from holdfast.backends.redis.protocol.handovers import WATCH
 from holdfast.backends.redis.protocol.keys import Keys, OtherKeys
 from holdfast.backends.redis.protocol.queue import _BREAK, QueueBackend
+from holdfast.backends.redis.protocol.watchers import WATCH
 from holdfast.core.tickets import POLL_INTERVAL, WOKEN_LEASE
 from holdfast_lab.sim.faults import POOLED
 from holdfast_lab.sim.servers.redis.layouts import Found, in_getset, in_queue, in_setnx, with_lease

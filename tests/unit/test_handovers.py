@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.backends.redis.protocol.handovers import SPENT_MAX, Handover, QueueEntry, notification_of
 from holdfast.core.clock import lease_deadline
+from holdfast.core.handovers import SPENT_MAX, Handover, QueueEntry, notification_of
 from holdfast.core.tickets import Notification
 from tests.support.wakeups import claim_of
 
@@ -15,7 +15,7 @@ SENT, NUMBER = 100.0, 1_700_000_000_000_000
 
 
 def grant(fence: int, now: float) -> Handover | None:
-    entry = QueueEntry(SENT, b"%d" % NUMBER)
+    entry = QueueEntry(SENT, NUMBER)
     entry.fence = fence
     return entry.grant(CLAIM, now, GRANULARITY)
 

@@ -1,0 +1,214 @@
+"""Hazard: a release grants the lock to a dead or stopped waiter, or a waiter trusts its notification for too long."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+
+import pytest
+
+import holdfast
+from holdfast.core.clock import lease_deadline
+from holdfast.core.handovers import POLLED_MAX, SPENT_MAX
+from holdfast.core.tickets import POLL_INTERVAL, WAITER_LEASE, Claim, Granted, Waiting
+from tests.integration.sqlite.conftest import Observer, Store
+from tests.support.processes import WorkerPool, eventually, now
+from tests.support.verbs import PATIENCE, Verbs
+
+TTL = 30.0
+
+
+@pytest.fixture
+def holder(store: Store) -> Iterator[Verbs]:
+    with closing(Verbs(store.url)) as verbs:
+        yield verbs
+
+
+@pytest.fixture
+def waiter(store: Store) -> Iterator[Verbs]:
+    with closing(Verbs(store.url)) as verbs:
+        yield verbs
+
+
+@contextmanager
+def no_transactions(store: Store) -> Iterator[None]:
+    """No client can use the file: each transaction would fail after its deadline."""
+    with closing(sqlite3.connect(store.path, isolation_level=None)) as connection:
+        connection.execute("BEGIN IMMEDIATE")
+        yield
+        connection.execute("ROLLBACK")
+
+
+def queued(waiter: Verbs, **options: object) -> Claim:
+    ticket = waiter.ticket("one", **options)
+    assert isinstance(waiter.try_acquire(ticket), Waiting)
+    return ticket
+
+
+def held(holder: Verbs) -> Claim:
+    ticket = holder.ticket("one")
+    assert isinstance(holder.try_acquire(ticket), Granted)
+    return ticket
+
+
+def handed(holder: Verbs, waiter: Verbs, **options: object) -> Claim:
+    """A ticket that a release has granted. On a busy machine its last poll may be too old for that; then try again."""
+    while True:
+        first, second = held(holder), queued(waiter, **options)
+        holder.release(first)
+        if waiter.runtime.now() - second.state.sent < POLLED_MAX:
+            return second
+        waiter.release(second)
+
+
+def test_a_hand_over_needs_no_transaction_of_the_new_holder(store: Store, holder: Verbs, waiter: Verbs) -> None:
+    ticket = handed(holder, waiter)
+    sent = ticket.state.sent
+    with no_transactions(store):
+        assert waiter.wait(ticket, PATIENCE) < PATIENCE
+        outcome = waiter.try_acquire(ticket)
+
+    assert isinstance(outcome, Granted)
+    assert outcome.deadline == lease_deadline(sent, ticket.ttl, 0.0)
+    (there,) = waiter.inspect("one").holders
+    assert there.fence == outcome.fence
+    assert waiter.release(ticket) == [True]
+    assert store.tickets == 0
+
+
+def test_a_hand_over_within_one_client_needs_no_transaction_either(store: Store, holder: Verbs) -> None:
+    ticket = handed(holder, holder)
+    with no_transactions(store):
+        holder.wait(ticket, PATIENCE)
+        assert isinstance(holder.try_acquire(ticket), Granted)
+
+
+def test_a_hand_over_whose_notification_is_late_is_polled_for(holder: Verbs, waiter: Verbs) -> None:
+    ticket = handed(holder, waiter, ttl=5.0)
+    waiter.wait(ticket, PATIENCE)
+    notified = ticket.state.fence
+
+    eventually(lambda: waiter.runtime.now() > ticket.state.sent + SPENT_MAX * ticket.ttl)
+    outcome = waiter.try_acquire(ticket)
+
+    assert isinstance(outcome, Granted)
+    assert outcome.fence > notified > 0
+
+
+@pytest.mark.parametrize("options", [{"owner": "x"}, {"delay": 1.0}, {"exclusive": False, "limit": None}])
+def test_readers_owners_and_tickets_with_a_delay_are_only_woken(
+    holder: Verbs, waiter: Verbs, options: dict[str, object]
+) -> None:
+    first, second = held(holder), queued(waiter, **options)
+
+    holder.release(first)
+    waiter.wait(second, PATIENCE)
+
+    assert not waiter.inspect("one").holders
+    assert isinstance(waiter.try_acquire(second), Granted)
+
+
+def test_a_hand_over_in_a_file_that_was_replaced_since_is_not_used(store: Store, holder: Verbs, waiter: Verbs) -> None:
+    ticket = handed(holder, waiter)
+    waiter.wait(ticket, PATIENCE)
+
+    for file in store.path.parent.glob("locks.db*"):
+        if file.is_file():
+            file.unlink()
+    assert isinstance(holder.try_acquire(holder.ticket("one")), Granted)
+
+    assert isinstance(waiter.try_acquire(ticket), Waiting)
+
+
+def test_a_withdrawn_hand_over_is_handed_to_the_next_waiter(store: Store, holder: Verbs, waiter: Verbs) -> None:
+    ticket, last = handed(holder, waiter), queued(holder)
+
+    assert waiter.release(ticket) == [True]  # its call has timed out before it saw the notification
+
+    holder.wait(last, PATIENCE)
+    assert isinstance(holder.try_acquire(last), Granted)
+    holder.release(last)
+    assert store.tickets == 0
+
+
+def test_a_killed_waiter_is_skipped_although_it_polled_just_now(
+    pool: WorkerPool, store: Store, observer: Observer
+) -> None:
+    holder, killed, other = pool.start_many(3, store.url)
+    holder.call("acquire", lock="one")
+    killed.send("acquire", lock="one", ttl=TTL)
+    observer.await_queue("one", killed.pid)
+    other.send("acquire", lock="one")
+    observer.await_queue("one", killed.pid, other.pid)
+
+    killed.kill()
+    holder.call("release", lock="one")
+
+    other.receive()
+    other.call("release", lock="one")
+    assert store.tickets == 0
+
+
+def test_a_waiter_that_is_killed_after_its_hand_over_is_replaced_at_once(
+    pool: WorkerPool, store: Store, observer: Observer
+) -> None:
+    holder, killed, other = pool.start_many(3, store.url)
+    holder.call("acquire", lock="one")
+    killed.send("acquire", lock="one", ttl=300)
+    observer.await_queue("one", killed.pid)
+    other.send("acquire", lock="one")
+    observer.await_queue("one", killed.pid, other.pid)
+
+    killed.stop()
+    holder.call("release", lock="one")
+    killed.kill()
+
+    other.receive()
+    other.call("release", lock="one")
+
+
+def test_a_waiter_that_has_been_stopped_for_a_while_gets_no_hand_over(
+    pool: WorkerPool, store: Store, observer: Observer
+) -> None:
+    holder, stopped, other = pool.start_many(3, store.url)
+    holder.call("acquire", lock="one")
+    stopped.send("acquire", lock="one", ttl=300)
+    observer.await_queue("one", stopped.pid)
+    other.send("acquire", lock="one")
+    observer.await_queue("one", stopped.pid, other.pid)
+
+    stopped.stop()
+    with holdfast.Client(store.url) as client:
+        eventually(lambda: client.inspect("one").waiters[0].remaining < WAITER_LEASE - POLL_INTERVAL)
+    left = now()
+    holder.call("release", lock="one")
+
+    fence = other.receive()["fence"]
+    assert now() - left < 100
+    stopped.resume()
+    other.call("release", lock="one")
+    assert stopped.receive()["fence"] > fence
+    stopped.call("release", lock="one")
+
+
+def test_a_waiter_that_stopped_just_before_its_hand_over_holds_the_lock_for_its_ttl_and_learns_of_its_end(
+    pool: WorkerPool, store: Store, observer: Observer
+) -> None:
+    holder, stopped, other = pool.start_many(3, store.url)
+    first = holder.call("acquire", lock="one")
+    stopped.send("acquire", lock="one", ttl=2)
+    observer.await_queue("one", stopped.pid)
+    other.send("acquire", lock="one", ttl=TTL)
+    observer.await_queue("one", stopped.pid, other.pid)
+
+    stopped.stop()
+    holder.call("release", lock="one")
+    second = other.receive()
+    stopped.resume()
+
+    assert stopped.is_silent(0.1), "its hand-over has expired, and it is queued again"
+    other.call("check", lock="one")
+    other.call("release", lock="one")
+    assert stopped.receive()["fence"] > second["fence"] > first["fence"]
+    stopped.call("release", lock="one")
