@@ -121,6 +121,16 @@ def test_a_deadline_heap_follows_items_that_move_later_or_end() -> None:
     assert heap.earliest() is None
 
 
+def test_a_deadline_heap_gives_items_that_are_due_soon_with_the_first_one_that_is_due() -> None:
+    heap = DeadlineHeap(due)
+    items = [Item(1.0), Item(1.4), Item(1.6)]
+    for item in items:
+        heap.add(item)
+
+    assert heap.take(0.9, 10, lambda _: 0.5) == []
+    assert heap.take(1.0, 10, lambda _: 0.5) == items[:2]
+
+
 def test_a_deadline_heap_returns_at_most_the_requested_number() -> None:
     heap = DeadlineHeap(due)
     items = [Item(float(number)) for number in range(10)]

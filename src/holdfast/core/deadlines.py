@@ -55,15 +55,21 @@ class DeadlineHeap(Generic[T]):
                 return recorded
         return None
 
-    def take(self, now: float, at_most: int) -> list[T]:
-        """Remove and return items that are due. The caller adds them again if needed."""
+    def take(self, now: float, at_most: int, early: Callable[[T], float] | None = None) -> list[T]:
+        """Remove and return items that are due. The caller adds them again if needed.
+
+        `early` returns the seconds by which others may be early if this item is the first that is due.
+        """
         taken: list[T] = []
+        until = now
         while len(taken) < at_most:
             when = self.earliest()
-            if when is None or when > now:
+            if when is None or when > until:
                 break
             item = heapq.heappop(self._heap)[2]()
             if item is not None:
+                if early is not None and not taken:
+                    until = now + early(item)
                 taken.append(item)
         return taken
 

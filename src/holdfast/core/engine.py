@@ -869,14 +869,15 @@ class Engine(Generic[L]):
         """The server has renewed the lease with the ttl of this spec. Never shortens and never revives it."""
         now = self.runtime.now()
         with self.mutex:
-            if lease._phase is not HELD or now >= lease._stop_at:
+            if lease._phase is not HELD or now >= lease._deadline - spec.stop_margin:
                 return  # lost or released since then: the loss or the release handles the ticket
             if lease._spec is not spec:
                 return  # its ttl was changed since then, and this deadline belongs to another one
             claim = lease._claim
             if claim.unanswered_ttl < claim.ttl:  # the server may still execute a renewal with that ttl, after this one
                 deadline = before_delay(deadline, claim.ttl - claim.unanswered_ttl)
-            deadline = before_delay(deadline, spec.lock_delay)
+            if spec.lock_delay:
+                deadline = before_delay(deadline, spec.lock_delay)
             left = lease._deadline - now
             lease._deadline = max(lease._deadline, lease._bounded(deadline))
             lease._renew_at = next_renewal(now, deadline)

@@ -389,19 +389,23 @@ class Keeper:
     async def _renew(self, leases: Sequence[BaseLease], deadline: float) -> None:
         specs = [lease._spec for lease in leases]
         try:
-            outcomes = await self._engine.send_renewals(leases, deadline)
+            try:
+                outcomes = await self._engine.send_renewals(leases, deadline)
+            finally:
+                self._renew_again(leases)
+            failed = [outcome for outcome in outcomes if isinstance(outcome, BackendError)]
+            if failed:
+                logger().warning("renewal of %d lease(s) failed, trying again: %s", len(failed), failed[0])
+            for lease, spec, outcome in zip(leases, specs, outcomes, strict=True):
+                if isinstance(outcome, BackendError):
+                    self._engine.renewal_failed(lease, outcome)
+                elif isinstance(outcome, LeaseGone):
+                    self._engine.lose(lease, outcome.reason)
+                else:
+                    self._engine.renewed(lease, outcome.deadline, spec)
         finally:
-            self._reschedule(leases)
-        failed = [outcome for outcome in outcomes if isinstance(outcome, BackendError)]
-        if failed:
-            logger().warning("renewal of %d lease(s) failed, trying again: %s", len(failed), failed[0])
-        for lease, spec, outcome in zip(leases, specs, outcomes, strict=True):
-            if isinstance(outcome, BackendError):
-                self._engine.renewal_failed(lease, outcome)
-            elif isinstance(outcome, LeaseGone):
-                self._engine.lose(lease, outcome.reason)
-            else:
-                self._engine.renewed(lease, outcome.deadline, spec)
+            with self._mutex:
+                self._schedule.add_renewals(leases)
         revocable = [lease for lease in leases if lease._spec.revocable and not lease._revoke_requested]
         if revocable:
             await self._poll_revocations(revocable, deadline)
@@ -416,7 +420,7 @@ class Keeper:
             if is_requested:
                 self._engine.revoke_requested(lease)
 
-    def _reschedule(self, leases: Sequence[BaseLease]) -> None:
+    def _renew_again(self, leases: Sequence[BaseLease]) -> None:
         now = self._runtime.now()
         with self._mutex:
             self._schedule.renew_again(leases, now)

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 
 BATCH_MAX = 100  # leases in one request
 RETRY_MIN, RETRY_MAX = 0.05, 1.0
+# The share of its ttl by which a lease may be renewed early, together with one that is due. A request for each lease
+# would cost several times as much, and wake two threads.
+EARLY = 1 / 30
 
 
 class PendingRelease(NamedTuple):
@@ -74,20 +77,24 @@ class Schedule:
         return self._expiries.take(now, BATCH_MAX)
 
     def take_renewals(self, now: float) -> list[BaseLease]:
-        """The leases whose renewal is due. `renew_again` puts them back."""
+        """The leases whose renewal is due, and others that are due soon after it. `add_renewals` puts them back."""
         self._add_new()
-        return self._renewals.take(now, BATCH_MAX)
+        return self._renewals.take(now, BATCH_MAX, _early)
 
     def due_releases(self, now: float) -> list[Claim]:
         return [release.claim for release in list(self.pending.values()) if release.when <= now][:BATCH_MAX]
 
     def renew_again(self, leases: Sequence[BaseLease], now: float) -> None:
-        """Schedule the next renewal for soon. A successful renewal moves it later; a lease that has ended drops out."""
+        """Plan the next renewal of leases that are being renewed for soon. A successful renewal moves it later."""
         for lease in leases:
             pause = min(RETRY_MAX, lease.ttl / 10)
             if now < lease._deadline:  # sooner if it ends soon: a renewal may not have prolonged it
                 pause = min(pause, max(RETRY_MIN, next_renewal(now, lease._deadline) - now))
             lease._renew_at = now + pause
+
+    def add_renewals(self, leases: Sequence[BaseLease]) -> None:
+        """Put back leases that were taken for a renewal. A lease that has ended drops out."""
+        for lease in leases:
             self._renewals.add(lease)
 
     def move(self, lease: BaseLease) -> None:
@@ -124,5 +131,9 @@ def _renew_at(lease: BaseLease) -> float | None:
     return lease._renew_at if lease._phase is HELD and lease._spec.renew else None
 
 
+def _early(lease: BaseLease) -> float:
+    return lease._spec.ttl * EARLY
+
+
 def _expires_at(lease: BaseLease) -> float | None:
-    return lease._stop_at if lease._phase is HELD else None
+    return lease._deadline - lease._spec.stop_margin if lease._phase is HELD else None

@@ -36,6 +36,19 @@ def test_a_lease_is_renewed_while_the_clock_moves(world: World) -> None:
     world.assert_free("a")
 
 
+def test_leases_that_are_due_soon_after_each_other_are_renewed_in_one_request(world: World) -> None:
+    client = world.client()
+    requests: list[str] = []
+    client._observe_requests(lambda operation, *_: requests.append(operation))
+    with contextlib.ExitStack() as stack:
+        for number in range(20):
+            stack.enter_context(client.lock(f"a{number}", ttl=30))
+            world.clock.advance(0.04)
+        world.clock.advance(3600)
+
+    assert requests.count("renew") == pytest.approx(3600 / 9.9, abs=5)
+
+
 def test_a_lease_without_renewal_is_lost_when_its_time_is_over(world: World) -> None:
     lost: list[str] = []
     client = world.client()
