@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.backends.net.listener import IDLE_MAX, Listener
 from holdfast.backends.net.poller import READ
+from holdfast.backends.postgresql.port import Statement
 from holdfast.backends.sql_connections import unavailable
 from holdfast.core.tickets import Notification
 from holdfast.errors import BackendError, BackendUnavailable, HoldfastError
@@ -28,17 +29,25 @@ if TYPE_CHECKING:
 
 SILENCE_MAX = 5.0  # seconds without data after which a ping is sent, and the timeout of its answer
 PAUSE_MIN, PAUSE_MAX = 0.05, 1.0  # seconds between attempts to subscribe
+_NOTIFY = Statement("holdfast_notify", "SELECT pg_notify($1::text, $2::text)", reads=True)
 
 
 class Subscriber(Listener):
     """The subscription of one client to its only channel."""
 
     def __init__(
-        self, url: str, connections: Connections, poller: Poller, background: Background, runtime: Runtime
+        self,
+        url: str,
+        requests: Connections,
+        listening: Connections,
+        poller: Poller,
+        background: Background,
+        runtime: Runtime,
     ) -> None:
+        """`listening` has the connection of the subscription, `requests` those of all other statements."""
         super().__init__(poller, background, runtime)
-        self.channel = connections.channel
-        self._url, self._connections = url, connections
+        self.channel = requests.channel
+        self._url, self._requests, self._listening = url, requests, listening
         self._nonces: set[str] = set()
         self._generation = 0  # 0: not subscribed
         self._generations = itertools.count(1)
@@ -86,8 +95,10 @@ class Subscriber(Listener):
             while not self._is_done(waker):
                 connection: Connection | None = None
                 try:
-                    connection = await self._connections.open(self._runtime.now() + SILENCE_MAX)
+                    connection = await self._listening.open(self._runtime.now() + SILENCE_MAX)
                     await connection.query(f'LISTEN "{self.channel}"', self._runtime.now() + SILENCE_MAX)
+                    if self._listening is not self._requests:
+                        await self._check(connection, self._runtime.now() + SILENCE_MAX)
                     self._set_subscribed()
                     if is_gap:
                         self.wakeups.wake_all()
@@ -106,6 +117,24 @@ class Subscriber(Listener):
             with self._mutex:
                 self._close_waker(waker)
             raise
+
+    async def _check(self, connection: Connection, deadline: float) -> None:
+        """Raise BackendUnavailable unless a notification of the other connections arrives on this one.
+
+        It does not if `listen_url` leads to another database, where LISTEN succeeds too.
+        """
+        nonce = self._runtime.nonce()
+        await self._requests.execute(_NOTIFY, (self.channel, nonce), deadline=deadline)
+        while connection.pgconn is not None:
+            payloads = connection.read_notifications()
+            for payload in payloads:
+                self.wakeups.wake(Notification(payload))
+            if nonce in payloads:
+                return
+            if not await self._poller.poll([(connection.pgconn.socket, READ)], deadline):
+                break
+        problem = f"no notification arrives at {self._listening.url}: listen_url must lead to the same database as url"
+        raise unavailable(self._url, problem)
 
     async def _read_loop(self, connection: Connection, waker: Waker) -> None:
         received_at = self._runtime.now()
