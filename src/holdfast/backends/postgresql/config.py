@@ -187,9 +187,7 @@ def _listen_config(listen_url: str, config: PostgresqlConfig) -> PostgresqlConfi
             raise ConfigurationError(f"its scheme must be postgresql, not {address.scheme}")
         for option in SETTINGS:
             if option.name in address.options:
-                raise ConfigurationError(
-                    f"it has the option {option.name!r}, which is for the url itself: leave it out"
-                )
+                raise ConfigurationError(f"the option {option.name!r} is for the url itself: leave it out")
         parts = _parts_of(address)
     except ConfigurationError as error:
         raise ConfigurationError(f"listen_url: {error}") from None

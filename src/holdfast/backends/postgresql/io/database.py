@@ -31,10 +31,8 @@ class Database(Connections):
 
     def __init__(self, config: PostgresqlConfig, poller: Poller, background: Background, runtime: Runtime) -> None:
         super().__init__(config, poller, runtime)
-        self._listening: Connections = self
-        if config.listen is not None:
-            self._listening = Connections(config.listen, poller, runtime, self.channel)
-        self.subscriber = Subscriber(config.url, self, self._listening, poller, background, runtime)
+        self._listening = None if config.listen is None else Connections(config.listen, poller, runtime, self.channel)
+        self.subscriber = Subscriber(config.url, self, poller, background, runtime, listening=self._listening)
         self._sessions = WaiterSessions(self)
 
     async def open_waiter_session(self, *, deadline: float) -> WaiterSession:
@@ -46,12 +44,12 @@ class Database(Connections):
     async def close(self) -> None:
         await self.subscriber.close()
         self._sessions.close()
-        if self._listening is not self:
+        if self._listening is not None:
             await self._listening.close()
         await super().close()
 
     def abandon(self) -> None:
         self.subscriber.abandon()
-        if self._listening is not self:
+        if self._listening is not None:
             self._listening.abandon()
         super().abandon()

@@ -38,16 +38,17 @@ class Subscriber(Listener):
     def __init__(
         self,
         url: str,
-        requests: Connections,
-        listening: Connections,
+        connections: Connections,
         poller: Poller,
         background: Background,
         runtime: Runtime,
+        *,
+        listening: Connections | None = None,
     ) -> None:
-        """`listening` has the connection of the subscription, `requests` those of all other statements."""
+        """`listening` opens the connection of the subscription, if `connections` are those of a pooler."""
         super().__init__(poller, background, runtime)
-        self.channel = requests.channel
-        self._url, self._requests, self._listening = url, requests, listening
+        self.channel = connections.channel
+        self._url, self._connections, self._listening = url, connections, listening or connections
         self._nonces: set[str] = set()
         self._generation = 0  # 0: not subscribed
         self._generations = itertools.count(1)
@@ -97,7 +98,7 @@ class Subscriber(Listener):
                 try:
                     connection = await self._listening.open(self._runtime.now() + SILENCE_MAX)
                     await connection.query(f'LISTEN "{self.channel}"', self._runtime.now() + SILENCE_MAX)
-                    if self._listening is not self._requests:
+                    if self._listening is not self._connections:
                         await self._check(connection, self._runtime.now() + SILENCE_MAX)
                     self._set_subscribed()
                     if is_gap:
@@ -124,7 +125,7 @@ class Subscriber(Listener):
         It does not if `listen_url` leads to another database, where LISTEN succeeds too.
         """
         nonce = self._runtime.nonce()
-        await self._requests.execute(_NOTIFY, (self.channel, nonce), deadline=deadline)
+        await self._connections.execute(_NOTIFY, (self.channel, nonce), deadline=deadline)
         while connection.pgconn is not None:
             payloads = connection.read_notifications()
             for payload in payloads:
@@ -133,7 +134,7 @@ class Subscriber(Listener):
                 return
             if not await self._poller.poll([(connection.pgconn.socket, READ)], deadline):
                 break
-        problem = f"no notification arrives at {self._listening.url}: listen_url must lead to the same database as url"
+        problem = "no notification arrives by way of listen_url: it must lead to the same database as url"
         raise unavailable(self._url, problem)
 
     async def _read_loop(self, connection: Connection, waker: Waker) -> None:

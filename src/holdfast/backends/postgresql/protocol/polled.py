@@ -21,36 +21,37 @@ if TYPE_CHECKING:
     from holdfast.backends.postgresql.port import PostgresqlPort
     from holdfast.core.ports import Runtime
 
-# holdfast_wake gives a waiter that can be granted WOKEN_LEASE seconds to poll. Twice as often, so that a slow poll is in
-# time too.
+# holdfast_wake gives a waiter that can be granted WOKEN_LEASE seconds to poll. The interval is half of that, so that a
+# slow poll is in time too.
 _INTERVAL_MAX = WOKEN_LEASE / 2
 _COUNTED = 64  # waiters before a ticket that a poll counts: the interval does not depend on more
 # Whether the ticket is blocked, and the number of waiters before it. It returns no row if the ticket does not wait: it
-# was removed, or granted without an answer. A ticket that was woken is not blocked.
+# was removed, or granted without an answer. A ticket that was woken is not blocked. $3 is NULL for a reader, and so is
+# the first column if no exclusive ticket is before it.
 _POLL = Statement(
     "holdfast_poll_queue",
-    f"""
-    WITH clock AS (SELECT {{schema}}.holdfast_clock() AS now),
+    """
+    WITH clock AS (SELECT {schema}.holdfast_clock() AS now),
     lock AS (
-        SELECT l.nonce, l.expires, l.head FROM {{schema}}.holdfast_locks l WHERE l.name = $1::text
+        SELECT l.nonce, l.expires, l.head FROM {schema}.holdfast_locks l WHERE l.name = $1::text
         ORDER BY l.generation DESC LIMIT 1
     ),
     mine AS (
-        SELECT t.number, t.expires FROM lock, {{schema}}.holdfast_tickets t
+        SELECT t.number, t.expires FROM lock, {schema}.holdfast_tickets t
         WHERE t.name = $1::text AND t.number >= lock.head AND t.nonce = $2::text AND t.fence IS NULL LIMIT 1
     ),
     before AS (
-        SELECT t.exclusive, t.fence FROM clock, lock, mine, {{schema}}.holdfast_tickets t
+        SELECT t.exclusive, t.fence FROM clock, lock, mine, {schema}.holdfast_tickets t
         WHERE t.name = $1::text AND t.number >= lock.head AND t.number < mine.number AND t.expires > clock.now
         ORDER BY t.number LIMIT $4::bigint
     )
     SELECT
-        mine.expires - clock.now > {us(WOKEN_LEASE)} AND (
+        mine.expires - clock.now > $6::bigint AND (
             lock.nonce IS NOT NULL AND lock.expires > clock.now
             OR EXISTS (SELECT 1 FROM before b WHERE b.exclusive)
-            OR (SELECT count(*) FROM before b) >= coalesce($3::bigint, {2**63 - 1})
+            OR (SELECT count(*) FROM before b) >= $3::bigint
         ) AND NOT EXISTS (
-            SELECT 1 FROM {{schema}}.holdfast_tickets t
+            SELECT 1 FROM {schema}.holdfast_tickets t
             WHERE t.name = $1::text AND t.number >= lock.head AND t.owner = $5::text AND t.fence IS NOT NULL
             AND t.expires > clock.now
         ),
@@ -85,7 +86,7 @@ class PolledBackend(PostgresqlBackend):
     async def _poll(self, claim: Claim, deadline: float) -> Polled:
         counted = None if claim.limit is None else max(claim.limit, _COUNTED)
         owner = encode_name(claim.owner) if claim.owner else None
-        values = (encode_name(claim.name), claim.nonce, claim.limit, counted, owner)
+        values = (encode_name(claim.name), claim.nonce, claim.limit, counted, owner, us(WOKEN_LEASE))
         for is_blocked, ahead in await self._port.execute(_POLL, values, deadline=deadline):
             return Polled(is_blocked == "t", int(ahead or 0))
         return Polled(is_blocked=False)
