@@ -26,8 +26,7 @@ if TYPE_CHECKING:
 _INTERVAL_MAX = WOKEN_LEASE / 2
 _COUNTED = 64  # waiters before a ticket that a poll counts: the interval does not depend on more
 # Whether the ticket is blocked, and the number of waiters before it. It returns no row if the ticket does not wait: it
-# was removed, or granted without an answer. A ticket that was woken is not blocked. $3 is NULL for a reader, and so is
-# the first column if no exclusive ticket is before it.
+# was removed, or granted without an answer. A ticket that was woken is not blocked.
 _POLL = Statement(
     "holdfast_poll_queue",
     """
@@ -49,7 +48,7 @@ _POLL = Statement(
         mine.expires - clock.now > $6::bigint AND (
             lock.nonce IS NOT NULL AND lock.expires > clock.now
             OR EXISTS (SELECT 1 FROM before b WHERE b.exclusive)
-            OR (SELECT count(*) FROM before b) >= $3::bigint
+            OR coalesce((SELECT count(*) FROM before b) >= $3::bigint, false)
         ) AND NOT EXISTS (
             SELECT 1 FROM {schema}.holdfast_tickets t
             WHERE t.name = $1::text AND t.number >= lock.head AND t.owner = $5::text AND t.fence IS NOT NULL
