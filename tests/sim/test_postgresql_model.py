@@ -69,7 +69,7 @@ class Real:
         self._pgconn = PGconn.connect(conninfo.encode())
         name = f"model_{uuid.uuid4().hex}"
         self._schema = quoted(name)
-        self.query(connections._SESSION_SETTINGS)
+        self.query(connections._SETTINGS)
         self.query(connections.session_setup(OURS))
         self.query(f"CREATE SCHEMA {self._schema}; {tables_ddl(name)}")
         for channel in CHANNELS:

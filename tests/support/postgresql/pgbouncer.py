@@ -11,14 +11,14 @@ from tests.support.server_process import ServerProcess, program
 
 
 class PgBouncer(ServerProcess):
-    """A pooler before a server; `settings` are more of its settings."""
+    """A pooler before a server, in transaction mode; `settings` are more of its settings."""
 
     refuses_root = True
     errors = (psycopg.OperationalError,)
 
-    def __init__(self, folder: Path, server: Server, mode: str = "transaction", **settings: int) -> None:
+    def __init__(self, folder: Path, server: Server, **settings: str | int) -> None:
         super().__init__(folder)
-        self._server, self._settings = server, {"pool_mode": mode, "max_client_conn": 500, **settings}
+        self._server, self._settings = server, {"pool_mode": "transaction", "max_client_conn": 500, **settings}
 
     def create(self) -> None:
         super().create()
@@ -50,10 +50,10 @@ class PgBouncer(ServerProcess):
         query = "&".join(f"{name}={value}" for name, value in options.items())
         return f"postgresql://postgres@127.0.0.1:{self.port}/postgres" + (f"?{query}" if query else "")
 
-    def connect(self, user: str = "postgres") -> psycopg.Connection[tuple[object, ...]]:
+    def connect(self) -> psycopg.Connection[tuple[object, ...]]:
         """A connection of another program to the database."""
-        address = f"postgresql://{user}@127.0.0.1:{self.port}/postgres"
-        return psycopg.connect(address, autocommit=True, connect_timeout=5, prepare_threshold=None)
+        name = "test"  # else it has that of the program before it
+        return psycopg.connect(self.url(application_name=name), autocommit=True, prepare_threshold=None)
 
     def admin(self, command: str) -> list[dict[str, object]]:
         """Run a command of its console; return the rows, with their columns by name."""

@@ -185,11 +185,22 @@ class Connection:
             if not await self._read_results(pgconn, deadline):
                 raise outcome_unknown(self._url, "no answer in time")
         except BaseException as failure:
+            refusal = self._refusal(pgconn) if isinstance(failure, Error) else None
             self.close()
+            if refusal is not None:
+                raise refusal from failure
             if isinstance(failure, Error):
                 raise outcome_unknown(self._url, f"no answer came: {one_line(failure)}") from failure
             raise
         return self._rows_or_raise(pgconn)
+
+    def _refusal(self, pgconn: PGconn) -> Exception | None:
+        """The error for a request that a pooler has not sent to a server, if its answer came before the end."""
+        with contextlib.suppress(Error):
+            while not pgconn.is_busy() and (result := pgconn.get_result()) is not None:
+                self._results.append(result)
+        refused = next((result for result in self._results if was_not_executed(result)), None)
+        return None if refused is None else error_from(refused, self._url)
 
     async def _read_results(self, pgconn: PGconn, until: float) -> bool:
         """Send the rest of the request and read the whole answer; False if it is not complete at `until`."""

@@ -35,7 +35,7 @@ STATEMENT_MAX = 4.5  # seconds: a bit less than the client waits, so that the se
 # - Plain index scans only, in the order of the index: they skip old versions of rows. The scans that the planner
 #   prefers for tables as small as these read all old versions until the next vacuum.
 # - No JIT: where such a scan is impossible, the estimated cost is so high that the plan would be compiled (1 s).
-_SETTINGS = {
+_SHARED_SETTINGS = {
     "statement_timeout": str(round(STATEMENT_MAX * 1000)),
     "enable_seqscan": "off",
     "enable_bitmapscan": "off",
@@ -44,7 +44,7 @@ _SETTINGS = {
 }
 # - synchronous_commit is not off: a granted lease must survive a crash of the server.
 # - No transaction_timeout (PostgreSQL 17): it would end a session that waits for an advisory lock.
-_SESSION_SETTINGS = f"""{"".join(f"SET {name} = {value};" for name, value in _SETTINGS.items())}
+_SETTINGS = f"""{"".join(f"SET {name} = {value};" for name, value in _SHARED_SETTINGS.items())}
 SET default_transaction_isolation = 'read committed';
 SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') = 'off';
 SELECT set_config('transaction_timeout', '0', false) WHERE current_setting('transaction_timeout', true) IS NOT NULL;
@@ -87,7 +87,7 @@ def pooled_preamble(channel: str) -> str:
         "standard_conforming_strings": "on",
         "synchronous_commit": "on",
         "lock_timeout": "0",
-        **_SETTINGS,
+        **_SHARED_SETTINGS,
         "holdfast.channel": channel,
         "holdfast.opened": "",
     }
@@ -157,7 +157,7 @@ class Connections(DatabaseConnections[Connection]):
                 await connection.connect(make_conninfo(**parameters), until)
                 is_refused = not self._preamble and await self._is_pooled(connection, parameters, until)
                 if not is_refused:
-                    setup = "" if self._preamble else f"{session_setup(self.channel)};\n{_SESSION_SETTINGS}"
+                    setup = "" if self._preamble else f"{session_setup(self.channel)};\n{_SETTINGS}"
                     ((is_durable,),) = await connection.query(setup + _IS_DURABLE, until)
                     self.is_durable = is_durable == "t"
             except (Error, OSError) as error:
