@@ -35,13 +35,9 @@ SHORT = 1  # seconds, of PgBouncer's query_wait_timeout
 @pytest.fixture
 def narrow(server: Server, folder: Path) -> Iterator[PgBouncer]:
     """A pooler with one session, so that every program uses the same one."""
-    settings: dict[str, int] = {
-        "default_pool_size": 1,
-        "query_wait_timeout": SHORT,
-        "server_idle_timeout": 0,
-        "server_lifetime": 0,
-    }
-    with running(PgBouncer(folder / uuid.uuid4().hex, server, **settings)) as started:
+    with running(
+        PgBouncer(folder / uuid.uuid4().hex, server, default_pool_size=1, query_wait_timeout=SHORT)
+    ) as started:
         yield started
 
 
@@ -85,7 +81,10 @@ _LEFT = {
     "role": "left_role",
 }
 _SESSION = """SELECT jsonb_build_object(
-    'settings', (SELECT jsonb_object_agg(name, setting) FROM pg_catalog.pg_settings),
+    'settings', (
+        SELECT jsonb_object_agg(s.name, s.setting) FROM pg_catalog.pg_settings s
+        WHERE s.name NOT LIKE 'plpgsql.%'  -- they appear when the language is loaded
+    ),
     'role', current_user, 'pid', pg_catalog.pg_backend_pid(),
     'prepared', (SELECT count(*) FROM pg_catalog.pg_prepared_statements),
     'channels', (SELECT count(*) FROM pg_catalog.pg_listening_channels()),
@@ -126,6 +125,23 @@ def test_a_grant_depends_on_no_setting_of_another_program_and_leaves_none(
         assert program.execute(_SESSION).fetchall() == before
     recorded = server.rows(f"SELECT DISTINCT * FROM {schema}.recorded")  # noqa: S608  (our own digits)
     assert recorded == [("postgres", "on", "read committed", "pg_catalog, pg_temp", "0", "4500ms")]
+
+
+def test_the_default_role_of_the_user_applies(server: Server, folder: Path, open_client: OpenClient) -> None:
+    user, role = (f"{kind}_{uuid.uuid4().hex}" for kind in ("member", "owner"))
+    server.rows(
+        f"CREATE ROLE {role}; GRANT CREATE ON DATABASE postgres TO {role}; CREATE ROLE {user} LOGIN IN ROLE {role}"
+    )
+    server.rows(f"ALTER ROLE {user} SET role = {role}")
+    with running(PgBouncer(folder / uuid.uuid4().hex, server, users=f'"postgres" ""\n"{user}" ""\n')) as pooler:
+        url = pooler.url(pooler="transaction", schema=user).replace("postgres@", f"{user}@")
+        client = open_client(url)
+        with client.lock("a", timeout=15):
+            pass
+        client.close()
+
+    owners = server.rows(f"SELECT DISTINCT tableowner FROM pg_tables WHERE schemaname = '{user}'")  # noqa: S608
+    assert owners == [(role,)]
 
 
 def test_tables_are_created_without_a_trace_in_the_session(

@@ -11,18 +11,22 @@ from tests.support.server_process import ServerProcess, program
 
 
 class PgBouncer(ServerProcess):
-    """A pooler before a server, in transaction mode; `settings` are more of its settings."""
+    """A pooler before a server, in transaction mode; `settings` are more of its settings.
+
+    It logs in with the passwords in `users`. Its clients need none.
+    """
 
     refuses_root = True
     errors = (psycopg.OperationalError,)
 
-    def __init__(self, folder: Path, server: Server, **settings: str | int) -> None:
+    def __init__(self, folder: Path, server: Server, users: str = '"postgres" ""\n', **settings: str | int) -> None:
         super().__init__(folder)
+        self._users = users
         self._server, self._settings = server, {"pool_mode": "transaction", "max_client_conn": 500, **settings}
 
     def create(self) -> None:
         super().create()
-        self._write("users", '"postgres" ""\n')
+        self._write("users", self._users)
         settings = {
             "listen_addr": "127.0.0.1",
             "listen_port": self.port,
