@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-import psycopg_pool
 import pytest
 
 import holdfast
@@ -22,6 +21,8 @@ from tests.support.postgresql.servers import Server
 from tests.support.processes import eventually
 from tests.support.server_process import running
 
+psycopg_pool = pytest.importorskip("psycopg_pool")
+sqlalchemy = pytest.importorskip("sqlalchemy")
 PASSWORD = "s3:cr/t@%"  # noqa: S105 (of servers that live for a test)
 
 
@@ -151,17 +152,15 @@ def test_listen_url_can_have_a_login_of_its_own(
     assert "other" not in repr(client) + client.url
 
 
-def test_a_pool_of_psycopg_is_adopted_with_listen_url(
-    guarded: Server, guarded_pooler: PgBouncer, open_client: OpenClient, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("kind", ["pool", "engine"])
+def test_an_object_of_a_driver_is_adopted_with_listen_url(
+    kind: str, guarded: Server, guarded_pooler: PgBouncer, open_client: OpenClient, caplog: pytest.LogCaptureFixture
 ) -> None:
-    kwargs = {
-        "host": "127.0.0.1",
-        "port": guarded_pooler.port,
-        "user": "app",
-        "password": PASSWORD,
-        "dbname": "postgres",
-    }
-    theirs = psycopg_pool.ConnectionPool(kwargs=kwargs, open=False)
+    conninfo = f"host=127.0.0.1 port={guarded_pooler.port} user=app dbname=postgres"
+    theirs: object = psycopg_pool.ConnectionPool(conninfo, kwargs={"password": PASSWORD}, open=False)
+    if kind == "engine":
+        place = {"host": "127.0.0.1", "port": guarded_pooler.port, "database": "postgres"}
+        theirs = sqlalchemy.create_engine(sqlalchemy.URL.create("postgresql+psycopg", "app", PASSWORD, **place))
 
     client = hand_over(theirs, open_client, listen_url=f"postgresql://127.0.0.1:{guarded.port}")
 

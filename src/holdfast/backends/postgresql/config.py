@@ -114,7 +114,7 @@ def config_of(address: Address) -> PostgresqlConfig:
 
 
 class _Parts(NamedTuple):
-    """What a URL says about its servers and the login."""
+    """The parts of a URL that name the servers and the login."""
 
     endpoints: tuple[Endpoint, ...]
     parameters: dict[str, str]  # of libpq

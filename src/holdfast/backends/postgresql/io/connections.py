@@ -77,10 +77,12 @@ def pooled_preamble(channel: str) -> str:
     """The first statements of every transaction of a client behind a pooler.
 
     They and the request are one message, so they cost no round trip, and PostgreSQL executes all of it in one
-    transaction. The settings end with that transaction. The session is that of any program before and after it: the
-    transaction depends on no setting that such a program may have left there, and leaves none itself.
+    transaction. The settings end with that transaction. Other programs use the session before and after it: the
+    transaction depends on no setting that they may have left there, and leaves none itself.
 
-    An empty `holdfast.opened` says that the session shows nothing about other clients (holdfast_is_gone).
+    NULL stands for the setting of the login. Newer servers reset the role together with the session authorization,
+    older ones do not. An empty `holdfast.opened` says that the session shows nothing about other clients
+    (holdfast_is_gone).
     """
     settings = {
         "search_path": "pg_catalog, pg_temp",
