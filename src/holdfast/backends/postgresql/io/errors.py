@@ -63,7 +63,7 @@ def _translated(code: str, problem: str, url: str) -> HoldfastError:
         return ConfigurationError(f"{url}: this user lacks a right that locks need: {problem}")
     if code in ("22021", "22P05"):
         return ConfigurationError(f"{url}: the database's encoding cannot hold this name; use one in UTF-8: {problem}")
-    if code in ("25006", "0A000"):  # the latter: READ WRITE on a standby
+    if code == "25006" or (code == "0A000" and "read-write mode" in problem):  # the latter: READ WRITE on a standby
         problem = f"this server takes no writes: a standby, or default_transaction_read_only is on: {problem}"
     elif code == "57014":
         problem = f"the server canceled the statement, and nothing was changed: {problem}"
