@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from holdfast.core.ports import Runtime
 
 STATEMENT_MAX = 4.5  # seconds: a bit less than the client waits, so that the server cancels the statement first
-# The settings of our own sessions, or of each of our transactions behind a pooler. Both also have READ COMMITTED, because
-# the functions read a row again after they have locked it.
+# The settings of our own sessions, or of each of our transactions behind a pooler. Both also have READ COMMITTED,
+# because the functions read a row again after they have locked it.
 # - Plain index scans only, in the order of the index: they skip old versions of rows. The scans that the planner
 #   prefers for tables as small as these read all old versions until the next vacuum.
 # - No JIT: where such a scan is impossible, the estimated cost is so high that the plan would be compiled (1 s).
