@@ -87,8 +87,8 @@ cover: servers ## run the tests and report coverage, child processes included
 	@$(BIN)/coverage combine -q
 	@$(BIN)/coverage report
 
-SIM_BACKENDS := memory sqlite redis redis-setnx redis-getset redlock postgresql postgresql-advisory \
-	mysql mysql-row mysql-version memcached etcd etcd-key zookeeper
+SIM_BACKENDS := memory sqlite redis redis-setnx redis-getset redlock postgresql postgresql-pooler \
+	postgresql-advisory mysql mysql-row mysql-version memcached etcd etcd-key zookeeper
 WORKLOADS ?= locks everything
 SEEDS ?= 10000
 

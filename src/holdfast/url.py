@@ -341,8 +341,9 @@ def _safe(text: str) -> str:
 
 
 def _redacted(name: str, value: str) -> str:
-    # An ACL of ZooKeeper may contain the digest of a password.
-    return "***" if name in _SECRET or (name == "acl" and ":" in value) else quote(value, safe="/:{}")
+    # An ACL of ZooKeeper may contain the digest of a password, and a URL the password itself.
+    is_secret = name in _SECRET or name.endswith("_url") or (name == "acl" and ":" in value)
+    return "***" if is_secret else quote(value, safe="/:{}")
 
 
 def _without_password(netloc: str) -> str:

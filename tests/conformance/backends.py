@@ -60,6 +60,7 @@ CASES = [
     Case("zookeeper-kazoo", lambda _: zookeeper.fresh_url(layout="kazoo"), _ZOOKEEPER),
     _plain("redis-setnx", lambda: redis.fresh_url(method="setnx"), _PLAIN, shows_who=False),
     _plain("redis-getset", lambda: redis.fresh_url(method="getset"), _PLAIN, shows_who=False),
+    Case("postgresql-pooler", lambda _: postgresql.fresh_pooled_url(), _SQL._replace(wake=Wake.POLL)),
     _plain("postgresql-advisory", lambda: postgresql.fresh_url(method="advisory"), _SQL._replace(order=Order.STORE)),
     _plain("mysql-row", lambda: mysql.fresh_url(method="row"), _SQL._replace(order=Order.STORE)),
     _plain("mysql-version", lambda: mysql.fresh_url(method="version"), _SQL._replace(order=Order.NONE, wake=Wake.POLL)),

@@ -19,7 +19,7 @@ from psycopg.pq import ExecStatus, PGconn
 
 from holdfast.backends.postgresql.io import connection, connections
 from holdfast.backends.postgresql.port import Row, Statement, Value
-from holdfast.backends.postgresql.protocol import advisory
+from holdfast.backends.postgresql.protocol import advisory, polled
 from holdfast.backends.postgresql.protocol import queue as protocol
 from holdfast.backends.postgresql.protocol.queue import encode_name
 from holdfast.backends.postgresql.sql import FENCE_IDLE, quoted, tables_ddl
@@ -70,10 +70,10 @@ class Real:
         name = f"model_{uuid.uuid4().hex}"
         self._schema = quoted(name)
         self.query(connections._SETTINGS)
+        self.query(connections.session_setup(OURS))
         self.query(f"CREATE SCHEMA {self._schema}; {tables_ddl(name)}")
         for channel in CHANNELS:
             self.query(f'LISTEN "{channel}"')
-        self.query(connections.session_setup(OURS))
         self._keeper = PGconn.connect(conninfo.encode())
         self._keeper.exec_(f"SELECT pg_advisory_lock({TAKEN})".encode())
         self._keeper.exec_(connections.session_setup(CHANNELS[1]).encode())
@@ -303,6 +303,7 @@ class Steps:
             "reap": 0.8,
             "pass": 2,
             "look": 0.5,
+            "look at queue": 2,
             "enter all": 2,
             "advance register": 2,
             "read registers": 0.5,
@@ -385,6 +386,9 @@ class Steps:
                 return advisory._TRY_ACQUIRE, [name, nonce, ttl, key, is_gated, stays, agent, info]
             case "look":
                 return advisory._POLL, [name]
+            case "look at queue":
+                values = [name, nonce, limit, None if limit is None else draw.choice((limit, 64)), owner or None]
+                return polled._POLL, [*values, us(WOKEN_LEASE)]
             case "reap":
                 return _REAP, [self.model.now + draw.choice((0, 0, us(10.0), -us(10.0)))]
             case "delete":
@@ -416,6 +420,7 @@ SEEN = {
     *("holdfast_fast_release: t", "holdfast_leave: t", "holdfast_leave: f", "holdfast_renew: t", "holdfast_renew: f"),
     *("holdfast_break: t", "holdfast_inspect: found", "notification", "reaped", "holdfast_reap: 1"),
     *("holdfast_pass: in", "holdfast_pass: wait", "holdfast_pass: gone", "holdfast_pass: method", "holdfast_poll"),
+    *("holdfast_poll_queue: t", "holdfast_poll_queue: f"),
     *("holdfast_enter: method", "holdfast_leave_all", "holdfast_renew_all", "holdfast_locks"),
     *("holdfast_enter_owner: in", "holdfast_enter_owner: wait", "holdfast_enter_owner: gone", "in together"),
     *("holdfast_enter_owner: method", "holdfast_enter_all: in", "holdfast_enter_all: wait", "holdfast_enter_all: gone"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from holdfast.backends.net.addresses import is_numeric
@@ -12,6 +12,7 @@ from holdfast.backends.net.pool import CONNECTIONS
 from holdfast.backends.net.sockets import KEEPALIVE_COUNT, KEEPALIVE_IDLE, KEEPALIVE_INTERVAL, USER_TIMEOUT_MS
 from holdfast.backends.postgresql.sql import SCHEMA, quoted
 from holdfast.errors import ConfigurationError
+from holdfast.url import parse
 from holdfast.url_parts import PORT_MAX, Option, choice, integer, login_and_hosts, node_of, seconds, values_of
 
 if TYPE_CHECKING:
@@ -33,6 +34,20 @@ SETTINGS = (
         "`queue`: a queue in our tables, for locks, readers/writers and semaphores; `advisory`: PostgreSQL's own lock "
         "queue, for locks only",
         ("queue", "advisory"),
+    ),
+    choice(
+        "pooler",
+        "none",
+        "`transaction`: the URL leads to PgBouncer in transaction mode or a pooler like it, so nothing is kept in a "
+        "session, and waiters poll",
+        ("none", "transaction"),
+    ),
+    Option(
+        "listen_url",
+        None,
+        "with `pooler=transaction`: a URL that leads to the same database without the pooler, for one connection that "
+        "wakes waiters; login, database and TLS options that it leaves out are those of the URL itself",
+        valid="a URL such as postgresql://host:5432",
     ),
     seconds("connect_timeout", "3", "seconds for connecting, all hosts together"),
     CONNECTIONS,
@@ -74,6 +89,8 @@ class PostgresqlConfig:
     password: Password = field(default="", repr=False)  # "": none, or that of a passfile
     schema: str  # quoted
     method: str
+    is_pooled: bool  # each transaction may run in another session, which other programs use too
+    listen: PostgresqlConfig | None  # where to listen for notifications; None: at the same address
     connect_timeout: float
     max_connections: int
 
@@ -86,26 +103,39 @@ def config_of(address: Address) -> PostgresqlConfig:
     """
     if isinstance(address.client, PostgresqlConfig):
         return address.client
+    parts = _parts_of(address)
+    return libpq_config(
+        url=address.redacted,
+        endpoints=parts.endpoints,
+        parameters=parts.parameters,
+        password=parts.password or "",
+        settings=values_of(address.options, SETTINGS),
+    )
+
+
+class _Parts(NamedTuple):
+    """The parts of a URL that name the servers and the login."""
+
+    endpoints: tuple[Endpoint, ...]
+    parameters: dict[str, str]  # of libpq
+    password: Password | None
+
+
+def _parts_of(address: Address) -> _Parts:
     options = address.options
     user, password, hosts = login_and_hosts(address.host, address.path)
     database = address.path.removeprefix("/")
     if "/" in database:
         raise ConfigurationError(f"url must name one database, postgresql://host/database, not {database!r}")
     parameters = {
-        **{name: value for name, value in values_of(options, _LIBPQ).items() if value is not None},
+        **{option.name: options[option.name] for option in _LIBPQ if option.name in options},
         **{name: value for name, value in (("user", user), ("dbname", database)) if value},
     }
     in_options = parameters.pop("password", None)
     given = password_of(address, password or in_options)
     if "\0" in "".join(parameters.values()) + (given if isinstance(given, str) else ""):
         raise ConfigurationError("url must not have a zero byte in it")
-    return libpq_config(
-        url=address.redacted,
-        endpoints=_endpoints(hosts, options),
-        parameters=parameters,
-        password=given or "",
-        settings=values_of(options, SETTINGS),
-    )
+    return _Parts(_endpoints(hosts, options), parameters, given)
 
 
 def libpq_config(
@@ -116,7 +146,11 @@ def libpq_config(
     password: Password,
     settings: Mapping[str, Any],
 ) -> PostgresqlConfig:
-    """The configuration with these parameters of libpq, and those that are the same for all connections of ours."""
+    """The configuration with these parameters of libpq, and those that are the same for all connections of ours.
+
+    Raises:
+        ConfigurationError: an option does not go together with the pooler; or the listen_url is wrong.
+    """
     ours = {
         "keepalives_idle": str(KEEPALIVE_IDLE),
         "keepalives_interval": str(KEEPALIVE_INTERVAL),
@@ -124,12 +158,49 @@ def libpq_config(
         "tcp_user_timeout": str(USER_TIMEOUT_MS),
         "application_name": "holdfast",
     }
-    return PostgresqlConfig(
+    rest = dict(settings)
+    is_pooled, listen_url = rest.pop("pooler") == "transaction", rest.pop("listen_url")
+    if is_pooled and settings["method"] == "advisory":
+        raise ConfigurationError(
+            "method=advisory does not work with pooler=transaction: an advisory lock belongs to a session, and the "
+            "pooler lends a session for one transaction: use method=queue, or a url that leads to the server itself"
+        )
+    if listen_url is not None and not is_pooled:
+        raise ConfigurationError("listen_url is for pooler=transaction: without a pooler, url itself is listened to")
+    config = PostgresqlConfig(
         url=url,
         endpoints=endpoints,
         parameters={**ours, **parameters, "client_encoding": "UTF8"},
         password=password,
-        **settings,
+        is_pooled=is_pooled,
+        listen=None,
+        **rest,
+    )
+    return config if listen_url is None else replace(config, listen=_listen_config(listen_url, config))
+
+
+def _listen_config(listen_url: str, config: PostgresqlConfig) -> PostgresqlConfig:
+    """The configuration of the connection to `listen_url`: what it leaves out is as in `config`."""
+    try:
+        address = parse(listen_url)
+        if address.scheme not in {"postgresql", "postgres"}:
+            raise ConfigurationError(f"its scheme must be postgresql, not {address.scheme}")
+        for option in SETTINGS:
+            if option.name in address.options:
+                raise ConfigurationError(f"the option {option.name!r} is for the url itself: leave it out")
+        parts = _parts_of(address)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"listen_url: {error}") from None
+    password = parts.password
+    if password is None and parts.parameters.get("user") in {None, config.parameters.get("user")}:
+        password = config.password
+    return replace(
+        config,
+        url=address.redacted,
+        endpoints=parts.endpoints,
+        parameters={**config.parameters, **parts.parameters},
+        password=password or "",
+        is_pooled=False,
     )
 
 

@@ -24,6 +24,7 @@ BACKENDS = (
     "redis-getset",
     "redlock",
     "postgresql",
+    "postgresql-pooler",
     "postgresql-advisory",
     "mysql",
     "mysql-row",

@@ -27,7 +27,7 @@ from holdfast_lab.sim.servers.memcached.server import MemcachedServer
 from holdfast_lab.sim.servers.memory import MemoryServer
 from holdfast_lab.sim.servers.mysql.server import UniqueServer, VersionServer
 from holdfast_lab.sim.servers.mysql.waiter_sessions import RowServer
-from holdfast_lab.sim.servers.postgresql.server import PostgresqlServer
+from holdfast_lab.sim.servers.postgresql.server import PooledServer, PostgresqlServer
 from holdfast_lab.sim.servers.postgresql.waiter_sessions import AdvisoryServer
 from holdfast_lab.sim.servers.redis.server import GetsetServer, RedisServer, SetnxServer
 from holdfast_lab.sim.servers.redlock.server import RedlockServer
@@ -50,6 +50,7 @@ SERVERS: Mapping[str, type[Server]] = {
     "redis-getset": GetsetServer,
     "redlock": RedlockServer,
     "postgresql": PostgresqlServer,
+    "postgresql-pooler": PooledServer,
     "postgresql-advisory": AdvisoryServer,
     "mysql": UniqueServer,
     "mysql-row": RowServer,

@@ -3,9 +3,7 @@
 One statement acquires a lock that is free and has no waiters, and one releases it. Everything else is done by the
 procedures in schema.sql, with the same steps as on PostgreSQL; this module decides which of them to call.
 
-Waiters get no notifications, so they poll, with a query that locks and writes nothing. The first waiter polls often,
-and the interval grows with the square of the position in the queue. So all waiters together poll little more often than
-the first two. Only while the queue moves fast do the waiters behind poll more often.
+Waiters get no notifications, so they poll: `backends/sql_polling.py`.
 """
 
 from __future__ import annotations
@@ -29,15 +27,13 @@ from holdfast.backends.mysql.protocol.statements import (
     release_all,
 )
 from holdfast.backends.mysql.sql import AGENT_MAX, lock_id
+from holdfast.backends.sql_polling import POLL_MIN, Polled, PolledWaiters
 from holdfast.backends.sql_protocol import GRANULARITY, refused, us
 from holdfast.core.clock import lease_deadline
-from holdfast.core.engine import IO_TIMEOUT_MIN
-from holdfast.core.notifications import Wakeups
 from holdfast.core.tickets import (
     POLL_INTERVAL_BEHIND,
     Claim,
     Granted,
-    Notification,
     Waiting,
     note_unanswered,
     process_text,
@@ -49,36 +45,6 @@ if TYPE_CHECKING:
     from holdfast.core.ports import Runtime
 
 BATCH = 128  # locks in one request, at most, to keep it and its transaction small
-POLL_MIN, POLL_MAX = 0.002, 0.02  # seconds between polls of the first waiter: often after a change, then less
-_STEADY_POLLS = 8  # polls without a change until the interval grows
-_EARLY = 4  # the interval is at most this fraction of the expected time until the grant
-
-
-class QueuePosition:
-    """The position of a waiter in the queue, and when its next poll is due."""
-
-    __slots__ = ("_ahead", "_pace", "_since", "blocker_ends", "reads")
-
-    def __init__(self, now: float, reads: str = "") -> None:
-        self.reads = reads  # the lock, for a reader: it is granted together with the readers before it
-        self.blocker_ends = float("inf")  # when the lease that blocks it expires, unless it is renewed
-        self._ahead = 0  # waiters before it
-        self._since = now  # when that number last changed, as far as polls have shown
-        self._pace = 0.0  # seconds that one of them took, at the last change
-
-    def update(self, ahead: int, now: float) -> None:
-        """A poll has found this many waiters before it."""
-        if ahead != self._ahead:
-            self._pace = (now - self._since) / max(1, self._ahead - ahead)
-            self._ahead, self._since = ahead, now
-
-    def poll_delay(self, now: float) -> float:
-        """Seconds until the next poll: a fraction of the expected wait, at most what the position allows."""
-        position, quiet = self._ahead + 1, now - self._since
-        by_pace = position * max(self._pace, quiet) / _EARLY
-        weight = position if self.reads else position**2
-        by_position = weight * max(POLL_MIN, min(POLL_MAX, quiet / _STEADY_POLLS))
-        return max(POLL_MIN, min(by_pace, by_position))
 
 
 class UniqueBackend(BaseMysqlBackend):
@@ -89,7 +55,7 @@ class UniqueBackend(BaseMysqlBackend):
 
     def __init__(self, url: str, port: MysqlPort, runtime: Runtime) -> None:
         super().__init__(url, port, runtime)
-        self._wakeups = Wakeups(runtime)
+        self._waiters = PolledWaiters(runtime, self._poll)
 
     async def try_acquire(self, claim: Claim, *, queue: bool, deadline: float) -> Granted | Waiting:
         try:
@@ -177,16 +143,13 @@ class UniqueBackend(BaseMysqlBackend):
         ((outcome, fence, ahead, remaining, limit, other, is_new),) = answer.rows
         match outcome:
             case "in":
-                self._stop(claim)
-                if claim.limit is None:
-                    self._wake_readers(claim.name)
+                self._waiters.granted(claim)
                 if is_new == "1":
                     await self._reap_for_new(claim.name, int(fence or 0), deadline)
                 return Granted(int(fence or 0), lease_deadline(sent, claim.ttl, GRANULARITY))
             case "wait":
                 if queue:
-                    reads = claim.name if claim.limit is None else ""
-                    position = claim.state = claim.state or QueuePosition(sent, reads)
+                    position = self._waiters.start(claim, sent)
                     position.update(int(ahead or 0), sent)
                     left = int(remaining or 0) / 1e6
                     position.blocker_ends = self._runtime.now() + max(POLL_MIN, left) if left > 0 else float("inf")
@@ -195,24 +158,15 @@ class UniqueBackend(BaseMysqlBackend):
                 raise refused(outcome, claim, limit, other, self.url)
 
     async def wait(self, claim: Claim, until: float) -> None:
-        """Poll until the lock may be granted."""
-        nonce, now, deadline = claim.nonce, self._runtime.now, max(until, self._runtime.now() + IO_TIMEOUT_MIN)
-        self._wakeups.expect(claim)
-        while (position := claim.state) is not None:
-            until = min(until, position.blocker_ends)
-            await self._wakeups.wait(claim, min(until, now() + position.poll_delay(now())))
-            if now() >= until or claim.state is None:
-                return
-            statement, owner = (POLL_OWNED, (claim.owner,)) if claim.owner else (POLL, ())
-            try:
-                answer = await self._port.execute(statement, (lock_id(claim.name), nonce, *owner), deadline=deadline)
-            except BackendError:
-                return  # the next try_acquire reports the error
-            held, ahead, exclusive, waiting, exists, *same_owner = (int(value or 0) for value in answer.rows[0])
-            is_full = claim.limit is not None and ahead >= claim.limit
-            if any(same_owner) or not exists or not (held or exclusive or is_full):
-                return
-            position.update(waiting, now())
+        await self._waiters.wait(claim, until)
+
+    async def _poll(self, claim: Claim, deadline: float) -> Polled:
+        statement, owner = (POLL_OWNED, (claim.owner,)) if claim.owner else (POLL, ())
+        values = (lock_id(claim.name), claim.nonce, *owner)
+        answer = await self._port.execute(statement, values, deadline=deadline)
+        held, ahead, exclusive, waiting, exists, *same_owner = (int(value or 0) for value in answer.rows[0])
+        is_full = claim.limit is not None and ahead >= claim.limit
+        return Polled(bool(exists and (held or exclusive or is_full)) and not any(same_owner), waiting)
 
     async def release(self, claims: Sequence[Claim], *, deadline: float) -> list[bool | BackendError]:
         if len(claims) == 1:
@@ -257,7 +211,7 @@ class UniqueBackend(BaseMysqlBackend):
         return not claim.withdrawn and not claim.unanswered and claim.state is None
 
     def _forget(self, claim: Claim) -> None:
-        self._stop(claim)
+        self._waiters.stop(claim)
         claim.unanswered = claim.withdrawn = False
 
     async def _release(self, claim: Claim, deadline: float) -> bool:
@@ -274,19 +228,8 @@ class UniqueBackend(BaseMysqlBackend):
         return was_held
 
     async def close(self) -> None:
-        self._wakeups.wake_all()
+        self._waiters.wake_all()
         await super().close()
-
-    def _wake_readers(self, name: str) -> None:
-        """A reader was granted this lock, so the readers of this client that wait for it may be granted it too."""
-        for claim in self._wakeups.expected():
-            if claim.limit is None and claim.name == name:
-                self._wakeups.wake(Notification(claim.nonce))
-
-    def _stop(self, claim: Claim) -> None:
-        if claim.state is not None:
-            claim.state = None
-            self._wakeups.forget(claim)
 
 
 def _first_batch(claims: Sequence[Claim]) -> list[Claim]:

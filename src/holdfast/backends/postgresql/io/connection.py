@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
@@ -20,7 +21,7 @@ from psycopg.pq import ConnStatus, ExecStatus, PollingStatus
 
 from holdfast.backends.net.poller import READ, WRITE, is_readable
 from holdfast.backends.net.pool import wait_ready
-from holdfast.backends.postgresql.io.errors import error_from
+from holdfast.backends.postgresql.io.errors import error_from, was_not_executed
 from holdfast.backends.sql_connections import one_line, outcome_unknown, unavailable
 from holdfast.errors import BackendError, OutcomeUnknown
 
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from holdfast.backends.postgresql.port import Row, Statement, Value
     from holdfast.core.ports import Runtime
 
+_PARAMETER = re.compile(r"\$([0-9]+)")
 _OK_STATUSES = (ExecStatus.TUPLES_OK, ExecStatus.COMMAND_OK)
 
 
@@ -42,6 +44,7 @@ class Connection:
         "__weakref__",
         "_now",
         "_poller",
+        "_preamble",
         "_prepared",
         "_results",
         "_url",
@@ -52,8 +55,10 @@ class Connection:
         "used_at",
     )
 
-    def __init__(self, url: str, poller: Poller, runtime: Runtime) -> None:
+    def __init__(self, url: str, poller: Poller, runtime: Runtime, preamble: str = "") -> None:
+        """`preamble` are statements that begin every transaction, on a connection without a session of its own."""
         self.pgconn: PGconn | None = None
+        self._preamble = preamble
         self._url, self._poller, self._now = url, poller, runtime.now
         self.used_at = 0.0
         self.probe: Probe | None = None
@@ -88,6 +93,8 @@ class Connection:
             raise
 
     async def execute(self, statement: Statement, schema: str, values: Sequence[Value], deadline: float) -> list[Row]:
+        if self._preamble:
+            return await self.query(self._with_literals(statement.sql.replace("{schema}", schema), values), deadline)
         name = statement.name.encode()
         if statement.name not in self._prepared:
             sql = statement.sql.replace("{schema}", schema).encode()
@@ -106,7 +113,8 @@ class Connection:
 
     async def query(self, sql: str, deadline: float) -> list[Row]:
         """Run one or more statements in one transaction; return the rows of the last one."""
-        return await self._exchange(lambda pgconn: pgconn.send_query(sql.encode()), deadline)
+        request = f"{self._preamble}{sql}".encode()
+        return await self._exchange(lambda pgconn: pgconn.send_query(request), deadline)
 
     async def query_long(self, sql: str, until: float) -> bool:
         """Send a statement, or keep waiting for its answer if it was sent before; whether it is answered by `until`.
@@ -177,11 +185,22 @@ class Connection:
             if not await self._read_results(pgconn, deadline):
                 raise outcome_unknown(self._url, "no answer in time")
         except BaseException as failure:
+            refusal = self._refusal(pgconn) if isinstance(failure, Error) else None
             self.close()
+            if refusal is not None:
+                raise refusal from failure
             if isinstance(failure, Error):
                 raise outcome_unknown(self._url, f"no answer came: {one_line(failure)}") from failure
             raise
         return self._rows_or_raise(pgconn)
+
+    def _refusal(self, pgconn: PGconn) -> Exception | None:
+        """The error for a request that a pooler has not sent to a server, if its answer came before the end."""
+        with contextlib.suppress(Error):
+            while not pgconn.is_busy() and (result := pgconn.get_result()) is not None:
+                self._results.append(result)
+        refused = next((result for result in self._results if was_not_executed(result)), None)
+        return None if refused is None else error_from(refused, self._url)
 
     async def _read_results(self, pgconn: PGconn, until: float) -> bool:
         """Send the rest of the request and read the whole answer; False if it is not complete at `until`."""
@@ -204,13 +223,21 @@ class Connection:
         results, self._results = self._results, []
         bad = next((result for result in results if result.status not in _OK_STATUSES), None)
         error = None if bad is None else error_from(bad, self._url)
-        if pgconn.status != ConnStatus.OK and not isinstance(error, OutcomeUnknown):
+        is_known = isinstance(error, OutcomeUnknown) or (bad is not None and was_not_executed(bad))
+        if pgconn.status != ConnStatus.OK and not is_known:
             error = outcome_unknown(self._url, f"the connection broke: {pgconn.get_error_message().strip()}")
         if error is not None:
             if isinstance(error, BackendError):
                 self.close()  # broken, or on a server that is a standby now: a new one may lead to the primary
             raise error
         return _rows(results[-1])
+
+    def _with_literals(self, sql: str, values: Sequence[Value]) -> str:
+        """The statement with its values in place of $1, $2, …: a request of several statements has no parameters."""
+        escaping = pq.Escaping(self._require_open())
+        encoded = [_encode(value) for value in values]
+        literals = ["NULL" if value is None else bytes(escaping.escape_literal(value)).decode() for value in encoded]
+        return _PARAMETER.sub(lambda match: literals[int(match[1]) - 1], sql)
 
     def _require_open(self) -> PGconn:
         if self.pgconn is None:

@@ -30,26 +30,33 @@ if TYPE_CHECKING:
     from holdfast.core.ports import Runtime
 
 STATEMENT_MAX = 4.5  # seconds: a bit less than the client waits, so that the server cancels the statement first
-# The settings of our own sessions:
-# - READ COMMITTED, because the functions read a row again after they have locked it.
+# The settings of our own sessions, or of each of our transactions behind a pooler. Both also have READ COMMITTED,
+# because the functions read a row again after they have locked it.
 # - Plain index scans only, in the order of the index: they skip old versions of rows. The scans that the planner
 #   prefers for tables as small as these read all old versions until the next vacuum.
 # - No JIT: where such a scan is impossible, the estimated cost is so high that the plan would be compiled (1 s).
+_SHARED_SETTINGS = {
+    "statement_timeout": str(round(STATEMENT_MAX * 1000)),
+    "enable_seqscan": "off",
+    "enable_bitmapscan": "off",
+    "enable_sort": "off",
+    "jit": "off",
+}
+# The other settings of a session:
 # - synchronous_commit is not off: a granted lease must survive a crash of the server.
 # - No transaction_timeout (PostgreSQL 17): it would end a session that waits for an advisory lock.
-#
-# The row that it returns says whether committed data survives a crash of the machine too.
-_SETTINGS = f"""SET statement_timeout = {round(STATEMENT_MAX * 1000)};
+_SETTINGS = f"""{"".join(f"SET {name} = {value};" for name, value in _SHARED_SETTINGS.items())}
 SET default_transaction_isolation = 'read committed';
-SET enable_seqscan = off;
-SET enable_bitmapscan = off;
-SET enable_sort = off;
-SET jit = off;
 SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') = 'off';
 SELECT set_config('transaction_timeout', '0', false) WHERE current_setting('transaction_timeout', true) IS NOT NULL;
-SELECT current_setting('fsync') = 'on' AND current_setting('full_page_writes') = 'on'"""
+"""
+# Whether committed data survives a crash of the machine too.
+_IS_DURABLE = "SELECT current_setting('fsync') = 'on' AND current_setting('full_page_writes') = 'on'"
 
 CHANNEL = "holdfast_session_"  # before the client's nonce
+# The same for a client behind a pooler. It shares no advisory lock, and holdfast_is_gone does not expect that of it.
+POOLED_CHANNEL = "holdfast_pooled_"
+_NONCE = 32  # characters of the nonce in the name of the channel
 _POOLER_CHECKS = 3  # a busy one may by chance lend the same session twice
 _CREATING = 7521962889421  # the advisory lock of a client that creates our tables
 _GRANTS = "USAGE on the schema, and SELECT, INSERT, UPDATE, DELETE on its tables holdfast_…"
@@ -61,10 +68,35 @@ def session_setup(channel: str) -> str:
     Only pg_catalog is searched, so that no function or operator of another user is called, whatever the settings of the
     role are. The shared advisory lock shows holdfast_is_gone that the client lives while one of its sessions does.
     """
-    key = int.from_bytes(bytes.fromhex(channel.removeprefix(CHANNEL)[:16]), "big", signed=True)
+    key = int.from_bytes(bytes.fromhex(channel[-_NONCE:][:16]), "big", signed=True)
     return f"""SET search_path = pg_catalog, pg_temp;
 SELECT set_config('holdfast.channel', '{channel}', false), pg_try_advisory_lock_shared({key}),
 set_config('holdfast.opened', (extract(epoch FROM clock_timestamp()) * 1000000)::bigint::text, false)"""  # noqa: S608  (made of our own digits)
+
+
+def pooled_preamble(channel: str) -> str:
+    """The first statements of every transaction of a client behind a pooler.
+
+    They and the request are one message, so they cost no round trip, and PostgreSQL executes all of it in one
+    transaction. The settings end with that transaction. Other programs use the session before and after it: the
+    transaction depends on no setting that they may have left there, and leaves none itself.
+
+    NULL stands for the setting of the login. Newer servers reset the role together with the session authorization,
+    older ones do not. An empty `holdfast.opened` says that the session shows nothing about other clients
+    (holdfast_is_gone).
+    """
+    settings = {
+        "search_path": "pg_catalog, pg_temp",
+        "standard_conforming_strings": "on",
+        "synchronous_commit": "on",
+        "lock_timeout": "0",
+        **_SHARED_SETTINGS,
+        "holdfast.channel": channel,
+        "holdfast.opened": "",
+    }
+    calls = [f"pg_catalog.set_config('{name}', NULL, true)" for name in ("session_authorization", "role")]
+    calls += [f"pg_catalog.set_config('{name}', '{value}', true)" for name, value in settings.items()]
+    return f"SET TRANSACTION ISOLATION LEVEL READ COMMITTED, READ WRITE;\nSELECT {', '.join(calls)};\n"
 
 
 class Connections(DatabaseConnections[Connection]):
@@ -73,9 +105,11 @@ class Connections(DatabaseConnections[Connection]):
     version = VERSION
     container = "schema"
 
-    def __init__(self, config: PostgresqlConfig, poller: Poller, runtime: Runtime) -> None:
+    def __init__(self, config: PostgresqlConfig, poller: Poller, runtime: Runtime, channel: str = "") -> None:
         super().__init__(config.url, config.max_connections, poller, runtime)
-        self.channel = CHANNEL + runtime.nonce()  # where this client listens; it also identifies the client
+        # Where this client listens; it also identifies the client.
+        self.channel = channel or (POOLED_CHANNEL if config.is_pooled else CHANNEL) + runtime.nonce()
+        self._preamble = pooled_preamble(self.channel) if config.is_pooled else ""
         self.warnings: tuple[str, ...] = ()
         self._config = config
 
@@ -124,9 +158,10 @@ class Connections(DatabaseConnections[Connection]):
             connection = self._new_connection()
             try:
                 await connection.connect(make_conninfo(**parameters), until)
-                is_pooled = await self._is_pooled(connection, parameters, until)
-                if not is_pooled:
-                    ((is_durable,),) = await connection.query(f"{session_setup(self.channel)};\n{_SETTINGS}", until)
+                is_refused = not self._preamble and await self._is_pooled(connection, parameters, until)
+                if not is_refused:
+                    setup = "" if self._preamble else f"{session_setup(self.channel)};\n{_SETTINGS}"
+                    ((is_durable,),) = await connection.query(setup + _IS_DURABLE, until)
                     self.is_durable = is_durable == "t"
             except (Error, OSError) as error:
                 problem = one_line(error)
@@ -137,14 +172,14 @@ class Connections(DatabaseConnections[Connection]):
                 connection.close()
                 raise
             else:
-                if is_pooled:
+                if is_refused:
                     connection.close()
                     raise pooler_error(url)
                 return connection
         raise unavailable(url, problem)
 
     def _new_connection(self) -> Connection:
-        connection = Connection(self._url, self._poller, self._runtime)
+        connection = Connection(self._url, self._poller, self._runtime, self._preamble)
         self._opened.add(connection)
         return connection
 

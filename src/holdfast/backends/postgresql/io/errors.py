@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from psycopg.pq.abc import PGresult
 
 _CONFLICTS = ("40001", "40P01", "55P03")  # serialization failure, deadlock, lock timeout
+# PgBouncer's messages for a request that waits for a server: none is free in time, or none accepts the login.
+_NOT_SENT_BY_POOLER = ("query_wait_timeout", "server login has been failing", "pgbouncer cannot connect to server")
 _TABLES_MISSING = ("42883", "42P01", "3F000")  # no such function, table, schema
 
 
@@ -26,6 +28,8 @@ def error_from(result: PGresult, url: str) -> Exception:
     message = _field(result, DiagnosticField.MESSAGE_PRIMARY) or result.get_error_message().strip()
     problem = f"{message} ({code})" if code else message
     severity = _field(result, DiagnosticField.SEVERITY_NONLOCALIZED)
+    if was_not_executed(result):
+        return BackendUnavailable(backend=url, problem=f"the pooler has not sent the request to a server: {problem}")
     if severity != "ERROR":  # FATAL, PANIC, or libpq's own: the connection has ended
         return OutcomeUnknown(backend=url, problem=f"the connection ended before the answer came: {problem}")
     if code in _CONFLICTS:
@@ -35,12 +39,22 @@ def error_from(result: PGresult, url: str) -> Exception:
     return _translated(code, problem, url)
 
 
+def was_not_executed(result: PGresult) -> bool:
+    """Whether PgBouncer has refused the request before it had a server for it. It then closes the connection.
+
+    PostgreSQL sends the field SEVERITY_NONLOCALIZED with every error, and PgBouncer does not.
+    """
+    if _field(result, DiagnosticField.SEVERITY_NONLOCALIZED):
+        return False
+    return _field(result, DiagnosticField.MESSAGE_PRIMARY).startswith(_NOT_SENT_BY_POOLER)
+
+
 def pooler_error(url: str) -> ConfigurationError:
     """The error for a transaction pooler: it has no session to LISTEN, wait, or keep settings or statements in."""
     return ConfigurationError(
         f"{url}: a pooler between us and the server lends its connections for one transaction at a time (PgBouncer: "
-        "pool_mode = transaction), and locks need sessions of their own: connect to the server itself, or to a pool in "
-        "session mode"
+        "pool_mode = transaction): add the option pooler=transaction, with which locks need no session of their own; "
+        "or connect to the server itself, or to a pool in session mode"
     )
 
 
@@ -49,7 +63,7 @@ def _translated(code: str, problem: str, url: str) -> HoldfastError:
         return ConfigurationError(f"{url}: this user lacks a right that locks need: {problem}")
     if code in ("22021", "22P05"):
         return ConfigurationError(f"{url}: the database's encoding cannot hold this name; use one in UTF-8: {problem}")
-    if code == "25006":
+    if code == "25006" or (code == "0A000" and "read-write mode" in problem):  # the latter: READ WRITE on a standby
         problem = f"this server takes no writes: a standby, or default_transaction_read_only is on: {problem}"
     elif code == "57014":
         problem = f"the server canceled the statement, and nothing was changed: {problem}"

@@ -15,7 +15,9 @@ from typing import TYPE_CHECKING
 
 from holdfast.backends.net.listener import IDLE_MAX, Listener
 from holdfast.backends.net.poller import READ
+from holdfast.backends.postgresql.port import Statement
 from holdfast.backends.sql_connections import unavailable
+from holdfast.core.notifications import UNSUBSCRIBED_POLL
 from holdfast.core.tickets import Notification
 from holdfast.errors import BackendError, BackendUnavailable, HoldfastError
 
@@ -28,17 +30,29 @@ if TYPE_CHECKING:
 
 SILENCE_MAX = 5.0  # seconds without data after which a ping is sent, and the timeout of its answer
 PAUSE_MIN, PAUSE_MAX = 0.05, 1.0  # seconds between attempts to subscribe
+LISTEN_URL_PAUSE_MAX = 10.0  # the same for a listen_url, without which waiters poll
+CHECK_MAX = 1.0  # seconds for a notification to arrive by way of a listen_url
+_NOTIFY = Statement("holdfast_notify", "SELECT pg_notify($1::text, $2::text)", reads=True)
 
 
 class Subscriber(Listener):
     """The subscription of one client to its only channel."""
 
     def __init__(
-        self, url: str, connections: Connections, poller: Poller, background: Background, runtime: Runtime
+        self,
+        url: str,
+        connections: Connections,
+        poller: Poller,
+        background: Background,
+        runtime: Runtime,
+        *,
+        listening: Connections | None = None,
     ) -> None:
+        """`listening` opens the connection of the subscription, if `connections` are those of a pooler."""
         super().__init__(poller, background, runtime)
         self.channel = connections.channel
-        self._url, self._connections = url, connections
+        self._url, self._connections, self._listening = url, connections, listening or connections
+        self._has_listen_url = listening is not None
         self._nonces: set[str] = set()
         self._generation = 0  # 0: not subscribed
         self._generations = itertools.count(1)
@@ -64,6 +78,8 @@ class Subscriber(Listener):
             self._error = None  # of an earlier attempt
             self._events.append(event)
             self._start()
+        if self._has_listen_url:  # the locks may work while it does not
+            deadline = min(deadline, self._runtime.now() + UNSUBSCRIBED_POLL)
         try:
             await event.wait(deadline)
         finally:
@@ -86,8 +102,10 @@ class Subscriber(Listener):
             while not self._is_done(waker):
                 connection: Connection | None = None
                 try:
-                    connection = await self._connections.open(self._runtime.now() + SILENCE_MAX)
+                    connection = await self._listening.open(self._runtime.now() + SILENCE_MAX)
                     await connection.query(f'LISTEN "{self.channel}"', self._runtime.now() + SILENCE_MAX)
+                    if self._has_listen_url:
+                        await self._check(connection, self._runtime.now() + CHECK_MAX)
                     self._set_subscribed()
                     if is_gap:
                         self.wakeups.wake_all()
@@ -100,12 +118,30 @@ class Subscriber(Listener):
                         connection.close()
                 if not self._is_done(waker):
                     await self._poller.poll([(waker.fileno(), READ)], self._runtime.now() + pause)
-                    pause = min(2 * pause, PAUSE_MAX)
+                    pause = min(2 * pause, LISTEN_URL_PAUSE_MAX if self._has_listen_url else PAUSE_MAX)
         except BaseException as error:
             self._set_unsubscribed(unavailable(self._url, f"the subscriber ended: {error!r}"))
             with self._mutex:
                 self._close_waker(waker)
             raise
+
+    async def _check(self, connection: Connection, deadline: float) -> None:
+        """Raise BackendUnavailable unless a notification of the other connections arrives on this one.
+
+        It does not if `listen_url` leads to another database, where LISTEN succeeds too.
+        """
+        nonce = self._runtime.nonce()
+        await self._connections.execute(_NOTIFY, (self.channel, nonce), deadline=deadline)
+        while connection.pgconn is not None:
+            payloads = connection.read_notifications()
+            for payload in payloads:
+                self.wakeups.wake(Notification(payload))
+            if nonce in payloads:
+                return
+            if not await self._poller.poll([(connection.pgconn.socket, READ)], deadline):
+                break
+        problem = "no notification arrives by way of listen_url: it must lead to the same database as url"
+        raise unavailable(self._url, problem)
 
     async def _read_loop(self, connection: Connection, waker: Waker) -> None:
         received_at = self._runtime.now()

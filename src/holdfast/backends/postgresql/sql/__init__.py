@@ -36,11 +36,15 @@ def ddl(address: Address) -> str:
     """All DDL, for an administrator to run if holdfast's own user lacks the right."""
     schema = address.options.get("schema", SCHEMA)
     create = "" if schema == SCHEMA else f"CREATE SCHEMA IF NOT EXISTS {quoted(schema)};\n\n"
-    return create + tables_ddl(schema)
+    search = "SELECT pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', false);\n\n"
+    return create + search + tables_ddl(schema)
 
 
 def tables_ddl(schema: str) -> str:
-    """The DDL of the tables and functions. An existing table stays; an existing function is replaced by the same."""
+    """The DDL of the tables and functions. An existing table stays; an existing function is replaced by the same.
+
+    It is for a session or transaction with the search_path of our own.
+    """
     return schema_sql(
         __name__,
         schema=quoted(schema),

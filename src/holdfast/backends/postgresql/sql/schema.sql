@@ -12,8 +12,6 @@
 -- transaction of the database is open. So the row of a lock is found by the index on (name, generation), newest first,
 -- and then changed by its ctid; and tickets are read from the `head` of the lock on.
 
-SELECT pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', false);
-
 CREATE TABLE IF NOT EXISTS {schema}.holdfast_schema (version integer PRIMARY KEY);
 
 -- A row for every lock that was used within the last hour, with its exclusive holder. The clock is greater than the fence

@@ -19,6 +19,7 @@ class SimPort(SimSubscriber[str]):
 
     is_durable = True
     warnings: tuple[str, ...] = ()
+    is_pooled = False  # it has no sessions of its own, and its backend does not subscribe
 
     def __init__(self, server: PostgresqlServer, link: Link, runtime: SimRuntime, number: int) -> None:
         super().__init__(server, link, runtime)

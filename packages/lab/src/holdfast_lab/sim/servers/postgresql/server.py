@@ -9,7 +9,9 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from holdfast.backends.postgresql.protocol.guarantees import GUARANTEES
+from holdfast.backends.postgresql.protocol.polled import PolledBackend
 from holdfast.backends.postgresql.protocol.queue import PostgresqlBackend, decode_name, encode_name
+from holdfast.guarantees import Wake
 from holdfast_lab.sim.servers.database import Database
 from holdfast_lab.sim.servers.postgresql.port import SimPort
 from holdfast_lab.sim.servers.postgresql.tables import REAPED_MAX, Tables
@@ -37,6 +39,7 @@ class PostgresqlServer(Database, PushServer):
         super().__init__(world, recorder)
         self.tables: Tables = self.tables_type(self._clock, self.publish, self._is_gone)
         self._started = self._clock()  # before any client polled
+        self._is_session = True  # the present statement is executed in a session of its client
 
     def open(self, link: Link, runtime: SimRuntime) -> Backend:
         port = SimPort(self, link, runtime, len(self.subscribers))
@@ -49,19 +52,25 @@ class PostgresqlServer(Database, PushServer):
     def run(self, port: SimPort, statement: Statement, values: Sequence[Value]) -> list[Row]:
         """A statement of one client."""
         self.tables.caller = port.channel
+        self._is_session = not port.is_pooled
         return self.tables.run(statement, values)
 
     def _is_gone(self, channel: str, renewed: int | None) -> bool:
-        """Whether a client has died. After a restart, which ends all sessions, only if it has polled since."""
+        """Whether a client has died. After a restart, which ends all sessions, only if it has polled since.
+
+        A client behind a pooler has no sessions: it does not know, and the others do not know about it.
+        """
+        if not self._is_session or renewed is None or renewed <= self._started:
+            return False
         ports = [port for port in self.subscribers if isinstance(port, SimPort) and port.channel == channel]
-        return renewed is not None and renewed > self._started and all(port.link.process.is_dead for port in ports)
+        return all(port.link.process.is_dead and not port.is_pooled for port in ports)
 
     def restart(self) -> None:
         super().restart()
         self._started = self._clock()
 
     def break_lock(self, name: str, fence: int) -> None:
-        self.tables.caller = None
+        self.tables.caller, self._is_session = None, True
         self.execute(lambda: self.tables.break_(encode_name(name), fence))
 
     def reap_tables(self) -> object:
@@ -73,3 +82,18 @@ class PostgresqlServer(Database, PushServer):
 
     def state(self) -> object:
         return self.tables.snapshot(), self.starts, self.wall_step, self.subscription_state()
+
+
+class PooledServer(PostgresqlServer):
+    """A server with a pooler in transaction mode. Every second client goes through it; the others are connected."""
+
+    guarantees = GUARANTEES["queue"]._replace(wake=Wake.POLL)
+    pooled_backend: Callable[..., Any] = PolledBackend
+
+    def open(self, link: Link, runtime: SimRuntime) -> Backend:
+        port = SimPort(self, link, runtime, len(self.subscribers))
+        port.is_pooled = len(self.subscribers) % 2 == 0
+        self.subscribers.append(port)
+        kind = type(self).pooled_backend if port.is_pooled else type(self).backend
+        backend: Backend = kind("sim://postgresql", port, runtime)
+        return backend

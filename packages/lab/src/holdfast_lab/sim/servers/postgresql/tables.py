@@ -597,6 +597,24 @@ class Tables(DatabaseTables[str, Lock, Ticket, Register, StoredRecord]):
             self.set_right(name)
         return [(_text(lock.drawn), _text(is_held), lock.info, "" if is_set_back else None)]
 
+    def poll_queue_rows(  # noqa: PLR0917  (the parameters of the statement)
+        self, name: str, nonce: str, limit: int | None, counted: int | None, owner: str | None, woken: int
+    ) -> list[Row]:
+        now, lock = self.clock(), self.locks.get(name)
+        ticket = None if lock is None else self._ticket(name, nonce, lock.head)
+        if lock is None or ticket is None or ticket.fence is not None:
+            return []
+        queue = self._queue(name, lock.head)
+        before = [entry for entry in queue if entry.number < ticket.number and entry.expires > now][:counted]
+        is_held = lock.nonce is not None and _is_after(lock.expires, now)
+        is_full = limit is not None and len(before) >= limit
+        is_same_owner = owner is not None and any(
+            entry.owner == owner and entry.fence is not None and entry.expires > now for entry in queue
+        )
+        is_blocked = is_held or is_full or any(entry.exclusive for entry in before)
+        is_blocked = is_blocked and ticket.expires - now > woken and not is_same_owner
+        return [(_text(is_blocked), _text(sum(entry.fence is None for entry in before)))]
+
     def reap(self, now: int) -> int:
         idle = now - self.fence_idle
         kept = {ticket.name for ticket in self.tickets if ticket.expires >= idle}
