@@ -103,6 +103,18 @@ CREATE TRIGGER record AFTER INSERT OR UPDATE ON {schema}.holdfast_locks
 FOR EACH ROW EXECUTE FUNCTION {schema}.record()"""
 
 
+def test_a_name_that_looks_like_placeholders_is_taken_literally(
+    narrow: PgBouncer, open_client: OpenClient, schema: str
+) -> None:
+    client = open_client(narrow.url(pooler="transaction", schema=schema))
+    name = "{schema} $1 $2 \\' \\"
+
+    with client.lock(name, timeout=15) as lease:
+        (there,) = client.inspect(name).holders
+
+    assert there.fence == lease.fence
+
+
 def test_a_grant_depends_on_no_setting_of_another_program_and_leaves_none(
     narrow: PgBouncer, server: Server, open_client: OpenClient, schema: str
 ) -> None:
