@@ -166,7 +166,9 @@ def test_a_job_that_loses_its_lock_is_ended_and_gives_one_line(
 ) -> None:
     process = machines[0].start("jobs/job.sh log --ttl 1.5s a sleep 60")
     eventually(lambda: client.inspect("a").holders != ())
-    client.break_lock("a", fence=client.inspect("a").holders[0].fence)
+    fence = client.inspect("a").holders[0].fence
+    assert fence is not None
+    client.break_lock("a", fence=fence)
 
     mail, _ = process.communicate(timeout=PATIENCE)
     assert process.returncode == 123
