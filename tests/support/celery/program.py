@@ -138,6 +138,19 @@ def loses(key: str, inside: bool) -> None:  # noqa: FBT001 - an argument of a me
     write("loses", key, "end")
 
 
+@app.task(reject_on_worker_lost=False, acks_late=False)
+@holdfast.celery.exclusive(client, "{key}", ttl=2, lease="lease")
+def loses_in_greenlet(lease: holdfast.Lease, key: str, checks: bool) -> None:  # noqa: FBT001 - as above
+    """With `checks`, it stops at the next check after the loss. Without, it goes on for a moment after the loss."""
+    write("loses_in_greenlet", key, "begin")
+    while not lease.lost or checks:
+        time.sleep(0.02)
+        if checks:
+            lease.check()
+    time.sleep(0.5)
+    write("loses_in_greenlet", key, "end")
+
+
 @app.task(bind=True, autoretry_for=(ConnectionError,), retry_kwargs={"countdown": 0}, max_retries=2)
 @holdfast.celery.once(client, countdown=0.2)
 @holdfast.celery.exclusive(client, "body:{key}", countdown=0.2)
