@@ -202,12 +202,12 @@ def test_a_lost_lease_in_a_worker_with_gevent_fails_the_task_at_a_check_or_at_it
 
 
 def assert_turns(fleet: Fleet, task: str, number: int) -> None:
-    """Greenlets of one process: begin and end alternate."""
+    """Greenlets of one process: begin and end alternate. There are more if the broker delivers a message again."""
+    assert len(fleet.events(task, "end")) >= number
     events = fleet.events(task)
-    assert len(events) == 2 * number
     for key in {event.key for event in events}:
         of_key = [event.what for event in events if event.key == key]
-        assert of_key == ["begin", "end"] * (len(of_key) // 2)
+        assert of_key == (["begin", "end"] * len(of_key))[: len(of_key)]
 
 
 # ── apply_once ───────────────────────────────────────────────────────────────────────────────────────────────────
