@@ -95,6 +95,14 @@ def test_the_files_are_imported_without_a_store() -> None:
     subprocess.run([sys.executable, "-c", code], cwd=EXAMPLE, env=environment, check=True)
 
 
+def test_the_guide_has_the_code_of_the_example() -> None:
+    guide = (EXAMPLE.parents[1] / "docs" / "airflow.md").read_text()
+    work, dag = ((EXAMPLE / name).read_text() for name in ("load_orders.py", "orders_dag.py"))
+
+    assert work[work.index("import contextlib") :] in guide
+    assert dag[dag.index("with DAG(") : dag.index("\nif __name__")] in guide
+
+
 @pytest.mark.skipif(AIRFLOW is None, reason="HOLDFAST_TEST_AIRFLOW names no Python with Airflow")
 @pytest.mark.timeout(600)
 def test_airflow_runs_the_dag(warehouse: Warehouse, tmp_path: Path) -> None:

@@ -190,3 +190,10 @@ def test_names_and_labels_of_the_manifests_agree() -> None:
     assert CONTAINER["envFrom"] == [{"secretRef": {"name": OBJECTS["Secret"]["metadata"]["name"]}}]
     assert port["containerPort"] == int(VALUES["PORT"])
     assert {CONTAINER[probe]["httpGet"]["port"] for probe in ("livenessProbe", "readinessProbe")} == {port["name"]}
+
+
+def test_the_guide_has_the_code_of_the_example() -> None:
+    source = (EXAMPLE / "leader.py").read_text()
+    guide = (EXAMPLE.parents[1] / "docs" / "kubernetes.md").read_text()
+
+    assert source[source.index("def main(") : source.index("\n\nif __name__")] in guide

@@ -111,6 +111,13 @@ def test_each_line_of_the_table_is_a_variable_or_a_command() -> None:
     assert not [line for line in COMMANDS if "%" in line]  # cron replaces it by a line break
 
 
+def test_the_guide_has_the_files_of_the_example() -> None:
+    guide = (EXAMPLE.parents[1] / "docs" / "cron.md").read_text()
+
+    assert (EXAMPLE / "crontab").read_text() in guide
+    assert (EXAMPLE / "jobs" / "job.sh").read_text() in guide
+
+
 def test_a_report_runs_once_a_day_on_one_of_the_machines(machines: list[Machine]) -> None:
     began = (time.time() - BEGIN) // DAY
 
