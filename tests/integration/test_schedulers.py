@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import contextlib
 import os
+import queue
 import re
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from apscheduler.events import EVENT_JOB_EXECUTED, EVENT_JOB_MISSED
+from apscheduler.schedulers.background import BackgroundScheduler
 
-from tests.support.processes import eventually
+import holdfast
+from tests.support.processes import PATIENCE, eventually
 from tests.support.redis.shared import fresh_url
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -121,6 +126,26 @@ def test_a_scheduler_that_was_stopped_for_periods_makes_no_run_up(start: Start, 
     eventually(lambda: len(lines_of(stopped)) > len(calls), within=60)
 
     assert runs(stopped.output()) <= periods_since(began), stopped.output()
+
+
+@pytest.mark.parametrize(("grace", "calls"), [({}, 0), ({"misfire_grace_time": 60}, 1)])
+def test_a_late_call_of_a_scheduler_is_dropped_without_a_grace_time_and_skipped_if_its_period_is_done(
+    holdfast_client: holdfast.Client, grace: dict[str, int], calls: int
+) -> None:
+    results: list[str] = []
+    events: queue.Queue[int] = queue.Queue()
+    report = holdfast_client.once_per("1w", name="report", skipped="skipped")(lambda: "run")
+    scheduler = BackgroundScheduler(timezone="UTC")
+    scheduler.add_listener(lambda event: events.put(event.code), EVENT_JOB_MISSED | EVENT_JOB_EXECUTED)
+    scheduler.start()
+    assert report() == "run"
+
+    late = datetime.now(UTC) - timedelta(seconds=30)
+    scheduler.add_job(lambda: results.append(report()), "date", run_date=late, **grace)
+
+    assert events.get(timeout=PATIENCE) == (EVENT_JOB_EXECUTED if calls else EVENT_JOB_MISSED)
+    scheduler.shutdown()
+    assert results == ["skipped"] * calls
 
 
 def test_two_beats_of_celery_run_a_task_once_in_each_period(start: Start, tmp_path: Path) -> None:
