@@ -68,6 +68,7 @@ lint: $(VENV)/.dev ## check style, format and types
 	@$(BIN)/ruff check
 	@$(BIN)/ruff format --check
 	@$(BIN)/mypy
+	@PYRIGHT_PYTHON_IGNORE_WARNINGS=1 $(BIN)/pyright --pythonpath $(BIN)/python
 
 format: $(VENV)/.dev ## rewrite the code in the house format, with the safe fixes
 	@$(BIN)/ruff check --fix-only

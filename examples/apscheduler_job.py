@@ -1,10 +1,10 @@
-"""A job that every machine schedules and one of them runs, once in each period. With APScheduler 3.
+"""Jobs that every machine schedules: one runs once in each period, one never overlaps itself. With APScheduler 3.
 
     python examples/apscheduler_job.py              # start it twice, here or on several machines
     python examples/apscheduler_job.py --asyncio    # the same with AsyncIOScheduler and AsyncClient
 
-$HOLDFAST_URL is the store that they share; without it, processes of this machine share a file. Each process calls the
-job every half second and prints the result. Ctrl-C or SIGTERM ends it.
+$HOLDFAST_URL is the store that they share; without it, processes of this machine share a file. Each process calls both
+jobs every half second. Ctrl-C or SIGTERM ends it.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import os
 import signal
 import sys
 import threading
+import time
 
 from apscheduler.schedulers.asyncio import AsyncIOScheduler
 from apscheduler.schedulers.background import BackgroundScheduler
@@ -24,6 +25,10 @@ PERIOD = "2s"  # "1d" in real life
 SKIPPED = "skipped: this period has its run"
 
 
+def say(text: str) -> None:
+    print(f"process {os.getpid()}: {text}", flush=True)
+
+
 def with_threads() -> None:
     client = holdfast.Client()
 
@@ -32,13 +37,20 @@ def with_threads() -> None:
         return f"run by process {os.getpid()}"
 
     def call() -> None:
-        print(report(), flush=True)
+        say(report())
+
+    @client.locked("sync", busy="skip")
+    def sync() -> None:
+        say("sync begins")
+        time.sleep(0.7)
+        say("sync ends")
 
     stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())
     scheduler = BackgroundScheduler(timezone="UTC")
-    scheduler.add_job(call, "interval", seconds=0.5)
+    scheduler.add_job(call, "interval", seconds=0.5, misfire_grace_time=60)
+    scheduler.add_job(sync, "interval", seconds=0.5, max_instances=2)
     scheduler.start()
     stop.wait()
     scheduler.shutdown()  # waits for a run that is under way
@@ -53,16 +65,23 @@ async def with_asyncio() -> None:
             return f"run by process {os.getpid()}"
 
         async def call() -> None:
-            print(await report(), flush=True)
+            say(await report())
+
+        @client.locked("sync", busy="skip")
+        async def sync() -> None:
+            say("sync begins")
+            await asyncio.sleep(0.7)
+            say("sync ends")
 
         stop = asyncio.Event()
         for number in (signal.SIGINT, signal.SIGTERM):
             asyncio.get_running_loop().add_signal_handler(number, stop.set)
         scheduler = AsyncIOScheduler(timezone="UTC")
-        scheduler.add_job(call, "interval", seconds=0.5)
+        scheduler.add_job(call, "interval", seconds=0.5, misfire_grace_time=60)
+        scheduler.add_job(sync, "interval", seconds=0.5, max_instances=2)
         scheduler.start()
         await stop.wait()
-        scheduler.shutdown()
+        scheduler.shutdown()  # cancels a run that is under way
 
 
 if __name__ == "__main__":

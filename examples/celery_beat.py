@@ -17,8 +17,7 @@ from celery import Celery
 import holdfast
 
 app = Celery("celery_beat", broker=os.environ.get("BROKER_URL", "redis://localhost:6379/0"))
-app.conf.timezone = "UTC"
-app.conf.beat_max_loop_interval = 1
+app.conf.update(timezone="UTC", beat_max_loop_interval=1)
 app.conf.beat_schedule = {"report": {"task": "report", "schedule": 1.0}}
 
 client = holdfast.Client()  # made before the worker forks: each child opens connections of its own

@@ -346,7 +346,7 @@ def _message_of(task: Any) -> dict[str, Any] | None:
     return (task.request.headers or {}).get(_KEY_HEADER) if task else None
 
 
-def _completion(task_id: str, result: Any) -> dict[str, Any]:
+def _completion(task_id: str | None, result: Any) -> dict[str, Any]:
     """The value that the record of a run keeps: the task id, and the result, if it can be stored."""
     try:
         text = json.dumps(result, allow_nan=False)
@@ -385,7 +385,7 @@ def _requeue(countdown: Countdown, max_retries: int | None) -> Callable[[Acquire
         try:
             raise task.retry(exc=busy, countdown=delay_of(count), headers=headers)
         except Reject as error:  # the new message cannot be sent: keep this one, which Celery would drop
-            raise Reject(error.reason, requeue=True) from error
+            raise Reject(error.reason, requeue=True) from error  # type: ignore[attr-defined]  # the stubs lack it
         finally:
             request.retries += 1
 

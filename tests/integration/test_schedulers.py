@@ -1,61 +1,78 @@
-"""Hazard: two schedulers, on two machines, run every job twice. The examples run it once in each period."""
+"""Hazard: two schedulers, on two machines, run every job twice, or at the same time. The examples do not."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import queue
 import re
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
+from apscheduler.events import EVENT_JOB_EXECUTED, EVENT_JOB_MISSED
+from apscheduler.schedulers.background import BackgroundScheduler
 
-from tests.support.processes import eventually
+import holdfast
+from tests.support.processes import PATIENCE, eventually
 from tests.support.redis.shared import fresh_url
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 PERIOD = 2  # seconds, as in both examples
 
-Start = Callable[..., Path]
+
+class Program(NamedTuple):
+    """A process that runs an example."""
+
+    process: subprocess.Popen[bytes]
+    path: Path
+
+    def output(self) -> str:
+        return self.path.read_text()
+
+
+Start = Callable[..., Program]
 
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Start]:
-    """Start a program that is told to end with the test; where its output goes."""
-    started: list[tuple[subprocess.Popen[bytes], Path]] = []
+    """Start a program that is told to end with the test. `output` is the name of a file that it appends to."""
+    started: list[Program] = []
 
-    def go(*command: str, **environment: str) -> Path:
-        path = tmp_path / f"output-{len(started)}"
+    def go(*command: str, output: str, **environment: str) -> Program:
+        path = tmp_path / output
         variables = {**os.environ, "HOLDFAST_URL": f"sqlite://{tmp_path}/locks.db", **environment}
-        with path.open("wb") as output:
+        with path.open("ab") as file:
             process = subprocess.Popen(
-                command, stdout=output, stderr=output, cwd=EXAMPLES, env=variables, start_new_session=True
+                command, stdout=file, stderr=file, cwd=EXAMPLES, env=variables, start_new_session=True
             )
-        started.append((process, path))
-        return path
+        started.append(Program(process, path))
+        return started[-1]
 
     yield go
-    for process, _ in started:
-        process.terminate()
-    for process, path in started:
+    for program in started:
+        program.process.terminate()
+    for program in started:
         try:
-            assert process.wait(30) == 0, path.read_text()
+            assert program.process.wait(30) == 0, program.output()
         finally:
             with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)  # and its children
-            process.wait()
+                os.killpg(program.process.pid, signal.SIGKILL)  # and its children
+            program.process.wait()
 
 
-def runs(outputs: list[Path]) -> list[str]:
-    return [pid for output in outputs for pid in re.findall(r"run by process (\d+)", output.read_text())]
+def runs(text: str) -> int:
+    return len(re.findall(r"run by process \d+", text))
 
 
-def skips(output: Path) -> int:
-    return output.read_text().count("skipped: this period has its run")
+def skips(text: str) -> int:
+    return text.count("skipped: this period has its run")
 
 
 def periods_since(began: float) -> int:
@@ -63,38 +80,97 @@ def periods_since(began: float) -> int:
     return int(time.time() // PERIOD - began // PERIOD) + 1
 
 
-@pytest.mark.parametrize("kind", ["threads", "asyncio"])
-def test_two_schedulers_run_a_job_once_in_each_period(start: Start, kind: str) -> None:
-    began = time.time()
+def start_two_schedulers(start: Start, kind: str) -> tuple[Program, Program]:
+    """They append to one file, so its lines are in the order in which they were written."""
     options = ["--asyncio"] if kind == "asyncio" else []
-    outputs = [start(sys.executable, "apscheduler_job.py", *options) for _ in range(2)]
+    one, two = (start(sys.executable, "apscheduler_job.py", *options, output="output") for _ in range(2))
+    return one, two
 
-    eventually(lambda: len(runs(outputs)) >= 3 and all(skips(output) for output in outputs), within=60)
 
-    found = len(runs(outputs))
-    assert 3 <= found <= periods_since(began), [output.read_text() for output in outputs]
+def lines_of(program: Program) -> str:
+    """The lines that this process has written."""
+    return "\n".join(re.findall(rf"process {program.process.pid}: .*", program.output()))
+
+
+@pytest.mark.parametrize("kind", ["threads", "asyncio"])
+def test_two_schedulers_run_a_job_once_in_each_period_and_another_one_never_twice_at_once(
+    start: Start, kind: str
+) -> None:
+    began = time.time()
+    both = start_two_schedulers(start, kind)
+
+    def is_seen() -> bool:
+        text = both[0].output()
+        return runs(text) >= 3 and text.count("sync ends") >= 3 and all(skips(lines_of(program)) for program in both)
+
+    eventually(is_seen, within=60)
+
+    text = both[0].output()
+    assert 3 <= runs(text) <= periods_since(began), text
+    steps = re.findall(r"process (\d+): sync (begins|ends)", text)
+    pairs = zip(steps[::2], steps[1::2], strict=False)
+    assert all(first == (second[0], "begins") and second[1] == "ends" for first, second in pairs), text
+
+
+@pytest.mark.parametrize("kind", ["threads", "asyncio"])
+def test_a_scheduler_that_was_stopped_for_periods_makes_no_run_up(start: Start, kind: str) -> None:
+    began = time.time()
+    stopped, other = start_two_schedulers(start, kind)
+    eventually(lambda: bool(lines_of(stopped)) and bool(lines_of(other)), within=60)
+
+    stopped.process.send_signal(signal.SIGSTOP)
+    before = runs(lines_of(other))
+    eventually(lambda: runs(lines_of(other)) >= before + 2, within=90)
+    calls = lines_of(stopped)
+    stopped.process.send_signal(signal.SIGCONT)
+    eventually(lambda: len(lines_of(stopped)) > len(calls), within=60)
+
+    assert runs(stopped.output()) <= periods_since(began), stopped.output()
+
+
+@pytest.mark.parametrize(("grace", "calls"), [({}, 0), ({"misfire_grace_time": 60}, 1)])
+def test_a_late_call_of_a_scheduler_is_dropped_without_a_grace_time_and_skipped_if_its_period_is_done(
+    holdfast_client: holdfast.Client, grace: dict[str, int], calls: int
+) -> None:
+    results: list[str] = []
+    events: queue.Queue[int] = queue.Queue()
+    report = holdfast_client.once_per("1w", name="report", skipped="skipped")(lambda: "run")
+    scheduler = BackgroundScheduler(timezone="UTC")
+    scheduler.add_listener(lambda event: events.put(event.code), EVENT_JOB_MISSED | EVENT_JOB_EXECUTED)
+    scheduler.start()
+    assert report() == "run"
+
+    late = datetime.now(UTC) - timedelta(seconds=30)
+    scheduler.add_job(lambda: results.append(report()), "date", run_date=late, **grace)
+
+    assert events.get(timeout=PATIENCE) == (EVENT_JOB_EXECUTED if calls else EVENT_JOB_MISSED)
+    scheduler.shutdown()
+    assert results == ["skipped"] * calls
 
 
 def test_two_beats_of_celery_run_a_task_once_in_each_period(start: Start, tmp_path: Path) -> None:
     began = time.time()
     broker = re.sub(r"/0\?.*", "/5", fresh_url())  # a database that no lock is in
-    outputs = [
+    programs = [
         start(
             *(sys.executable, "-m", "celery", "-A", "celery_beat", "worker", "--beat"),
             *("-s", f"{tmp_path}/schedule-{name}", "-n", f"{name}@%h", "-l", "INFO", "--concurrency", "1"),
+            output=name,
             BROKER_URL=broker,
         )
         for name in ("one", "two")
     ]
 
+    def output() -> str:
+        return "".join(program.output() for program in programs)
+
     def is_seen() -> bool:
-        sent = [output.read_text().count("Scheduler: Sending due task report") for output in outputs]
-        return len(runs(outputs)) >= 3 and sum(map(skips, outputs)) >= 3 and min(sent) >= 2
+        sent = [program.output().count("Scheduler: Sending due task report") for program in programs]
+        return runs(output()) >= 3 and skips(output()) >= 3 and min(sent) >= 2
 
     eventually(is_seen, within=90)
 
-    found = len(runs(outputs))
-    assert 3 <= found <= periods_since(began), [output.read_text() for output in outputs]
+    assert 3 <= runs(output()) <= periods_since(began), output()
 
 
 @pytest.mark.parametrize(

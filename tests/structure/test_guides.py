@@ -13,10 +13,12 @@ DOCS = Path(__file__).parents[2] / "docs"
 
 PAGES = sorted(page.relative_to(DOCS).as_posix() for page in DOCS.rglob("*.md"))
 GUIDES = [
+    "airflow.md",
     "celery.md",
     "deadlocks.md",
     "election.md",
     "fastapi.md",
+    "kubernetes.md",
     "leases.md",
     "lock-all.md",
     "locked.md",

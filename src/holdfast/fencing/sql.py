@@ -179,7 +179,10 @@ class PostgreSQLGuard(SqlGuard):
 
 
 class MySQLGuard(SqlGuard):
-    """For MySQL and MariaDB, with PyMySQL or a compatible driver."""
+    """For MySQL and MariaDB, with PyMySQL, mysqlclient or a compatible driver.
+
+    With mysqlclient, `check` refuses connections in autocommit mode, also after BEGIN: turn autocommit off.
+    """
 
     # Only MariaDB has the variables in the second half, which MySQL ignores as a comment. A year is the maximum.
     keep_open = (
@@ -205,8 +208,12 @@ class MySQLGuard(SqlGuard):
         return False
 
     def _is_outside_of_transactions(self, cursor: Any) -> bool:
-        status = getattr(cursor.connection, "server_status", None)  # of PyMySQL; other drivers do not have it
-        return status is not None and not status & IN_TRANSACTION
+        status = getattr(cursor.connection, "server_status", None)  # of PyMySQL
+        if status is not None:
+            return not status & IN_TRANSACTION
+        # mysqlclient shows only the mode. In autocommit mode it also hides a transaction that was begun by a statement.
+        get_autocommit = getattr(cursor.connection, "get_autocommit", None)
+        return get_autocommit is not None and bool(get_autocommit())
 
     def _require_rowcount(self, cursor: Any) -> None:
         # Without this flag, a row that was found but already had these values is not counted.

@@ -17,7 +17,7 @@ from holdfast.core.engine import Engine
 from holdfast.core.events import Event
 from holdfast.core.leases import BaseLease
 from holdfast.core.names import Duration
-from holdfast.core.ports import Runtime
+from holdfast.core.ports import Record, Runtime
 from holdfast.core.tickets import Claim, Granted, LeaseGone, Live, Notification, Waiting
 from holdfast.errors import BackendUnavailable, OutcomeUnknown, UsageError
 from holdfast.runtimes.threads import run_sync
@@ -126,6 +126,22 @@ class FaultyBackend(MemoryBackend):
 
     async def renew(self, claims: Sequence[Claim], *, deadline: float) -> list[Live | LeaseGone]:
         return await self._send("renew", lambda: MemoryBackend.renew(self, claims, deadline=deadline))
+
+    async def advance_register(self, name: str, number: int, *, nonce: str, keep: float, deadline: float) -> bool:
+        return await self._send(
+            "advance_register",
+            lambda: MemoryBackend.advance_register(self, name, number, nonce=nonce, keep=keep, deadline=deadline),
+        )
+
+    async def swap_record(
+        self, name: str, expected: str, record: Record | None, *, keep: float, deadline: float
+    ) -> Record | None:
+        def swap() -> Awaitable[Record | None]:
+            return MemoryBackend.swap_record(self, name, expected, record, keep=keep, deadline=deadline)
+
+        if record is None and not expected:  # it only reads
+            return await swap()
+        return await self._send("swap_record", swap)
 
     async def wait(self, claim: Claim, until: float) -> None:
         clock, now = self._shared.clock, self._runtime.now()

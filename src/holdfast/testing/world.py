@@ -36,7 +36,7 @@ from holdfast.threads.locks import Lease
 P = ParamSpec("P")
 T = TypeVar("T")
 
-VERBS = ("try_acquire", "renew", "release")
+VERBS = ("try_acquire", "renew", "release", "advance_register", "swap_record")
 _INSIDE = 0.001  # seconds on the clock that a step of `assert_excluded` takes
 
 
@@ -183,7 +183,8 @@ class World:
         """Let the next request of this kind fail. Calls add up: two calls let the next two fail.
 
         Args:
-            verb: "try_acquire", "renew" or "release".
+            verb: "try_acquire", "renew" or "release" of a lock; "advance_register", as of `once_per`, which claims a
+                period by it; "swap_record", by which `once` writes its record before and after the body.
             error: BackendUnavailable: nothing was changed. OutcomeUnknown: there is no answer.
             applied: The store executes the request, and only the answer is lost. Only with OutcomeUnknown.
             client: Only a request of this client fails.

@@ -34,7 +34,7 @@ class Project:
         self.environment = {
             **os.environ,
             "DJANGO_SETTINGS_MODULE": "tests.integration.django.project.settings",
-            "PYTHONPATH": str(ROOT),
+            "PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]),
             "PROJECT_DATABASES": json.dumps({"default": database}),
             "PROJECT_HOLDFAST": json.dumps({"default": {"DATABASE": "default"}}),
         }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import threading
+import types
 import uuid
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -106,6 +107,23 @@ def test_a_check_outside_of_a_transaction_is_refused(database: Database) -> None
     cursor.execute("BEGIN")
     database.guard.check(cursor, "stock", 5)
     cursor.execute("ROLLBACK")
+
+
+class OtherDriverCursor:
+    """A cursor whose connection shows no more of its state than mysqlclient does. Tests do not install that."""
+
+    def __init__(self, connection: Any) -> None:
+        self._cursor = connection.cursor()
+        self.connection = types.SimpleNamespace(get_autocommit=connection.get_autocommit)
+        self.execute, self.fetchone = self._cursor.execute, self._cursor.fetchone
+
+
+@pytest.mark.parametrize("database", ["mysql"], indirect=True)
+def test_a_driver_of_mysql_without_the_status_of_transactions_is_refused_in_autocommit_mode(database: Database) -> None:
+    with pytest.raises(holdfast.UsageError, match="turn autocommit off"):
+        database.guard.check(OtherDriverCursor(database.connect(autocommit=True)), "stock", 5)
+
+    database.guard.check(OtherDriverCursor(database.connect()), "stock", 5)
 
 
 def test_a_snapshot_from_before_the_newer_fence_lets_nobody_through(database: Database) -> None:

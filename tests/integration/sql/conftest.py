@@ -11,6 +11,7 @@ from typing import Any
 
 import django
 import psycopg
+import psycopg2
 import pymysql
 import pytest
 import sqlalchemy.orm
@@ -95,6 +96,12 @@ class Database:
         connection = self.raw()
         return Handle(connection, lambda text: _rows(connection.cursor(), text), connection.close)
 
+    def _psycopg2(self) -> Handle:
+        options = f"-c search_path={self.schema}"
+        connection: Any = psycopg2.connect(postgresql.server().url, options=options)
+        connection.autocommit = self.autocommits
+        return Handle(connection, lambda text: _rows(connection.cursor(), text), connection.close)
+
     def _engine(self) -> sqlalchemy.Engine:
         urls = {"postgresql": "postgresql+psycopg://", "mysql": "mysql+pymysql://", "sqlite": "sqlite://"}
         options: dict[str, Any] = {"isolation_level": "AUTOCOMMIT"} if self.autocommits else {}
@@ -152,6 +159,7 @@ def _result(connection: Any, text: str) -> Any:
 
 KINDS = [
     *(("driver", dialect) for dialect in ("postgresql", "mysql", "sqlite")),
+    ("psycopg2", "postgresql"),
     *(("sqlalchemy", dialect) for dialect in ("postgresql", "mysql", "sqlite")),
     *(("session", dialect) for dialect in ("postgresql", "mysql", "sqlite")),
     *(("django", dialect) for dialect in ("postgresql", "sqlite")),

@@ -21,7 +21,7 @@ from tests.support.postgresql import shared as postgresql
 HELD = 0.3  # seconds in which a call that waits shows that it does
 LIBRARIES = pytest.mark.parametrize(
     "database",
-    [(library, "postgresql") for library in ("driver", "sqlalchemy", "session", "django")],
+    [(library, "postgresql") for library in ("driver", "psycopg2", "sqlalchemy", "session", "django")],
     indirect=True,
     ids="-".join,
 )

@@ -5,8 +5,6 @@ All other tests run with the versions of constraints.txt.
 
 from __future__ import annotations
 
-import os
-import re
 import subprocess
 import sys
 import tomllib
@@ -14,42 +12,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.server_process import missing
+from tests.support.versions import ROOT, assert_tests_pass, install
 
-ROOT = Path(__file__).parents[3]
 OLDEST = {"fastapi": "0.121.1", "starlette": "0.40.0"}
 TOO_OLD = {"fastapi": "0.121.0", "starlette": "0.40.0"}  # without the scope of `dependencies=[…]`
 
 
-def install(folder: Path, versions: dict[str, str]) -> dict[str, str]:
-    """Install these versions into a folder. Returns the environment of a process that uses them."""
-    wanted = [f"{package}=={version}" for package, version in versions.items()]
-    done = subprocess.run(
-        [sys.executable, "-m", "pip", "install", "-qq", "--retries", "1", "--no-deps", "--target", folder, *wanted],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if done.returncode:
-        missing(f"pip cannot install {' and '.join(wanted)}: {done.stderr.strip().splitlines()[-1:]}")
-    return {**os.environ, "PYTHONPATH": str(folder)}
-
-
 @pytest.mark.slow
 def test_the_oldest_versions_pass_the_same_tests(tmp_path: Path) -> None:
-    environment = install(tmp_path, OLDEST)
-    versions = "import fastapi, starlette; print(fastapi.__version__, starlette.__version__)"
-    used = subprocess.run(
-        [sys.executable, "-c", versions], env=environment, capture_output=True, text=True, check=True
-    ).stdout.split()
-    assert used == [*OLDEST.values()]
-
-    # Newer versions of Python and of anyio warn of things that these versions do.
-    command = [sys.executable, "-m", "pytest", "-q", "-W", "ignore", "-p", "no:cacheprovider", "tests/unit/web"]
-    tests = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
-
-    assert tests.returncode == 0, tests.stdout
-    assert re.search(r"\d+ passed", tests.stdout)
+    assert_tests_pass(install(tmp_path, OLDEST), OLDEST, "tests/unit/web")
 
 
 def test_pip_installs_nothing_older() -> None:

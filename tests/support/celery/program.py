@@ -67,7 +67,7 @@ def requeued_twice(key: str) -> None:
     work("requeued_twice", key)
 
 
-class Unsent(celery.Task):  # type: ignore[misc]  # it has no types
+class Unsent(celery.Task):  # type: ignore[type-arg]  # Celery 5.5 has no type parameters
     """A worker cannot send its first message."""
 
     def apply_async(self, *args: Any, **options: Any) -> Any:
@@ -136,6 +136,19 @@ def loses(key: str, inside: bool) -> None:  # noqa: FBT001 - an argument of a me
             pass
     time.sleep(60)
     write("loses", key, "end")
+
+
+@app.task(reject_on_worker_lost=False, acks_late=False)
+@holdfast.celery.exclusive(client, "{key}", ttl=2, lease="lease")
+def loses_in_greenlet(lease: holdfast.Lease, key: str, checks: bool) -> None:  # noqa: FBT001 - as above
+    """With `checks`, it stops at the next check after the loss. Without, it goes on for a moment after the loss."""
+    write("loses_in_greenlet", key, "begin")
+    while not lease.lost or checks:
+        time.sleep(0.02)
+        if checks:
+            lease.check()
+    time.sleep(0.5)
+    write("loses_in_greenlet", key, "end")
 
 
 @app.task(bind=True, autoretry_for=(ConnectionError,), retry_kwargs={"countdown": 0}, max_retries=2)

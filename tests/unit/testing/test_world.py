@@ -272,6 +272,56 @@ def test_a_release_without_an_answer_is_repeated_in_the_background(world: World)
     world.assert_free("a")
 
 
+@pytest.mark.parametrize("applied", [False, True])
+def test_a_lost_answer_about_a_record_is_repeated_and_the_body_runs_once(world: World, applied: bool) -> None:  # noqa: FBT001
+    client = world.client()
+    charge = client.once("charge:7", result=True)
+    world.fail_next("swap_record", holdfast.OutcomeUnknown, applied=applied)
+
+    outcomes = [charge.run(lambda: "paid"), charge.run(lambda: "paid twice")]
+
+    assert [(outcome.ran, outcome.value) for outcome in outcomes] == [(True, "paid"), (False, "paid")]
+    assert world._shared.failures == []
+
+
+def test_once_raises_before_its_body_if_the_records_are_unavailable(world: World) -> None:
+    runs: list[str] = []
+    charge = world.client().once("charge:7")
+    world.fail_next("swap_record", holdfast.BackendUnavailable)
+
+    with pytest.raises(holdfast.BackendUnavailable):
+        charge.run(lambda: runs.append("first"))
+    charge.run(lambda: runs.append("second"))
+
+    assert runs == ["second"]
+
+
+def test_a_completion_without_an_answer_leaves_a_run_that_is_taken_for_interrupted(world: World) -> None:
+    charge = world.client().once("charge:7")
+
+    def pay() -> None:
+        for _ in range(100):  # it is repeated
+            world.fail_next("swap_record", holdfast.OutcomeUnknown)
+
+    with pytest.raises(holdfast.OutcomeUnknown):
+        charge.run(pay)
+    world._shared.failures.clear()
+    with pytest.raises(holdfast.OnceInterrupted):
+        charge.run(pay)
+
+
+@pytest.mark.parametrize("applied", [False, True])
+def test_a_lost_answer_about_a_period_is_repeated(world: World, applied: bool) -> None:  # noqa: FBT001
+    @world.client().once_per("1h", name="report", skipped=False)
+    def report() -> bool:
+        return True
+
+    world.fail_next("advance_register", holdfast.OutcomeUnknown, applied=applied)
+
+    assert [report(), report()] == [True, False]
+    assert world._shared.failures == []
+
+
 def test_planned_failures_are_checked(world: World) -> None:
     with pytest.raises(holdfast.ConfigurationError, match="verb must be one of"):
         world.fail_next("acquire", holdfast.OutcomeUnknown)

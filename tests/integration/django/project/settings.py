@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 from typing import Any
 
 import pymysql
 
-pymysql.install_as_MySQLdb()
+# mysqlclient is used if PYTHONPATH has it. It has no wheel and needs headers of MySQL, so tests do not install it.
+if importlib.util.find_spec("MySQLdb") is None:
+    pymysql.install_as_MySQLdb()
 
 HERE = "tests.integration.django.project"
 

@@ -1,0 +1,2 @@
+#!/bin/sh
+echo "synchronized, run $HOLDFAST_FENCE"

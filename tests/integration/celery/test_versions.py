@@ -1,0 +1,33 @@
+"""Hazard: `holdfast.celery` does not work with a version of Celery that pip accepts for `holdfast[celery]`."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from tests.support.versions import ROOT, assert_tests_pass, install
+
+OLDEST = {"celery": "5.5.0", "kombu": "5.5.2", "billiard": "4.2.1"}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_the_oldest_version_passes_the_same_tests(tmp_path: Path) -> None:
+    """Some of those with workers: other ones need an option of kombu that this version does not have."""
+    names = "test_celery or turns or interrupts or gevent_fails or duplicate_calls"
+    assert_tests_pass(
+        install(tmp_path, OLDEST),
+        OLDEST,
+        "tests/unit/test_celery.py",
+        "tests/integration/celery/test_worker.py",
+        "-k",
+        names,
+    )
+
+
+def test_pip_installs_nothing_older() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+
+    assert extras["celery"] == [f"celery>={OLDEST['celery'].removesuffix('.0')}"]
