@@ -52,7 +52,6 @@ SELECT current_setting('fsync') = 'on' AND current_setting('full_page_writes') =
 CHANNEL = "holdfast_session_"  # before the client's nonce
 _POOLER_CHECKS = 3  # a busy one may by chance lend the same session twice
 _CREATING = 7521962889421  # the advisory lock of a client that creates our tables
-_GRANTS = "USAGE on the schema, and SELECT, INSERT, UPDATE, DELETE on its tables holdfast_…"
 
 
 def session_setup(channel: str) -> str:
@@ -244,7 +243,7 @@ class Connections(DatabaseConnections[Connection]):
             if found:
                 reason = missing or f"version {found} does not do what version {VERSION} does"
                 older = f"; the tables are of an older holdfast: {reason}"
-            refused = creation_error(error, self._url, _GRANTS, older)
+            refused = creation_error(error, self._url, older)
             if refused is error:
                 raise
             raise refused from error

@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING
 
 from psycopg.pq import DiagnosticField
 
-from holdfast.backends.sql_connections import TablesMissing, TransactionConflict
+from holdfast.backends.sql_connections import TablesMissing, TransactionConflict, access_denied
 from holdfast.errors import BackendUnavailable, ConfigurationError, HoldfastError, OutcomeUnknown
 
 if TYPE_CHECKING:
     from psycopg.pq.abc import PGresult
 
+GRANTS = "USAGE on the schema, and SELECT, INSERT, UPDATE, DELETE on its tables holdfast_…"
 _CONFLICTS = ("40001", "40P01", "55P03")  # serialization failure, deadlock, lock timeout
 _TABLES_MISSING = ("42883", "42P01", "3F000")  # no such function, table, schema
 
@@ -46,7 +47,7 @@ def pooler_error(url: str) -> ConfigurationError:
 
 def _translated(code: str, problem: str, url: str) -> HoldfastError:
     if code == "42501":
-        return ConfigurationError(f"{url}: this user lacks a right that locks need: {problem}")
+        return access_denied(url, GRANTS, problem)
     if code in ("22021", "22P05"):
         return ConfigurationError(f"{url}: the database's encoding cannot hold this name; use one in UTF-8: {problem}")
     if code == "25006":
