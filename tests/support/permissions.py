@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+
+from holdfast.core.ports import AdoptsLeases, KeepsRecords, Record
+from holdfast.core.tickets import Granted, Waiting
+from holdfast.errors import HoldfastError
+from holdfast.primitives import Primitive
+from holdfast.runtimes.threads import run_sync
+from tests.support.verbs import PATIENCE, Verbs
 
 _PAGES = Path(__file__).parents[2] / "docs" / "backends"
 _BLOCK = re.compile(r"^```\w*\n(.*?)^```", re.DOTALL | re.MULTILINE)
@@ -22,3 +30,82 @@ def statements(page: str, heading: str, replaced: Mapping[str, str] | None = Non
         assert word in text, f"the statements of {page}, {heading} do not contain {word!r}"
         text = text.replace(word, other)
     return text.splitlines()
+
+
+def use_everything(url: str) -> None:
+    """Take every step that programs and operators take with locks, registers and records, as far as the store has it.
+
+    Raises:
+        HoldfastError: a step failed, also one whose error is the result for one ticket.
+    """
+    with contextlib.ExitStack() as stack:
+        first, second = (stack.enter_context(contextlib.closing(Verbs(url))) for _ in range(2))
+        _use_one_lock(first, second)
+        _use_shared_locks(first, second)
+        _use_several_locks(first)
+        first.advance_register("job", 1)
+        first.advance_register("job", 2)
+        first.read_registers("job", "none")
+        if isinstance(first.backend, KeepsRecords):
+            for expected, nonce in (("", "one"), ("one", "two")):
+                first.swap_record("key", expected, Record(nonce, "text"))
+            first.swap_record("key", "two", None)
+            first.read_record("key")
+
+
+def _use_one_lock(first: Verbs, second: Verbs) -> None:
+    holder, waiter, late = first.ticket("a"), second.ticket("a"), second.ticket("a")
+    assert isinstance(first.try_acquire(holder), Granted)
+    assert isinstance(second.try_acquire(waiter), Waiting)
+    second.wait(waiter, 0.01)
+    first.inspect("a")
+    first.locks()
+    _raise_error_of(first.renew(holder))
+    _raise_error_of(first.release(holder))
+    second.wait(waiter, 1.0)
+    granted = second.try_acquire(waiter)
+    assert isinstance(granted, Granted)
+    assert first.break_lock("a", granted.fence)
+    late.unanswered = True  # its request may arrive after its release
+    _raise_error_of(second.release(waiter, late))
+
+
+def _use_shared_locks(first: Verbs, second: Verbs) -> None:
+    lacks = first.backend.lacks
+    if Primitive.RWLOCK not in lacks:
+        reader, writer = first.ticket("r", exclusive=False, limit=None), second.ticket("r")
+        permit = first.ticket("s", exclusive=False, limit=2)
+        assert isinstance(first.try_acquire(reader), Granted)
+        assert isinstance(first.try_acquire(permit), Granted)
+        assert isinstance(second.try_acquire(writer), Waiting)
+        first.inspect("r")
+        _raise_error_of(first.renew(reader, permit))
+        _raise_error_of(first.release(reader, permit))
+        assert isinstance(second.try_acquire(writer), Granted)
+        _raise_error_of(second.release(writer))
+    if Primitive.OWNER not in lacks:
+        one, two = first.ticket("o", owner="x"), second.ticket("o", owner="x")
+        assert isinstance(first.try_acquire(one), Granted)
+        assert isinstance(second.try_acquire(two), Granted)
+        _raise_error_of(first.renew(one))
+        _raise_error_of([*first.release(one), *second.release(two)])
+
+
+def _use_several_locks(client: Verbs) -> None:
+    tickets = [client.ticket("m"), client.ticket("n")]
+    if Primitive.LOCK_ALL not in client.backend.lacks:
+        assert all(isinstance(outcome, Granted) for outcome in client.try_acquire_all(tickets))
+        _raise_error_of(client.renew(*tickets))
+        _raise_error_of(client.release(*tickets))
+    if isinstance(client.backend, AdoptsLeases):
+        given, adopted = client.ticket("t"), client.ticket("t")
+        assert isinstance(client.try_acquire(given), Granted)
+        deadline = client.runtime.now() + PATIENCE
+        assert isinstance(run_sync(client.backend.adopt(given.nonce, adopted, deadline=deadline)), Granted)
+        _raise_error_of(client.release(adopted))
+
+
+def _raise_error_of(outcomes: Iterable[object]) -> None:
+    for outcome in outcomes:
+        if isinstance(outcome, HoldfastError):
+            raise outcome
