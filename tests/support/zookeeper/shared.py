@@ -2,17 +2,58 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import uuid
+from collections.abc import Iterator
 
+from kazoo.client import KazooClient
+from kazoo.security import ACL, Id
+
+from tests.support.permissions import statements
 from tests.support.server_process import until_exit
-from tests.support.zookeeper.servers import Server
+from tests.support.zookeeper.servers import Server, kazoo
 
 
 def fresh_url(**options: str) -> str:
     """The URL of the server with a root node that no other test uses."""
     query = "&".join(f"{name}={value}" for name, value in options.items())
     return f"{server().url}/test-{uuid.uuid4().hex}" + (f"?{query}" if query else "")
+
+
+def restricted_url(**options: str) -> str:
+    """As `fresh_url`, for a user with the permissions of the docs on the root node. It cannot create that node."""
+    above = f"/test-{uuid.uuid4().hex}"
+    with _administrator() as client:
+        client.create(above, acl=[_acl("digest:admin:fvr2cB/fjGeAiX8g1aGhUm3ZICk=:cdrwa")])
+        for line in statements("zookeeper", "The parent node", {"/holdfast": f"{above}/locks"}):
+            run_zkcli(client, line)
+    query = "&".join(f"{name}={value}" for name, value in {"acl": "creator", **options}.items())
+    return f"zookeeper://app:secret@{server().address}{above}/locks?{query}"
+
+
+def run_zkcli(client: KazooClient, line: str) -> None:
+    """Run a line of the docs."""
+    verb, path, *words = line.split()
+    if verb == "create":
+        client.create(path)
+    else:
+        assert verb == "setAcl"
+        client.set_acls(path, [_acl(entry) for entry in words[0].split(",")])
+
+
+def _acl(entry: str) -> ACL:
+    scheme, _, rest = entry.partition(":")
+    identity, _, letters = rest.rpartition(":")
+    permissions = sum(1 << "rwcda".index(letter) for letter in letters)
+    return ACL(permissions, Id(scheme, identity))
+
+
+@contextlib.contextmanager
+def _administrator() -> Iterator[KazooClient]:
+    with kazoo(server().address) as client:
+        client.add_auth("digest", "admin:secret")
+        yield client
 
 
 @functools.cache
