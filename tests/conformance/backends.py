@@ -60,9 +60,13 @@ CASES = [
     Case("zookeeper-kazoo", lambda _: zookeeper.restricted_url(layout="kazoo"), _ZOOKEEPER),
     _plain("redis-setnx", lambda: redis.restricted_url(method="setnx"), _PLAIN, shows_who=False),
     _plain("redis-getset", lambda: redis.restricted_url(method="getset"), _PLAIN, shows_who=False),
-    _plain("postgresql-advisory", lambda: postgresql.restricted_url(method="advisory"), _SQL._replace(order=Order.STORE)),
+    _plain(
+        "postgresql-advisory", lambda: postgresql.restricted_url(method="advisory"), _SQL._replace(order=Order.STORE)
+    ),
     _plain("mysql-row", lambda: mysql.restricted_url(method="row"), _SQL._replace(order=Order.STORE)),
-    _plain("mysql-version", lambda: mysql.restricted_url(method="version"), _SQL._replace(order=Order.NONE, wake=Wake.POLL)),
+    _plain(
+        "mysql-version", lambda: mysql.restricted_url(method="version"), _SQL._replace(order=Order.NONE, wake=Wake.POLL)
+    ),
     _plain("etcd-key", lambda: etcd.restricted_url(method="key"), _CONSENSUS._replace(order=Order.NONE)),
     _plain("memcached", memcached.fresh_url, _CACHE),
 ]

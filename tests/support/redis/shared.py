@@ -16,7 +16,7 @@ from tests.support.server_process import until_exit
 
 def fresh_url(**options: str) -> str:
     """One server, with keys that no other test uses."""
-    return _with_options(_server().url, options)
+    return _with_options(server().url, options)
 
 
 def fresh_cluster_url(**options: str) -> str:
@@ -35,7 +35,7 @@ def fresh_redlock_url(**options: str) -> str:
 def restricted_url(**options: str) -> str:
     """As `fresh_url`, with a user that has the permissions of the docs, and no other."""
     method = options.get("method", "queue")
-    return _restricted(fresh_url(**options), [_server()], *permissions_of(f"method={method}"))
+    return _restricted(fresh_url(**options), [server()], *permissions_of(f"method={method}"))
 
 
 def restricted_cluster_url() -> str:
@@ -84,7 +84,7 @@ def _with_options(url: str, options: dict[str, str]) -> str:
 
 
 @functools.cache
-def _server() -> Server:
+def server() -> Server:
     return until_exit(lambda folder: Server(main_binary(), folder))
 
 

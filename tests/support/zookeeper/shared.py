@@ -8,6 +8,7 @@ import uuid
 from collections.abc import Iterator
 
 from kazoo.client import KazooClient
+from kazoo.exceptions import NoNodeError
 from kazoo.security import ACL, Id
 
 from tests.support.permissions import statements
@@ -40,6 +41,20 @@ def run_zkcli(client: KazooClient, line: str) -> None:
     else:
         assert verb == "setAcl"
         client.set_acls(path, [_acl(entry) for entry in words[0].split(",")])
+
+
+def set_acls(root: str, user: str) -> None:
+    """Give all permissions on the root node and all nodes below it to this user ("digest:app:") and nobody else."""
+    (line,) = [line for line in statements("zookeeper", "The parent node") if line.startswith("setAcl")]
+    (entry,) = [entry for entry in line.split()[2].split(",") if entry.startswith(user)]
+    acl = _acl(f"{entry.rpartition(':')[0]}:cdrwa")
+    with _administrator() as client:
+        client.add_auth("digest", "app:secret")
+        paths = [root]
+        for path in paths:
+            with contextlib.suppress(NoNodeError):  # it has been released
+                paths += [f"{path}/{child}" for child in client.get_children(path)]
+                client.set_acls(path, [acl])
 
 
 def _acl(entry: str) -> ACL:

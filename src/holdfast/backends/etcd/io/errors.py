@@ -68,7 +68,9 @@ def error_for(status: int, body: bytes, url: str, node: str) -> Exception:
     if words == "authentication is not enabled":
         return NoAuthentication(message)
     if code == _PERMISSION_DENIED or words == "permission denied":
-        problem = f"this user lacks a permission that locks need, readwrite on all keys that begin with prefix=: {message}"
+        problem = (
+            f"this user lacks a permission that locks need, readwrite on all keys that begin with prefix=: {message}"
+        )
         return AccessDenied(backend=url, problem=problem)
     if words.startswith("authentication failed"):
         return ConfigurationError(f"{url}: etcd did not accept this user and password")
