@@ -1,4 +1,4 @@
-"""Hazard: a missing permission looks as if the lock were busy or the server down, or a lease outlives its permission."""
+"""Hazard: a missing permission looks like a busy lock or a server that is down, or a lease outlives its permission."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from holdfast.url import parse
 from tests.integration.conftest import OpenClient
 from tests.support.etcd import shared as etcd
 from tests.support.mysql import shared as mysql
+from tests.support.permissions import use_everything
 from tests.support.postgresql import shared as postgresql
 from tests.support.processes import PATIENCE, eventually
 from tests.support.redis import shared as redis
@@ -42,13 +43,15 @@ def redis_user(method: str) -> Account:
 def postgresql_role(method: str) -> Account:
     url = postgresql.restricted_url(method=method)
     schema = parse(url).options["schema"]
-    revoke = f"REVOKE ALL ON ALL TABLES IN SCHEMA {schema} FROM app"
+
+    def deny() -> None:
+        postgresql.server().rows(f"REVOKE ALL ON ALL TABLES IN SCHEMA {schema} FROM app".encode())
 
     def allow() -> None:
         for grant in postgresql.grants_on(schema)[1:]:
             postgresql.server().rows(grant.encode())
 
-    return Account(url, lambda: [postgresql.server().rows(revoke.encode())].clear(), allow, "USAGE on the schema")
+    return Account(url, deny, allow, "USAGE on the schema")
 
 
 def mysql_user(method: str) -> Account:
@@ -187,3 +190,37 @@ def test_a_refused_release_is_repeated_until_it_is_permitted(account: Account, o
 
     with other.lock("a", timeout=20):  # less than the ttl: the release has been repeated
         pass
+
+
+@pytest.mark.parametrize("kind", ["read", "write"])
+def test_a_role_of_etcd_needs_to_read_and_to_write(open_client: OpenClient, kind: str) -> None:
+    with etcd_user("queue") as account:
+        account.deny()
+        server = etcd.restricted_server()
+        etcd.run_etcdctl(server, f"etcdctl role grant-permission locks {kind} --prefix=true test-", as_root=True)
+
+        with pytest.raises(holdfast.AccessDenied, match="readwrite"):
+            open_client(account.url).lock("a").acquire(timeout=0)
+
+        account.deny()
+
+
+def test_the_root_node_of_zookeeper_needs_create_and_read(open_client: OpenClient) -> None:
+    url = zookeeper.restricted_url()
+    client = open_client(url)
+
+    zookeeper.set_acl(parse(url).path, "digest:app:", "r")
+    with pytest.raises(holdfast.AccessDenied, match="add the user to its ACL"):
+        client.lock("a").acquire(timeout=0)
+    zookeeper.set_acl(parse(url).path, "digest:app:", "c")
+    with client.lock("a", timeout=0), pytest.raises(holdfast.AccessDenied, match="add the user to its ACL"):
+        client.locks()
+    zookeeper.set_acl(parse(url).path, "digest:app:", "cr")
+
+    with client.lock("a", timeout=0):
+        assert [info.name for info in client.locks()] == ["a"]
+
+
+def test_use_everything_works_with_the_permissions_of_the_docs() -> None:
+    use_everything(etcd.restricted_url())
+    use_everything(zookeeper.restricted_url())

@@ -26,7 +26,7 @@ def restricted_url(**options: str) -> str:
     """As `fresh_url`, for a user with the permissions of the docs on the root node. It cannot create that node."""
     above = f"/test-{uuid.uuid4().hex}"
     with _administrator() as client:
-        client.create(above, acl=[_acl("digest:admin:fvr2cB/fjGeAiX8g1aGhUm3ZICk=:cdrwa")])
+        client.create(above, acl=[_digest("digest:admin:", "cdrwa")])
         for line in statements("zookeeper", "The parent node", {"/holdfast": f"{above}/locks"}):
             run_zkcli(client, line)
     query = "&".join(f"{name}={value}" for name, value in {"acl": "creator", **options}.items())
@@ -44,17 +44,27 @@ def run_zkcli(client: KazooClient, line: str) -> None:
 
 
 def set_acls(root: str, user: str) -> None:
-    """Give all permissions on the root node and all nodes below it to this user ("digest:app:") and nobody else."""
-    (line,) = [line for line in statements("zookeeper", "The parent node") if line.startswith("setAcl")]
-    (entry,) = [entry for entry in line.split()[2].split(",") if entry.startswith(user)]
-    acl = _acl(f"{entry.rpartition(':')[0]}:cdrwa")
+    """Give all permissions on the root node and all nodes below it to this user ("digest:app:") and to no other."""
     with _administrator() as client:
         client.add_auth("digest", "app:secret")
         paths = [root]
         for path in paths:
             with contextlib.suppress(NoNodeError):  # it has been released
                 paths += [f"{path}/{child}" for child in client.get_children(path)]
-                client.set_acls(path, [acl])
+                client.set_acls(path, [_digest(user, "cdrwa")])
+
+
+def set_acl(path: str, user: str, permissions: str) -> None:
+    """Give these permissions on one node to this user, and all to the administrator."""
+    with _administrator() as client:
+        client.set_acls(path, [_digest("digest:admin:", "cdrwa"), _digest(user, permissions)])
+
+
+def _digest(user: str, permissions: str) -> ACL:
+    """The entry of this user, with its password in the docs."""
+    (line,) = [line for line in statements("zookeeper", "The parent node") if line.startswith("setAcl")]
+    (entry,) = [entry for entry in line.split()[2].split(",") if entry.startswith(user)]
+    return _acl(f"{entry.rpartition(':')[0]}:{permissions}")
 
 
 def _acl(entry: str) -> ACL:

@@ -71,7 +71,7 @@ class Parents:
         if answer is Refusal.NO_RIGHT:
             problem = (
                 f"this user may not use {what}: log in with zookeeper://user:password@host, or add the user to its ACL "
-                "(the node of the url: `crdw`, nodes below it: `crdwa`)"
+                "(the node of the url: `cr`, nodes below it: `cdrwa`)"
             )
             return AccessDenied(backend=self._url, problem=problem)
         if answer is Refusal.OTHER:
