@@ -85,7 +85,9 @@ def test_a_missing_permission_is_access_denied_when_nothing_was_executed() -> No
 @pytest.mark.parametrize(
     "text",
     [
-        WRAPPED.format(sha=SHA, line="1", inside="@user_script: 1: The user executing the script can't run this command"),
+        WRAPPED.format(
+            sha=SHA, line="1", inside="@user_script: 1: The user executing the script can't run this command"
+        ),
         "ERR The user executing the script can't run this command or subcommand script: c6a2, on @user_script:1.",
         "ERR The user executing the script can't access at least one of the keys mentioned in the command arguments",
         "ERR ACL failure in script: User u has no permissions to run the 'set' command script: on @user_script:1.",
