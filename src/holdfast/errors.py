@@ -195,7 +195,7 @@ class ConfigurationError(HoldfastError, ValueError):
 class AccessDenied(BackendError, ConfigurationError):
     """The server refused a request because this user lacks a permission; the message names what to grant.
 
-    Nothing was changed. An acquire raises it at once, also while it waits. A lease whose renewals are refused is lost
+    The refused request changed nothing. An acquire raises it at once, also while it waits. A lease whose renewals are refused is lost
     at its deadline, and a refused release is repeated in the background.
     """
 

@@ -39,7 +39,6 @@ from holdfast.core.schedule import BATCH_MAX
 from holdfast.core.stats import Stats, make_stats
 from holdfast.core.tickets import Claim, LeaseGone, Live, Waiting
 from holdfast.errors import (
-    AccessDenied,
     BackendError,
     BackendUnavailable,
     ConfigurationError,
@@ -1148,4 +1147,4 @@ class Engine(Generic[L]):
 
 def _may_be_executed(outcome: object) -> bool:
     """A renewal with this result got no answer, and the server may still execute it."""
-    return isinstance(outcome, BackendError) and not isinstance(outcome, BackendUnavailable | AccessDenied)
+    return isinstance(outcome, BackendError) and not isinstance(outcome, BackendUnavailable)
