@@ -195,8 +195,8 @@ class ConfigurationError(HoldfastError, ValueError):
 class AccessDenied(BackendError, ConfigurationError):
     """The server refused a request because this user lacks a permission; the message names what to grant.
 
-    The refused request changed nothing. An acquire raises it at once, also while it waits. A lease whose renewals are refused is lost
-    at its deadline, and a refused release is repeated in the background.
+    The refused request changed nothing. An acquire raises it at once, also while it waits. A lease whose renewals are
+    refused is lost at its deadline, and a refused release is repeated in the background.
     """
 
 
