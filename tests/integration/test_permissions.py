@@ -10,6 +10,7 @@ from typing import NamedTuple
 import pytest
 
 import holdfast
+from holdfast.cli import main, statuses
 from holdfast.url import parse
 from tests.integration.conftest import OpenClient
 from tests.support.etcd import shared as etcd
@@ -224,3 +225,27 @@ def test_the_root_node_of_zookeeper_needs_create_and_read(open_client: OpenClien
 def test_use_everything_works_with_the_permissions_of_the_docs() -> None:
     use_everything(etcd.restricted_url())
     use_everything(zookeeper.restricted_url())
+
+
+def test_elections_and_once_do_not_wait_for_a_missing_permission(open_client: OpenClient) -> None:
+    account = redis_user("queue")
+    client = open_client(account.url)
+    account.deny()
+
+    with pytest.raises(holdfast.AccessDenied):
+        client.election("scheduler").run(lambda _: None)
+    with pytest.raises(holdfast.AccessDenied):
+        client.once("key").run(lambda: None)
+
+
+@pytest.mark.parametrize("command", [("ls",), ("show", "a"), ("run", "a", "--", "true")])
+def test_a_command_reports_a_missing_permission_as_an_error_of_the_configuration(
+    command: tuple[str, ...], capfd: pytest.CaptureFixture[str]
+) -> None:
+    account = redis_user("queue")
+    redis.server().call("ACL", "SETUSER", parse(account.url).options["prefix"].removesuffix(":"), "-@all", "+info")
+
+    name, *words = command
+    assert main([name, "--url", account.url, *words]) == statuses.USAGE
+
+    assert "lacks a permission" in capfd.readouterr().err
