@@ -21,6 +21,7 @@ from holdfast.core.tickets import LockInfo, TicketInfo
 from holdfast.core.wait_graph import WaitEdge, WaitGraph
 from holdfast.default import default_client, election, lock, lock_all, locked, once, once_per, rwlock, semaphore
 from holdfast.errors import (
+    AccessDenied,
     AcquireTimeout,
     BackendError,
     BackendUnavailable,
@@ -60,6 +61,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "AccessDenied",
     "AcquireTimeout",
     "AsyncClient",
     "AsyncElection",

@@ -12,7 +12,8 @@
     ├── BackendError                     the server could not be asked properly
     │   ├── BackendUnavailable           nothing changed there: retry freely
     │   ├── OutcomeUnknown               sent, no answer: it may have happened
-    │   └── QuorumError                  too few nodes answered; .causes says why, node by node
+    │   ├── QuorumError                  too few nodes answered; .causes says why, node by node
+    │   └── AccessDenied                 this user lacks a permission; also a ConfigurationError
     ├── Unsupported                      this backend cannot promise that; says which can
     ├── ThreadStartError(RuntimeError)   this process may start no more threads: nothing is held, retry when it may
     ├── UsageError(RuntimeError)         called from the wrong place: another loop, a closed client
@@ -189,6 +190,14 @@ class UsageError(HoldfastError, RuntimeError):
 
 class ConfigurationError(HoldfastError, ValueError):
     """An argument, a URL or a setting was refused; the message names it and the fix."""
+
+
+class AccessDenied(BackendError, ConfigurationError):
+    """The server refused a request because this user lacks a permission; the message names what to grant.
+
+    The refused request changed nothing. An acquire raises it at once, also while it waits. A lease whose renewals are
+    refused is lost at its deadline, and a refused release is repeated in the background.
+    """
 
 
 class LimitConflict(ConfigurationError):

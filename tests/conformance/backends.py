@@ -40,11 +40,11 @@ class Case(NamedTuple):
 BACKENDS = [
     Case("memory", lambda _: f"memory://{uuid.uuid4().hex}", _MEMORY),
     Case("sqlite", lambda folder: f"sqlite://{folder}/locks.db", _SQLITE),
-    Case("redis", lambda _: redis.fresh_url(), _REDIS),
-    Case("postgresql", lambda _: postgresql.fresh_url(), _SQL),
-    Case("mysql", lambda _: mysql.fresh_url(), _SQL._replace(wake=Wake.POLL)),
-    Case("etcd", lambda _: etcd.fresh_url(), _CONSENSUS),
-    Case("zookeeper", lambda _: zookeeper.fresh_url(), _ZOOKEEPER),
+    Case("redis", lambda _: redis.restricted_url(), _REDIS),
+    Case("postgresql", lambda _: postgresql.restricted_url(), _SQL),
+    Case("mysql", lambda _: mysql.restricted_url(), _SQL._replace(wake=Wake.POLL)),
+    Case("etcd", lambda _: etcd.restricted_url(), _CONSENSUS),
+    Case("zookeeper", lambda _: zookeeper.restricted_url(), _ZOOKEEPER),
 ]
 
 
@@ -55,15 +55,19 @@ def _plain(name: str, fresh_url: Callable[[], str], claims: Guarantees, *, shows
 # Other shapes and methods of these: in our own suite, as far as they go.
 CASES = [
     *BACKENDS,
-    Case("redis-cluster", lambda _: redis.fresh_cluster_url(), _REDIS),
-    Case("redlock", lambda _: redis.fresh_redlock_url(), _REDIS._replace(order=Order.NONE), shares=False),
-    Case("zookeeper-kazoo", lambda _: zookeeper.fresh_url(layout="kazoo"), _ZOOKEEPER),
-    _plain("redis-setnx", lambda: redis.fresh_url(method="setnx"), _PLAIN, shows_who=False),
-    _plain("redis-getset", lambda: redis.fresh_url(method="getset"), _PLAIN, shows_who=False),
+    Case("redis-cluster", lambda _: redis.restricted_cluster_url(), _REDIS),
+    Case("redlock", lambda _: redis.restricted_redlock_url(), _REDIS._replace(order=Order.NONE), shares=False),
+    Case("zookeeper-kazoo", lambda _: zookeeper.restricted_url(layout="kazoo"), _ZOOKEEPER),
+    _plain("redis-setnx", lambda: redis.restricted_url(method="setnx"), _PLAIN, shows_who=False),
+    _plain("redis-getset", lambda: redis.restricted_url(method="getset"), _PLAIN, shows_who=False),
     Case("postgresql-pooler", lambda _: postgresql.fresh_pooled_url(), _SQL._replace(wake=Wake.POLL)),
-    _plain("postgresql-advisory", lambda: postgresql.fresh_url(method="advisory"), _SQL._replace(order=Order.STORE)),
-    _plain("mysql-row", lambda: mysql.fresh_url(method="row"), _SQL._replace(order=Order.STORE)),
-    _plain("mysql-version", lambda: mysql.fresh_url(method="version"), _SQL._replace(order=Order.NONE, wake=Wake.POLL)),
-    _plain("etcd-key", lambda: etcd.fresh_url(method="key"), _CONSENSUS._replace(order=Order.NONE)),
+    _plain(
+        "postgresql-advisory", lambda: postgresql.restricted_url(method="advisory"), _SQL._replace(order=Order.STORE)
+    ),
+    _plain("mysql-row", lambda: mysql.restricted_url(method="row"), _SQL._replace(order=Order.STORE)),
+    _plain(
+        "mysql-version", lambda: mysql.restricted_url(method="version"), _SQL._replace(order=Order.NONE, wake=Wake.POLL)
+    ),
+    _plain("etcd-key", lambda: etcd.restricted_url(method="key"), _CONSENSUS._replace(order=Order.NONE)),
     _plain("memcached", memcached.fresh_url, _CACHE),
 ]

@@ -22,6 +22,7 @@ EXAMPLES: list[holdfast.HoldfastError] = [
     holdfast.BackendError(backend="redis://cache", problem="?"),
     holdfast.BackendUnavailable(backend="redis://cache", problem="connection refused"),
     holdfast.OutcomeUnknown(backend="redis://cache", problem="no answer in 5 s"),
+    holdfast.AccessDenied(backend="redis://cache", problem="grant +evalsha"),
     holdfast.Unsupported(backend="memcached", what="order FIFO", others=("redis", "etcd")),
     holdfast.ThreadStartError(thread="holdfast-keeper", problem="can't start new thread"),
     holdfast.UsageError("another loop"),

@@ -15,7 +15,7 @@ from holdfast.core.engine import Engine
 from holdfast.core.leases import LockSpec
 from holdfast.core.locks import ACQUIRE_OPTIONS, UNSET, Unset
 from holdfast.core.names import Duration
-from holdfast.errors import BackendError, ConfigurationError, LockLost, UsageError
+from holdfast.errors import AccessDenied, BackendError, ConfigurationError, LockLost, UsageError
 from holdfast.runtimes.aio import Body
 
 
@@ -123,7 +123,7 @@ class AsyncElection(AsyncLock):
                 if lease is None or lost.fence != lease.fence or lost.lock != self.name:
                     raise
             except BackendError as error:
-                if lease is not None:
+                if lease is not None or isinstance(error, AccessDenied):
                     raise
                 with self._until_stopped():
                     await self._client._runtime.sleep(backoff.back_off(error))

@@ -122,6 +122,7 @@ class AsyncLock(BaseLock[AsyncLease]):
             WouldDeadlock: this thread or task holds it, it is not reentrant, and there is no timeout.
             LimitConflict: it is in use with another limit.
             BackendUnavailable, OutcomeUnknown: the server gave no answer; never raised for a busy lock.
+            AccessDenied: this user lacks a permission; the message names what to grant.
         """
         names.refuse_unknown("acquire", unknown, ACQUIRE_OPTIONS)
         # Here, not in the coroutine: the lease belongs to the task that calls this, also if the coroutine runs in a

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from holdfast.backends.net.pool import Connection, ConnectionPool
 from holdfast.core.ports import StoreMissing
-from holdfast.errors import BackendUnavailable, ConfigurationError, HoldfastError, OutcomeUnknown
+from holdfast.errors import AccessDenied, BackendUnavailable, ConfigurationError, HoldfastError, OutcomeUnknown
 
 if TYPE_CHECKING:
     from holdfast.backends.net.poller import Poller
@@ -36,14 +36,20 @@ def outcome_unknown(url: str, problem: str) -> OutcomeUnknown:
     return OutcomeUnknown(backend=url, problem=problem)
 
 
-def creation_error(error: HoldfastError, url: str, grants: str, older: str = "") -> HoldfastError:
+def access_denied(url: str, grants: str, problem: str) -> AccessDenied:
+    """The error for a right that this user lacks; `grants` are all rights that it needs."""
+    return AccessDenied(backend=url, problem=f"this user lacks a right that locks need ({grants}): {problem}")
+
+
+def creation_error(error: HoldfastError, url: str, older: str = "") -> HoldfastError:
     """The error for tables that this user has no right to create or upgrade: what to run instead."""
-    if not isinstance(error, ConfigurationError):
+    if not isinstance(error, AccessDenied):
         return error
-    return ConfigurationError(
-        f"{error}{older}: let a user with that right run what `holdfast init --print '{url}'` prints, then grant this "
-        f"user {grants}"
+    problem = (
+        f"{error.problem}{older}: let a user with that right run what `holdfast init --print '{url}'` prints, then "
+        "grant this user the rights"
     )
+    return AccessDenied(backend=url, problem=problem)
 
 
 def one_line(error: BaseException) -> str:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from holdfast.core.engine import OUTAGE_PAUSE_MAX, OUTAGE_PAUSE_MIN
 from holdfast.core.events import logger
-from holdfast.errors import BackendError, ConfigurationError, HoldfastError
+from holdfast.errors import AccessDenied, BackendError, ConfigurationError, HoldfastError
 
 if TYPE_CHECKING:
     from holdfast.core.engine import Engine
@@ -147,7 +147,7 @@ class Observation:
             except HoldfastError as error:
                 if engine.is_closed:
                     break
-                if not isinstance(error, BackendError):
+                if not isinstance(error, BackendError) or isinstance(error, AccessDenied):
                     raise
                 pause = self._backoff.back_off(error)
                 if now() >= self._end:

@@ -31,6 +31,7 @@ from holdfast.core.locks import UNSET, LockOptions, Unset, make_spec
 from holdfast.core.ports import KeepsRecords, Record, StoreMissing
 from holdfast.core.tickets import may_have_happened
 from holdfast.errors import (
+    AccessDenied,
     AcquireTimeout,
     BackendError,
     ConfigurationError,
@@ -404,7 +405,8 @@ async def swap(  # noqa: PLR0917
         except BackendError as error:
             if unknown is None and may_have_happened(error):
                 unknown = error
-            if runtime.now() >= until and (is_repeat or unknown is None):
+            is_over = runtime.now() >= until and (is_repeat or unknown is None)
+            if is_over or isinstance(error, AccessDenied):
                 if unknown is None or unknown is error:
                     raise
                 raise unknown from error

@@ -12,7 +12,7 @@ from holdfast.core.engine import Engine
 from holdfast.core.leases import Phase
 from holdfast.core.locks import ACQUIRE_OPTIONS, UNSET, Unset
 from holdfast.core.names import Duration
-from holdfast.errors import BackendError, ConfigurationError, LockLost, UsageError
+from holdfast.errors import AccessDenied, BackendError, ConfigurationError, LockLost, UsageError
 from holdfast.runtimes.threads import run_sync
 from holdfast.threads.locks import Lease, Lock
 
@@ -116,7 +116,7 @@ class Election(Lock):
                 if lease is None or lost.fence != lease.fence or lost.lock != self.name:
                     raise
             except BackendError as error:
-                if lease is not None:
+                if lease is not None or isinstance(error, AccessDenied):
                     raise
                 self._pause(backoff.back_off(error))
             except UsageError:

@@ -130,6 +130,7 @@ class Lock(BaseLock[Lease]):
             WouldDeadlock: this thread or task holds it, it is not reentrant, and there is no timeout.
             LimitConflict: it is in use with another limit.
             BackendUnavailable, OutcomeUnknown: the server gave no answer; never raised for a busy lock.
+            AccessDenied: this user lacks a permission; the message names what to grant.
         """
         if unknown:
             names.refuse_unknown("acquire", unknown, ACQUIRE_OPTIONS)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import uuid
 
 from holdfast.backends.mysql.io.blocking import create_tables
 from holdfast.url import parse
 from tests.support.mysql.servers import Server
+from tests.support.permissions import statements
 from tests.support.server_process import until_exit
 
 
@@ -19,6 +21,30 @@ def fresh_url(**options: str) -> str:
     url = server().url_of(fresh_database(), **{"tls": "no", **options})
     create_tables(parse(url))
     return url
+
+
+def restricted_url(**options: str) -> str:
+    """As `fresh_url`, for a user with the grants of the docs, and no other. An administrator has created the tables."""
+    url = fresh_url(**options)
+    database = parse(url).path.removeprefix("/")
+    _create_user()
+    with contextlib.closing(server().connect(database)) as administrator, administrator.cursor() as cursor:
+        for grant in grants_on(database, options.get("method", "unique")):
+            cursor.execute(grant)
+    return server().url_of(database, user="app:secret", **{"tls": "no", **options})
+
+
+def grants_on(database: str, method: str) -> list[str]:
+    """The grants of the docs on the single tables and procedures, for the user `app`."""
+    lines = statements("mysql", "In a database with other tables")[1:]
+    if method != "version":
+        lines += statements("mysql", f"And for method={method}")
+    return [line.replace(" locks.", f" {database}.") for line in lines]
+
+
+@functools.cache
+def _create_user() -> None:
+    server().rows(statements("mysql", "In a database with other tables")[0], database="")
 
 
 def fresh_database() -> str:

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import functools
+import re
 import uuid
 
+from holdfast.backends.postgresql.sql import ddl
+from holdfast.url import parse
+from tests.support.permissions import statements
 from tests.support.postgresql.pgbouncer import PgBouncer
 from tests.support.postgresql.servers import Server
 from tests.support.server_process import until_exit
@@ -18,6 +22,28 @@ def fresh_url(**options: str) -> str:
 def fresh_pooled_url(**options: str) -> str:
     """The same, by way of a pooler in transaction mode."""
     return pooler().url(**{"schema": f"test_{uuid.uuid4().hex}", "pooler": "transaction", **options})
+
+
+def restricted_url(**options: str) -> str:
+    """As `fresh_url`, for a role with the grants of the docs, and no other. An administrator has created the tables."""
+    url = fresh_url(**options)
+    _, *grants = grants_on(schema := parse(url).options["schema"])
+    _create_role()
+    with server().connect() as administrator:
+        administrator.execute(ddl(parse(url)).encode())
+        for grant in grants:
+            administrator.execute(grant.encode())
+    return server().url_of("app", **{"schema": schema, **options})
+
+
+def grants_on(schema: str) -> list[str]:
+    """The statements of the docs: the first creates the role `app`, the others grant rights on this schema."""
+    return [re.sub(r"\blocks\b", schema, line) for line in statements("postgresql", "Grants")]
+
+
+@functools.cache
+def _create_role() -> None:
+    server().rows(grants_on("")[0].encode())
 
 
 @functools.cache

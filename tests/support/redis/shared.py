@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import functools
 import uuid
+from collections.abc import Iterable
 
+from tests.support.permissions import statements
 from tests.support.redis.binaries import main_binary
 from tests.support.redis.redlock import RedlockServers
 from tests.support.redis.servers import Server
@@ -14,7 +16,7 @@ from tests.support.server_process import until_exit
 
 def fresh_url(**options: str) -> str:
     """One server, with keys that no other test uses."""
-    return _with_options(_server().url, options)
+    return _with_options(server().url, options)
 
 
 def fresh_cluster_url(**options: str) -> str:
@@ -30,13 +32,59 @@ def fresh_redlock_url(**options: str) -> str:
     return _with_options(_redlock().url(), {"quarantine": "no", "node_timeout": "5", **options})
 
 
+def restricted_url(**options: str) -> str:
+    """As `fresh_url`, with a user that has the permissions of the docs, and no other."""
+    method = options.get("method", "queue")
+    return _restricted(fresh_url(**options), [server()], *permissions_of(f"method={method}"))
+
+
+def restricted_cluster_url() -> str:
+    acl = [*permissions_of("method=queue"), *statements("redis", "For a Cluster")]
+    return _restricted(fresh_cluster_url(), _cluster().servers, *acl)
+
+
+def restricted_redlock_url() -> str:
+    return _restricted(fresh_redlock_url(), _redlock().servers, *statements("redlock", "On each node"))
+
+
+def permissions_of(method: str) -> list[str]:
+    """All that a program can use: the necessary permissions, and those for notifications, operators and guarantees."""
+    acl = statements("redis", method)
+    for heading in ("For notifications", "For operators", "For the guarantees"):
+        acl += statements("redis", heading)
+    if main_binary().version < (7,):  # no sharded channels
+        acl = [line for line in acl if "+spublish" not in line]
+    return acl
+
+
+def allow(servers: Iterable[Server], acl: Iterable[str], *, user: str, prefix: str) -> None:
+    """Run the statements of the docs on all servers, for this user and prefix. The password is `secret`."""
+    words = [line.replace("holdfast:", prefix).replace(" app ", f" {user} ").split() for line in acl]
+    for server in servers:
+        with server.connect() as connection:
+            for line in words:
+                connection.call(*line)
+
+
+def _restricted(url: str, servers: Iterable[Server], *acl: str) -> str:
+    """The URL with a new user, which may use the keys of its prefix only."""
+    prefix = url.partition("prefix=")[2].partition("&")[0]
+    user = prefix.removesuffix(":")
+    allow(servers, acl, user=user, prefix=prefix)
+    scheme, _, rest = url.partition("://")
+    if scheme == "redlock":  # each node has its own login
+        hosts, _, options = rest.partition("?")
+        return f"redlock://{','.join(f'{user}:secret@{host}' for host in hosts.split(','))}?{options}"
+    return f"{scheme}://{user}:secret@{rest}"
+
+
 def _with_options(url: str, options: dict[str, str]) -> str:
     options = {"prefix": f"{uuid.uuid4().hex}:", **options}
     return f"{url}?{'&'.join(f'{option}={value}' for option, value in options.items())}"
 
 
 @functools.cache
-def _server() -> Server:
+def server() -> Server:
     return until_exit(lambda folder: Server(main_binary(), folder))
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from holdfast.backends.etcd.io.errors import NoAuthentication, TokenRefused, error_for
 from holdfast.backends.etcd.port import LeaseNotFound
-from holdfast.errors import BackendUnavailable, ConfigurationError, OutcomeUnknown
+from holdfast.errors import AccessDenied, BackendUnavailable, ConfigurationError, OutcomeUnknown
 
 
 @pytest.mark.parametrize(
@@ -30,7 +30,7 @@ from holdfast.errors import BackendUnavailable, ConfigurationError, OutcomeUnkno
         (3, "etcdserver: revision of auth store is old", TokenRefused),
         (3, "etcdserver: user name is empty", TokenRefused),
         (9, "etcdserver: authentication is not enabled", NoAuthentication),
-        (7, "etcdserver: permission denied", ConfigurationError),
+        (7, "etcdserver: permission denied", AccessDenied),
         (3, "etcdserver: authentication failed, invalid user ID or password", ConfigurationError),
     ],
 )

@@ -31,7 +31,6 @@ def made_of(text: str) -> holdfast.HoldfastError:
         "TRYAGAIN Multiple keys request during rehashing of slot",
         "NOAUTH Authentication required.",
         "WRONGPASS invalid username-password pair or user is disabled.",
-        "NOPERM this user has no permissions to run the 'evalsha' command",
         "BUSY Redis is busy running a script. You can only call SCRIPT KILL or SHUTDOWN NOSAVE.",
         "ERR max number of clients reached",
         "ERR unknown command 'EVALSHA', with args beginning with: ",
@@ -74,6 +73,31 @@ def test_a_key_of_another_type_names_the_lock(text: str) -> None:
 
     assert isinstance(error, holdfast.NameConflict)
     assert error.lock == "a"
+
+
+def test_a_missing_permission_is_access_denied_when_nothing_was_executed() -> None:
+    error = made_of("NOPERM this user has no permissions to run the 'evalsha' command")
+
+    assert type(error) is holdfast.AccessDenied
+    assert "'evalsha'" in str(error)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        WRAPPED.format(
+            sha=SHA, line="1", inside="@user_script: 1: The user executing the script can't run this command"
+        ),
+        "ERR The user executing the script can't run this command or subcommand script: c6a2, on @user_script:1.",
+        "ERR The user executing the script can't access at least one of the keys mentioned in the command arguments",
+        "ERR ACL failure in script: User u has no permissions to run the 'set' command script: on @user_script:1.",
+    ],
+)
+def test_a_missing_permission_inside_a_script_is_outcome_unknown_and_names_the_fix(text: str) -> None:
+    error = made_of(text)
+
+    assert type(error) is holdfast.OutcomeUnknown
+    assert "lacks a permission" in str(error)
 
 
 def test_redirections_are_parsed() -> None:

@@ -21,7 +21,7 @@ from holdfast.cli.text import escape
 from holdfast.cli.times import timestamp
 from holdfast.core.once import MAX_HOLD, OnceCall, make_once_plan
 from holdfast.core.periods import claim
-from holdfast.errors import AcquireTimeout, BackendError, LockLost, OnceFailed, OnceInterrupted
+from holdfast.errors import AccessDenied, AcquireTimeout, BackendError, LockLost, OnceFailed, OnceInterrupted
 from holdfast.primitives import Primitive
 from holdfast.runtimes import system
 from holdfast.runtimes.threads import Dispatcher, flush_log, run_sync
@@ -128,6 +128,8 @@ class _Supervisor:
         except (OnceInterrupted, OnceFailed) as error:
             _print(str(error))
             return statuses.INTERRUPTED
+        except AccessDenied:
+            raise  # an error of the configuration, with its own status
         except BackendError as error:
             _print(str(error))
             return statuses.UNAVAILABLE

@@ -22,7 +22,7 @@ from holdfast.backends.etcd.port import Answer, Watch
 from holdfast.backends.etcd.protocol.messages import encoded
 from holdfast.backends.net.passwords import ask_password
 from holdfast.backends.net.pool import ConnectionPool
-from holdfast.errors import BackendUnavailable, ConfigurationError, OutcomeUnknown
+from holdfast.errors import AccessDenied, BackendUnavailable, ConfigurationError, OutcomeUnknown
 
 if TYPE_CHECKING:
     from holdfast.backends.etcd.config import EtcdConfig
@@ -76,6 +76,10 @@ class Cluster:
                 except TokenRefused as error:
                     refused = self._token_refused(node, token, error)
                     continue
+                except AccessDenied as error:
+                    if unanswered is not None:  # another member may have executed it before
+                        raise unanswered from error
+                    raise
                 except BackendUnavailable as error:
                     refused = error
                 except OutcomeUnknown as error:

@@ -10,7 +10,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from holdfast.backends.etcd.port import LeaseNotFound, Message
-from holdfast.errors import BackendUnavailable, ConfigurationError, OutcomeUnknown
+from holdfast.errors import AccessDenied, BackendUnavailable, ConfigurationError, OutcomeUnknown
 
 if TYPE_CHECKING:
     from holdfast.backends.etcd.io.http import Response
@@ -68,9 +68,10 @@ def error_for(status: int, body: bytes, url: str, node: str) -> Exception:
     if words == "authentication is not enabled":
         return NoAuthentication(message)
     if code == _PERMISSION_DENIED or words == "permission denied":
-        return ConfigurationError(
-            f"{url}: this user lacks a permission that locks need, on the keys of prefix=: {message}"
+        problem = (
+            f"this user lacks a permission that locks need, readwrite on all keys that begin with prefix=: {message}"
         )
+        return AccessDenied(backend=url, problem=problem)
     if words.startswith("authentication failed"):
         return ConfigurationError(f"{url}: etcd did not accept this user and password")
     problem = f"{node}: {message}"

@@ -47,9 +47,6 @@ _READ_COMMITTED = "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED"
 _REPEATABLE_READ = "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ"
 
 
-_GRANTS = "SELECT, INSERT, UPDATE, DELETE and EXECUTE on the database, or on its tables and procedures holdfast_…"
-
-
 def make_backend(config: MysqlConfig, connections: Connections, runtime: Runtime) -> Backend:
     if config.method == "version":
         return VersionBackend(config.url, connections, runtime)
@@ -158,7 +155,7 @@ class Connections(DatabaseConnections[Connection]):
             await connection.query(f"DO RELEASE_LOCK({name})", deadline)
         except BaseException as error:
             connection.close()
-            if not isinstance(error, HoldfastError) or (refused := creation_error(error, self._url, _GRANTS)) is error:
+            if not isinstance(error, HoldfastError) or (refused := creation_error(error, self._url)) is error:
                 raise
             raise refused from error
 

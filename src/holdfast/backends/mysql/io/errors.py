@@ -6,8 +6,10 @@ its changes. The exception is a killed statement: it may have been committed jus
 
 from __future__ import annotations
 
-from holdfast.backends.sql_connections import TablesMissing, TransactionConflict
+from holdfast.backends.sql_connections import TablesMissing, TransactionConflict, access_denied
 from holdfast.errors import BackendUnavailable, ConfigurationError, OutcomeUnknown
+
+GRANTS = "SELECT, INSERT, UPDATE, DELETE and EXECUTE on the database, or on its tables and procedures holdfast_…"
 
 # Lock wait timeout, deadlock (also Galera's conflicts), record has changed, NOWAIT.
 _CONFLICTS = (1205, 1213, 1020, 3572)
@@ -35,7 +37,7 @@ def error_from(code: int, message: str, url: str) -> Exception:
     if code in _KILLED:
         return OutcomeUnknown(backend=url, problem=f"the statement was ended: {problem}")
     if code in _ACCESS_DENIED:
-        return ConfigurationError(f"{url}: this user lacks a right that locks need: {problem}")
+        return access_denied(url, GRANTS, problem)
     if code in _NO_DATABASE:
         return ConfigurationError(
             f"{url}: there is no such database, or none was chosen: create it, or name another: {problem}"

@@ -28,7 +28,7 @@ from holdfast.backends.sql_protocol import GRANULARITY, refused, us
 from holdfast.core.clock import lease_deadline
 from holdfast.core.engine import IO_TIMEOUT_MIN
 from holdfast.core.tickets import POLL_INTERVAL, Claim, Granted, LeaseGone, Live, Waiting, process_text
-from holdfast.errors import BackendError, BackendUnavailable, HoldfastError, OutcomeUnknown
+from holdfast.errors import AccessDenied, BackendError, BackendUnavailable, HoldfastError, OutcomeUnknown
 
 if TYPE_CHECKING:
     from holdfast.backends.mysql.port import MysqlPort, WaiterSessionsPort
@@ -154,8 +154,12 @@ class RowBackend(PlainBackend):
         key = lock_id(claim.name)
 
         async def check() -> float:
-            with contextlib.suppress(HoldfastError):  # the next try_acquire reports the error
+            try:
                 await self._check_holder(claim, key, min(until, self._runtime.now() + IO_TIMEOUT_MIN))
+            except AccessDenied:
+                raise  # this ends the wait, so that the next try_acquire reports the error
+            except HoldfastError:
+                pass  # the next try_acquire reports the error
             return self._next_check(claim)
 
         with contextlib.suppress(BackendError):  # likewise

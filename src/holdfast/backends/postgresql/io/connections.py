@@ -59,7 +59,6 @@ POOLED_CHANNEL = "holdfast_pooled_"
 _NONCE = 32  # characters of the nonce in the name of the channel
 _POOLER_CHECKS = 3  # a busy one may by chance lend the same session twice
 _CREATING = 7521962889421  # the advisory lock of a client that creates our tables
-_GRANTS = "USAGE on the schema, and SELECT, INSERT, UPDATE, DELETE on its tables holdfast_…"
 
 
 def session_setup(channel: str) -> str:
@@ -279,7 +278,7 @@ class Connections(DatabaseConnections[Connection]):
             if found:
                 reason = missing or f"version {found} does not do what version {VERSION} does"
                 older = f"; the tables are of an older holdfast: {reason}"
-            refused = creation_error(error, self._url, _GRANTS, older)
+            refused = creation_error(error, self._url, older)
             if refused is error:
                 raise
             raise refused from error

@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING
 
 from psycopg.pq import DiagnosticField
 
-from holdfast.backends.sql_connections import TablesMissing, TransactionConflict
+from holdfast.backends.sql_connections import TablesMissing, TransactionConflict, access_denied
 from holdfast.errors import BackendUnavailable, ConfigurationError, HoldfastError, OutcomeUnknown
 
 if TYPE_CHECKING:
     from psycopg.pq.abc import PGresult
 
+GRANTS = "USAGE on the schema, and SELECT, INSERT, UPDATE, DELETE on its tables holdfast_…"
 _CONFLICTS = ("40001", "40P01", "55P03")  # serialization failure, deadlock, lock timeout
 # PgBouncer's messages for a request that waits for a server: none is free in time, or none accepts the login.
 _NOT_SENT_BY_POOLER = ("query_wait_timeout", "server login has been failing", "pgbouncer cannot connect to server")
@@ -60,7 +61,7 @@ def pooler_error(url: str) -> ConfigurationError:
 
 def _translated(code: str, problem: str, url: str) -> HoldfastError:
     if code == "42501":
-        return ConfigurationError(f"{url}: this user lacks a right that locks need: {problem}")
+        return access_denied(url, GRANTS, problem)
     if code in ("22021", "22P05"):
         return ConfigurationError(f"{url}: the database's encoding cannot hold this name; use one in UTF-8: {problem}")
     if code == "25006" or (code == "0A000" and "read-write mode" in problem):  # the latter: READ WRITE on a standby

@@ -1,10 +1,11 @@
 """Error translation: error replies of servers, and errors of the driver and the network.
 
-Three cases must never be confused:
+Four cases must never be confused:
 
     BackendUnavailable   nothing was changed: not connected, or refused before anything was executed
     OutcomeUnknown       sent, and no reply that tells the result
     NameConflict         the key exists and has another type
+    AccessDenied         nothing was changed: an ACL does not allow this user to run the command
 
 A script may fail half-way, so an error reply that is not known to mean "nothing was changed" is an OutcomeUnknown.
 """
@@ -14,7 +15,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, NamedTuple
 
-from holdfast.errors import BackendUnavailable, HoldfastError, NameConflict, OutcomeUnknown
+from holdfast.errors import AccessDenied, BackendError, BackendUnavailable, HoldfastError, NameConflict, OutcomeUnknown
 
 if TYPE_CHECKING:
     from holdfast.backends.redis.io.resp import ErrorReply
@@ -35,8 +36,6 @@ _NOTHING_CHANGED = {
     "ASK": "the lock's keys are being moved to another server: this is a Cluster, use redis+cluster://",
     "NOAUTH": "it requires a password: redis://user:password@host",
     "WRONGPASS": "it does not know this user with this password",
-    "NOPERM": "this user may not do that: let it run scripts, and use the keys and channels of the prefix "
-    "(ACL SETUSER … ~holdfast:* &holdfast:* +@read +@write +@scripting +@pubsub +time +info)",
     "DENIED": "it is in protected mode and takes no connections from elsewhere: set a password or an address to bind",
     "BUSY": "a script of another client has been running for too long (SCRIPT KILL ends it)",
     "NOSCRIPT": "it does not know a script that was loaded just now",
@@ -47,6 +46,13 @@ _NOTHING_CHANGED = {
     "DB index is out of range": "it has no such database",
     "unknown command": "it does not know a command that is needed: use Redis 6.2 or newer, or Valkey",
 }
+
+_NOPERM = (
+    "this user lacks a permission, and `ACL LOG` on the server shows which: it needs the keys ~prefix*, the channels "
+    "&prefix*, and the commands in the section Permissions of docs/backends/redis.md"
+)
+# A command inside a script that the user may not run: Redis 6.2 to 7.0, and later versions and Valkey.
+_NOPERM_IN_SCRIPT = ("The user executing the script can't", "ACL failure in script")
 
 # Redis 6.2 wraps the error of a command inside a script: ERR Error running script (call to f_<sha>): @user_script:3:
 # <error>. The error may begin with "-". Up to 7.0 there is a blank in "@user_script: 3:", and an error of the server
@@ -87,15 +93,21 @@ def refusal(reply: ErrorReply, url: str, node: Node, lock: str) -> HoldfastError
             lock=lock,
             reason="its key or one of its side keys exists with another type; use another name or prefix",
         )
+    if code == "NOPERM":
+        return AccessDenied(backend=url, problem=f"{node}: {_NOPERM} ({text})")
+    if any(words in text for words in _NOPERM_IN_SCRIPT):  # earlier commands of the script were executed
+        return OutcomeUnknown(backend=url, problem=f"{node}: {_NOPERM} ({text})")
     advice = _NOTHING_CHANGED.get(code)
     if advice is None:
         return OutcomeUnknown(backend=url, problem=f"{node}: {text}")
     return BackendUnavailable(backend=url, problem=f"{node}: {advice} ({text})")
 
 
-def not_connected(error: BaseException, url: str, node: Node) -> BackendUnavailable:
-    """The exception for a failed connect: nothing but the login was sent."""
+def not_connected(error: BaseException, url: str, node: Node) -> BackendError:
+    """The exception for a failed connect: nothing but the login and SELECT was sent."""
     text = str(error) or type(error).__name__
+    if _known(text) == "NOPERM":
+        return AccessDenied(backend=url, problem=f"{node}: {_NOPERM} ({text})")
     advice = _NOTHING_CHANGED.get(_known(text))
     return BackendUnavailable(backend=url, problem=f"{node}: {advice} ({text})" if advice else f"{node}: {text}")
 

@@ -39,6 +39,7 @@ from holdfast.core.notifications import Notifications
 from holdfast.core.one_by_one import OneByOne
 from holdfast.core.tickets import Claim, Granted, LeaseGone, Live, LockInfo, Waiting, process_text
 from holdfast.errors import (
+    AccessDenied,
     BackendError,
     BackendUnavailable,
     ConfigurationError,
@@ -350,6 +351,8 @@ class RedlockBackend(OneByOne):
                 return method_conflict(claim.name, str(method))
         is_quorate = len(count.votes) + len(count.refusals) >= self._quorum
         for error in count.errors.values():
+            if isinstance(error, AccessDenied):
+                continue  # a node that refuses this user is one that does not answer
             if isinstance(error, ConfigurationError) and not (isinstance(error, NameConflict) and is_quorate):
                 return error
         return None

@@ -14,7 +14,7 @@ from holdfast.backends.zookeeper.protocol.nodes import SESSIONS
 from holdfast.backends.zookeeper.protocol.session_classes import CLASSES_MAX, timeout_for
 from holdfast.backends.zookeeper.protocol.session_proof import SessionProof
 from holdfast.core.events import logger
-from holdfast.errors import BackendError, HoldfastError, ThreadStartError
+from holdfast.errors import AccessDenied, BackendError, HoldfastError, ThreadStartError
 
 if TYPE_CHECKING:
     from holdfast.backends.zookeeper.config import ZookeeperConfig
@@ -259,6 +259,8 @@ class Heartbeats:
                     has_node = await self._write_pair(session, proof, node_path)
                 if connection and heartbeat.checked != connection:
                     await self._check_nodes(session, heartbeat, connection, node_path)
+            except AccessDenied as error:
+                logger().warning("the session with %s cannot be kept: %s", self._url, error)
             except BackendError as error:
                 logger().info("the heartbeat of the session with %s got no answer: %s", self._url, error)
                 if session.connection == connection:

@@ -17,7 +17,7 @@ from holdfast.backends.zookeeper.protocol.base import TicketNode, ZookeeperBase,
 from holdfast.backends.zookeeper.protocol.nodes import queue_entries
 from holdfast.core.clock import lease_deadline
 from holdfast.core.tickets import Claim, LeaseGone, Live
-from holdfast.errors import BackendError, BackendUnavailable
+from holdfast.errors import AccessDenied, BackendError, BackendUnavailable
 
 if TYPE_CHECKING:
     from holdfast.backends.zookeeper.port import Answer, Request, Session
@@ -44,7 +44,7 @@ class Leases(ZookeeperBase):
             elif isinstance(answer, BackendError):
                 outcomes.append(answer)
             else:
-                outcomes.append(BackendUnavailable(backend=self.url, problem=f"not deleted: {answer}"))
+                outcomes.append(self._refusal(answer, ticket_node, "not deleted"))
         for session, connection in connections.items():
             self._heartbeats.check_again(session, connection)
         return outcomes
@@ -79,9 +79,17 @@ class Leases(ZookeeperBase):
                 outcomes.append(Live(ticket_node.deadline))
             elif isinstance(answer, BackendError):
                 outcomes.append(answer)
+            elif answer is Refusal.NO_RIGHT:  # the node may exist
+                outcomes.append(self._refusal(answer, ticket_node, "not renewed"))
             else:
                 outcomes.append(LeaseGone())
         return outcomes
+
+    def _refusal(self, answer: Answer, ticket_node: TicketNode | None, problem: str) -> BackendError:
+        error = self._parents.error_for(answer, ticket_node.path) if ticket_node is not None else None
+        if isinstance(error, AccessDenied):
+            return error
+        return BackendUnavailable(backend=self.url, problem=f"{problem}: {answer}")
 
     async def _listed_after_write(self, session: Session, paths: Sequence[str], deadline: float) -> list[Answer]:
         """The children of tickets' nodes, which have none: an empty list proves that the node exists.

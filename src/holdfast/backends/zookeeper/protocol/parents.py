@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from holdfast.backends.zookeeper.port import CreateParent, Refusal
-from holdfast.errors import BackendUnavailable, ConfigurationError, NameConflict
+from holdfast.errors import AccessDenied, BackendUnavailable, NameConflict
 
 if TYPE_CHECKING:
     from holdfast.backends.zookeeper.port import Answer
@@ -69,10 +69,11 @@ class Parents:
     def error_for(self, answer: Answer, what: str) -> HoldfastError:
         """The error for a refusal."""
         if answer is Refusal.NO_RIGHT:
-            return ConfigurationError(
-                f"{self._url}: this user may not use {what}: log in with zookeeper://user:password@host, or have its "
-                "ACL changed"
+            problem = (
+                f"this user may not use {what}: log in with zookeeper://user:password@host, or add the user to its ACL "
+                "(the node of the url: `cr`, nodes below it: `cdrwa`)"
             )
+            return AccessDenied(backend=self._url, problem=problem)
         if answer is Refusal.OTHER:
             return NameConflict(lock=what, reason="there is an ephemeral node in its place")
         return BackendUnavailable(backend=self._url, problem=f"{what}: {answer}")

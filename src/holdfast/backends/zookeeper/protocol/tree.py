@@ -81,6 +81,8 @@ class Tree:
             return LockInfo(name, (), ()), []
         requests = [Get(f"{lock}/{entry.node}") for entry in ordered]
         answers = await self._port.call(session, requests, deadline=deadline)
+        if Refusal.NO_RIGHT in answers:
+            raise self._parents.error_for(Refusal.NO_RIGHT, f"the nodes below {lock}")
         existing = [(entry, node) for entry, node in zip(ordered, answers, strict=True) if isinstance(node, Node)]
         holders: list[TicketInfo] = []
         waiters: list[TicketInfo] = []
@@ -99,6 +101,8 @@ class Tree:
             listed = await self._port.call(session, [Children(parent or "/") for parent in parents], deadline=deadline)
             next_below: list[str] = []
             for part, names in zip(below, listed, strict=True):
+                if names is Refusal.NO_RIGHT:
+                    raise self._parents.error_for(names, self._root + part)
                 for node in names if isinstance(names, list) else ():
                     path = f"{part}/{node}"
                     if path in (f"/{SESSIONS}", f"/{REGISTERS}", "/zookeeper") or (

@@ -15,7 +15,7 @@ from django.core.management.base import BaseCommand, CommandError
 from holdfast.cli import options, statuses
 from holdfast.cli.text import escape
 from holdfast.django.clients import client
-from holdfast.errors import AcquireTimeout, BackendError, HoldfastError, LockLost, UsageError
+from holdfast.errors import AcquireTimeout, BackendError, ConfigurationError, HoldfastError, LockLost, UsageError
 from holdfast.runtimes.exits import exit_on
 
 if TYPE_CHECKING:
@@ -117,4 +117,5 @@ def _status(error: HoldfastError) -> int:
         return statuses.LOST
     if isinstance(error, AcquireTimeout):
         return statuses.BUSY
-    return statuses.UNAVAILABLE if isinstance(error, BackendError) else statuses.USAGE
+    is_unavailable = isinstance(error, BackendError) and not isinstance(error, ConfigurationError)
+    return statuses.UNAVAILABLE if is_unavailable else statuses.USAGE

@@ -13,10 +13,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from holdfast.backends.redis.io import errors
 from holdfast.backends.redis.io.resp import ErrorReply, pack
 from holdfast.backends.redis.io.topology.base import Topology
 from holdfast.core.events import logger
-from holdfast.errors import BackendError, BackendUnavailable
+from holdfast.errors import AccessDenied, BackendError, BackendUnavailable, HoldfastError
 from holdfast.url_parts import Node
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ class Sentinel(Topology):
         asked_at = self._runtime.now()
         try:
             named = await self._query_sentinels(deadline)
-        except BackendUnavailable as error:
+        except (BackendUnavailable, AccessDenied) as error:
             if self._primary is None:
                 raise
             named = self._primary
@@ -94,6 +95,7 @@ class Sentinel(Topology):
 
     async def _query_sentinels(self, deadline: float) -> Node:
         problems = []
+        refused: HoldfastError | None = None
         for number, sentinel in enumerate(list(self._order)):
             left = deadline - self._runtime.now()
             # A Sentinel that does not answer must leave time for the others and for the primary.
@@ -105,12 +107,15 @@ class Sentinel(Topology):
                 continue
             if isinstance(reply, ErrorReply):
                 problems.append(f"{sentinel}: {reply}")
+                refused = errors.refusal(reply, self._config.url, sentinel, "")
             elif reply is None:
                 problems.append(f"{sentinel}: it monitors no service {self._config.service!r}; is the name right?")
             else:
                 # A new list, because other threads may do the same.
                 self._order = [sentinel, *(other for other in self._order if other != sentinel)]
                 return Node(reply[0].decode(), int(reply[1]))
+        if isinstance(refused, AccessDenied):
+            raise refused
         raise BackendUnavailable(
             backend=self._config.url, problem=f"no Sentinel knows a primary: {'; '.join(problems)}"
         )
