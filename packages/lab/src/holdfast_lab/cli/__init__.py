@@ -45,6 +45,7 @@ WORKLOADS = (
     "detect_deadlocks",
     "renew(ttl)",
     "min_hold",
+    "transfer",
     "everything",
 )
 

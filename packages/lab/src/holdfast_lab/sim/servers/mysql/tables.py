@@ -549,6 +549,17 @@ class Tables(Values[Lock, Ticket]):
         kept = (lock.departed or ()) if lock.departed_until > now else ()
         lock.departed, lock.departed_until = (*kept, nonce), now + WAITER_US
 
+    def adopt_answer(self, key: bytes, old: str, nonce: str, ttl: int, agent: str, info: str) -> Answer:  # noqa: PLR0917  (the parameters of the statement)
+        lock, now = self.locks.get(key), self.clock()
+        if lock is None or lock.nonce != old or lock.expires <= now:
+            return Answer()
+        return self._hold(lock, nonce, now, ttl, lock.method, agent, info)
+
+    def holder_fence_answer(self, key: bytes, nonce: str) -> Answer:
+        lock = self.locks.get(key)
+        is_holder = lock is not None and lock.nonce == nonce and lock.expires > self.clock()
+        return Answer(rows=[(_text(lock.fence),)] if lock is not None and is_holder else [])
+
     def break_answer(self, key: bytes, fence: int) -> Answer:
         lock = self.locks.get(key)
         is_gone = False

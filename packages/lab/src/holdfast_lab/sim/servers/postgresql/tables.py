@@ -229,6 +229,18 @@ class Tables(DatabaseTables[str, Lock, Ticket, Register, StoredRecord]):
         every = zip(items(names), items(nonces), items(ttls), strict=True)
         return [(nonce, _text(self.renew(name, nonce, int(ttl)))) for name, nonce, ttl in every]
 
+    def adopt_rows(self, name: str, old: str, nonce: str, ttl: int, agent: str, info: str) -> list[Row]:  # noqa: PLR0917  (the parameters of the statement)
+        lock, now = self.locks.get(name), self.clock()
+        if lock is None or lock.nonce != old or lock.method != "queue" or not _is_after(lock.expires, now):
+            return []
+        lock.drawn = self.draw(lock, now)
+        self.hold(lock, nonce, now, ttl, (agent, info))
+        return [(_text(lock.fence),)]
+
+    def holder_rows(self, name: str) -> list[Row]:
+        lock = self.locks.get(name)
+        return [(lock.nonce, _text(lock.fence))] if lock is not None and _is_after(lock.expires, self.clock()) else []
+
     def break_rows(self, name: str, fence: int) -> list[Row]:
         return [(_text(self.break_(name, fence)),)]
 
