@@ -52,6 +52,7 @@ _WRITES = (
     v._BUMP_VERSION,
     s.ADVANCE_REGISTER,
     s.REBASE,
+    s.ADOPT,
 )  # whose count of changed rows is compared
 
 
@@ -212,6 +213,8 @@ class Steps:
             "release": 4,
             "renew": 2,
             "break": 1,
+            "adopt": 2,
+            "holder fence": 1,
             "poll": 2,
             "inspect": 1,
             "locks": 0.5,
@@ -268,6 +271,11 @@ class Steps:
                 return s.RENEW, [tuple(lock_id(one[0]) for one in some), tuple(one[1] for one in some), ttl]
             case "break":
                 return s.BREAK, [key, draw.choice(self._fences[-6:])]
+            case "adopt":
+                holder = nonce if lock is None or lock.nonce is None else lock.nonce
+                return s.ADOPT, [key, draw.choice((holder, holder, nonce)), self._tickets[-1][1], ttl, agent, info]
+            case "holder fence":
+                return s.HOLDER_FENCE, [key, nonce]
             case "poll" if owner:
                 return s.POLL_OWNED, [key, nonce, owner]
             case "poll":
@@ -281,7 +289,9 @@ class Steps:
             case "state":
                 return s.STATE, [key]
             case "confirm":
-                return s.CONFIRM_NEW, [tuple(lock_id(one[0]) for one in some), tuple(one[1] for one in some)]
+                fences = tuple(draw.choices([lock.fence for lock in self._model.locks.values()] or [1], k=len(some)))
+                keys = tuple(lock_id(one[0]) for one in some)
+                return s.CONFIRM_NEW, [keys, tuple(one[1] for one in some), fences]
             case "rebase":
                 return s.REBASE, [key, 1 if lock is None else lock.renewed]
             case "delete":
@@ -358,6 +368,7 @@ SEEN = {
         "renew: found",
         "poll: found",
     ),
+    *("adopt: 0", "adopt: 1", "holder_fence: found"),
     *("inspect: found", "locks: found", "state: found", "create: 0", "create: 1", "cas_acquire: 0", "cas_acquire: 1"),
     *("cas_release: 0", "cas_release: 1", "bump_version: 1", "reaped", "poll_owned: found", "with the same fence"),
     *("rebase: 0", "rebase: 1", "set back", "deleted with tickets", "confirm_new: found"),

@@ -298,6 +298,8 @@ class Steps:
             "renew": 2,
             "renew all": 1,
             "break": 1,
+            "adopt": 2,
+            "holder": 1,
             "inspect": 1,
             "locks": 0.5,
             "reap": 0.8,
@@ -376,6 +378,13 @@ class Steps:
                 return protocol._RENEW_ALL, [names, nonces, protocol._array(ttls)]
             case "break":
                 return protocol._BREAK, [name, draw.choice(self._fences[-6:])]
+            case "adopt":
+                lock = self.model.locks.get(name)
+                holder = nonce if lock is None or lock.nonce is None else lock.nonce
+                old, new = draw.choice((holder, holder, nonce)), self._tickets[-1][1]
+                return protocol._ADOPT, [name, old, new, ttl, agent, info]
+            case "holder":
+                return protocol._HOLDER, [name]
             case "inspect":
                 return protocol._INSPECT, [name]
             case "locks":

@@ -146,7 +146,7 @@ class SimClient:
         self._add(h.ReleaseStarted(self._world.now, *fields, within))
         outcome: h.ReleaseOutcome = "pending"
         try:
-            left = await self.engine.transfer(lease, within)
+            nonce, left = await self.engine.transfer(lease, within)
             outcome = "transferred"
         except LockLost:
             outcome = "lost"
@@ -154,7 +154,7 @@ class SimClient:
         finally:
             self._add(h.ReleaseEnded(self._world.now, *fields, outcome))
             self._drop(lease)
-        return encode_transfer(Transfer("sim", lease.name, lease._claim.nonce, lease.ttl, left))
+        return encode_transfer(Transfer("sim", lease.name, nonce, lease.ttl, left))
 
     async def adopt(self, text: str, options: LockOptions) -> SimLease:
         """Go on with a lease that was transferred."""

@@ -141,11 +141,13 @@ class Tables(Values[Lock, Ticket]):
             return Answer(2, held.number)
         return Answer()
 
-    def confirm_new_answer(self, keys: tuple[bytes, ...], nonces: tuple[str, ...]) -> Answer:
+    def confirm_new_answer(
+        self, keys: tuple[bytes, ...], nonces: tuple[str, ...], fences: tuple[int, ...]
+    ) -> Answer:
         ours = [lock for lock in self.locks.values() if lock.id in keys and lock.nonce in nonces]
         self.unconfirmed -= {*nonces}
         for lock in ours:
-            if self.hides_tickets(lock.id):
+            if self.hides_tickets(lock.id) and lock.fence in fences:
                 lock.nonce, lock.tickets = None, True
         return Answer(rows=[(lock.nonce,) for lock in ours if lock.nonce is not None])
 
@@ -552,6 +554,8 @@ class Tables(Values[Lock, Ticket]):
     def adopt_answer(self, key: bytes, old: str, nonce: str, ttl: int, agent: str, info: str) -> Answer:  # noqa: PLR0917  (the parameters of the statement)
         lock, now = self.locks.get(key), self.clock()
         if lock is None or lock.nonce != old or lock.expires <= now:
+            return Answer()
+        if lock.departed_until > now and nonce in (lock.departed or ()):
             return Answer()
         return self._hold(lock, nonce, now, ttl, lock.method, agent, info)
 

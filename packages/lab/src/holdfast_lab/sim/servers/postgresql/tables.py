@@ -233,6 +233,8 @@ class Tables(DatabaseTables[str, Lock, Ticket, Register, StoredRecord]):
         lock, now = self.locks.get(name), self.clock()
         if lock is None or lock.nonce != old or lock.method != "queue" or not _is_after(lock.expires, now):
             return []
+        if _is_after(lock.departed_until, now) and nonce in (lock.departed or ()):
+            return []
         lock.drawn = self.draw(lock, now)
         self.hold(lock, nonce, now, ttl, (agent, info))
         return [(_text(lock.fence),)]
