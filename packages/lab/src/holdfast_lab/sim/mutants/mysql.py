@@ -92,7 +92,7 @@ class VersionNotCurrent(Tables):
 
 
 class VersionKeptByRelease(Tables):
-    def bump_version_answer(self, key: bytes, nonce: str) -> Answer:
+    def bump_version_answer(self, key: bytes, nonce: str, remembered: int) -> Answer:
         return Answer()
 
 

@@ -111,13 +111,15 @@ class Tables(Values[Lock, Ticket]):
     def is_holder(self, lock: Lock, nonce: str) -> bool:
         return lock.nonce == nonce
 
-    def bump_version_answer(self, key: bytes, nonce: str) -> Answer:
-        lock = self.locks.get(key)
+    def bump_version_answer(self, key: bytes, nonce: str, remembered: int) -> Answer:
+        lock, now = self.locks.get(key), self.clock()
         if lock is None:
             return Answer()
-        lock.drawn = self.draw(lock, self.clock())
+        lock.drawn = self.draw(lock, now)
         if lock.nonce == nonce:
             lock.nonce = None
+        kept = (lock.departed or ()) if lock.departed_until > now else ()
+        lock.departed, lock.departed_until = (*kept, nonce), now + remembered
         return Answer(1)
 
     # ── the statements of statements.py ────────────────────────────────────────────────────────────────────────────

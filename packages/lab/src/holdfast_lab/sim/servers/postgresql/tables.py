@@ -484,9 +484,9 @@ class Tables(DatabaseTables[str, Lock, Ticket, Register, StoredRecord]):
         else:
             head = lock.head
             row = self.try_acquire(name, nonce, ttl, True, 1, queue, agent, info, channel)  # noqa: FBT003
-            mine = self._ticket(name, nonce, head)
-            if row[0] == "wait" and queue and mine is not None:
-                mine.owner = owner
+            if row[0] == "wait" and queue:
+                for ticket in self._queue(name, head):
+                    ticket.owner = owner if ticket.nonce == nonce else ticket.owner
             if row[0] != "in":
                 return row
             mine = self._ticket(name, nonce, lock.head)
