@@ -414,6 +414,7 @@ def test_the_model_does_each_step_as_the_server_does(real: Real) -> None:
 
 OTHERWISE = [
     mutants.GrantsAnyOwner,
+    mutants.ConfirmsAnyGrant,
     mutants.VersionNotCurrent,
     mutants.CheckThenSet,
     mutants.IgnoresClockSetBack,
