@@ -149,7 +149,9 @@ class Steps:
             self.seen["set back"] += any(ticket.renewed > self._model.now for ticket in self._model.tickets)
         if statement is s.ADOPT and (lock := self._model.locks.get(bytes(values[0]))) is not None:  # type: ignore[arg-type]
             is_holder, has_left = lock.nonce == values[1], values[2] in (lock.departed or ())
-            self.seen["adopted by a released ticket"] += is_holder and has_left and lock.departed_until > self._model.now
+            self.seen["adopted by a released ticket"] += (
+                is_holder and has_left and lock.departed_until > self._model.now
+            )
         if statement is DELETE:
             self.seen["deleted with tickets"] += any(ticket.id == values[0] for ticket in self._model.tickets)
         before, registers = len(self._model.locks), len(self._model.registers)
@@ -277,10 +279,10 @@ class Steps:
             case "adopt":
                 holder = nonce if lock is None or lock.nonce is None else lock.nonce
                 self._tickets.append((name, f"{len(self._tickets):032x}", 1, True))
-                new = self._tickets[-1][1]
+                adopter = self._tickets[-1][1]
                 if lock is not None and lock.departed and lock.departed_until > self._model.now and draw.random() < 0.5:
-                    new = lock.departed[-1]
-                return s.ADOPT, [key, draw.choice((holder, holder, nonce)), new, ttl, agent, info]
+                    adopter = lock.departed[-1]
+                return s.ADOPT, [key, draw.choice((holder, holder, nonce)), adopter, ttl, agent, info]
             case "holder fence":
                 return s.HOLDER_FENCE, [key, nonce]
             case "poll" if owner:

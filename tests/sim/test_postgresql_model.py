@@ -383,12 +383,12 @@ class Steps:
                 lock = self.model.locks.get(name)
                 holder = nonce if lock is None or lock.nonce is None else lock.nonce
                 self._tickets.append((name, f"{len(self._tickets):032x}", 1, True, ""))
-                old, new = draw.choice((holder, holder, nonce)), self._tickets[-1][1]
+                old, adopter = draw.choice((holder, holder, nonce)), self._tickets[-1][1]
                 is_remembered = lock is not None and (lock.departed_until or 0) > self.model.now
                 if lock is not None and lock.departed and is_remembered and draw.random() < 0.5:
-                    new = lock.departed[-1]
+                    adopter = lock.departed[-1]
                     self.seen["adopted by a released ticket"] += old == lock.nonce
-                return protocol._ADOPT, [name, old, new, ttl, agent, info]
+                return protocol._ADOPT, [name, old, adopter, ttl, agent, info]
             case "holder":
                 return protocol._HOLDER, [name]
             case "inspect":

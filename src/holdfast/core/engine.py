@@ -751,7 +751,9 @@ class Engine(Generic[L]):
                 raise NotHeld(lock=spec.name, reason=reason)
             since = self.runtime.now()
             if since >= outcome.deadline - spec.margin:
-                raise OutcomeUnknown(backend=self.backend.url, problem="its answer arrived after the deadline of the lease")
+                raise OutcomeUnknown(
+                    backend=self.backend.url, problem="its answer arrived after the deadline of the lease"
+                )
             lease = self._lease_type(self, spec, claim, outcome, since, caller, lock)
             self._publish(lease, lock, caller)
             if self.is_closed:

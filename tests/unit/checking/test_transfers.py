@@ -58,7 +58,7 @@ def test_an_adoption_that_is_refused_too_early_is_found() -> None:
 
 def test_an_adoption_does_not_conflict_with_the_minimum_hold_of_the_lease() -> None:
     lease = granted(0, "a", 1)._replace(min_hold=5.0)
-    adoption = [adopting(2, "b", 2), server_granted(2, "b", 2)]
+    adoption: h.History = [adopting(2, "b", 2), server_granted(2, "b", 2)]
 
     assert not find(MinimumHolds, [lease, *adoption])
     assert not find(MinimumHolds, [lease, *adoption, started(3, "c", 3)._replace(adopts=2), server_granted(3, "c", 3)])
@@ -74,12 +74,12 @@ def test_an_adopted_lease_may_overtake_the_queue() -> None:
 
 def test_a_best_effort_fence_of_an_adopted_lease_may_be_ahead_of_a_clock_that_was_set_back() -> None:
     promises = Promises(fence=FenceOrder.BEST_EFFORT, sees_server=False)
-    before = [granted(0, "a", 1, fence=100), h.StateLost(1, "clock")]
+    before: h.History = [granted(0, "a", 1, fence=100), h.StateLost(1, "clock")]
     adopted = granted(2, "b", 2, fence=101)._replace(adopts=1)
-    later = [granted(3, "c", 3, fence=50)]
+    later: h.History = [granted(3, "c", 3, fence=50)]
 
     assert not find(GrowingFences, [*before, adopted, *later], promises)
     assert find(GrowingFences, [*before, adopted._replace(fence=100), *later], promises), "not greater than the first"
     assert find(GrowingFences, [*before, *later, granted(4, "d", 4, fence=50)], promises)
-    after = [h.StateLost(1, "clock"), granted(1, "a", 1, fence=100), adopted]
+    after: h.History = [h.StateLost(1, "clock"), granted(1, "a", 1, fence=100), adopted]
     assert find(GrowingFences, [*after, *later], promises), "all of them were granted after the step of the clock"

@@ -319,9 +319,7 @@ class SimClient:
         self._add(h.Checked(self._world.now, self._process.name, lease.call, lease.name, held))
         return held
 
-    def _record_granted(
-        self, call: int, lease: SimLease, group: int | None = None, adopts: int | None = None
-    ) -> None:
+    def _record_granted(self, call: int, lease: SimLease, group: int | None = None, adopts: int | None = None) -> None:
         spec, name = lease._spec, lease.name
         lease.call, lease.on_ttl_changed = call, self._record_ttl_changed
         self._calls[name, lease.fence] = call

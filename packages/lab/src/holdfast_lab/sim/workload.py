@@ -288,8 +288,8 @@ class Worker:
             if not names:
                 return
             options = self._options(exclusive=True)
-            for option in ("owner", "reentrant"):
-                options.pop(option, None)
+            options.pop("owner", None)
+            options.pop("reentrant", None)
             lock = self._client.lock(choices.pick(names).name, options=options)
             lease = await self._busy(self._client.acquire(lock, self._timeout()))
         if lease is None:
@@ -310,8 +310,9 @@ class Worker:
 
     def _options_of_adoption(self) -> LockOptions:
         options = self._options(exclusive=True)
-        for option in ("owner", "detect_deadlocks", "min_hold"):
-            options.pop(option, None)
+        options.pop("owner", None)
+        options.pop("detect_deadlocks", None)
+        options.pop("min_hold", None)
         return options
 
     async def _nest_locks(self) -> None:

@@ -92,9 +92,7 @@ class VersionNotCurrent(Tables):
 
 
 class ConfirmsAnyGrant(Tables):
-    def confirm_new_answer(
-        self, keys: tuple[bytes, ...], nonces: tuple[str, ...], fences: tuple[int, ...]
-    ) -> Answer:
+    def confirm_new_answer(self, keys: tuple[bytes, ...], nonces: tuple[str, ...], fences: tuple[int, ...]) -> Answer:
         return super().confirm_new_answer(keys, nonces, tuple(lock.fence or 0 for lock in self.locks.values()))
 
 

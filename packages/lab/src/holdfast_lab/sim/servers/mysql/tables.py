@@ -143,9 +143,7 @@ class Tables(Values[Lock, Ticket]):
             return Answer(2, held.number)
         return Answer()
 
-    def confirm_new_answer(
-        self, keys: tuple[bytes, ...], nonces: tuple[str, ...], fences: tuple[int, ...]
-    ) -> Answer:
+    def confirm_new_answer(self, keys: tuple[bytes, ...], nonces: tuple[str, ...], fences: tuple[int, ...]) -> Answer:
         ours = [lock for lock in self.locks.values() if lock.id in keys and lock.nonce in nonces]
         self.unconfirmed -= {*nonces}
         for lock in ours:
