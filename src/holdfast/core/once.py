@@ -6,8 +6,8 @@ and shows whether the run of a record is alive. So at most one run starts for a 
     no record   -> running       before the body, by a caller that holds the lock
     running     -> done          the body has returned; kept for `retention`
     running     -> failed        it has raised, with after_error="remember"; kept for `retention`
-    running     -> no record     it has raised, with after_error="retry"; or it was not started. If a request to write the
-                                 running record got no answer, it may still arrive: then `withdrawn` is written instead,
+    running     -> no record     it has raised, with after_error="retry"; or it was not started. If a request to write
+                                 the running record got no answer, it may still arrive: then `withdrawn` is written,
                                  which calls take for no record, and which that request does not replace
     running     -> running       the lock is not held by that run: it was interrupted. With after_crash="retry" a caller
                                  that holds the lock replaces it, with a greater fence

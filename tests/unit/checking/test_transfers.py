@@ -42,8 +42,8 @@ def test_a_second_adoption_is_found() -> None:
     assert "that b had adopted" in message(SingleAdoptions, [*both, server_granted(4, "c", 3)])
     assert not find(SingleAdoptions, [*both, server_granted(4, "b", 2)]), "a repeated request"
     assert not find(SingleAdoptions, [*both, h.StateLost(3.5), server_granted(4, "c", 3)]), "an old copy was restored"
-    unseen = [event for event in both if not isinstance(event, h.ServerGranted)]
-    history = [*unseen, granted(3, "b", 2), granted(4, "c", 3)]
+    unseen: h.History = [event for event in both if not isinstance(event, h.ServerGranted)]
+    history: h.History = [*unseen, granted(3, "b", 2), granted(4, "c", 3)]
     assert find(SingleAdoptions, history, Promises(sees_server=False))
 
 

@@ -18,8 +18,8 @@ A belief lasts from `Granted` to the first of: ReleaseStarted, Lost, the deadlin
 client. A `client` is a process, which can be paused or crash. A call for several locks has one ticket for each, all
 with the same `group`: each is MemberGranted when it is acquired, and either all are Granted at the same time or none.
 If a call needs a second ticket on the server because an answer was late, its ticket in the history stays the same.
-A lease that is transferred ends with ReleaseStarted and ReleaseEnded. The call that adopts it has a ticket of its own, and
-`adopts` is the ticket of the transferred lease.
+A lease that is transferred ends with ReleaseStarted and ReleaseEnded. The call that adopts it has a ticket of its own,
+and `adopts` is the ticket of the transferred lease.
 
 Events are tuples, so Paused(1.0, "a") == Resumed(1.0, "a"): compare histories by their lines, which name the types.
 

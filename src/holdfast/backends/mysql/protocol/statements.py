@@ -29,11 +29,11 @@ _OVER = (
 )
 FAST_ACQUIRE = Statement("fast_acquire", f"{_INTO} VALUES ({_ROW}) {_OVER}", is_prepared=True, in_order=True)
 INSERTED = 1  # the count of changed rows for an inserted row; the manual says 2 for an updated one
-# For locks whose rows FAST_ACQUIRE has inserted: {0} are the locks, {1} the nonces, {2} the fences. An operator may have
-# deleted the row of a lock that is in use. The lock is not free while it has tickets, so the acquire is undone. The
-# nonces of the other tickets are returned. If this request arrives late, its client may have repeated the acquire: that
-# grant has another fence, and stays. FAST_ACQUIRE does not read the tickets, because that adds 40 % to its time, also
-# for old rows.
+# For locks whose rows FAST_ACQUIRE has inserted: {0} are the locks, {1} the nonces, {2} the fences. An operator may
+# have deleted the row of a lock that is in use. The lock is not free while it has tickets, so the acquire is undone.
+# The nonces of the other tickets are returned. If this request arrives late, its client may have repeated the acquire:
+# that grant has another fence, and stays. FAST_ACQUIRE does not read the tickets, because that adds 40 % to its time,
+# also for old rows.
 CONFIRM_NEW = Statement(
     "confirm_new",
     "UPDATE holdfast_locks l FORCE INDEX (PRIMARY) SET l.nonce = NULL, l.tickets = TRUE "

@@ -37,8 +37,8 @@ _CAS_RELEASE = Statement(
     "UPDATE holdfast_locks SET drawn = LAST_INSERT_ID(GREATEST(drawn + 1, {now})), nonce = NULL "
     "WHERE id = {0} AND nonce = {1} AND expires > {now}",
 )
-# An update that was decided before this, and arrives later, changes nothing. An adoption does not compare the version, so
-# the release is remembered for a while.
+# An update that was decided before this, and arrives later, changes nothing. An adoption does not compare the version,
+# so the release is remembered for a while.
 _BUMP_VERSION = Statement(
     "bump_version",
     "UPDATE holdfast_locks SET drawn = GREATEST(drawn + 1, {now}), nonce = IF(nonce = {1}, NULL, nonce), "

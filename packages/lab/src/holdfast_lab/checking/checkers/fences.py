@@ -19,8 +19,8 @@ class GrowingFences(Checker):
     data is restored in which that owner holds the lock, later leases of the owner may share that fence too.
     Shared leases may receive their fences in any order, but each is greater than the fence of every exclusive lease
     before it. Fences may start again after the server lost its state, if its guarantees make them depend on that state.
-    A best-effort fence of an adopted lease is greater than the fence before it. So if that one is from before a loss, later
-    leases may have smaller fences than the adopted one.
+    A best-effort fence of an adopted lease is greater than the fence before it. So if that one is from before a loss,
+    later leases may have smaller fences than the adopted one.
     Unconditional fences can go back when an operator restores an old copy, but not for a running client: it gets only
     fences greater than its own before, or no lease.
     """

@@ -14,8 +14,8 @@ from .in_flight import GrantsInFlight
 class MinimumHolds(Checker):
     """After a grant with a minimum hold, no conflicting ticket is granted until it is over.
 
-    It counts from the grant by the server. A release, a transfer, a loss or a crash of the holder does not end it. A call
-    that adopts the lease does not conflict with it.
+    It counts from the grant by the server. A release, a transfer, a loss or a crash of the holder does not end it. A
+    call that adopts the lease does not conflict with it.
     """
 
     name = "minimum holds"

@@ -31,9 +31,9 @@ class FairOrder(Checker):
 
     The rule of core/tickets.py: no ticket waits before an exclusive one that is granted; before a shared one no
     exclusive ticket waits, nor any if as many tickets as its limit are queued before it. A ticket whose owner holds the
-    lock may overtake all, and so may one that takes over the lease of the holder. A client that gave up, died or lost its position is no longer in the queue. Without the
-    server's events, positions are compared where tickets have them, and a waiter that was queued during a fault or was
-    paused is exempt, because the server may have removed it.
+    lock may overtake all, and so may one that takes over the lease of the holder. A client that gave up, died or lost
+    its position is no longer in the queue. Without the server's events, positions are compared where tickets have them,
+    and a waiter that was queued during a fault or was paused is exempt, because the server may have removed it.
     """
 
     name = "fair order"
