@@ -152,7 +152,7 @@ async def test_the_events_are_balanced(moving: Lab) -> None:
 
 
 async def test_no_caller_holds_a_lease_that_waits_to_be_adopted(moving: Lab) -> None:
-    """Else the thread that has transferred it would wait for itself in the eyes of a search for deadlocks."""
+    """Otherwise a search for deadlocks would find that the thread which has transferred it waits for itself."""
     _, lease, text = await given(moving)
     (waiting,) = (await moving.state("a")).holders
     assert not waiting.caller
