@@ -420,10 +420,10 @@ def check_transfer(lease: BaseLease, within: object) -> float:
     return seconds
 
 
-def transfer_text(lease: BaseLease, left: float) -> str:
-    """The text of a lease that was transferred, with `left` seconds of its min_hold."""
+def transfer_text(lease: BaseLease, nonce: str, left: float) -> str:
+    """The text of a lease that was transferred: it waits with this nonce, and with `left` seconds of its min_hold."""
     kind = _kind_of(lease._engine.backend.url.partition("://")[0])
-    return encode_transfer(Transfer(kind, lease.name, lease._claim.nonce, lease.ttl, left))
+    return encode_transfer(Transfer(kind, lease.name, nonce, lease.ttl, left))
 
 
 def _kind_of(scheme: str) -> str:

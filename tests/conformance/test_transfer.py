@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 
 import holdfast
+from holdfast.core.tickets import LeaseGone
 from holdfast.primitives import Primitive
+from holdfast.runtimes.threads import run_sync
 from tests.conformance.lab import Lab
 from tests.support.processes import Refused, WorkerPool
 
@@ -147,6 +149,36 @@ async def test_the_events_are_balanced(moving: Lab) -> None:
     assert kinds[3:] == ["acquiring", "acquired", "acquiring", "not acquired", "released"]
     assert events[2] == ("released", "transferred")
     assert events[4] == ("acquired", "adopted")
+
+
+async def test_no_caller_holds_a_lease_that_waits_to_be_adopted(moving: Lab) -> None:
+    """Otherwise a search for deadlocks would find that the thread which has transferred it waits for itself."""
+    _, lease, text = await given(moving)
+    (waiting,) = (await moving.state("a")).holders
+    assert not waiting.caller
+    assert waiting.fence > lease.fence
+
+    await moving.actor()(lambda client: client.adopt(text))
+
+    (holder,) = (await moving.state("a")).holders
+    assert holder.caller or moving.lacks(Primitive.DETECT_DEADLOCKS)
+
+
+async def test_requests_of_the_giver_that_arrive_late_change_nothing(moving: Lab) -> None:
+    giver, lease, text = await given(moving, ttl=50)
+    adopter = moving.actor()
+
+    def send(client: Any, verb: str) -> Any:
+        engine = client._engine
+        call = getattr(engine.backend, verb)([lease._claim], deadline=engine.request_deadline())
+        return run_sync(call) if isinstance(client, holdfast.Client) else call
+
+    (renewed,) = await giver(lambda client: send(client, "renew"))
+    (released,) = await giver(lambda client: send(client, "release"))
+
+    assert isinstance(renewed, LeaseGone)
+    assert released is False
+    assert (await adopter(lambda client: client.adopt(text))).held
 
 
 async def test_the_adopter_chooses_the_options(moving: Lab) -> None:

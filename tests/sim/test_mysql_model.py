@@ -52,6 +52,7 @@ _WRITES = (
     v._BUMP_VERSION,
     s.ADVANCE_REGISTER,
     s.REBASE,
+    s.ADOPT,
 )  # whose count of changed rows is compared
 
 
@@ -146,6 +147,11 @@ class Steps:
         expected = self._real.execute(statement, values)
         if statement in (s.TRY_ACQUIRE, s.TRY_ACQUIRE_OWNED):
             self.seen["set back"] += any(ticket.renewed > self._model.now for ticket in self._model.tickets)
+        if statement is s.ADOPT and (lock := self._model.locks.get(bytes(values[0]))) is not None:  # type: ignore[arg-type]
+            is_holder, has_left = lock.nonce == values[1], values[2] in (lock.departed or ())
+            self.seen["adopted by a released ticket"] += (
+                is_holder and has_left and lock.departed_until > self._model.now
+            )
         if statement is DELETE:
             self.seen["deleted with tickets"] += any(ticket.id == values[0] for ticket in self._model.tickets)
         before, registers = len(self._model.locks), len(self._model.registers)
@@ -212,12 +218,14 @@ class Steps:
             "release": 4,
             "renew": 2,
             "break": 1,
+            "adopt": 2,
+            "holder fence": 1,
             "poll": 2,
             "inspect": 1,
             "locks": 0.5,
             "reap": 0.7,
             "state": 1,
-            "rebase": 1,
+            "rebase": 2,
             "confirm": 1.5,
             "delete": 0.7,
             "create": 1,
@@ -268,6 +276,15 @@ class Steps:
                 return s.RENEW, [tuple(lock_id(one[0]) for one in some), tuple(one[1] for one in some), ttl]
             case "break":
                 return s.BREAK, [key, draw.choice(self._fences[-6:])]
+            case "adopt":
+                holder = nonce if lock is None or lock.nonce is None else lock.nonce
+                self._tickets.append((name, f"{len(self._tickets):032x}", 1, True))
+                adopter = self._tickets[-1][1]
+                if lock is not None and lock.departed and lock.departed_until > self._model.now and draw.random() < 0.5:
+                    adopter = lock.departed[-1]
+                return s.ADOPT, [key, draw.choice((holder, holder, nonce)), adopter, ttl, agent, info]
+            case "holder fence":
+                return s.HOLDER_FENCE, [key, nonce]
             case "poll" if owner:
                 return s.POLL_OWNED, [key, nonce, owner]
             case "poll":
@@ -281,7 +298,9 @@ class Steps:
             case "state":
                 return s.STATE, [key]
             case "confirm":
-                return s.CONFIRM_NEW, [tuple(lock_id(one[0]) for one in some), tuple(one[1] for one in some)]
+                fences = tuple(draw.choices([lock.fence for lock in self._model.locks.values()] or [1], k=len(some)))
+                keys = tuple(lock_id(one[0]) for one in some)
+                return s.CONFIRM_NEW, [keys, tuple(one[1] for one in some), fences]
             case "rebase":
                 return s.REBASE, [key, 1 if lock is None else lock.renewed]
             case "delete":
@@ -321,7 +340,7 @@ class Steps:
             case "reap records":
                 return s.REAP_RECORDS, [draw.choice((1, 100))]
             case _:
-                return v._BUMP_VERSION, [key, nonce]
+                return v._BUMP_VERSION, [key, nonce, us(WAITER_LEASE)]
 
     def _take_all(self, ttl: int, agent: str, info: str) -> tuple[Statement, list[Value]]:
         """New tickets, or the last ones again."""
@@ -358,6 +377,7 @@ SEEN = {
         "renew: found",
         "poll: found",
     ),
+    *("adopt: 0", "adopt: 1", "adopted by a released ticket", "holder_fence: found"),
     *("inspect: found", "locks: found", "state: found", "create: 0", "create: 1", "cas_acquire: 0", "cas_acquire: 1"),
     *("cas_release: 0", "cas_release: 1", "bump_version: 1", "reaped", "poll_owned: found", "with the same fence"),
     *("rebase: 0", "rebase: 1", "set back", "deleted with tickets", "confirm_new: found"),
@@ -396,6 +416,7 @@ def test_the_model_does_each_step_as_the_server_does(real: Real) -> None:
 
 OTHERWISE = [
     mutants.GrantsAnyOwner,
+    mutants.ConfirmsAnyGrant,
     mutants.VersionNotCurrent,
     mutants.CheckThenSet,
     mutants.IgnoresClockSetBack,

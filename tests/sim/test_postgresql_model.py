@@ -246,6 +246,7 @@ class Steps:
     ) -> None:
         self.seen[statement.name] += 1
         self.seen["notification"] += len(told)
+        self.seen["adopted"] += statement is protocol._ADOPT and bool(rows)
         self.seen["holdfast_advance_register: refused"] += statement is protocol._ADVANCE_REGISTER and not rows
         if statement is protocol._SWAP_RECORD:
             how = "none" if not rows else "own" if rows[0][0] == values[2] else "other"
@@ -298,6 +299,8 @@ class Steps:
             "renew": 2,
             "renew all": 1,
             "break": 1,
+            "adopt": 2,
+            "holder": 1,
             "inspect": 1,
             "locks": 0.5,
             "reap": 0.8,
@@ -377,6 +380,18 @@ class Steps:
                 return protocol._RENEW_ALL, [names, nonces, protocol._array(ttls)]
             case "break":
                 return protocol._BREAK, [name, draw.choice(self._fences[-6:])]
+            case "adopt":
+                lock = self.model.locks.get(name)
+                holder = nonce if lock is None or lock.nonce is None else lock.nonce
+                self._tickets.append((name, f"{len(self._tickets):032x}", 1, True, ""))
+                old, adopter = draw.choice((holder, holder, nonce)), self._tickets[-1][1]
+                is_remembered = lock is not None and (lock.departed_until or 0) > self.model.now
+                if lock is not None and lock.departed and is_remembered and draw.random() < 0.5:
+                    adopter = lock.departed[-1]
+                    self.seen["adopted by a released ticket"] += old == lock.nonce
+                return protocol._ADOPT, [name, old, adopter, ttl, agent, info]
+            case "holder":
+                return protocol._HOLDER, [name]
             case "inspect":
                 return protocol._INSPECT, [name]
             case "locks":
@@ -433,7 +448,7 @@ SEEN = {
     ),
     *("holdfast_reap_marks: 1", "holdfast_enter_all: all", "delete", "opened"),
     *("expired waiter: ticket", "expired waiter: client", "gone waiter: client", "expired holder: ticket"),
-    "clock set back",
+    *("adopted", "adopted by a released ticket", "holdfast_holder", "clock set back"),
     *("swap_record of none: own", "swap_record of none: other", "read_record: found", "records reaped"),
     *("swap_record of one: own", "swap_record of one: other", "swap_record of one: none"),
 }

@@ -29,6 +29,7 @@ PROMISES: dict[str, tuple[str, type]] = {
     "detect_deadlocks": ("proven deadlocks", h.AcquireFailed),
     "renew(ttl)": ("mutual exclusion", h.Renewed),
     "min_hold": ("minimum holds", h.ReleaseEnded),
+    "transfer": ("single adoptions", h.AcquireFailed),
 }
 
 

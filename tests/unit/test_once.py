@@ -17,7 +17,7 @@ from holdfast.core.once import RESULT_MAX
 from holdfast.core.ports import RECORD_MAX, Record
 from tests.conformance.lab import Actor, Lab, until
 from tests.conformance.test_once_key import Jobs, info, run
-from tests.support.faulty import BUG, DOWN, LOST, NO_REPLY, OK, REFUSED, Faults
+from tests.support.faulty import BUG, DOWN, LATE, LOST, NO_REPLY, OK, REFUSED, Faults
 from tests.support.ledger import Ledger
 
 
@@ -46,6 +46,23 @@ async def test_a_write_without_an_answer_is_repeated(
 
     assert (await run(actor, jobs.returning(2), result=True)).value == 1
     assert len(jobs.runs) == 1
+
+
+@pytest.mark.parametrize("fates", [[LATE, OK], [LATE, LATE, OK], [LATE, LOST, OK], [LATE, DOWN, OK]])
+async def test_a_start_that_arrives_after_the_end_of_its_call_is_no_interrupted_run(
+    lab: Lab, jobs: Jobs, faults: Faults, fates: list[str]
+) -> None:
+    actor = lab.actor()
+    faults.plan("swap_record", *fates)
+    with pytest.raises((ValueError, holdfast.OutcomeUnknown)):
+        await run(actor, jobs.raising(ValueError("card declined")))
+    assert await state(lab) is None
+
+    await faults.arrive()
+
+    assert await state(lab) is None
+    assert (await run(actor, jobs.returning(2), result=True)).value == 2
+    assert (await run(actor, jobs.returning(3), result=True)).value == 2
 
 
 @pytest.mark.parametrize("fates", [[NO_REPLY, NO_REPLY], [NO_REPLY, DOWN], [LOST, LOST]])

@@ -37,7 +37,7 @@ from holdfast.core.ports import AdoptsLeases, ReportsGone
 from holdfast.core.requests import ObservedBackend
 from holdfast.core.schedule import BATCH_MAX
 from holdfast.core.stats import Stats, make_stats
-from holdfast.core.tickets import Claim, LeaseGone, Live, Waiting
+from holdfast.core.tickets import Claim, LeaseGone, Live, Waiting, may_have_happened, note_unanswered
 from holdfast.errors import (
     BackendError,
     BackendUnavailable,
@@ -661,18 +661,22 @@ class Engine(Generic[L]):
         except BackendError as error:
             logger().warning("release of %r got no answer, trying again in the background: %s", lease.name, error)
 
-    async def transfer(self, lease: L, within: float) -> float:
-        """End the lease here and leave its ticket for `within` seconds. Returns the seconds of min_hold that are left.
+    async def transfer(self, lease: L, within: float) -> tuple[str, float]:
+        """End the lease here and leave a ticket for `within` seconds.
+
+        That ticket is a new one, which replaces the ticket of the lease: requests of the lease that are still on their
+        way, as a late renewal, do not change how long it stays. Returns its nonce, and the seconds of min_hold that are
+        left.
 
         Raises:
             UsageError: it was acquired again by re-entry and not released as often.
             NotHeld, LockLost: it is not held.
-            BackendError: no answer. The lease is over, no text exists, and the keeper releases the ticket.
+            BackendError: no answer. The lease is over, no text exists, and the keeper releases both tickets.
         """
         lease.check()
-        claim, now = lease._claim, self.runtime.now()
-        left = max(0.0, claim.kept_until - now)
-        before = claim.kept_until
+        claim, backend = lease._claim, self._adopting_backend()
+        left = max(0.0, claim.kept_until - self.runtime.now())
+        successor = self._unheld_claim(lease, max(within, left))
         is_begun = False
         try:
             with self.mutex:
@@ -682,26 +686,39 @@ class Engine(Generic[L]):
             if not is_begun:
                 lease.check()
                 raise UsageError(f"the lease of {lease.name!r} was acquired again by re-entry: release the inner ones")
-            claim.kept_until = now + max(within, left)
-            (was_held,) = await self._keep_to_the_end([claim], self.request_deadline(), None)
-            if isinstance(was_held, BackendError):
-                raise was_held
-        except BaseException:
-            if is_begun:
-                claim.kept_until = before
-                if lease._phase is RELEASING:
-                    self.unconfirmed(lease)
+            outcome = await backend.adopt(claim.nonce, successor, deadline=self.request_deadline())
+            if isinstance(outcome, LeaseGone):
+                self._settle(lease, was_held=False)
+                raise lease._loss()
+            self._unpublish(lease, TRANSFERRED)
+            if claim.unanswered:
+                self._keeper.schedule(claim)  # so that the server does not grant it again when that request arrives
+            if lease._lost_event is not None:
+                lease._lost_event.set()
+            if self.events.subscribers:
+                self._released(lease, "transferred")
+        except BaseException as error:
+            if is_begun and may_have_happened(error):
+                successor.unanswered = True
+                self._keeper.schedule(successor)
+            if is_begun and lease._phase is RELEASING:
+                self.unconfirmed(lease)
             raise
-        if not was_held:
-            self._settle(lease, was_held=False)
-            raise lease._loss()
-        self._unpublish(lease, TRANSFERRED)
-        self._keeper.cancel(claim)
-        if lease._lost_event is not None:
-            lease._lost_event.set()
-        if self.events.subscribers:
-            self._released(lease, "transferred")
-        return left
+        return successor.nonce, left
+
+    def _unheld_claim(self, lease: L, seconds: float) -> Claim:
+        """A ticket for the lock of this lease that no caller holds, so it names none. It stays for so long."""
+        spec, info = lease._spec, f'{{"who": {self._process_info}, {lease._spec.about}}}'
+        claim = Claim(
+            spec.name, self.runtime.nonce(), ttl_for(seconds), spec.limit, spec.exclusive, self.runtime.agent(), info
+        )
+        claim.min_hold, claim.kept_until = seconds, lease._claim.kept_until
+        return claim
+
+    def _adopting_backend(self) -> AdoptsLeases:
+        if not isinstance(self.backend, AdoptsLeases):
+            raise self._unavailable("it has no leases that move")
+        return self.backend
 
     async def adopt(self, lock: BaseLock[L], nonce: str, kept: float) -> L:
         """Take over the lease with this nonce that another process has transferred, for the calling thread or task.
@@ -710,9 +727,7 @@ class Engine(Generic[L]):
             NotHeld: there is no such lease any more.
             BackendError: no answer. If the lease was adopted, the keeper releases it.
         """
-        spec, caller, backend = lock._spec, self.runtime.caller(), self.backend
-        if not isinstance(backend, AdoptsLeases):
-            raise self._unavailable("it has no leases that move")
+        spec, caller, backend = lock._spec, self.runtime.caller(), self._adopting_backend()
         started, pause = self.runtime.now(), OUTAGE_PAUSE_MIN
         claim = self._claim(spec, caller)
         claim.min_hold, claim.ttl = kept, max(claim.ttl, ttl_for(kept)) if kept else claim.ttl
@@ -738,7 +753,9 @@ class Engine(Generic[L]):
                 raise NotHeld(lock=spec.name, reason=reason)
             since = self.runtime.now()
             if since >= outcome.deadline - spec.margin:
-                raise OutcomeUnknown(backend=backend.url, problem="its answer arrived after the deadline of the lease")
+                raise OutcomeUnknown(
+                    backend=self.backend.url, problem="its answer arrived after the deadline of the lease"
+                )
             lease = self._lease_type(self, spec, claim, outcome, since, caller, lock)
             self._publish(lease, lock, caller)
             if self.is_closed:
@@ -751,6 +768,7 @@ class Engine(Generic[L]):
         except BaseException as error:
             if lease is not None:
                 self._unpublish(lease, RELEASED)
+            note_unanswered([claim], error)
             if not isinstance(error, NotHeld | BackendUnavailable | ConfigurationError) or claim.unanswered:
                 self._keeper.schedule(claim)
             self._acquiring.pop(claim.nonce, None)

@@ -6,7 +6,9 @@ and shows whether the run of a record is alive. So at most one run starts for a 
     no record   -> running       before the body, by a caller that holds the lock
     running     -> done          the body has returned; kept for `retention`
     running     -> failed        it has raised, with after_error="remember"; kept for `retention`
-    running     -> no record     it has raised, with after_error="retry"; or it was not started
+    running     -> no record     it has raised, with after_error="retry"; or it was not started. If a request to write
+                                 the running record got no answer, it may still arrive: then `withdrawn` is written,
+                                 which calls take for no record, and which that request does not replace
     running     -> running       the lock is not held by that run: it was interrupted. With after_crash="retry" a caller
                                  that holds the lock replaces it, with a greater fence
 
@@ -53,6 +55,7 @@ V = TypeVar("V")
 
 RESULT_MAX = 64 * 1024  # bytes of a result as JSON
 MAX_HOLD = 7 * 86400.0  # seconds, unless given
+WITHDRAWN_KEPT = 60.0  # seconds after which a request without an answer does not arrive any more
 ERROR_MAX = 1000  # characters of an error that are remembered
 KEY_MAX = names.NAME_MAX - len(names.ONCE_PREFIX)
 
@@ -64,6 +67,7 @@ _CHOICES = {
 _LOCK_OPTIONS = ("ttl", "timeout", "max_hold", "stop_margin", "meta", "on_lost", "group")
 
 State = Literal["running", "interrupted", "done", "failed"]
+_WITHDRAWN = "withdrawn"
 
 
 class OnceOptions(TypedDict, total=False):
@@ -211,6 +215,7 @@ class OnceCall:
         self._process_id = engine.runtime.process_id()
         self._started: dict[str, Any] = {}  # the payload of the running record
         self._seen: _Run | None = None
+        self._may_arrive = False  # a request to write the running record got no answer
         self.spec = plan.spec._replace(
             name=names.ONCE_PREFIX + key, group=plan.spec.group or group or pattern_of(key)[: names.GROUP_MAX]
         )
@@ -247,7 +252,8 @@ class OnceCall:
         try:
             await self._start(lease)
         except BaseException as error:
-            if may_have_happened(error) or isinstance(error, LockLost):
+            self._may_arrive |= may_have_happened(error)
+            if self._may_arrive or isinstance(error, LockLost):
                 await self.withdraw()
             raise
 
@@ -300,7 +306,7 @@ class OnceCall:
                 return
             patience = self.spec.ttl if isinstance(error, Exception) else 0.0
             if self._plan.after_error == "retry":
-                await self._swap(self._nonce, None, 0.0, patience)
+                await self._remove(patience)
                 return
             runtime = self._engine.runtime
             text = f"{type(error).__name__}: {_text(error)}"[:ERROR_MAX]
@@ -312,7 +318,19 @@ class OnceCall:
     async def withdraw(self) -> None:
         """Remove the running record, because the body was not started. Raises nothing."""
         with suppress(BackendError):  # then later calls take this run for an interrupted one, which is safe
-            await self._swap(self._nonce, None, 0.0)
+            await self._remove()
+
+    async def _remove(self, patience: float = 0.0) -> None:
+        """Remove the running record, and make sure that no request on its way writes it again."""
+        if not self._may_arrive:
+            await self._swap(self._nonce, None, 0.0, patience)
+            return
+        withdrawn, expected = Record(self._engine.runtime.nonce(), _json({"state": _WITHDRAWN})), self._nonce
+        while True:
+            current = await self._swap(expected, withdrawn, WITHDRAWN_KEPT, patience)
+            if current is not None and current.nonce != self._nonce:
+                return  # it is written, or another run has begun
+            expected = "" if current is None else self._nonce
 
     async def _start(self, lease: BaseLease) -> None:
         mine, expected = self._running(lease), ""
@@ -325,8 +343,9 @@ class OnceCall:
                 lease.check()
                 self._engine.started(lease)
                 return
+            elif (run := _Run.of(self._key, current)) is None:
+                expected = current.nonce
             else:
-                run = _Run.of(self._key, current)
                 self.outcome = self._outcome_of(run)
                 if self.outcome is None:
                     lease.check()  # only while this call holds the lock, the other run does not
@@ -383,13 +402,25 @@ class OnceCall:
             raise LockLost(lock=self.spec.name, fence=lease.fence, reason=reason)
 
     async def _swap(self, expected: str, record: Record | None, keep: float, patience: float = 0.0) -> Record | None:
-        return await swap(self._engine, self._key, expected, record, keep, patience)
+        unanswered: list[BackendError] = []
+        try:
+            return await swap(self._engine, self._key, expected, record, keep, patience, unanswered)
+        finally:
+            self._may_arrive |= bool(unanswered) and record is not None and record.nonce == self._nonce
 
 
 async def swap(  # noqa: PLR0917
-    engine: Engine[Any], key: str, expected: str, record: Record | None, keep: float, patience: float = 0.0
+    engine: Engine[Any],
+    key: str,
+    expected: str,
+    record: Record | None,
+    keep: float,
+    patience: float = 0.0,
+    unanswered: list[BackendError] | None = None,
 ) -> Record | None:
     """Send the request; repeat it at least once if it may have been executed, and for `patience` seconds in any case.
+
+    The error of an attempt that may have been executed, or may still be, is appended to `unanswered`.
 
     Raises:
         OutcomeUnknown: an attempt may have been executed.
@@ -405,6 +436,8 @@ async def swap(  # noqa: PLR0917
         except BackendError as error:
             if unknown is None and may_have_happened(error):
                 unknown = error
+                if unanswered is not None:
+                    unanswered.append(error)
             is_over = runtime.now() >= until and (is_repeat or unknown is None)
             if is_over or isinstance(error, AccessDenied):
                 if unknown is None or unknown is error:
@@ -469,12 +502,15 @@ class _Run(NamedTuple):
     error: str
 
     @classmethod
-    def of(cls, key: str, record: Record) -> _Run:
+    def of(cls, key: str, record: Record) -> _Run | None:
+        """None for a record that stands for none."""
         import json
 
         try:
             fields = json.loads(record.payload)
             state = fields["state"]
+            if state == _WITHDRAWN:
+                return None
             if state not in ("running", "done", "failed"):
                 raise ValueError(state)
             at = None if state == "running" else float(fields["at"])

@@ -73,8 +73,8 @@ class Lease(BaseLease):
                 releases the lock.
         """
         seconds = check_transfer(self, within)
-        left = run_sync(self._engine.transfer(self, seconds))
-        return transfer_text(self, left)
+        nonce, left = run_sync(self._engine.transfer(self, seconds))
+        return transfer_text(self, nonce, left)
 
     def wait_lost(self, timeout: Duration | None = None) -> bool:
         """Wait for the loss of the lease: True at a loss, False after `timeout` seconds or a release."""

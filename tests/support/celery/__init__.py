@@ -43,7 +43,7 @@ class Fleet:
         # A database that no lock is in.
         self._broker_url = re.sub(r"/0\?.*", "/6", fresh_url())
         self._prefix = f"{uuid.uuid4().hex}:"
-        self._environment = {
+        self.environment = {
             "FOLDER": str(folder),
             "KEY_PREFIX": self._prefix,
             "BROKER_URL": self._broker_url,
@@ -53,7 +53,7 @@ class Fleet:
         self._workers: list[subprocess.Popen[bytes]] = []
         self.killed: dict[int, float] = {}  # the process ids, and the times just before
         shutil.copy(PROGRAM, folder / "program.py")
-        self.program: Any = load(PROGRAM, "program", self._environment)
+        self.program: Any = load(PROGRAM, "program", self.environment)
 
     def start_worker(self, *, pool: str = "prefork", concurrency: int = 2) -> subprocess.Popen[bytes]:
         number = len(self._workers)
@@ -63,7 +63,7 @@ class Fleet:
             worker = subprocess.Popen(
                 [sys.executable, "-m", "celery", "-A", "program", "worker", *options, *quiet],
                 cwd=self.folder,
-                env={**os.environ, **self._environment},
+                env={**os.environ, **self.environment},
                 stdout=output,
                 stderr=output,
                 start_new_session=True,

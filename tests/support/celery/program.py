@@ -168,3 +168,19 @@ def charge(self: Any, key: str, seconds: float = 0.02, failures: int = 0) -> dic
 def unstorable(key: str) -> str:
     work("unstorable", key)
     return "x" * (1 << 17)
+
+
+@app.task(acks_late=False, reject_on_worker_lost=False)
+def ship(key: str, text: str) -> None:
+    """Goes on with the lease of an HTTP handler, for as long as the file `gate` exists."""
+    try:
+        lease = client.adopt(text)
+    except holdfast.NotHeld:
+        write("ship", key, "refused")
+        return
+    write("ship", key, f"adopted-{lease.fence}")
+    while os.path.exists(f"{FOLDER}/gate"):
+        lease.check()
+        time.sleep(0.01)
+    lease.release()
+    write("ship", key, "end")

@@ -20,6 +20,7 @@ T = TypeVar("T")
 OK = "ok"
 DOWN = "down"  # no request is sent
 LOST = "lost"  # the request is lost on the way
+LATE = "late"  # no answer; the request is executed when the test calls `faults.arrive()`
 NO_REPLY = "no reply"  # the request is executed, but its reply is lost
 BUG = "bug"  # the adapter raises an unexpected error
 REFUSED = "refused"  # the server refuses its use: nothing is executed
@@ -37,6 +38,7 @@ class Faults:
         self.calls: list[tuple[str, str]] = []  # method and outcome
         self.last: Any = OK
         self.promises: Guarantees | None = None  # None: the guarantees of memory://
+        self.late: list[Callable[[], Awaitable[object]]] = []
 
     @classmethod
     def of(cls, url: str) -> Faults:
@@ -44,6 +46,11 @@ class Faults:
 
     def plan(self, verb: str, *outcomes: Any) -> None:
         self._plans[verb] = list(outcomes)
+
+    async def arrive(self) -> None:
+        """Execute the late requests."""
+        while self.late:
+            await self.late.pop(0)()
 
     def has_plan(self, verb: str) -> bool:
         return verb in self._plans
@@ -87,6 +94,9 @@ class FaultyBackend:
             raise BackendUnavailable(backend=self.url, problem="planned: down")
         if outcome == LOST:
             raise OutcomeUnknown(backend=self.url, problem="planned: request lost")
+        if outcome == LATE:
+            self._faults.late.append(work)
+            raise OutcomeUnknown(backend=self.url, problem="planned: request delayed")
         if outcome == REFUSED:
             raise ConfigurationError("planned: refused")
         if outcome == TOO_FEW:

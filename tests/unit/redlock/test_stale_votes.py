@@ -105,3 +105,19 @@ def test_a_lease_takes_over_a_vote_of_an_earlier_attempt() -> None:
     with pytest.raises(StopIteration) as end:
         renewing.send([[b"granted", b"1"]])
     assert isinstance(end.value.value[0], Live)
+
+
+def test_a_vote_that_outlives_the_minimum_hold_is_released_when_its_node_answers_again() -> None:
+    nodes = Nodes()
+    ticket = Claim("lock", "c" * 32, 30.0, 1, exclusive=True, agent="", info="{}")
+    acquire = nodes.backend.try_acquire(ticket, queue=True, deadline=nodes.clock.now() + 5.0)
+    assert isinstance(nodes.run(acquire, ALL, ALL), Granted)
+    ticket.ttl, ticket.is_final = 1.0, True  # the rest of its min_hold
+
+    renew = nodes.backend.renew([ticket], deadline=nodes.clock.now() + 5.0)
+    assert isinstance(nodes.run(renew, (0, 1), (0, 1))[0], Live)
+    nodes.clock.time += 5.0
+    assert nodes.votes() == [False, False, True], "the ttl of the last vote is still 30 s"
+    nodes.pay()
+
+    assert nodes.votes() == [False, False, False]

@@ -31,6 +31,8 @@ def _kind(event: h.AcquireStarted | h.Granted | h.ServerQueued | h.ServerGranted
 
 
 def _acquire_started(event: h.AcquireStarted) -> str:
+    if event.adopts is not None:
+        return f"adopts the lease of {event.lock!r} with ticket {event.adopts}"
     timeout = "" if event.timeout is None else f", timeout {event.timeout:g} s"
     return f"requested {event.lock!r}{_kind(event)}{timeout}"
 
@@ -38,6 +40,12 @@ def _acquire_started(event: h.AcquireStarted) -> str:
 def _granted(event: h.Granted) -> str:
     until = "" if event.deadline is None else f", until {event.deadline:g} s"
     return f"granted {event.lock!r}{_kind(event)}, fence {event.fence}{until}"
+
+
+def _release_started(event: h.ReleaseStarted) -> str:
+    if event.within is None:
+        return f"released {event.lock!r}"
+    return f"transferred {event.lock!r}, ticket {event.ticket}, to be adopted within {event.within:g} s"
 
 
 def _server_queued(event: h.ServerQueued) -> str:
@@ -84,7 +92,7 @@ _DESCRIPTIONS: dict[type, Callable[[Any], str]] = {
     h.AcquireFailed: lambda event: f"gave up {event.lock!r}: {event.outcome}{_because(event.reason)}",
     h.Renewed: lambda event: f"renewed {event.lock!r} until {event.deadline:g} s",
     h.Checked: lambda event: f"checked its lease of {event.lock!r}: {'held' if event.held else 'not held'}",
-    h.ReleaseStarted: lambda event: f"released {event.lock!r}",
+    h.ReleaseStarted: _release_started,
     h.ReleaseEnded: lambda event: f"end of the release of {event.lock!r}: {event.outcome}",
     h.Lost: lambda event: f"lost {event.lock!r}{_because(event.reason)}",
     h.LossReported: lambda event: f"the loss of {event.lock!r} was reported",

@@ -18,6 +18,8 @@ A belief lasts from `Granted` to the first of: ReleaseStarted, Lost, the deadlin
 client. A `client` is a process, which can be paused or crash. A call for several locks has one ticket for each, all
 with the same `group`: each is MemberGranted when it is acquired, and either all are Granted at the same time or none.
 If a call needs a second ticket on the server because an answer was late, its ticket in the history stays the same.
+A lease that is transferred ends with ReleaseStarted and ReleaseEnded. The call that adopts it has a ticket of its own,
+and `adopts` is the ticket of the transferred lease.
 
 Events are tuples, so Paused(1.0, "a") == Resumed(1.0, "a"): compare histories by their lines, which name the types.
 
@@ -31,8 +33,8 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
 Plain: TypeAlias = int | str | None
-WhyFailed = Literal["timed out", "unavailable", "unknown", "cancelled", "deadlock", "error"]
-ReleaseOutcome = Literal["released", "lost", "pending"]
+WhyFailed = Literal["timed out", "unavailable", "unknown", "cancelled", "deadlock", "gone", "error"]
+ReleaseOutcome = Literal["released", "transferred", "lost", "pending"]
 StateKind = Literal["data", "lease", "clock"]
 ClaimOutcome = Literal["ours", "not ours", "unavailable", "unknown", "cancelled", "error"]
 # skipped: the lock was busy, or after_crash="skip". raised: by the body. lost: the run was replaced, or did not start.
@@ -67,6 +69,7 @@ class AcquireStarted(NamedTuple):
     exclusive: bool = True
     group: int | None = None  # the same for all locks of one call; events in the order of acquisition
     owner: str = ""  # leases of the same named owner overlap, with one fence
+    adopts: int | None = None  # the ticket of a transferred lease, which this call takes over
 
 
 class Granted(NamedTuple):
@@ -89,6 +92,7 @@ class Granted(NamedTuple):
     owner: str = ""
     revocable: bool = False  # receives revocation requests
     min_hold: float = 0.0  # seconds from the grant in which no other client may be granted the lock
+    adopts: int | None = None  # the ticket of the transferred lease that this one continues
 
 
 class MemberGranted(NamedTuple):
@@ -114,7 +118,7 @@ class Reentered(NamedTuple):
 class AcquireFailed(NamedTuple):
     """The call ended without a lease. `timed out`: busy; `unavailable` and `unknown`: the server did not answer.
 
-    `deadlock`: it was found to wait in a cycle.
+    `deadlock`: it was found to wait in a cycle. `gone`: there was no such lease to adopt.
     """
 
     at: float
@@ -147,16 +151,17 @@ class Checked(NamedTuple):
 
 
 class ReleaseStarted(NamedTuple):
-    """The call to release began (the last one of a re-entered lease): the belief ends."""
+    """The call to release or to transfer began (the last one of a re-entered lease): the belief ends."""
 
     at: float
     client: str
     ticket: int
     lock: str
+    within: float | None = None  # a transfer: seconds in which another call may adopt the lease
 
 
 class ReleaseEnded(NamedTuple):
-    """The call to release returned: released, lost (it raised LockLost) or pending (no answer)."""
+    """The call to release or transfer returned: done, lost (it raised LockLost) or pending (no answer)."""
 
     at: float
     client: str
@@ -550,7 +555,7 @@ def from_lines(lines: Iterable[str]) -> History:
     return [_event(number, line) for number, line in enumerate(lines, start=1) if not line.isspace() and line]
 
 
-_SECONDS = {"at", "timeout", "deadline", "delay"}  # written as floats, because 1 == 1.0
+_SECONDS = {"at", "timeout", "deadline", "delay", "within"}  # written as floats, because 1 == 1.0
 _NAMED: dict[str, Callable[..., Event]] = {kind.__name__: kind for kind in EVENT_TYPES}
 
 

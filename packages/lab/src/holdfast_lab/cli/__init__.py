@@ -46,6 +46,7 @@ WORKLOADS = (
     "detect_deadlocks",
     "renew(ttl)",
     "min_hold",
+    "transfer",
     "everything",
 )
 

@@ -13,7 +13,8 @@ from holdfast.core.leases import BaseLease, LockSpec, Phase
 from holdfast.core.locks import BaseLock, LockOptions, make_spec
 from holdfast.core.once import OnceCall
 from holdfast.core.periods import Period, claim
-from holdfast.errors import BackendError, BackendUnavailable, HoldfastError, LockLost, WouldDeadlock
+from holdfast.core.transfers import Transfer, decode_transfer, encode_transfer
+from holdfast.errors import BackendError, BackendUnavailable, HoldfastError, LockLost, NotHeld, WouldDeadlock
 from holdfast_lab.checking import history as h
 from holdfast_lab.sim.runtime import SimRuntime
 from holdfast_lab.sim.world import Cancelled
@@ -135,6 +136,40 @@ class SimClient:
         finally:
             self._add(h.ReleaseEnded(self._world.now, *fields, outcome))
             self._drop(lease)
+
+    # ── transfers ────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def transfer(self, lease: SimLease, within: float) -> str:
+        """Transfer a lease; the text with which a client can adopt it."""
+        lease.check()
+        fields = (self._process.name, lease.call, lease.name)
+        self._add(h.ReleaseStarted(self._world.now, *fields, within))
+        outcome: h.ReleaseOutcome = "pending"
+        try:
+            nonce, left = await self.engine.transfer(lease, within)
+            outcome = "transferred"
+        except LockLost:
+            outcome = "lost"
+            raise
+        finally:
+            self._add(h.ReleaseEnded(self._world.now, *fields, outcome))
+            self._drop(lease)
+        return encode_transfer(Transfer("sim", lease.name, nonce, lease.ttl, left))
+
+    async def adopt(self, text: str, options: LockOptions) -> SimLease:
+        """Go on with a lease that was transferred."""
+        transfer = decode_transfer(text)
+        lock, client = self.lock(transfer.name, options=options), self._process.name
+        call = self.runtime.task.call = self._recorder.new_call()
+        adopts = self._recorder.call_of(transfer.nonce)
+        self._add(h.AcquireStarted(self._world.now, client, call, lock.name, adopts=adopts))
+        try:
+            lease = await self.engine.adopt(lock, transfer.nonce, transfer.kept)
+        except BaseException as error:
+            self._add(h.AcquireFailed(self._world.now, client, call, lock.name, _failure_of(error)))
+            raise
+        self._record_granted(call, lease, adopts=adopts)
+        return lease
 
     # ── periods and revocations ────────────────────────────────────────────────────────────────────────────────
 
@@ -284,7 +319,7 @@ class SimClient:
         self._add(h.Checked(self._world.now, self._process.name, lease.call, lease.name, held))
         return held
 
-    def _record_granted(self, call: int, lease: SimLease, group: int | None = None) -> None:
+    def _record_granted(self, call: int, lease: SimLease, group: int | None = None, adopts: int | None = None) -> None:
         spec, name = lease._spec, lease.name
         lease.call, lease.on_ttl_changed = call, self._record_ttl_changed
         self._calls[name, lease.fence] = call
@@ -292,7 +327,7 @@ class SimClient:
         until = self._process.true_time(lease._stop_at)
         renews = spec.renew and spec.max_hold is None
         shape = (spec.limit, spec.exclusive, renews, group, spec.lock_delay, spec.owner, spec.revocable, spec.min_hold)
-        self._add(h.Granted(self._world.now, self._process.name, call, name, lease.fence, until, *shape))
+        self._add(h.Granted(self._world.now, self._process.name, call, name, lease.fence, until, *shape, adopts))
         if self._early_revocations.pop((name, lease.fence), False):
             self._add(h.RevokeReceived(self._world.now, self._process.name, call, name))
 
@@ -358,9 +393,11 @@ def _failure_of(error: BaseException) -> WhyFailed:
         return "unavailable"
     if isinstance(error, WouldDeadlock) and error.cycle:
         return "deadlock"
+    if isinstance(error, NotHeld):
+        return "gone"
     return "unknown" if isinstance(error, BackendError) else "error"
 
 
 def _claim_failure_of(error: BaseException) -> h.ClaimOutcome:
     failure = _failure_of(error)
-    return "error" if failure == "timed out" or failure == "deadlock" else failure  # noqa: PLR1714 - narrows the type
+    return "error" if failure == "timed out" or failure == "deadlock" or failure == "gone" else failure  # noqa: PLR1714 - narrows the type

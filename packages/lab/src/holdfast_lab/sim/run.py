@@ -33,7 +33,7 @@ from holdfast_lab.sim.servers.redis.server import GetsetServer, RedisServer, Set
 from holdfast_lab.sim.servers.redlock.server import RedlockServer
 from holdfast_lab.sim.servers.sqlite import SqliteServer
 from holdfast_lab.sim.servers.zookeeper.ensemble import ZookeeperServer
-from holdfast_lab.sim.workload import DELAYS, MIN_HOLD_MAX, USUAL, Worker, Workload, draw_names
+from holdfast_lab.sim.workload import DELAYS, MIN_HOLD_MAX, USUAL, WITHIN_MAX, Worker, Workload, draw_names
 from holdfast_lab.sim.world import Task, World
 
 if TYPE_CHECKING:
@@ -165,6 +165,7 @@ class Member:
             process=self.process,
             client=self.client,
             resource=simulation.resource,
+            texts=simulation.texts,
             rounds=rounds,
         )
         self.task: Task = self.process.start(self.worker.run(), "worker")
@@ -199,6 +200,7 @@ class Simulation:
         self.server.prepare(self.faults, self.workload.ttl + delay)
         self.resource = Resource(self.world, self.recorder)
         self.names = draw_names(self.workload, choices)
+        self.texts: list[str] = []  # of transferred leases
         self.members: dict[str, Member] = {}
         self._dead_members: list[Member] = []
 
@@ -291,6 +293,7 @@ class Simulation:
         may_orphan = self._may_orphan_tickets()
         delay = max(DELAYS) * 1.02 if "lock_delay" in self.primitives else 0.0
         delay += MIN_HOLD_MAX * 1.02 if "min_hold" in self.primitives else 0.0
+        delay += WITHIN_MAX * 1.02 if "transfer" in self.primitives else 0.0
         bound = (ttl + 12.0 if may_orphan else 8.0) + extra_lease_time + recovery_time + delay
         idle = (ttl + self.server.idle_max if may_orphan else 8.0) + extra_idle_time + recovery_time + delay
         dead_waiter_max = self.server.dead_waiter_max
@@ -323,7 +326,7 @@ class Simulation:
     def _grant_max(self) -> float | None:
         """The limit for a grant past dead or paused waiters, if the run has no other faults."""
         kinds = {*faults_.enabled(self.faults)}
-        if "min_hold" in self.primitives:
+        if not {"min_hold", "transfer"}.isdisjoint(self.primitives):
             return None
         if kinds <= {"crash"}:
             return self.server.grant_past_dead_max

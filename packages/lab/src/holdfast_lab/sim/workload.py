@@ -47,7 +47,7 @@ USUAL = Workload()
 _MORE = tuple(
     primitive.value
     for primitive in Primitive
-    if primitive not in {Primitive.LOCK, Primitive.RWLOCK, Primitive.SEMAPHORE, Primitive.TRANSFER}
+    if primitive not in {Primitive.LOCK, Primitive.RWLOCK, Primitive.SEMAPHORE}
 )
 WORKLOADS: Mapping[str, Workload] = {
     "locks": USUAL,
@@ -79,6 +79,7 @@ _GROUP_MAX = 4  # locks in one call
 JOB, PERIOD = "job", Period(2)
 DELAYS = (1.0, 3.0)
 MIN_HOLD_MAX = 4.0
+WITHIN_MAX = 5.0
 OWNERS = ("x", "y")
 SEAT = Name("seat", "lock", 1)  # the lock of the election
 
@@ -100,14 +101,17 @@ class Worker:
         process: Process,
         client: SimClient,
         resource: Resource,
+        texts: list[str],
         rounds: int,
     ) -> None:
+        """`texts` is shared by all clients: a queue of messages, each with the text of a transferred lease."""
         self._workload = workload
         self._names = names
         self._process = process
         self._choices = process.world.choices
         self._client = client
         self._resource = resource
+        self._texts = texts
         if "once_per" in workload.primitives:
             client.runtime.wall_step = -process.offset
         self.rounds_left = rounds
@@ -146,6 +150,8 @@ class Worker:
                 await self._campaign()
             case "detect_deadlocks":
                 await self._nest_locks()
+            case "transfer":
+                await self._transfer_or_adopt()
             case _:
                 await self._use_one_lock()
 
@@ -264,6 +270,50 @@ class Worker:
             if inner is not None:
                 await self._client.release(inner)
             await self._busy(self._client.release(lease))
+
+    async def _transfer_or_adopt(self) -> None:
+        """Adopt one of the last leases that were transferred, or acquire a lock and transfer its lease.
+
+        Some texts are used by several clients, or twice by one; others are never used.
+        """
+        choices, texts = self._choices, self._texts
+        lease: SimLease | None
+        if texts and choices.chance(0.6):
+            text = texts[-1 - choices.below(min(3, len(texts)))]
+            if choices.chance(0.6):
+                texts.remove(text)
+            lease = await self._busy(self._client.adopt(text, self._options_of_adoption()))
+        else:
+            names = [name for name in self._names if name.kind != "semaphore"]
+            if not names:
+                return
+            options = self._options(exclusive=True)
+            options.pop("owner", None)
+            options.pop("reentrant", None)
+            lock = self._client.lock(choices.pick(names).name, options=options)
+            lease = await self._busy(self._client.acquire(lock, self._timeout()))
+        if lease is None:
+            return
+        is_over = False
+        try:
+            await self._work(lease, exclusive=True)
+            if lease.held and choices.chance(0.7):
+                is_over = True
+                within = choices.between(0.5, WITHIN_MAX)
+                texts.append(await self._busy(self._client.transfer(lease, within)))
+        finally:
+            if not is_over:
+                await self._busy(self._client.release(lease))
+        if is_over and choices.chance(0.3):
+            await self._pause(self._workload.think_max)
+            await self._transfer_or_adopt()
+
+    def _options_of_adoption(self) -> LockOptions:
+        options = self._options(exclusive=True)
+        options.pop("owner", None)
+        options.pop("detect_deadlocks", None)
+        options.pop("min_hold", None)
+        return options
 
     async def _nest_locks(self) -> None:
         """Acquire two locks in a random order, without a timeout for the second one in most rounds."""

@@ -58,15 +58,19 @@ class BaseMysqlBackend(ABC):
     def guarantees(self) -> Guarantees:
         return guarantees_of(self.nominal_guarantees, is_durable=self._port.is_durable)
 
-    async def _confirm_new(self, claims: Sequence[Claim], deadline: float) -> set[str]:
-        """The nonces of those tickets that hold their locks, of tickets for which FAST_ACQUIRE has inserted rows."""
-        if not claims:
+    async def _confirm_new(self, inserted: Sequence[tuple[Claim, int]], deadline: float) -> set[str]:
+        """The nonces of those tickets that hold their locks, of tickets for which FAST_ACQUIRE has inserted rows.
+
+        Each ticket has the fence that FAST_ACQUIRE gave it.
+        """
+        if not inserted:
             return set()
-        values = tuple(lock_id(claim.name) for claim in claims), tuple(claim.nonce for claim in claims)
+        values = tuple(lock_id(claim.name) for claim, _ in inserted), tuple(claim.nonce for claim, _ in inserted)
+        fences = tuple(fence for _, fence in inserted)
         # The first request may have created the tables, which may take longer than a call without a wait has.
         deadline = max(deadline, self._runtime.now() + IO_TIMEOUT_MIN)
         try:
-            rows = (await self._port.execute(CONFIRM_NEW, values, deadline=deadline)).rows
+            rows = (await self._port.execute(CONFIRM_NEW, (*values, fences), deadline=deadline)).rows
         except BackendUnavailable as error:  # for this request, but FAST_ACQUIRE has changed something
             raise OutcomeUnknown(backend=error.backend, problem=error.problem) from error
         except ConfigurationError:

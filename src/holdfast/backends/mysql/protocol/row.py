@@ -93,7 +93,7 @@ class RowBackend(PlainBackend):
             values = (key, claim.name, claim.nonce, ttl, agent, claim.info, self.method)
             answer = await self._port.execute(FAST_ACQUIRE, values, deadline=deadline)
             is_new = answer.changed == INSERTED
-            if answer.number and (not is_new or await self._confirm_new([claim], deadline)):
+            if answer.number and (not is_new or await self._confirm_new([(claim, answer.number)], deadline)):
                 if is_new:
                     await self._reap_for_new(claim.name, answer.number, deadline)
                 return Granted(answer.number, lease_deadline(sent, claim.ttl, GRANULARITY))

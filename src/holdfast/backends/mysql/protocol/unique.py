@@ -99,8 +99,8 @@ class UniqueBackend(BaseMysqlBackend):
 
     async def _confirm(self, acquired: list[tuple[Claim, int, bool]], deadline: float) -> list[tuple[Claim, int, bool]]:
         """The tickets before the first one whose lock turns out to be in use; the others are released again."""
-        new = [claim for claim, _, is_new in acquired if is_new]
-        undone = {claim.nonce for claim in new} - await self._confirm_new(new, deadline)
+        new = [(claim, fence) for claim, fence, is_new in acquired if is_new]
+        undone = {claim.nonce for claim, _ in new} - await self._confirm_new(new, deadline)
         for count, (claim, _, _) in enumerate(acquired):
             if claim.nonce in undone:
                 rest = [other for other, _, _ in acquired[count:]]
@@ -124,7 +124,7 @@ class UniqueBackend(BaseMysqlBackend):
         if not answer.number:  # not `changed`, which depends on how the connection was opened
             return None
         if answer.changed == INSERTED:
-            if not await self._confirm_new([claim], deadline):
+            if not await self._confirm_new([(claim, answer.number)], deadline):
                 return None
             await self._reap_for_new(claim.name, answer.number, deadline)
         return Granted(answer.number, lease_deadline(sent, claim.ttl, GRANULARITY))

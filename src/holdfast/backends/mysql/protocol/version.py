@@ -14,7 +14,7 @@ from holdfast.backends.mysql.protocol.plain import PlainBackend
 from holdfast.backends.mysql.sql import AGENT_MAX, lock_id
 from holdfast.backends.sql_protocol import GRANULARITY, us
 from holdfast.core.clock import lease_deadline
-from holdfast.core.tickets import Claim, Granted, Waiting, process_text
+from holdfast.core.tickets import WAITER_LEASE, Claim, Granted, Waiting, process_text
 
 if TYPE_CHECKING:
     from holdfast.backends.mysql.protocol.plain import State
@@ -37,10 +37,13 @@ _CAS_RELEASE = Statement(
     "UPDATE holdfast_locks SET drawn = LAST_INSERT_ID(GREATEST(drawn + 1, {now})), nonce = NULL "
     "WHERE id = {0} AND nonce = {1} AND expires > {now}",
 )
-# An update that was decided before this, and arrives later, changes nothing.
+# An update that was decided before this, and arrives later, changes nothing. An adoption does not compare the version,
+# so the release is remembered for a while.
 _BUMP_VERSION = Statement(
     "bump_version",
-    "UPDATE holdfast_locks SET drawn = GREATEST(drawn + 1, {now}), nonce = IF(nonce = {1}, NULL, nonce) WHERE id = {0}",
+    "UPDATE holdfast_locks SET drawn = GREATEST(drawn + 1, {now}), nonce = IF(nonce = {1}, NULL, nonce), "
+    "departed = CONCAT_WS(',', IF(departed_until > {now}, departed, NULL), {1}), departed_until = {now} + {2} "
+    "WHERE id = {0}",
 )
 
 
@@ -80,7 +83,7 @@ class VersionBackend(PlainBackend):
         values = (lock_id(claim.name), claim.nonce)
         answer = await self._port.execute(_CAS_RELEASE, values, deadline=deadline)
         if claim.unanswered:
-            await self._port.execute(_BUMP_VERSION, values, deadline=deadline)
+            await self._port.execute(_BUMP_VERSION, (*values, us(WAITER_LEASE)), deadline=deadline)
         claim.unanswered = False
         return bool(answer.changed)
 

@@ -119,7 +119,8 @@ _ADOPT = Statement(
         expires = c.now + $4::bigint, renewed = c.now, renewed_fence = greatest(l.drawn + 1, c.now), since = c.now,
         agent = $5::text, info = $6::text
     FROM (SELECT {schema}.holdfast_clock() AS now) AS c
-    WHERE l.nonce = $2::text AND l.expires > c.now AND l.method = 'queue' AND l.ctid = (
+    WHERE l.nonce = $2::text AND l.expires > c.now AND l.method = 'queue'
+    AND NOT coalesce(l.departed_until > c.now AND $3::text = ANY (l.departed), false) AND l.ctid = (
         SELECT n.ctid FROM {schema}.holdfast_locks n WHERE n.name = $1::text ORDER BY n.generation DESC LIMIT 1
     )
     RETURNING l.fence

@@ -157,12 +157,10 @@ class NodeHealth:
                 problem.removeprefix(f"{node}: "),
             )
 
-    def schedule_release(self, number: int, claim: Claim, attempt: int, *, is_over: bool) -> None:
-        """Release this vote on the node in the background."""
+    def schedule_release(self, number: int, claim: Claim, attempt: int, *, is_over: bool, until: float) -> None:
+        """Release this vote on the node in the background, unless it expires before, at `until`."""
         with self._mutex:
-            self._pending_releases[number, claim.nonce] = _PendingRelease(
-                claim, attempt, is_over, self._runtime.now() + claim.ttl
-            )
+            self._pending_releases[number, claim.nonce] = _PendingRelease(claim, attempt, is_over, until)
         self._ensure_worker()
 
     async def close(self) -> None:

@@ -75,6 +75,7 @@ class _State:
     voters: set[int] = field(default_factory=set)  # if it was granted: nodes that have its vote, as far as known
     fence: int | None = None  # if it was granted
     unanswered_ttl: float = math.inf  # the shortest ttl in a renewal that a node may still execute
+    longest_ttl: float = 0.0  # in all requests: a vote expires by itself after so many seconds at the latest
     splits: int = 0  # number of consecutive attempts without a majority for any ticket
 
 
@@ -188,6 +189,7 @@ class RedlockBackend(OneByOne):
         asked = [self._nodes_to_renew(state, responsive) for state in states]
         calls: list[tuple[int, Call]] = []
         for claim, state, nodes in zip(claims, states, asked, strict=True):
+            state.longest_ttl = max(state.longest_ttl, claim.ttl)
             renewal = self._renewal(claim, state)
             calls += [(number, renewal) for number in nodes]
         replies = iter(await self._health.run_calls(calls, self._limit(claims, deadline)))
@@ -204,7 +206,7 @@ class RedlockBackend(OneByOne):
             if claim.is_final and not isinstance(outcome, BackendError):
                 # A majority keeps the votes until the ttl is over. The others need not, and may have a longer ttl.
                 for number in state.asked - answered if isinstance(outcome, Live) else state.asked:
-                    self._health.schedule_release(number, claim, state.attempt, is_over=True)
+                    self._schedule_release(number, claim, state, is_over=True)
                 claim.unanswered = bool(state.unanswered)
                 if not claim.unanswered:
                     claim.state = None
@@ -294,6 +296,7 @@ class RedlockBackend(OneByOne):
         self, claim: Claim, state: _State, *, queue: bool, deadline: float
     ) -> dict[int, Reply | HoldfastError]:
         channel = self._port.subscriber.channel(self._keys(claim.name))
+        state.longest_ttl = max(state.longest_ttl, claim.ttl)
         nodes = [number for number in self._health.responsive() if self._port.server_run(number) is not None]
         queueing = (int(queue), channel.verb, channel.name)
         calls = [(number, self._vote_call(claim, state.attempt, number, 0, "", queueing)) for number in nodes]
@@ -418,13 +421,13 @@ class RedlockBackend(OneByOne):
         answered = {number for number, reply in zip(asked, replies, strict=True) if not _is_error(reply)}
         for number in nodes:
             if number not in answered:
-                self._health.schedule_release(number, claim, state.attempt, is_over=is_over)
+                self._schedule_release(number, claim, state, is_over=is_over)
 
     def _released(self, claim: Claim, state: _State, replied: dict[int, Reply | HoldfastError]) -> bool | BackendError:
         answered = {number for number, reply in replied.items() if not _is_error(reply)}
         unanswered = state.asked - answered
         for number in unanswered:
-            self._health.schedule_release(number, claim, state.attempt, is_over=True)
+            self._schedule_release(number, claim, state, is_over=True)
         if len(self._nodes) - len(unanswered) < self._quorum:
             errors = {number: reply for number, reply in replied.items() if isinstance(reply, HoldfastError)}
             return self._health.quorum_error({**self._health.unresponsive, **errors})
@@ -435,6 +438,12 @@ class RedlockBackend(OneByOne):
     def _release(self, claim: Claim, state: _State, number: int, *, is_over: bool) -> Call:
         ending = lua.ending(is_over=is_over, is_answered=number not in state.unanswered)
         return Call(lua.RELEASE, self._keys(claim.name), (claim.nonce, state.attempt, ending))
+
+    def _schedule_release(self, number: int, claim: Claim, state: _State, *, is_over: bool) -> None:
+        """Release this attempt on the node in the background."""
+        # The ttl of the claim may be shorter by now than that of a vote, at the end of a min_hold or by renew(ttl).
+        expires = self._runtime.now() + max(state.longest_ttl, claim.ttl)
+        self._health.schedule_release(number, claim, state.attempt, is_over=is_over, until=expires)
 
     # ── renewing ─────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -490,7 +499,7 @@ class RedlockBackend(OneByOne):
             for number, claim, state in repaired:
                 if claim.state is not state:
                     # It was released in the meantime, and the release may have arrived before this request.
-                    self._health.schedule_release(number, claim, state.attempt, is_over=True)
+                    self._schedule_release(number, claim, state, is_over=True)
 
     # ── helpers ──────────────────────────────────────────────────────────────────────────────────────────────────
 

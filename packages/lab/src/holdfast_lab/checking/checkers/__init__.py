@@ -20,6 +20,7 @@ from .progress import SteadyProgress
 from .promptness import PromptGrants
 from .renewals import TrueRenewals
 from .revocations import RevocationsReceived
+from .transfers import SingleAdoptions
 from .waiters import DeadWaitersRemoved
 from .waiting import BoundedWaiting
 from .writes import FencedWrites
@@ -31,6 +32,7 @@ CHECKERS: tuple[type[Checker], ...] = (
     OncePerPeriod,
     LockDelays,
     MinimumHolds,
+    SingleAdoptions,
     OneLeader,
     GrowingFences,
     FencedWrites,
@@ -72,6 +74,7 @@ __all__ = [
     "PromptGrants",
     "ProvenDeadlocks",
     "RevocationsReceived",
+    "SingleAdoptions",
     "SingleGrants",
     "SteadyProgress",
     "TrueRenewals",

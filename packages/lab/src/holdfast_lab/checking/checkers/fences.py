@@ -19,6 +19,8 @@ class GrowingFences(Checker):
     data is restored in which that owner holds the lock, later leases of the owner may share that fence too.
     Shared leases may receive their fences in any order, but each is greater than the fence of every exclusive lease
     before it. Fences may start again after the server lost its state, if its guarantees make them depend on that state.
+    A best-effort fence of an adopted lease is greater than the fence before it. So if that one is from before a loss,
+    later leases may have smaller fences than the adopted one.
     Unconditional fences can go back when an operator restores an old copy, but not for a running client: it gets only
     fences greater than its own before, or no lease.
     """
@@ -29,6 +31,7 @@ class GrowingFences(Checker):
         super().__init__(promises)
         self._locks: defaultdict[str, _Lock] = defaultdict(_Lock)
         self._lost_data = self._clock_went_back = self._restored = False
+        self._old: dict[int, Granted] = {}  # by ticket: best-effort fences from before a loss
         self._own: dict[tuple[str, str], Granted] = {}  # by client and lock: the greatest since its last crash
         self._owners: dict[tuple[str, int], str] = {}  # named owner, by lock and fence
         self._owners_before: dict[tuple[str, int], str] = {}  # the same, from before an old copy was restored
@@ -45,7 +48,12 @@ class GrowingFences(Checker):
             self._owners.setdefault((event.lock, event.fence), event.owner)
 
     def _granted(self, event: Granted) -> None:
-        if self._in_flight.arrived(event.ticket, event.fence):
+        giver = None if event.adopts is None else self._old.get(event.adopts)
+        if giver is not None and event.fence <= giver.fence:
+            self._shrank(event, giver)
+        if self._in_flight.arrived(event.ticket, event.fence) or giver is not None:
+            if self.promises.fence is FenceOrder.BEST_EFFORT:
+                self._old[event.ticket] = event
             return
         lock = self._locks[event.lock]
         fence = event.fence
@@ -68,6 +76,8 @@ class GrowingFences(Checker):
             lock.shared.clear()  # a fence that is not greater than this one is reported anyway
         else:
             lock.shared[fence] = event
+        if self.promises.fence is FenceOrder.BEST_EFFORT:
+            lock.granted[event.ticket] = event
         if lock.greatest is None or fence > lock.greatest.fence:
             lock.greatest = event
         if self.promises.fence is FenceOrder.UNCONDITIONAL and (own is None or fence > own.fence):
@@ -101,15 +111,16 @@ class GrowingFences(Checker):
             self._in_flight.state_lost(event)  # these grants may reach their clients after later ones
         if depends_on[self.promises.fence] and event.kind != "lease":
             for name in [*self._locks] if event.lock is None else [event.lock]:
-                self._locks.pop(name, None)
+                self._old |= self._locks.pop(name, _Lock()).granted
 
 
 class _Lock:
     """The leases of one lock that the next lease is compared with."""
 
-    __slots__ = ("exclusive", "greatest", "shared")
+    __slots__ = ("exclusive", "granted", "greatest", "shared")
 
     def __init__(self) -> None:
+        self.granted: dict[int, Granted] = {}  # by ticket, if fences are best-effort
         self.greatest: Granted | None = None
         self.exclusive: Granted | None = None  # the last one
         self.shared: dict[int, Granted] = {}  # since then, by fence

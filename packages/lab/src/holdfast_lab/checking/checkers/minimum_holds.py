@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from holdfast_lab.checking.history import Granted, ServerGranted, StateLost
+from holdfast_lab.checking.history import AcquireStarted, Granted, ServerGranted, StateLost
 from holdfast_lab.checking.promises import Promises
 
 from .base import Checker
@@ -14,7 +14,8 @@ from .in_flight import GrantsInFlight
 class MinimumHolds(Checker):
     """After a grant with a minimum hold, no conflicting ticket is granted until it is over.
 
-    It counts from the grant by the server. A release, a loss or a crash of the holder does not end it.
+    It counts from the grant by the server. A release, a transfer, a loss or a crash of the holder does not end it. A
+    call that adopts the lease does not conflict with it.
     """
 
     name = "minimum holds"
@@ -22,16 +23,28 @@ class MinimumHolds(Checker):
     def __init__(self, promises: Promises) -> None:
         super().__init__(promises)
         self._server_granted: dict[int, float] = {}  # by ticket
+        self._first: dict[int, int] = {}  # ticket of a call to adopt -> of the first lease in the chain of adoptions
         self._by_lock: defaultdict[str, dict[int, tuple[Granted, float]]] = defaultdict(dict)  # with the end
         self._was_tested = False
         self._in_flight = GrantsInFlight(promises)
-        self.on = {**self._in_flight.on, Granted: self._granted, StateLost: self._state_lost}
+        self.on = {
+            **self._in_flight.on,
+            AcquireStarted: self._acquire_started,
+            Granted: self._granted,
+            StateLost: self._state_lost,
+        }
         if promises.sees_server:
             self.on[ServerGranted] = self._on_server_granted  # passes the event on
 
     @property
     def was_tested(self) -> bool:
         return self._was_tested
+
+    def _acquire_started(self, event: AcquireStarted) -> None:
+        if not self.promises.sees_server:
+            self._in_flight.on[AcquireStarted](event)
+        if event.adopts is not None:
+            self._first[event.ticket] = self._first.get(event.adopts, event.adopts)
 
     def _on_server_granted(self, event: ServerGranted) -> None:
         self._in_flight.on[ServerGranted](event)
@@ -61,7 +74,8 @@ class MinimumHolds(Checker):
         held = self._by_lock[event.lock]
         for ticket in [ticket for ticket, (_, over) in held.items() if event.at >= over]:
             del held[ticket]
-        others = [hold for ticket, hold in held.items() if ticket != event.ticket]
+        first = self._first.get(event.ticket, event.ticket)
+        others = [hold for ticket, hold in held.items() if self._first.get(ticket, ticket) != first]
         for granted, over in others:
             if _conflict(event, granted, len(others)):
                 message = (

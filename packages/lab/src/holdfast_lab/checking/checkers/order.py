@@ -8,6 +8,7 @@ from collections import defaultdict
 from holdfast.guarantees import Order
 from holdfast_lab.checking.history import (
     AcquireFailed,
+    AcquireStarted,
     Crashed,
     FaultEnded,
     FaultStarted,
@@ -30,9 +31,9 @@ class FairOrder(Checker):
 
     The rule of core/tickets.py: no ticket waits before an exclusive one that is granted; before a shared one no
     exclusive ticket waits, nor any if as many tickets as its limit are queued before it. A ticket whose owner holds the
-    lock may overtake all. A client that gave up, died or lost its position is no longer in the queue. Without the
-    server's events, positions are compared where tickets have them, and a waiter that was queued during a fault or was
-    paused is exempt, because the server may have removed it.
+    lock may overtake all, and so may one that takes over the lease of the holder. A client that gave up, died or lost
+    its position is no longer in the queue. Without the server's events, positions are compared where tickets have them,
+    and a waiter that was queued during a fault or was paused is exempt, because the server may have removed it.
     """
 
     name = "fair order"
@@ -48,12 +49,14 @@ class FairOrder(Checker):
         # Granted tickets of each named owner. Only the server's events show when they end.
         self._owners: defaultdict[tuple[str, str], set[int]] = defaultdict(set)
         self._owned: dict[int, tuple[str, str]] = {}
+        self._moving: set[int] = set()  # tickets of leases that are transferred, and of calls that adopt them
         if promises.order is Order.FIFO:
             self.on = {
+                AcquireStarted: self._acquire_started,
                 ServerQueued: self._server_queued,
                 ServerRemoved: self._server_removed,
                 AcquireFailed: self._leave,
-                ReleaseStarted: self._leave,
+                ReleaseStarted: self._release_started,
                 Lost: self._leave,
                 Crashed: self._client_left,
                 StateLost: self._state_lost,
@@ -67,6 +70,15 @@ class FairOrder(Checker):
                     FaultStarted: self._fault_began,
                     FaultEnded: self._fault_ended,
                 }
+
+    def _acquire_started(self, event: AcquireStarted) -> None:
+        if event.adopts is not None:
+            self._moving.add(event.ticket)
+
+    def _release_started(self, event: ReleaseStarted) -> None:
+        self._leave(event)
+        if event.within is not None:
+            self._moving.add(event.ticket)
 
     def _server_queued(self, event: ServerQueued) -> None:
         if self._faults or (event.position is None and not self.promises.sees_server):
@@ -102,7 +114,8 @@ class FairOrder(Checker):
         overtaken = queue.overtaken_by(entry)
         if overtaken is not None and since is not None and queue.joined[overtaken] > since:
             overtaken = None
-        if overtaken is not None and not (event.owner and self._is_owned(event)):
+        may_overtake = event.ticket in self._moving or (event.owner and self._is_owned(event))
+        if overtaken is not None and not may_overtake:
             queued = queue.events[overtaken]
             message = f"{event.client} was granted {event.lock!r} before {queued.client}, which was queued before it"
             self.violated(event.at, event.lock, message, queued, event)

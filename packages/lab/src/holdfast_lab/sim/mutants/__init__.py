@@ -23,10 +23,11 @@ from holdfast_lab.sim.mutants.primitives import PRIMITIVES
 from holdfast_lab.sim.mutants.redis import REDIS
 from holdfast_lab.sim.mutants.redlock import REDLOCK
 from holdfast_lab.sim.mutants.sqlite import SQLITE
+from holdfast_lab.sim.mutants.transfers import TRANSFERS
 from holdfast_lab.sim.mutants.zookeeper import ZOOKEEPER
 
 _FAMILIES = [
-    *(ENGINES, PROTOCOLS, PRIMITIVES, HOLDING, ONCE),
+    *(ENGINES, PROTOCOLS, PRIMITIVES, HOLDING, TRANSFERS, ONCE),
     *(SQLITE, REDIS, REDLOCK, MEMCACHED, ETCD, ZOOKEEPER, POSTGRESQL, MYSQL, NET),
 ]
 

@@ -91,8 +91,13 @@ class VersionNotCurrent(Tables):
         return True
 
 
+class ConfirmsAnyGrant(Tables):
+    def confirm_new_answer(self, keys: tuple[bytes, ...], nonces: tuple[str, ...], fences: tuple[int, ...]) -> Answer:
+        return super().confirm_new_answer(keys, nonces, tuple(lock.fence or 0 for lock in self.locks.values()))
+
+
 class VersionKeptByRelease(Tables):
-    def bump_version_answer(self, key: bytes, nonce: str) -> Answer:
+    def bump_version_answer(self, key: bytes, nonce: str, remembered: int) -> Answer:
         return Answer()
 
 
@@ -326,6 +331,14 @@ MYSQL = [
         backend="mysql",
         server=_server(UniqueServer, ReleasesNotRemembered),
         kinds=frozenset({"slow", "cancel"}),
+    ),
+    Mutant(
+        name="unique-confirms-any-grant",
+        mistake="a late confirmation of a new row ends the lease that the same ticket was granted since",
+        backend="mysql",
+        server=_server(UniqueServer, ConfirmsAnyGrant),
+        kinds=frozenset({"slow", "cancel", "lose_request"}),
+        budget=1500,
     ),
     Mutant(
         name="unique-nothing-expires",

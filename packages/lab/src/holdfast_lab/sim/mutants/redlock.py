@@ -89,7 +89,7 @@ class RepairsCount(RedlockBackend):
 
 
 class _NoPendingReleases(NodeHealth):
-    def schedule_release(self, number: int, claim: Claim, attempt: int, *, is_over: bool) -> None:
+    def schedule_release(self, number: int, claim: Claim, attempt: int, *, is_over: bool, until: float) -> None:
         """No release is sent in the background."""
 
 

@@ -111,13 +111,15 @@ class Tables(Values[Lock, Ticket]):
     def is_holder(self, lock: Lock, nonce: str) -> bool:
         return lock.nonce == nonce
 
-    def bump_version_answer(self, key: bytes, nonce: str) -> Answer:
-        lock = self.locks.get(key)
+    def bump_version_answer(self, key: bytes, nonce: str, remembered: int) -> Answer:
+        lock, now = self.locks.get(key), self.clock()
         if lock is None:
             return Answer()
-        lock.drawn = self.draw(lock, self.clock())
+        lock.drawn = self.draw(lock, now)
         if lock.nonce == nonce:
             lock.nonce = None
+        kept = (lock.departed or ()) if lock.departed_until > now else ()
+        lock.departed, lock.departed_until = (*kept, nonce), now + remembered
         return Answer(1)
 
     # ── the statements of statements.py ────────────────────────────────────────────────────────────────────────────
@@ -141,11 +143,11 @@ class Tables(Values[Lock, Ticket]):
             return Answer(2, held.number)
         return Answer()
 
-    def confirm_new_answer(self, keys: tuple[bytes, ...], nonces: tuple[str, ...]) -> Answer:
+    def confirm_new_answer(self, keys: tuple[bytes, ...], nonces: tuple[str, ...], fences: tuple[int, ...]) -> Answer:
         ours = [lock for lock in self.locks.values() if lock.id in keys and lock.nonce in nonces]
         self.unconfirmed -= {*nonces}
         for lock in ours:
-            if self.hides_tickets(lock.id):
+            if self.hides_tickets(lock.id) and lock.fence in fences:
                 lock.nonce, lock.tickets = None, True
         return Answer(rows=[(lock.nonce,) for lock in ours if lock.nonce is not None])
 
@@ -548,6 +550,19 @@ class Tables(Values[Lock, Ticket]):
             lock.drawn = self.draw(lock, now)
         kept = (lock.departed or ()) if lock.departed_until > now else ()
         lock.departed, lock.departed_until = (*kept, nonce), now + WAITER_US
+
+    def adopt_answer(self, key: bytes, old: str, nonce: str, ttl: int, agent: str, info: str) -> Answer:  # noqa: PLR0917  (the parameters of the statement)
+        lock, now = self.locks.get(key), self.clock()
+        if lock is None or lock.nonce != old or lock.expires <= now:
+            return Answer()
+        if lock.departed_until > now and nonce in (lock.departed or ()):
+            return Answer()
+        return self._hold(lock, nonce, now, ttl, lock.method, agent, info)
+
+    def holder_fence_answer(self, key: bytes, nonce: str) -> Answer:
+        lock = self.locks.get(key)
+        is_holder = lock is not None and lock.nonce == nonce and lock.expires > self.clock()
+        return Answer(rows=[(_text(lock.fence),)] if lock is not None and is_holder else [])
 
     def break_answer(self, key: bytes, fence: int) -> Answer:
         lock = self.locks.get(key)

@@ -229,6 +229,20 @@ class Tables(DatabaseTables[str, Lock, Ticket, Register, StoredRecord]):
         every = zip(items(names), items(nonces), items(ttls), strict=True)
         return [(nonce, _text(self.renew(name, nonce, int(ttl)))) for name, nonce, ttl in every]
 
+    def adopt_rows(self, name: str, old: str, nonce: str, ttl: int, agent: str, info: str) -> list[Row]:  # noqa: PLR0917  (the parameters of the statement)
+        lock, now = self.locks.get(name), self.clock()
+        if lock is None or lock.nonce != old or lock.method != "queue" or not _is_after(lock.expires, now):
+            return []
+        if _is_after(lock.departed_until, now) and nonce in (lock.departed or ()):
+            return []
+        lock.drawn = self.draw(lock, now)
+        self.hold(lock, nonce, now, ttl, (agent, info))
+        return [(_text(lock.fence),)]
+
+    def holder_rows(self, name: str) -> list[Row]:
+        lock = self.locks.get(name)
+        return [(lock.nonce, _text(lock.fence))] if lock is not None and _is_after(lock.expires, self.clock()) else []
+
     def break_rows(self, name: str, fence: int) -> list[Row]:
         return [(_text(self.break_(name, fence)),)]
 
@@ -470,9 +484,9 @@ class Tables(DatabaseTables[str, Lock, Ticket, Register, StoredRecord]):
         else:
             head = lock.head
             row = self.try_acquire(name, nonce, ttl, True, 1, queue, agent, info, channel)  # noqa: FBT003
-            mine = self._ticket(name, nonce, head)
-            if row[0] == "wait" and queue and mine is not None:
-                mine.owner = owner
+            if row[0] == "wait" and queue:
+                for ticket in self._queue(name, head):
+                    ticket.owner = owner if ticket.nonce == nonce else ticket.owner
             if row[0] != "in":
                 return row
             mine = self._ticket(name, nonce, lock.head)

@@ -44,7 +44,9 @@ MAX_TTL = 300.0  # seconds, the default
 APART = 0.8  # largest lead in seconds of a node's clock: less than the shortest ttl
 DRIFT = 0.0005  # largest drift of a node's clock; with a client's own it is below what the protocol allows
 TOGETHER = 0.02  # seconds: requests that were sent together usually arrive within this time
-BLINK = 0.1  # seconds that a majority may be missing: one node has lost a vote, and another is about to give one
+# Seconds that a majority may be missing: one node has lost a vote after it has renewed it, and another gets the vote
+# when the renewal has waited for a silent node. The default of node_timeout, and the time of a request.
+BLINK = 0.5 + 0.1
 
 
 class RedlockServer(Server):
