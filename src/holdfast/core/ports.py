@@ -242,6 +242,8 @@ class AdoptsLeases(Protocol):
         """Replace the granted ticket with this nonce by `claim`, with a greater fence and the ttl of the claim.
 
         Both have the same name, limit and exclusivity. A repeat of the call with the same claim returns the same fence.
+        With the `min_hold` of the claim, the ticket stays for its ttl, also after the end of the process. A call that
+        arrives after an unanswered claim was released changes nothing.
         """
 
 
