@@ -13,11 +13,12 @@ from holdfast.backends.redis.lua import SILENT
 from holdfast.backends.redis.port import Channel
 from holdfast.backends.redis.protocol import queue as protocol
 from holdfast.backends.redis.protocol import records
-from holdfast.backends.redis.protocol.keys import keys_of
+from holdfast.backends.redis.protocol.keys import method_conflict, method_in, queue_keys
 from holdfast.core.tickets import WAITER_LEASE, WOKEN_LEASE
+from holdfast_lab.sim.servers.redis.layouts import in_queue
 from holdfast_lab.sim.servers.redis.machine import Machine
 
-KEYS = keys_of("holdfast:", "one")
+KEYS = queue_keys("holdfast:", "one", per_slot=False)
 TTL = 30.0
 
 
@@ -50,8 +51,9 @@ class Server:
         return self._machine.run(protocol._RELEASE.text, KEYS.names, (f"{client}{number}", kind, 0, ""))
 
     def queue(self) -> list[str]:
-        found: Any = self.command(["ZRANGE", KEYS.queue, 0, -1])
-        return [member.decode().partition(":")[2] for member in found]
+        """The waiting tickets that count, in order."""
+        found = in_queue(self._machine.space, "one", KEYS)
+        return [ticket.nonce for ticket in found if ticket.entry.fence is None and not ticket.is_skipped]
 
     def woken(self) -> list[str]:
         """The tickets that were woken since the last call."""
@@ -123,7 +125,7 @@ def test_a_waiter_polls_when_the_turn_of_another_ends(server: Server) -> None:
 
     _, before, remaining_ms, _, blocker, _ = server.try_acquire("c", 1)
 
-    assert (before, remaining_ms, blocker) == (3, 1000 * WOKEN_LEASE - 250, protocol._ITS_TURN)
+    assert (before, remaining_ms, blocker) == (2, 1000 * WOKEN_LEASE - 250, protocol._ITS_TURN)
 
 
 def test_a_skipped_client_returns_to_its_position_when_it_polls(server: Server) -> None:
@@ -230,7 +232,8 @@ def test_a_waiter_has_a_second_to_respond_when_the_server_cannot_count_subscribe
 )
 def test_a_waiter_cannot_make_a_release_run_other_commands(server: Server, woken: str) -> None:
     server.command(["SET", "payroll", "precious"])
-    server.command(["HSET", KEYS.record, "b0", f"b0\n\n1\n{woken}\nagent\n{{}}"])
+    lapses = round((server.now + WAITER_LEASE) * 1000)
+    server.command(["HSET", KEYS.waiters, "b0", f"x\n1\n{lapses}\n0\n{woken}\nagent\n{{}}"])
 
     server.release("a", 1)
 
@@ -238,36 +241,40 @@ def test_a_waiter_cannot_make_a_release_run_other_commands(server: Server, woken
     assert ("payroll", "b0") not in server.published
 
 
-def test_lines_of_waiters_that_all_died_are_removed_when_the_next_one_waits(server: Server) -> None:
+def test_entries_of_waiters_that_all_died_are_removed_when_a_later_one_polls(server: Server) -> None:
     server.now += WAITER_LEASE + 1.0
+    server.try_acquire("d", 1)
 
     server.try_acquire("d", 1)
 
-    fields: Any = server.command(["HKEYS", KEYS.record])
-    assert sorted(fields) == [b"d1", b"fence", b"holder"]
+    fields: Any = server.command(["HKEYS", KEYS.waiters])
+    assert fields == [b"d1"]
+    assert server.command(["LRANGE", KEYS.queue, 0, -1]) == [b"d1"]
 
 
-@pytest.mark.parametrize("theirs", ["holdfast:shared", "holdfast:queue:@0123456789abcdef"])
+FORMAT_1 = ["holdfast:queue:0123", "holdfast:queue:+shared", "holdfast:queue:+@01", "holdfast:shared"]
+
+
+@pytest.mark.parametrize("theirs", FORMAT_1)
 @pytest.mark.parametrize("kind", ["x", "r", "3", "@0123456789abcdef"])
-def test_shared_locks_of_an_earlier_version_block_all_tickets(theirs: str, kind: str) -> None:
+def test_locks_in_format_1_are_refused_for_all_tickets(theirs: str, kind: str) -> None:
     server = Server()
     server.command(["SET", KEYS.lock, theirs, "PX", 1000])
 
     reply = server.try_acquire("a", 1, kind)
 
-    assert reply[0] == b"wait"
-    assert reply[4] == protocol._FOREIGN
+    assert reply == [b"method", theirs.encode()]
+    assert "before 0.2" in str(method_conflict("one", method_in(theirs) or ""))
     assert server.command(["GET", KEYS.lock]) == theirs.encode()
 
 
-@pytest.mark.parametrize("kind", ["r", "3", "@0123456789abcdef"])
-def test_shared_locks_look_exclusive_to_an_earlier_version(kind: str) -> None:
+@pytest.mark.parametrize("kind", ["x", "r", "3", "@0123456789abcdef"])
+def test_format_1_refuses_the_values_of_this_format(kind: str) -> None:
     server = Server()
     server.try_acquire("a", 1, kind)
 
     value: Any = server.command(["GET", KEYS.lock])
 
-    # An earlier version takes these two values for shared locks, and deletes the key if its own set is empty.
-    assert value != b"holdfast:shared"
-    assert not value.startswith(b"holdfast:queue:@")
-    assert value.startswith(b"holdfast:queue:")
+    # Format 1 waits for values of its own and of other programs, and refuses those of other methods of holdfast.
+    assert value.startswith(b"holdfast:")
+    assert not value.startswith((b"holdfast:queue:", b"holdfast:shared"))
