@@ -41,14 +41,25 @@ class Server:
         queue: bool = True,
         channel: str = "wake",
         is_subscribed: bool = True,
+        ttl_of_message: float = 0.0,
     ) -> Any:
         where = Channel("PUBLISH", f"{channel}:{client}")
-        about = records.line_suffix(where, 0, f"thread {number}", "{}", is_subscribed=is_subscribed)
+        ttl_ms = round(ttl_of_message * 1000)
+        about = records.line_suffix(where, ttl_ms, f"thread {number}", "{}", is_subscribed=is_subscribed)
         arguments = (f"{client}{number}", kind, round(TTL * 1000), int(queue), about)
         return self._machine.run(protocol._TRY_ACQUIRE.text, KEYS.names, arguments)
 
-    def release(self, client: str, number: int, kind: str = "x") -> Any:
-        return self._machine.run(protocol._RELEASE.text, KEYS.names, (f"{client}{number}", kind, 0, ""))
+    def release(self, client: str, number: int, kind: str = "x", *, unanswered: bool = False) -> Any:
+        arguments = (f"{client}{number}", kind, int(unanswered), "")
+        return self._machine.run(protocol._RELEASE.text, KEYS.names, arguments)
+
+    def renew(self, client: str, number: int) -> Any:
+        return self._machine.run(protocol._RENEW.text, KEYS.names, (f"{client}{number}", "x", round(TTL * 1000)))
+
+    def fence(self) -> int:
+        """The watermark."""
+        found: Any = self.command(["GET", KEYS.watermark])
+        return int(found)
 
     def queue(self) -> list[str]:
         """The waiting tickets that count, in order."""
@@ -278,3 +289,90 @@ def test_format_1_refuses_the_values_of_this_format(kind: str) -> None:
     # Format 1 waits for values of its own and of other programs, and refuses those of other methods of holdfast.
     assert value.startswith(b"holdfast:")
     assert not value.startswith((b"holdfast:queue:", b"holdfast:shared"))
+
+
+@pytest.mark.parametrize("kind", ["x", "r"])
+def test_locks_of_dead_holders_are_removed_from_the_index_by_later_grants(kind: str) -> None:
+    server = Server()
+    for number in range(100):
+        server.command(["ZADD", KEYS.locks, round(server.now * 1000), f"holdfast:dead-{number}"])
+    server.now += 0.01
+
+    for number in range(100):
+        server.now += 0.000_001
+        assert is_granted(server.try_acquire("a", number, kind))
+        server.release("a", number, kind)
+
+    assert server.command(["ZCARD", KEYS.locks]) == 0
+
+
+def test_fences_of_all_locks_grow_after_the_clock_was_set_back() -> None:
+    server = Server()
+    fences = []
+
+    for number in range(5):
+        server.now -= 100.0
+        server.try_acquire("a", number)
+        fences.append(server.fence())
+        server.release("a", number)
+
+    assert fences == sorted(set(fences))
+
+
+def test_a_hand_over_takes_a_fence_from_the_watermark(server: Server) -> None:
+    server.now -= 100.0
+    before = server.fence()
+    server.subscribed.add("d")
+    server.try_acquire("d", 1, ttl_of_message=TTL)
+
+    for client, number in (("a", 1), ("b", 0), ("b", 1), ("b", 2), ("c", 1)):
+        server.try_acquire(client, number)
+        server.release(client, number)
+
+    assert server.woken()[-1] == f"d1 {server.fence()}"
+    assert server.fence() > before
+
+
+def test_a_mark_of_a_withdrawn_ticket_and_of_a_silent_client_do_not_keep_a_lock_from_the_fast_path(
+    server: Server,
+) -> None:
+    server.subscribed.discard("b")
+    server.release("a", 1)
+    assert is_granted(server.try_acquire("c", 1))
+    server.release("x", 1, unanswered=True)
+    server.now += WAITER_LEASE + 0.01
+    server.release("c", 1)
+
+    server.try_acquire("d", 1)
+    server.release("d", 1)
+
+    assert server.command(["EXISTS", *KEYS.names[1:5]]) == 0
+
+
+def test_a_waiter_that_joins_twice_has_one_entry(server: Server) -> None:
+    server.try_acquire("d", 1)
+    first = server.command(["HGET", KEYS.waiters, "d1"])
+    server.now += 1.0
+
+    server.try_acquire("d", 1)
+
+    assert server.queue() == ["b0", "b1", "b2", "c1", "d1"]
+    assert server.command(["HGET", KEYS.waiters, "d1"]) != first, "its waiter lease is longer"
+
+
+def test_a_late_request_of_a_withdrawn_waiter_does_not_join(server: Server) -> None:
+    server.release("d", 1, unanswered=True)
+
+    assert server.try_acquire("d", 1) == [b"withdrawn"]
+    assert server.queue() == ["b0", "b1", "b2", "c1"]
+
+
+def test_the_keys_of_waiters_outlive_every_waiter_that_joins_without_writing_their_ttl(server: Server) -> None:
+    server.try_acquire("a", 1)  # granted again: `kept` is a ttl and KEEP from now
+    for _ in range(12):
+        server.now += TTL / 2
+        server.renew("a", 1)
+        server.try_acquire("d", 1)  # fast, or slow if `kept` is near
+        left: Any = server.command(["PTTL", KEYS.queue]), server.command(["PTTL", KEYS.waiters])
+        assert min(left) >= 1000 * WAITER_LEASE
+        server.release("d", 1)

@@ -39,6 +39,14 @@ local function keep_until(kept)
   redis.call('PEXPIREAT', waiters, kept)
 end
 
+-- Locks whose holders died remain in the index. One grant of sixteen removes up to 32 of them.
+local function remove_dead_locks(now_us, now)
+  local dead = is_sixteenth(now_us) and redis.call('ZRANGEBYSCORE', index, '-inf', '(' .. now, 'LIMIT', 0, 32)
+  if dead and dead[1] then
+    redis.call('ZREM', index, unpack(dead))
+  end
+end
+
 -- Write the lock's key. This is the last write of a grant: if the server refuses an earlier one, no ticket is granted.
 local function hold(nonce, fence, since, kept, ttl, about)
   redis.call('SET', lock, table.concat({OURS .. nonce, fence, since, kept, about}, '\n'), 'PX', ttl)

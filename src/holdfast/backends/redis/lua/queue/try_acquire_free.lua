@@ -6,13 +6,7 @@ if kind == 'x' and not value and redis.call('EXISTS', queue, waiters, shared) ==
   local since, now = clock()
   local fence = take_fence(since)
   local kept = now + ttl + KEEP
-  -- Locks whose holders died remain in the index. One call of sixteen removes up to 32 of them.
-  if is_sixteenth(since) then
-    local expired = redis.call('ZRANGEBYSCORE', index, '-inf', '(' .. now, 'LIMIT', 0, 32)
-    if expired[1] then
-      redis.call('ZREM', index, unpack(expired))
-    end
-  end
+  remove_dead_locks(since, now)
   redis.call('ZADD', index, kept, lock)
   hold(nonce, fence, since, kept, ttl, about)
   return tonumber(fence)
