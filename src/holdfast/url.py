@@ -29,7 +29,7 @@ class Scheme(NamedTuple):
     package: str  # its config.py has the options, its io/ has blocking.py and aio.py
     driver: str | None = None  # the module that must be importable
     extra: str | None = None  # the extra that installs the driver; None: it is part of Python
-    searched: bool = False  # it has no index of its locks, so listing them searches all keys of its servers
+    searched: bool = False  # with some methods it has no index of its locks: listing them searches all keys
     posix: bool = False  # it needs FIFOs and file locks, which Windows does not have
     tables: bool = False  # it has tables that `holdfast init` can create
     login: bool = False  # its servers may require a password, which may be given as the keyword `password`

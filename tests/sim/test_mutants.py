@@ -58,6 +58,9 @@ CAUGHT_BY = {
     "lease-without-expiry": {"nothing left", "steady progress"},
     "fence-by-clock-only": {"growing fences", "mutual exclusion"},
     "fence-by-incr": {"growing fences"},
+    "redis-fence-by-clock": {"growing fences"},
+    "redis-hand-over-without-watermark": {"growing fences"},
+    "redis-newcomer-overtakes": {"fair order"},
     "fence-by-sequence": {"growing fences"},
     "fence-drawn-when-queued": {"growing fences"},
     "fence-not-stored": {"growing fences", "mutual exclusion"},  # a place in the queue is drawn from the same number

@@ -16,7 +16,8 @@ import pytest
 
 from holdfast.backends.redis.lua import Script
 from holdfast.backends.redis.protocol import queue, registers, setnx
-from holdfast.backends.redis.protocol.keys import keys_of, record_key, register_key
+from holdfast.backends.redis.protocol.keys import QueueKeys, queue_keys, record_key, register_key
+from holdfast.backends.redis.protocol.keys import keys_of as plain_keys
 from holdfast_lab.sim.servers.redis.commands import COMMANDS, Refused
 from holdfast_lab.sim.servers.redis.keyspace import SortedSet, Stream
 from holdfast_lab.sim.servers.redis.machine import Machine
@@ -153,7 +154,7 @@ class Words:
 
     def next(self, now_ms: int) -> list[str | int]:
         draw = self._draw
-        name = draw.choice([name.decode() for name in COMMANDS if name not in (b"TIME", b"SCAN")])
+        name = draw.choice([name.decode() for name in COMMANDS if name not in (b"TIME", b"SCAN", b"ZSCAN")])
         if draw.random() < 0.02:
             return [name, *draw.choices(self.MEMBERS, k=draw.randrange(5))]
         key, member, number = draw.choice(self.KEYS), draw.choice(self.MEMBERS), draw.choice(self.NUMBERS)
@@ -175,7 +176,13 @@ class Words:
                 return [name, key, *(word for field in some for word in (field, draw.choice(self.MEMBERS)))]
             case "HGET" | "HEXISTS" | "ZRANK" | "ZSCORE":
                 return [name, key, member]
-            case "HMGET" | "HDEL" | "ZREM" | "LPUSH":
+            case "HSETNX":
+                return [name, key, member, draw.choice(self.MEMBERS)]
+            case "LRANGE":
+                return [name, key, number, draw.choice(self.NUMBERS)]
+            case "LREM":
+                return [name, key, draw.choice(["0", "1", "2", "x"]), member]
+            case "HMGET" | "HDEL" | "ZREM" | "LPUSH" | "RPUSH":
                 return [name, key, *some]
             case "ZADD":
                 flags = draw.sample(["NX", "XX", "GT", "LT", "CH"], k=draw.choice([0, 0, 0, 1, 2]))
@@ -321,7 +328,7 @@ SIGNAL = "signal"
 def with_fixed_time(script: Script, *, waiter_lease: int) -> str:
     """The shipped text with the time and the lifetimes of leases and signals as arguments instead of TIME."""
     constants, _, text = script.text.partition("\n")
-    assert constants.startswith("local WAITER_LEASE, WOKEN_LEASE, POLL_INTERVAL, SILENT, FENCE_IDLE = ")
+    assert constants.startswith("local WAITER_LEASE, WOKEN_LEASE, POLL_INTERVAL, SILENT, KEEP = ")
     woken = poll_after = min(waiter_lease, LONG // 2)
     names, _, _ = constants.partition(" = ")
     constants = f"{names} = {waiter_lease}, {woken}, {poll_after}, {waiter_lease}, {4 * LONG}"
@@ -330,6 +337,10 @@ def with_fixed_time(script: Script, *, waiter_lease: int) -> str:
 
 
 ABOUT = "PUBLISH\nwake:client\nagent\ninfo"
+
+
+def keys_of(name: str) -> QueueKeys:
+    return queue_keys("", name, per_slot=False)
 
 
 class Steps:
@@ -368,7 +379,7 @@ class Steps:
             case "inspect":
                 return self._run(queue._INSPECT, name, [], lease)
             case _:
-                return self._foreign(keys_of("", name).lock)
+                return self._foreign(keys_of(name).lock)
 
     def _try_acquire_all(self) -> tuple[str, Any, Any]:
         """Several by one script: those that others use too, or some that are mostly free."""
@@ -387,7 +398,7 @@ class Steps:
                 *now,
             ]
         text = with_fixed_time(queue._TRY_ACQUIRE_ALL, waiter_lease=LONG)
-        keys = [key for name in names for key in keys_of("", name).names]
+        keys = [key for name in names for key in keys_of(name).names]
         real, model = self._sides.script(text, keys, arguments)
         self.outcomes.add("all" if len(real) == len(names) and isinstance(real[-1], int) else "not all")
         said, modelled = ([_comparable(queue._TRY_ACQUIRE, one) for one in side] for side in (real, model))
@@ -396,7 +407,7 @@ class Steps:
     def _run(self, script: Script, name: str, arguments: list[Any], lease: int) -> tuple[str, Any, Any]:
         now = divmod(self._sides.now, 1_000_000)
         text = with_fixed_time(script, waiter_lease=lease)
-        real, model = self._sides.script(text, keys_of("", name)[:5], [*arguments, *now])
+        real, model = self._sides.script(text, keys_of(name).names, [*arguments, *now])
         if script is queue._TRY_ACQUIRE:
             self.outcomes.add(real[0] if isinstance(real, list) else "in")
             if isinstance(real, int):
@@ -416,9 +427,17 @@ def _comparable(script: Script, reply: Any) -> Any:
     if not isinstance(reply, list):
         return reply
     if script is queue._INSPECT:
-        now, value, remaining, record, *sets = reply
-        return now, value, _rounded(remaining), _pairs(record), sets
+        now, value, remaining, sharers, shared, waiting, waiters = reply
+        return now, value, _rounded(remaining), _pairs(sharers), shared, waiting, _pairs(waiters)
     return [*reply[:2], _rounded(reply[2]), *reply[3:]] if reply[0] == "wait" else reply
+
+
+def test_a_sorted_set_is_scanned_like_on_the_server(sides: Sides) -> None:
+    sides.command("ZADD", "z", 1, "a:x", 2, "a:[y", 3, "b:x")
+
+    for pattern in ("a:*", "*", "a:\\[*", "nothing"):
+        real, model = sides.command("ZSCAN", "z", 0, "MATCH", pattern, "COUNT", 200)
+        assert model == real
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -480,7 +499,7 @@ def test_the_scripts_of_records_do_the_same_on_both(sides: Sides) -> None:
 
 def test_the_plain_scripts_do_the_same_on_both(sides: Sides) -> None:
     draw = random.Random(5)  # noqa: S311  (it has to be repeatable)
-    keys = keys_of("", "plain")[:5]
+    keys = plain_keys("", "plain").names
 
     for number in range(200):
         sides.let_pass()
@@ -490,7 +509,7 @@ def test_the_plain_scripts_do_the_same_on_both(sides: Sides) -> None:
         )
         text = script.text.replace(ASKS_TIME, TOLD_TIME)
         is_all = script is setnx._TRY_ACQUIRE_ALL
-        touched = [*keys, *keys_of("", "other").names] if is_all else keys
+        touched = [*keys, *plain_keys("", "other").names] if is_all else keys
         second = draw.choice([0, 1]) if script is setnx._RELEASE else ttl
         arguments: list[Any] = [nonce, second, *now]
         real, model = sides.script(text, touched, 2 * arguments if is_all else arguments)

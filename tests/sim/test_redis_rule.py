@@ -314,11 +314,11 @@ def test_the_same_steps_give_the_same_results_as_on_memory(server: type[RedisSer
 _SCRIPTS = (queue._TRY_ACQUIRE, queue._TRY_ACQUIRE_ALL, queue._RELEASE, queue._RENEW, queue._BREAK, *registers.SCRIPTS)
 MISTAKES = {
     "an owner is granted during another's lease": (
-        "if owner and value == SEVERAL .. owner then",
+        "if owner and fence_of_owner(owner, value) then",
         "if owner and is_for_several(value) then",
     ),
-    "an owner waits for itself": ("if owner and value == SEVERAL .. owner then", "if false then"),
-    "each of an owner's tickets has a fence of its own": ("local is_first = not fence", "local is_first = true"),
+    "an owner waits for itself": ("if owner and fence_of_owner(owner, value) then", "if false then"),
+    "each of an owner's tickets has a fence of its own": ("local fence = fence_of_owner(owner, value)", "local fence"),
     "the first of an owner's tickets frees the lock": (
         "redis.call('SET', lock, new_value, 'PXAT', last[2])",
         (
@@ -327,8 +327,8 @@ MISTAKES = {
         ),
     ),
     "a poll ends the leases of an owner": (
-        "local expired = several and now",
-        "local expired = value == SHARED and now",
+        "'-inf', several and now",
+        "'-inf', value == SHARED and now",
     ),
     "readers are granted with an owner": (
         "elseif value and value ~= SHARED then\n",

@@ -13,11 +13,12 @@ from holdfast.backends.redis.lua import SILENT
 from holdfast.backends.redis.port import Channel
 from holdfast.backends.redis.protocol import queue as protocol
 from holdfast.backends.redis.protocol import records
-from holdfast.backends.redis.protocol.keys import keys_of
+from holdfast.backends.redis.protocol.keys import method_conflict, method_in, queue_keys
 from holdfast.core.tickets import WAITER_LEASE, WOKEN_LEASE
+from holdfast_lab.sim.servers.redis.layouts import in_queue
 from holdfast_lab.sim.servers.redis.machine import Machine
 
-KEYS = keys_of("holdfast:", "one")
+KEYS = queue_keys("holdfast:", "one", per_slot=False)
 TTL = 30.0
 
 
@@ -40,18 +41,30 @@ class Server:
         queue: bool = True,
         channel: str = "wake",
         is_subscribed: bool = True,
+        ttl_of_message: float = 0.0,
     ) -> Any:
         where = Channel("PUBLISH", f"{channel}:{client}")
-        about = records.line_suffix(where, 0, f"thread {number}", "{}", is_subscribed=is_subscribed)
+        ttl_ms = round(ttl_of_message * 1000)
+        about = records.line_suffix(where, ttl_ms, f"thread {number}", "{}", is_subscribed=is_subscribed)
         arguments = (f"{client}{number}", kind, round(TTL * 1000), int(queue), about)
         return self._machine.run(protocol._TRY_ACQUIRE.text, KEYS.names, arguments)
 
-    def release(self, client: str, number: int, kind: str = "x") -> Any:
-        return self._machine.run(protocol._RELEASE.text, KEYS.names, (f"{client}{number}", kind, 0, ""))
+    def release(self, client: str, number: int, kind: str = "x", *, unanswered: bool = False) -> Any:
+        arguments = (f"{client}{number}", kind, int(unanswered), "")
+        return self._machine.run(protocol._RELEASE.text, KEYS.names, arguments)
+
+    def renew(self, client: str, number: int) -> Any:
+        return self._machine.run(protocol._RENEW.text, KEYS.names, (f"{client}{number}", "x", round(TTL * 1000)))
+
+    def fence(self) -> int:
+        """The watermark."""
+        found: Any = self.command(["GET", KEYS.watermark])
+        return int(found)
 
     def queue(self) -> list[str]:
-        found: Any = self.command(["ZRANGE", KEYS.queue, 0, -1])
-        return [member.decode().partition(":")[2] for member in found]
+        """The waiting tickets that count, in order."""
+        found = in_queue(self._machine.space, "one", KEYS)
+        return [ticket.nonce for ticket in found if ticket.entry.fence is None and not ticket.is_skipped]
 
     def woken(self) -> list[str]:
         """The tickets that were woken since the last call."""
@@ -123,7 +136,7 @@ def test_a_waiter_polls_when_the_turn_of_another_ends(server: Server) -> None:
 
     _, before, remaining_ms, _, blocker, _ = server.try_acquire("c", 1)
 
-    assert (before, remaining_ms, blocker) == (3, 1000 * WOKEN_LEASE - 250, protocol._ITS_TURN)
+    assert (before, remaining_ms, blocker) == (2, 1000 * WOKEN_LEASE - 250, protocol._ITS_TURN)
 
 
 def test_a_skipped_client_returns_to_its_position_when_it_polls(server: Server) -> None:
@@ -230,7 +243,8 @@ def test_a_waiter_has_a_second_to_respond_when_the_server_cannot_count_subscribe
 )
 def test_a_waiter_cannot_make_a_release_run_other_commands(server: Server, woken: str) -> None:
     server.command(["SET", "payroll", "precious"])
-    server.command(["HSET", KEYS.record, "b0", f"b0\n\n1\n{woken}\nagent\n{{}}"])
+    lapses = round((server.now + WAITER_LEASE) * 1000)
+    server.command(["HSET", KEYS.waiters, "b0", f"x\n1\n{lapses}\n0\n{woken}\nagent\n{{}}"])
 
     server.release("a", 1)
 
@@ -238,36 +252,127 @@ def test_a_waiter_cannot_make_a_release_run_other_commands(server: Server, woken
     assert ("payroll", "b0") not in server.published
 
 
-def test_lines_of_waiters_that_all_died_are_removed_when_the_next_one_waits(server: Server) -> None:
+def test_entries_of_waiters_that_all_died_are_removed_when_a_later_one_polls(server: Server) -> None:
     server.now += WAITER_LEASE + 1.0
+    server.try_acquire("d", 1)
 
     server.try_acquire("d", 1)
 
-    fields: Any = server.command(["HKEYS", KEYS.record])
-    assert sorted(fields) == [b"d1", b"fence", b"holder"]
+    fields: Any = server.command(["HKEYS", KEYS.waiters])
+    assert fields == [b"d1"]
+    assert server.command(["LRANGE", KEYS.queue, 0, -1]) == [b"d1"]
 
 
-@pytest.mark.parametrize("theirs", ["holdfast:shared", "holdfast:queue:@0123456789abcdef"])
+FORMAT_1 = ["holdfast:queue:0123", "holdfast:queue:+shared", "holdfast:queue:+@01", "holdfast:shared"]
+
+
+@pytest.mark.parametrize("theirs", FORMAT_1)
 @pytest.mark.parametrize("kind", ["x", "r", "3", "@0123456789abcdef"])
-def test_shared_locks_of_an_earlier_version_block_all_tickets(theirs: str, kind: str) -> None:
+def test_locks_in_format_1_are_refused_for_all_tickets(theirs: str, kind: str) -> None:
     server = Server()
     server.command(["SET", KEYS.lock, theirs, "PX", 1000])
 
     reply = server.try_acquire("a", 1, kind)
 
-    assert reply[0] == b"wait"
-    assert reply[4] == protocol._FOREIGN
+    assert reply == [b"method", theirs.encode()]
+    assert "before 0.2" in str(method_conflict("one", method_in(theirs) or ""))
     assert server.command(["GET", KEYS.lock]) == theirs.encode()
 
 
-@pytest.mark.parametrize("kind", ["r", "3", "@0123456789abcdef"])
-def test_shared_locks_look_exclusive_to_an_earlier_version(kind: str) -> None:
+@pytest.mark.parametrize("kind", ["x", "r", "3", "@0123456789abcdef"])
+def test_format_1_refuses_the_values_of_this_format(kind: str) -> None:
     server = Server()
     server.try_acquire("a", 1, kind)
 
     value: Any = server.command(["GET", KEYS.lock])
 
-    # An earlier version takes these two values for shared locks, and deletes the key if its own set is empty.
-    assert value != b"holdfast:shared"
-    assert not value.startswith(b"holdfast:queue:@")
-    assert value.startswith(b"holdfast:queue:")
+    # Format 1 waits for values of its own and of other programs, and refuses those of other methods of holdfast.
+    assert value.startswith(b"holdfast:")
+    assert not value.startswith((b"holdfast:queue:", b"holdfast:shared"))
+
+
+@pytest.mark.parametrize("kind", ["x", "r"])
+def test_locks_of_dead_holders_are_removed_from_the_index_by_later_grants(kind: str) -> None:
+    server = Server()
+    for number in range(100):
+        server.command(["ZADD", KEYS.locks, round(server.now * 1000), f"holdfast:dead-{number}"])
+    server.now += 0.01
+
+    for number in range(100):
+        server.now += 0.000_001
+        assert is_granted(server.try_acquire("a", number, kind))
+        server.release("a", number, kind)
+
+    assert server.command(["ZCARD", KEYS.locks]) == 0
+
+
+def test_fences_of_all_locks_grow_after_the_clock_was_set_back() -> None:
+    server = Server()
+    fences = []
+
+    for number in range(5):
+        server.now -= 100.0
+        server.try_acquire("a", number)
+        fences.append(server.fence())
+        server.release("a", number)
+
+    assert fences == sorted(set(fences))
+
+
+def test_a_hand_over_takes_a_fence_from_the_watermark(server: Server) -> None:
+    server.now -= 100.0
+    before = server.fence()
+    server.subscribed.add("d")
+    server.try_acquire("d", 1, ttl_of_message=TTL)
+
+    for client, number in (("a", 1), ("b", 0), ("b", 1), ("b", 2), ("c", 1)):
+        server.try_acquire(client, number)
+        server.release(client, number)
+
+    assert server.woken()[-1] == f"d1 {server.fence()}"
+    assert server.fence() > before
+
+
+def test_a_mark_of_a_withdrawn_ticket_and_of_a_silent_client_do_not_keep_a_lock_from_the_fast_path(
+    server: Server,
+) -> None:
+    server.subscribed.discard("b")
+    server.release("a", 1)
+    assert is_granted(server.try_acquire("c", 1))
+    server.release("x", 1, unanswered=True)
+    server.now += WAITER_LEASE + 0.01
+    server.release("c", 1)
+
+    server.try_acquire("d", 1)
+    server.release("d", 1)
+
+    assert server.command(["EXISTS", *KEYS.names[1:5]]) == 0
+
+
+def test_a_waiter_that_joins_twice_has_one_entry(server: Server) -> None:
+    server.try_acquire("d", 1)
+    first = server.command(["HGET", KEYS.waiters, "d1"])
+    server.now += 1.0
+
+    server.try_acquire("d", 1)
+
+    assert server.queue() == ["b0", "b1", "b2", "c1", "d1"]
+    assert server.command(["HGET", KEYS.waiters, "d1"]) != first, "its waiter lease is longer"
+
+
+def test_a_late_request_of_a_withdrawn_waiter_does_not_join(server: Server) -> None:
+    server.release("d", 1, unanswered=True)
+
+    assert server.try_acquire("d", 1) == [b"withdrawn"]
+    assert server.queue() == ["b0", "b1", "b2", "c1"]
+
+
+def test_the_keys_of_waiters_outlive_every_waiter_that_joins_without_writing_their_ttl(server: Server) -> None:
+    server.try_acquire("a", 1)  # granted again: `kept` is a ttl and KEEP from now
+    for _ in range(12):
+        server.now += TTL / 2
+        server.renew("a", 1)
+        server.try_acquire("d", 1)  # fast, or slow if `kept` is near
+        left: Any = server.command(["PTTL", KEYS.queue]), server.command(["PTTL", KEYS.waiters])
+        assert min(left) >= 1000 * WAITER_LEASE
+        server.release("d", 1)

@@ -165,18 +165,18 @@ def lived(backend: str, seed: int) -> tuple[Simulation, RedisServer]:
 
 
 @pytest.mark.parametrize("backend", ["redis", "redis-setnx"])
-def test_only_the_record_remains_and_it_expires(backend: str) -> None:
-    records = 0
+def test_only_the_watermark_and_the_index_remain_and_all_else_expires(backend: str) -> None:
+    watermarks = 0
     for seed in range(40):
         _, server = lived(backend, seed)
         for key, (_, expires) in server.machine.space.dump().items():
-            assert expires is not None, key
-            if backend == "redis" and key.endswith(b":record"):
-                records += 1
+            if key.endswith((b"}:fence", b"}:locks")):
+                watermarks += key.endswith(b"}:fence")
             else:
-                assert not key.endswith(b":leases"), "tombstones go too"
+                assert expires is not None, key
+                assert not key.endswith((b":leases", b":queue")), "tombstones and waiters go too"
 
-    assert (records > 0) == (backend == "redis")
+    assert (watermarks > 0) == (backend == "redis")
 
 
 def test_of_two_releases_of_one_ticket_at_once_getset_sends_one() -> None:

@@ -344,8 +344,9 @@ class AsyncClient(BaseClient[AsyncLease, AsyncLock, AsyncSemaphore, AsyncRWLock,
     async def locks(self, prefix: str = "") -> list[LockInfo]:
         """All locks with a holder or a waiter whose names begin with `prefix`.
 
-        Redis and Redlock have no index of locks, so this searches all keys, with 5 % of the server's time at most: a
-        minute or more for a million keys.
+        Redlock, and Redis with method=setnx or getset, have no index of locks, so this searches all keys, with 5 % of
+        the server's time at most: a minute or more for a million keys. The index of Redis does not have locks that only
+        other programs hold; `inspect` shows these.
         """
         return await self._engine.operators.locks(names.check_prefix(prefix))
 

@@ -29,7 +29,9 @@ class SearchInterrupted(Exception):
 
 def has_index(client: Client) -> bool:
     """Whether the store can list its locks without a search of all keys."""
-    return not SCHEMES[client._address.scheme].searched  # noqa: SLF001 - not part of the public API
+    if not SCHEMES[client._address.scheme].searched:  # noqa: SLF001 - not part of the public API
+        return True
+    return getattr(client._engine.backend, "has_index", False)  # noqa: SLF001
 
 
 def find_locks(client: Client, prefix: str) -> list[LockInfo]:

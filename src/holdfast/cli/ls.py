@@ -23,9 +23,11 @@ it has held the lock, and how much of the ttl is left.
 Long names are shortened in the middle, and columns are omitted on a narrow
 terminal. `holdfast show` and --json print everything.
 
-Redis, Redlock and memcached have no index of their locks, so all keys are
-searched. On Redis and Redlock the search uses at most 5 % of the server's time
-and takes a minute or more for a million keys. A terminal shows the progress.
+Redlock, memcached, and Redis with method=setnx or getset have no index of
+their locks, so all keys are searched. On Redis and Redlock the search uses at
+most 5 % of the server's time and takes a minute or more for a million keys. A
+terminal shows the progress. The index of Redis does not have locks that only
+other programs hold; `holdfast show` shows these.
 """
 
 

@@ -28,12 +28,13 @@ A lease that begins and ends between two polls is not shown. `released` means
 that the lease has ended: released, broken or expired. If the store becomes
 unavailable, this is shown, and polling continues.
 
-Redis and Redlock have no index of their locks: all keys are searched once,
-then each poll reads the known locks while the search continues for new ones.
-The search uses at most 5 % of the server's time, a read at most 10 %. A new
-lock is shown when the search finds it: at the next poll if there are few keys,
-after a minute or more if there are a million, and at the next poll if Redis
-sends keyspace notifications. memcached is searched at each poll.
+Redlock, and Redis with method=setnx or getset, have no index of their locks:
+all keys are searched once, then each poll reads the known locks while the
+search continues for new ones. The search uses at most 5 % of the server's time,
+a read at most 10 %. A new lock is shown when the search finds it: at the next
+poll if there are few keys, after a minute or more if there are a million, and
+at the next poll if Redis sends keyspace notifications. memcached is searched at
+each poll.
 """
 
 

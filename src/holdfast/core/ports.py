@@ -252,7 +252,7 @@ class StoreMissing(BackendUnavailable):
 
 
 class Listing(Protocol):
-    """The locks of a store without an index: found by a search of all keys, and read repeatedly."""
+    """The locks of a store: found by a search of its index or of all its keys, and read repeatedly."""
 
     keys_total: int  # keys in the store when this search began
     keys_searched: int  # approximately, the keys that were searched
@@ -272,7 +272,7 @@ class Listing(Protocol):
 
 @runtime_checkable
 class ListsBySearch(Protocol):
-    """A backend whose `locks` searches all keys of its servers, slowly, because it must not slow the servers down."""
+    """A backend whose `locks` takes many requests with pauses, because it must not slow its servers down."""
 
     def listing(self, prefix: str, *, io_timeout: float) -> Listing:
         """The locks whose names begin with `prefix`. No request takes longer than `io_timeout`."""

@@ -11,7 +11,7 @@ from pathlib import Path
 from statistics import median
 
 import holdfast
-from holdfast.backends.redis.protocol.keys import keys_of
+from holdfast.backends.redis.protocol.keys import queue_keys
 from holdfast.core.tickets import POLL_INTERVAL, WAITER_LEASE
 from tests.integration.conftest import OpenClient
 from tests.integration.redis.helpers import PROMPT, acquiring, assert_free_and_clean, await_waiters, take
@@ -243,8 +243,7 @@ def test_a_client_ignores_invalid_notifications(server: Server, open_client: Ope
     await_waiters(holder, "one", 1)
     eventually(lambda: len(server.subscribers()) == 1)
     (channel,) = server.call("PUBSUB", "CHANNELS")
-    (member,) = server.call("ZRANGE", keys_of("holdfast:", "one").queue, 0, -1)
-    nonce = member.partition(":")[2]
+    (nonce,) = server.call("LRANGE", queue_keys("holdfast:", "one", per_slot=False).queue, 0, -1)
 
     for said in ("", " ", "x", "0 1", nonce, *(f"{nonce} {news}" for news in ("", "0", "-1", "x", "1 2", "²"))):
         assert server.call("PUBLISH", channel, said) == 1

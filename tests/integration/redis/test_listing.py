@@ -87,16 +87,22 @@ def scan_counts(server: Server, during: Callable[[], object]) -> list[int]:
     return counts
 
 
-def test_a_listing_requests_few_keys_at_a_time(server: Server, open_client: OpenClient) -> None:
-    client = open_client(server.url)
+def searched(url: str) -> str:
+    """A URL with a method that has no index of its locks."""
+    return f"{url}?method=setnx"
+
+
+def test_a_search_requests_few_keys_at_a_time(server: Server, open_client: OpenClient) -> None:
+    url = searched(server.url)
+    client = open_client(url)
     fill(server, 2000)
     lease = take(client.lock("one"))
 
-    counts = scan_counts(server, lambda: ls(server.url))
+    counts = scan_counts(server, lambda: ls(url))
 
     assert len(counts) >= 10
     assert max(counts) <= 200
-    assert ls(server.url).stdout == "one\n"
+    assert ls(url).stdout == "one\n"
     lease.release()
 
 
@@ -127,10 +133,19 @@ def test_keys_of_other_programs_are_not_read(server: Server, open_client: OpenCl
     lease.release()
 
 
-def test_completion_does_not_even_connect(server: Server) -> None:
-    before = server.info("stats")["total_connections_received"]
+def test_completion_reads_the_index(server: Server, open_client: OpenClient) -> None:
+    lease = take(open_client(server.url).lock("one"))
 
     listed = ls(server.url, "--no-search")
+
+    assert (listed.returncode, listed.stdout, listed.stderr) == (0, "one\n", "")
+    lease.release()
+
+
+def test_completion_does_not_even_connect_when_there_is_no_index(server: Server) -> None:
+    before = server.info("stats")["total_connections_received"]
+
+    listed = ls(searched(server.url), "--no-search")
 
     assert (listed.returncode, listed.stdout) == (0, "")
     assert "has no index of its locks" in listed.stderr
@@ -141,6 +156,7 @@ def test_watching_shows_locks_that_are_taken_again_and_new_ones(
     server: Server, open_client: OpenClient, watch: Callable[[str], Watch]
 ) -> None:
     client = open_client(server.url)
+    fill(server, 100_000)  # a search of these takes several seconds at least
     lease = take(client.lock("old"))
     watching = watch(server.url)
     assert watching.next_change() == ("holds", "old")
@@ -159,9 +175,9 @@ def test_watching_shows_locks_that_are_taken_again_and_new_ones(
 def test_watching_reads_a_known_lock_without_waiting_for_the_end_of_a_search(
     server: Server, open_client: OpenClient, watch: Callable[[str], Watch]
 ) -> None:
-    client = open_client(server.url)
+    client = open_client(searched(server.url))
     lease = take(client.lock("known"))
-    watching = watch(server.url)
+    watching = watch(searched(server.url))
     assert watching.next_change() == ("holds", "known")
     fill(server, 100_000)  # from now on a search takes several seconds at least
     before = calls(server, "scan")
@@ -177,9 +193,9 @@ def test_watching_shows_a_new_lock_at_once_if_the_server_reports_changes(
     start_server: StartServer, open_client: OpenClient, watch: Callable[[str], Watch], events: str
 ) -> None:
     server = start_server("--notify-keyspace-events", events)
-    client = open_client(server.url)
+    client = open_client(searched(server.url))
     first = take(client.lock("first"))
-    watching = watch(server.url)
+    watching = watch(searched(server.url))
     assert watching.next_change() == ("holds", "first")
     fill(server, 200_000)  # from now on a search takes 1,000 requests
 
@@ -196,7 +212,7 @@ def test_watching_shows_a_new_lock_at_once_if_the_server_reports_changes(
 
 def test_a_long_search_shows_its_progress_and_ends_at_ctrl_c(server: Server) -> None:
     fill(server, 100_000)
-    terminal = OnTerminal([*HOLDFAST, "ls", "--url", server.url], {**os.environ, "TERM": "xterm"})
+    terminal = OnTerminal([*HOLDFAST, "ls", "--url", searched(server.url)], {**os.environ, "TERM": "xterm"})
 
     terminal.read_until(" of 100,000, throttled to protect the server")
     terminal.type("\x03")
@@ -212,7 +228,7 @@ def test_a_signal_ends_watching_in_the_middle_of_its_first_search(server: Server
     fill(server, 100_000)
     before = calls(server, "scan")
     process = subprocess.Popen(
-        [*HOLDFAST, "watch", "--url", server.url], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [*HOLDFAST, "watch", "--url", searched(server.url)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
     eventually(lambda: calls(server, "scan") > before)
 
@@ -223,10 +239,10 @@ def test_a_signal_ends_watching_in_the_middle_of_its_first_search(server: Server
     server.call("FLUSHALL")
 
 
-def test_a_listing_requests_few_keys_at_a_time_from_each_primary_of_a_cluster(
+def test_a_search_requests_few_keys_at_a_time_from_each_primary_of_a_cluster(
     shared_cluster: Cluster, open_client: OpenClient
 ) -> None:
-    client = open_client(shared_cluster.url)
+    client = open_client(searched(shared_cluster.url))
     leases = [take(client.lock(f"lock-{number}")) for number in range(20)]
 
     primaries = {shared_cluster.owner(shared_cluster.slot(f"holdfast:lock-{number}")) for number in range(20)}
@@ -240,7 +256,7 @@ def test_a_listing_requests_few_keys_at_a_time_from_each_primary_of_a_cluster(
 
 
 def test_the_primary_behind_sentinels_is_searched(watched: Watched, open_client: OpenClient) -> None:
-    client = open_client(watched.url)
+    client = open_client(searched(watched.url))
     lease = take(client.lock("one"))
 
     assert [info.name for info in client.locks()] == ["one"]
@@ -249,6 +265,6 @@ def test_the_primary_behind_sentinels_is_searched(watched: Watched, open_client:
 
 async def test_tasks_keep_running_while_another_one_searches(server: Server) -> None:
     fill(server, 2000)
-    async with holdfast.AsyncClient(server.url) as client, client.lock("one") as lease:
+    async with holdfast.AsyncClient(searched(server.url)) as client, client.lock("one") as lease:
         assert [info.name for info in await client.locks()] == ["one"]
         lease.check()

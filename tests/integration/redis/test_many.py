@@ -8,7 +8,7 @@ import holdfast
 from holdfast.backends.redis.protocol.keys import SCRIPT_LOCKS_MAX
 from holdfast.core.tickets import Granted, Live, Waiting
 from tests.integration.conftest import OpenClient
-from tests.integration.redis.helpers import assert_free_and_clean, take
+from tests.integration.redis.helpers import assert_free_and_clean, lock_keys, take
 from tests.support.processes import eventually
 from tests.support.redis.proxy import Proxy
 from tests.support.redis.servers import Server
@@ -21,7 +21,7 @@ FIFTY = [f"many-{number:02}" for number in range(50)]
 def locks_taken(*servers: Server, prefix: str = "holdfast:") -> set[str]:
     """The names of those that are held."""
     return {
-        key[len(prefix) :] for server in servers for key in server.all_keys() if server.call("TYPE", key) == "string"
+        key[len(prefix) :] for server in servers for key in lock_keys(server) if server.call("TYPE", key) == "string"
     }
 
 

@@ -48,7 +48,7 @@ def test_a_monitor_shows_new_locks_without_another_full_search(server: Server, o
 def test_a_short_first_search_returns_early_and_the_rest_is_found_later(
     server: Server, open_client: OpenClient
 ) -> None:
-    client = open_client(server.url)
+    client = open_client(f"{server.url}?method=setnx")
     fill(server, 5000)
     lease = take(client.lock("a"))
 

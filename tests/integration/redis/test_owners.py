@@ -11,7 +11,7 @@ import redis
 import redis_lock  # type: ignore[import-untyped]  # it has none
 
 import holdfast
-from holdfast.backends.redis.protocol.keys import keys_of
+from holdfast.backends.redis.protocol.keys import queue_keys
 from holdfast.core.tickets import Granted, LeaseGone, Live, Waiting
 from tests.integration.conftest import OpenClient
 from tests.integration.redis.helpers import acquiring, assert_free_and_clean, await_waiters, in_background, take
@@ -29,21 +29,25 @@ def theirs(server: Server) -> Any:
         yield client
 
 
-def test_programs_without_owners_see_one_holder_and_ordinary_waiters(server: Server, open_client: OpenClient) -> None:
+def test_an_owner_and_its_fence_are_in_the_key_and_its_tickets_in_the_side_keys(
+    server: Server, open_client: OpenClient
+) -> None:
     one, two, other = (open_client(server.url) for _ in range(3))
     with one.lock("a", owner="job"), two.lock("a", owner="job"):
         coming = acquiring(other.lock("a", owner="another"))
         await_waiters(one, "a", 1)
 
         value = server.call("GET", "holdfast:a")
-        keys = keys_of("holdfast:", "a")
-        holder = server.call("HGET", keys.record, "holder")
-        (waiting,) = server.call("ZRANGE", keys.queue, 0, -1)
-        leases = server.call("ZRANGE", keys.leases, 0, -1)
+        keys = queue_keys("holdfast:", "a", per_slot=False)
+        members = server.call("ZRANGE", keys.shared, 0, -1)
+        lines = server.call("HVALS", keys.sharers)
+        (entry,) = server.call("HVALS", keys.waiters)
 
-    assert value == f"holdfast:queue:+{holder.partition(chr(10))[0]}"
-    assert waiting.startswith("x:")
-    assert waiting in leases
+    owner, fence = value.removeprefix("holdfast:queue2:+@").split("\n")
+    assert [member[:2] for member in members] == ["x:", "x:"]
+    assert {line.split("\n")[1] for line in lines} == {fence}
+    assert entry.startswith("@")
+    assert not entry.startswith(f"@{owner}\n")
     coming.result(PATIENCE).release()
     assert_free_and_clean(server, "a")
 

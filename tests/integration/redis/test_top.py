@@ -60,7 +60,7 @@ def test_top_follows_200_locks_with_1000_waiters(server: Server, crowd: subproce
 
             def is_shown(name: str = NAMES[number * 7 % LOCKS], fence: int = fence) -> bool:
                 lock = screen.app.find(name)
-                return lock is not None and lock.holders[0].fence == fence
+                return lock is not None and [holder.fence for holder in lock.holders] == [fence]
 
             await screen.until(is_shown)
             delays.append(screen.app.shown_at - at)

@@ -18,7 +18,17 @@ from holdfast.backends.redis.io.resp import (
 )
 from holdfast.backends.redis.lua import Script
 from holdfast.backends.redis.port import Call
-from holdfast.backends.redis.protocol.keys import keys_of, name_of, record_key, register_key, slot_of
+from holdfast.backends.redis.protocol.keys import (
+    QueueKeys,
+    index_keys,
+    keys_of,
+    name_of,
+    queue_keys,
+    record_key,
+    register_key,
+    slot_of,
+)
+from holdfast.errors import NameConflict
 
 NASTY = ["a", "ä", "order{42}", "{x}y", "a}b", "{}", "}{", "{{x}}", "{", "}", "a{}b", "x" * 512, "\n", "☃{☃}☃", " "]
 
@@ -38,15 +48,14 @@ def test_words_are_counted_in_bytes() -> None:
 
 
 @pytest.mark.parametrize("name", NASTY)
-def test_a_call_is_the_script_the_five_keys_and_the_arguments(name: str) -> None:
+def test_a_call_is_the_script_the_seven_keys_and_the_arguments(name: str) -> None:
     script = Script.of("queue/enter", "return 1")
-    keys = keys_of("holdfast:", name)
+    keys = queue_keys("holdfast:", name, per_slot=False)
     call = Call(script, keys, ("nonce", 30000, b"\x00"))
 
     by_digest, by_text = words(pack_call(call) + pack_text(call))
 
-    named = [keys.lock, keys.record, keys.queue, keys.leases, keys.shared]
-    rest = [b"5", *(key.encode() for key in named), b"nonce", b"30000", b"\x00"]
+    rest = [b"7", *(key.encode() for key in keys.names), b"nonce", b"30000", b"\x00"]
     assert by_digest == [b"EVALSHA", script.sha.encode(), *rest]
     assert by_text == [b"EVAL", b"return 1", *rest]
 
@@ -54,29 +63,60 @@ def test_a_call_is_the_script_the_five_keys_and_the_arguments(name: str) -> None
 @pytest.mark.parametrize("prefix", ["holdfast:", "", "{locks}:", "a:"])
 @pytest.mark.parametrize("name", NASTY)
 def test_all_keys_of_a_lock_are_in_one_slot_and_under_the_prefix(prefix: str, name: str) -> None:
-    keys = keys_of(prefix, name)
-    named = [keys.lock, keys.record, keys.queue, keys.leases, keys.shared]
+    for keys in (keys_of(prefix, name), queue_keys(prefix, name, per_slot=True)):
+        assert {slot_of(key) for key in keys.names} == {keys.slot}
+        assert len(set(keys.names)) == (7 if isinstance(keys, QueueKeys) else 4)
+        assert all(key.startswith(prefix) for key in keys.names)
 
-    assert {slot_of(key) for key in named} == {keys.slot}
-    assert len(set(named)) == 5
-    assert all(key.startswith(prefix) for key in named)
+
+def test_locks_share_one_watermark_and_one_index_and_on_a_cluster_those_in_one_slot_do() -> None:
+    names = [f"name-{number}" for number in range(200)]
+    alone = [queue_keys("holdfast:", name, per_slot=False) for name in names]
+    cluster = [queue_keys("holdfast:", name, per_slot=True) for name in names]
+    tagged = [queue_keys("{locks}:", name, per_slot=True) for name in names]
+
+    assert {(keys.watermark, keys.locks) for keys in alone} == {("holdfast:{}:fence", "holdfast:{}:locks")}
+    assert len({(keys.watermark, keys.locks) for keys in cluster}) == len({keys.slot for keys in cluster}) > 1
+    assert len({(keys.watermark, keys.locks) for keys in tagged}) == 1
+    assert {keys.locks for keys in cluster} <= {index.lock for index in index_keys("holdfast:", per_slot=True)}
+    assert {keys.locks for keys in alone} == {index.lock for index in index_keys("holdfast:", per_slot=False)}
+    assert {keys.locks for keys in tagged} == {index.lock for index in index_keys("{locks}:", per_slot=True)}
+
+
+@pytest.mark.parametrize("name", ["{}:fence", "{}:locks", "{17}:fence", "{17}:locks"])
+def test_a_lock_cannot_have_the_key_of_the_watermark_or_of_the_index(name: str) -> None:
+    with pytest.raises(NameConflict, match="use another name"):
+        queue_keys("holdfast:", name, per_slot=False)
+    assert name_of("holdfast:", f"holdfast:{name}") is None
 
 
 @pytest.mark.parametrize("name", NASTY)
-def test_the_keys_of_a_lock_do_not_depend_on_where_its_prefix_ends(name: str) -> None:
+def test_the_side_keys_of_a_lock_do_not_depend_on_where_its_prefix_ends(name: str) -> None:
     whole = f"a:b:{name}"
 
     assert len({keys_of(whole[:end], whole[end:]).names for end in range(4)}) == 1
+    assert len({queue_keys(whole[:end], whole[end:], per_slot=False).names[:5] for end in range(4)}) == 1
+
+
+def test_calls_of_clients_with_different_prefixes_for_one_lock_have_their_own_keys() -> None:
+    script = Script.of("queue/enter", "return 1")
+    both = [queue_keys(prefix, name, per_slot=False) for prefix, name in (("a:", "b"), ("", "a:b"))]
+
+    first, second = (words(pack_call(Call(script, keys, ("nonce", 1))))[0] for keys in both)
+
+    assert first[3] == second[3] == b"a:b"
+    assert (first[8], second[8]) == (b"a:{}:fence", b"{}:fence")
 
 
 @pytest.mark.parametrize("prefix", ["holdfast:", "", "{locks}:"])
 @pytest.mark.parametrize("name", NASTY)
 def test_a_queue_is_known_for_its_lock_and_other_side_keys_are_not(prefix: str, name: str) -> None:
-    lock, record, queue, leases, shared = keys_of(prefix, name).names
+    lock, record, queue, leases = keys_of(prefix, name).names
+    _, _, *others = queue_keys(prefix, name, per_slot=True).names
 
     assert [name_of(prefix, key) for key in (lock, queue)] == [name, name]
-    others = (register_key(prefix, name).lock, record_key(prefix, name).lock)
-    assert [name_of(prefix, key) for key in (record, leases, shared, *others)] == [None] * 5
+    others += [record, leases, register_key(prefix, name).lock, record_key(prefix, name).lock]
+    assert [name_of(prefix, key) for key in others] == [None] * 9
 
 
 @pytest.fixture(params=["hiredis", "python"])

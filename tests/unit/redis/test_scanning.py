@@ -261,7 +261,7 @@ def test_a_lock_that_a_server_reports_is_read_before_a_search_has_found_it(open_
     assert run_sync(listing.read()) == []
 
     store.in_use = {"new"}
-    store.subscribed[1].changed = ["app:new", "app:new{app:new}:record"]
+    store.subscribed[1].changed = ["app:new", "app:new{app:new}:leases"]
 
     assert [info.name for info in run_sync(listing.read())] == ["new"]
     listing.close()

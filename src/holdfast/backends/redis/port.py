@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
 from holdfast.backends.redis.lua import Script
-from holdfast.backends.redis.protocol.keys import Keys, OtherKeys
+from holdfast.backends.redis.protocol.keys import LockKeys, OtherKeys
 from holdfast.backends.redis.protocol.scanning import KeyspaceSubscription
 from holdfast.backends.redis.protocol.server_info import ServerInfo
 from holdfast.core.notifications import SubscriberPort
@@ -22,7 +22,7 @@ class Call(NamedTuple):
     """One script with the keys of one lock, or with other keys of one slot."""
 
     script: Script
-    keys: Keys | OtherKeys
+    keys: LockKeys | OtherKeys
     arguments: tuple[Word, ...]
 
 
@@ -36,7 +36,7 @@ class Channel(NamedTuple):
 class RedisSubscriber(SubscriberPort[Channel], Protocol):
     """The subscriptions of one client."""
 
-    def channel(self, keys: Keys) -> Channel:
+    def channel(self, keys: LockKeys) -> Channel:
         """The channel for notifications to this client's tickets of a lock."""
 
 
@@ -61,10 +61,10 @@ class RedisPort(Protocol):
     async def run_all(self, calls: Sequence[Call], *, deadline: float) -> list[Reply | HoldfastError]:
         """Run several scripts, pipelined. Item i is the reply to call i, or its error."""
 
-    def may_share_script(self, keys: Keys, others: Keys) -> bool:
+    def may_share_script(self, keys: LockKeys, others: LockKeys) -> bool:
         """Whether one script may use both: on a Cluster only if they are in one slot."""
 
-    async def command(self, keys: Keys | OtherKeys, *words: Word, deadline: float) -> Reply:
+    async def command(self, keys: LockKeys | OtherKeys, *words: Word, deadline: float) -> Reply:
         """Run one plain command on the primary that has these keys."""
 
     async def servers(self, *, deadline: float) -> Sequence[Node]:
@@ -79,7 +79,7 @@ class RedisPort(Protocol):
     async def subscribe_keyspace(self, server: Node, pattern: str, *, deadline: float) -> KeyspaceSubscription | None:
         """Subscribe to the keyspace notifications of one server, for keys that match."""
 
-    def trusts_message(self, keys: Keys, since: float) -> bool:
+    def trusts_message(self, keys: LockKeys, since: float) -> bool:
         """Whether a grant that arrived as a message, for a ticket that polled at `since`, is as good as a reply."""
 
     async def close(self) -> None: ...

@@ -18,8 +18,9 @@ _DESCRIPTION = """\
 Print a script that completes commands, options and the names of locks in use.
 Put the line below into the start-up file of the shell.
 
-Names are not completed on Redis, Redlock and memcached, because these have no
-index of their locks and a Tab key must not start a search of all keys.
+Names are not completed on Redlock, on memcached and on Redis with method=setnx
+or getset, because these have no index of their locks and a Tab key must not
+start a search of all keys.
 """
 
 

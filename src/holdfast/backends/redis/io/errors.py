@@ -34,6 +34,7 @@ _NOTHING_CHANGED = {
     "TRYAGAIN": "the lock's keys are being moved to another server of the Cluster; try again soon",
     "MOVED": "the lock's keys are on another server: this is a Cluster, use redis+cluster://",
     "ASK": "the lock's keys are being moved to another server: this is a Cluster, use redis+cluster://",
+    "CROSSSLOT": "the lock's keys are in different slots: this is a Cluster, use redis+cluster://",
     "NOAUTH": "it requires a password: redis://user:password@host",
     "WRONGPASS": "it does not know this user with this password",
     "DENIED": "it is in protected mode and takes no connections from elsewhere: set a password or an address to bind",

@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any, Protocol
 
-from holdfast.backends.redis.protocol.keys import Keys
+from holdfast.backends.redis.protocol.keys import OtherKeys
 
 if TYPE_CHECKING:
     from holdfast.backends.redis.port import Call, Reply, Word
@@ -34,9 +34,9 @@ def pack(*words: Word) -> bytes:
 def pack_call(call: Call) -> bytes:
     """Pack EVALSHA. The parts before and after the first argument are packed once and kept."""
     script, keys, arguments = call
-    if keys.__class__ is not Keys:  # rarely repeated
+    if keys.__class__ is OtherKeys:  # rarely repeated
         return _begin("EVALSHA", script.sha, call) + keys.packed + _packed(arguments)
-    known = (script.sha, keys.lock, arguments[1:])
+    known = (script.sha, keys.packed, arguments[1:])
     try:
         head, tail = _prepared[known]
     except KeyError:
@@ -134,7 +134,7 @@ def _import_hiredis() -> Any:
 
 
 _hiredis = _import_hiredis()
-_prepared: dict[tuple[str, str, tuple[Word, ...]], tuple[bytes, bytes]] = {}
+_prepared: dict[tuple[str, bytes, tuple[Word, ...]], tuple[bytes, bytes]] = {}
 # At most 4096 entries of 2 KiB, which is 16 MiB with the arguments that are their keys, and about 2 MB at the usual
 # size. A call with more arguments is packed each time.
 _PREPARED_MAX, _PREPARED_SIZE_MAX = 4096, 2048  # entries; bytes

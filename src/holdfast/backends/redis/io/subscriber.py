@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from holdfast.backends.redis.config import RedisConfig
     from holdfast.backends.redis.io.topology import Topology
     from holdfast.backends.redis.port import Reply
-    from holdfast.backends.redis.protocol.keys import Keys
+    from holdfast.backends.redis.protocol.keys import LockKeys
     from holdfast.core.ports import Event, Runtime
     from holdfast.core.tickets import Notification
     from holdfast.url_parts import Node
@@ -113,7 +113,7 @@ class Subscriber:
         self._generations = itertools.count(1)
         self._closed = False
 
-    def channel(self, keys: Keys) -> Channel:
+    def channel(self, keys: LockKeys) -> Channel:
         if self._is_sharded:
             server_info = self._topology.handshake.server_info
             # Before the first connection the version is not known, so use the channel that all versions support.

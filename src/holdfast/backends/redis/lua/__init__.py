@@ -9,7 +9,7 @@ from typing import NamedTuple
 from holdfast.core.tickets import POLL_INTERVAL, WAITER_LEASE, WOKEN_LEASE
 
 SILENT = 4.0  # seconds: a waiter that has not polled for this long is skipped when it is its turn
-FENCE_IDLE = 3600.0  # seconds that the last fence of an unused lock is kept; after that the clock is the lower bound
+KEEP = 60.0  # seconds that a lock in use remains in the index after its lease: so many hand-overs need not write it
 
 
 class Script(NamedTuple):
@@ -32,10 +32,11 @@ def load(method: str, *parts: str, is_grant: bool = False) -> Script:
     return Script.of(f"{method}/{parts[-1]}", CONSTANTS, *texts, is_grant=is_grant)
 
 
-def load_all(method: str, *parts: str) -> Script:
-    """The same for several locks: the script for one lock runs for each in order."""
+def load_all(method: str, *parts: str, keys: int) -> Script:
+    """The same for several locks with this many keys each: the script for one lock runs for each in order."""
     step = "".join(text(__package__, method, part) for part in parts)
     loop = text(__package__, "try_acquire_all").replace("--[[ the script for one ]]\n", step)
+    loop = loop.replace("--[[ keys of a lock ]]", str(keys))
     return Script.of(f"{method}/{parts[-1]}_all", CONSTANTS, loop, is_grant=True)
 
 
@@ -54,6 +55,6 @@ _CONSTANTS = {
     "WOKEN_LEASE": WOKEN_LEASE,
     "POLL_INTERVAL": POLL_INTERVAL,
     "SILENT": SILENT,
-    "FENCE_IDLE": FENCE_IDLE,
+    "KEEP": KEEP,
 }
 CONSTANTS = f"local {', '.join(_CONSTANTS)} = {', '.join(str(_ms(seconds)) for seconds in _CONSTANTS.values())}\n"

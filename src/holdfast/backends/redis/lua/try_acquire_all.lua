@@ -5,13 +5,14 @@ local function step(KEYS, ARGV)
 --[[ the script for one ]]
 end
 
-local count = #KEYS / 5
+local size = --[[ keys of a lock ]]
+local count = #KEYS / size
 local words = #ARGV / count
 local replies = {}
 for number = 1, count do
   local keys, arguments = {}, {}
-  for index = 1, 5 do
-    keys[index] = KEYS[5 * (number - 1) + index]
+  for index = 1, size do
+    keys[index] = KEYS[size * (number - 1) + index]
   end
   for index = 1, words do
     arguments[index] = ARGV[words * (number - 1) + index]

@@ -1,4 +1,4 @@
-"""The keys of a lock, their slot in a Cluster, and the values of the lock's own key.
+r"""The keys of a lock, their slot in a Cluster, and the values of the lock's own key.
 
 The lock's own key is `prefix + name`, exactly: that is what other programs contend for. Two clients with different
 prefixes can form the same key, so every side key of a lock is a function of that key alone. It begins with that key,
@@ -16,11 +16,18 @@ in earlier versions, because processes of both versions must agree on which peri
 
 A side key is never a string, so a lock whose name looks like a side key fails with WRONGTYPE, not silently.
 
+`method=queue` has two more keys, which all locks of a prefix share. On a Cluster there are two for each slot in use,
+and the number is chosen for the slot:
+
+    prefix + "{}:fence"    prefix + "{" + number + "}:fence"     the watermark of the fences, a string
+    prefix + "{}:locks"    prefix + "{" + number + "}:locks"     the index of the locks
+
 Every method writes its name into the value of the lock's key. Any other value belongs to another program.
 
-    holdfast:queue:<nonce>                 one ticket holds the lock
-    holdfast:queue:+@<owner>               tickets of that owner hold it; the side keys list them
-    holdfast:queue:+shared                 readers or permits hold it; the side keys list them
+    holdfast:queue2:<line>                 one ticket holds the lock
+    holdfast:queue2:+@<owner>\n<fence>      tickets of that owner hold it; the side keys list them
+    holdfast:queue2:+shared                readers or permits hold it; the side keys list them
+    holdfast:queue:…                       format 1 of `method=queue`, before 0.2
     holdfast:setnx:<nonce>:<fence>
     holdfast:getset:<nonce>:<end>:<fence>
     holdfast:redlock:<nonce>:<attempt>:<count>
@@ -31,9 +38,9 @@ from __future__ import annotations
 import functools
 import re
 from binascii import crc_hqx
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import count, takewhile
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias, TypeVar
 
 from holdfast.errors import ConfigurationError, NameConflict
 
@@ -41,38 +48,65 @@ if TYPE_CHECKING:
     from holdfast.backends.redis.port import RedisPort
     from holdfast.core.tickets import Claim
 
-QUEUE = "holdfast:queue:"
+QUEUE = "holdfast:queue2:"
 SEVERAL = f"{QUEUE}+"
-SHARED_BEFORE = "holdfast:shared"  # written by earlier versions
+QUEUE_BEFORE = ("holdfast:queue:", "holdfast:shared")  # format 1
 SETNX = "holdfast:setnx:"
 GETSET = "holdfast:getset:"
 REDLOCK = "holdfast:redlock:"
+FORMAT_1 = "queue, format 1"
 SCRIPT_LOCKS_MAX = 500  # locks in one script: the script blocks the server for a few milliseconds
 
 SLOTS = 16384
-_RECORD, _QUEUE, _LEASES, _SHARED = ":record", ":queue", ":leases", ":shared"
+_RECORD, _QUEUE, _LEASES = ":record", ":queue", ":leases"
+_WAITERS, _SHARED, _SHARERS = ":waiters", ":shared", ":sharers"
+_WATERMARK, _INDEX = ":fence", ":locks"
 _REGISTER, _DURABLE_RECORD = ":mark:", ":once:"
-_SIDE_KEY = re.compile(r"(.+)\{[^{}]*\}(:record|:queue|:leases|:shared)", re.DOTALL)
-# Registers, records of `once`, and side keys of earlier versions: these are no locks.
-_NO_LOCK = re.compile(r"\{[^}]*\}:(record|queue|leases|shared|mark|once):", re.DOTALL)
+_SIDE_KEY = re.compile(r"(.+)\{[^{}]*\}(:record|:queue|:leases|:waiters|:shared|:sharers)", re.DOTALL)
+_COMMON_KEY = re.compile(r"\{[0-9]*\}(:fence|:locks)")
+# Registers, records of `once`, watermarks, indexes, and side keys of earlier versions: these are no locks.
+_NO_LOCK = re.compile(r"\{[^}]*\}:(?:(?:record|queue|leases|shared|mark|once):|(?:fence|locks)$)", re.DOTALL)
 
 
 class Keys(NamedTuple):
-    """The keys of one lock, in the order in which every script of the queue gets them."""
+    """The keys of one lock of the plain methods or on a node of Redlock, in the order of KEYS."""
 
     lock: str  # string: the holder
-    record: str  # hash: the last fence, the holder, and a line for each ticket
+    record: str  # hash: the count, the holder, and a line for each ticket
     queue: str  # sorted set: waiting tickets by number
     leases: str  # sorted set: when each waiter expires, and withdrawn tickets whose request may still arrive
-    shared: str  # sorted set: readers or permits that hold the lock, by the end of their leases
     tag: str  # hashes to the same slot, between braces
     slot: int
-    packed: bytes  # all five in RESP
+    packed: bytes  # all four in RESP
 
     @property
     def names(self) -> tuple[str, ...]:
         """The keys in the order of KEYS."""
-        return self[:5]
+        return self[:4]
+
+
+class QueueKeys(NamedTuple):
+    """The keys of one lock of `method=queue`, in the order of KEYS. layout.lua describes them."""
+
+    lock: str  # string: the holder
+    queue: str  # list: waiting tickets
+    waiters: str  # hash: their entries
+    shared: str  # sorted set: readers or permits that hold the lock, by the end of their leases
+    sharers: str  # hash: their lines
+    watermark: str  # string: the greatest fence of all locks
+    locks: str  # sorted set: the index of the locks that may be in use
+    tag: str  # hashes to the same slot, between braces
+    slot: int
+    packed: bytes  # all seven in RESP
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The keys in the order of KEYS."""
+        return self[:7]
+
+
+LockKeys: TypeAlias = Keys | QueueKeys
+LockKeysT = TypeVar("LockKeysT", Keys, QueueKeys)
 
 
 class OtherKeys(NamedTuple):
@@ -82,7 +116,7 @@ class OtherKeys(NamedTuple):
     names: tuple[str, ...]
     slot: int
     packed: bytes
-    locks: tuple[Keys, ...] = ()  # the locks that these keys belong to
+    locks: tuple[LockKeys, ...] = ()  # the locks that these keys belong to
 
 
 def check_prefix(prefix: str) -> str:
@@ -102,11 +136,37 @@ def check_prefix(prefix: str) -> str:
 
 @functools.lru_cache(maxsize=4096)
 def keys_of(prefix: str, name: str) -> Keys:
-    """The keys of a lock."""
+    """The keys of a lock of the plain methods, or on a node of Redlock."""
     lock = prefix + name
-    record, queue, leases, shared = (_side_key(lock, suffix) for suffix in (_RECORD, _QUEUE, _LEASES, _SHARED))
+    record, queue, leases = (_side_key(lock, suffix) for suffix in (_RECORD, _QUEUE, _LEASES))
     tag, _ = _tag_and_rest(prefix, name)
-    return Keys(lock, record, queue, leases, shared, tag, slot_of(lock), _packed((lock, record, queue, leases, shared)))
+    return Keys(lock, record, queue, leases, tag, slot_of(lock), _packed((lock, record, queue, leases)))
+
+
+@functools.lru_cache(maxsize=4096)
+def queue_keys(prefix: str, name: str, *, per_slot: bool) -> QueueKeys:
+    """The keys of a lock of `method=queue`; `per_slot` on a Cluster.
+
+    Raises:
+        NameConflict: the lock's key would be one of the keys that all locks share.
+    """
+    lock = prefix + name
+    slot = slot_of(lock)
+    if _COMMON_KEY.fullmatch(name):
+        raise NameConflict(lock=name, reason="holdfast stores other data under the key of this name: use another name")
+    queue, waiters, shared, sharers = (_side_key(lock, suffix) for suffix in (_QUEUE, _WAITERS, _SHARED, _SHARERS))
+    watermark, locks = (_common_key(prefix, suffix, slot, per_slot=per_slot) for suffix in (_WATERMARK, _INDEX))
+    tag, _ = _tag_and_rest(prefix, name)
+    packed = _packed((lock, queue, waiters, shared, sharers, watermark, locks))
+    return QueueKeys(lock, queue, waiters, shared, sharers, watermark, locks, tag, slot, packed)
+
+
+@functools.cache
+def index_keys(prefix: str, *, per_slot: bool) -> tuple[OtherKeys, ...]:
+    """The indexes of all locks with this prefix: one, or on a Cluster one for each slot."""
+    slots = range(SLOTS) if per_slot and _tag(prefix) is None else (slot_of(prefix),)
+    keys = (_common_key(prefix, _INDEX, slot, per_slot=per_slot) for slot in slots)
+    return tuple(OtherKeys(key, (key,), slot_of(key), _packed((key,))) for key in keys)
 
 
 @functools.lru_cache(maxsize=4096)
@@ -130,27 +190,37 @@ def record_key(prefix: str, name: str) -> OtherKeys:
     return _own_key(prefix, name, _DURABLE_RECORD)
 
 
-def joined(locks: Sequence[Keys]) -> OtherKeys:
+def joined(locks: Sequence[LockKeys]) -> OtherKeys:
     """The keys of several locks that are in one slot, or on a server that has no slots."""
     names = tuple(name for keys in locks for name in keys.names)
     return OtherKeys(locks[0].lock, names, locks[0].slot, b"".join(keys.packed for keys in locks), tuple(locks))
 
 
-def keys_for_one_script(port: RedisPort, prefix: str, claims: Sequence[Claim]) -> list[Keys]:
+def keys_for_one_script(
+    port: RedisPort, keys_for: Callable[[str], LockKeysT], claims: Sequence[Claim]
+) -> list[LockKeysT]:
     """The keys of the first tickets, as many as one script may use."""
-    locks = [keys_of(prefix, claim.name) for claim in claims[:SCRIPT_LOCKS_MAX]]
+    locks = [keys_for(claim.name) for claim in claims[:SCRIPT_LOCKS_MAX]]
     return list(takewhile(lambda keys: port.may_share_script(locks[0], keys), locks))
 
 
 def method_in(value: str) -> str | None:
     """The method that wrote this value of a lock's key; None for another program."""
-    if value == SHARED_BEFORE:
+    if value.startswith(QUEUE):
         return "queue"
-    return value.split(":")[1] if value.startswith((QUEUE, SETNX, GETSET, REDLOCK)) else None
+    if value.startswith(QUEUE_BEFORE):
+        return FORMAT_1
+    return value.split(":")[1] if value.startswith((SETNX, GETSET, REDLOCK)) else None
 
 
 def method_conflict(lock: str, method: str) -> NameConflict:
-    """The error for a lock that is in use with another method."""
+    """The error for a lock that is in use with another method, or in another format."""
+    if method == FORMAT_1:
+        return NameConflict(
+            lock=lock,
+            reason="a version of holdfast before 0.2 uses it, which stores its locks in another format: "
+            "upgrade all programs, or use another name",
+        )
     used = "redlock://" if method == "redlock" else f"method={method}"
     return NameConflict(
         lock=lock,
@@ -159,7 +229,7 @@ def method_conflict(lock: str, method: str) -> NameConflict:
     )
 
 
-def channel_of(prefix: str, keys: Keys, listener: str) -> str:
+def channel_of(prefix: str, keys: LockKeys, listener: str) -> str:
     """The channel for notifications to this lock's tickets on a Cluster: it is in the lock's own slot.
 
     It is one line of a ticket's record, so a tag with a line break is replaced by one that hashes to the same slot.
@@ -168,23 +238,23 @@ def channel_of(prefix: str, keys: Keys, listener: str) -> str:
     return f"{prefix}{{{tag}}}:wake:{listener}"
 
 
-def name_of(prefix: str, key: str, *, by_record: bool = False) -> str | None:
+def name_of(prefix: str, key: str) -> str | None:
     """The lock to which a key on the server belongs; None for a register, a record, or a side key other than a queue.
 
-    A queue identifies its lock, because a lock can have waiters and no holder. With `by_record` only a record does.
+    A queue identifies its lock, because a lock can have waiters and no holder.
     """
     if _NO_LOCK.match(key, len(prefix)):
         return None
     side_key = _SIDE_KEY.fullmatch(key, len(prefix))
     if side_key is None or _side_key(prefix + side_key[1], side_key[2]) != key:
-        return None if by_record else key[len(prefix) :]
-    return side_key[1] if side_key[2] == (_RECORD if by_record else _QUEUE) else None
+        return key[len(prefix) :]
+    return side_key[1] if side_key[2] == _QUEUE else None
 
 
-def pattern_of(beginning: str, *, by_record: bool = False) -> str:
-    """MATCH of SCAN for all keys of locks, or all records, with this beginning. Special characters are escaped."""
+def pattern_of(beginning: str) -> str:
+    """MATCH of SCAN and ZSCAN for all keys of locks with this beginning. Special characters are escaped."""
     escaped = "".join(f"\\{character}" if character in "*?[]^\\" else character for character in beginning)
-    return f"{escaped}*{_RECORD}" if by_record else f"{escaped}*"
+    return f"{escaped}*"
 
 
 def slot_of(key: str) -> int:
@@ -207,6 +277,12 @@ def _own_key(prefix: str, name: str, infix: str) -> OtherKeys:
     tag, rest = _tag_and_rest(prefix, name)
     key = f"{prefix}{{{tag}}}{infix}{rest}"
     return OtherKeys(key, (key,), slot_of(key), _packed((key,)))
+
+
+def _common_key(prefix: str, suffix: str, slot: int, *, per_slot: bool) -> str:
+    """A key that all locks of a prefix share, or on a Cluster those in one slot. The tag of a prefix puts it there."""
+    number = _fitting(slot) if per_slot and _tag(prefix) is None else ""
+    return f"{prefix}{{{number}}}{suffix}"
 
 
 def _side_key(lock: str, suffix: str) -> str:
@@ -235,8 +311,26 @@ def _tag(key: str) -> str | None:
     return tag if opened and closed and tag else None
 
 
+@functools.cache
+def _numbers_by_slot() -> list[str]:
+    """The least number that hashes to each slot."""
+    numbers = [""] * SLOTS
+    missing = SLOTS
+    for number in count():
+        text = str(number)
+        slot = crc_hqx(text.encode(), 0) % SLOTS
+        if not numbers[slot]:
+            numbers[slot] = text
+            missing -= 1
+            if not missing:
+                break
+    return numbers
+
+
 @functools.lru_cache(maxsize=4096)
 def _fitting(slot: int, head: str = "", tail: str = "") -> str:
     """A number that hashes to this slot when it is between `head` and `tail`."""
+    if not head and not tail:
+        return _numbers_by_slot()[slot]
     start, end = crc_hqx(head.encode(), 0), tail.encode()
     return next(number for number in map(str, count()) if crc_hqx(number.encode() + end, start) % SLOTS == slot)

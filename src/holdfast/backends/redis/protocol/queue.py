@@ -17,11 +17,19 @@ from holdfast.backends.redis.lua import load, load_all
 from holdfast.backends.redis.port import Call
 from holdfast.backends.redis.protocol import getset, setnx
 from holdfast.backends.redis.protocol.guarantees import GUARANTEES, LACKS
-from holdfast.backends.redis.protocol.keys import joined, keys_for_one_script, keys_of, method_conflict, method_in
+from holdfast.backends.redis.protocol.index import IndexSource
+from holdfast.backends.redis.protocol.keys import (
+    QueueKeys,
+    joined,
+    keys_for_one_script,
+    method_conflict,
+    method_in,
+    queue_keys,
+)
 from holdfast.backends.redis.protocol.plain import renewed
 from holdfast.backends.redis.protocol.records import Line, Record, limit_of, line_suffix
 from holdfast.backends.redis.protocol.registers import ScriptRecords, ScriptRegisters
-from holdfast.backends.redis.protocol.scanning import Lister
+from holdfast.backends.redis.protocol.scanning import Lister, Pacer
 from holdfast.backends.redis.protocol.server_info import guarantees_on
 from holdfast.backends.redis.protocol.watchers import Watchers
 from holdfast.core.clock import lease_deadline
@@ -46,9 +54,9 @@ from holdfast.guarantees import Guarantees
 if TYPE_CHECKING:
     from holdfast.backends.redis.config import RedisConfig
     from holdfast.backends.redis.port import Channel, RedisPort, Reply, Word
+    from holdfast.backends.redis.protocol.keys import OtherKeys
     from holdfast.backends.redis.protocol.scanning import Listing
     from holdfast.core.ports import Backend, Runtime
-    from holdfast.url_parts import Node
 
 
 GRANULARITY = 0.002  # seconds: the server counts whole milliseconds, here and in its scripts
@@ -57,14 +65,15 @@ FOREIGN_POLL = 0.1  # longest interval in seconds between polls while another pr
 _POLL_OFTEN = 2
 _FOREIGN, _ITS_TURN = 1, 2  # kinds of blockers in replies of try_acquire.lua
 
-_PARTS = ("layout", "try_acquire_free", "publish", "common", "try_acquire")
+_WAITERS = ("publish", "silence", "common")
+_PARTS = ("layout", "fences", "try_acquire_free", *_WAITERS, "try_acquire")
 _TRY_ACQUIRE = load("queue", *_PARTS, is_grant=True)
-_TRY_ACQUIRE_ALL = load_all("queue", *_PARTS)
-_RELEASE = load("queue", "layout", "release_unwaited", "publish", "hand_over", "common", "release")
-_RENEW = load("queue", "layout", "publish", "common", "renew", is_grant=True)
-_ADOPT = load("queue", "layout", "publish", "common", "adopt", is_grant=True)
-_INSPECT = load("queue", "layout", "publish", "common", "inspect")
-_BREAK = load("queue", "layout", "publish", "common", "break")
+_TRY_ACQUIRE_ALL = load_all("queue", *_PARTS, keys=7)
+_RELEASE = load("queue", "layout", "fences", "release_unwaited", "publish", "silence", "hand_over", "common", "release")
+_RENEW = load("queue", "layout", "fences", "renew_alone", *_WAITERS, "renew", is_grant=True)
+_ADOPT = load("queue", "layout", "fences", *_WAITERS, "adopt", is_grant=True)
+_INSPECT = load("queue", "layout", "fences", "inspect")
+_BREAK = load("queue", "layout", "fences", *_WAITERS, "break")
 
 
 def backend_on(port: RedisPort, config: RedisConfig, runtime: Runtime) -> Backend:
@@ -74,17 +83,21 @@ def backend_on(port: RedisPort, config: RedisConfig, runtime: Runtime) -> Backen
     if config.method == "getset":
         return getset.GetsetBackend(config.url, port, runtime, prefix=config.prefix)
     if config.compat == "python-redis-lock":
-        return QueueBackend(config.url, port, runtime, prefix="lock:", signals="lock-signal:", hand_over=False)
+        return QueueBackend(
+            config.url, port, runtime, prefix="lock:", per_slot=False, signals="lock-signal:", hand_over=False
+        )
     # Without a prefix, other programs may use the same lock, and they need a moment at which it is free. With
     # replicas=, the new holder has to send a request that the replicas confirm.
     hand_over = config.prefix != "" and not config.replicas
-    return QueueBackend(config.url, port, runtime, prefix=config.prefix, hand_over=hand_over)
+    is_cluster = config.shape == "cluster"
+    return QueueBackend(config.url, port, runtime, prefix=config.prefix, per_slot=is_cluster, hand_over=hand_over)
 
 
 class QueueBackend(ScriptRegisters, ScriptRecords):
     """Locks on one deployment of Redis, granted in order of arrival."""
 
     lacks = LACKS["queue"]
+    has_index = True
     liveness_fds: tuple[int, ...] = ()  # the server does not notice that a holder has died
     _entry_type = QueueEntry
 
@@ -95,10 +108,13 @@ class QueueBackend(ScriptRegisters, ScriptRecords):
         runtime: Runtime,
         *,
         prefix: str,
+        per_slot: bool,
         signals: str | None = None,
         hand_over: bool = True,
     ) -> None:
-        """`signals` is the prefix of the keys with which another library wakes the waiters of its locks.
+        """`per_slot`: on a Cluster, the locks in each slot have their own watermark and index.
+
+        `signals` is the prefix of the keys with which another library wakes the waiters of its locks.
 
         With `hand_over`, the release of another ticket may grant the lock to a ticket of this client.
         """
@@ -111,8 +127,12 @@ class QueueBackend(ScriptRegisters, ScriptRecords):
         self._notifications = Notifications(self._subscriber, runtime, url)
         self._hand_over = hand_over
         self._watchers = Watchers(runtime)
-        # Without a prefix most keys belong to other programs. A lock of holdfast that is in use has a record.
-        self._lister = Lister(port, runtime, prefix, self._read_locks, by_record=prefix == "")
+        self._per_slot = per_slot
+        pacer = Pacer(runtime)
+        source = IndexSource(port, runtime, pacer, prefix, per_slot=per_slot)
+        self._lister = Lister(
+            source, runtime, prefix, self._read_locks, name_in=lambda key: key.removeprefix(prefix), pacer=pacer
+        )
 
     @property
     def guarantees(self) -> Guarantees:
@@ -124,7 +144,7 @@ class QueueBackend(ScriptRegisters, ScriptRecords):
 
     async def try_acquire(self, claim: Claim, *, queue: bool, deadline: float) -> Granted | Waiting:
         sent = self._runtime.now()
-        keys = keys_of(self._prefix, claim.name)
+        keys = queue_keys(self._prefix, claim.name, per_slot=self._per_slot)
         if claim.state is not None:
             handed = take_handover(claim, sent, GRANULARITY)
             if handed is not None and self._port.trusts_message(keys, handed.polled_at):
@@ -149,7 +169,7 @@ class QueueBackend(ScriptRegisters, ScriptRecords):
         return self._result_of(claim, reply, sent)
 
     async def try_acquire_all(self, claims: Sequence[Claim], *, deadline: float) -> list[Granted | Waiting]:
-        locks = keys_for_one_script(self._port, self._prefix, claims)
+        locks = keys_for_one_script(self._port, self._keys, claims)
         if len(locks) == 1:
             return [await self.try_acquire(claims[0], queue=False, deadline=deadline)]
         arguments: list[Word] = []
@@ -170,7 +190,7 @@ class QueueBackend(ScriptRegisters, ScriptRecords):
         return [self._result_of(claim, reply, sent) for claim, reply in zip(claims, replies, strict=False)]
 
     async def wait(self, claim: Claim, until: float) -> None:
-        channel = self._subscriber.channel(keys_of(self._prefix, claim.name))
+        channel = self._subscriber.channel(self._keys(claim.name))
         notification = await self._notifications.wait(claim, channel, until)
         entry: QueueEntry | None = claim.state
         if entry is not None and notification is not None and notification.fence:
@@ -188,7 +208,7 @@ class QueueBackend(ScriptRegisters, ScriptRecords):
 
     async def renew(self, claims: Sequence[Claim], *, deadline: float) -> list[Live | LeaseGone | BackendError]:
         calls = [
-            Call(_RENEW, keys_of(self._prefix, claim.name), (claim.nonce, _kind(claim), math.ceil(claim.ttl * 1000)))
+            Call(_RENEW, self._keys(claim.name), (claim.nonce, _kind(claim), math.ceil(claim.ttl * 1000)))
             for claim in claims
         ]
         sent = self._runtime.now()
@@ -199,7 +219,7 @@ class QueueBackend(ScriptRegisters, ScriptRecords):
         ]
 
     async def adopt(self, nonce: str, claim: Claim, *, deadline: float) -> Granted | LeaseGone:
-        keys = keys_of(self._prefix, claim.name)
+        keys = self._keys(claim.name)
         about = line_suffix(self._subscriber.channel(keys), 0, claim.agent, claim.info, is_subscribed=False)
         sent = self._runtime.now()
         call = Call(_ADOPT, keys, (nonce, claim.nonce, math.ceil(claim.ttl * 1000), about))
@@ -210,17 +230,17 @@ class QueueBackend(ScriptRegisters, ScriptRecords):
         return True
 
     async def inspect(self, name: str, *, deadline: float) -> LockInfo:
-        reply = await self._port.run(Call(_INSPECT, keys_of(self._prefix, name), ()), deadline=deadline)
+        reply = await self._port.run(Call(_INSPECT, self._keys(name), ()), deadline=deadline)
         return Record(reply).describe(name)
 
     async def locks(self, prefix: str, *, deadline: float) -> list[LockInfo]:
         return await self._lister.locks(prefix, deadline)
 
-    def listing(self, prefix: str, *, io_timeout: float) -> Listing[Node]:
+    def listing(self, prefix: str, *, io_timeout: float) -> Listing[OtherKeys]:
         return self._lister.listing(prefix, io_timeout)
 
     async def _read_locks(self, names: Sequence[str], deadline: float) -> Callable[[], list[LockInfo]]:
-        calls = [Call(_INSPECT, keys_of(self._prefix, name), ()) for name in names]
+        calls = [Call(_INSPECT, self._keys(name), ()) for name in names]
         replies = await self._port.run_all(calls, deadline=deadline)
         return lambda: self._in_use(names, replies)
 
@@ -231,11 +251,10 @@ class QueueBackend(ScriptRegisters, ScriptRecords):
                 raise reply
             if not isinstance(reply, HoldfastError):  # a key of another type is not a lock
                 infos.append(Record(reply).describe(name))
-        # Without a prefix, a string key of another program need not be a lock.
-        return [info for info in infos if info.waiters or any(holder.fence or self._prefix for holder in info.holders)]
+        return [info for info in infos if info.holders or info.waiters]
 
     async def break_lock(self, name: str, fence: int, *, deadline: float) -> bool:
-        call = Call(_BREAK, keys_of(self._prefix, name), (fence, "" if self._signals is None else self._signals + name))
+        call = Call(_BREAK, self._keys(name), (fence, "" if self._signals is None else self._signals + name))
         return bool(await self._port.run(call, deadline=deadline))
 
     async def close(self) -> None:
@@ -244,6 +263,9 @@ class QueueBackend(ScriptRegisters, ScriptRecords):
 
     def abandon(self) -> None:
         self._port.abandon()
+
+    def _keys(self, name: str) -> QueueKeys:
+        return queue_keys(self._prefix, name, per_slot=self._per_slot)
 
     def _result_of(self, claim: Claim, reply: Reply, sent: float) -> Granted | Waiting:
         if isinstance(reply, int):
@@ -278,7 +300,7 @@ class QueueBackend(ScriptRegisters, ScriptRecords):
     def _release_call(self, claim: Claim) -> Call:
         signal = "" if self._signals is None else self._signals + claim.name
         arguments = (claim.nonce, _kind(claim), int(claim.unanswered), signal)
-        return Call(_RELEASE, keys_of(self._prefix, claim.name), arguments)
+        return Call(_RELEASE, queue_keys(self._prefix, claim.name, per_slot=self._per_slot), arguments)
 
     def _released(self, claim: Claim, reply: Reply | HoldfastError) -> bool | BackendError:
         if isinstance(reply, BackendError):

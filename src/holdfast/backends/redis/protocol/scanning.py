@@ -1,4 +1,4 @@
-"""Listing locks on servers that have no index of them: SCAN all keys, at a small share of the servers' time.
+"""Listing locks, at a small share of the servers' time: from an index, or without one by SCAN of all keys.
 
 All requests that read the whole keyspace or many locks go through one `Pacer` for each client. Redis runs one command
 at a time, so each request is small, and a pause of 19 times the time that it takes the server follows; of 9 times, if
@@ -86,7 +86,7 @@ class Pacer:
 
 
 class KeySource(Protocol[S]):
-    """The servers that store keys: the primaries of a deployment, or independent nodes."""
+    """The servers that store keys: the primaries of a deployment, or independent nodes. Or the indexes of locks."""
 
     async def servers(self, *, deadline: float) -> Sequence[S]: ...
 
@@ -123,18 +123,19 @@ class Lister(Generic[S]):
         prefix: str,
         read: Callable[[Sequence[str], float], Awaitable[Parse]],
         *,
-        by_record: bool = False,
+        name_in: Callable[[str], str | None] | None = None,
+        pacer: Pacer | None = None,
     ) -> None:
         """`read` reads the locks with these names. Its result returns those that are in use.
 
-        With `by_record`, every lock in use has a record, so the keys of other programs need not be read.
+        `name_in` is the name of the lock that a key of the source stands for.
         """
         self.source = source
         self.runtime = runtime
         self.prefix = prefix
         self.read = read
-        self.by_record = by_record
-        self.pacer = Pacer(runtime)
+        self.name_in = name_in or functools.partial(name_of, prefix)
+        self.pacer = pacer or Pacer(runtime)
         self.counting = Work[int](lambda _: SCAN_COUNT)
         self.searching = Work[tuple[bytes, Sequence[str]]](lambda _: SCAN_COUNT)
         self.reading = Work(_items_in)
@@ -163,7 +164,7 @@ class Listing(Generic[S]):
         self._pacer = lister.pacer
         self._prefix = prefix
         self._io_timeout = io_timeout
-        self._pattern = pattern_of(lister.prefix + prefix, by_record=lister.by_record)
+        self._pattern = pattern_of(lister.prefix + prefix)
         self._servers: list[S] = []  # not yet searched in this pass, the current one last
         self._cursor = b"0"
         self._found: set[str] = set()  # names that have not been read yet
@@ -241,7 +242,7 @@ class Listing(Generic[S]):
 
     def _note(self, keys: Sequence[str]) -> None:
         for key in keys:
-            name = name_of(self._lister.prefix, key, by_record=self._lister.by_record)
+            name = self._lister.name_in(key)
             if name and name.startswith(self._prefix) and name not in self._in_use:
                 self._found.add(name)
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 _TRY_ACQUIRE, _RENEW, _ADOPT = (load("setnx", name, is_grant=True) for name in ("try_acquire", "renew", "adopt"))
 _RELEASE, _BREAK = (load("setnx", name) for name in ("release", "break"))
-_TRY_ACQUIRE_ALL = load_all("setnx", "try_acquire")
+_TRY_ACQUIRE_ALL = load_all("setnx", "try_acquire", keys=4)
 _GRANULARITY = 0.001  # the server counts whole milliseconds
 
 
@@ -39,7 +39,7 @@ class SetnxBackend(ScriptRegisters, PlainBackend):
     lacks = LACKS["setnx"]
 
     async def try_acquire_all(self, claims: Sequence[Claim], *, deadline: float) -> list[Granted | Waiting]:
-        locks = keys_for_one_script(self._port, self._prefix, claims)
+        locks = keys_for_one_script(self._port, self._keys, claims)
         arguments: list[str | int] = []
         for claim, _ in zip(claims, locks, strict=False):
             arguments += (claim.nonce, math.ceil(claim.ttl * 1000))

@@ -14,28 +14,22 @@ def ending(*, is_over: bool, is_answered: bool) -> int:
     return (1 if is_answered else 2) if is_over else 0
 
 
-_COMMON = "".join(redis.text("holdfast.backends.redis.lua", "queue", part) for part in ("publish", "common"))
-
-
 def _load(name: str, *, first: tuple[str, ...] = (), after: tuple[str, ...] = ()) -> Script:
     """`first` are the fast paths, before the functions that handle waiters: usually there are none."""
 
     def own(*names: str) -> list[str]:
         return [redis.text(__package__, text) for text in names]
 
-    head = (
-        redis.CONSTANTS,
-        f"local COUNT_IDLE = {round(COUNT_IDLE * 1000)}\n",
-        redis.text("holdfast.backends.redis.lua", "queue", "layout"),
-    )
-    return Script.of(f"redlock/{name}", *head, *own("votes", *first), _COMMON, *own(*after, name))
+    head = (redis.CONSTANTS, f"local COUNT_IDLE = {round(COUNT_IDLE * 1000)}\n", *own("layout", "votes", *first))
+    publish = redis.text("holdfast.backends.redis.lua", "queue", "publish")
+    return Script.of(f"redlock/{name}", *head, publish, *own("waiters", *after, name))
 
 
 ACQUIRE = _load("acquire", first=("acquire_free",))
 RAISE = _load("raise", after=("show_fence",))
 RELEASE = _load("release", first=("release_unwaited",))
 RENEW = _load("renew", after=("show_fence",))
-INSPECT = redis.load("queue", "layout", "publish", "common", "inspect")
+INSPECT = _load("inspect")
 HELLO = Script.of("redlock/hello", "return 1")
 ADVANCE, READ = (Script.of(f"redlock/{name}", redis.text(__package__, name)) for name in ("advance", "read"))
 ALL = (ACQUIRE, RAISE, RELEASE, RENEW, INSPECT, HELLO, ADVANCE, READ)

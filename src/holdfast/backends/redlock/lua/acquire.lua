@@ -9,7 +9,7 @@ if theirs == nonce then
   return give()
 end
 
-purge(value, channel)
+purge_waiters(channel)
 local ahead = redis.call('ZRANK', queue, member)
 if may_queue == '1' then
   if not ahead then

@@ -17,10 +17,10 @@ local function give()
   if known[2] ~= run then
     count = math.max(count, tonumber(since))
   end
-  local before = redis.call('HGET', KEYS[6], 'count')
+  local before = redis.call('HGET', KEYS[5], 'count')
   count = string.format('%.0f', math.max(count, count_min, (before or 0) + 1))
   if before then
-    redis.call('HSET', KEYS[6], 'count', count)
+    redis.call('HSET', KEYS[5], 'count', count)
   end
   local shown = fence == '' and count or fence
   -- The vote is written last: if the server refuses an earlier write, no attempt has it.

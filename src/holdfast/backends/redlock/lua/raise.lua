@@ -10,8 +10,8 @@ end
 if tonumber(redis.call('HGET', record, 'count') or 0) < tonumber(target) then
   redis.call('HSET', record, 'count', target)
 end
-if tonumber(redis.call('HGET', KEYS[6], 'count') or target) < tonumber(target) then
-  redis.call('HSET', KEYS[6], 'count', target)
+if tonumber(redis.call('HGET', KEYS[5], 'count') or target) < tonumber(target) then
+  redis.call('HSET', KEYS[5], 'count', target)
 end
 show_fence(string.match(vote, '^[^:]*'), target)
 return 1

@@ -6,7 +6,7 @@ if is_over ~= '0' then
   redis.call('HDEL', record, nonce)
 end
 if not value then
-  purge(value)
-  wake_next(value)
+  purge_waiters()
+  wake_next()
 end
 return had_it and 1 or 0

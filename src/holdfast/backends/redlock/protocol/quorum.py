@@ -27,12 +27,11 @@ from holdfast.backends.redis.protocol.keys import (
     method_conflict,
     method_in,
 )
-from holdfast.backends.redis.protocol.records import Line
 from holdfast.backends.redis.protocol.scanning import Lister
 from holdfast.backends.redlock import lua
 from holdfast.backends.redlock.protocol.guarantees import GUARANTEES, LACKS
 from holdfast.backends.redlock.protocol.node_health import NodeHealth
-from holdfast.backends.redlock.protocol.records import NodeRecord, describe, nonce_of_holder
+from holdfast.backends.redlock.protocol.records import Line, NodeRecord, describe, nonce_of_holder
 from holdfast.backends.redlock.protocol.registers import QuorumRegisters
 from holdfast.core.clock import lease_deadline
 from holdfast.core.notifications import Notifications

@@ -2,28 +2,52 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 from holdfast.backends.redis.protocol.keys import REDLOCK
-from holdfast.backends.redis.protocol.records import Line, Record, foreign_holder
+from holdfast.backends.redis.protocol.records import describe_ticket, fields_of, foreign_holder, number_in, pairs_of
 from holdfast.core.tickets import LockInfo, TicketInfo
 
+_UNKNOWN = b"\n\n0\n\n\n?\n"  # the line of a ticket whose own line was lost
 
-class NodeRecord(Record):
+
+class Line:
+    """The line of one ticket in the record of a node; votes.lua describes the fields."""
+
+    __slots__ = ("agent", "fence", "info", "nonce", "since")
+
+    def __init__(self, line: bytes) -> None:
+        # Any client may have written the line, so it may be malformed.
+        self.nonce, fence, since, _, _, self.agent, self.info = fields_of(line, 7)
+        self.fence = number_in(fence) if fence else None
+        self.since = number_in(since) / 1e6
+
+    def describe(self, remaining: float) -> TicketInfo:
+        return describe_ticket(
+            "x", info=self.info, fence=self.fence, agent=self.agent, since=self.since, remaining=remaining
+        )
+
+
+class NodeRecord:
     """The state of one lock on one node. `is_eligible`: its vote counts."""
 
     def __init__(self, reply: list[Any], *, is_eligible: bool) -> None:
-        super().__init__(reply)
+        self._now, value, remaining_ms, lines, self._queue, leases = reply
+        self.value: str = value.decode(errors="replace")
+        self.remaining = math.inf if remaining_ms == -1 else remaining_ms / 1000
+        self._lines = dict(pairs_of(lines))
+        self._lapses = dict(pairs_of(leases))
         self.is_eligible = is_eligible
 
     @property
     def voted_for(self) -> Line | None:
         """The line of the ticket that has this node's vote."""
         nonce = self.value.removeprefix(REDLOCK).split(":")[0] if self.value.startswith(REDLOCK) else None
-        line = self.holder
-        return line if line is not None and line.nonce == nonce else None
+        line = Line(self._lines.get(b"holder", b""))
+        return line if nonce is not None and line.nonce == nonce else None
 
     @property
     def is_foreign(self) -> bool:
@@ -33,7 +57,8 @@ class NodeRecord(Record):
     def tickets(self) -> Iterator[tuple[bytes, TicketInfo]]:
         """The members of this node's queue and their tickets."""
         for member in self._queue:
-            ticket = self._ticket(member, float(self._lapses.get(member, 0)))
+            line = Line(self._lines.get(member.partition(b":")[2], _UNKNOWN))
+            ticket = line.describe((float(self._lapses.get(member, 0)) - self._now) / 1000)
             if ticket.remaining:
                 yield member, ticket
 
@@ -44,7 +69,7 @@ def describe(name: str, records: Sequence[NodeRecord], quorum: int, nodes: int) 
     foreign = [record.remaining for record in records if record.is_foreign]
     holders: list[TicketInfo] = []
     if held is not None:
-        holders = [held[0].describe("x", held[1])]
+        holders = [held[0].describe(held[1])]
     elif len(foreign) >= quorum:
         holders = [foreign_holder(min(foreign))]
     waiters: dict[bytes, TicketInfo] = {}

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from holdfast.backends.redis.lua import CONSTANTS
 from holdfast.backends.redis.protocol import getset, queue, setnx
 from holdfast.backends.redis.protocol.getset import GetsetBackend
-from holdfast.backends.redis.protocol.keys import GETSET, SETNX, OtherKeys, register_key
+from holdfast.backends.redis.protocol.keys import GETSET, SETNX, Keys, OtherKeys, register_key
 from holdfast.backends.redis.protocol.queue import GRANULARITY, QueueBackend
 from holdfast.backends.redis.protocol.setnx import SetnxBackend
 from holdfast.backends.redis.protocol.watchers import Watchers
@@ -27,7 +27,6 @@ from holdfast_lab.sim.servers.redis.server import GetsetServer, RedisServer, Set
 if TYPE_CHECKING:
     from holdfast.backends.redis.lua import Script
     from holdfast.backends.redis.port import Call, Channel, RedisPort
-    from holdfast.backends.redis.protocol.keys import Keys
     from holdfast.core.ports import Runtime
 
 _QUEUE = (queue._TRY_ACQUIRE, queue._TRY_ACQUIRE_ALL, queue._RELEASE, queue._RENEW, queue._BREAK)
@@ -141,8 +140,8 @@ class _NeverPolls(Watchers):
 class NotificationsOnly(QueueBackend):
     """Polls only when the holder's lease would expire, as libraries do that wait on a channel."""
 
-    def __init__(self, url: str, port: RedisPort, runtime: Runtime, *, prefix: str) -> None:
-        super().__init__(url, port, runtime, prefix=prefix)
+    def __init__(self, url: str, port: RedisPort, runtime: Runtime, *, prefix: str, per_slot: bool) -> None:
+        super().__init__(url, port, runtime, prefix=prefix, per_slot=per_slot)
         self._watchers = _NeverPolls(runtime)
 
     def _waiting(self, before: int, remaining_ms: int, holder: bytes, blocker: int) -> Waiting:
@@ -168,8 +167,8 @@ class _Late(Notifications["Channel"]):
 class SubscribesTooLate(NotificationsOnly):
     """It misses messages that were published between its poll and its subscription."""
 
-    def __init__(self, url: str, port: RedisPort, runtime: Runtime, *, prefix: str) -> None:
-        super().__init__(url, port, runtime, prefix=prefix)
+    def __init__(self, url: str, port: RedisPort, runtime: Runtime, *, prefix: str, per_slot: bool) -> None:
+        super().__init__(url, port, runtime, prefix=prefix, per_slot=per_slot)
         self._notifications = _Late(port.subscriber, runtime, url)
 
 
@@ -213,8 +212,8 @@ class _ClientTime:
 
 
 class ClientTime(QueueBackend):
-    def __init__(self, url: str, port: RedisPort, runtime: Runtime, *, prefix: str) -> None:
-        super().__init__(url, _ClientTime(port, runtime), runtime, prefix=prefix)  # type: ignore[arg-type]  # it has all methods of one
+    def __init__(self, url: str, port: RedisPort, runtime: Runtime, *, prefix: str, per_slot: bool) -> None:
+        super().__init__(url, _ClientTime(port, runtime), runtime, prefix=prefix, per_slot=per_slot)  # type: ignore[arg-type]  # it has all methods of one
 
 
 class ClientTimeServer(RedisServer):
@@ -258,7 +257,7 @@ class RefusalIsSuccessServer(GetsetServer):
 class SideKeyInOtherSlot(RedisServer):
     def run(self, call: Call) -> Any:
         names = list(self._known(call.keys))
-        names[2:3] = [f"{PREFIX}queue:{call.keys.lock}"]
+        names[1:2] = [f"{PREFIX}queue:{call.keys.lock}"]
         return self.machine.run(call.script.text, names, call.arguments)
 
 
@@ -281,22 +280,34 @@ class _OtherSideKeys:
         keys = call.keys
         if isinstance(keys, OtherKeys):
             return call._replace(keys=keys._replace(names=tuple(map(self._key, keys.names))))
-        record, queue, leases, shared = map(self._key, keys.names[1:])
-        return call._replace(keys=keys._replace(record=record, queue=queue, leases=leases, shared=shared))
+        if isinstance(keys, Keys):
+            raise TypeError("keys of another method")
+        queue, waiters, shared, sharers = map(self._key, keys.names[1:5])
+        return call._replace(keys=keys._replace(queue=queue, waiters=waiters, shared=shared, sharers=sharers))
 
     @staticmethod
     def _key(key: str) -> str:
-        return f"{key}2" if key.endswith(("}:record", "}:queue", "}:leases", "}:shared")) else key
+        return f"{key}2" if key.endswith(("}:queue", "}:waiters", "}:shared", "}:sharers")) else key
 
 
 class SideKeysOfThePrefix(RedisServer):
     """Every second client has different side keys."""
 
     @staticmethod
-    def backend(url: str, port: Any, runtime: Runtime, *, prefix: str) -> QueueBackend:
+    def backend(url: str, port: Any, runtime: Runtime, *, prefix: str, per_slot: bool) -> QueueBackend:
         is_other = port._listener.startswith(("b", "d"))
-        return QueueBackend(url, _OtherSideKeys(port) if is_other else port, runtime, prefix=prefix)  # type: ignore[arg-type]  # it has all methods of one
+        own: Any = _OtherSideKeys(port) if is_other else port  # it has all methods of a port
+        return QueueBackend(url, own, runtime, prefix=prefix, per_slot=per_slot)
 
+
+# Other rules that would hide that dead waiters do not expire: the expiry of the keys, the end of a turn, and the rules
+# that skip waiters.
+_WAITERS_STAY = (
+    ("local kept = math.max(kept_in(value), now + WAITER_LEASE)", "local kept = now + 1000 * WAITER_LEASE"),
+    ("    keep_until(now + WAITER_LEASE)\n", "    keep_until(now + 1000 * WAITER_LEASE)\n"),
+    ("(is_dead or is_silent) and -1 or now + WOKEN_LEASE", "is_dead and -1 or now + 100 * WAITER_LEASE"),
+    ("local is_dead = publish(entry.about, nonce) == 0", "local is_dead = publish(entry.about, nonce) == -1"),
+)
 
 REDIS = [
     Mutant(
@@ -311,12 +322,13 @@ REDIS = [
         mistake="when it is the turn of a dead client's waiter, the lock waits for it, and then for its next waiter",
         backend="redis",
         server=_queue(
+            ("local is_dead = publish(entry.about, nonce) == 0", "local is_dead = publish(entry.about, nonce) == -1"),
+            ("if not channel or channel == own_channel then", "if true then"),
+            ("entry.turn = (is_dead or is_silent) and -1 or now", "entry.turn = is_dead and -1 or now"),
             (
-                "publish(line, nonce_of(member)) ~= 0 and lapses - now > WAITER_LEASE - SILENT",
-                "(publish(line, nonce_of(member)) or true)",
+                "remaining, blocker_kind = blocker.turn > 0 and blocker.turn - now or -1, blocker.turn > 0 and 2 or 0",
+                "remaining, blocker_kind = -1, 0",
             ),
-            ("if channel and channel ~= own then", "if false then"),
-            ("remaining, blocker_kind = turn and turn - now or -1, turn and 2 or 0", "remaining, blocker_kind = -1, 0"),
         ),
         kinds=frozenset({"crash"}),
     ),
@@ -361,7 +373,7 @@ REDIS = [
         backend="redis",
         server=_queue(
             (
-                "if value == OURS .. nonce then\n  redis.call('DEL', lock)",
+                "if is_held_by(nonce, value) then\n  redis.call('DEL', lock)",
                 "if value and value ~= SHARED then\n  redis.call('DEL', lock)",
             )
         ),
@@ -371,14 +383,38 @@ REDIS = [
         mistake="the fence is a counter on the server: a failover to a replica that lags behind gives it twice",
         backend="redis",
         server=_queue(
-            ("exact(math.max(last + 1, now_us))", "exact(last + 1)"),
-            (
-                "local last = redis.call('HGET', record, 'fence')\n",
-                "local last = redis.call('HGET', record, 'fence') or 0\n",
-            ),
-            ("if last and tonumber(last) >= number then", "if true then"),
+            ("if number >= tonumber(now_us) then", "if true then"),
         ),
         kinds=frozenset({"old_data"}),
+    ),
+    Mutant(
+        name="redis-fence-by-clock",
+        mistake="the fence is the server's time, without the watermark: after the clock was set back it is less",
+        backend="redis",
+        server=_queue(("if number >= tonumber(now_us) then", "if false then")),
+        kinds=frozenset({"step_clock"}),
+    ),
+    Mutant(
+        name="redis-hand-over-without-watermark",
+        mistake="a hand-over does not write the watermark: after the clock was set back the next fence is less",
+        backend="redis",
+        server=_queue(
+            (
+                "    local fence = take_fence(since)\n    if kept < now",
+                (
+                    "    local last = string.match(value, '^[^\\n]*\\n(%d+)\\n')\n"
+                    "    local fence = string.format('%.0f', math.max(last + 1, since))\n    if kept < now"
+                ),
+            )
+        ),
+        kinds=frozenset({"step_clock"}),
+        budget=1000,
+    ),
+    Mutant(
+        name="redis-newcomer-overtakes",
+        mistake="a free lock is granted without a look at the queue: after an expiry a newcomer overtakes the waiters",
+        backend="redis",
+        server=_queue(("redis.call('EXISTS', queue, waiters, shared) == 0", "redis.call('EXISTS', shared) == 0")),
     ),
     Mutant(
         name="client-time-as-now",
@@ -419,7 +455,7 @@ REDIS = [
         name="dead-waiters-stay",
         mistake="dead waiters stay in the queue",
         backend="redis",
-        server=_queue(("ipairs(redis.call('ZRANGEBYSCORE', leases, '-inf', now))", "ipairs({})")),
+        server=_queue(("if not entry or entry.lapses <= now then", "if not entry then"), *_WAITERS_STAY),
     ),
     Mutant(
         name="dead-waiters-expire-in-turn",
@@ -427,14 +463,15 @@ REDIS = [
         backend="redis",
         server=_queue(
             (
-                "redis.call('ZADD', leases, now + WAITER_LEASE, member)",
-                "redis.call('ZADD', leases, now + WAITER_LEASE * (before + 1), member)",
+                "number, now + WAITER_LEASE, 0, about",
+                "number, now + WAITER_LEASE * (1 + redis.call('LLEN', queue)), 0, about",
             ),
-            ("  redis.call('PEXPIRE', queue, WAITER_LEASE)\n  redis.call('PEXPIRE', leases, WAITER_LEASE)\n", ""),
-            # Other rules that would hide the bug: the end of a turn, and the check for silent waiters.
-            ("now + WOKEN_LEASE, 'turn:' .. member", "now + 100 * WAITER_LEASE, 'turn:' .. member"),
-            (" and lapses - now > WAITER_LEASE - SILENT", ""),
-            ("publish(line, nonce_of(member)) ~= 0", "(publish(line, nonce_of(member)) or true)"),
+            (
+                "entry.about = now + WAITER_LEASE, 0, about",
+                "entry.about = now + WAITER_LEASE * (1 + redis.call('LLEN', queue)), 0, about",
+            ),
+            ("lapses = now + WAITER_LEASE, turn", "lapses = now + WAITER_LEASE * redis.call('LLEN', queue), turn"),
+            *_WAITERS_STAY,
         ),
         kinds=frozenset({"crash"}),
         budget=1000,
@@ -449,7 +486,10 @@ REDIS = [
         name="queue-renews-blindly",
         mistake="a renewal prolongs the lock's key although it names another ticket",
         backend="redis",
-        server=_queue(("if value ~= OURS .. nonce then\n    return 0", "if not value then\n    return 0")),
+        server=_queue(
+            ("if not is_held_by(nonce, value) then\n    return 0", "if not value then\n    return 0"),
+            ("if kept_in(value) >= now + ttl then\n", "if true then\n"),
+        ),
     ),
     Mutant(
         name="reader-marker-expires-with-first",
@@ -470,7 +510,9 @@ REDIS = [
         name="redis-grants-any-owner",
         mistake="a ticket with an owner is granted while any owner holds the lock",
         backend="redis",
-        server=_queue(("if owner and value == SEVERAL .. owner then", "if owner and is_for_several(value) then")),
+        server=_queue(
+            ("if owner and fence_of_owner(owner, value) then", "if owner and is_for_several(value) then"),
+        ),
         workload="owner",
         by_seeds=False,
     ),
@@ -498,8 +540,8 @@ REDIS = [
         backend="redis",
         server=_queue(
             (
-                "local is_first = not fence\n",
-                "local is_first = not fence or redis.call('ZSCORE', shared, member)\n",
+                "local fence = fence_of_owner(owner, value)\n",
+                "local fence = not redis.call('ZSCORE', shared, member) and fence_of_owner(owner, value)\n",
             )
         ),
         workload="owner",

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from holdfast.backends.redis.io.handshake import Handshake
     from holdfast.backends.redis.io.subscriber import SubscriberIO
     from holdfast.backends.redis.port import Call, Channel, Reply, Word
-    from holdfast.backends.redis.protocol.keys import Keys, OtherKeys
+    from holdfast.backends.redis.protocol.keys import LockKeys, OtherKeys
     from holdfast.backends.redis.protocol.scanning import KeyspaceSubscription
     from holdfast.backends.redis.protocol.server_info import ServerInfo
     from holdfast.core.ports import Runtime
@@ -85,7 +85,7 @@ class Topology(ABC):
         """Whether a reply of this server to a request sent at `since` counts without a check of its role."""
         return True
 
-    def trusts_message(self, keys: Keys, since: float) -> bool:
+    def trusts_message(self, keys: LockKeys, since: float) -> bool:
         node = self.known_primary(keys.slot)
         return node is not None and self.trusts(node, since)
 
@@ -108,10 +108,10 @@ class Topology(ABC):
     async def run(self, call: Call, *, deadline: float) -> Reply:
         return await self._send(self._request_of(call), deadline)
 
-    def may_share_script(self, keys: Keys, others: Keys) -> bool:
+    def may_share_script(self, keys: LockKeys, others: LockKeys) -> bool:
         return True
 
-    async def command(self, keys: Keys | OtherKeys, *words: Word, deadline: float) -> Reply:
+    async def command(self, keys: LockKeys | OtherKeys, *words: Word, deadline: float) -> Reply:
         return await self._send(_Request(keys.slot, keys.lock, pack(*words), None), deadline)
 
     async def run_all(self, calls: Sequence[Call], *, deadline: float) -> list[Reply | HoldfastError]:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from holdfast.backends.redis.io.handshake import Handshake
     from holdfast.backends.redis.io.subscriber import SubscriberIO
     from holdfast.backends.redis.port import Channel, Reply
-    from holdfast.backends.redis.protocol.keys import Keys
+    from holdfast.backends.redis.protocol.keys import LockKeys
     from holdfast.core.ports import Runtime
 
 TRUST = 1.0  # seconds: a slower reply counts only after a check that its server is still a primary
@@ -53,7 +53,7 @@ class Cluster(Topology):
     def primaries(self) -> frozenset[Node]:
         return self._primaries
 
-    def may_share_script(self, keys: Keys, others: Keys) -> bool:
+    def may_share_script(self, keys: LockKeys, others: LockKeys) -> bool:
         return keys.slot == others.slot
 
     async def find_primary(self, slot: int, deadline: float) -> Node:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from holdfast.backends.redis.io.handshake import Handshake
     from holdfast.backends.redis.io.subscriber import SubscriberIO
     from holdfast.backends.redis.port import Call, Reply
-    from holdfast.backends.redis.protocol.keys import Keys
+    from holdfast.backends.redis.protocol.keys import LockKeys
     from holdfast.core.ports import Runtime
     from holdfast.url_parts import Node
 
@@ -36,7 +36,7 @@ class Single(Topology):
     def known_primary(self, slot: int) -> Node:
         return self._node
 
-    def trusts_message(self, keys: Keys, since: float) -> bool:
+    def trusts_message(self, keys: LockKeys, since: float) -> bool:
         return True
 
     async def find_primary(self, slot: int, deadline: float) -> Node:

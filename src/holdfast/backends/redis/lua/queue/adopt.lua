@@ -3,18 +3,18 @@
 local old, nonce, ttl, about = unpack(ARGV)
 
 local value = redis.call('GET', lock)
-if value == OURS .. nonce then  -- a repeated request
+if is_held_by(nonce, value) then  -- a repeated request
   redis.call('PEXPIRE', lock, ttl)
-  return tonumber(string.match(redis.call('HGET', record, 'holder'), '^[^\n]*\n(%d+)\n'))
+  return tonumber(string.match(value, '^[^\n]*\n(%d+)\n'))
 end
-if value ~= OURS .. old then
+if not is_held_by(old, value) then
   return 0
 end
-if redis.call('ZSCORE', leases, 'gone:' .. nonce) then
+if redis.call('HEXISTS', waiters, nonce) == 1 then
   return -1
 end
-local fence = next_number()
-redis.call('HSET', record, 'fence', fence, 'holder', nonce .. '\n' .. fence .. '\n' .. exact(now_us) .. '\n' .. about)
-redis.call('PEXPIRE', record, ttl + FENCE_IDLE)
-redis.call('SET', lock, OURS .. nonce, 'PX', ttl)
+local fence = take_fence(now_us)
+local kept = now + ttl + KEEP
+keep_until(kept)
+hold(nonce, fence, now_us, kept, ttl, about)
 return tonumber(fence)

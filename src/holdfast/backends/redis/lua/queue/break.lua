@@ -2,25 +2,21 @@
 -- if there was one. A lock that another program holds has no fence and is broken with 0.
 local fence, signal = unpack(ARGV)
 
-local function has_fence(line)
-  return line and string.match(line, '^[^\n]*\n([^\n]*)') == fence
-end
-
-local value = purge(redis.call('GET', lock))
+local value = purge_shared(redis.call('GET', lock))
 local broken = 0
 if value and not is_for_several(value) then
-  local holder = redis.call('HGET', record, 'holder')
-  local is_ours = is_alone(value)
-  if (is_ours and has_fence(holder) and value == OURS .. string.match(holder, '^[^\n]*')) or (not is_ours and fence == '0') then
+  local is_ours = string.sub(value, 1, #OURS) == OURS
+  if (is_ours and string.match(value, '^[^\n]*\n(%d+)\n') or '0') == fence then
     redis.call('DEL', lock)
     value = false
     broken = 1
   end
 elseif value then
   for _, member in ipairs(redis.call('ZRANGE', shared, 0, -1)) do
-    if has_fence(redis.call('HGET', record, nonce_of(member))) then
+    local line = redis.call('HGET', sharers, nonce_of(member))
+    if line and string.match(line, '^[^\n]*\n(%d+)\n') == fence then
       redis.call('ZREM', shared, member)
-      redis.call('HDEL', record, nonce_of(member))
+      redis.call('HDEL', sharers, nonce_of(member))
       broken = 1
     end
   end
@@ -30,5 +26,6 @@ end
 if broken == 1 then
   signal_foreign(signal)
   wake_next(value)
+  keep_waiters(value)
 end
 return broken

@@ -1,32 +1,6 @@
 -- Shared by the scripts of the queue.
-local time = redis.call('TIME')
-local now_us = time[1] * 1000000 + time[2]
-local now = math.floor(now_us / 1000)
-
--- `tostring` would round a number with 16 digits.
-local function exact(number)
-  return string.format('%.0f', number)
-end
-
--- The next number, greater than all earlier ones. Queue entries and fences are numbered by the same counter. The clock
--- is its lower bound, so fences keep growing after the record was lost or an old copy of it was restored.
-local function next_number()
-  local last = tonumber(redis.call('HGET', record, 'fence') or 0)
-  return exact(math.max(last + 1, now_us))
-end
-
-local function take_number()
-  local number = next_number()
-  redis.call('HSET', record, 'fence', number)
-  return number
-end
-
--- Keep a key for at least `ms`, and never shorten its ttl: another ticket may need it longer.
-local function keep(key, ms)
-  if redis.call('PTTL', key) < ms then
-    redis.call('PEXPIRE', key, ms)
-  end
-end
+local now_us, now = clock()
+local own_channel  -- of the client that runs this script, if it is known: it responds
 
 -- With compat=python-redis-lock: wake the waiters of that library.
 local function signal_foreign(signal)
@@ -37,18 +11,21 @@ local function signal_foreign(signal)
   end
 end
 
+-- "@<owner>" if that is the kind of the ticket.
+local function owner_in(kind)
+  return string.sub(kind, 1, 1) == '@' and kind
+end
+
+local function is_exclusive(kind)
+  return kind == 'x' or owner_in(kind)
+end
+
 local function kind_of(member)
   return string.match(member, '^[^:]*')
 end
 
 local function nonce_of(member)
   return string.match(member, '[^:]*$')
-end
-
--- An exclusive ticket with a named owner is sent with the kind "@<owner>". Its member is "x:<nonce>", as for any other
--- exclusive ticket.
-local function owner_in(kind)
-  return string.sub(kind, 1, 1) == '@' and kind
 end
 
 local function member_of(kind, nonce)
@@ -60,71 +37,148 @@ local function is_for_several(value)
   return value and string.sub(value, 1, #SEVERAL) == SEVERAL
 end
 
--- One exclusive ticket of holdfast holds the lock. The value that earlier versions wrote for an owner is not one.
-local function is_alone(value)
-  return value and string.sub(value, 1, #OURS) == OURS and not string.find(value, '^[+@]', #OURS + 1)
+-- Tickets of this owner hold the lock. Returns their fence.
+local function fence_of_owner(owner, value)
+  local start = SEVERAL .. owner .. '\n'
+  return value and string.sub(value, 1, #start) == start and string.sub(value, #start + 1)
 end
 
--- Remove all tickets of these clients from the queue. Their waiter leases and lines stay, see layout.lua.
-local function skip_clients(channels)
-  local from, count = 0, 1000
-  local skipped = {}
+-- ── waiters ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+-- The entry of a waiting ticket; nil for a ticket that was withdrawn.
+local function parse_entry(text)
+  local kind, number, lapses, turn, about = string.match(text or '', '^([^\n]*)\n(%d+)\n(%d+)\n(%-?%d+)\n(.*)')
+  return kind and {kind = kind, number = number, lapses = tonumber(lapses), turn = tonumber(turn), about = about}
+end
+
+local function write_entry(nonce, entry)
+  redis.call('HSET', waiters, nonce, table.concat({entry.kind, entry.number, entry.lapses, entry.turn, entry.about}, '\n'))
+end
+
+local function remove_waiter(nonce)
+  redis.call('LREM', queue, 1, nonce)
+  redis.call('HDEL', waiters, nonce)
+end
+
+-- Call `visit` with the nonce and the entry of each waiting ticket in order, until it returns true. Tickets whose
+-- waiter lease has expired are removed. `count` is how many entries the first step reads.
+local function each_waiter(count, visit)
+  local from = 0
   while true do
-    local members, nonces = redis.call('ZRANGE', queue, from, from + count - 1), {}
-    if #members == 0 then
-      break
+    local nonces = redis.call('LRANGE', queue, from, from + count - 1)
+    if not nonces[1] then
+      return
     end
-    for index, member in ipairs(members) do
-      nonces[index] = nonce_of(member)
-    end
-    for index, line in ipairs(redis.call('HMGET', record, unpack(nonces))) do
-      if channels[channel_in(line) or ''] then
-        table.insert(skipped, members[index])
+    for number, text in ipairs(redis.call('HMGET', waiters, unpack(nonces))) do
+      local entry = parse_entry(text)
+      if not entry or entry.lapses <= now then
+        remove_waiter(nonces[number])
+      elseif visit(nonces[number], entry) then
+        return
+      else
+        from = from + 1
       end
     end
-    from = from + count
-  end
-  for _, member in ipairs(skipped) do
-    redis.call('ZREM', queue, member)
-    redis.call('ZREM', leases, 'turn:' .. member)
+    if #nonces < count then
+      return
+    end
+    count = 100
   end
 end
 
--- Remove all waiters whose lease has expired. A ticket that was woken for its turn and has not polled since is skipped,
--- and so are all other tickets of its client, unless `own` is that client: the one that runs this script.
-local function purge_waiters(own)
-  local silent
-  for _, member in ipairs(redis.call('ZRANGEBYSCORE', leases, '-inf', now)) do
-    redis.call('ZREM', leases, member)
-    local kind, woken = kind_of(member), string.match(member, '^turn:(.*)')
-    if woken then
-      local channel = redis.call('ZREM', queue, woken) == 1 and channel_in(redis.call('HGET', record, nonce_of(woken)))
-      if channel and channel ~= own then
-        silent = silent or {}
-        silent[channel] = true
-      end
-    elseif kind ~= 'gone' and not owner_in(kind) then
-      redis.call('ZREM', queue, member)
-      redis.call('HDEL', record, nonce_of(member))
+-- Remove the marks of tickets that were withdrawn more than WAITER_LEASE ago: `waiters` may never expire.
+local function remove_expired_tombstones()
+  local fields = redis.call('HGETALL', waiters)
+  for number = 1, #fields, 2 do
+    local gone_until = string.match(fields[number + 1], '^gone\n(%d+)$')
+    if gone_until and tonumber(gone_until) <= now then
+      redis.call('HDEL', waiters, fields[number])
     end
-  end
-  if silent then
-    skip_clients(silent)
   end
 end
 
--- Remove all expired tickets. Returns the value of the lock's key after that.
-local function purge(value, own)
-  purge_waiters(own)
+local silent  -- the field, once it was read
+
+-- Skip all tickets of a client that have not polled since now.
+local function skip_client(channel)
+  if not channel or channel == own_channel then
+    return
+  end
+  local lines = {}
+  for at, other in silent_clients(redis.call('HGET', waiters, SILENT_CLIENTS)) do
+    if other ~= channel and tonumber(at) > now - WAITER_LEASE then
+      table.insert(lines, at .. ' ' .. other .. '\n')
+    end
+  end
+  table.insert(lines, now .. ' ' .. channel .. '\n')
+  silent = table.concat(lines)
+  redis.call('HSET', waiters, SILENT_CLIENTS, silent)
+end
+
+-- Whether a ticket does not count: it did not poll in its turn, or not since its client was found silent.
+local function is_skipped(nonce, entry)
+  if entry.turn ~= 0 and entry.turn <= now then
+    if entry.turn > 0 then
+      skip_client(channel_in(entry.about))
+      entry.turn = -1
+      write_entry(nonce, entry)
+    end
+    return true
+  end
+  silent = silent or redis.call('HGET', waiters, SILENT_CLIENTS) or ''
+  return silent ~= '' and entry.lapses - WAITER_LEASE < (silent_since(silent, channel_in(entry.about)) or 0)
+end
+
+-- Notify a ticket once that it is its turn. It has WOKEN_LEASE to poll. Returns false if it is skipped because its
+-- client seems dead: no connection received the message, or the ticket has not polled for SILENT although it should
+-- have.
+local function wake(nonce, entry)
+  if entry.turn > 0 then
+    return true
+  end
+  local is_dead = publish(entry.about, nonce) == 0
+  local is_silent = entry.lapses - WAITER_LEASE <= now - SILENT
+  entry.turn = (is_dead or is_silent) and -1 or now + WOKEN_LEASE
+  write_entry(nonce, entry)
+  if is_dead then
+    skip_client(channel_in(entry.about))
+  end
+  return entry.turn > 0
+end
+
+-- Wake, in queue order, the tickets that can be granted now, up to the first that cannot. `ahead` is the number of
+-- shared leases. `own` is the ticket that runs this script and need not be woken.
+local function wake_behind(ahead, own)
+  each_waiter(1, function(nonce, entry)
+    if entry.kind ~= 'r' and ahead >= (tonumber(entry.kind) or 1) then
+      return true
+    end
+    if not is_skipped(nonce, entry) and (nonce == own or wake(nonce, entry)) then
+      ahead = ahead + 1
+      return is_exclusive(entry.kind)
+    end
+  end)
+end
+
+local function wake_next(value, own)
+  if not value or value == SHARED then
+    wake_behind(redis.call('ZCARD', shared), own)
+  end
+end
+
+-- ── holders ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+-- Remove the shared leases that have expired. Returns the value of the lock's key after that.
+local function purge_shared(value)
   local several = is_for_several(value)
-  if is_alone(value) then
+  if value and not several and string.sub(value, 1, #OURS) == OURS then
     return value  -- `shared` was empty when this ticket was granted
   end
-  -- If the key was deleted or another program owns it, no shared lease counts.
-  local expired = several and now or '+inf'
-  for _, member in ipairs(redis.call('ZRANGEBYSCORE', shared, '-inf', expired)) do
+  -- If the key was deleted or another ticket or program owns it, no shared lease counts.
+  local expired = redis.call('ZRANGEBYSCORE', shared, '-inf', several and now or '+inf')
+  for _, member in ipairs(expired) do
     redis.call('ZREM', shared, member)
-    redis.call('HDEL', record, nonce_of(member))
+    redis.call('HDEL', sharers, nonce_of(member))
   end
   if several and redis.call('EXISTS', shared) == 0 then
     redis.call('DEL', lock)
@@ -133,61 +187,26 @@ local function purge(value, own)
   return value
 end
 
--- Set the lock's key to `new_value`. The key and the set `shared` expire with the last lease in the set.
+-- Set the lock's key to `new_value`. The key and those of the shared leases expire with the last of them.
 local function end_with_last(new_value)
   local last = redis.call('ZREVRANGE', shared, 0, 0, 'WITHSCORES')
   if last[2] then
-    redis.call('SET', lock, new_value, 'PXAT', last[2])
     redis.call('PEXPIREAT', shared, last[2])
+    redis.call('PEXPIREAT', sharers, last[2])
+    redis.call('ZADD', index, 'GT', last[2], lock)
+    redis.call('SET', lock, new_value, 'PXAT', last[2])
   else
     redis.call('DEL', lock)
   end
 end
 
--- Notify a ticket once that it is its turn. It has WOKEN_LEASE to poll. Returns false if its client seems dead: no
--- connection received the message, or the ticket has not polled for SILENT although it should have.
-local function wake(member)
-  local lapses = redis.call('ZSCORE', leases, member)
-  if lapses and redis.call('ZADD', leases, 'NX', now + WOKEN_LEASE, 'turn:' .. member) == 0 then
-    return true
-  end
-  local line = lapses and redis.call('HGET', record, nonce_of(member))
-  return line and publish(line, nonce_of(member)) ~= 0 and lapses - now > WAITER_LEASE - SILENT
-end
-
--- Wake, in queue order, the tickets that can be granted now, up to the first that cannot. `ahead` is the number of
--- shared leases. Tickets of dead clients are skipped. `own` is the ticket that runs this script and need not be woken.
-local function wake_behind(ahead, own)
-  local from, count = 0, 1  -- usually there is one to wake
-  while true do
-    local members = redis.call('ZRANGE', queue, from, from + count - 1)
-    local skipped = 0
-    for _, member in ipairs(members) do
-      local kind = kind_of(member)
-      if kind ~= 'r' and ahead >= (tonumber(kind) or 1) then
-        return
-      end
-      if member == own or wake(member) then
-        if kind == 'x' then
-          return
-        end
-        ahead = ahead + 1
-      else
-        redis.call('ZREM', queue, member)
-        redis.call('ZREM', leases, 'turn:' .. member)
-        skipped = skipped + 1
-      end
-    end
-    if #members < count then
-      return
-    end
-    from, count = from + count - skipped, 32
-  end
-end
-
-local function wake_next(value, own)
-  if not value or value == SHARED then
-    wake_behind(redis.call('ZCARD', shared), own)
+-- After tickets were removed: a lock without holders is in the index only while tickets wait for it. Those that live
+-- poll before WAITER_LEASE is over.
+local function keep_waiters(value)
+  if not value and redis.call('EXISTS', queue) == 0 then
+    redis.call('ZREM', index, lock)
+  elseif not value then
+    keep_until(now + WAITER_LEASE)
   end
 end
 

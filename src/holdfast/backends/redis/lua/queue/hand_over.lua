@@ -2,29 +2,28 @@
 -- POLL_INTERVAL. The message carries the fence, which saves the new holder a round trip. If no connection receives the
 -- message, the grant is undone.
 --
--- A server that is out of memory refuses none of these writes: the script has deleted a key before, and Redis does not
--- stop a script half-way.
-if first and string.sub(first, 1, 2) == 'x:' then
-  local next_nonce = string.sub(first, 3)
-  local lapses = redis.call('ZSCORE', leases, first) or 0
-  local next_line, last = unpack(redis.call('HMGET', record, next_nonce, 'fence'))
-  local about, ttl = string.match(next_line or '', '^[^\n]*\n[^\n]*\n[^\n]*\n(%a+ (%d+)\n.*)')
-  local time = redis.call('TIME')
-  local now_us = time[1] * 1000000 + time[2]
-  if about and lapses - now_us / 1000 > WAITER_LEASE - POLL_INTERVAL then
-    local fence = string.format('%.0f', math.max((last or 0) + 1, now_us))
-    local since = string.format('%.0f', now_us)
-    redis.call('DEL', lock)
-    redis.call('HSET', record, 'fence', fence, 'holder', table.concat({next_nonce, fence, since, about}, '\n'))
-    redis.call('PEXPIRE', record, ttl + FENCE_IDLE)
-    redis.call('SET', lock, OURS .. next_nonce, 'PX', ttl)
-    if (publish(next_line, next_nonce .. ' ' .. fence) or 0) > 0 then
-      redis.call('ZREM', queue, first)
-      redis.call('ZREM', leases, first, 'turn:' .. first)
-      redis.call('HDEL', record, next_nonce)
+-- A server that is out of memory refuses none of these writes: the script has removed an element before, and Redis does
+-- not stop a script half-way.
+if first then
+  local since, now = clock()
+  local kept = kept_in(value)
+  local entry, silent = unpack(redis.call('HMGET', waiters, first, SILENT_CLIENTS))
+  local lapses, about, ttl = string.match(entry or '', '^x\n%d+\n(%d+)\n%-?%d+\n(%a+ (%d+)\n.*)')
+  local polled_at = about and lapses - WAITER_LEASE
+  if about and polled_at > now - POLL_INTERVAL and polled_at >= (silent and silent_since(silent, channel_in(about)) or 0) then
+    local fence = take_fence(since)
+    if kept < now + ttl then
+      kept = now + ttl + KEEP
+      keep_until(kept)
+    end
+    hold(first, fence, since, kept, ttl, about)
+    if (publish(about, first .. ' ' .. fence) or 0) > 0 then
+      redis.call('HDEL', waiters, first)
       return 1
     end
-    redis.call('DEL', lock)
+    -- The rest of this script deletes the key.
   end
+  redis.call('LPUSH', queue, first)
+  redis.call('PEXPIREAT', queue, math.max(kept, now + WAITER_LEASE))
 end
 

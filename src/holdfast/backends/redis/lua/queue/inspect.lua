@@ -1,10 +1,15 @@
--- The whole state of a lock, for `inspect` and `ls`.
+-- The whole state of a lock, for `inspect` and `ls`. Of the value of another program only the beginning is read.
+local _, now = clock()
+local value = redis.call('GETRANGE', lock, 0, 255)
+if string.sub(value, 1, #OURS) == OURS then
+  value = redis.call('GET', lock)
+end
 return {
   now,
-  redis.call('GETRANGE', lock, 0, 255),
+  value,
   redis.call('PTTL', lock),
-  redis.call('HGETALL', record),
+  redis.call('HGETALL', sharers),
   redis.call('ZRANGE', shared, 0, -1, 'WITHSCORES'),
-  redis.call('ZRANGE', queue, 0, -1),
-  redis.call('ZRANGE', leases, 0, -1, 'WITHSCORES'),
+  redis.call('LRANGE', queue, 0, -1),
+  redis.call('HGETALL', waiters),
 }

@@ -5,37 +5,35 @@
 local member = member_of(kind, nonce)
 
 local was_held = 0
-if value == OURS .. nonce then
+if is_held_by(nonce, value) then
   redis.call('DEL', lock)
   value = false
   was_held = 1
   signal_foreign(signal)
 end
 if unanswered == '1' then
-  redis.call('ZADD', leases, now + WAITER_LEASE, 'gone:' .. nonce)
-  redis.call('PEXPIRE', leases, WAITER_LEASE)
-elseif was_held == 1 then
-  -- An exclusive ticket held the lock: there are no shared leases, and nothing else of the ticket to delete.
-  purge_waiters()
-  wake_behind(0)
-  return 1
-end
-if redis.call('EXISTS', leases, shared) == 0 then
-  return was_held
+  redis.call('LREM', queue, 1, nonce)
+  redis.call('HSET', waiters, nonce, 'gone\n' .. (now + WAITER_LEASE))
+  if redis.call('EXISTS', queue) == 0 or redis.call('PTTL', waiters) < WAITER_LEASE then
+    redis.call('PEXPIRE', waiters, WAITER_LEASE)
+  end
+  if is_sixteenth(now_us) then
+    remove_expired_tombstones()
+  end
+elseif was_held == 0 then
+  remove_waiter(nonce)
 end
 
-value = purge(value)
+value = purge_shared(value)
 if redis.call('ZREM', shared, member) == 1 then
   was_held = 1
-  redis.call('HDEL', record, nonce)
+  redis.call('HDEL', sharers, nonce)
   end_with_last(value)
   value = redis.call('GET', lock)
   if not value then
     signal_foreign(signal)
   end
-elseif redis.call('ZREM', leases, member, 'turn:' .. member, kind .. ':' .. nonce) > 0 then
-  redis.call('ZREM', queue, member)
-  redis.call('HDEL', record, nonce)
 end
 wake_next(value)
+keep_waiters(value)
 return was_held

@@ -265,6 +265,14 @@ def _hset(space: Keyspace, words: Words) -> int:
     return len(fields) - before
 
 
+def _hsetnx(space: Keyspace, words: Words) -> int:
+    fields = _get_or_create(space, words[0], dict)
+    if words[1] in fields:
+        return 0
+    fields[words[1]] = words[2]
+    return 1
+
+
 def _hget(space: Keyspace, words: Words) -> bytes | None:
     return (_typed(space, words[0], dict) or {}).get(words[1])
 
@@ -435,6 +443,14 @@ def _zscore(space: Keyspace, words: Words) -> bytes | None:
     return None if score is None else score_text(score)
 
 
+def _zscan(space: Keyspace, words: Words) -> list[Reply]:
+    """All members in one reply: the cursor is always 0."""
+    options = {words[index].upper(): words[index + 1] for index in range(2, len(words) - 1, 2)}
+    pattern = glob(options.get(b"MATCH", b"*"))
+    chosen = [(score, member) for score, member in _zset(space, words[0]).order if pattern.fullmatch(member)]
+    return [b"0", list(_listed(chosen, with_scores=True))]
+
+
 # ── streams ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -499,6 +515,45 @@ def _lpush(space: Keyspace, words: Words) -> int:
     return len(entries)
 
 
+def _rpush(space: Keyspace, words: Words) -> int:
+    entries = _get_or_create(space, words[0], list)
+    entries.extend(words[1:])
+    return len(entries)
+
+
+def _lpop(space: Keyspace, words: Words) -> bytes | None:
+    entries = _typed(space, words[0], list)
+    if entries is None:
+        return None
+    first = entries.pop(0)
+    _delete_if_empty(space, words[0], entries)
+    return first
+
+
+def _lrange(space: Keyspace, words: Words) -> list[Reply]:
+    first, last = _integer(words[1]), _integer(words[2])
+    entries = _typed(space, words[0], list) or []
+    first = max(0, first + len(entries) if first < 0 else first)
+    last = last + len(entries) if last < 0 else last
+    return list(entries[first : max(0, last + 1)])
+
+
+def _lrem(space: Keyspace, words: Words) -> int:
+    """From the head: a negative number is not used."""
+    most = _integer(words[1])
+    if most < 0:
+        raise Refused("ERR a negative count is not supported")
+    entries = _typed(space, words[0], list)
+    if entries is None:
+        return 0
+    found = [place for place, entry in enumerate(entries) if entry == words[2]]
+    chosen = found[:most] if most else found
+    for place in reversed(chosen):
+        del entries[place]
+    _delete_if_empty(space, words[0], entries)
+    return len(chosen)
+
+
 def _llen(space: Keyspace, words: Words) -> int:
     return len(_typed(space, words[0], list) or [])
 
@@ -526,6 +581,7 @@ COMMANDS: dict[bytes, Command] = {
     b"GETRANGE": Command(_getrange, 3, 3, _FIRST),
     b"INCR": Command(_incr, 1, 1, _FIRST),
     b"HSET": Command(_hset, 3, None, _FIRST),
+    b"HSETNX": Command(_hsetnx, 3, 3, _FIRST),
     b"HGET": Command(_hget, 2, 2, _FIRST),
     b"HMGET": Command(_hmget, 2, None, _FIRST),
     b"HDEL": Command(_hdel, 2, None, _FIRST),
@@ -543,9 +599,14 @@ COMMANDS: dict[bytes, Command] = {
     b"ZCOUNT": Command(_zcount, 3, 3, _FIRST),
     b"ZRANK": Command(_zrank, 2, 2, _FIRST),
     b"ZSCORE": Command(_zscore, 2, 2, _FIRST),
+    b"ZSCAN": Command(_zscan, 2, None, _FIRST),
     b"XADD": Command(_xadd, 4, None, _FIRST),
     b"XREVRANGE": Command(_xrevrange, 3, None, _FIRST),
     b"LPUSH": Command(_lpush, 2, None, _FIRST),
+    b"RPUSH": Command(_rpush, 2, None, _FIRST),
+    b"LPOP": Command(_lpop, 1, 1, _FIRST),
+    b"LRANGE": Command(_lrange, 3, 3, _FIRST),
+    b"LREM": Command(_lrem, 3, 3, _FIRST),
     b"LLEN": Command(_llen, 1, 1, _FIRST),
     b"TIME": Command(_time, 0, 0, _NONE),
 }

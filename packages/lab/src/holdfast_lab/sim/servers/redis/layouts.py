@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from holdfast.backends.redis.protocol.keys import Keys
+from holdfast.backends.redis.protocol.keys import LockKeys, QueueKeys
+from holdfast.core.tickets import WAITER_LEASE
 from holdfast_lab.sim.recorder import Entry
 from holdfast_lab.sim.servers.redis.keyspace import Keyspace, SortedSet
 
-_OURS, _SEVERAL = b"holdfast:queue:", b"holdfast:queue:+"
+_OURS, _SEVERAL = b"holdfast:queue2:", b"holdfast:queue2:+"
 _SETNX, _GETSET = b"holdfast:setnx:", b"holdfast:getset:"
+
+
+_WAITER_LEASE = WAITER_LEASE * 1000
 
 
 class Found(NamedTuple):
@@ -19,41 +23,43 @@ class Found(NamedTuple):
     nonce: str
     entry: Entry
     is_live: bool  # has not expired
+    is_skipped: bool = False  # its client did not respond: the ticket does not count until it polls
 
 
-def in_queue(space: Keyspace, name: str, keys: Keys) -> Iterator[Found]:
-    """The tickets in the keys of layout.lua: holders first, then waiters."""
-    lock, record_key, queue, leases, shared = (key.encode() for key in keys[:5])
-    value = space.peek(lock)
-    record = space.peek(record_key)
-    lines = record if isinstance(record, dict) else {}
+def in_queue(space: Keyspace, name: str, keys: QueueKeys) -> Iterator[Found]:
+    """The tickets in the keys of layout.lua: holders first, then waiters in the order of the queue.
+
+    The position of a waiter is the number of its entry, which another one may have too; that of a holder is 0.
+    """
+    value = space.peek(keys.lock.encode())
     now = space.now
     if isinstance(value, bytes) and value.startswith(_OURS) and not value.startswith(_SEVERAL):
-        nonce = value[len(_OURS) :]
-        fence = _fence(lines.get(b"holder"), nonce)
-        yield Found(nonce.decode(), Entry(name, fence, fence, 1, exclusive=True), is_live=True)
+        holder, fence = value[len(_OURS) :].split(b"\n")[:2]
+        yield Found(holder.decode(), Entry(name, 0, int(fence), 1, exclusive=True), is_live=True)
     elif isinstance(value, bytes) and value.startswith(_SEVERAL):
-        for ends, member in _members(space, shared):
+        sharers = space.peek(keys.sharers.encode())
+        for ends, member in _members(space, keys.shared.encode()):
             kind, _, nonce = member.partition(b":")
-            fence = _fence(lines.get(nonce), nonce)
-            yield Found(nonce.decode(), Entry(name, fence, fence, *_shape(kind)), is_live=ends > now)
-    lapses = {member: until for until, member in _members(space, leases)}
-    for number, member in _members(space, queue):
-        kind, _, nonce = member.partition(b":")
-        yield Found(
-            nonce.decode(), Entry(name, int(number), None, *_shape(kind)), is_live=lapses.get(member, 0.0) > now
-        )
+            shown = Entry(
+                name, 0, _fence(sharers.get(nonce) if isinstance(sharers, dict) else None, nonce), *_shape(kind)
+            )
+            yield Found(nonce.decode(), shown, is_live=ends > now)
+    queue, entries = space.peek(keys.queue.encode()), space.peek(keys.waiters.encode())
+    if not isinstance(queue, list) or not isinstance(entries, dict):
+        return
+    lines = entries.get(b"!silent", b"").splitlines()
+    silent = {channel: int(at) for at, _, channel in (line.partition(b" ") for line in lines)}
+    for nonce in queue:
+        entry = entries.get(nonce)
+        if entry is not None:
+            kind, number, lapses, turn, _, channel = entry.split(b"\n")[:6]
+            polled_at = int(lapses) - _WAITER_LEASE
+            is_skipped = (int(turn) != 0 and int(turn) <= now) or polled_at < silent.get(channel, 0)
+            shown = Entry(name, int(number), None, *_shape(kind))
+            yield Found(nonce.decode(), shown, int(lapses) > now, is_skipped)
 
 
-def with_lease(space: Keyspace, keys: Keys) -> Iterator[str]:
-    """The nonces of the waiting tickets, including skipped ones."""
-    for _, member in _members(space, keys.leases.encode()):
-        kind, _, nonce = member.partition(b":")
-        if kind not in {b"gone", b"turn"} and not kind.startswith(b"@"):
-            yield nonce.decode()
-
-
-def in_setnx(space: Keyspace, name: str, keys: Keys) -> Iterator[Found]:
+def in_setnx(space: Keyspace, name: str, keys: LockKeys) -> Iterator[Found]:
     """The holder and its fence are in the value."""
     value = space.peek(keys.lock.encode())
     if isinstance(value, bytes) and value.startswith(_SETNX):
@@ -61,7 +67,7 @@ def in_setnx(space: Keyspace, name: str, keys: Keys) -> Iterator[Found]:
         yield Found(nonce.decode(), Entry(name, int(fence), int(fence), 1, exclusive=True), is_live=True)
 
 
-def in_getset(space: Keyspace, name: str, keys: Keys) -> Iterator[Found]:
+def in_getset(space: Keyspace, name: str, keys: LockKeys) -> Iterator[Found]:
     """The holder, its end and its fence are in the value. An expired value is not deleted."""
     value = space.peek(keys.lock.encode())
     if isinstance(value, bytes) and value.startswith(_GETSET):
@@ -84,6 +90,6 @@ def _fence(line: bytes | None, nonce: bytes) -> int:
 
 
 def _shape(kind: bytes) -> tuple[int | None, bool]:
-    if kind == b"x":
+    if kind == b"x" or kind.startswith(b"@"):
         return 1, True
     return (None if kind == b"r" else int(kind)), False

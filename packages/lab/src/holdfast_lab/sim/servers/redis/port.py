@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 from holdfast.backends.redis.port import Call, Channel, Reply, Word
-from holdfast.backends.redis.protocol.keys import Keys, OtherKeys, channel_of
+from holdfast.backends.redis.protocol.keys import LockKeys, OtherKeys, channel_of
 from holdfast.backends.redis.protocol.server_info import ServerInfo
 from holdfast.core.handovers import notification_of
 from holdfast.core.tickets import Notification
@@ -64,10 +64,10 @@ class SimPort(SimSubscriber[Channel]):
         except HoldfastError as error:
             return [error] * len(calls)
 
-    def may_share_script(self, keys: Keys, others: Keys) -> bool:
+    def may_share_script(self, keys: LockKeys, others: LockKeys) -> bool:
         return not self._server.is_cluster or keys.slot == others.slot
 
-    async def command(self, keys: Keys | OtherKeys, *words: Word, deadline: float) -> Reply:
+    async def command(self, keys: LockKeys | OtherKeys, *words: Word, deadline: float) -> Reply:
         return await self._request(lambda: self._server.command(keys, words), deadline)
 
     async def servers(self, *, deadline: float) -> Sequence[Node]:
@@ -97,12 +97,12 @@ class SimPort(SimSubscriber[Channel]):
 
     # ── subscriptions ────────────────────────────────────────────────────────────────────────────────────────────
 
-    def channel(self, keys: Keys) -> Channel:
+    def channel(self, keys: LockKeys) -> Channel:
         if self._server.is_cluster:
             return Channel("SPUBLISH", channel_of(PREFIX, keys, self._listener))
         return Channel("PUBLISH", f"{PREFIX}wake:{self._listener}")
 
-    def trusts_message(self, keys: Keys, since: float) -> bool:
+    def trusts_message(self, keys: LockKeys, since: float) -> bool:
         return True
 
     def channel_name(self, channel: Channel) -> str:

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from holdfast.backends.redis.protocol import getset, setnx
 from holdfast.backends.redis.protocol.guarantees import GUARANTEES
-from holdfast.backends.redis.protocol.keys import Keys, OtherKeys
+from holdfast.backends.redis.protocol.keys import LockKeys, OtherKeys, QueueKeys
 from holdfast.backends.redis.protocol.queue import _BREAK, QueueBackend
 from holdfast.backends.redis.protocol.watchers import WATCH
 from holdfast.core.tickets import POLL_INTERVAL, WOKEN_LEASE
 from holdfast_lab.sim.faults import POOLED
-from holdfast_lab.sim.servers.redis.layouts import Found, in_getset, in_queue, in_setnx, with_lease
+from holdfast_lab.sim.servers.redis.layouts import Found, in_getset, in_queue, in_setnx
 from holdfast_lab.sim.servers.redis.machine import Machine
 from holdfast_lab.sim.servers.redis.port import PREFIX, SimPort
 from holdfast_lab.sim.servers.subscriptions import PushServer
@@ -60,15 +60,19 @@ class RedisServer(PushServer):
         super().__init__(world, recorder)
         self.is_cluster = world.choices.chance(self.clusters)
         self.machine = Machine(self._clock, self._publish, is_cluster=self.is_cluster)
-        self._locks: dict[str, tuple[str, Keys]] = {}  # by the lock's key
-        self._positions: dict[str, int] = {}  # by nonce
+        self._locks: dict[str, tuple[str, LockKeys]] = {}  # by the lock's key
+        self._positions: dict[str, tuple[int, int]] = {}  # by nonce: number of the queue entry, position
+        self._arrivals = 0
         self._copy: Keyspace | None = None
 
     def open(self, link: Link, runtime: SimRuntime) -> Backend:
         port = SimPort(self, link, runtime, len(self.subscribers))
         self.subscribers.append(port)
-        backend: Backend = type(self).backend("sim://redis", port, runtime, prefix=PREFIX)
+        backend: Backend = type(self).backend("sim://redis", port, runtime, prefix=PREFIX, **self.backend_options())
         return backend
+
+    def backend_options(self) -> dict[str, Any]:
+        return {"per_slot": self.is_cluster}
 
     # ── requests ─────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -76,7 +80,7 @@ class RedisServer(PushServer):
         text = type(self).texts.get(call.script.name, call.script.text)
         return self.machine.run(text, self._known(call.keys), call.arguments)
 
-    def command(self, keys: Keys | OtherKeys, words: Sequence[Word]) -> Reply:
+    def command(self, keys: LockKeys | OtherKeys, words: Sequence[Word]) -> Reply:
         self._known(keys)
         return self.machine.command(words)
 
@@ -87,26 +91,30 @@ class RedisServer(PushServer):
 
     def tickets(self) -> dict[str, Entry]:
         found = self._found()
-        # A granted ticket has no queue entry. It keeps the position that it had, also if it is granted again with a new
-        # fence because the first reply was lost. A skipped ticket that has not expired keeps its position too.
-        kept = {nonce for _, keys in self._locks.values() for nonce in with_lease(self.machine.space, keys)}
-        self._positions = {nonce: position for nonce, position in self._positions.items() if nonce in kept} | {
-            ticket.nonce: ticket.entry.position
-            if ticket.entry.fence is None
-            else self._positions.get(ticket.nonce, ticket.entry.position)
+        # This is called after every step, so a queue entry arrives when it is first found. A skipped ticket keeps its
+        # position, and so does a granted one, also if it is granted again because the first reply was lost.
+        before, self._positions = self._positions, {}
+        for nonce, entry, *_ in found:
+            known = before.get(nonce)
+            if known is None or (entry.fence is None and known[0] != entry.position):
+                self._arrivals += 1
+                known = (entry.position, self._arrivals)
+            self._positions[nonce] = known
+        return {
+            ticket.nonce: ticket.entry._replace(position=self._positions[ticket.nonce][1])
             for ticket in found
+            if not ticket.is_skipped
         }
-        return {ticket.nonce: ticket.entry._replace(position=self._positions[ticket.nonce]) for ticket in found}
 
     def live(self) -> dict[str, Entry]:
-        return {found.nonce: found.entry for found in self._found() if found.is_live}
+        return {found.nonce: found.entry for found in self._found() if found.is_live and not found.is_skipped}
 
     def _found(self) -> list[Found]:
         locks = self._locks.values()
         return [found for name, keys in locks for found in self.found_in(name, keys)]
 
-    def found_in(self, name: str, keys: Keys) -> Iterator[Found]:
-        return in_queue(self.machine.space, name, keys)
+    def found_in(self, name: str, keys: LockKeys) -> Iterator[Found]:
+        return in_queue(self.machine.space, name, keys) if isinstance(keys, QueueKeys) else iter(())
 
     def state(self) -> object:
         return self.machine.space.dump(), self.starts, self.wall_step, self.subscription_state()
@@ -115,11 +123,11 @@ class RedisServer(PushServer):
         keys = next(keys for known, keys in self._locks.values() if known == name)
         self.execute(lambda: self.end_lease(keys, fence))
 
-    def end_lease(self, keys: Keys, fence: int) -> None:
-        self.machine.run(_BREAK.text, keys[:5], [fence, ""])
+    def end_lease(self, keys: LockKeys, fence: int) -> None:
+        self.machine.run(_BREAK.text, keys.names, [fence, ""])
 
-    def _known(self, keys: Keys | OtherKeys) -> tuple[str, ...]:
-        for lock in (keys,) if isinstance(keys, Keys) else keys.locks:
+    def _known(self, keys: LockKeys | OtherKeys) -> tuple[str, ...]:
+        for lock in keys.locks if isinstance(keys, OtherKeys) else (keys,):
             if lock.lock not in self._locks:
                 self._locks[lock.lock] = (lock.lock[len(PREFIX) :], lock)
         return keys.names
@@ -164,11 +172,14 @@ class SetnxServer(RedisServer):
     kinds = ("lock",)
     backend: Callable[..., Any] = setnx.SetnxBackend
 
-    def end_lease(self, keys: Keys, fence: int) -> None:
+    def backend_options(self) -> dict[str, Any]:
+        return {}
+
+    def end_lease(self, keys: LockKeys, fence: int) -> None:
         """End the lease that was read just before."""
         self.machine.command(["DEL", keys.lock])
 
-    def found_in(self, name: str, keys: Keys) -> Iterator[Found]:
+    def found_in(self, name: str, keys: LockKeys) -> Iterator[Found]:
         return in_setnx(self.machine.space, name, keys)
 
 
@@ -183,5 +194,5 @@ class GetsetServer(SetnxServer):
     excluded_faults = POOLED | {"drift", "slow", "pause", "stall"}
     backend = getset.GetsetBackend
 
-    def found_in(self, name: str, keys: Keys) -> Iterator[Found]:
+    def found_in(self, name: str, keys: LockKeys) -> Iterator[Found]:
         return in_getset(self.machine.space, name, keys)

@@ -19,7 +19,7 @@ from holdfast_lab.sim.world import Task, Trap
 
 if TYPE_CHECKING:
     from holdfast.backends.redis.port import Call, Reply
-    from holdfast.backends.redis.protocol.keys import Keys
+    from holdfast.backends.redis.protocol.keys import LockKeys
     from holdfast_lab.sim.runtime import SimRuntime
     from holdfast_lab.sim.servers.redlock.node import Node
 
@@ -48,7 +48,7 @@ class SimNodes(SimPort):
         self._server_runs: dict[int, ServerRun] = {}
         self._connected: dict[int, int] = {}  # node -> the run of its process that is connected
 
-    def channel(self, keys: Keys) -> Channel:
+    def channel(self, keys: LockKeys) -> Channel:
         return Channel("PUBLISH", f"{PREFIX}wake-all:{self._listener}")
 
     async def run_calls(self, calls: Sequence[tuple[int, Call]], *, deadline: float) -> list[Reply | HoldfastError]:

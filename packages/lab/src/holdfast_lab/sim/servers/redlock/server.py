@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from holdfast.backends.redis.port import Call
+from holdfast.backends.redis.protocol.keys import Keys
 from holdfast.backends.redlock import lua
 from holdfast.backends.redlock.protocol.guarantees import GUARANTEES
 from holdfast.backends.redlock.protocol.node_health import PAUSE_MAX
@@ -29,7 +30,6 @@ from holdfast_lab.sim.servers.redlock.port import Branch, SimNodes
 from holdfast_lab.sim.servers.redlock.votes import Vote, counted, vote_in, waiters_in
 
 if TYPE_CHECKING:
-    from holdfast.backends.redis.protocol.keys import Keys
     from holdfast.core.ports import Backend
     from holdfast_lab.sim.faults import Faults
     from holdfast_lab.sim.network import Link
@@ -165,7 +165,7 @@ class RedlockServer(Server):
     def _locks(self) -> list[tuple[str, Keys]]:
         known: dict[str, tuple[str, Keys]] = {}
         for node in self._nodes:
-            known |= node._locks
+            known |= {key: (name, keys) for key, (name, keys) in node._locks.items() if isinstance(keys, Keys)}
         return [*known.values()]
 
     def _votes(self, keys: Keys) -> list[Vote | None]:
