@@ -8,7 +8,8 @@ and is not starved.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping
+import functools
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 from holdfast.errors import HoldfastError, OutcomeUnknown
@@ -96,6 +97,10 @@ class Granted(NamedTuple):
     fence: int
     deadline: float
     store: Hashable = None  # identifies the incarnation of the store, where a store can be replaced while it is used
+
+
+# Makes a Granted of a tuple with all fields. It saves a Python frame, which every acquire would need.
+granted_of: Callable[[tuple[int, float, Hashable]], Granted] = functools.partial(tuple.__new__, Granted)
 
 
 class Waiting(NamedTuple):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from holdfast.backends.redis.lua import Script
@@ -24,6 +25,12 @@ class Call(NamedTuple):
     script: Script
     keys: LockKeys | OtherKeys
     arguments: tuple[Word, ...]
+
+
+# Makes a Call of a tuple. It saves a Python frame, which every acquire and release would need.
+call_of: Callable[[tuple[Script, LockKeys | OtherKeys, tuple[Word, ...]]], Call] = functools.partial(
+    tuple.__new__, Call
+)
 
 
 class Channel(NamedTuple):

@@ -47,7 +47,8 @@ def pack_call(call: Call) -> bytes:
             _prepared[known] = head, tail
     if not arguments:
         return head
-    data = _word(arguments[0])
+    first = arguments[0]
+    data = first.encode() if first.__class__ is str else _word(first)
     return b"%b$%d\r\n%b\r\n%b" % (head, len(data), data, tail)
 
 

@@ -14,7 +14,7 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
 from holdfast.backends.redis.lua import load, load_all
-from holdfast.backends.redis.port import Call
+from holdfast.backends.redis.port import Call, call_of
 from holdfast.backends.redis.protocol import getset, setnx
 from holdfast.backends.redis.protocol.guarantees import GUARANTEES, LACKS
 from holdfast.backends.redis.protocol.index import IndexSource
@@ -44,6 +44,7 @@ from holdfast.core.tickets import (
     Live,
     LockInfo,
     Waiting,
+    granted_of,
     may_have_happened,
     note_unanswered,
     process_text,
@@ -151,20 +152,23 @@ class QueueBackend(ScriptRegisters, ScriptRecords):
                 self._stop_waiting(claim, sent)
                 return handed.granted
         channel = self._subscriber.channel(keys)
-        if queue:
+        subscription = self._subscriber.subscription(channel)
+        if queue and subscription:
             self._notifications.expect(claim, channel)
-        arguments = self._acquire_arguments(claim, channel, queue=queue)
+        arguments = self._acquire_arguments(claim, channel, queue=queue, is_subscribed=subscription != 0)
         try:
-            reply = await self._port.run(Call(_TRY_ACQUIRE, keys, arguments), deadline=deadline)
+            reply = await self._port.run(call_of((_TRY_ACQUIRE, keys, arguments)), deadline=deadline)
         except BaseException as error:
             if may_have_happened(error):
                 claim.unanswered = True
             else:
                 self._notifications.refused(claim)
             raise
-        if isinstance(reply, int):
-            self._stop_waiting(claim, sent)
-        elif reply[0] != b"wait":
+        if reply.__class__ is int:
+            if claim.queued or claim.subscription or claim.channel is not None:
+                self._stop_waiting(claim, sent)
+            return granted_of((reply, lease_deadline(sent, claim.ttl, GRANULARITY), None))
+        if reply[0] != b"wait":
             self._notifications.refused(claim)
         return self._result_of(claim, reply, sent)
 
@@ -174,7 +178,9 @@ class QueueBackend(ScriptRegisters, ScriptRecords):
             return [await self.try_acquire(claims[0], queue=False, deadline=deadline)]
         arguments: list[Word] = []
         for claim, keys in zip(claims, locks, strict=False):
-            arguments += self._acquire_arguments(claim, self._subscriber.channel(keys), queue=False)
+            channel = self._subscriber.channel(keys)
+            is_subscribed = self._subscriber.subscription(channel) != 0
+            arguments += self._acquire_arguments(claim, channel, queue=False, is_subscribed=is_subscribed)
         sent = self._runtime.now()
         try:
             replies = await self._port.run(Call(_TRY_ACQUIRE_ALL, joined(locks), tuple(arguments)), deadline=deadline)
@@ -198,11 +204,12 @@ class QueueBackend(ScriptRegisters, ScriptRecords):
 
     async def release(self, claims: Sequence[Claim], *, deadline: float) -> list[bool | BackendError]:
         if len(claims) == 1:
+            (claim,) = claims
             try:
-                reply = await self._port.run(self._release_call(claims[0]), deadline=deadline)
+                reply = await self._port.run(self._release_call(claim), deadline=deadline)
             except NameConflict as error:
                 reply = error
-            return [self._released(claims[0], reply)]
+            return [self._released(claim, reply)]
         replies = await self._port.run_all([self._release_call(claim) for claim in claims], deadline=deadline)
         return [self._released(claim, reply) for claim, reply in zip(claims, replies, strict=True)]
 
@@ -274,13 +281,16 @@ class QueueBackend(ScriptRegisters, ScriptRecords):
             *blocker, number = reply[1:]
             waiting = self._waiting(*blocker)
             if number:
+                claim.queued = True
                 claim.state = self._entry_type(sent, int(number) if number.isdigit() else 0)
                 next_poll = self._watchers.next_poll(claim, self._runtime.now())
                 waiting = waiting._replace(poll_after=min(waiting.poll_after, next_poll))
             return waiting
         raise self._refusal(claim, reply)
 
-    def _acquire_arguments(self, claim: Claim, channel: Channel, *, queue: bool) -> tuple[Word, ...]:
+    def _acquire_arguments(
+        self, claim: Claim, channel: Channel, *, queue: bool, is_subscribed: bool
+    ) -> tuple[Word, ...]:
         is_plain = claim.exclusive and not claim.owner
         ttl_ms = math.ceil(claim.ttl * 1000)
         return (
@@ -293,25 +303,28 @@ class QueueBackend(ScriptRegisters, ScriptRecords):
                 ttl_ms if is_plain and self._hand_over else 0,
                 claim.agent,
                 claim.info,
-                is_subscribed=self._subscriber.subscription(channel) != 0,
+                is_subscribed=is_subscribed,
             ),
         )
 
     def _release_call(self, claim: Claim) -> Call:
         signal = "" if self._signals is None else self._signals + claim.name
-        arguments = (claim.nonce, _kind(claim), int(claim.unanswered), signal)
-        return Call(_RELEASE, queue_keys(self._prefix, claim.name, per_slot=self._per_slot), arguments)
+        kind = "x" if claim.exclusive and not claim.owner else _kind(claim)
+        keys = queue_keys(self._prefix, claim.name, per_slot=self._per_slot)
+        return call_of((_RELEASE, keys, (claim.nonce, kind, 1 if claim.unanswered else 0, signal)))
 
     def _released(self, claim: Claim, reply: Reply | HoldfastError) -> bool | BackendError:
         if isinstance(reply, BackendError):
             return reply
         # A key of another type is not ours any more, so the ticket is released in that case too.
-        self._stop_waiting(claim, self._runtime.now())
+        if claim.queued or claim.subscription or claim.channel is not None:
+            self._stop_waiting(claim, self._runtime.now())
         claim.state, claim.unanswered = None, False
-        return bool(reply == 1)
+        return reply.__class__ is int and reply == 1
 
     def _stop_waiting(self, claim: Claim, now: float) -> None:
         """The ticket is granted or withdrawn."""
+        claim.queued = False
         self._notifications.stop(claim)
         successor = self._watchers.stop(claim, now)
         if successor is not None:

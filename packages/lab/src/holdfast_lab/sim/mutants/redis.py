@@ -154,12 +154,9 @@ _PATIENT = edited(_QUEUE, (CONSTANTS, CONSTANTS.replace(" = 10000,", " = 1000000
 
 
 class _Late(Notifications["Channel"]):
-    def expect(self, claim: Claim, channel: Channel) -> None:
-        self._wakeups.expect(claim)
-        claim.subscription = 1
-
     async def wait(self, claim: Claim, channel: Channel, until: float) -> Notification | None:
-        claim.channel = channel
+        self._wakeups.expect(claim)
+        claim.subscription, claim.channel = 1, channel
         await self._subscriber.subscribe(channel, claim.nonce, deadline=until)
         return await self._wakeups.wait(claim, until)
 
