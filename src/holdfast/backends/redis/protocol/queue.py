@@ -20,7 +20,6 @@ from holdfast.backends.redis.protocol.guarantees import GUARANTEES, LACKS
 from holdfast.backends.redis.protocol.handovers import Handover, QueueEntry, Watchers
 from holdfast.backends.redis.protocol.index import IndexSource
 from holdfast.backends.redis.protocol.keys import (
-    QueueKeys,
     joined,
     keys_for_one_script,
     method_conflict,
@@ -65,10 +64,10 @@ _POLL_OFTEN = 2
 _FOREIGN, _ITS_TURN = 1, 2  # kinds of blockers in replies of try_acquire.lua
 
 _WAITERS = ("publish", "silence", "common")
-_PARTS = ("layout", "fences", "try_acquire_free", *_WAITERS, "try_acquire")
+_PARTS = ("layout", "try_acquire_free", "fences", "join", *_WAITERS, "try_acquire")
 _TRY_ACQUIRE = load("queue", *_PARTS, is_grant=True)
 _TRY_ACQUIRE_ALL = load_all("queue", *_PARTS, keys=7)
-_RELEASE = load("queue", "layout", "fences", "release_unwaited", "publish", "silence", "hand_over", "common", "release")
+_RELEASE = load("queue", "layout", "release_unwaited", "fences", "publish", "silence", "hand_over", "common", "release")
 _RENEW = load("queue", "layout", "fences", "renew_alone", *_WAITERS, "renew", is_grant=True)
 _ADOPT = load("queue", "layout", "fences", *_WAITERS, "adopt", is_grant=True)
 _INSPECT = load("queue", "layout", "fences", "inspect")
@@ -126,7 +125,8 @@ class QueueBackend(ScriptRegisters, ScriptRecords):
         self._notifications = Notifications(self._subscriber, runtime, url)
         self._hand_over = hand_over
         self._watchers = Watchers(runtime)
-        self._per_slot = per_slot
+        # By the name alone, because every request makes this call.
+        self._keys = functools.lru_cache(maxsize=4096)(functools.partial(queue_keys, prefix, per_slot=per_slot))
         pacer = Pacer(runtime)
         source = IndexSource(port, runtime, pacer, prefix, per_slot=per_slot)
         self._lister = Lister(
@@ -143,7 +143,7 @@ class QueueBackend(ScriptRegisters, ScriptRecords):
 
     async def try_acquire(self, claim: Claim, *, queue: bool, deadline: float) -> Granted | Waiting:
         sent = self._runtime.now()
-        keys = queue_keys(self._prefix, claim.name, per_slot=self._per_slot)
+        keys = self._keys(claim.name)
         if claim.state is not None:
             handed = self._take_handover(claim, sent)
             if handed is not None and self._port.trusts_message(keys, handed.polled_at):
@@ -263,9 +263,6 @@ class QueueBackend(ScriptRegisters, ScriptRecords):
     def abandon(self) -> None:
         self._port.abandon()
 
-    def _keys(self, name: str) -> QueueKeys:
-        return queue_keys(self._prefix, name, per_slot=self._per_slot)
-
     def _take_handover(self, claim: Claim, now: float) -> Handover | None:
         entry: QueueEntry | None = claim.state
         claim.state = None
@@ -304,7 +301,7 @@ class QueueBackend(ScriptRegisters, ScriptRecords):
     def _release_call(self, claim: Claim) -> Call:
         signal = "" if self._signals is None else self._signals + claim.name
         arguments = (claim.nonce, _kind(claim), int(claim.unanswered), signal)
-        return Call(_RELEASE, queue_keys(self._prefix, claim.name, per_slot=self._per_slot), arguments)
+        return Call(_RELEASE, self._keys(claim.name), arguments)
 
     def _released(self, claim: Claim, reply: Reply | HoldfastError) -> bool | BackendError:
         if isinstance(reply, BackendError):
