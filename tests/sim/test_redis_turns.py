@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.backends.redis.lua import SILENT
+from holdfast.backends.redis.lua import KEEP, SILENT
 from holdfast.backends.redis.port import Channel
 from holdfast.backends.redis.protocol import queue as protocol
 from holdfast.backends.redis.protocol import records
@@ -296,7 +296,7 @@ def test_locks_of_dead_holders_are_removed_from_the_index_by_later_grants(kind: 
     server = Server()
     for number in range(100):
         server.command(["ZADD", KEYS.locks, round(server.now * 1000), f"holdfast:dead-{number}"])
-    server.now += 0.01
+    server.now += 1.01
 
     for number in range(100):
         server.now += 0.000_001
@@ -376,3 +376,13 @@ def test_the_keys_of_waiters_outlive_every_waiter_that_joins_without_writing_the
         left: Any = server.command(["PTTL", KEYS.queue]), server.command(["PTTL", KEYS.waiters])
         assert min(left) >= 1000 * WAITER_LEASE
         server.release("d", 1)
+
+
+def test_a_fence_that_is_ahead_of_the_clock_does_not_keep_a_dead_lock_in_the_index() -> None:
+    server = Server()
+    server.command(["SET", KEYS.watermark, 2**52])
+
+    assert server.try_acquire("a", 1) == 2**52 + 1
+
+    score: Any = server.command(["ZSCORE", KEYS.locks, KEYS.lock])
+    assert float(score) / 1000 < server.now + TTL + KEEP + 1.0

@@ -33,7 +33,7 @@ def record(
     leases: list[bytes] = []
     for member in queue:
         leases += [member, b"9000"]
-    reply: list[Any] = [1000, key.encode(), remaining if value else -2, lines, [], queue, leases]
+    reply: list[Any] = [1000, key.encode(), remaining if value else -2, lines, queue, leases]
     return NodeRecord(reply, is_eligible=is_eligible)
 
 

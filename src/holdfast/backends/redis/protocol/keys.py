@@ -143,7 +143,6 @@ def keys_of(prefix: str, name: str) -> Keys:
     return Keys(lock, record, queue, leases, tag, slot_of(lock), _packed((lock, record, queue, leases)))
 
 
-@functools.lru_cache(maxsize=4096)
 def queue_keys(prefix: str, name: str, *, per_slot: bool) -> QueueKeys:
     """The keys of a lock of `method=queue`; `per_slot` on a Cluster.
 

@@ -19,7 +19,6 @@ from holdfast.backends.redis.protocol import getset, setnx
 from holdfast.backends.redis.protocol.guarantees import GUARANTEES, LACKS
 from holdfast.backends.redis.protocol.index import IndexSource
 from holdfast.backends.redis.protocol.keys import (
-    QueueKeys,
     joined,
     keys_for_one_script,
     method_conflict,
@@ -67,10 +66,10 @@ _POLL_OFTEN = 2
 _FOREIGN, _ITS_TURN = 1, 2  # kinds of blockers in replies of try_acquire.lua
 
 _WAITERS = ("publish", "silence", "common")
-_PARTS = ("layout", "fences", "try_acquire_free", *_WAITERS, "try_acquire")
+_PARTS = ("layout", "try_acquire_free", "fences", "join", *_WAITERS, "try_acquire")
 _TRY_ACQUIRE = load("queue", *_PARTS, is_grant=True)
 _TRY_ACQUIRE_ALL = load_all("queue", *_PARTS, keys=7)
-_RELEASE = load("queue", "layout", "fences", "release_unwaited", "publish", "silence", "hand_over", "common", "release")
+_RELEASE = load("queue", "layout", "release_unwaited", "fences", "publish", "silence", "hand_over", "common", "release")
 _RENEW = load("queue", "layout", "fences", "renew_alone", *_WAITERS, "renew", is_grant=True)
 _ADOPT = load("queue", "layout", "fences", *_WAITERS, "adopt", is_grant=True)
 _INSPECT = load("queue", "layout", "fences", "inspect")
@@ -128,7 +127,8 @@ class QueueBackend(ScriptRegisters, ScriptRecords):
         self._notifications = Notifications(self._subscriber, runtime, url)
         self._hand_over = hand_over
         self._watchers = Watchers(runtime)
-        self._per_slot = per_slot
+        # By the name alone, because every request makes this call.
+        self._keys = functools.lru_cache(maxsize=4096)(functools.partial(queue_keys, prefix, per_slot=per_slot))
         pacer = Pacer(runtime)
         source = IndexSource(port, runtime, pacer, prefix, per_slot=per_slot)
         self._lister = Lister(
@@ -145,7 +145,7 @@ class QueueBackend(ScriptRegisters, ScriptRecords):
 
     async def try_acquire(self, claim: Claim, *, queue: bool, deadline: float) -> Granted | Waiting:
         sent = self._runtime.now()
-        keys = queue_keys(self._prefix, claim.name, per_slot=self._per_slot)
+        keys = self._keys(claim.name)
         if claim.state is not None:
             handed = take_handover(claim, sent, GRANULARITY)
             if handed is not None and self._port.trusts_message(keys, handed.polled_at):
@@ -271,9 +271,6 @@ class QueueBackend(ScriptRegisters, ScriptRecords):
     def abandon(self) -> None:
         self._port.abandon()
 
-    def _keys(self, name: str) -> QueueKeys:
-        return queue_keys(self._prefix, name, per_slot=self._per_slot)
-
     def _result_of(self, claim: Claim, reply: Reply, sent: float) -> Granted | Waiting:
         if isinstance(reply, int):
             return Granted(reply, lease_deadline(sent, claim.ttl, GRANULARITY))
@@ -310,8 +307,7 @@ class QueueBackend(ScriptRegisters, ScriptRecords):
     def _release_call(self, claim: Claim) -> Call:
         signal = "" if self._signals is None else self._signals + claim.name
         kind = "x" if claim.exclusive and not claim.owner else _kind(claim)
-        keys = queue_keys(self._prefix, claim.name, per_slot=self._per_slot)
-        return call_of((_RELEASE, keys, (claim.nonce, kind, 1 if claim.unanswered else 0, signal)))
+        return call_of((_RELEASE, self._keys(claim.name), (claim.nonce, kind, 1 if claim.unanswered else 0, signal)))
 
     def _released(self, claim: Claim, reply: Reply | HoldfastError) -> bool | BackendError:
         if isinstance(reply, BackendError):

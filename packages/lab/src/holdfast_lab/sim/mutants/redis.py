@@ -381,6 +381,7 @@ REDIS = [
         backend="redis",
         server=_queue(
             ("if number >= tonumber(now_us) then", "if true then"),
+            ("if last >= number then", "if true then"),
         ),
         kinds=frozenset({"old_data"}),
     ),
@@ -388,7 +389,10 @@ REDIS = [
         name="redis-fence-by-clock",
         mistake="the fence is the server's time, without the watermark: after the clock was set back it is less",
         backend="redis",
-        server=_queue(("if number >= tonumber(now_us) then", "if false then")),
+        server=_queue(
+            ("if number >= tonumber(now_us) then", "if false then"),
+            ("if last >= number then", "if false then"),
+        ),
         kinds=frozenset({"step_clock"}),
     ),
     Mutant(
@@ -459,10 +463,7 @@ REDIS = [
         mistake="each waiter's lease begins when the one before it has ended: dead waiters expire one after the other",
         backend="redis",
         server=_queue(
-            (
-                "number, now + WAITER_LEASE, 0, about",
-                "number, now + WAITER_LEASE * (1 + redis.call('LLEN', queue)), 0, about",
-            ),
+            ("now + WAITER_LEASE .. '\\n0", "now + WAITER_LEASE * (1 + redis.call('LLEN', queue)) .. '\\n0"),
             (
                 "entry.about = now + WAITER_LEASE, 0, about",
                 "entry.about = now + WAITER_LEASE * (1 + redis.call('LLEN', queue)), 0, about",

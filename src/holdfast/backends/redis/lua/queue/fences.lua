@@ -4,11 +4,6 @@ local function clock()
   return string.format('%s%06d', time[1], time[2]), time[1] * 1000 + math.floor(time[2] / 1000)
 end
 
--- True for one time of sixteen: for work that need not be done in every call.
-local function is_sixteenth(now_us)
-  return string.sub(now_us, -6) % 16 == 0
-end
-
 -- Take the next fence: greater than all earlier ones of this server, and at least the time. So fences keep growing
 -- after the watermark was lost, or an old copy of it was restored, and after the clock was set back.
 local function take_fence(now_us)
@@ -23,8 +18,7 @@ end
 
 -- Whether this exclusive ticket holds the lock.
 local function is_held_by(nonce, value)
-  local mine = OURS .. nonce .. '\n'
-  return value and string.sub(value, 1, #mine) == mine
+  return value and string.find(value, OURS .. nonce .. '\n', 1, true) == 1
 end
 
 -- The field `kept` in the lock's value; 0 if an exclusive ticket of holdfast does not hold the lock.
@@ -37,14 +31,6 @@ local function keep_until(kept)
   redis.call('ZADD', index, kept, lock)
   redis.call('PEXPIREAT', queue, kept)
   redis.call('PEXPIREAT', waiters, kept)
-end
-
--- Locks whose holders died remain in the index. One grant of sixteen removes up to 32 of them.
-local function remove_dead_locks(now_us, now)
-  local dead = is_sixteenth(now_us) and redis.call('ZRANGEBYSCORE', index, '-inf', '(' .. now, 'LIMIT', 0, 32)
-  if dead and dead[1] then
-    redis.call('ZREM', index, unpack(dead))
-  end
 end
 
 -- Write the lock's key. This is the last write of a grant: if the server refuses an earlier one, no ticket is granted.

@@ -17,7 +17,7 @@ if unanswered == '1' then
   if redis.call('EXISTS', queue) == 0 or redis.call('PTTL', waiters) < WAITER_LEASE then
     redis.call('PEXPIRE', waiters, WAITER_LEASE)
   end
-  if is_sixteenth(now_us) then
+  if string.sub(now_us, -6) % 16 == 0 then
     remove_expired_tombstones()
   end
 elseif was_held == 0 then

@@ -28,7 +28,7 @@ end
 local function add_sharer(fence, new_value)
   redis.call('HSET', sharers, nonce, table.concat({nonce, fence, now_us, '', about}, '\n'))
   redis.call('ZADD', shared, now + ttl, member)
-  remove_dead_locks(now_us, now)
+  remove_dead_locks()
   end_with_last(new_value)
   return tonumber(fence)
 end

@@ -1,36 +1,24 @@
--- The fast paths: the lock is free and no ticket waits, by far the most frequent case; or one ticket of holdfast holds
--- it, and this ticket joins the queue.
+-- The fast path: the lock is free and no ticket waits, by far the most frequent case. It is `grant_exclusive` of
+-- try_acquire.lua without functions, because every call of a script creates its functions again.
 local nonce, kind, ttl, may_queue, about = unpack(ARGV)
 local value = redis.call('GET', lock)
-if kind == 'x' and not value and redis.call('EXISTS', queue, waiters, shared) == 0 then
-  local since, now = clock()
-  local fence = take_fence(since)
-  local kept = now + ttl + KEEP
-  remove_dead_locks(since, now)
+if not value and kind == 'x' and redis.call('EXISTS', queue, waiters, shared) == 0 then
+  local time = redis.call('TIME')
+  local since = string.format('%s%06d', time[1], time[2])
+  local fence, number = since, tonumber(since)
+  local kept = string.format('%.0f', number / 1000 + ttl + KEEP)
+  local last = tonumber(redis.call('SET', watermark, since, 'GET') or 0) or 0
+  if last >= number then
+    number = last + 1
+    fence = string.format('%.0f', number)
+    redis.call('SET', watermark, fence)
+  end
   redis.call('ZADD', index, kept, lock)
-  hold(nonce, fence, since, kept, ttl, about)
-  return tonumber(fence)
-end
-if kind == 'x' and may_queue == '1' and value then
-  local holder, fence, start, kept, ttl_ms = string.match(value, '^holdfast:queue2:([^\n+][^\n]*)\n(%d+)\n(%d+)\n(%d+)\n%a*%??[ ]?(%d*)\n')
-  local since, now
-  if holder and holder ~= nonce then
-    since, now = clock()
+  local dead = time[2] % 16 == 0 and redis.call('ZRANGEBYSCORE', index, '-inf', '(' .. time[1] .. '000', 'LIMIT', 0, 32)
+  if dead and dead[1] then
+    redis.call('ZREM', index, unpack(dead))
   end
-  if now and kept - now >= WAITER_LEASE then
-    local number = tonumber(fence) > tonumber(since) and fence or since
-    if redis.call('HSETNX', waiters, nonce, table.concat({'x', number, now + WAITER_LEASE, 0, about}, '\n')) == 1 then
-      local position = redis.call('RPUSH', queue, nonce)
-      local remaining = -1
-      if position == 1 then
-        redis.call('PEXPIREAT', queue, kept)
-        redis.call('PEXPIREAT', waiters, kept)
-        -- If the lease may end before the next poll, it matters when. A renewal can only make it longer.
-        local left = ttl_ms ~= '' and start / 1000 + ttl_ms - now or 0
-        remaining = left > POLL_INTERVAL and left or redis.call('PTTL', lock)
-      end
-      return {'wait', position - 1, remaining, string.sub(value, #OURS + 1), 0, number}
-    end
-  end
+  redis.call('SET', lock, OURS .. nonce .. '\n' .. fence .. '\n' .. since .. '\n' .. kept .. '\n' .. about, 'PX', ttl)
+  return number
 end
 
