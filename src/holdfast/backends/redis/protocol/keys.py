@@ -195,6 +195,11 @@ def joined(locks: Sequence[LockKeys]) -> OtherKeys:
     return OtherKeys(locks[0].lock, names, locks[0].slot, b"".join(keys.packed for keys in locks), tuple(locks))
 
 
+def keys_of_locks(locks: Sequence[str]) -> OtherKeys:
+    """The keys of several locks without their side keys, on a server that has no slots."""
+    return OtherKeys(locks[0], tuple(locks), 0, _packed(locks))
+
+
 def keys_for_one_script(
     port: RedisPort, keys_for: Callable[[str], LockKeysT], claims: Sequence[Claim]
 ) -> list[LockKeysT]:

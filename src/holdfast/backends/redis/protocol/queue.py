@@ -21,6 +21,7 @@ from holdfast.backends.redis.protocol.index import IndexSource
 from holdfast.backends.redis.protocol.keys import (
     joined,
     keys_for_one_script,
+    keys_of_locks,
     method_conflict,
     method_in,
     queue_keys,
@@ -71,6 +72,8 @@ _TRY_ACQUIRE = load("queue", *_PARTS, is_grant=True)
 _TRY_ACQUIRE_ALL = load_all("queue", *_PARTS, keys=7)
 _RELEASE = load("queue", "layout", "release_unwaited", "fences", "publish", "silence", "hand_over", "common", "release")
 _RENEW = load("queue", "layout", "fences", "renew_alone", *_WAITERS, "renew", is_grant=True)
+_RENEW_MANY = load("queue", "layout", "fences", "renew_many", is_grant=True)
+_NOT_RENEWED = 2  # in replies of renew_many.lua
 _ADOPT = load("queue", "layout", "fences", *_WAITERS, "adopt", is_grant=True)
 _INSPECT = load("queue", "layout", "fences", "inspect")
 _BREAK = load("queue", "layout", "fences", *_WAITERS, "break")
@@ -128,6 +131,7 @@ class QueueBackend(ScriptRegisters, ScriptRecords):
         self._hand_over = hand_over
         self._watchers = Watchers(runtime)
         # By the name alone, because every request makes this call.
+        self._per_slot = per_slot
         self._keys = functools.lru_cache(maxsize=4096)(functools.partial(queue_keys, prefix, per_slot=per_slot))
         pacer = Pacer(runtime)
         source = IndexSource(port, runtime, pacer, prefix, per_slot=per_slot)
@@ -214,16 +218,32 @@ class QueueBackend(ScriptRegisters, ScriptRecords):
         return [self._released(claim, reply) for claim, reply in zip(claims, replies, strict=True)]
 
     async def renew(self, claims: Sequence[Claim], *, deadline: float) -> list[Live | LeaseGone | BackendError]:
+        sent = self._runtime.now()
+        replies = await self._renew_many(claims, deadline)
+        rest = [claim for claim in claims if replies.get(claim.nonce, _NOT_RENEWED) == _NOT_RENEWED]
         calls = [
             Call(_RENEW, self._keys(claim.name), (claim.nonce, _kind(claim), math.ceil(claim.ttl * 1000)))
-            for claim in claims
+            for claim in rest
         ]
-        sent = self._runtime.now()
-        replies = await self._port.run_all(calls, deadline=deadline)
-        return [
-            renewed(reply, lease_deadline(sent, claim.ttl, GRANULARITY))
-            for claim, reply in zip(claims, replies, strict=True)
-        ]
+        if calls:
+            others = await self._port.run_all(calls, deadline=deadline)
+            replies |= {claim.nonce: reply for claim, reply in zip(rest, others, strict=True)}
+        return [renewed(replies[claim.nonce], lease_deadline(sent, claim.ttl, GRANULARITY)) for claim in claims]
+
+    async def _renew_many(self, claims: Sequence[Claim], deadline: float) -> dict[str, Reply]:
+        """Renew exclusive leases by one script, which costs a tenth of a script for each. Returns replies by nonce."""
+        plain = [claim for claim in claims if claim.exclusive and not claim.owner]
+        if len(plain) < 2 or self._per_slot:  # noqa: PLR2004  (a Cluster accepts the keys of one slot only)
+            return {}
+        words: list[Word] = []
+        for claim in plain:
+            words += (claim.nonce, math.ceil(claim.ttl * 1000))
+        keys = keys_of_locks([self._prefix + claim.name for claim in plain])
+        try:
+            replies = await self._port.run(Call(_RENEW_MANY, keys, tuple(words)), deadline=deadline)
+        except NameConflict:  # one of the keys has another type now: a script for each finds it
+            return {}
+        return {claim.nonce: reply for claim, reply in zip(plain, replies, strict=True)}
 
     async def adopt(self, nonce: str, claim: Claim, *, deadline: float) -> Granted | LeaseGone:
         keys = self._keys(claim.name)
