@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     from holdfast.backends.redis.port import Call, Channel, RedisPort
     from holdfast.core.ports import Runtime
 
-_QUEUE = (queue._TRY_ACQUIRE, queue._TRY_ACQUIRE_ALL, queue._RELEASE, queue._RENEW, queue._BREAK)
+_RENEWALS = (queue._RENEW, queue._RENEW_MANY)
+_QUEUE = (queue._TRY_ACQUIRE, queue._TRY_ACQUIRE_ALL, queue._RELEASE, *_RENEWALS, queue._BREAK)
 _SETNX = (setnx._TRY_ACQUIRE, setnx._TRY_ACQUIRE_ALL, setnx._RELEASE, setnx._RENEW)
 
 
@@ -479,6 +480,18 @@ REDIS = [
         mistake="a side key is in another slot: on a Cluster no script can have both",
         backend="redis",
         server=SideKeyInOtherSlot,
+    ),
+    Mutant(
+        name="queue-renews-many-blindly",
+        mistake="a renewal of several leases prolongs keys that name other tickets",
+        backend="redis",
+        server=_queue(
+            (
+                "if not is_held_by(nonce, value) then\n    replies[number] = 0",
+                "if not value then\n    replies[number] = 0",
+            )
+        ),
+        workload="lock_all",
     ),
     Mutant(
         name="queue-renews-blindly",
