@@ -13,7 +13,11 @@ import holdfast
 DOCS = Path(__file__).parents[2] / "docs"
 
 
-PAGES = sorted(page.relative_to(DOCS).as_posix() for page in DOCS.rglob("*.md"))
+PAGES = [
+    "../README.md",
+    "../CONTRIBUTING.md",
+    *sorted(page.relative_to(DOCS).as_posix() for page in DOCS.rglob("*.md")),
+]
 GUIDES = [
     "airflow.md",
     "asyncio.md",
@@ -21,6 +25,7 @@ GUIDES = [
     "choosing-a-store.md",
     "comparison.md",
     "deadlocks.md",
+    "edge-cases.md",
     "election.md",
     "fastapi.md",
     "first-lock.md",

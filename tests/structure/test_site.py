@@ -21,6 +21,7 @@ SHORT_PAGES = [
     "asyncio.md",
     "choosing-a-store.md",
     "comparison.md",
+    "edge-cases.md",
     "first-lock.md",
     "guarantees.md",
     "how-we-know.md",
