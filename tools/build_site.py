@@ -2,19 +2,25 @@
 
 Pages link to files outside of docs/ (an example, CONTRIBUTING.md). A code host shows these; a site has pages only.
 So the site is built from a copy: the given folder gets mkdocs.yml, docs/ and a page for each such file, and the links
-lead there. Everything else is copied as it is. The built pages are in its subfolder html/.
+lead there. Diagrams become pictures. Everything else is copied as it is. The built pages are in its subfolder html/.
 """
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import subprocess
 import sys
 import time
+from html import escape
 from pathlib import Path, PurePosixPath
 
 ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT))  # for `tools`, if this is run as a program
+
+from tools import sequence_diagram  # noqa: E402
+
 CONFIG = "mkdocs.yml"
 # The pages for files outside of docs/ and for folders. Any other file gets a page that shows it.
 PAGES = {
@@ -28,6 +34,9 @@ LANGUAGES = {".py": "python", ".json": "json", ".yaml": "yaml", ".yml": "yaml"}
 LINK = re.compile(
     r"(?P<code>^```.*?^```|`[^`\n]+`)|(?P<open>\]\()(?P<target>[^)#\s:]+)(?=[)#])", re.DOTALL | re.MULTILINE
 )
+
+
+DIAGRAM = re.compile(r"^```mermaid\n(?P<text>.*?)^```\n", re.DOTALL | re.MULTILINE)
 
 
 class BrokenLink(ValueError):
@@ -57,6 +66,19 @@ def with_links_of_the_site(text: str, source: PurePosixPath, outside: set[PurePo
     return LINK.sub(replace, text)
 
 
+def with_pictures(text: str, page: PurePosixPath, files: dict[PurePosixPath, bytes]) -> str:
+    """The text of a page, with a picture for each diagram. The pictures are added to `files`."""
+    numbers = itertools.count(1)
+
+    def replace(found: re.Match[str]) -> str:
+        picture = page.with_name(f"{page.stem}-{next(numbers)}.svg")
+        files[picture] = sequence_diagram.draw(found["text"]).encode()
+        steps = escape("; ".join(line.strip() for line in found["text"].splitlines()[1:]))
+        return f"![Sequence diagram. {steps}]({picture.name})\n"
+
+    return DIAGRAM.sub(replace, text)
+
+
 def source_page(path: PurePosixPath) -> str:
     """A page that shows a file."""
     fence = "`" * 5
@@ -72,7 +94,8 @@ def copy_sources(folder: Path) -> None:
     for source in [*sources, PurePosixPath("CHANGELOG.md"), PurePosixPath("CONTRIBUTING.md")]:
         content = (ROOT / source).read_bytes()
         if source.suffix == ".md":
-            content = with_links_of_the_site(content.decode(), source, outside).encode()
+            text = with_links_of_the_site(content.decode(), source, outside)
+            content = with_pictures(text, page_of(source), files).encode()
         files[page_of(source)] = content
     for source in outside:
         files[page_of(source)] = source_page(source).encode()

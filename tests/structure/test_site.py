@@ -12,7 +12,7 @@ from urllib.parse import unquote, urlsplit
 import pytest
 import yaml
 
-from tools import build_site
+from tools import build_site, sequence_diagram
 
 DOCS = build_site.ROOT / "docs"
 CODE = re.compile(r"^```.*?^```|`[^`\n]+`", re.DOTALL | re.MULTILINE)
@@ -108,6 +108,41 @@ def test_styles_of_the_site_load_nothing_from_other_hosts(site: Path) -> None:
 def test_a_file_outside_of_docs_has_a_page(site: Path) -> None:
     assert "orders_dag" in (site / "source/examples/airflow_orders/orders_dag.py/index.html").read_text()
     assert (site / "changelog/index.html").is_file()
+
+
+def test_diagrams_are_pictures(site: Path) -> None:
+    diagrams = (DOCS / "internals/architecture.md").read_text().count("```mermaid")
+    pictures = list((site / "internals").glob("architecture-*.svg"))
+
+    assert len(pictures) == diagrams > 0
+    assert all(picture.read_text().startswith("<svg") for picture in pictures)
+    assert "sequenceDiagram" not in (site / "internals/architecture/index.html").read_text()
+
+
+def test_a_diagram_shows_all_of_its_texts() -> None:
+    picture = sequence_diagram.draw("""sequenceDiagram
+        participant A as first <one>
+        participant B
+        loop until done
+            A->>B: a request
+            alt yes
+                B-->>A: its reply
+            else no
+                B->>B: work
+            end
+        end
+        Note over A,B: both
+    """)
+
+    assert re.findall(r"<text[^>]*>([^<]*)", picture) == [
+        *("first &lt;one&gt;", "B", "loop until done", "a request", "alt yes", "its reply", "else no", "work", "both")
+    ]
+
+
+@pytest.mark.parametrize("line", ["A-xB: lost", "end", "activate A", "loop for ever"])
+def test_a_line_that_cannot_be_drawn_is_an_error(line: str) -> None:
+    with pytest.raises(ValueError, match=r"not understood|has no end"):
+        sequence_diagram.draw(f"sequenceDiagram\nparticipant A\nparticipant B\n{line}")
 
 
 def test_every_page_is_in_the_navigation_once() -> None:
