@@ -87,7 +87,7 @@ site: $(VENV)/.dev ## build the documentation site into build/site/html; a broke
 	@echo "holdfast: the site is in build/site/html"
 
 site-serve: $(VENV)/.dev ## serve the documentation site on http://localhost:8000, and follow changes
-	@$(BIN)/python tools/build_site.py serve build/site
+	@$(BIN)/python tools/build_site.py serve build/site $(ARGS)
 
 cover: servers ## run the tests and report coverage, child processes included
 	@$(BIN)/coverage erase

@@ -116,16 +116,16 @@ def zensical(*arguments: str, folder: Path) -> list[str]:
     return [sys.executable, "-m", "zensical", *arguments, "--config-file", str(folder / CONFIG)]
 
 
-def build(folder: Path) -> None:
+def build(folder: Path, *arguments: str) -> None:
     """Build the site. A broken link or anchor is an error."""
     copy_sources(folder)
-    subprocess.run(zensical("build", "--clean", "--strict", folder=folder), check=True)
+    subprocess.run(zensical("build", "--clean", "--strict", *arguments, folder=folder), check=True)
 
 
-def serve(folder: Path) -> None:
+def serve(folder: Path, *arguments: str) -> None:
     """Serve the site until Ctrl-C, and copy pages again when they change."""
     copy_sources(folder)
-    with subprocess.Popen(zensical("serve", folder=folder)) as server:
+    with subprocess.Popen(zensical("serve", *arguments, folder=folder)) as server:
         try:
             while server.poll() is None:
                 time.sleep(1)
@@ -139,6 +139,6 @@ def serve(folder: Path) -> None:
 
 if __name__ == "__main__":
     try:
-        {"build": build, "serve": serve}[sys.argv[1]](Path(sys.argv[2]).resolve())
+        {"build": build, "serve": serve}[sys.argv[1]](Path(sys.argv[2]).resolve(), *sys.argv[3:])
     except (BrokenLink, subprocess.CalledProcessError) as error:
         sys.exit(f"holdfast: {error}")
