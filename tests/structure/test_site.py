@@ -87,8 +87,9 @@ def test_all_links_of_the_site_lead_to_a_page_and_an_anchor(site: Path, pages: d
     assert broken == []
 
 
-def test_the_site_loads_nothing_from_other_hosts(pages: dict[Path, Page]) -> None:
-    foreign = {url for page in pages.values() for url in page.loaded if urlsplit(url).netloc}
+def test_the_site_loads_nothing_from_other_hosts(site: Path, pages: dict[Path, Page]) -> None:
+    missing = Page((site / "404.html").read_text())
+    foreign = {url for page in [*pages.values(), missing] for url in page.loaded if urlsplit(url).netloc}
     # The script of the theme loads these from a CDN for a page that has such an element.
     loading = {"mermaid", "glightbox", "pyodide", "arithmatex"} & {
         name for page in pages.values() for name in page.classes
