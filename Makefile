@@ -83,11 +83,11 @@ docs: $(VENV)/.dev ## write docs/reference.md from the docstrings, and docs/inte
 	@$(BIN)/python tools/import_graph.py
 
 site: $(VENV)/.dev ## build the documentation site into build/site/html; a broken link is an error
-	@$(BIN)/python tools/build_site.py build build/site
+	@$(BIN)/python -m tools.build_site build build/site
 	@echo "holdfast: the site is in build/site/html"
 
 site-serve: $(VENV)/.dev ## serve the documentation site on http://localhost:8000, and follow changes
-	@$(BIN)/python tools/build_site.py serve build/site $(ARGS)
+	@$(BIN)/python -m tools.build_site serve build/site $(ARGS)
 
 cover: servers ## run the tests and report coverage, child processes included
 	@$(BIN)/coverage erase

@@ -1,4 +1,4 @@
-"""Builds the documentation site with Zensical, or serves it: `python tools/build_site.py build build/site`, or `serve`.
+"""Builds the documentation site with Zensical, or serves it: `python -m tools.build_site build build/site`, or `serve`.
 
 Pages link to files outside of docs/ (an example, CONTRIBUTING.md). A code host shows these; a site has pages only.
 So the site is built from a copy: the given folder gets mkdocs.yml, docs/ and a page for each such file, and the links
@@ -16,11 +16,9 @@ import time
 from html import escape
 from pathlib import Path, PurePosixPath
 
+from tools import sequence_diagram
+
 ROOT = Path(__file__).parents[1]
-sys.path.insert(0, str(ROOT))  # for `tools`, if this is run as a program
-
-from tools import sequence_diagram  # noqa: E402
-
 CONFIG = "mkdocs.yml"
 # The pages for files outside of docs/ and for folders. Any other file gets a page that shows it.
 PAGES = {
@@ -34,8 +32,6 @@ LANGUAGES = {".py": "python", ".json": "json", ".yaml": "yaml", ".yml": "yaml"}
 LINK = re.compile(
     r"(?P<code>^```.*?^```|`[^`\n]+`)|(?P<open>\]\()(?P<target>[^)#\s:]+)(?=[)#])", re.DOTALL | re.MULTILINE
 )
-
-
 DIAGRAM = re.compile(r"^```mermaid\n(?P<text>.*?)^```\n", re.DOTALL | re.MULTILINE)
 
 
