@@ -19,11 +19,11 @@ PIP_INSTALL = PIP_BUILD_CONSTRAINT=constraints.txt PIP_CONSTRAINT=constraints.tx
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv servers run test test-all lint format readme docs cover sim soak bench clean
+.PHONY: help venv servers run test test-all lint format readme docs site site-serve cover sim soak bench clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' Makefile | \
-	while IFS='|' read -r target does; do printf '  make %-9s %s\n' "$$target" "$$does"; done
+	while IFS='|' read -r target does; do printf '  make %-10s %s\n' "$$target" "$$does"; done
 
 venv: $(VENV)/.dev ## set up .venv with holdfast and the dev tools
 
@@ -74,13 +74,20 @@ format: $(VENV)/.dev ## rewrite the code in the house format, with the safe fixe
 	@$(BIN)/ruff check --fix-only
 	@$(BIN)/ruff format
 
-readme: $(VENV)/.dev ## write the table of guarantees into README.md, help and backends into docs/cli.md
+readme: $(VENV)/.dev ## write the table of guarantees into README.md and docs/choosing-a-store.md, help and backends into docs/cli.md
 	@$(BIN)/python tests/structure/test_readme.py
 	@PYTHONPATH=. $(BIN)/python tests/integration/cli/test_docs.py
 
 docs: $(VENV)/.dev ## write docs/reference.md from the docstrings, and docs/internals/import-graph.svg from the imports
 	@$(BIN)/python tools/reference.py
 	@$(BIN)/python tools/import_graph.py
+
+site: $(VENV)/.dev ## build the documentation site into build/site/html; a broken link is an error
+	@$(BIN)/python -m tools.build_site build build/site
+	@echo "holdfast: the site is in build/site/html"
+
+site-serve: $(VENV)/.dev ## serve the documentation site on http://localhost:8000, and follow changes
+	@$(BIN)/python -m tools.build_site serve build/site $(ARGS)
 
 cover: servers ## run the tests and report coverage, child processes included
 	@$(BIN)/coverage erase

@@ -1,4 +1,5 @@
-"""The README and docs/backends match the code: tables of guarantees and options are generated, examples are run.
+"""The README, docs/choosing-a-store.md and docs/backends match the code: tables of guarantees and options are
+generated, examples are run.
 
 As a program (`make readme`) this writes the tables.
 """
@@ -20,6 +21,7 @@ from holdfast.url import SCHEMES
 from holdfast.url_parts import Option
 
 README = Path(__file__).parents[2] / "README.md"
+CHOOSING = README.parent / "docs" / "choosing-a-store.md"
 MARKED = re.compile(r"(<!-- (guarantees|options): .*? -->\n)(.*?)(<!-- /\2 -->)", re.DOTALL)
 PAGES = {
     README.parent / "docs" / "backends" / f"{package.rpartition('.')[2]}.md": package
@@ -88,8 +90,9 @@ def test_an_unused_client_has_the_guarantees_of_the_table() -> None:
         assert holdfast.Client(EXAMPLE_URLS[scheme]).guarantees == least
 
 
-def test_the_table_of_guarantees_matches_the_backends() -> None:
-    found = MARKED.search(README.read_text())
+@pytest.mark.parametrize("page", [README, CHOOSING], ids=lambda page: page.stem)
+def test_the_table_of_guarantees_matches_the_backends(page: Path) -> None:
+    found = MARKED.search(page.read_text())
 
     assert found is not None
     assert found[3] == table(), "run `make readme`"
@@ -147,5 +150,6 @@ def write(path: Path, written: str) -> None:
 
 if __name__ == "__main__":
     write(README, table())
+    write(CHOOSING, table())
     for page, package in PAGES.items():
         write(page, options_table(package))
