@@ -43,8 +43,8 @@ BACKENDS = [
     Case("redis", lambda _: redis.fresh_url(), _REDIS),
     Case("postgresql", lambda _: postgresql.fresh_url(), _SQL),
     Case("mysql", lambda _: mysql.fresh_url(), _SQL._replace(wake=Wake.POLL)),
-    Case("etcd", lambda _: etcd.fresh_url(), _CONSENSUS),
-    Case("zookeeper", lambda _: zookeeper.fresh_url(), _ZOOKEEPER),
+    Case("etcd", lambda _: etcd.fresh_common_url(), _CONSENSUS),
+    Case("zookeeper", lambda _: zookeeper.fresh_common_url(), _ZOOKEEPER),
 ]
 
 
@@ -57,12 +57,12 @@ CASES = [
     *BACKENDS,
     Case("redis-cluster", lambda _: redis.fresh_cluster_url(), _REDIS),
     Case("redlock", lambda _: redis.fresh_redlock_url(), _REDIS._replace(order=Order.NONE), shares=False),
-    Case("zookeeper-kazoo", lambda _: zookeeper.fresh_url(layout="kazoo"), _ZOOKEEPER),
+    Case("zookeeper-kazoo", lambda _: zookeeper.fresh_common_url(layout="kazoo"), _ZOOKEEPER),
     _plain("redis-setnx", lambda: redis.fresh_url(method="setnx"), _PLAIN, shows_who=False),
     _plain("redis-getset", lambda: redis.fresh_url(method="getset"), _PLAIN, shows_who=False),
     _plain("postgresql-advisory", lambda: postgresql.fresh_url(method="advisory"), _SQL._replace(order=Order.STORE)),
     _plain("mysql-row", lambda: mysql.fresh_url(method="row"), _SQL._replace(order=Order.STORE)),
     _plain("mysql-version", lambda: mysql.fresh_url(method="version"), _SQL._replace(order=Order.NONE, wake=Wake.POLL)),
-    _plain("etcd-key", lambda: etcd.fresh_url(method="key"), _CONSENSUS._replace(order=Order.NONE)),
+    _plain("etcd-key", lambda: etcd.fresh_common_url(method="key"), _CONSENSUS._replace(order=Order.NONE)),
     _plain("memcached", memcached.fresh_url, _CACHE),
 ]

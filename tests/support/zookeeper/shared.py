@@ -1,20 +1,35 @@
-"""One ZooKeeper server for all tests that need no private one: started at first use, stopped with the test run."""
+"""ZooKeeper servers for all tests that need no private one: started at first use, stopped with the test run."""
 
 from __future__ import annotations
 
 import functools
 import uuid
 
-from tests.support.server_process import until_exit
+from tests.support.server_process import for_all_workers, until_exit
 from tests.support.zookeeper.servers import Server
 
 
 def fresh_url(**options: str) -> str:
-    """The URL of the server with a root node that no other test uses."""
+    """The URL of `server` with a root node that no other test uses."""
+    return _fresh(server(), options)
+
+
+def fresh_common_url(**options: str) -> str:
+    """The same on a server that all workers use."""
+    return _fresh(_common_server(), options)
+
+
+def _fresh(server: Server, options: dict[str, str]) -> str:
     query = "&".join(f"{name}={value}" for name, value in options.items())
-    return f"{server().url}/test-{uuid.uuid4().hex}" + (f"?{query}" if query else "")
+    return f"{server.url}/test-{uuid.uuid4().hex}" + (f"?{query}" if query else "")
 
 
 @functools.cache
 def server() -> Server:
+    """The server of this worker."""
     return until_exit(Server)
+
+
+@functools.cache
+def _common_server() -> Server:
+    return for_all_workers(Server, "zookeeper")
