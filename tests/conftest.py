@@ -42,6 +42,7 @@ def pool() -> Iterator[WorkerPool]:
 
 def pytest_configure(config: pytest.Config) -> None:
     """The workers of pytest-xdist share servers. Each has its temporary folder in that of the run."""
+    gc.set_threshold(10_000)  # the default takes up to a quarter of the time of a simulated world
     if hasattr(config, "workerinput"):
         join_run(Path(config.getoption("basetemp")).parent)
 
