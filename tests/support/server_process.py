@@ -28,7 +28,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, ClassVar, Generic, NamedTuple, NoReturn, Protocol, Self, TypeVar
 
-from tests.support.processes import PATIENCE, eventually, process_state
+from tests.support.processes import PATIENCE, eventually, stop_process
 
 _ROOM = 4 << 30  # bytes of memory for files: etcd needs 130 MB from its start, and each test worker has one
 
@@ -165,8 +165,7 @@ class ServerProcess(ABC):
 
     def stop(self) -> None:
         """SIGSTOP; return when it is stopped. Connections stay open without answers."""
-        os.kill(self.pid, signal.SIGSTOP)
-        eventually(lambda: process_state(self.pid) == "T")
+        stop_process(self.pid)
 
     def resume(self) -> None:
         os.kill(self.pid, signal.SIGCONT)
