@@ -8,12 +8,14 @@ import gc
 import inspect
 import signal
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from holdfast.runtimes.threads import flush_log
 from tests.support.processes import WORKER, WorkerPool
+from tests.support.server_process import join_run
 
 
 class _FlushedLog(pytest.LogCaptureFixture):  # type: ignore[misc]  # final, but there is no other way to get at it
@@ -36,6 +38,13 @@ def pool() -> Iterator[WorkerPool]:
     """Processes with a client each. Their commands are the same for every store."""
     with WorkerPool(WORKER) as pool:
         yield pool
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """The workers of pytest-xdist share servers. Each has its temporary folder in that of the run."""
+    gc.set_threshold(10_000)  # the default takes up to a quarter of the time of a simulated world
+    if hasattr(config, "workerinput"):
+        join_run(Path(config.getoption("basetemp")).parent)
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -205,7 +205,7 @@ class Career:
         self.task = lab.start(actor, lambda _: self.election.run(work))
 
     async def until_leading(self, count: int) -> None:
-        await until(lambda: _is(lambda: len(self.terms) == count), f"term number {count}, after {self.terms}")
+        await until(lambda: _is(lambda: len(self.terms) >= count), f"term number {count}, after {self.terms}")
 
     def _begin(self, lease: Any) -> bool:
         """Whether this is a term to stay in."""
@@ -245,17 +245,17 @@ async def test_run_leads_again_and_again_until_it_is_stopped(lab: Lab) -> None:
 
 async def test_run_continues_after_a_loss(lab: Lab) -> None:
     operator = lab.actor()
-    career = Career(lab, lab.actor(), ttl=1)
+    career = Career(lab, lab.actor(), ttl=3)
     await career.until_leading(1)
 
-    assert await operator(lambda client: client.break_lock("a", career.terms[0]))
+    assert await operator(lambda client: client.break_lock("a", career.terms[-1]))
     await career.until_leading(2)
     await operator(lambda _: career.election.stop())
 
     async with asyncio.timeout(60):
         await career.task
-    assert career.losses == 1
-    assert career.terms[0] < career.terms[1]
+    assert career.losses == len(career.terms) - 1, "a busy machine may lose more than one"
+    assert sorted(set(career.terms)) == career.terms
     assert (await lab.state("a")).holders == ()
 
 

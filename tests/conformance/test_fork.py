@@ -11,7 +11,7 @@ import pytest
 import holdfast
 from holdfast.guarantees import Order
 from tests.conformance.backends import CASES, Case
-from tests.support.processes import Refused, WorkerPool, eventually
+from tests.support.processes import PATIENCE, Refused, WorkerPool, eventually
 
 # Each kind of connection. A store in memory has one process; the other methods use the connections of these.
 _NOT_HERE = ("memory", "redis-cluster", "redis-setnx", "redis-getset", "zookeeper-kazoo", "mysql-row", "mysql-version")
@@ -100,7 +100,8 @@ def test_a_child_never_hangs_on_a_mutex_of_another_thread_of_its_parent(
     parent = pool.start(store_url)
     times = {"sqlite": 100, "redis": 40}.get(case.name, 20)
 
-    outcomes = parent.call("fork_in_a_crowd", times=times, backoff=10.0)["outcomes"]
+    parent.send("fork_in_a_crowd", times=times, backoff=PATIENCE)
+    outcomes = parent.receive(within=3 * PATIENCE)["outcomes"]
 
     assert outcomes == {"fine": times}, parent.errors()
 

@@ -76,7 +76,7 @@ def etcd_user(method: str) -> Iterator[Account]:
     def deny() -> None:
         etcd.run_etcdctl(server, "etcdctl role revoke-permission locks --prefix=true test-", as_root=True)
 
-    yield Account(etcd.restricted_url(method=method), deny, allow, "readwrite on all keys")
+    yield Account(etcd.restricted_url(server, method=method), deny, allow, "readwrite on all keys")
     allow()  # the role is shared with other tests
 
 

@@ -50,7 +50,7 @@ def test_each_primitive_has_a_workload_that_the_command_accepts() -> None:
 @pytest.mark.parametrize(("backend", "name"), CASES)
 def test_worlds_keep_every_promise(backend: str, name: str) -> None:
     plan = Plan(backend=backend, workload=WORKLOADS[name])
-    for seed in range(10 if backend in SLOW else 20):  # `make sim` runs 10,000
+    for seed in range(3 if backend in SLOW else 6):  # `make sim` runs 10,000
         ran = run(plan, seed)
         assert ran.failure is None, f"seed {seed}: {ran.error or report(ran.history, ran.verdict)}"
 

@@ -150,7 +150,8 @@ def test_a_text_that_is_not_a_replay_is_refused(text: str) -> None:
 
 def test_the_printed_command_repeats_the_failing_run(bug: Bug, tmp_path: Path) -> None:
     words = [sys.executable, "-m", "holdfast", "simulate", "--json", "--mutant", FROM_THE_REPLY.name]
-    worlds = ["--faults", ",".join(KINDS), "--seeds", str(len(SEEDS)), "--save", str(tmp_path / "a.replay")]
+    seeds = str((bug.failing.seed or 0) + 1)  # this world is the last
+    worlds = ["--faults", ",".join(KINDS), "--seeds", seeds, "--save", str(tmp_path / "a.replay")]
     searched = subprocess.run([*words, *worlds], capture_output=True, text=True, check=False)
     first = json.loads(searched.stdout)["first"]
 

@@ -39,9 +39,9 @@ def only(kind: str, backend: str) -> Plan:
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_hundreds_of_worlds_keep_every_promise(backend: str) -> None:
+def test_worlds_with_all_faults_keep_every_promise(backend: str) -> None:
     # One world of Redlock or ZooKeeper takes as long as five of the others. `make sim` runs 10,000 of each.
-    for seed in range(40 if backend in ("redlock", "zookeeper") else 150):
+    for seed in range(10 if backend in ("redlock", "zookeeper") else 40):
         ran = run(Plan(backend=backend), seed)
         assert ran.failure is None, f"seed {seed}: {ran.error or report(ran.history, ran.verdict)}"
 
@@ -51,8 +51,8 @@ def test_hundreds_of_worlds_keep_every_promise(backend: str) -> None:
 def test_only_the_enabled_fault_happens_if_the_store_can_have_it(kind: str, backend: str) -> None:
     happened: Counter[str] = Counter()
     is_impossible = kind in SERVERS[backend].impossible_faults()
-    for seed in range(2 if is_impossible else 8):
-        if seed >= 2 and happened[kind] >= 3:
+    for seed in range(1 if is_impossible else 8):
+        if happened[kind] >= 3:
             break  # enough; the test above checks the promises
         ran = run(only(kind, backend), seed)
         happened.update(ran.happened)

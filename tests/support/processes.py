@@ -163,8 +163,7 @@ class Worker(Channel):
 
     def stop(self) -> None:
         """Send SIGSTOP and wait until the process is stopped."""
-        self._process.send_signal(signal.SIGSTOP)
-        eventually(lambda: process_state(self.pid) == "T")
+        stop_process(self.pid)
 
     def resume(self) -> None:
         self._process.send_signal(signal.SIGCONT)
@@ -246,7 +245,20 @@ def _write_all(fd: int, data: bytes) -> None:
         data = data[os.write(fd, data) :]
 
 
+def stop_process(pid: int) -> None:
+    """Send SIGSTOP and return when no thread of the process runs: until then one could still get a lock."""
+    os.kill(pid, signal.SIGSTOP)
+    eventually(lambda: _is_stopped(pid))
+
+
+def _is_stopped(pid: int) -> bool:
+    try:
+        return all(process_state(int(thread)) == "T" for thread in os.listdir(f"/proc/{pid}/task"))
+    except (FileNotFoundError, ProcessLookupError):  # a thread has just ended
+        return False
+
+
 def process_state(pid: int) -> str:
-    """The state of a process as in /proc: "R" running, "S" waiting, "T" stopped."""
+    """The state of a process or thread as in /proc: "R" running, "S" waiting, "T" stopped."""
     with open(f"/proc/{pid}/stat") as file:
         return file.read().rpartition(")")[2].split()[0]

@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import fcntl
 import functools
 import os
+import pickle
 import pwd
 import shutil
 import signal
@@ -24,9 +26,9 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import ClassVar, Generic, NamedTuple, NoReturn, Protocol, Self, TypeVar
+from typing import IO, Any, ClassVar, Generic, NamedTuple, NoReturn, Protocol, Self, TypeVar
 
-from tests.support.processes import PATIENCE, eventually, process_state
+from tests.support.processes import PATIENCE, eventually, stop_process
 
 _ROOM = 4 << 30  # bytes of memory for files: etcd needs 130 MB from its start, and each test worker has one
 
@@ -68,6 +70,10 @@ class ServerProcess(ABC):
         self.host = host
         self._environment = dict(environment or {})
         self._process: subprocess.Popen[bytes] | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For another process, which can use the server, but cannot end it."""
+        return {**self.__dict__, "_process": None}
 
     @abstractmethod
     def command(self) -> list[str]:
@@ -159,8 +165,7 @@ class ServerProcess(ABC):
 
     def stop(self) -> None:
         """SIGSTOP; return when it is stopped. Connections stay open without answers."""
-        os.kill(self.pid, signal.SIGSTOP)
-        eventually(lambda: process_state(self.pid) == "T")
+        stop_process(self.pid)
 
     def resume(self) -> None:
         os.kill(self.pid, signal.SIGCONT)
@@ -252,6 +257,58 @@ def running(server: _Started) -> Iterator[_Started]:
 def until_exit(make: Callable[[Path], _Started]) -> _Started:
     """Start the server that `make` returns for a new folder; it ends with the test run."""
     return _at_exit().enter_context(running(make(_at_exit().enter_context(folder_in_memory()) / "server")))
+
+
+class _Run(NamedTuple):
+    """A test run with several workers."""
+
+    folder: Path
+    users: IO[str]  # each worker has locked it until it ends, however it ends
+
+
+_run: _Run | None = None
+
+
+def join_run(folder: Path) -> None:
+    """Share the servers of `for_all_workers` with the processes that join the same folder."""
+    global _run
+    users = open(folder / "users", "w")  # noqa: SIM115  (open until the end of the process)
+    fcntl.flock(users, fcntl.LOCK_SH)
+    _run = _Run(folder, users)
+
+
+def for_all_workers(
+    make: Callable[[Path], _Started], name: str, prepare: Callable[[_Started], None] = lambda _: None
+) -> _Started:
+    """As `until_exit`, but one server for all workers of a test run. It ends after the last of them.
+
+    The first worker that needs it starts it, and calls `prepare` with it. Tests must not depend on what other clients
+    do on this server.
+    """
+    if _run is None:
+        server = until_exit(make)
+        prepare(server)
+        return server
+    path = _run.folder / name
+    with open(path.with_suffix(".lock"), "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not path.exists():
+            server = until_exit(make)
+            prepare(server)
+            _end_after_other_workers(_run.users)
+            path.write_bytes(pickle.dumps(server))
+            return server
+    of_other_worker: _Started = pickle.loads(path.read_bytes())
+    return of_other_worker
+
+
+@functools.cache
+def _end_after_other_workers(users: IO[str]) -> None:
+    """Wait for the end of the other workers before the servers of this process end.
+
+    Functions of atexit run in reverse order, and that of `_at_exit` is registered already.
+    """
+    atexit.register(fcntl.flock, users, fcntl.LOCK_EX)
 
 
 @functools.cache

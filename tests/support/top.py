@@ -61,9 +61,12 @@ class Screen:
 
 
 def run_top(
-    url: str, steps: Steps, *, size: tuple[int, int] = (80, 24), interval: float = 0.05, first_search: float = 1.0
+    url: str, steps: Steps, *, size: tuple[int, int] = (80, 24), interval: float = 0.5, first_search: float = 1.0
 ) -> None:
-    """Run the application on a store until `steps` has returned."""
+    """Run the application on a store until `steps` has returned.
+
+    A key press waits until the application is idle, so a busy machine has to draw it in less than the interval.
+    """
 
     async def run() -> None:
         async with holdfast.AsyncClient(url) as client:

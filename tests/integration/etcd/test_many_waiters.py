@@ -13,7 +13,7 @@ from holdfast import BackendError
 from tests.integration.conftest import OpenClient
 from tests.integration.etcd.helpers import acquired
 from tests.support.etcd.servers import Server
-from tests.support.processes import eventually, now
+from tests.support.processes import PATIENCE, eventually, now
 
 TURNS = 5
 
@@ -60,7 +60,7 @@ class Waiters:
             thread.start()
             if number % 20 == 0:
                 # mypy does not infer the type of a lambda with a default.
-                eventually(lambda so_far=number: self._count() >= so_far)  # type: ignore[misc]
+                eventually(lambda so_far=number: self._count() >= so_far, within=3 * PATIENCE)  # type: ignore[misc]
         eventually(lambda: self._count() == len(self._threads))
 
     def _count(self) -> int:

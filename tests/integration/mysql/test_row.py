@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
 import subprocess
 import sys
 import threading
@@ -19,7 +17,7 @@ from holdfast.url import parse
 from tests.integration.conftest import OpenClient
 from tests.integration.mysql.conftest import is_busy
 from tests.support.mysql.servers import Server
-from tests.support.processes import eventually
+from tests.support.processes import eventually, stop_process
 
 TTL = 4.0
 
@@ -105,9 +103,12 @@ def test_a_holder_learns_at_its_next_renewal_that_it_lost_its_row_lock(
 
 
 def test_acquire_keeps_a_timeout_of_a_fraction_of_a_second(url: str, open_client: OpenClient) -> None:
+    waiter = open_client(url)
+    with waiter.lock("another", timeout=30):
+        pass  # opens its connections, which may take longer than the timeout below
     with open_client(url).lock("a", ttl=30):
         began = time.monotonic()
-        assert open_client(url).lock("a").acquire(timeout=1.3) is None
+        assert waiter.lock("a").acquire(timeout=1.3) is None
         assert 1.2 < time.monotonic() - began < 8
 
 
@@ -140,7 +141,7 @@ def test_a_stopped_holder_keeps_its_row_lock_no_longer_than_its_lease(url: str, 
         try:
             assert process.stdout is not None
             fence = int(process.stdout.readline())
-            os.kill(process.pid, signal.SIGSTOP)
+            stop_process(process.pid)
 
             lease = open_client(url).lock("a").acquire(timeout=30)
 
@@ -197,13 +198,13 @@ def test_all_waiters_of_a_stopped_process_are_terminated_by_the_next_waiter(
     client = open_client(url)
     with client.lock("another", timeout=30):
         pass  # opens its connections
-    behind = threading.Thread(target=lambda: leases.append(client.lock("a", ttl=60).acquire(timeout=30)), daemon=True)
+    behind = threading.Thread(target=lambda: leases.append(client.lock("a", ttl=60).acquire(timeout=90)), daemon=True)
     with subprocess.Popen([sys.executable, "-c", _WAITERS, url]) as process:
         try:
             eventually(lambda: waiting_sessions(server, database) == 3)
             behind.start()
             eventually(lambda: waiting_sessions(server, database) == 4)
-            os.kill(process.pid, signal.SIGSTOP)
+            stop_process(process.pid)
             held.release()
 
             behind.join()
@@ -227,7 +228,7 @@ def test_waiters_with_short_timeouts_terminate_a_stopped_one_eventually(
     with subprocess.Popen([sys.executable, "-c", _WAITERS, url]) as process:
         try:
             eventually(lambda: waiting_sessions(server, database) == 3)
-            os.kill(process.pid, signal.SIGSTOP)
+            stop_process(process.pid)
             held.release()
 
             lock = client.lock("a")

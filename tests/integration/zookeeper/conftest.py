@@ -27,7 +27,7 @@ def url() -> str:
 @pytest.fixture(scope="session")
 def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProxiedEnsemble]:
     """An ensemble with long timeouts between members, so that a member that is cut off continues to answer."""
-    with running(ProxiedEnsemble(tmp_path_factory.mktemp("ensemble"), sync_limit=25)) as started:
+    with running(ProxiedEnsemble(tmp_path_factory.mktemp("ensemble"), sync_limit=50)) as started:
         yield started
 
 

@@ -21,7 +21,7 @@ from tests.support.redis.proxy import Proxy
 from tests.support.zookeeper.ensembles import ProxiedEnsemble
 from tests.support.zookeeper.servers import TICK, Server, kazoo
 
-TIMEOUT = 3.0  # seconds: of the sessions
+TIMEOUT = 6.0  # seconds: of the sessions, which a busy machine has to keep until the cut
 LOCKS = 20
 
 
@@ -80,7 +80,7 @@ def test_the_client_of_a_partitioned_follower_reports_its_loss_before_the_next_g
     ensemble.part(follower, leader)
 
     scene.await_grants()
-    assert follower.mode() == "follower", "it still serves, and answers pings and reads"
+    eventually(lambda: follower.mode() == "follower")  # it still serves, and answers pings and reads
     assert [name for name in scene.names if scene.lost[name] >= scene.granted[name]] == []
 
 
@@ -115,7 +115,7 @@ def test_one_write_does_not_prove_that_the_leader_reset_the_timer(ensemble: Prox
 
 def test_a_session_proof_holds_when_its_follower_is_cut_off_at_any_moment(ensemble: ProxiedEnsemble) -> None:
     leader, follower = ensemble.leader, ensemble.followers[0]
-    timeout = 3.0
+    timeout = TIMEOUT
     with _sessions(follower, 10, timeout) as clients, kazoo(leader.address) as observer:
         ended: dict[int, float] = {}
         heartbeats = [_Heartbeat(client, f"/proven-{number}", timeout) for number, client in enumerate(clients)]

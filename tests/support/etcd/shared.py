@@ -1,34 +1,49 @@
-"""One etcd server for all tests that need no private one: started at first use, stopped with the test run."""
+"""etcd servers for all tests that need no private one: started at first use, stopped with the test run."""
 
 from __future__ import annotations
 
 import functools
 import uuid
+from pathlib import Path
 from urllib.parse import urlencode
 
 from tests.support.etcd.servers import Server, etcdctl
 from tests.support.permissions import statements
-from tests.support.server_process import until_exit
+from tests.support.server_process import for_all_workers, until_exit
 
 
 def fresh_url(**options: str) -> str:
-    """The URL of the server with a prefix that no other test uses."""
-    return f"{server().url}?{urlencode({'prefix': f'test-{uuid.uuid4().hex}/', **options})}"
+    """The URL of `server` with a prefix that no other test uses."""
+    return f"{server().url}?{_fresh(options)}"
 
 
-def restricted_url(**options: str) -> str:
-    """As `fresh_url`, on a server with authentication, for a user with the role of the docs, and no other."""
-    address = restricted_server().address
-    return f"etcd://app:secret@{address}?{urlencode({'prefix': f'test-{uuid.uuid4().hex}/', **options})}"
+def restricted_url(server: Server | None = None, **options: str) -> str:
+    """As `fresh_url`, for a user with the role of the docs, and no other; without a server, on one for all workers."""
+    return f"etcd://app:secret@{(server or _common_server()).address}?{_fresh(options)}"
+
+
+def _fresh(options: dict[str, str]) -> str:
+    return urlencode({"prefix": f"test-{uuid.uuid4().hex}/", **options})
 
 
 @functools.cache
 def restricted_server() -> Server:
-    """The user `app` may use all keys that begin with `test-`; `root`, with the password `secret`, all keys."""
-    server = until_exit(lambda folder: Server(folder, options=["--bcrypt-cost", "4"]))
+    """A server of this worker, for tests that change roles.
+
+    The user `app` may use all keys that begin with `test-`; `root`, with the password `secret`, all keys.
+    """
+    server = until_exit(_with_roles)
+    _add_roles(server)
+    return server
+
+
+def _with_roles(folder: Path) -> Server:
+    return Server(folder, options=["--bcrypt-cost", "4"])
+
+
+def _add_roles(server: Server) -> None:
     for line in (*_ROOT, *statements("etcd", "A role for locks", {"holdfast/": "test-"}), "etcdctl auth enable"):
         run_etcdctl(server, line)
-    return server
 
 
 def run_etcdctl(server: Server, line: str, *, as_root: bool = False) -> None:
@@ -45,4 +60,10 @@ _ROOT = ("etcdctl user add root:secret", "etcdctl role add root", "etcdctl user 
 
 @functools.cache
 def server() -> Server:
+    """The server of this worker. No other worker changes its revision."""
     return until_exit(Server)
+
+
+@functools.cache
+def _common_server() -> Server:
+    return for_all_workers(_with_roles, "etcd", prepare=_add_roles)

@@ -11,7 +11,7 @@ from tests.support.redis.binaries import main_binary
 from tests.support.redis.redlock import RedlockServers
 from tests.support.redis.servers import Server
 from tests.support.redis.topologies import Cluster
-from tests.support.server_process import until_exit
+from tests.support.server_process import for_all_workers, until_exit
 
 
 def fresh_url(**options: str) -> str:
@@ -90,9 +90,9 @@ def server() -> Server:
 
 @functools.cache
 def _cluster() -> Cluster:
-    return until_exit(lambda folder: Cluster(main_binary(), folder))
+    return for_all_workers(lambda folder: Cluster(main_binary(), folder), "redis-cluster")
 
 
 @functools.cache
 def _redlock() -> RedlockServers:
-    return until_exit(lambda folder: RedlockServers(main_binary(), folder))
+    return for_all_workers(lambda folder: RedlockServers(main_binary(), folder), "redlock")

@@ -1,4 +1,4 @@
-"""One ZooKeeper server for all tests that need no private one: started at first use, stopped with the test run."""
+"""ZooKeeper servers for all tests that need no private one: started at first use, stopped with the test run."""
 
 from __future__ import annotations
 
@@ -12,25 +12,28 @@ from kazoo.exceptions import NoNodeError
 from kazoo.security import ACL, Id
 
 from tests.support.permissions import statements
-from tests.support.server_process import until_exit
+from tests.support.server_process import for_all_workers, until_exit
 from tests.support.zookeeper.servers import Server, kazoo
 
 
 def fresh_url(**options: str) -> str:
-    """The URL of the server with a root node that no other test uses."""
+    """The URL of `server` with a root node that no other test uses."""
     query = "&".join(f"{name}={value}" for name, value in options.items())
     return f"{server().url}/test-{uuid.uuid4().hex}" + (f"?{query}" if query else "")
 
 
 def restricted_url(**options: str) -> str:
-    """As `fresh_url`, for a user with the permissions of the docs on the root node. It cannot create that node."""
+    """A root node on a server for all workers, for a user with the permissions of the docs on it.
+
+    The user cannot create that node.
+    """
     above = f"/test-{uuid.uuid4().hex}"
     with _administrator() as client:
         client.create(above, acl=[_digest("digest:admin:", "cdrwa")])
         for line in statements("zookeeper", "The parent node", {"/holdfast": f"{above}/locks"}):
             run_zkcli(client, line)
     query = "&".join(f"{name}={value}" for name, value in {"acl": "creator", **options}.items())
-    return f"zookeeper://app:secret@{server().address}{above}/locks?{query}"
+    return f"zookeeper://app:secret@{_common_server().address}{above}/locks?{query}"
 
 
 def run_zkcli(client: KazooClient, line: str) -> None:
@@ -76,11 +79,17 @@ def _acl(entry: str) -> ACL:
 
 @contextlib.contextmanager
 def _administrator() -> Iterator[KazooClient]:
-    with kazoo(server().address) as client:
+    with kazoo(_common_server().address) as client:
         client.add_auth("digest", "admin:secret")
         yield client
 
 
 @functools.cache
 def server() -> Server:
+    """The server of this worker."""
     return until_exit(Server)
+
+
+@functools.cache
+def _common_server() -> Server:
+    return for_all_workers(Server, "zookeeper")
