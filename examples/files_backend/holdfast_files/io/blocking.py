@@ -4,6 +4,7 @@ Every verb is one step under an exclusive flock on `guard`. So a step is atomic 
 expired can be removed without a race. The kernel unlocks `guard` if a process dies.
 """
 
+import contextlib
 import fcntl
 import hashlib
 import json
@@ -123,7 +124,7 @@ class FilesBackend(api.OneByOne):
         try:
             if creates:
                 os.makedirs(self._folder, mode=0o700, exist_ok=True)
-            guard = open(f"{self._folder}/guard", "ab", buffering=0)  # noqa: SIM115 - closed below
+            guard = open(f"{self._folder}/guard", "ab" if creates else "rb", buffering=0)  # noqa: SIM115 - closed below
         except OSError as error:
             kind = api.StoreMissing if isinstance(error, FileNotFoundError) else holdfast.BackendUnavailable
             raise kind(backend=self.url, problem=str(error)) from error
@@ -183,9 +184,9 @@ class FilesBackend(api.OneByOne):
     def _next_fence(self) -> int:
         """Greater than the last one, and than all of a folder that was lost, unless the wall clock was set back."""
         path, fence = f"{self._folder}/fence", int(self._runtime.wall() * 1_000_000)
-        if os.path.exists(path):
-            with open(path) as file:
-                fence = max(fence, int(file.read()) + 1)
+        # There may be none, or a crash of the machine may have damaged it.
+        with contextlib.suppress(FileNotFoundError, ValueError), open(path) as file:
+            fence = max(fence, int(file.read()) + 1)
         with open(f"{self._folder}/new", "w") as file:
             file.write(str(fence))
         os.replace(f"{self._folder}/new", path)
