@@ -198,11 +198,11 @@ def scheme_of(name: str) -> Scheme:
     """
     scheme = SCHEMES.get(name) or _plugins.get(name)
     if scheme is None:
-        from holdfast import plugins
+        from holdfast.plugins import find, installed
 
-        plugin = plugins.find(name)
+        plugin = find(name)
         if plugin is None:
-            known = [*SCHEMES, *(each.scheme for each in plugins.installed() if each.scheme not in SCHEMES)]
+            known = [*SCHEMES, *(each.scheme for each in installed() if each.scheme not in SCHEMES)]
             raise ConfigurationError(f"url has the unknown scheme {_safe(name)!r}{did_you_mean(_safe(name), known)}")
         scheme = Scheme(plugin.package, distribution=plugin.distribution)
         _check_declarations(name, scheme)

@@ -1,4 +1,4 @@
-"""What a folder of lock files guarantees, and the primitives that it lacks."""
+"""The guarantees of a folder of lock files, and the primitives that it lacks."""
 
 from holdfast.backends.api import Exclusion, FenceOrder, Guarantees, Lacks, Order, Primitive, Scope, Wake
 
