@@ -15,7 +15,7 @@ from urllib.parse import parse_qsl, quote, unquote, urlencode
 
 from holdfast.core.names import did_you_mean
 from holdfast.core.ports import Backend
-from holdfast.errors import ConfigurationError
+from holdfast.errors import ConfigurationError, HoldfastError
 from holdfast.guarantees import Guarantees
 from holdfast.primitives import Lacks, Primitive
 
@@ -222,10 +222,16 @@ def _check_declarations(name: str, scheme: Scheme) -> None:
         raise _broken(scheme, "GUARANTEES in its protocol/guarantees.py must be Guarantees, or a dict by method")
     if lacks.keys() != guarantees.keys():
         raise _broken(scheme, "GUARANTEES and LACKS in its protocol/guarantees.py must have the same methods, or none")
-    if not all(isinstance(primitive, Primitive) for missing in lacks.values() for primitive in missing):
+    if not all(map(_are_reasons, lacks.values())):
         raise _broken(scheme, "LACKS in its protocol/guarantees.py must be a dict of Primitive and reason")
     if "" not in guarantees and "method" not in {option.name for option in options_of(name, scheme)}:
         raise _broken(scheme, "it has several methods, but no option 'method'")
+
+
+def _are_reasons(missing: object) -> bool:
+    return isinstance(missing, Mapping) and all(
+        isinstance(primitive, Primitive) and isinstance(why, str) for primitive, why in missing.items()
+    )
 
 
 def _load(scheme: Scheme, module: str, name: str) -> Any:
@@ -366,7 +372,12 @@ def opener(address: Address, runtime: str) -> Callable[..., Any]:
 
 def _open_plugin(scheme: Scheme, function: Callable[..., Any], address: Address, runtime: object) -> Any:
     """Open the backend of a plugin, and check that it has all verbs of this version of holdfast."""
-    backend = function(address, runtime)
+    try:
+        backend = function(address, runtime)
+    except HoldfastError:
+        raise
+    except Exception as error:
+        raise _broken(scheme, f"open_backend failed: {type(error).__name__}: {error}") from error
     verbs = (name for name in (*Backend.__annotations__, *vars(Backend)) if not name.startswith("_"))
     missing = [name for name in verbs if not hasattr(backend, name)]
     if missing:
@@ -387,7 +398,8 @@ def guarantees_of(scheme: Scheme) -> Mapping[str, Guarantees]:
 def lacks_of(scheme: Scheme) -> Mapping[str, Lacks]:
     """The primitives that a backend lacks, and why, by method as in `guarantees_of`."""
     lacks = _load(scheme, "protocol.guarantees", "LACKS")
-    methods: Mapping[str, Lacks] = lacks if lacks and isinstance(next(iter(lacks)), str) else {"": lacks}
+    by_method = isinstance(lacks, Mapping) and lacks and isinstance(next(iter(lacks)), str)
+    methods: Mapping[str, Lacks] = lacks if by_method else {"": lacks}
     return methods
 
 

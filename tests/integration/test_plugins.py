@@ -96,6 +96,17 @@ BROKEN = {
         {"protocol/guarantees.py": "from holdfast_files.protocol.guarantees import *\nLACKS = {'queue': {}}"},
         "must have the same methods, or none",
     ),
+    "lacks_nothing": (
+        {"protocol/guarantees.py": "from holdfast_files.protocol.guarantees import *\nLACKS = None"},
+        "LACKS in its protocol/guarantees.py must be a dict of Primitive and reason",
+    ),
+    "no_reason": (
+        {
+            "protocol/guarantees.py": "from holdfast_files.protocol.guarantees import *\n"
+            "LACKS = {Primitive.RWLOCK: None}"
+        },
+        "LACKS in its protocol/guarantees.py must be a dict of Primitive and reason",
+    ),
     "no_method": (
         {
             "protocol/guarantees.py": "from holdfast_files.protocol import guarantees\n"
@@ -164,6 +175,14 @@ def test_a_backend_without_a_verb_of_this_version_is_refused_when_it_is_opened(r
 
     with pytest.raises(holdfast.ConfigurationError, match=r"old-backend 1\.0 is broken: object lacks url.*try_acquire"):
         acquire("old:///x", runtime)
+
+
+def test_an_error_of_a_plugin_that_opens_its_backend_names_the_distribution(site: Path) -> None:
+    add_package(site, "fails_to_open", {"io/blocking.py": "def open_backend(address, runtime):\n    return 1 / 0\n"})
+    add_metadata(site, "failing-backend", {"failing": "fails_to_open"})
+
+    with pytest.raises(holdfast.ConfigurationError, match=r"failing-backend 1\.0 is broken: .*ZeroDivisionError"):
+        acquire("failing:///x", "blocking")
 
 
 def test_plugins_are_listed_with_their_guarantees_options_and_missing_primitives(
