@@ -18,6 +18,15 @@ from tests.support.processes import WORKER, WorkerPool
 from tests.support.server_process import join_run
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--holdfast-url",
+        metavar="URL",
+        help="run the conformance suite on this store only, which may be that of a plugin; {fresh} in the URL is "
+        "replaced in each test, and without it the path is extended",
+    )
+
+
 class _FlushedLog(pytest.LogCaptureFixture):  # type: ignore[misc]  # final, but there is no other way to get at it
     @property
     def handler(self) -> Any:

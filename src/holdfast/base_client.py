@@ -26,7 +26,7 @@ from holdfast.primitives import Primitive
 from holdfast.requirements import Requirement, require_primitive
 from holdfast.runtimes import system
 from holdfast.runtimes.threads import Mutex
-from holdfast.url import SCHEMES, Address, OptionValue, PasswordFunction, joined, opener, parse
+from holdfast.url import Address, OptionValue, PasswordFunction, joined, opener, parse, scheme_of
 
 if TYPE_CHECKING:
     from psycopg import AsyncConnection as AsyncPsycopgConnection
@@ -427,7 +427,7 @@ def transfer_text(lease: BaseLease, nonce: str, left: float) -> str:
 
 
 def _kind_of(scheme: str) -> str:
-    return SCHEMES[scheme].package.rpartition(".")[2]
+    return scheme_of(scheme).package.rpartition(".")[2]
 
 
 def _refuse_eventlet() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import os
 import re
@@ -13,7 +14,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import parse_qsl, quote, unquote, urlencode
 
 from holdfast.core.names import did_you_mean
-from holdfast.errors import ConfigurationError
+from holdfast.core.ports import Backend
+from holdfast.errors import ConfigurationError, HoldfastError
 from holdfast.guarantees import Guarantees
 from holdfast.primitives import Lacks, Primitive
 
@@ -33,6 +35,7 @@ class Scheme(NamedTuple):
     posix: bool = False  # it needs FIFOs and file locks, which Windows does not have
     tables: bool = False  # it has tables that `holdfast init` can create
     login: bool = False  # its servers may require a password, which may be given as the keyword `password`
+    distribution: str = ""  # name and version of the distribution of a plugin; "" for our own backends
 
 
 _REDIS = Scheme("holdfast.backends.redis", driver="redis", extra="redis", searched=True, login=True)
@@ -60,6 +63,8 @@ SCHEMES: dict[str, Scheme] = {
     "memcached": _MEMCACHED,
     "memcacheds": _MEMCACHED,
 }
+
+_plugins: dict[str, Scheme] = {}  # of other distributions, as far as they were used and are valid
 
 # Stores without a connection pool, and the reason.
 _NO_POOL = {
@@ -110,9 +115,7 @@ def parse(url: object, given: Mapping[str, OptionValue] | None = None) -> Addres
     if "://" not in url:
         raise ConfigurationError(f"url must look like scheme://…, not {_safe(url)!r} (known: {_known()})")
     parts = _split(url)
-    if parts.scheme not in SCHEMES:
-        scheme = _safe(parts.scheme)
-        raise ConfigurationError(f"url has the unknown scheme {scheme!r}{did_you_mean(scheme, SCHEMES)}")
+    scheme = scheme_of(parts.scheme)
     pairs = parse_qsl(parts.query, keep_blank_values=True)
     options = dict(pairs)
     if len(options) < len(pairs):
@@ -129,7 +132,7 @@ def parse(url: object, given: Mapping[str, OptionValue] | None = None) -> Addres
         raise ConfigurationError(f"the option {both[0]!r} is given in the url and as a keyword: give it once")
     check_options(parts.scheme, options)
     check_options(parts.scheme, keywords, ("ttl", "require"))
-    known = ("password",) if SCHEMES[parts.scheme].login else ()
+    known = ("password",) if scheme.login else ()
     check_options(parts.scheme, {name: "" for name in passwords if name not in known}, known)
     if parts.fragment or url.endswith("#"):
         raise ConfigurationError("url has a fragment: write # as %23 if it belongs to the path or a password")
@@ -187,15 +190,79 @@ def redlock_url(urls: Sequence[object]) -> str:
     return f"redlock://{','.join(hosts)}" + (f"?{urlencode(queries)}" if queries else "")
 
 
+def scheme_of(name: str) -> Scheme:
+    """The row of a scheme: one of ours, or else that of a plugin.
+
+    Raises:
+        ConfigurationError: there is no such scheme, or its plugin is broken; the message names the distribution.
+    """
+    scheme = SCHEMES.get(name) or _plugins.get(name)
+    if scheme is None:
+        from holdfast.plugins import find, installed
+
+        plugin = find(name)
+        if plugin is None:
+            known = [*SCHEMES, *(each.scheme for each in installed() if each.scheme not in SCHEMES)]
+            raise ConfigurationError(f"url has the unknown scheme {_safe(name)!r}{did_you_mean(_safe(name), known)}")
+        scheme = Scheme(plugin.package, distribution=plugin.distribution)
+        _check_declarations(name, scheme)
+        _plugins[name] = scheme
+    return scheme
+
+
+def _check_declarations(name: str, scheme: Scheme) -> None:
+    """Raise ConfigurationError if the declarations of a plugin have another form than those of our own backends."""
+    from holdfast.url_parts import Option
+
+    declared = _load(scheme, "config", "OPTIONS")
+    if not isinstance(declared, tuple) or not all(isinstance(option, Option) for option in declared):
+        raise _broken(scheme, "OPTIONS in its config.py must be a tuple of Option")
+    guarantees, lacks = guarantees_of(scheme), lacks_of(scheme)
+    if not guarantees or not all(isinstance(each, Guarantees) for each in guarantees.values()):
+        raise _broken(scheme, "GUARANTEES in its protocol/guarantees.py must be Guarantees, or a dict by method")
+    if lacks.keys() != guarantees.keys():
+        raise _broken(scheme, "GUARANTEES and LACKS in its protocol/guarantees.py must have the same methods, or none")
+    if not all(map(_are_reasons, lacks.values())):
+        raise _broken(scheme, "LACKS in its protocol/guarantees.py must be a dict of Primitive and reason")
+    if "" not in guarantees and "method" not in {option.name for option in options_of(name, scheme)}:
+        raise _broken(scheme, "it has several methods, but no option 'method'")
+
+
+def _are_reasons(missing: object) -> bool:
+    return isinstance(missing, Mapping) and all(
+        isinstance(primitive, Primitive) and isinstance(why, str) for primitive, why in missing.items()
+    )
+
+
+def _load(scheme: Scheme, module: str, name: str) -> Any:
+    """A name of a module of a backend.
+
+    Raises:
+        ConfigurationError: the backend is a plugin that lacks it, or that cannot be imported.
+    """
+    try:
+        return getattr(importlib.import_module(f"{scheme.package}.{module}"), name)
+    except Exception as error:
+        if not scheme.distribution:
+            raise
+        raise _broken(scheme, f"{scheme.package}.{module}: {type(error).__name__}: {error}") from error
+
+
+def _broken(scheme: Scheme, problem: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"the backend {scheme.package} of the distribution {scheme.distribution} is broken: {problem}"
+    )
+
+
 def options_of(name: str, scheme: Scheme) -> tuple[Option, ...]:
     """The options of a scheme, as its backend declares them. This needs no driver."""
-    declared: tuple[Option, ...] = importlib.import_module(f"{scheme.package}.config").OPTIONS
+    declared: tuple[Option, ...] = _load(scheme, "config", "OPTIONS")
     return tuple(option for option in declared if not option.schemes or name in option.schemes)
 
 
 def check_options(scheme: str, options: Mapping[str, str], more: Sequence[str] = ()) -> None:
     """Raise ConfigurationError for an option that the scheme lacks. `more` are options of the client, for the hint."""
-    own = [option.name for option in options_of(scheme, SCHEMES[scheme])]
+    own = [option.name for option in options_of(scheme, scheme_of(scheme))]
     for option, value in options.items():
         if "@" in option or ("@" in value and option not in own):  # the text before it may be part of a password
             raise ConfigurationError("url has an @ after its question mark: write ? as %3F in a password")
@@ -285,7 +352,7 @@ def opener(address: Address, runtime: str) -> Callable[..., Any]:
         ConfigurationError: the driver is missing, with the command that installs it; or this system lacks what the
             backend needs.
     """
-    scheme = SCHEMES[address.scheme]
+    scheme = scheme_of(address.scheme)
     if address.passwords and runtime == "blocking" and address.run_coroutine is None:
         import inspect
 
@@ -299,9 +366,23 @@ def opener(address: Address, runtime: str) -> Callable[..., Any]:
         )
     if scheme.driver is not None:
         require_driver(address.scheme, scheme.driver, scheme.extra)
-    module = importlib.import_module(f"{scheme.package}.io.{runtime}")
-    function: Callable[..., Any] = module.open_backend
-    return function
+    function: Callable[..., Any] = _load(scheme, f"io.{runtime}", "open_backend")
+    return function if not scheme.distribution else functools.partial(_open_plugin, scheme, function)
+
+
+def _open_plugin(scheme: Scheme, function: Callable[..., Any], address: Address, runtime: object) -> Any:
+    """Open the backend of a plugin, and check that it has all verbs of this version of holdfast."""
+    try:
+        backend = function(address, runtime)
+    except HoldfastError:
+        raise
+    except Exception as error:
+        raise _broken(scheme, f"open_backend failed: {type(error).__name__}: {error}") from error
+    verbs = (name for name in (*Backend.__annotations__, *vars(Backend)) if not name.startswith("_"))
+    missing = [name for name in verbs if not hasattr(backend, name)]
+    if missing:
+        raise _broken(scheme, f"{type(backend).__name__} lacks {', '.join(missing)} of holdfast.backends.api.Backend")
+    return backend
 
 
 def guarantees_of(scheme: Scheme) -> Mapping[str, Guarantees]:
@@ -309,15 +390,16 @@ def guarantees_of(scheme: Scheme) -> Mapping[str, Guarantees]:
 
     This needs no driver, because protocols import none.
     """
-    guarantees = importlib.import_module(f"{scheme.package}.protocol.guarantees").GUARANTEES
-    methods: Mapping[str, Guarantees] = {"": guarantees} if isinstance(guarantees, Guarantees) else guarantees
+    guarantees = _load(scheme, "protocol.guarantees", "GUARANTEES")
+    methods: Mapping[str, Guarantees] = guarantees if isinstance(guarantees, Mapping) else {"": guarantees}
     return methods
 
 
 def lacks_of(scheme: Scheme) -> Mapping[str, Lacks]:
     """The primitives that a backend lacks, and why, by method as in `guarantees_of`."""
-    lacks: Any = importlib.import_module(f"{scheme.package}.protocol.guarantees").LACKS
-    methods: Mapping[str, Lacks] = lacks if lacks and not isinstance(next(iter(lacks)), Primitive) else {"": lacks}
+    lacks = _load(scheme, "protocol.guarantees", "LACKS")
+    by_method = isinstance(lacks, Mapping) and lacks and isinstance(next(iter(lacks)), str)
+    methods: Mapping[str, Lacks] = lacks if by_method else {"": lacks}
     return methods
 
 

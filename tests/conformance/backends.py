@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from holdfast.guarantees import Exclusion, FenceOrder, Guarantees, Order, Scope, Wake
+from holdfast.primitives import Primitive
+from holdfast.url import guarantees_of, lacks_of, parse, scheme_of
 from tests.support.etcd import shared as etcd
 from tests.support.memcached import shared as memcached
 from tests.support.mysql import shared as mysql
@@ -71,3 +73,25 @@ CASES = [
     _plain("etcd-key", lambda: etcd.restricted_url(method="key"), _CONSENSUS._replace(order=Order.NONE)),
     _plain("memcached", memcached.fresh_url, _CACHE),
 ]
+
+
+def case_of_url(url: str) -> Case:
+    """The backend of a URL, held to what it declares. Each test gets another store: another `{fresh}` or path."""
+    address = parse(_fresh(url))
+    scheme = scheme_of(address.scheme)
+    guarantees, lacks = guarantees_of(scheme), lacks_of(scheme)
+    method = address.options.get("method", next(iter(guarantees)))
+    return Case(
+        "-".join(filter(None, (address.scheme, method))),
+        lambda _: _fresh(url),
+        guarantees[method],
+        shares=not lacks[method].keys() & {Primitive.RWLOCK, Primitive.SEMAPHORE},
+        shows_waiters=Primitive.DETECT_DEADLOCKS not in lacks[method],
+    )
+
+
+def _fresh(url: str) -> str:
+    if "{fresh}" in url:
+        return url.replace("{fresh}", uuid.uuid4().hex)
+    path, question_mark, query = url.partition("?")
+    return f"{path.rstrip('/')}/{uuid.uuid4().hex}{question_mark}{query}"

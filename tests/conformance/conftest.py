@@ -1,4 +1,4 @@
-"""Every conformance test runs on every backend, with threads and with asyncio."""
+"""Every conformance test runs on every backend, with threads and with asyncio; or on that of `--holdfast-url` only."""
 
 from __future__ import annotations
 
@@ -7,14 +7,20 @@ from pathlib import Path
 
 import pytest
 
-from tests.conformance.backends import CASES, Case
+from tests.conformance.backends import CASES, Case, case_of_url
 from tests.conformance.lab import Lab, Store
 
 
-@pytest.fixture(params=CASES, ids=lambda case: case.name)
-def case(request: pytest.FixtureRequest) -> Case:
-    parameter: Case = request.param
-    return parameter
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """The folders have tests of our own backends beside other libraries, and of CPython."""
+    return True if config.getoption("--holdfast-url") and collection_path.is_dir() else None
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "case" in metafunc.fixturenames:
+        url, mark = metafunc.config.getoption("--holdfast-url"), metafunc.definition.get_closest_marker("cases")
+        cases = [case_of_url(url)] if url else CASES if mark is None else mark.args[0]
+        metafunc.parametrize("case", cases, ids=lambda case: case.name)
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ import pytest
 import holdfast
 from holdfast.core.tickets import LockInfo
 from holdfast.primitives import Primitive
-from holdfast.url import SCHEMES, lacks_of, parse
+from holdfast.url import lacks_of, parse, scheme_of
 from tests.support.verbs import Verbs
 
 
@@ -183,7 +183,7 @@ class Store:
 
 def _lack(url: str, primitive: Primitive) -> str | None:
     address = parse(url)
-    methods = lacks_of(SCHEMES[address.scheme])
+    methods = lacks_of(scheme_of(address.scheme))
     return methods[address.options.get("method", next(iter(methods)))].get(primitive)
 
 

@@ -15,13 +15,7 @@ from tests.support.processes import PATIENCE, Refused, WorkerPool, eventually
 
 # Each kind of connection. A store in memory has one process; the other methods use the connections of these.
 _NOT_HERE = ("memory", "redis-cluster", "redis-setnx", "redis-getset", "zookeeper-kazoo", "mysql-row", "mysql-version")
-FORKING = [case for case in CASES if case.name not in _NOT_HERE]
-
-
-@pytest.fixture(params=FORKING, ids=lambda case: case.name)
-def case(request: pytest.FixtureRequest) -> Case:
-    parameter: Case = request.param
-    return parameter
+pytestmark = pytest.mark.cases([case for case in CASES if case.name not in _NOT_HERE])
 
 
 @pytest.mark.parametrize("how", ["closes its client", "ends"])

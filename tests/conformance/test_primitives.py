@@ -11,7 +11,7 @@ import pytest
 
 import holdfast
 from holdfast.primitives import Primitive
-from holdfast.url import SCHEMES, lacks_of
+from holdfast.url import lacks_of, scheme_of
 from tests.conformance.lab import Lab
 
 Step = Callable[[Any], Any]  # on a client of either shell: true if it worked
@@ -100,5 +100,5 @@ async def test_a_primitive_works_or_is_refused_with_its_reason(lab: Lab, primiti
 def _has(named: str, primitive: Primitive) -> bool:
     """Of a backend as errors name it: redis://, or redis://…?method=setnx."""
     scheme, _, options = named.partition("://")
-    methods = lacks_of(SCHEMES[scheme])
+    methods = lacks_of(scheme_of(scheme))
     return primitive not in methods[options.partition("method=")[2] or next(iter(methods))]

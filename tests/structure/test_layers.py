@@ -25,7 +25,7 @@ LAYERS = [
     {"core"},
     {"runtimes"},
     {"url_parts"},
-    {"url", "default_url", "requirements"},
+    {"url", "default_url", "plugins", "requirements"},
     {"backends"},
     {"base_client"},
     {"threads", "aio", "default", "__init__"},

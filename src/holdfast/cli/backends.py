@@ -1,7 +1,7 @@
 """`holdfast backends`: list the stores, their guarantees, primitives, URL options and drivers.
 
-The data comes from the table in url.py and from each backend's config.py and protocol/guarantees.py. None of them needs
-a driver:
+The data comes from the table in url.py, from the entry points of other distributions (plugins.py), and from each
+backend's config.py and protocol/guarantees.py. None of them needs a driver:
 
     GUARANTEES   one Guarantees, or one for each `method=` of its URL, the default first
     LACKS        the missing primitives and the reasons, in the same form
@@ -11,16 +11,19 @@ a driver:
 from __future__ import annotations
 
 import argparse
+import itertools
 import sys
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from holdfast import plugins
 from holdfast.cli import options as cli_options
 from holdfast.cli import statuses
 from holdfast.cli.help import USAGE, Commands, add_command, listed
-from holdfast.url import SCHEMES, Scheme, guarantees_of, lacks_of, options_of, parse
+from holdfast.errors import ConfigurationError
+from holdfast.url import SCHEMES, Scheme, guarantees_of, lacks_of, options_of, parse, scheme_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from holdfast.cli.terminal import Terminal
     from holdfast.guarantees import Guarantees
@@ -47,6 +50,7 @@ class Backend(NamedTuple):
     version: str | None
     is_installed: bool
     install: str | None  # command to install it; None if it is part of Python
+    distribution: str | None  # of another author, with its version; None: holdfast itself
 
     def as_dict(self) -> dict[str, Any]:
         """Return the JSON object."""
@@ -72,6 +76,7 @@ class Backend(NamedTuple):
             "version": self.version,
             "installed": self.is_installed,
             "install": self.install,
+            "distribution": self.distribution,
         }
 
 
@@ -89,15 +94,30 @@ def add_parser(commands: Commands[argparse.ArgumentParser]) -> None:
         results={statuses.DONE: "done", **USAGE},
     )
     only = parser.add_mutually_exclusive_group()
-    only.add_argument("scheme", metavar="SCHEME", nargs="?", choices=SCHEMES, help="only this store, such as redis")
+    only.add_argument("scheme", metavar="SCHEME", nargs="?", choices=_Choices(), help="only this store, such as redis")
     only.add_argument("--url", help="only the store of this URL, as configured by it")
     cli_options.add_json(parser)
     parser.set_defaults(run=_run)
 
 
+class _Choices:
+    """The schemes. Those of other distributions are looked up only if they are needed."""
+
+    def __contains__(self, name: object) -> bool:
+        return name in SCHEMES or any(name == plugin.scheme for plugin in plugins.installed())
+
+    def __iter__(self) -> Iterator[str]:
+        yield from SCHEMES
+        yield from (plugin.scheme for plugin in plugins.installed() if plugin.scheme not in SCHEMES)
+
+
 def _run(arguments: argparse.Namespace) -> int:
-    names = [arguments.scheme] if arguments.scheme else SCHEMES
-    backends = [_of_url(arguments.url)] if arguments.url else [describe(name, SCHEMES[name]) for name in names]
+    if arguments.url:
+        backends = [_of_url(arguments.url)]
+    elif arguments.scheme:
+        backends = [describe(arguments.scheme, scheme_of(arguments.scheme))]
+    else:
+        backends = [*(describe(name, scheme) for name, scheme in SCHEMES.items()), *_plugins()]
     if arguments.json:
         import json
 
@@ -124,14 +144,31 @@ def describe(name: str, scheme: Scheme) -> Backend:
         version=version,
         is_installed=is_installed,
         install=f"pip install 'holdfast[{scheme.extra}]'" if scheme.extra else None,
+        distribution=scheme.distribution or None,
     )
+
+
+def _plugins() -> list[Backend]:
+    """Return the backends of other distributions. A warning on stderr names each that cannot be used."""
+    backends = []
+    for name, others in itertools.groupby(plugins.installed(), key=lambda plugin: plugin.scheme):
+        try:
+            if name not in SCHEMES:
+                backends.append(describe(name, scheme_of(name)))
+                continue
+            ignored = " and ".join(plugin.distribution for plugin in others)
+            problem = f"{name}:// of {ignored} is ignored: holdfast itself has a backend with this scheme"
+        except ConfigurationError as error:
+            problem = str(error)
+        print(f"holdfast: {problem}", file=sys.stderr)
+    return backends
 
 
 def _of_url(url: str) -> Backend:
     from holdfast.threads.client import Client
 
     address = parse(url)
-    backend = describe(address.scheme, SCHEMES[address.scheme])
+    backend = describe(address.scheme, scheme_of(address.scheme))
     method = address.options.get("method", next(iter(backend.lacks)))
     with Client(url) as client:
         return backend._replace(guarantees={"": client.guarantees}, lacks={"": backend.lacks[method]})
@@ -238,6 +275,8 @@ def _primitive_rows(backend: Backend) -> list[tuple[str, Lacks | None]]:
 
 
 def _driver_text(backend: Backend) -> str:
+    if backend.distribution is not None:
+        return f"plugin: {backend.distribution}"
     if backend.driver is None:
         return "none needed"
     if not backend.is_installed:

@@ -46,7 +46,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
     with naming_the_variable(arguments.url):
         address = urls.parse(default_url() if arguments.url is None else arguments.url)
-    scheme = urls.SCHEMES[address.scheme]
+    scheme = urls.scheme_of(address.scheme)
     if not scheme.tables:
         print(f"holdfast: {address.scheme}:// needs no tables", file=sys.stderr)
     elif arguments.prints:

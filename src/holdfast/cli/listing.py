@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Self
 from holdfast.cli.terminal import Terminal
 from holdfast.monitor.monitors import LockReader
 from holdfast.runtimes.threads import run_sync
-from holdfast.url import SCHEMES
+from holdfast.url import scheme_of
 
 if TYPE_CHECKING:
     from holdfast.cli.interrupts import Interrupts
@@ -29,7 +29,7 @@ class SearchInterrupted(Exception):
 
 def has_index(client: Client) -> bool:
     """Whether the store can list its locks without a search of all keys."""
-    if not SCHEMES[client._address.scheme].searched:  # noqa: SLF001 - not part of the public API
+    if not scheme_of(client._address.scheme).searched:  # noqa: SLF001 - not part of the public API
         return True
     return getattr(client._engine.backend, "has_index", False)  # noqa: SLF001
 

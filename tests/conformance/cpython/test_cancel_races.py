@@ -15,8 +15,10 @@ import pytest
 
 import holdfast
 from holdfast.core.tickets import WAITER_LEASE
-from tests.conformance.backends import Case
+from tests.conformance.backends import BACKENDS, Case
 from tests.conformance.lab import until
+
+pytestmark = pytest.mark.cases(BACKENDS)  # not on each of their shapes and methods
 
 HANG = 30.0  # seconds: more than anything but a hang takes
 SOON = WAITER_LEASE / 2  # well before an abandoned waiter expires on the store

@@ -11,7 +11,9 @@ from pathlib import Path
 import pytest
 
 import holdfast
-from tests.conformance.backends import Case
+from tests.conformance.backends import BACKENDS, Case
+
+pytestmark = pytest.mark.cases(BACKENDS)  # not on each of their shapes and methods
 
 
 def test_another_thread_gives_the_lock_back_through_the_lease_not_through_the_lock(case: Case, tmp_path: Path) -> None:

@@ -1,0 +1,1 @@
+"""The backend for threads and for asyncio."""

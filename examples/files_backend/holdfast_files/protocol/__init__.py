@@ -1,0 +1,1 @@
+"""The declarations of the backend, without files or clocks."""
