@@ -46,7 +46,12 @@ async def log_in(config: MysqlConfig, poller: Poller, deadline: float) -> socket
         seconds = max(_STEP_MIN, deadline - system.now())
         call = BackgroundCall(lambda: _logged_in(config, password, sock, seconds), "login", discard=_close)
         try:
-            call.start()
+            try:
+                call.start()
+            except OSError:
+                if sock is not None:
+                    sock.close()  # no thread has it
+                raise
             if not await poller.wait_done(call, deadline):
                 raise unavailable(config.url, "no answer in time")
         except BaseException:
