@@ -147,7 +147,7 @@ CAUGHT_BY = {
     "release-without-owner-check": {"mutual exclusion"},
     "renewal-by-name": {"true renewals", "mutual exclusion"},
     "renewal-deadline-from-reply": {"mutual exclusion", "growing fences", "losses reported"},
-    "renewal-stops-at-first-error": {"true renewals"},
+    "renews-once": {"true renewals"},
     "renewal-recreates": {"fair order", "nothing left", "steady progress", "growing fences"},
     "renews-by-the-ttl-only": {"true renewals"},
     "resend-makes-second-lease": {"nothing left", "steady progress", "fair order", "single grants"},

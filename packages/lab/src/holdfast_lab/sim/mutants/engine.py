@@ -150,13 +150,11 @@ class TrustsTheServerOnly(SimEngine):
         super().__init__(backend, runtime, events, Endless)
 
 
-class _StopsAtFirstError(Keeper):
-    def _reschedule(self, leases: Sequence[BaseLease]) -> None:
+class _RenewsOnce(Keeper):
+    async def _renew(self, leases: Sequence[BaseLease], deadline: float) -> None:
+        await super()._renew(leases, deadline)
         for lease in leases:
-            lease._renew_at = 1e9  # unless a later success resets it
-        with self._mutex:
-            for lease in leases:
-                self._schedule._renewals.add(lease)
+            lease._renew_at = 1e9
 
 
 class _DropsPendingReleases(Keeper):
@@ -249,8 +247,8 @@ class RenewsByTheTtlOnly(SimEngine):
         super()._publish(lease, lock, caller)
 
 
-class RenewalStopsAtFirstError(_WithKeeper):
-    keeper_type = _StopsAtFirstError
+class RenewsOnce(_WithKeeper):
+    keeper_type = _RenewsOnce
 
 
 class PendingReleaseDropped(_WithKeeper):
@@ -305,9 +303,9 @@ ENGINES = [
         engine=TrustsTheServerOnly,
     ),
     Mutant(
-        name="renewal-stops-at-first-error",
-        mistake="one failed renewal ends all renewal of that lease",
-        engine=RenewalStopsAtFirstError,
+        name="renews-once",
+        mistake="a lease is renewed once, and not again",
+        engine=RenewsOnce,
     ),
     Mutant(
         name="pending-release-dropped",
