@@ -88,8 +88,13 @@ def load_app() -> Any:
 
 
 def _exists(group: int) -> bool:
+    """Whether a process of the group runs. A killed one whose parent has ended is a zombie until init reaps it."""
+    return any(_runs_in(group, process) for process in Path("/proc").glob("[0-9]*/stat"))
+
+
+def _runs_in(group: int, process: Path) -> bool:
     try:
-        os.killpg(group, 0)
-    except ProcessLookupError:
+        state, _, its_group, *_ = process.read_text().rpartition(")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):  # it has ended
         return False
-    return True
+    return int(its_group) == group and state not in "ZX"
