@@ -1,4 +1,4 @@
-"""transfer and adopt: a lease moves to another process, once, with a greater fence, and no client gets in between."""
+"""transfer and adopt: a lease moves to another process, once, with a greater fence; no other client is granted it."""
 
 from __future__ import annotations
 

@@ -147,6 +147,7 @@ class Steps:
         expected = self._real.execute(statement, values)
         if statement in (s.TRY_ACQUIRE, s.TRY_ACQUIRE_OWNED):
             self.seen["set back"] += any(ticket.renewed > self._model.now for ticket in self._model.tickets)
+        # The first value of this statement is the id of the lock, in bytes.
         if statement is s.ADOPT and (lock := self._model.locks.get(bytes(values[0]))) is not None:  # type: ignore[arg-type]
             is_holder, has_left = lock.nonce == values[1], values[2] in (lock.departed or ())
             self.seen["adopted by a released ticket"] += (

@@ -60,6 +60,7 @@ class Waiters:
             thread.start()
             if number % 20 == 0:
                 # mypy does not infer the type of a lambda with a default.
+                # mypy does not infer the type of a lambda with a default.
                 eventually(lambda so_far=number: self._count() >= so_far, within=3 * PATIENCE)  # type: ignore[misc]
         eventually(lambda: self._count() == len(self._threads))
 

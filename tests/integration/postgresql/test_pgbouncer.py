@@ -245,6 +245,7 @@ def test_waiters_with_and_without_a_pooler_share_one_queue(
         for number, kind in enumerate((first, second), start=1):
             threads.append(threading.Thread(target=wait, args=(kind,)))
             threads[-1].start()
+            # mypy does not infer the type of a lambda with a default.
             eventually(lambda number=number: len(holder.inspect("a").waiters) == number)  # type: ignore[misc]
     for thread in threads:
         thread.join(70)

@@ -133,7 +133,7 @@ def test_a_withdrawn_hand_over_is_handed_to_the_next_waiter(store: Store, holder
 
 
 def queued_up(pool: WorkerPool, store: Store, observer: Observer, *, ttl: float) -> list[Worker]:
-    """Three processes: the holder of the lock, and two that wait in this order. `ttl` is that of the first waiter."""
+    """Return three processes: the holder of the lock, and two waiters in order. `ttl` is that of the first waiter."""
     holder, first, second = workers = pool.start_many(3, store.url)
     holder.call("acquire", lock="one")
     first.send("acquire", lock="one", ttl=ttl)

@@ -130,8 +130,8 @@ class QueueBackend(ScriptRegisters, ScriptRecords):
         self._notifications = Notifications(self._subscriber, runtime, url)
         self._hand_over = hand_over
         self._watchers = Watchers(runtime)
-        # By the name alone, because every request makes this call.
         self._per_slot = per_slot
+        # By the name alone, because every request makes this call.
         self._keys = functools.lru_cache(maxsize=4096)(functools.partial(queue_keys, prefix, per_slot=per_slot))
         pacer = Pacer(runtime)
         source = IndexSource(port, runtime, pacer, prefix, per_slot=per_slot)
@@ -231,7 +231,7 @@ class QueueBackend(ScriptRegisters, ScriptRecords):
         return [renewed(replies[claim.nonce], lease_deadline(sent, claim.ttl, GRANULARITY)) for claim in claims]
 
     async def _renew_many(self, claims: Sequence[Claim], deadline: float) -> dict[str, Reply]:
-        """Renew exclusive leases by one script, which costs a tenth of a script for each. Returns replies by nonce."""
+        """Renew exclusive leases by one script, because one for each costs much more. Returns replies by nonce."""
         plain = [claim for claim in claims if claim.exclusive and not claim.owner]
         if len(plain) < 2 or self._per_slot:  # noqa: PLR2004  (a Cluster accepts the keys of one slot only)
             return {}
