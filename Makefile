@@ -112,7 +112,8 @@ sim: $(VENV)/.dev ## search for faults that break a promise: SEEDS worlds of eac
 		$(BIN)/holdfast simulate --backend $$backend --exhaustive || exit; \
 	done
 	@$(BIN)/holdfast simulate --backend memory --workload lock_all --exhaustive
-	@for backend in memory sqlite redis redlock postgresql postgresql-advisory mysql mysql-row mysql-version; do \
+	@for backend in memory sqlite redis redlock postgresql postgresql-advisory mysql mysql-row mysql-version \
+			memcached zookeeper; do \
 		$(BIN)/holdfast simulate --backend $$backend --cancels || exit; \
 	done
 
