@@ -97,9 +97,7 @@ def test_a_broken_promise_is_shown_with_a_picture_and_the_command_that_repeats_i
 
 
 def test_a_failing_world_is_not_shrunk_with_no_shrink() -> None:
-    data = simulate(
-        "--mutant", FROM_THE_REPLY.name, "--faults", "slow", "--seeds", "12", "--no-shrink", "--json"
-    ).json
+    data = simulate("--mutant", FROM_THE_REPLY.name, "--faults", "slow", "--seeds", "12", "--no-shrink", "--json").json
 
     assert data["first"]["shrunk_in_runs"] is None
     assert data["first"]["events"] > 100
