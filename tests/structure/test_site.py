@@ -59,7 +59,7 @@ class Page(HTMLParser):
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if importlib.util.find_spec("zensical") is None:
-        pytest.skip("zensical is not installed: it is in the dev extra")
+        pytest.skip("zensical is not installed: it is in the dependency group dev")
     folder = tmp_path_factory.mktemp("site")
     build_site.build(folder)  # --strict: a link to a page or anchor that does not exist is an error
     return folder / "html"
