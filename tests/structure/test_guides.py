@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import signal
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +37,15 @@ def guide_examples(page: str) -> list[Block]:
     return [block for block in blocks(page) if block.language == "python" and not (block.run_by or block.not_run)]
 
 
+@pytest.fixture
+def restored_signals() -> Iterator[None]:
+    """A page shows `exit_on(SIGTERM)`, which must not change the test run."""
+    before = signal.getsignal(signal.SIGTERM)
+    yield
+    signal.signal(signal.SIGTERM, before)
+
+
+@pytest.mark.usefixtures("restored_signals")
 @pytest.mark.parametrize("guide", [page for page in pages() if guide_examples(page)])
 def test_the_examples_of_a_guide_run(guide: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOLDFAST_URL", f"sqlite://{tmp_path}/default.db")
