@@ -33,7 +33,7 @@ class Result(NamedTuple):
 
 
 def simulate(*arguments: str) -> Result:
-    done = subprocess.run([*SIMULATE, *arguments], capture_output=True, text=True, check=False, timeout=100)
+    done = subprocess.run([*SIMULATE, *arguments], capture_output=True, text=True, check=False, timeout=500)
     return Result(done.returncode, done.stdout, done.stderr)
 
 

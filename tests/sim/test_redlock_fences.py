@@ -80,8 +80,8 @@ def test_a_search_that_ends_early_is_not_complete() -> None:
 def test_the_command_line_shows_the_trace_and_the_number_of_states() -> None:
     command = [sys.executable, "-m", "holdfast", "simulate", "--exhaustive", "--mutant", "write-back-without-owner"]
 
-    text = subprocess.run(command, capture_output=True, text=True, check=False, timeout=100)
-    data = subprocess.run([*command, "--json"], capture_output=True, text=True, check=False, timeout=100)
+    text = subprocess.run(command, capture_output=True, text=True, check=False, timeout=500)
+    data = subprocess.run([*command, "--json"], capture_output=True, text=True, check=False, timeout=500)
 
     assert (text.returncode, data.returncode) == (1, 1)
     assert "BROKEN: " in text.stdout
@@ -95,7 +95,7 @@ def test_the_command_line_shows_the_trace_and_the_number_of_states() -> None:
 def test_unsupported_options_of_the_exhaustive_search_are_refused() -> None:
     command = [sys.executable, "-m", "holdfast", "simulate", "--exhaustive", "--backend", "redlock", "--clients", "3"]
 
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=500)
 
     assert done.returncode == 2
     assert "always has two clients" in done.stderr
