@@ -15,7 +15,10 @@ DOCS = Path(__file__).parents[2] / "docs"
 
 PAGES = [
     "../README.md",
+    "../CHANGELOG.md",
+    "../CODE_OF_CONDUCT.md",
     "../CONTRIBUTING.md",
+    "../SECURITY.md",
     *sorted(page.relative_to(DOCS).as_posix() for page in DOCS.rglob("*.md")),
 ]
 GUIDES = [
@@ -41,9 +44,11 @@ GUIDES = [
     "once.md",
     "once-per.md",
     "options.md",
+    "policies.md",
     "readers-writers-permits.md",
     "security.md",
     "troubleshooting.md",
+    "upgrading.md",
 ]
 
 

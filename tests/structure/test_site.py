@@ -27,9 +27,11 @@ SHORT_PAGES = [
     "how-we-know.md",
     "index.md",
     "losing-a-lock.md",
+    "policies.md",
     "readers-writers-permits.md",
     "security.md",
     "troubleshooting.md",
+    "upgrading.md",
 ]
 
 
