@@ -79,7 +79,7 @@ format: $(VENV)/.dev ## rewrite the code in the house format, with the safe fixe
 	@$(BIN)/ruff check --fix-only
 	@$(BIN)/ruff format
 
-readme: $(VENV)/.dev ## write the table of guarantees into README.md and docs/choosing-a-store.md, help and backends into docs/cli.md
+readme: $(VENV)/.dev ## write the table of guarantees into README.md and docs/choosing-a-store.md, help and backends into docs/cli*.md
 	@$(BIN)/python tests/structure/test_readme.py
 	@PYTHONPATH=. $(BIN)/python tests/integration/cli/test_docs.py
 
