@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable
-from pathlib import Path
-from typing import NamedTuple
 
 from holdfast.guarantees import Exclusion, FenceOrder, Guarantees, Order, Scope, Wake
-from holdfast.primitives import Primitive
-from holdfast.url import guarantees_of, lacks_of, parse, scheme_of
+from holdfast_lab.conformance.cases import Case
 from tests.support.etcd import shared as etcd
 from tests.support.memcached import shared as memcached
 from tests.support.mysql import shared as mysql
@@ -25,17 +22,6 @@ _PLAIN = Guarantees(Exclusion.BEST_EFFORT, FenceOrder.BEST_EFFORT, Order.NONE, W
 _CACHE = _PLAIN._replace(exclusion=Exclusion.CACHE)
 _CONSENSUS = Guarantees(Exclusion.CONSENSUS, FenceOrder.UNCONDITIONAL, Order.FIFO, Wake.PUSH, Scope.NETWORK)
 _ZOOKEEPER = _CONSENSUS._replace(fence=FenceOrder.DURABLE_STORAGE)
-
-
-class Case(NamedTuple):
-    """A backend under test: how to get a fresh store, and what it claims, which the suite holds it to."""
-
-    name: str
-    fresh_url: Callable[[Path], str]
-    claims: Guarantees
-    shares: bool = True  # it has readers and semaphores too
-    shows_waiters: bool = True  # the store knows who waits
-    shows_who: bool = True  # its holders have a host, a process and meta there
 
 
 # Each in all suites.
@@ -73,25 +59,3 @@ CASES = [
     _plain("etcd-key", lambda: etcd.restricted_url(method="key"), _CONSENSUS._replace(order=Order.NONE)),
     _plain("memcached", memcached.fresh_url, _CACHE),
 ]
-
-
-def case_of_url(url: str) -> Case:
-    """The backend of a URL, held to what it declares. Each test gets another store: another `{fresh}` or path."""
-    address = parse(_fresh(url))
-    scheme = scheme_of(address.scheme)
-    guarantees, lacks = guarantees_of(scheme), lacks_of(scheme)
-    method = address.options.get("method", next(iter(guarantees)))
-    return Case(
-        "-".join(filter(None, (address.scheme, method))),
-        lambda _: _fresh(url),
-        guarantees[method],
-        shares=not lacks[method].keys() & {Primitive.RWLOCK, Primitive.SEMAPHORE},
-        shows_waiters=Primitive.DETECT_DEADLOCKS not in lacks[method],
-    )
-
-
-def _fresh(url: str) -> str:
-    if "{fresh}" in url:
-        return url.replace("{fresh}", uuid.uuid4().hex)
-    path, question_mark, query = url.partition("?")
-    return f"{path.rstrip('/')}/{uuid.uuid4().hex}{question_mark}{query}"

@@ -8,7 +8,7 @@ import pytest
 
 import holdfast
 from holdfast.primitives import Primitive
-from tests.conformance.lab import Lab
+from holdfast_lab.conformance.lab import Lab
 from tests.conformance.peers.adapters import NotOwned, RedisPyLock, TimedOut
 
 WAIT = 0.1  # seconds

@@ -12,7 +12,7 @@ from holdfast.backends.net.blocking import BlockingPoller
 from holdfast.core.tickets import Claim, Granted, Waiting
 from holdfast.runtimes.threads import ThreadRuntime, run_sync
 from holdfast.url import parse
-from tests.support.verbs import Verbs
+from holdfast_lab.conformance.verbs import Verbs
 
 
 class RecordingSocket(socket.socket):

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import holdfast
-from tests.conformance.lab import Actor, Lab, until
+from holdfast_lab.conformance.lab import Actor, Lab, until
 
 
 def decorated(lab: Lab, actor: Actor, **options: Any) -> Callable[[int], Any]:

@@ -8,8 +8,8 @@ from typing import Any
 
 import holdfast
 from holdfast.primitives import Primitive
-from tests.conformance.lab import Lab, until
-from tests.support.ledger import Ledger
+from holdfast_lab.conformance.event_ledger import Ledger
+from holdfast_lab.conformance.lab import Lab, until
 
 
 async def test_attempts_and_leases_end_once(lab: Lab) -> None:

@@ -10,7 +10,6 @@ from holdfast.core.tickets import Claim, Granted, LeaseGone, Live, LockInfo, Wai
 from holdfast.errors import BackendError
 from holdfast.runtimes.threads import ThreadRuntime, run_sync
 from holdfast.url import opener, parse
-from holdfast_lab.sim.mutants.base import replaced
 
 PATIENCE = 10.0
 
@@ -26,8 +25,8 @@ class Verbs:
     def ticket(self, name: str, **others: Any) -> Claim:
         """Return an exclusive ticket with a new nonce."""
         info = '{"who": {"host": "test", "pid": 1, "program": "test"}, "meta": {}}'
-        ticket = Claim(name, self.runtime.nonce(), 100.0, 1, exclusive=True, agent="test", info=info)
-        return replaced(ticket, **others)
+        usual: dict[str, Any] = {"nonce": self.runtime.nonce(), "ttl": 100.0, "limit": 1, "exclusive": True}
+        return Claim(name, **usual | {"agent": "test", "info": info} | others)
 
     def try_acquire(self, ticket: Claim, *, queue: bool = True) -> Granted | Waiting:
         return run_sync(self.backend.try_acquire(ticket, queue=queue, deadline=self._deadline))

@@ -10,12 +10,13 @@ import pytest
 
 import holdfast
 from holdfast.guarantees import Order
-from tests.conformance.backends import CASES, Case
-from tests.support.processes import PATIENCE, Refused, WorkerPool, eventually
+from holdfast_lab.conformance.cases import Case
+from holdfast_lab.conformance.processes import PATIENCE, Refused, WorkerPool, eventually
 
 # Each kind of connection. A store in memory has one process; the other methods use the connections of these.
-_NOT_HERE = ("memory", "redis-cluster", "redis-setnx", "redis-getset", "zookeeper-kazoo", "mysql-row", "mysql-version")
-pytestmark = pytest.mark.cases([case for case in CASES if case.name not in _NOT_HERE])
+pytestmark = pytest.mark.not_on(
+    "memory", "redis-cluster", "redis-setnx", "redis-getset", "zookeeper-kazoo", "mysql-row", "mysql-version"
+)
 
 
 @pytest.mark.parametrize("how", ["closes its client", "ends"])

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import holdfast
-from tests.conformance.lab import Lab, until
+from holdfast_lab.conformance.lab import Lab, until
 
 SHORT = 1.5  # seconds: a ttl that a busy machine can still renew in time
 

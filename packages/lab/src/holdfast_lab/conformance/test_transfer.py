@@ -13,8 +13,8 @@ import holdfast
 from holdfast.core.tickets import LeaseGone
 from holdfast.primitives import Primitive
 from holdfast.runtimes.threads import run_sync
-from tests.conformance.lab import Lab
-from tests.support.processes import Refused, WorkerPool
+from holdfast_lab.conformance.lab import Lab
+from holdfast_lab.conformance.processes import Refused, WorkerPool
 
 
 @pytest.fixture

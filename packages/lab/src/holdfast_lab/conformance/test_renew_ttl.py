@@ -8,7 +8,7 @@ import pytest
 
 import holdfast
 from holdfast.primitives import Primitive
-from tests.conformance.lab import Lab, until
+from holdfast_lab.conformance.lab import Lab, until
 
 
 @pytest.fixture

@@ -9,8 +9,8 @@ import pytest
 
 import holdfast
 from holdfast.primitives import Primitive
-from tests.conformance.lab import Lab
-from tests.support.processes import WorkerPool
+from holdfast_lab.conformance.lab import Lab
+from holdfast_lab.conformance.processes import WorkerPool
 
 HOLD = 1.0  # seconds
 

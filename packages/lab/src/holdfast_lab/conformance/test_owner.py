@@ -6,7 +6,7 @@ import pytest
 
 import holdfast
 from holdfast.primitives import Primitive
-from tests.conformance.lab import Lab
+from holdfast_lab.conformance.lab import Lab
 
 
 @pytest.fixture

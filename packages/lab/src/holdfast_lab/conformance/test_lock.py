@@ -9,8 +9,8 @@ import pytest
 
 import holdfast
 from holdfast.guarantees import Order
-from tests.conformance.backends import Case
-from tests.conformance.lab import Lab
+from holdfast_lab.conformance.cases import Case
+from holdfast_lab.conformance.lab import Lab
 
 
 async def test_a_backend_claims_what_the_suite_holds_it_to(lab: Lab, case: Case) -> None:

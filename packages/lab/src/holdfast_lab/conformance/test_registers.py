@@ -8,7 +8,7 @@ import pytest
 
 from holdfast.core.tickets import Granted
 from holdfast.primitives import Primitive
-from tests.conformance.lab import Store
+from holdfast_lab.conformance.lab import Store
 
 OURS, THEIRS = "a" * 32, "b" * 32
 LARGEST = 2**63 - 1

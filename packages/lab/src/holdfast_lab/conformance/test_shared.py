@@ -7,8 +7,8 @@ import asyncio
 import pytest
 
 import holdfast
-from tests.conformance.backends import Case
-from tests.conformance.lab import Lab
+from holdfast_lab.conformance.cases import Case
+from holdfast_lab.conformance.lab import Lab
 
 
 @pytest.fixture(autouse=True)

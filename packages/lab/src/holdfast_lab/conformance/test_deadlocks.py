@@ -9,7 +9,7 @@ import pytest
 
 import holdfast
 from holdfast.primitives import Primitive
-from tests.conformance.lab import Actor, Lab
+from holdfast_lab.conformance.lab import Actor, Lab
 
 
 @pytest.fixture

@@ -9,9 +9,9 @@ import pytest
 from holdfast.core.names import OWNER_MAX
 from holdfast.core.tickets import Granted, LeaseGone, Live, Waiting
 from holdfast.primitives import Primitive
-from tests.conformance.backends import Case
-from tests.conformance.lab import Store
-from tests.support.processes import eventually
+from holdfast_lab.conformance.cases import Case
+from holdfast_lab.conformance.lab import Store
+from holdfast_lab.conformance.processes import eventually
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ import pytest
 import holdfast
 from holdfast.primitives import Primitive
 from holdfast.url import lacks_of, scheme_of
-from tests.conformance.lab import Lab
+from holdfast_lab.conformance.lab import Lab
 
 Step = Callable[[Any], Any]  # on a client of either shell: true if it worked
 

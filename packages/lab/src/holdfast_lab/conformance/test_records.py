@@ -12,8 +12,8 @@ import pytest
 from holdfast.core.ports import RECORD_MAX, Record, StoreMissing
 from holdfast.core.tickets import Granted
 from holdfast.primitives import Primitive
-from tests.conformance.lab import Store
-from tests.support.verbs import Verbs
+from holdfast_lab.conformance.lab import Store
+from holdfast_lab.conformance.verbs import Verbs
 
 OURS, THEIRS, LATER = (Record(digit * 32, f'{{"of": "{digit}"}}') for digit in "abc")
 NAMES = [

@@ -20,7 +20,7 @@ import holdfast
 from holdfast.core.tickets import LockInfo
 from holdfast.primitives import Primitive
 from holdfast.url import lacks_of, parse, scheme_of
-from tests.support.verbs import Verbs
+from holdfast_lab.conformance.verbs import Verbs
 
 
 class Actor(Protocol):

@@ -11,7 +11,7 @@ import pytest
 
 from holdfast.primitives import Primitive
 from holdfast.runtimes.threads import run_sync
-from tests.conformance.lab import Actor, Lab, until
+from holdfast_lab.conformance.lab import Actor, Lab, until
 
 KEEP = 3600.0
 

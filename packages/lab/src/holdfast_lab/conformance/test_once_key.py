@@ -12,7 +12,7 @@ import holdfast
 from holdfast.core.ports import Record
 from holdfast.primitives import Primitive
 from holdfast.runtimes.threads import run_sync
-from tests.conformance.lab import Actor, Lab, until
+from holdfast_lab.conformance.lab import Actor, Lab, until
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 import holdfast
-from tests.conformance.lab import Lab, until
+from holdfast_lab.conformance.lab import Lab, until
 
 
 async def test_taking_it_again_would_deadlock(lab: Lab) -> None:

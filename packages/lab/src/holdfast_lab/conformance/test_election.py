@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 import holdfast
-from tests.conformance.backends import Case
-from tests.conformance.lab import Actor, Lab, until
+from holdfast_lab.conformance.cases import Case
+from holdfast_lab.conformance.lab import Actor, Lab, until
 
 OFTEN = 0.02  # seconds between two looks
 SHORT = 0.4  # seconds: a ttl that a busy machine can still renew in time

@@ -9,7 +9,7 @@ import pytest
 
 import holdfast
 from holdfast.primitives import Primitive
-from tests.conformance.lab import Lab
+from holdfast_lab.conformance.lab import Lab
 
 SHORT, DELAY = 0.3, 0.6  # seconds
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 import holdfast
-from tests.conformance.backends import Case
-from tests.conformance.lab import Lab
+from holdfast_lab.conformance.cases import Case
+from holdfast_lab.conformance.lab import Lab
 
 
 async def test_a_backend_without_readers_and_semaphores_raises_unsupported(lab: Lab, case: Case) -> None:

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from holdfast.guarantees import Order
-from tests.conformance.backends import Case
-from tests.conformance.lab import Lab
-from tests.support.processes import PATIENCE
+from holdfast_lab.conformance.cases import Case
+from holdfast_lab.conformance.lab import Lab
+from holdfast_lab.conformance.processes import PATIENCE
 
 
 @pytest.mark.counts_waiters

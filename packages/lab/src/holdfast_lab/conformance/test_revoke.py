@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from holdfast.primitives import Primitive
-from tests.conformance.lab import Actor, Lab, until
+from holdfast_lab.conformance.lab import Actor, Lab, until
 
 
 @pytest.fixture
