@@ -40,7 +40,7 @@ def _cases_of(metafunc: pytest.Metafunc) -> Sequence[Case]:
         return cast("Sequence[Case]", mark.args[0])
     cases: Sequence[Case] | None = config.hook.pytest_holdfast_cases(config=config)
     if cases is None:
-        pytest.exit("the conformance suite of holdfast needs a store: --holdfast-url=URL", returncode=4)
+        raise pytest.Collector.CollectError("the conformance suite of holdfast needs a store: --holdfast-url=URL")
     return cases
 
 
