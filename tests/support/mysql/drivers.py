@@ -1,4 +1,4 @@
-"""The methods of a backend, as in tests/support/verbs.py, on connections that record what was sent."""
+"""The methods of a backend, as in holdfast_lab/conformance/verbs.py, on connections that record what was sent."""
 
 from __future__ import annotations
 
