@@ -34,7 +34,7 @@ LAYERS = [
     {"cli", "__main__"},
     {"django"},  # its management commands are a command line too
 ]
-LAB_LAYERS = [{"__init__"}, {"checking"}, {"sim"}, {"cli"}]
+LAB_LAYERS = [{"__init__"}, {"checking"}, {"sim", "verify"}, {"cli"}]
 
 # Modules that would tie a protocol to one runtime.
 IO_MODULES = {
