@@ -594,7 +594,7 @@ COMMANDS: list[Any] = [
     ("verify memory:// --fault pause=true", "holdfast: --fault pause=…: another fault has this name, choose another one"),
     ("verify memory:// --adapter nonsense", "holdfast: --adapter must be MODULE:CLASS, not 'nonsense'"),
     ("verify memory:// --adapter no.such:Lock", "holdfast: --adapter no.such:Lock: No module named 'no'"),
-    ("verify memory:// --adapter json:dumps", "holdfast: --adapter json:dumps: it must be a subclass of Adapter or AsyncAdapter"),
+    ("verify memory:// --adapter json:dumps", "holdfast: --adapter json:dumps: it must be a subclass of holdfast_lab.verify.Adapter, or of its twin for asyncio"),
     ("verify memory:// --report /no/such/page.html", "holdfast: --report /no/such/page.html: No such file or directory"),
     ("demo --workers 1", "holdfast demo: error: argument --workers: must be a whole number, from 2 to 9, not '1'"),
     ("demo --seconds soon", "holdfast demo: error: argument --seconds: must be a number of seconds or text like 500ms, 30s, 15m or 1h, not 'soon'"),

@@ -149,7 +149,9 @@ def load(name: str) -> AnyAdapter:
     except (ImportError, AttributeError) as error:
         raise ConfigurationError(f"--adapter {name}: {error}") from error
     if not isinstance(adapter, type) or not issubclass(adapter, Adapter | AsyncAdapter):
-        raise ConfigurationError(f"--adapter {name}: it must be a subclass of Adapter or AsyncAdapter")
+        raise ConfigurationError(
+            f"--adapter {name}: it must be a subclass of holdfast_lab.verify.Adapter, or of its twin for asyncio"
+        )
     unknown = [key for key in adapter.documented if key.partition("/")[0] not in PROMISES]
     if unknown:
         raise ConfigurationError(

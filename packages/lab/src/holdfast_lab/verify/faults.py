@@ -73,8 +73,8 @@ def _pause(stage: Stage) -> Active:
     process.stop()
 
     def resume() -> None:
+        stage.record(h.Resumed(now(), process.client))  # before its first event
         process.resume()
-        stage.record(h.Resumed(now(), process.client))
 
     return Active(process.client, stage.ttl * stage.rng.uniform(1.3, 2.2), resume)
 

@@ -140,7 +140,7 @@ class _Judging:
             tuple(found),
             _recoveries(self._evidence.faults),
             self._counts[h.Granted],
-            self._counts[h.Lost],
+            max(self._counts[h.Lost], self._counts[h.LossReported]),  # a release can find out that the lease was lost
         )
 
     def _row(self, promise: str) -> Row:

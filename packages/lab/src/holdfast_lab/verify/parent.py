@@ -66,6 +66,7 @@ class HubServer:
         self.proxies = Proxies(self._loop)
         self._thread = threading.Thread(target=self._loop.run_forever, name="holdfast-verify-hub", daemon=True)
         self._server: asyncio.Server | None = None
+        self._answering: set[asyncio.Task[Any]] = set()
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -87,24 +88,31 @@ class HubServer:
     async def _end(self) -> None:
         if self._server is not None:
             self._server.close()
-        tasks = asyncio.all_tasks() - {asyncio.current_task()}
-        for task in tasks:
+        for task in self._answering:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        # The others end with their connections. A task of asyncio that has just accepted one must not be cancelled.
+        while others := asyncio.all_tasks() - {asyncio.current_task()}:
+            await asyncio.wait(others)
 
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with contextlib.suppress(OSError):
-            while line := await reader.readline():
-                answer = await self._answer_to(json.loads(line))
-                writer.write(json.dumps(answer).encode() + b"\n")
-                await writer.drain()
-        writer.close()
+        task = asyncio.current_task()
+        if task is not None:
+            self._answering.add(task)
+            task.add_done_callback(self._answering.discard)
+        try:
+            with contextlib.suppress(OSError, asyncio.CancelledError):  # cancelled at the end of the run
+                while line := await reader.readline():
+                    answer = self._answer_to(json.loads(line))
+                    writer.write(json.dumps(answer).encode() + b"\n")
+                    await writer.drain()
+        finally:
+            writer.close()
 
-    async def _answer_to(self, request: dict[str, Any]) -> dict[str, Any]:
+    def _answer_to(self, request: dict[str, Any]) -> dict[str, Any]:
         client = request["client"]
         match request["do"]:
             case "proxy":
-                return {"port": await self.proxies.port(client, request["host"], request["port"])}
+                return {"port": self.proxies.port(client, request["host"], request["port"])}
             case "read":
                 return self.resource.read(client, request["lock"], request["ticket"], request["fence"])
             case _:

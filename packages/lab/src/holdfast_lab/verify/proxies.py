@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 PATIENCE = 30.0  # seconds; a call of another thread into the loop takes milliseconds
 _CHUNK = 1 << 16
+_BACKLOG = 1000
 
 Direction = Literal["requests", "replies"]
 
@@ -40,20 +41,25 @@ class Proxy:
         self.delay = 0.0  # seconds, each way
         self._held: dict[Direction, asyncio.Event] = {}  # bytes in these directions wait until the event is set
         self.links: set[Link] = set()
-        self._server: asyncio.Server | None = None
+        # Not a Server of asyncio: until Python 3.12 its close() leaks a connection that is being accepted.
+        self._listening: socket.socket | None = None
+        self._serving: set[asyncio.Task[None]] = set()
         self._cuts = 0
 
-    async def listen(self) -> None:
+    def listen(self) -> None:
         """Accept connections, on the same port as before."""
-        if self._server is None:
-            self._server = await asyncio.start_server(self._accept, "127.0.0.1", self.port)
-            self.port = int(self._server.sockets[0].getsockname()[1])
+        if self._listening is None:
+            self._listening = socket.create_server(("127.0.0.1", self.port), backlog=_BACKLOG)
+            self._listening.setblocking(False)  # noqa: FBT003  (its name says it)
+            self.port = int(self._listening.getsockname()[1])
+            asyncio.get_running_loop().add_reader(self._listening, self._accept)
 
-    async def refuse(self) -> None:
+    def refuse(self) -> None:
         """Reset all connections and refuse new ones until `listen`."""
-        if self._server is not None:
-            self._server.close()
-            self._server = None
+        if self._listening is not None:
+            asyncio.get_running_loop().remove_reader(self._listening)
+            self._listening.close()
+            self._listening = None
         self.cut()
 
     def cut(self) -> None:
@@ -68,25 +74,30 @@ class Proxy:
         for direction in directions:
             self._held.setdefault(direction, asyncio.Event())
 
-    async def heal(self) -> None:
+    def heal(self) -> None:
         """End all faults but `forget`."""
         self.delay = 0.0
         held, self._held = self._held, {}
         for event in held.values():
             event.set()
-        await self.listen()
+        self.listen()
 
     def forget(self) -> None:
         """Pass nothing more on the present connections and keep them open, as a NAT that lost its table does."""
         for link in self.links:
             link.is_dead = True
 
-    async def _accept(self, from_client: asyncio.StreamReader, to_client: asyncio.StreamWriter) -> None:
-        if self._server is None:  # accepted just before refusing began
-            _reset(to_client)
-            return
-        self.connections += 1
-        cuts = self._cuts
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):  # the client has gone
+            client, _ = self._listening.accept()  # type: ignore[union-attr]  # it listens
+            self.connections += 1
+            task = asyncio.ensure_future(self._serve(client, self._cuts))
+            self._serving.add(task)  # the loop has only a weak reference
+            task.add_done_callback(self._serving.discard)
+
+    async def _serve(self, client: socket.socket, cuts: int) -> None:
+        """Pass bytes between the client and a new connection to the server, until one of them ends."""
+        from_client, to_client = await asyncio.open_connection(sock=client)
         try:
             from_server, to_server = await asyncio.open_connection(*self.target)
         except OSError:
@@ -138,12 +149,12 @@ class Proxies:
         self._loop = loop
         self._all: dict[tuple[str, tuple[str, int]], Proxy] = {}
 
-    async def port(self, client: str, host: str, port: int) -> int:
+    def port(self, client: str, host: str, port: int) -> int:
         """The port of the proxy for this client and server; called in the loop."""
         key = (client, (host, port))
         if key not in self._all:
             self._all[key] = proxy = Proxy((host, port))
-            await proxy.listen()
+            proxy.listen()
         return self._all[key].port
 
     @property
@@ -168,7 +179,7 @@ class Proxies:
         self._run(_each(proxies, Proxy.forget))
 
     def refuse(self, proxies: Iterable[Proxy]) -> None:
-        self._run(_all(proxy.refuse() for proxy in proxies))
+        self._run(_each(proxies, Proxy.refuse))
 
     def delay(self, proxies: Iterable[Proxy], seconds: float) -> None:
         for proxy in proxies:
@@ -178,10 +189,10 @@ class Proxies:
         self._run(_each(proxies, lambda proxy: proxy.hold(directions)))
 
     def heal(self, proxies: Iterable[Proxy]) -> None:
-        self._run(_all(proxy.heal() for proxy in proxies))
+        self._run(_each(proxies, Proxy.heal))
 
     def close(self) -> None:
-        self._run(_all(proxy.refuse() for proxy in self._all.values()))
+        self._run(_each(self._all.values(), Proxy.refuse))
 
     def _run(self, work: Coroutine[Any, Any, None]) -> None:
         asyncio.run_coroutine_threadsafe(work, self._loop).result(PATIENCE)
@@ -190,11 +201,6 @@ class Proxies:
 async def _each(proxies: Iterable[Proxy], action: Callable[[Proxy], None]) -> None:
     for proxy in proxies:
         action(proxy)
-
-
-async def _all(actions: Iterable[Coroutine[Any, Any, None]]) -> None:
-    for action in actions:
-        await action
 
 
 def _reset(writer: asyncio.StreamWriter) -> None:

@@ -157,11 +157,15 @@ class _Run:
         return self._hub.proxies
 
     def holder(self) -> Process:
-        process = self.rng.choice(self.workers)
         # In turn: no check between the fault and the write to the resource, or many checks until the lease is lost.
         self._holders += 1
-        times = {"hold": 0.0, "work": self.ttl / 2} if self._holders % 2 else {"hold": self.ttl * 3}
-        process.call("take", lock=self.a_lock(), timeout=self.ttl * 3, **times)
+        if self._holders % 2:
+            return self._holder_of(self.a_lock(), hold=0.0, work=self.ttl / 2)
+        return self._holder_of(self.a_lock(), hold=self.ttl * 3)
+
+    def _holder_of(self, lock: str, **times: float) -> Process:
+        process = self.rng.choice(self.workers)
+        process.call("take", lock=lock, timeout=self.ttl * 3, **times)
         end = now() + self.ttl * 3
         while not process.call("state")["taken"] and now() < end:
             time.sleep(0.002)
@@ -308,7 +312,10 @@ class _Run:
 
     def _run_command(self, command: Command, began: float) -> None:
         self._progress(now() - began, f"{command.name}: {command.line}")
-        if not command.during:
+        if command.during:
+            # Not of a contended lock, whose next grant shows that the workers have recovered.
+            self._holder_of(self.rng.choice(self.names[HOT:]), hold=self.ttl * 3)
+        else:
             self._idle()
         started = now()
         self.record(h.FaultStarted(started, command.name))
