@@ -44,6 +44,7 @@ GUIDES = [
     "readers-writers-permits.md",
     "security.md",
     "troubleshooting.md",
+    "verify.md",
 ]
 
 

@@ -161,6 +161,8 @@ class _Judging:
             return Row(promise, declared, *reason)
         names = [checker.name for checker in _CHECKERS[promise]]
         count = sum(verdict.broken.get(name, 0) for verdict in self._verdicts for name in names)
+        if promise == "progress" and not count and not _grants_after_healing(self._evidence.histories.complete):
+            return Row(promise, declared, "broken", 1, f"no grant after the last fault; failures: {self._failures()}")
         violations = [each for verdict in self._verdicts for each in verdict.violations if each.checker in names]
         return self._judged(promise, declared, count, violations, self._detail(promise))
 
@@ -177,7 +179,7 @@ class _Judging:
                 status = "broken"
             elif limit not in limits:
                 limits.append(limit)
-        violated = f"{count:,} {'violation' if count == 1 else 'violations'}"
+        violated = _count(count, "violation")
         detail = f"{violated}; {detail}" if status == "broken" else f"{violated}: {'; '.join(limits)}"
         return Row(promise, declared, status, count, detail)
 
@@ -213,21 +215,31 @@ class _Judging:
         leases = sum(isinstance(event, h.Granted) for event in self._evidence.histories.beliefs)
         match promise:
             case "exclusion" | "fence":
-                return f"{leases:,} leases"
+                return _count(leases, "lease")
             case "writes":
                 return f"{counts[h.Wrote]:,} writes, {writes.refused:,} accesses of former holders refused"
             case "order":
                 return f"{counts[h.ServerQueued]:,} waiters, queued one by one"
             case "losses":
-                return f"{counts[h.LossReported]:,} losses"
+                return _count(counts[h.LossReported], "loss", "losses")
             case "outcomes":
-                return f"{counts[h.AcquireStarted]:,} calls, {writes.timeouts:,} timeouts, {writes.failures:,} failures"
+                failures = f"{writes.failures:,} failures" + (f", {self._failures()}" if writes.failures else "")
+                return f"{counts[h.AcquireStarted]:,} calls, {writes.timeouts:,} timeouts, {failures}"
             case "progress":
                 return f"{_grants_after_healing(self._evidence.histories.complete):,} grants after the last fault"
             case "leftovers":
-                return f"{self._counts[h.Crashed]:,} killed workers"
+                return _count(counts[h.Crashed], "killed worker")
             case _:
                 return f"{counts[h.Delivered]:,} events"
+
+    def _failures(self) -> str:
+        """The most frequent reason of a failed call."""
+        failed = [event for event in self._evidence.histories.complete if isinstance(event, h.AcquireFailed)]
+        reasons = Counter(event.reason.partition(":")[0] for event in failed if event.outcome != "timed out")
+        if not reasons:
+            return "none"
+        reason, times = reasons.most_common(1)[0]
+        return f"most of them {reason} ({times:,})"
 
     def _unfenced_writes(self) -> Row:
         verdict = self._verdicts[1]
@@ -259,15 +271,18 @@ class _Judging:
             )
             for event in histories.held_by_children
         ]
-        return self._judged("fork", "", len(violations), violations, f"{histories.forks:,} forks")
+        return self._judged("fork", "", len(violations), violations, _count(histories.forks, "fork"))
 
     def _scope(self) -> Row:
         """Workers of one machine can show no more than that processes of this machine exclude each other."""
-        workers = f"{self._evidence.plan.workers} processes of this machine"
-        status: Status = "held" if self._verdicts[0].broken.get(MutualExclusion.name) == 0 else "broken"
-        if not self._counts[h.Granted]:
-            status = "not exercised"
-        return Row("scope", self._declared("scope"), status, 0, workers)
+        declared = self._declared("scope")
+        if not self._counts[h.Granted] or self._verdicts[0].broken.get(MutualExclusion.name):
+            return Row("scope", declared, "not exercised", 0, "depends on exclusion")
+        return Row("scope", declared, "held", 0, f"{self._evidence.plan.workers} processes of this machine")
+
+
+def _count(number: int, one: str, many: str = "") -> str:
+    return f"{number:,} {one if number == 1 else many or one + 's'}"
 
 
 def _verdict(history: h.History, promises: Promises, checkers: tuple[type[Checker], ...]) -> Verdict:

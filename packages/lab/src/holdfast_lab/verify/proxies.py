@@ -103,7 +103,9 @@ class Proxy:
         except OSError:
             _reset(to_client)
             return
-        if cuts != self._cuts:
+        # A connection to a free port of this machine can get that port as its own, and would occupy it.
+        is_own = to_server.get_extra_info("sockname") == to_server.get_extra_info("peername")
+        if cuts != self._cuts or is_own:
             _reset(to_client)
             _reset(to_server)
             return

@@ -17,14 +17,14 @@ from .adapter import HOLDFAST, PROMISES
 from .judging import Found, Result
 from .runner import Plan
 
-PICTURES_MAX = 12
+PICTURES_MAX = 10  # of each promise
 _SHOWN = 3  # violations of each promise in the text
 _MARGIN = 400  # events before and after a violation in its picture
 
 
 def redacted(url: str) -> str:
     """The URL without its password."""
-    return re.sub(r"(?<=:)[^/?#:@]*(?=@)", "***", url)
+    return re.sub(r"(?<=:)[^/?#:@,]*(?=@)|(?<=password=)[^&]*", "***", url)
 
 
 def command_for(plan: Plan) -> str:
@@ -69,7 +69,7 @@ def as_text(result: Result, *, width: int) -> str:
 def _heading(result: Result) -> str:
     broken = [row.promise for row in result.rows if row.status == "broken"]
     verdict = f"BROKEN: {', '.join(broken)}" if broken else "every promise that was exercised held"
-    counts = f"{result.grants:,} grants, {result.losses:,} losses, {len(result.evidence.faults)} faults"
+    counts = f"grants: {result.grants:,}, losses: {result.losses:,}, faults: {len(result.evidence.faults)}"
     return f"{redacted(result.evidence.plan.url)}: {verdict} ({counts})"
 
 
@@ -195,10 +195,11 @@ _STYLE = """
 :root { color-scheme: light dark; --ink: #1f2933; --paper: #ffffff; --line: #dde2e8; --faint: #66727f; }
 @media (prefers-color-scheme: dark) { :root { --ink: #dfe5eb; --paper: #14181d; --line: #2c343d; --faint: #93a0ad; } }
 body { font: 15px/1.5 system-ui, "Segoe UI", Helvetica, Arial, sans-serif; color: var(--ink); background: var(--paper);
-  max-width: 1040px; margin: 2rem auto; padding: 0 1rem; }
+  max-width: 1080px; margin: 2rem auto; padding: 0 1rem; }
 h1 { font-size: 1.4rem; } h2 { font-size: 1.1rem; margin-top: 2rem; }
 table { border-collapse: collapse; width: 100%; } th, td { text-align: left; padding: .35rem .75rem .35rem 0;
   border-bottom: 1px solid var(--line); vertical-align: top; } th { color: var(--faint); font-weight: 500; }
+td:nth-child(-n+3) { white-space: nowrap; } td:nth-child(5) { color: var(--faint); }
 .broken { color: #d33a2f; font-weight: 600; } .held { color: #2f7d5b; } .faint { color: var(--faint); }
 code { overflow-wrap: anywhere; } svg { max-width: 100%; height: auto; }
 """
@@ -207,14 +208,16 @@ code { overflow-wrap: anywhere; } svg { max-width: 100%; height: auto; }
 def as_html(result: Result) -> str:
     """A page without scripts and without references to other files."""
     evidence = result.evidence
-    rows = [(row.promise, PROMISES.get(row.promise, ""), row.declared, row.status, row.detail) for row in result.rows]
+    url = redacted(evidence.plan.url)
+    rows = [(row.promise, row.declared, row.status, row.detail, PROMISES.get(row.promise, "")) for row in result.rows]
     parts = [
         "<!doctype html>",
         '<html lang="en"><head><meta charset="utf-8">',
-        f"<title>holdfast verify {escape(redacted(evidence.plan.url))}</title><style>{_STYLE}</style></head><body>",
-        f"<h1>{escape(_heading(result))}</h1>",
+        f"<title>holdfast verify {escape(url)}</title><style>{_STYLE}</style></head><body>",
+        f"<h1>{escape(_heading(result).removeprefix(url + ': '))}</h1>",
+        f"<p><code>{escape(url)}</code></p>",
         f'<p class="faint">seed {evidence.plan.seed}; to repeat: <code>{escape(command_for(evidence.plan))}</code></p>',
-        _html_table(("promise", "meaning", "declared", "result", "counts"), rows),
+        _html_table(("promise", "declared", "result", "counts", "meaning"), rows),
     ]
     if result.recoveries:
         parts += [
@@ -226,17 +229,23 @@ def as_html(result: Result) -> str:
             "<h2>Not exercised</h2>",
             _html_table(("fault", "reason"), list(evidence.not_exercised.items())),
         ]
-    for found in result.found[:PICTURES_MAX]:
+    pictures = [found for found in result.found if _rank(result.found, found) < PICTURES_MAX]
+    for found in pictures:
         history, violation = pictured(result, found)
         title = f"{found.promise}: {found.status}, after the fault {found.fault!r}"
         parts += [
             f"<h2>{escape(title)}</h2>",
-            f"<p>At {violation.at:.3f} s {escape(violation.message)}.</p>",
             svg(history, violation),
         ]
-    if len(result.found) > PICTURES_MAX:
-        parts.append(f'<p class="faint">… and {len(result.found) - PICTURES_MAX} more violations.</p>')
+    left_out = sum(row.broken for row in result.rows) - len(pictures)
+    if left_out > 0:
+        parts.append(f'<p class="faint">… and {left_out} more violations.</p>')
     return "\n".join([*parts, "</body></html>", ""])
+
+
+def _rank(found: Sequence[Found], each: Found) -> int:
+    """How many violations of the same promise come before this one."""
+    return [other for other in found if other.promise == each.promise].index(each)
 
 
 def _html_table(heading: tuple[str, ...], cells: Sequence[tuple[str, ...]]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from types import TracebackType
 from typing import Any, Self
 
@@ -13,6 +14,9 @@ from holdfast_lab.checking import history as h
 
 from .adapter import Adapter, AnyAdapter, AsyncAdapter
 from .turns import Inline, run_inline
+
+_LAST_TRY = 0.5  # seconds for each lock when the time is over
+_RETRY = 0.2
 
 
 class StoreClient:
@@ -63,15 +67,25 @@ class StoreClient:
 
     def free(self, names: list[str], ttl: float, *, within: float) -> list[h.Event]:
         """Acquire and release every lock, each within this time. Returns those that did not become free."""
-        left: list[h.Event] = []
         end = now() + within
-        for name in names:
-            held = self._acquire(name, ttl, max(0.5, end - now()))
-            if held is None:
-                left.append(h.Leftover(now(), name, "a former worker", granted=True))
-            else:
-                self._release(held)
-        return left
+        return [
+            h.Leftover(now(), name, "a former worker", granted=True)
+            for name in names
+            if not self._is_free(name, ttl, end)
+        ]
+
+    def _is_free(self, name: str, ttl: float, end: float) -> bool:
+        """Whether the lock could be acquired and released by then. A store that does not answer is asked again."""
+        while True:
+            try:
+                held = self._acquire(name, ttl, max(_LAST_TRY, end - now()))
+                if held is not None:
+                    self._release(held)
+                return held is not None
+            except Exception:
+                if now() > end:
+                    return False
+                time.sleep(_RETRY)
 
     def _acquire(self, name: str, ttl: float, timeout: float) -> Any | None:
         adapter = Inline(self._adapter) if isinstance(self._adapter, Adapter) else self._adapter
