@@ -5,7 +5,7 @@ several threads and forked children can share the file. The clock is the same fo
 is a JSON object with the kind of the observation, its time, its client and more facts:
 
     started   a call to acquire begins: ticket, lock, timeout
-    granted   the call returned a lease: ticket, lock, fence (or null)
+    granted   the call returned a lease: ticket, lock, fence (or null); limit, exclusive and group if it is no mutex
     failed    the call returned no lease: ticket, lock, outcome, reason
     held      the lease was held at this time, which was read before the check: ticket, deadline (or null)
     not held  the lease was not held when the check returned: ticket
@@ -32,6 +32,7 @@ from typing import Any
 from holdfast.runtimes.system import now
 
 TICKETS = 1_000_000_000  # tickets that one client may use
+_PIDS = 1 << 22  # process ids of Linux are smaller
 
 
 class Journal:
@@ -50,6 +51,11 @@ class Journal:
         """Append one observation, at this time or now."""
         line = json.dumps({"kind": kind, "at": now() if at is None else at, "client": self.client, **facts})
         os.write(self._fd, f"{line}\n".encode())
+
+    def become_child(self) -> None:
+        """Go on in a forked process, as another client with other tickets."""
+        self.client = f"{self.client}/{os.getpid()}"
+        self._tickets = itertools.count((next(self._tickets) // TICKETS * _PIDS + os.getpid()) * TICKETS * TICKETS + 1)
 
     def close(self) -> None:
         os.close(self._fd)

@@ -24,6 +24,7 @@ from holdfast_lab.checking.checkers import (
 )
 
 from .adapter import PROMISES
+from .merge import Histories
 from .runner import Evidence, Happened
 
 Status = Literal["held", "broken", "documented", "not exercised", "not promised"]
@@ -106,6 +107,14 @@ def judge(evidence: Evidence) -> Result:
     return _Judging(evidence).result()
 
 
+def judge_beliefs(histories: Histories, guarantees: Guarantees | None) -> Verdict:
+    """The verdict on exclusion and fences."""
+    exact: dict[str, Any] = {"sees_server": False, "clock_error": 0.0}
+    return _verdict(
+        histories.beliefs, Promises(**exact) if guarantees is None else Promises.of(guarantees, **exact), _BELIEFS
+    )
+
+
 class _Judging:
     def __init__(self, evidence: Evidence) -> None:
         self._evidence = evidence
@@ -121,9 +130,8 @@ class _Judging:
         }
         promises = Promises(**bounds) if guarantees is None else Promises.of(guarantees, ttl=ttl, **bounds)
         histories = evidence.histories
-        exact = Promises(exclusion=promises.exclusion, fence=promises.fence, sees_server=False, clock_error=0.0)
         self._verdicts = [
-            _verdict(histories.beliefs, exact, _BELIEFS),
+            judge_beliefs(histories, guarantees),
             _verdict(histories.complete, promises, _COMPLETE),
         ]
         self._found: list[Found] = []

@@ -59,8 +59,9 @@ class _Merge:
                 self.leases[ticket] = _Lease()
                 self._put(h.AcquireStarted(at, client, ticket, lock, line["timeout"]))
             case "granted":
-                granted = h.Granted(at, client, ticket, lock, line["fence"] or 0)
-                self.leases[ticket].granted = granted
+                shape = {name: line[name] for name in ("limit", "exclusive", "group") if name in line}
+                granted = h.Granted(at, client, ticket, lock, line["fence"] or 0, **shape)
+                self.leases.setdefault(ticket, _Lease()).granted = granted
                 self.by_fence.setdefault((client, lock, granted.fence), ticket)
                 self._put(granted)
             case "failed":

@@ -21,7 +21,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ctypes
-import itertools
 import json
 import logging
 import os
@@ -37,7 +36,7 @@ from holdfast.runtimes.system import now
 from holdfast_lab.verify.adapter import Adapter, AnyAdapter, AsyncAdapter, load
 from holdfast_lab.verify.hub import Hub, Job
 from holdfast_lab.verify.interpose import Redirection, WallClock
-from holdfast_lab.verify.journal import TICKETS, Journal
+from holdfast_lab.verify.journal import Journal
 from holdfast_lab.verify.turns import Choices, Inline, Player, Turn, run_inline, sleep_inline
 
 _PR_SET_PDEATHSIG = 1
@@ -198,8 +197,7 @@ class Worker:
         try:
             signal.alarm(round(_CHILD_MAX))
             journal = self._journal
-            journal.client = f"{self._job.client}/{os.getpid()}"
-            journal._tickets = itertools.count((self._job.number * 1000 + os.getpid()) * TICKETS + 1)  # noqa: SLF001
+            journal.become_child()
             is_held = held is not None and adapter.is_held(held)
             journal.write("forked", lock=lock, held=is_held)
             run_inline(self._player(adapter).play(Turn(lock, self._job.ttl, self._job.ttl * 2, 0.0)))
