@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 import holdfast
+from tests.support.pages import blocks
 from tests.support.processes import PATIENCE, eventually
 from tests.support.redis.binaries import main_binary
 from tests.support.redis.servers import Server
@@ -53,6 +54,16 @@ def test_all_promises_hold_on_the_embedded_default(tmp_path: Path) -> None:
     assert statuses(data) | {"fork": "", "wake": ""} == dict.fromkeys(statuses(data), "held") | {"fork": "", "wake": ""}
     assert data["grants"] > 10
     assert data["problems"] == []
+
+
+def test_the_command_of_the_documentation_runs(tmp_path: Path) -> None:
+    first = next(blocks("verify.md"))
+    words = shlex.split(first.code.replace("/var/lib/app", str(tmp_path)).replace("--seconds 60", "--seconds 3"))
+
+    done = subprocess.run([sys.executable, "-m", *words], capture_output=True, text=True, check=False, timeout=110)
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "every promise that was exercised held" in done.stdout
 
 
 def test_all_promises_hold_on_redis_while_connections_fail(server: Server) -> None:
