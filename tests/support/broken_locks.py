@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
@@ -29,6 +30,27 @@ class Documented(Nothing):
         "exclusion": "it excludes no other process",
         "writes": "it has no fences",
     }
+
+
+class Stuck(Nothing):
+    """Does not return from any call after the first twenty, which are enough for the parent of the workers."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__(url)
+        self._calls = 0
+
+    def acquire(self, name: str, ttl: float, timeout: float) -> Any | None:
+        self._calls += 1
+        if self._calls > 20:
+            threading.Event().wait()
+        return super().acquire(name, ttl, timeout)
+
+
+class Unusable(Nothing):
+    """Cannot be created."""
+
+    def __init__(self, url: str) -> None:
+        raise OSError("no route to host")
 
 
 class WithoutDeadline(Threads):

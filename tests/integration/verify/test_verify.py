@@ -185,3 +185,17 @@ def test_a_failed_command_is_reported_as_not_exercised(tmp_path: Path) -> None:
 
     assert done.returncode == 0, done.stdout + done.stderr
     assert "not exercised: failover: its command ended with status 3: no rights" in done.stdout
+
+
+def test_a_call_that_never_ends_is_found_and_does_not_stop_the_run() -> None:
+    done = verify("nothing://", "--adapter", "tests.support.broken_locks:Stuck", "--only", "fork", "--json", seconds=2)
+
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert statuses(data_of(done))["outcomes"] == "broken"
+
+
+def test_an_adapter_that_cannot_be_created_is_an_error_without_a_traceback() -> None:
+    done = verify("nothing://", "--adapter", "tests.support.broken_locks:Unusable")
+
+    assert (done.returncode, done.stdout) == (125, "")
+    assert done.stderr.strip() == "holdfast: the adapter failed with OSError: no route to host"

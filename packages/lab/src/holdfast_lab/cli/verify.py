@@ -7,11 +7,15 @@ import json
 import os
 import random
 import shutil
+import signal
 import sys
+from types import FrameType
+from typing import NoReturn
 
 from holdfast.cli import options, statuses
 from holdfast.cli.help import SIGNALS, Commands, add_command
 from holdfast.cli.lab import SUMMARIES
+from holdfast.cli.text import escape
 from holdfast.errors import ConfigurationError
 
 NAME = "verify"
@@ -42,7 +46,7 @@ def add_parser(commands: Commands[argparse.ArgumentParser]) -> None:
             statuses.DONE: "every promise that was exercised held",
             statuses.NOT_DONE: "a promise was broken",
             statuses.USAGE: "bad arguments, or a URL that cannot be used",
-            statuses.UNAVAILABLE: "the store is not available, or no lock was granted",
+            statuses.UNAVAILABLE: "the run failed: the store is not available, or a worker died",
             **SIGNALS,
         },
     )
@@ -92,6 +96,7 @@ def _run(arguments: argparse.Namespace) -> int:
     from holdfast_lab.cli.progress import Progress
     from holdfast_lab.verify import judging, reports, runner
     from holdfast_lab.verify.faults import FAULTS
+    from holdfast_lab.verify.processes import RunFailed
 
     if "list" in arguments.only:
         print("\n".join(f"{name:<16} {kind.meaning}" for name, kind in FAULTS.items()))
@@ -100,10 +105,16 @@ def _run(arguments: argparse.Namespace) -> int:
         raise ConfigurationError(f"verify stops, kills and forks processes, which {sys.platform} cannot do")
     plan = _plan(arguments)
     _check_writable(arguments.report)
-    with Progress() as progress:
-        evidence = runner.run(
-            plan, lambda done, text: progress.show("verify", min(int(done), int(plan.seconds)), int(plan.seconds), text)
-        )
+    signal.signal(signal.SIGTERM, _ended)
+    seconds = int(plan.seconds)
+    try:
+        with Progress() as progress:
+            evidence = runner.run(
+                plan, lambda done, text: progress.show("verify", min(int(done), seconds), seconds, text)
+            )
+    except RunFailed as error:
+        print("holdfast:", escape(str(error)), file=sys.stderr)
+        return statuses.UNAVAILABLE
     result = judging.judge(evidence)
     if arguments.report:
         with open(arguments.report, "w", encoding="utf-8") as file:
@@ -115,6 +126,11 @@ def _run(arguments: argparse.Namespace) -> int:
     if not result.is_exercised:
         return statuses.UNAVAILABLE
     return statuses.DONE if result.is_ok else statuses.NOT_DONE
+
+
+def _ended(number: int, _: FrameType | None) -> NoReturn:
+    """Ends the workers and frees the locks, as Ctrl-C does."""
+    raise SystemExit(statuses.of_signal(number))
 
 
 def _plan(arguments: argparse.Namespace) -> runner.Plan:  # type: ignore[name-defined]  # noqa: F821

@@ -20,8 +20,8 @@ from .hub import Job
 ANSWER_MAX = 60.0  # seconds; longer than any command takes on a busy machine
 
 
-class WorkerFailed(Exception):
-    """A worker has died, or gives no answer; the message has its last lines on stderr."""
+class RunFailed(Exception):
+    """The run cannot go on: a worker has died or gives no answer. The message has its last lines on stderr."""
 
 
 class Process:
@@ -51,7 +51,7 @@ class Process:
         """Send a command and return its answer.
 
         Raises:
-            WorkerFailed: it has died or does not answer.
+            RunFailed: it has died or does not answer.
         """
         self._send({"do": do, **arguments})
         return self.receive()
@@ -65,7 +65,7 @@ class Process:
             data = os.read(fd, 1 << 16) if readable else b""
             if not data:
                 state = "has died" if readable else f"gave no answer in {ANSWER_MAX:g} s"
-                raise WorkerFailed(f"{self.client} {state}: {self.errors()}")
+                raise RunFailed(f"{self.client} {state}: {self.errors()}")
             self._received += data
         line, _, self._received = self._received.partition(b"\n")
         answer: dict[str, Any] = json.loads(line)
@@ -76,7 +76,7 @@ class Process:
             self._stdin.write(json.dumps(line).encode() + b"\n")
             self._stdin.flush()
         except OSError as error:
-            raise WorkerFailed(f"{self.client} has died: {self.errors()}") from error
+            raise RunFailed(f"{self.client} has died: {self.errors()}") from error
 
     def stop(self) -> None:
         """Send SIGSTOP."""

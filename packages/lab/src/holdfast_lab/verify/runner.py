@@ -13,9 +13,9 @@ from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
-from holdfast.errors import ConfigurationError
+from holdfast.errors import ConfigurationError, HoldfastError
 from holdfast.guarantees import Guarantees, Order, Scope, Wake
 from holdfast.runtimes.system import now
 from holdfast_lab.checking import history as h
@@ -27,18 +27,19 @@ from .journal import read
 from .merge import Histories, merge
 from .parent import HubServer
 from .probes import Handovers, probe
-from .processes import Process, Processes
+from .processes import Process, Processes, RunFailed
 from .proxies import Proxies
 from .store import StoreClient
 
 HOT, COLD = 2, 4  # names that are contended, and names that are mostly free
+IDLE_MAX = 20.0  # seconds in which every call ends after the last fault
 CALM = 2.0  # seconds of load without faults at the end
 RECOVER_MAX = 30.0
 _SETTLED = 40.0  # seconds after which an event that was not delivered never will be
 
 
 class Plan(NamedTuple):
-    """What a run does."""
+    """The options of a run."""
 
     url: str
     adapters: tuple[str, ...] = HOLDFAST
@@ -85,8 +86,18 @@ def run(plan: Plan, progress: Progress = lambda _seconds, _text: None) -> Eviden
 
     Raises:
         ConfigurationError: the plan cannot be run with this store or adapter.
-        BackendError, WorkerFailed: the store does not answer at the start, or a worker died by itself.
+        BackendError: the store does not answer at the start.
+        RunFailed: the same for the adapter of another library, or a worker died by itself.
     """
+    try:
+        return _run(plan, progress)
+    except (HoldfastError, RunFailed):
+        raise
+    except Exception as error:
+        raise RunFailed(f"the adapter failed with {type(error).__name__}: {error}") from error
+
+
+def _run(plan: Plan, progress: Progress) -> Evidence:
     kinds = tuple(load(name) for name in plan.adapters)
     with StoreClient(plan.url, kinds[0]) as store:
         guarantees = store.guarantees()
@@ -99,6 +110,10 @@ def run(plan: Plan, progress: Progress = lambda _seconds, _text: None) -> Eviden
             _Run(plan, kinds, store, Path(folder), progress) as session,
         ):
             return session.run()
+
+
+def _is_busy(state: dict[str, Any]) -> bool:
+    return bool(state["busy"] or state["taking"])
 
 
 class _Run:
@@ -352,17 +367,24 @@ class _Run:
                 first = event.at
         return first
 
-    def _idle(self) -> None:
-        """Stop the load and wait until no turn runs."""
+    def _idle(self) -> list[Process]:
+        """Stop the load and wait until no turn runs. Returns the workers with a call that does not end."""
         self._command_all("stop")
-        for worker in self.workers:
-            while worker.call("stop")["busy"]:
-                time.sleep(0.05)
+        end = now() + self.ttl * 3 + IDLE_MAX
+        busy = list(self.workers)
+        while busy and now() < end:
+            busy = [worker for worker in busy if _is_busy(worker.call("state"))]
+            time.sleep(0.05)
+        return busy
 
     def _end_workers(self) -> None:
-        self._idle()
+        """A worker with a call that does not end is killed: the history shows that the call has no outcome."""
+        busy = self._idle()
         for worker in self.workers:
-            worker.call("end")
+            if worker in busy:
+                worker.kill()
+            else:
+                worker.call("end")
 
     def _sleep(self, seconds: float, began: float) -> None:
         end = now() + seconds

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
+from collections.abc import Callable
+from concurrent.futures import Future
 from types import TracebackType
 from typing import Any, Self
 
@@ -15,8 +18,10 @@ from holdfast_lab.checking import history as h
 from .adapter import Adapter, AnyAdapter, AsyncAdapter
 from .turns import Inline, run_inline
 
+_FIRST_TTL = 10.0
 _LAST_TRY = 0.5  # seconds for each lock when the time is over
 _RETRY = 0.2
+_HANGS = 20.0  # seconds after its timeout at which a call counts as hanging
 
 
 class StoreClient:
@@ -40,7 +45,7 @@ class StoreClient:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._runner is None:
-            self._adapter.close()
+            _limited(self._adapter.close, _HANGS)
         else:
             with self._runner:
                 self._runner.run(self._adapter.close())
@@ -58,15 +63,13 @@ class StoreClient:
     def require_free(self, names: list[str]) -> None:
         """Raise ConfigurationError if one of these locks is in use."""
         for name in names:
-            held = self._acquire(name, 10.0, 0.0)
-            if held is None:
+            if not self._acquire_and_release(name, _FIRST_TTL, 0.0):
                 raise ConfigurationError(
                     f"the lock {name!r} is in use: choose another --prefix, or wait until the other run has ended"
                 )
-            self._release(held)
 
     def free(self, names: list[str], ttl: float, *, within: float) -> list[h.Event]:
-        """Acquire and release every lock, each within this time. Returns those that did not become free."""
+        """Acquire and release every lock, all within this time. Returns those that did not become free."""
         end = now() + within
         return [
             h.Leftover(now(), name, "a former worker", granted=True)
@@ -78,24 +81,40 @@ class StoreClient:
         """Whether the lock could be acquired and released by then. A store that does not answer is asked again."""
         while True:
             try:
-                held = self._acquire(name, ttl, max(_LAST_TRY, end - now()))
-                if held is not None:
-                    self._release(held)
-                return held is not None
+                return self._acquire_and_release(name, ttl, max(_LAST_TRY, end - now()))
             except Exception:
                 if now() > end:
                     return False
                 time.sleep(_RETRY)
 
-    def _acquire(self, name: str, ttl: float, timeout: float) -> Any | None:
+    def _acquire_and_release(self, name: str, ttl: float, timeout: float) -> bool:
+        """Whether the lock was acquired. Both calls are on one thread, because some libraries require it."""
         adapter = Inline(self._adapter) if isinstance(self._adapter, Adapter) else self._adapter
-        work = adapter.acquire(name, ttl, timeout)
-        return run_inline(work) if self._runner is None else self._runner.run(work)
 
-    def _release(self, held: Any) -> None:
-        adapter = Inline(self._adapter) if isinstance(self._adapter, Adapter) else self._adapter
-        work = adapter.release(held)
-        run_inline(work) if self._runner is None else self._runner.run(work)
+        async def work() -> bool:
+            held = await adapter.acquire(name, ttl, timeout)
+            if held is None:
+                return False
+            await adapter.release(held)
+            return True
+
+        if self._runner is not None:
+            return self._runner.run(asyncio.wait_for(work(), timeout + _HANGS))
+        return bool(_limited(lambda: run_inline(work()), timeout + _HANGS))
+
+
+def _limited(function: Callable[[], Any], seconds: float) -> Any:
+    """Call the function on a thread of its own, which is left behind if the call hangs: then raise TimeoutError."""
+    future: Future[Any] = Future()
+
+    def call() -> None:
+        try:
+            future.set_result(function())
+        except BaseException as error:
+            future.set_exception(error)
+
+    threading.Thread(target=call, name="holdfast-verify-store", daemon=True).start()
+    return future.result(seconds)
 
 
 async def _created(kind: type[AsyncAdapter], url: str) -> AsyncAdapter:
