@@ -118,8 +118,7 @@ def test_a_restart_of_a_redis_without_persistence_is_found(tmp_path: Path) -> No
     port = free_ports(1)[0]
     binary = shlex.join([str(main_binary().path), "--port", str(port), "--bind", "127.0.0.1", "--save", ""])
     loop = f"while :; do {binary} --appendonly no --dir {tmp_path} >/dev/null; done"
-    script = f"trap 'kill $!' TERM; (exec sh -c {shlex.quote(loop)})"
-    shell = subprocess.Popen([*dies_with_thread(), "sh", "-c", script], start_new_session=True)
+    shell = subprocess.Popen([*dies_with_thread(), "sh", "-c", loop], start_new_session=True)
     try:
         with holdfast.Client(f"redis://127.0.0.1:{port}") as client:
             eventually(lambda: _answers(client))

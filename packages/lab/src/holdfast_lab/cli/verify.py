@@ -53,7 +53,11 @@ def add_parser(commands: Commands[argparse.ArgumentParser]) -> None:
     parser.usage = "holdfast verify URL [options]"
     parser.add_argument("url", metavar="URL", help="the store, such as redis://cache:6379/0")
     parser.add_argument(
-        "--seconds", type=options.seconds(minimum=1.0), default=SECONDS, metavar="S", help="(default: 60)"
+        "--seconds",
+        type=options.seconds(minimum=1.0),
+        default=SECONDS,
+        metavar="S",
+        help="time of the load (default: 60)",
     )
     parser.add_argument(
         "--workers", type=options.whole(2, WORKERS_MAX), default=WORKERS, metavar="N", help="processes (default: 4)"
@@ -66,7 +70,7 @@ def add_parser(commands: Commands[argparse.ArgumentParser]) -> None:
         help="the ttl of the leases (default: 2); pauses last longer than this",
     )
     parser.add_argument("--seed", type=options.whole(0), metavar="N", help="repeats the choices of an earlier run")
-    parser.add_argument("--prefix", default="", metavar="P", help="of the names (default: a random one)")
+    parser.add_argument("--prefix", default="", metavar="P", help="the first part of the names (default: a random one)")
     parser.add_argument(
         "--only",
         action="append",

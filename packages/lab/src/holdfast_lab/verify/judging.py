@@ -125,6 +125,7 @@ class _Judging:
             "clock_error": _STALL,
             "report_max": _STALL + 1.0,
             "late_max": 15.0,
+            "settle_max": 10.0,  # a connection that was half-open may be used again only now
             "idle_max": ttl + 15.0,
             "leftover_max": ttl + 5.0,
         }
