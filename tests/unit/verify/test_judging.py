@@ -158,7 +158,7 @@ def test_a_waiter_that_is_overtaken_breaks_the_order(position: tuple[int, int], 
         h.ServerQueued(100.99, f"worker-{number}", number + 1, LOCK, place) for number, place in enumerate(position)
     )
 
-    judged = result(*APART, others=queued, handovers=Handovers(1, is_ordered=True, lock=LOCK))
+    judged = result(*APART, others=queued, handovers=Handovers(LOCK, is_ordered=True))
 
     assert row(judged, "order").status == status
 
@@ -167,10 +167,10 @@ def test_slow_hand_overs_break_the_promise_of_a_push() -> None:
     waited = [lease("a", 1, 101.0, 102.0, 1), lease("b", 2, 102.9, 103.0, 2)]
     waited[1][0]["at"] = 101.5  # it waited when the lock was released
 
-    judged = result(*waited, handovers=Handovers(1, is_ordered=True, lock=LOCK))
+    judged = result(*waited, handovers=Handovers(LOCK, is_ordered=True))
 
     assert row(judged, "wake").status == "broken"
-    assert row(result(*APART, handovers=Handovers(1, is_ordered=True, lock=LOCK)), "wake").status == "not exercised"
+    assert row(result(*APART, handovers=Handovers(LOCK, is_ordered=True)), "wake").status == "not exercised"
 
 
 # ── reports ──────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -10,13 +10,17 @@ import shutil
 import signal
 import sys
 from types import FrameType
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from holdfast.cli import options, statuses
 from holdfast.cli.help import SIGNALS, Commands, add_command
 from holdfast.cli.lab import SUMMARIES
 from holdfast.cli.text import escape
 from holdfast.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from holdfast_lab.verify.faults import Command
+    from holdfast_lab.verify.runner import Plan
 
 NAME = "verify"
 TTL_MIN, WORKERS_MAX = 0.5, 64
@@ -137,7 +141,7 @@ def _ended(number: int, _: FrameType | None) -> NoReturn:
     raise SystemExit(statuses.of_signal(number))
 
 
-def _plan(arguments: argparse.Namespace) -> runner.Plan:  # type: ignore[name-defined]  # noqa: F821
+def _plan(arguments: argparse.Namespace) -> Plan:
     from holdfast_lab.verify import runner
     from holdfast_lab.verify.adapter import HOLDFAST
     from holdfast_lab.verify.faults import FAULTS
@@ -163,7 +167,7 @@ def _plan(arguments: argparse.Namespace) -> runner.Plan:  # type: ignore[name-de
     )
 
 
-def _command(option: str, text: str) -> Command:  # type: ignore[name-defined]  # noqa: F821
+def _command(option: str, text: str) -> Command:
     from holdfast_lab.verify.faults import Command
 
     name, equals, line = text.partition("=")

@@ -49,7 +49,7 @@ class Active(NamedTuple):
 
     detail: str  # what it hit
     seconds: float
-    end: Callable[[], None]
+    end: Callable[[], object]
 
 
 class Kind(NamedTuple):
@@ -97,19 +97,13 @@ def _clock(stage: Stage) -> Active:
     process = stage.holder()
     offset = stage.rng.choice((-7200.0, -60.0, 60.0, 7200.0))
     process.call("clock", offset=offset)
-    return Active(
-        f"{process.client} by {offset:+g} s", stage.ttl * 1.2, lambda: _ignore(process.call("clock", offset=0.0))
-    )
+    return Active(f"{process.client} by {offset:+g} s", stage.ttl * 1.2, lambda: process.call("clock", offset=0.0))
 
 
 def _slow_subscriber(stage: Stage) -> Active:
     process = stage.holder()
     process.call("slow", seconds=0.3)
-    return Active(process.client, stage.ttl * 1.5, lambda: _ignore(process.call("slow", seconds=0.0)))
-
-
-def _ignore(_: object) -> None:
-    """The answer of a command."""
+    return Active(process.client, stage.ttl * 1.5, lambda: process.call("slow", seconds=0.0))
 
 
 # ── connections ──────────────────────────────────────────────────────────────────────────────────────────────────

@@ -24,11 +24,8 @@ _APART = 0.3  # seconds between waiters whose queue the store does not show
 class Handovers(NamedTuple):
     """The probes that were made."""
 
-    rounds: int = 0
-    is_ordered: bool = False  # the positions of the waiters are known
     lock: str = ""
-    began: float = 0.0
-    ended: float = 0.0
+    is_ordered: bool = False  # the positions of the waiters are known
 
 
 def probe(
@@ -38,7 +35,6 @@ def probe(
     record: Callable[[h.Event], None],
 ) -> Handovers:
     """Let the workers queue for this lock several times."""
-    began = now()
     is_ordered = True
     position = 0
     holder, *waiters = workers
@@ -59,7 +55,7 @@ def probe(
         holder.call("drop")
         for worker in workers:
             _await(lambda worker=worker: not worker.call("state")["taking"], _WAIT_MAX)  # type: ignore[misc]
-    return Handovers(ROUNDS, is_ordered, lock, began, now())
+    return Handovers(lock, is_ordered)
 
 
 def _await(condition: Callable[[], bool], within: float) -> bool:

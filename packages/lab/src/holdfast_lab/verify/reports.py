@@ -14,7 +14,7 @@ from holdfast_lab.checking import Violation, svg, timeline
 from holdfast_lab.checking import history as h
 
 from .adapter import HOLDFAST, PROMISES
-from .judging import Found, Result
+from .judging import Found, Recovery, Result
 from .runner import Plan
 
 PICTURES_MAX = 10  # of each promise
@@ -73,7 +73,7 @@ def _heading(result: Result) -> str:
     return f"{redacted(result.evidence.plan.url)}: {verdict} ({counts})"
 
 
-def _recovery(each: Any) -> tuple[str, ...]:
+def _recovery(each: Recovery) -> tuple[str, ...]:
     typical = "-" if each.typical is None else f"{each.typical:.2f} s"
     longest = "not in time" if each.longest is None else f"{each.longest:.2f} s"
     return each.fault, str(each.times), typical, longest
@@ -163,6 +163,7 @@ def as_data(result: Result) -> dict[str, Any]:
         "guarantees": None if evidence.guarantees is None else evidence.guarantees.as_dict(),
         "grants": result.grants,
         "losses": result.losses,
+        "connections": evidence.connections,
         "promises": [row._asdict() for row in result.rows],
         "faults": [
             {
