@@ -33,7 +33,7 @@ PROMISES: Mapping[str, str] = {
     "order": "waiters are granted the lock in the order in which they were queued",
     "wake": "a waiter learns of a release without polling",
     "losses": "a holder is told of a loss, once, before the next grant",
-    "outcomes": "a call ends in time, and by timeout only if the lock was busy",
+    "outcomes": "a call ends in time, and does not time out early",
     "progress": "after the faults every worker acquires its locks again",
     "fork": "a forked child does not hold a lease of its parent",
     "leftovers": "the locks of dead and ended workers become free",
