@@ -13,6 +13,7 @@ from holdfast.url import guarantees_of, lacks_of, parse, scheme_of
 from tests.support.etcd import shared as etcd
 from tests.support.memcached import shared as memcached
 from tests.support.mysql import shared as mysql
+from tests.support.nats import shared as nats
 from tests.support.postgresql import shared as postgresql
 from tests.support.redis import shared as redis
 from tests.support.zookeeper import shared as zookeeper
@@ -25,6 +26,7 @@ _PLAIN = Guarantees(Exclusion.BEST_EFFORT, FenceOrder.BEST_EFFORT, Order.NONE, W
 _CACHE = _PLAIN._replace(exclusion=Exclusion.CACHE)
 _CONSENSUS = Guarantees(Exclusion.CONSENSUS, FenceOrder.UNCONDITIONAL, Order.FIFO, Wake.PUSH, Scope.NETWORK)
 _ZOOKEEPER = _CONSENSUS._replace(fence=FenceOrder.DURABLE_STORAGE)
+_NATS = _ZOOKEEPER._replace(order=Order.NONE)
 
 
 class Case(NamedTuple):
@@ -71,6 +73,8 @@ CASES = [
         "mysql-version", lambda: mysql.restricted_url(method="version"), _SQL._replace(order=Order.NONE, wake=Wake.POLL)
     ),
     _plain("etcd-key", lambda: etcd.restricted_url(method="key"), _CONSENSUS._replace(order=Order.NONE)),
+    _plain("nats", nats.fresh_url, _NATS._replace(exclusion=Exclusion.BEST_EFFORT)),
+    _plain("nats-cluster", nats.fresh_cluster_url, _NATS),
     _plain("memcached", memcached.fresh_url, _CACHE),
 ]
 
