@@ -96,7 +96,7 @@ cover: servers ## run the tests and report coverage, child processes included
 	@$(BIN)/coverage report
 
 SIM_BACKENDS := memory sqlite redis redis-setnx redis-getset redlock postgresql postgresql-pooler \
-	postgresql-advisory mysql mysql-row mysql-version memcached etcd etcd-key zookeeper
+	postgresql-advisory mysql mysql-row mysql-version memcached etcd etcd-key zookeeper nats
 WORKLOADS ?= locks everything
 SEEDS ?= 10000
 

@@ -33,6 +33,7 @@ BACKENDS = (
     "etcd",
     "etcd-key",
     "zookeeper",
+    "nats",
 )
 WORKLOADS = (
     "locks",

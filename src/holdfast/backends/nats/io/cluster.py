@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from holdfast.core.ports import Backend, Runtime
     from holdfast.url_parts import Node
 
+_NO_LEADER_PAUSE = 0.05  # seconds
+
 
 def backend_on(config: NatsConfig, poller: Poller, background: Background, runtime: Runtime) -> Backend:
     port = Cluster(config, poller, background, runtime)
@@ -63,7 +65,8 @@ class Cluster:
     async def put(self, puts: Sequence[Put], *, deadline: float) -> list[int | BackendError | None]:
         if not self.replicas:
             await self._find_bucket(deadline, create=True)
-        answers = await self._exchange([partial(self._bucket.put_request, put) for put in puts], deadline)
+        requests = [partial(self._bucket.put_request, put) for put in puts]
+        answers = await self._exchange(requests, deadline, repeat=False)
         results = [self._bucket.put_answer(answer) for answer in answers]
         if any(isinstance(result, BackendUnavailable) for result in results):
             self.replicas = 0  # the bucket may be gone, so check it before the next request
@@ -120,7 +123,18 @@ class Cluster:
             raise answer
         return answer
 
-    async def _exchange(self, requests: Sequence[Request], deadline: float) -> list[Message]:
+    async def _exchange(self, requests: Sequence[Request], deadline: float, *, repeat: bool = True) -> list[Message]:
+        """The answers. A request that no server handles is repeated, because a leader may be elected soon."""
+        answers = await self._exchange_once(requests, deadline, repeat=repeat)
+        while any(answer.status for answer in answers) and self._now() + _NO_LEADER_PAUSE < deadline:
+            await self._runtime.sleep(_NO_LEADER_PAUSE)
+            refused = [number for number, answer in enumerate(answers) if answer.status]
+            again = await self._exchange_once([requests[number] for number in refused], deadline, repeat=repeat)
+            for number, answer in zip(refused, again, strict=True):
+                answers[number] = answer
+        return answers
+
+    async def _exchange_once(self, requests: Sequence[Request], deadline: float, *, repeat: bool) -> list[Message]:
         nodes, started = self._config.nodes, self._current
         unanswered: OutcomeUnknown | None = None
         refused: BackendUnavailable | None = None
@@ -128,7 +142,9 @@ class Cluster:
             node, now = nodes[(started + number) % len(nodes)], self._now()
             until = now + (deadline - now) / (len(nodes) - number)
             try:
-                return await self._pools[node].run(partial(Connection.exchange, requests=requests, until=until), until)
+                return await self._pools[node].run(
+                    partial(Connection.exchange, requests=requests, until=until, repeat=repeat), until
+                )
             except AccessDenied as error:
                 if unanswered is not None:  # another server may have executed it before
                     raise unanswered from error

@@ -12,6 +12,7 @@ from holdfast.backends.net.connection import PolledConnection
 from holdfast.backends.net.errors import no_answer, not_sent
 from holdfast.backends.net.passwords import ask_password
 from holdfast.backends.net.poller import READ
+from holdfast.backends.net.pool import wait_ready
 from holdfast.backends.net.sockets import wrap_tls
 from holdfast.errors import AccessDenied, BackendError, ConfigurationError
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 OLDEST = (2, 12)  # the first version whose removals of expired entries are all proposed to the other servers
 REQUEST_HEADER_MAX = 4096  # bytes of a message beside its value
+REPEAT_AFTER = 0.25  # seconds
 Request = Callable[[str], bytes]  # makes the bytes of a request from the subject for its answer
 
 
@@ -88,8 +90,10 @@ class Connection(PolledConnection):
             await self._wait(READ, until)
             self.read()
 
-    async def exchange(self, requests: Sequence[Request], until: float) -> list[Message]:
-        """Send requests and read their answers.
+    async def exchange(self, requests: Sequence[Request], until: float, *, repeat: bool = False) -> list[Message]:
+        """Send requests and read their answers. `repeat`: send them again after a while without an answer.
+
+        A stream without a leader does not answer, also not when it has one again.
 
         Raises:
             BackendUnavailable, OutcomeUnknown: the connection is closed.
@@ -109,7 +113,13 @@ class Connection(PolledConnection):
         try:
             await self.send(b"".join(packed), until)
             while len(answers) < count:
-                await self._wait(READ, until)
+                pause = min(until, self._now() + REPEAT_AFTER) if repeat else until
+                if not await wait_ready(self, self._poller, self.fileno(), READ, pause):
+                    if pause >= until:
+                        raise TimeoutError("no answer in time")
+                    missing = [data for data, subject in zip(packed, subjects, strict=True) if subject not in answers]
+                    await self.send(b"".join(missing), until)
+                    continue
                 self.read()
                 for message in self.messages():
                     if message.verb == "-ERR":

@@ -5,10 +5,14 @@ These settings are needed for leases:
 
     allow_msg_ttl               an entry has a ttl, and the server removes it
     subject_delete_marker_ttl   the leader proposes the removal to the other servers, instead of each server removing
-                                the entry by its own clock; it leaves a marker, so that the sequence number that a late
-                                request expects is not 0 again before this time
+                                the entry by its own clock
     max_msgs_per_subject 1      only the last entry of a key exists
-    republish                   after a write is stored, its header is published to <bucket>.>: the notifications
+    republish                   after an entry is stored, its header is published: the notifications
+
+With subject_delete_marker_ttl, the server replaces an expired entry by a marker, without a condition: also if another
+entry was stored since it proposed this. That would remove the lease of the next holder. An entry that is a marker
+itself is removed by its sequence number instead. So all entries have the header of markers, Nats-Marker-Reason, with a
+value of our own, which other clients of NATS take for an ordinary entry.
 """
 
 from __future__ import annotations
@@ -28,6 +32,7 @@ NOT_FOUND = 404
 _WRONG_LAST = (10071, 10164)  # the second: another write of the key is in progress
 _EXPECTED = "Nats-Expected-Last-Subject-Sequence"
 _TTL = "Nats-TTL"
+_REASON, _OUR_REASON = "Nats-Marker-Reason", "holdfast"
 
 
 class Bucket:
@@ -78,8 +83,7 @@ class Bucket:
 
     def put_request(self, put: Put, reply: str) -> bytes:
         headers: dict[str, object] = {_EXPECTED: put.last, _TTL: put.seconds}
-        if put.is_marker:
-            headers |= {"KV-Operation": "PURGE", "Nats-Rollup": "sub"}
+        headers |= {"KV-Operation": "PURGE", "Nats-Rollup": "sub"} if put.is_marker else {_REASON: _OUR_REASON}
         return publish(self.subject(put.key), reply, put.value, headers)
 
     def api_request(self, verb: str, reply: str, **arguments: Any) -> bytes:
@@ -137,4 +141,4 @@ class Bucket:
 
 def is_marker(headers: Mapping[str, str]) -> bool:
     """Whether an entry with this header means that the key was deleted, by a client or by the server."""
-    return headers.get("KV-Operation", "PUT") != "PUT" or "Nats-Marker-Reason" in headers
+    return headers.get("KV-Operation", "PUT") != "PUT" or headers.get(_REASON, _OUR_REASON) != _OUR_REASON

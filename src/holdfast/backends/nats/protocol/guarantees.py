@@ -18,14 +18,10 @@ GUARANTEES = Guarantees(
 SINGLE = GUARANTEES._replace(exclusion=Exclusion.BEST_EFFORT)
 
 _ALONE = "its one key has room for one holder"
-_EXPIRY = (
-    "the server removes an expired key without a condition, so only the client that wrote a key can change it safely"
-)
 LACKS: Lacks = {
     Primitive.RWLOCK: _ALONE,
     Primitive.SEMAPHORE: _ALONE,
     Primitive.OWNER: _ALONE,
     Primitive.DETECT_DEADLOCKS: "its waiters leave no record",
-    Primitive.ONCE: _EXPIRY,
-    Primitive.TRANSFER: _EXPIRY,
+    Primitive.TRANSFER: "a server that was the leader until just now may answer that there is no such lease",
 }

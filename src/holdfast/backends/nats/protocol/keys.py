@@ -1,6 +1,6 @@
-"""Names of buckets, and the keys of locks and registers in them.
+"""Names of buckets, and the keys of locks, registers and records in them.
 
-    lock.<name>       register.<name>
+    lock.<name>       register.<name>       record.<name>
 
 A key is a part of a subject, where a dot separates tokens and `*` and `>` are wildcards. In the name, every character
 other than ASCII letters, digits, `-`, `_` and `/` is encoded as `=` and two hexadecimal digits for each byte of UTF-8.
@@ -17,7 +17,6 @@ from urllib.parse import quote
 from holdfast.errors import ConfigurationError
 
 LOCKS = "lock."
-_REGISTERS = "register."
 _NAME_MAX = 200  # characters of an encoded name
 _DIGEST = "=sha256="
 
@@ -35,7 +34,11 @@ def lock_key(name: str) -> str:
 
 
 def register_key(name: str) -> str:
-    return _REGISTERS + _encoded(name)
+    return f"register.{_encoded(name)}"
+
+
+def record_key(name: str) -> str:
+    return f"record.{_encoded(name)}"
 
 
 def _encoded(name: str) -> str:

@@ -6,15 +6,11 @@
     release    put a marker, if the last entry is the one that we know; otherwise as for renew.
 
 Only a put decides, never a read: a server that was the leader until just now may answer a read with old data. The
-sequence numbers of the stream grow with every entry and are never used again. So a late request, of which a client does
-not know any more, expects an entry that is not the last one, and has no effect. A key without any entry has the number
-0 again and again; therefore every removal leaves a marker for MARKER_SECONDS.
+sequence numbers of the stream grow with every entry and are never used again. So a late request expects an entry that
+is not the last one any more, and has no effect. Only the 0 of a key without an entry returns. So a release leaves a
+marker for MARKER_SECONDS, and a lease that is created by a later request than that ends with its ttl.
 
 The fence is the sequence number of the entry that acquired the lock.
-
-The server removes an expired entry by a marker that it proposes without a condition. A renewal that is executed between
-this decision and its execution is removed too, although it was confirmed. So a renewal counts only if its answer
-arrives before the end of the lease that it renews: the server, whose ttl is longer, had not decided anything then.
 """
 
 from __future__ import annotations
@@ -47,7 +43,7 @@ from holdfast.errors import BackendError, Unsupported
 
 if TYPE_CHECKING:
     from holdfast.backends.nats.port import NatsPort
-    from holdfast.core.ports import Runtime
+    from holdfast.core.ports import Record, Runtime
     from holdfast.guarantees import Guarantees
 
 GRANULARITY = 0.0  # the server never removes an entry before its ttl, which is rounded up to seconds
@@ -62,7 +58,6 @@ class _State:
     """The state of a claim."""
 
     seq = 0  # of the last entry of the ticket that is known; 0: not granted
-    deadline = math.inf  # of the lease; before a grant the earliest end of a lease by a put without an answer
     value: Value | None = None  # of the granted ticket
     expected: frozenset[int] = frozenset()  # by puts without an answer
 
@@ -102,39 +97,51 @@ class NatsBackend(OneByOne):
         return outcome
 
     async def _try_acquire(self, claim: Claim, deadline: float) -> Granted | Waiting:
-        key, state = lock_key(claim.name), _state_of(claim)
-        value = Value(claim.nonce, 0, self._runtime.wall(), claim.agent, claim.info, claim.name)
-        last, holder = self._markers.get(key, 0), None
+        key = lock_key(claim.name)
+        last = self._markers.get(key, 0)
         for _ in range(_ATTEMPTS):
-            sent = self._runtime.now()
-            ends = lease_deadline(sent, claim.ttl, GRANULARITY)
-            try:
-                seq = await self._put(Put(key, value.encode(), last, self._seconds(claim.ttl)), deadline)
-            except BaseException as error:
-                if may_have_happened(error):
-                    claim.unanswered = True
-                    state.expected |= {last}
-                    state.deadline = min(state.deadline, ends)
-                raise
-            if seq is not None:
-                state.seq, state.value, state.deadline = seq, value._replace(fence=seq), ends
-                return Granted(seq, ends)
+            granted = await self._create(claim, last, deadline)
+            if granted is not None:
+                return granted
             entry = await self._get(key, deadline)
-            stored = None if entry is None or entry.is_marker else Value.parse(entry.value)
+            stored, before = _value_of(entry), last
+            last = 0 if entry is None or not entry.is_marker else entry.seq
             if entry is not None and stored is not None and stored.nonce == claim.nonce:
-                state.seq, state.deadline = entry.seq, min(state.deadline, ends)
-                state.value = stored._replace(fence=stored.fence or entry.seq)
-                renewed = await self._renew_any(claim, deadline)
-                if isinstance(renewed, Live):
-                    return Granted(state.value.fence, renewed.deadline)
-                state.seq, state.deadline = 0, math.inf
+                granted = await self._take_over(claim, entry.seq, stored, deadline)
+                if granted is not None:
+                    return granted
             elif entry is not None and not entry.is_marker:
-                holder = "another program" if stored is None else process_text(stored.info)
-                return Waiting(POLL_INTERVAL, holder)
-            before, last = last, entry.seq if entry is not None and entry.is_marker else 0
-            if last == before:
+                return Waiting(POLL_INTERVAL, "another program" if stored is None else process_text(stored.info))
+            elif last == before:  # another put is being executed, or an old leader answered
                 await self._runtime.sleep(_BUSY_PAUSE)
-        return Waiting(_BUSY_PAUSE, holder)
+        return Waiting(_BUSY_PAUSE)
+
+    async def _create(self, claim: Claim, last: int, deadline: float) -> Granted | None:
+        """Granted, if this is the last entry of the key. A put without an answer is noted: it may be executed later."""
+        value = Value(claim.nonce, 0, self._runtime.wall(), claim.agent, claim.info, claim.name)
+        state, sent = _state_of(claim), self._runtime.now()
+        try:
+            put = Put(lock_key(claim.name), value.encode(), last, self._seconds(claim.ttl))
+            seq = await self._put(put, deadline)
+        except BaseException as error:
+            if may_have_happened(error):
+                claim.unanswered = True
+                state.expected |= {last}
+            raise
+        if seq is None:
+            return None
+        state.seq, state.value = seq, value._replace(fence=seq)
+        return Granted(seq, lease_deadline(sent, claim.ttl, GRANULARITY))
+
+    async def _take_over(self, claim: Claim, seq: int, stored: Value, deadline: float) -> Granted | None:
+        """Granted by the entry of a put that got no answer. It is renewed, because the start of its ttl is unknown."""
+        state = _state_of(claim)
+        state.seq, state.value = seq, stored
+        renewed = await self._renew_any(claim, deadline)
+        if isinstance(renewed, Live):
+            return Granted(stored.fence, renewed.deadline)
+        state.seq = 0
+        return None
 
     async def wait(self, claim: Claim, until: float) -> None:
         self._port.watch(claim.nonce, lock_key(claim.name))
@@ -171,16 +178,14 @@ class NatsBackend(OneByOne):
         key, state = lock_key(claim.name), _state_of(claim)
         while state.seq or state.expected:
             entry = await self._get(key, deadline)
-            stored = None if entry is None or entry.is_marker else Value.parse(entry.value)
-            last, is_ours = 0 if entry is None else entry.seq, stored is not None and stored.nonce == claim.nonce
+            stored, last = _value_of(entry), 0 if entry is None else entry.seq
+            is_ours = stored is not None and stored.nonce == claim.nonce
             if entry is not None and entry.is_marker and entry.value == claim.nonce.encode():
                 self._forget(claim)
                 return True  # by a release that got no answer
-            if not is_ours and (stored is not None or last not in state.expected):
+            if not is_ours and last not in state.expected:
                 break
-            answer = await self._put(self._marker(key, claim.nonce if is_ours else "", last), deadline)
-            if answer is not None:
-                self._remember(key, answer)
+            if await self._put(self._marker(key, claim.nonce if is_ours else "", last), deadline) is not None:
                 self._forget(claim)
                 return is_ours
             await self._runtime.sleep(_BUSY_PAUSE)
@@ -207,7 +212,7 @@ class NatsBackend(OneByOne):
                 elif answer is None:
                     renewed.append(await self._renew_any(claim, deadline))
                 else:
-                    renewed.append(await self._renewed(claim, answer, sent, deadline))
+                    renewed.append(self._renewed(claim, answer, sent))
             except BackendError as error:
                 renewed.append(error)
         return renewed
@@ -217,25 +222,19 @@ class NatsBackend(OneByOne):
         key, state = lock_key(claim.name), _state_of(claim)
         while state.seq:
             entry = await self._get(key, deadline)
-            stored = None if entry is None or entry.is_marker else Value.parse(entry.value)
-            if entry is None or stored is None or stored.nonce != claim.nonce:
+            stored = _value_of(entry)
+            if entry is None or stored is None or state.value is None or stored[:2] != state.value[:2]:
                 break
             state.seq, sent = entry.seq, self._runtime.now()
             seq = await self._put(self._renewal(claim), deadline)
             if seq is not None:
-                return await self._renewed(claim, seq, sent, deadline)
+                return self._renewed(claim, seq, sent)
             await self._runtime.sleep(_BUSY_PAUSE)
         return _GONE
 
-    async def _renewed(self, claim: Claim, seq: int, sent: float, deadline: float) -> Live | LeaseGone:
-        """The outcome of a renewal that was stored, with this number."""
-        state = _state_of(claim)
-        state.seq = seq
-        if self._runtime.now() >= state.deadline:  # too late to count
-            await self._put(self._marker(lock_key(claim.name), claim.nonce, seq), deadline)
-            return _GONE
-        state.deadline = lease_deadline(sent, claim.ttl, GRANULARITY)
-        return Live(state.deadline)
+    def _renewed(self, claim: Claim, seq: int, sent: float) -> Live:
+        _state_of(claim).seq = seq
+        return Live(lease_deadline(sent, claim.ttl, GRANULARITY))
 
     def _renewal(self, claim: Claim) -> Put:
         state = _state_of(claim)
@@ -261,8 +260,8 @@ class NatsBackend(OneByOne):
     async def break_lock(self, name: str, fence: int, *, deadline: float) -> bool:
         while True:
             (entry,) = await self._port.get([lock_key(name)], deadline=deadline)
-            stored = None if entry is None or entry.is_marker else Value.parse(entry.value)
-            if entry is None or stored is None or (stored.fence or entry.seq) != fence:
+            stored = _value_of(entry)
+            if entry is None or stored is None or stored.fence != fence:
                 return False
             if await self._put(self._marker(lock_key(name), "", entry.seq), deadline) is not None:
                 return True
@@ -273,13 +272,13 @@ class NatsBackend(OneByOne):
         for entry in entries:
             if entry is None or entry.is_marker:
                 continue
-            stored = Value.parse(entry.value)
+            stored = _value_of(entry)
             if stored is None and not name:
                 continue
             value = stored or Value("", 0, 0.0, "another program", "", name)
             holder = make_ticket_info(
                 info=value.info,
-                fence=0 if stored is None else stored.fence or entry.seq,
+                fence=value.fence,
                 agent=value.agent,
                 since=value.since,
                 remaining=entry.remaining - (self._skew if stored else 0),
@@ -293,6 +292,11 @@ class NatsBackend(OneByOne):
 
     async def read_registers(self, names: Sequence[str], *, deadline: float) -> list[int]:
         return await self._registers.read(names, deadline)
+
+    async def swap_record(
+        self, name: str, expected: str, record: Record | None, *, keep: float, deadline: float
+    ) -> Record | None:
+        return await self._registers.swap_record(name, expected, record, keep, deadline)
 
     async def close(self) -> None:
         self._wakeups.wake_all()
@@ -324,6 +328,12 @@ class NatsBackend(OneByOne):
 
     def _seconds(self, ttl: float) -> int:
         return math.ceil(ttl + self._skew)
+
+
+def _value_of(entry: Entry | None) -> Value | None:
+    """The value of a lock's entry, with its fence; None: there is no lease of holdfast."""
+    value = None if entry is None or entry.is_marker else Value.parse(entry.value)
+    return value if entry is None or value is None else value._replace(fence=value.fence or entry.seq)
 
 
 def _state_of(claim: Claim) -> _State:
