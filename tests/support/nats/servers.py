@@ -7,7 +7,7 @@ import json
 import shutil
 import socket
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -109,9 +109,13 @@ class RawConnection:
         self._sock.sendall(data)
 
     def request(self, subject: str, data: bytes = b"", headers: Mapping[str, object] | None = None) -> wire.Message:
+        return self.send_request(lambda reply: wire.publish(subject, reply, data, headers))
+
+    def send_request(self, request: Callable[[str], bytes]) -> wire.Message:
+        """Send the bytes that `request` makes from the subject of the answer, and receive the answer."""
         self._number += 1
         reply = f"_INBOX.test.{self._number}"
-        self.send(wire.publish(subject, reply, data, headers))
+        self.send(request(reply))
         while (message := self.next("MSG")).subject != reply:
             pass
         return message

@@ -18,10 +18,12 @@ GUARANTEES = Guarantees(
 SINGLE = GUARANTEES._replace(exclusion=Exclusion.BEST_EFFORT)
 
 _ALONE = "its one key has room for one holder"
+_OLD_DATA = "a server that was the leader until just now may answer"
 LACKS: Lacks = {
     Primitive.RWLOCK: _ALONE,
     Primitive.SEMAPHORE: _ALONE,
     Primitive.OWNER: _ALONE,
     Primitive.DETECT_DEADLOCKS: "its waiters leave no record",
-    Primitive.TRANSFER: "a server that was the leader until just now may answer that there is no such lease",
+    Primitive.ONCE: f"{_OLD_DATA} that a key which is done was interrupted",
+    Primitive.TRANSFER: f"{_OLD_DATA} that there is no such lease",
 }

@@ -1,6 +1,6 @@
-"""Names of buckets, and the keys of locks, registers and records in them.
+"""Names of buckets, and the keys of locks and registers in them.
 
-    lock.<name>       register.<name>       record.<name>
+    lock.<name>       register.<name>
 
 A key is a part of a subject, where a dot separates tokens and `*` and `>` are wildcards. In the name, every character
 other than ASCII letters, digits, `-`, `_` and `/` is encoded as `=` and two hexadecimal digits for each byte of UTF-8.
@@ -37,11 +37,7 @@ def register_key(name: str) -> str:
     return f"register.{_encoded(name)}"
 
 
-def record_key(name: str) -> str:
-    return f"record.{_encoded(name)}"
-
-
 def _encoded(name: str) -> str:
     # quote() never encodes - _ . ~ and /; the dot and the tilde are encoded here.
     encoded = quote(name, safe="/").replace(".", "%2E").replace("~", "%7E").replace("%", "=")
-    return encoded if len(encoded) <= _NAME_MAX else _DIGEST + sha256(name.encode()).hexdigest()
+    return encoded or "=" if len(encoded) <= _NAME_MAX else _DIGEST + sha256(name.encode()).hexdigest()

@@ -43,7 +43,7 @@ from holdfast.errors import BackendError, Unsupported
 
 if TYPE_CHECKING:
     from holdfast.backends.nats.port import NatsPort
-    from holdfast.core.ports import Record, Runtime
+    from holdfast.core.ports import Runtime
     from holdfast.guarantees import Guarantees
 
 GRANULARITY = 0.0  # the server never removes an entry before its ttl, which is rounded up to seconds
@@ -179,6 +179,9 @@ class NatsBackend(OneByOne):
         while state.seq or state.expected:
             entry = await self._get(key, deadline)
             stored, last = _value_of(entry), 0 if entry is None else entry.seq
+            if 0 < last < state.seq:  # old data
+                await self._runtime.sleep(_BUSY_PAUSE)
+                continue
             is_ours = stored is not None and stored.nonce == claim.nonce
             if entry is not None and entry.is_marker and entry.value == claim.nonce.encode():
                 self._forget(claim)
@@ -222,13 +225,14 @@ class NatsBackend(OneByOne):
         key, state = lock_key(claim.name), _state_of(claim)
         while state.seq:
             entry = await self._get(key, deadline)
-            stored = _value_of(entry)
-            if entry is None or stored is None or state.value is None or stored[:2] != state.value[:2]:
-                break
-            state.seq, sent = entry.seq, self._runtime.now()
-            seq = await self._put(self._renewal(claim), deadline)
-            if seq is not None:
-                return self._renewed(claim, seq, sent)
+            if entry is None or entry.seq >= state.seq:  # otherwise it is old data
+                stored = _value_of(entry)
+                if entry is None or stored is None or state.value is None or stored[:2] != state.value[:2]:
+                    break
+                state.seq, sent = entry.seq, self._runtime.now()
+                seq = await self._put(self._renewal(claim), deadline)
+                if seq is not None:
+                    return self._renewed(claim, seq, sent)
             await self._runtime.sleep(_BUSY_PAUSE)
         return _GONE
 
@@ -292,11 +296,6 @@ class NatsBackend(OneByOne):
 
     async def read_registers(self, names: Sequence[str], *, deadline: float) -> list[int]:
         return await self._registers.read(names, deadline)
-
-    async def swap_record(
-        self, name: str, expected: str, record: Record | None, *, keep: float, deadline: float
-    ) -> Record | None:
-        return await self._registers.swap_record(name, expected, record, keep, deadline)
 
     async def close(self) -> None:
         self._wakeups.wake_all()

@@ -1,10 +1,9 @@
-"""Registers and records: one key for each name, changed by the sequence number of its last entry.
+"""Registers: a number per name that only grows. One key per name, changed by the sequence number of its last entry.
 
-    register    {"nonce": …, "number": …}      a number that only grows
-    record      {"nonce": …, "payload": …}     a text, for `once`
+    {"nonce": …, "number": …}
 
-The nonce identifies the call that wrote the entry. A call that got no answer is repeated and recognises its own entry
-by it.
+The nonce identifies the call that advanced the register. A call that got no answer is repeated and recognises its own
+entry by it.
 """
 
 from __future__ import annotations
@@ -14,9 +13,8 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from holdfast.backends.nats.port import Put
-from holdfast.backends.nats.protocol.bucket import MARKER_SECONDS
-from holdfast.backends.nats.protocol.keys import record_key, register_key
-from holdfast.core.ports import Record, StoreMissing
+from holdfast.backends.nats.protocol.keys import register_key
+from holdfast.core.ports import StoreMissing
 from holdfast.errors import BackendError, NameConflict
 
 if TYPE_CHECKING:
@@ -27,7 +25,7 @@ _PAUSE = 0.01  # seconds before a put is repeated that was refused
 
 
 class Registers:
-    """The registers and records of one client."""
+    """The registers of one client."""
 
     def __init__(self, port: NatsPort, runtime: Runtime, seconds: Callable[[float], int]) -> None:
         self._port, self._runtime, self._seconds = port, runtime, seconds
@@ -52,25 +50,6 @@ class Registers:
             return [0] * len(names)
         return [_parse(name, entry).get("number", 0) for name, entry in zip(names, entries, strict=True)]
 
-    async def swap_record(
-        self, name: str, expected: str, record: Record | None, keep: float, deadline: float
-    ) -> Record | None:
-        """Replace the record with this nonce; see KeepsRecords."""
-        put = Put(record_key(name), b"", 0, MARKER_SECONDS, is_marker=True)
-        if record is not None:
-            put = Put(put.key, json.dumps(record._asdict()).encode(), 0, self._seconds(keep))
-            if not expected and await self._put(put, deadline):  # most new records need no read
-                return record
-        while True:
-            (entry,) = await self._port.get([put.key], deadline=deadline)
-            stored = _parse(name, entry)
-            current = Record(**stored) if stored else None
-            nonce = current.nonce if current is not None else ""
-            if nonce != expected or (record is None and not expected):
-                return current
-            if await self._put(put._replace(last=0 if entry is None else entry.seq), deadline):
-                return record
-
     async def _put(self, put: Put, deadline: float) -> bool:
         (answer,) = await self._port.put([put], deadline=deadline)
         if isinstance(answer, BackendError):
@@ -87,4 +66,4 @@ def _parse(name: str, entry: Entry | None) -> dict[str, Any]:
     try:
         return dict(json.loads(entry.value))
     except (ValueError, TypeError):
-        raise NameConflict(lock=name, reason="another program uses the key of its register or record") from None
+        raise NameConflict(lock=name, reason="another program uses the key of its register") from None

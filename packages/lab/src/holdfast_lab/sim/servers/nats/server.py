@@ -181,6 +181,10 @@ class NatsServer(Server):
         return True
 
     @property
+    def recovery_time(self) -> float:
+        return OLD_LEADER_MAX if self.starts > 1 else 0.0
+
+    @property
     def extra_lease_time(self) -> float:
         # A lease is kept for CLOCK_SKEW more, rounded up to seconds, and is removed up to 2 * REMOVAL_MAX late.
         return self.set_back + 2 * CLOCK_SKEW + 1.0 + 2 * REMOVAL_MAX
