@@ -13,17 +13,23 @@ from tests.integration.nats.conftest import StartServer
 from tests.support.permissions import statements, use_everything
 from tests.support.redis.certificates import Certificates
 
+ADMIN = {"user": "admin", "pass": "admin"}
+
+
+def with_admin(replaced: dict[str, str] | None = None) -> str:
+    """The configuration of the docs, and a user with all permissions, by which tests see that the server answers."""
+    changes = {"users = [": "users = [{user: admin, password: admin}", **(replaced or {})}
+    return "\n".join(statements("nats", "A user for locks", changes))
+
 
 def test_a_user_with_the_permissions_of_the_docs_can_do_everything(start_server: StartServer) -> None:
-    lines = statements("nats", "A user for locks", {"secret": "s3cret"})
-    server = start_server("\n".join(lines), user="app", **{"pass": "s3cret"})
+    server = start_server(with_admin(), **ADMIN)
 
-    use_everything(f"nats://app:s3cret@{server.address}")
+    use_everything(f"nats://app:secret@{server.address}")
 
 
 def test_a_user_without_a_permission_is_told_which_one(start_server: StartServer, open_client: OpenClient) -> None:
-    text = "\n".join(statements("nats", "A user for locks", {'"$KV.holdfast.>", ': ""}))
-    server = start_server(text, user="app", **{"pass": "secret"})
+    server = start_server(with_admin({'"$KV.holdfast.>", ': ""}), **ADMIN)
 
     with pytest.raises(holdfast.AccessDenied, match=r"\$KV\.holdfast\.lock\.a"):
         open_client(f"nats://app:secret@{server.address}").lock("a").acquire()
@@ -66,8 +72,8 @@ def take_in_thread(url: str) -> None:
 def test_tls_checks_the_server_and_works_for_threads_and_tasks(
     start_server: StartServer, certificates: Certificates, tmp_path: Path
 ) -> None:
-    tls = f'tls {{ cert_file: "{certificates.server}", key_file: "{certificates.server_key}", allow_non_tls: true }}'
-    server = start_server(tls)
+    tls = f'tls {{ cert_file: "{certificates.server}", key_file: "{certificates.server_key}" }}'
+    server = start_server(f"allow_non_tls: true\n{tls}")
     url = f"natss://{server.address}?ca_certs={certificates.ca}"
 
     take_in_thread(url)

@@ -2,33 +2,35 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import threading
 
 import pytest
 
 import holdfast
+from holdfast.core.tickets import Granted
 from tests.integration.conftest import OpenClient
 from tests.support.nats.servers import Server
 from tests.support.processes import eventually
+from tests.support.verbs import Verbs
 
 
 def test_an_expired_lease_leaves_no_marker_that_could_replace_the_next_one(
     server: Server, bucket: str, url: str, open_client: OpenClient
 ) -> None:
     # The server replaces an entry without our header by a marker, without a condition (protocol/bucket.py).
-    holder = holdfast.Client(url)
-    lease = holder.lock("a", ttl=1, renew=False).acquire()
-    assert lease is not None
+    with contextlib.closing(Verbs(url)) as dead:
+        granted = dead.try_acquire(dead.ticket("a", ttl=1.0))
+    assert isinstance(granted, Granted)
     server.put(bucket, "plain", b"", Nats_TTL=1)
-    holder._engine.abandon("a crash")
 
     eventually(lambda: server.entry(bucket, "lock.a") is None)
     eventually(lambda: "Nats-Marker-Reason" in server.entry(bucket, "plain")["headers"])
 
     after = open_client(url).lock("a").acquire(timeout=0)
     assert after is not None
-    assert after.fence > lease.fence
+    assert after.fence > granted.fence
     after.release()
 
 

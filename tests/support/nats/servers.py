@@ -7,6 +7,7 @@ import json
 import shutil
 import socket
 import sys
+import uuid
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
@@ -101,9 +102,10 @@ class RawConnection:
     def __init__(self, host: str, port: int, login: Mapping[str, str], timeout: float) -> None:
         self._sock = socket.create_connection((host, port), timeout)
         self._parser, self._number = wire.Parser(), 0
+        self._inbox = f"_INBOX.test.{uuid.uuid4().hex}"
         self.next("INFO")
         options = {"headers": True, "no_responders": True, "verbose": False, **login}
-        self.send(wire.connect(options) + wire.subscribe("_INBOX.test.*", 1))
+        self.send(wire.connect(options) + wire.subscribe(f"{self._inbox}.*", 1))
 
     def send(self, data: bytes) -> None:
         self._sock.sendall(data)
@@ -114,7 +116,7 @@ class RawConnection:
     def send_request(self, request: Callable[[str], bytes]) -> wire.Message:
         """Send the bytes that `request` makes from the subject of the answer, and receive the answer."""
         self._number += 1
-        reply = f"_INBOX.test.{self._number}"
+        reply = f"{self._inbox}.{self._number}"
         self.send(request(reply))
         while (message := self.next("MSG")).subject != reply:
             pass

@@ -44,10 +44,9 @@ class NatsPort(Protocol):
         """The copies of the bucket; 0 before the first answer."""
 
     async def put(self, puts: Sequence[Put], *, deadline: float) -> list[int | BackendError | None]:
-        """Write keys, independently of each other. The sequence number of each entry; None: the last one is another.
+        """Write keys, independently of each other. The sequence number of each entry; None: refused.
 
-        A request without an answer may be sent again, to another server. So a result of None can also mean that the
-        first request was executed.
+        A put is refused if the last entry is another one, and while another put of the key is being executed.
         """
 
     async def get(self, keys: Sequence[str], *, deadline: float, timed: bool = False) -> list[Entry | None]:

@@ -1,7 +1,8 @@
 """The port for both runtimes: connections to the servers of one cluster, which are tried in turn, and the watcher.
 
 A server that does not answer must not use up the caller's time: each gets its share of the time that is left, and the
-next request is sent first to the server that answered last. Every request may be sent twice (port.py).
+next request is sent first to the server that answered last. A put is sent once: the answer to a second one does not
+tell whether the first will be executed.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from holdfast.backends.nats.protocol.guarantees import REPLICAS_MIN
 from holdfast.backends.nats.protocol.lock import NatsBackend
 from holdfast.backends.net.pool import ConnectionPool
 from holdfast.core.ports import StoreMissing
-from holdfast.errors import AccessDenied, BackendError, BackendUnavailable, OutcomeUnknown
+from holdfast.errors import BackendError, BackendUnavailable, OutcomeUnknown
 
 if TYPE_CHECKING:
     from holdfast.backends.nats.config import NatsConfig
@@ -145,18 +146,21 @@ class Cluster:
                 return await self._pools[node].run(
                     partial(Connection.exchange, requests=requests, until=until, repeat=repeat), until
                 )
-            except AccessDenied as error:
-                if unanswered is not None:  # another server may have executed it before
-                    raise unanswered from error
-                raise
             except BackendUnavailable as error:
                 refused = error
             except OutcomeUnknown as error:
                 unanswered = error
-            if nodes[self._current] == node:
-                self._current = (self._current + 1) % len(nodes)
-            self._watcher.avoid(node)
+            self._avoid(node)
+            if unanswered is not None and not repeat:
+                break
         raise unanswered or refused or BackendUnavailable(backend=self._config.url, problem="no server is configured")
+
+    def _avoid(self, node: Node) -> None:
+        """This server does not answer: try another one first."""
+        nodes = self._config.nodes
+        if nodes[self._current] == node:
+            self._current = (self._current + 1) % len(nodes)
+        self._watcher.avoid(node)
 
     # ── connections ──────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -47,7 +47,6 @@ if TYPE_CHECKING:
     from holdfast.guarantees import Guarantees
 
 GRANULARITY = 0.0  # the server never removes an entry before its ttl, which is rounded up to seconds
-_ATTEMPTS = 4  # for changes of the key between read and put
 _BUSY_PAUSE = 0.01  # seconds before a put is repeated that was refused although the key has not changed
 _KNOWN_MAX = 1000  # keys whose last marker is remembered
 _CHUNK = 200  # keys read at once
@@ -99,7 +98,7 @@ class NatsBackend(OneByOne):
     async def _try_acquire(self, claim: Claim, deadline: float) -> Granted | Waiting:
         key = lock_key(claim.name)
         last = self._markers.get(key, 0)
-        for _ in range(_ATTEMPTS):
+        while True:  # until the deadline, when the port raises BackendUnavailable
             granted = await self._create(claim, last, deadline)
             if granted is not None:
                 return granted
@@ -114,7 +113,6 @@ class NatsBackend(OneByOne):
                 return Waiting(POLL_INTERVAL, "another program" if stored is None else process_text(stored.info))
             elif last == before:  # another put is being executed, or an old leader answered
                 await self._runtime.sleep(_BUSY_PAUSE)
-        return Waiting(_BUSY_PAUSE)
 
     async def _create(self, claim: Claim, last: int, deadline: float) -> Granted | None:
         """Granted, if this is the last entry of the key. A put without an answer is noted: it may be executed later."""

@@ -1,6 +1,6 @@
 """A NatsPort whose requests pass through a simulated network, and whose notifications can be lost.
 
-A request that has no answer in half of its time is sent again, as the real port does to another server. A client
+A read that has no answer in half of its time is sent again, as the real port does to another server. A client
 receives notifications on one connection. When it breaks, the server knows at once and the client some time later; the
 client then subscribes again, and has missed what was published in between.
 """
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, TypeVar
 from holdfast.backends.nats.port import Entry, Put
 from holdfast.core.notifications import Wakeups
 from holdfast.core.tickets import Notification
-from holdfast.errors import BackendError, BackendUnavailable, OutcomeUnknown
+from holdfast.errors import BackendError, OutcomeUnknown
 
 if TYPE_CHECKING:
     from holdfast_lab.sim.network import Link
@@ -42,7 +42,7 @@ class SimPort:
         self._is_opening = False
 
     async def put(self, puts: Sequence[Put], *, deadline: float) -> list[int | BackendError | None]:
-        return await self._request(lambda: [self._server.put(put) for put in puts], deadline)
+        return await self.link.request_in_this_run(lambda: [self._server.put(put) for put in puts], deadline)
 
     async def get(self, keys: Sequence[str], *, deadline: float, timed: bool = False) -> list[Entry | None]:
         return await self._request(lambda: self._server.get(keys), deadline)
@@ -54,14 +54,12 @@ class SimPort:
         )
 
     async def _request(self, step: Callable[[], T], deadline: float) -> T:
+        """Read."""
         now = self._runtime.now()
         try:
             return await self.link.request_in_this_run(step, now + (deadline - now) / 2)
         except OutcomeUnknown:
-            try:
-                return await self.link.request_in_this_run(step, deadline)
-            except BackendUnavailable as error:
-                raise OutcomeUnknown(backend=error.backend, problem=error.problem) from error
+            return await self.link.request_in_this_run(step, deadline)
 
     # ── notifications ────────────────────────────────────────────────────────────────────────────────────────────
 
