@@ -71,8 +71,8 @@ class Server(ServerProcess):
         with self.connect(timeout) as connection:
             return json.loads(connection.request(subject, data, headers).data or "{}")
 
-    def stream(self, bucket: str) -> Any:
-        return self.call(f"$JS.API.STREAM.INFO.KV_{bucket}", b'{"subjects_filter": ">"}')
+    def stream(self, bucket: str, timeout: float = PATIENCE) -> Any:
+        return self.call(f"$JS.API.STREAM.INFO.KV_{bucket}", b'{"subjects_filter": ">"}', timeout=timeout)
 
     def entry(self, bucket: str, key: str) -> Any:
         """The last entry of a key: seq, headers and data; None if there is none."""
@@ -89,7 +89,8 @@ class Server(ServerProcess):
         )
 
     def leads(self, bucket: str) -> bool:
-        return bool(self.stream(bucket)["cluster"].get("leader") == self.name)
+        # Without a leader there is no answer.
+        return bool(self.stream(bucket, timeout=0.5)["cluster"].get("leader") == self.name)
 
     def forget(self) -> None:
         """Delete its data, while it does not run."""
