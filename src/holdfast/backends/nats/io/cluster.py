@@ -108,8 +108,10 @@ class Cluster:
                 raise StoreMissing(backend=self._config.url, problem=f"there is no bucket {self._bucket.name!r}")
             replicas = self._config.replicas or (REPLICAS_MIN if self._is_clustered else 1)
             settings = self._bucket.settings(replicas, int(self._runtime.wall() * 1e6))
-            await self._call("CREATE", deadline, **settings)  # refused if another client was faster
+            created = await self._call("CREATE", deadline, **settings)  # refused if another client was faster
             info = await self._call("INFO", deadline)
+            if "error" in info and "error" in created:
+                info = created
         if "error" in info:
             raise self._bucket.error(info["error"])
         self._bucket.check(info["config"], self._config.replicas or 1)
