@@ -36,6 +36,7 @@ BACKENDS = (
     "etcd",
     "etcd-key",
     "zookeeper",
+    "nats",
 )
 WORKLOADS = (
     "locks",
