@@ -11,8 +11,7 @@ from typing import (
 
 from holdfast.base_client import BaseRWLock, check_renewal, check_transfer, transfer_text
 from holdfast.core import names
-from holdfast.core.engine import AcquireResult
-from holdfast.core.leases import BaseLease, LockSpec
+from holdfast.core.leases import AcquireResult, BaseLease, LockSpec
 from holdfast.core.locks import ACQUIRE_OPTIONS, UNSET, BaseLock, Unset
 from holdfast.core.names import Duration
 from holdfast.errors import AcquireTimeout

@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import takewhile
 from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
-from holdfast.core.engine import ITSELF, AcquireResult, Engine
+from holdfast.core.engine import ITSELF, Engine
+from holdfast.core.leases import AcquireResult
 from holdfast.core.events import logger
 from holdfast.core.lease_groups import LeaseGroup, by_engine
 from holdfast.core.leases import BaseLease

@@ -13,7 +13,8 @@ from holdfast.errors import ConfigurationError, NotHeld
 
 if TYPE_CHECKING:
     from holdfast.core.lease_groups import LeaseGroup
-    from holdfast.core.ports import Caller
+    from holdfast.core.ports import Caller, PreparesRequests
+    from holdfast.core.straight_path import StraightPath
 
 L = TypeVar("L", bound="BaseLease | LeaseGroup")
 
@@ -35,10 +36,12 @@ class _Kept(list[L]):
     A WeakKeyDictionary would do the same at several times the cost for every acquire.
     """
 
-    __slots__ = ("_caller_ref",)
+    __slots__ = ("_caller_ref", "path", "prepared_by")
 
     def __init__(self, caller: Caller, table: _Table[L]) -> None:
         super().__init__()
+        self.path: StraightPath | None = None  # of the engine; None: there is none, or it is not prepared yet
+        self.prepared_by: PreparesRequests | None = None
         number = id(caller)  # no other object has this id before the caller and this entry are gone
         table_ref = weakref.ref(table)  # weak: a lease that no variable refers to is dropped at once, not by the gc
 

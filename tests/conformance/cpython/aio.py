@@ -18,7 +18,7 @@ from types import ModuleType
 from typing import Any, ClassVar, NamedTuple
 
 import holdfast
-from holdfast.core.engine import AcquireResult
+from holdfast.core.leases import AcquireResult
 from holdfast.core.tickets import WAITER_LEASE, LockInfo, TicketInfo
 from tests.conformance.backends import BACKENDS, Case
 from tests.conformance.cpython.ledger import Ledger

@@ -30,14 +30,14 @@ class NotSent(OSError):
 class Stream:
     """One socket. Its user closes it after any exception, so that no request reads the answer to an earlier one."""
 
-    __slots__ = ("_is_plain", "_poll", "_recv", "_send", "_sock")
+    __slots__ = ("_sock", "is_plain", "poll", "recv", "send_some")
 
     def __init__(self, sock: socket.socket) -> None:
         sock.setblocking(False)  # noqa: FBT003 (its name says it)
         self._sock = sock
-        self._is_plain = not isinstance(sock, ssl.SSLSocket)
+        self.is_plain = not isinstance(sock, ssl.SSLSocket)
         # Bound once, because every request uses them.
-        self._poll, self._send, self._recv = new_poll((sock, READ)).poll, sock.send, sock.recv
+        self.poll, self.send_some, self.recv = new_poll((sock, READ)).poll, sock.send, sock.recv
 
     def exchange(self, request: bytes, seconds: float, until: float, probe: Probe | None) -> bytes:
         """Send a request and read the first part of its answer.
@@ -49,21 +49,21 @@ class Stream:
             NotSent: not all of the request was sent.
             OSError: no answer arrived.
         """
-        if not self._is_plain:
+        if not self.is_plain:
             self.send(request, until)
             return self.read(until, probe)
         try:
-            sent = self._send(request)
+            sent = self.send_some(request)
         except OSError:
             sent = 0
         if sent < len(request):
             self.send(request[sent:], until)
-        if not self._poll(seconds * (1000 if probe is None else 500)):
+        if not self.poll(seconds * (1000 if probe is None else 500)):
             if probe is None:
                 raise TimeoutError("no answer in time")
             return self.read(run_sync(probe(until)))
         try:
-            data = self._recv(READ_SIZE)
+            data = self.recv(READ_SIZE)
         except BlockingIOError:  # poll() can report a socket as readable although it is not
             return self.read(until)
         if not data:

@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from holdfast.core.acquire_all import LockIdentity, Part, acquire_all, in_order
-from holdfast.core.engine import AcquireResult, Engine
+from holdfast.core.engine import Engine
 from holdfast.core.events import Attempt, Event, Events
 from holdfast.core.lease_groups import LeaseGroup, release_all, renew_all
-from holdfast.core.leases import BaseLease, LockSpec, Phase
+from holdfast.core.leases import AcquireResult, BaseLease, LockSpec, Phase
 from holdfast.core.locks import BaseLock, LockOptions, make_spec
 from holdfast.core.once import OnceCall
 from holdfast.core.periods import Period, claim

@@ -6,10 +6,10 @@ import weakref
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from holdfast.core.engine import AcquireResult, Engine
+from holdfast.core.engine import Engine
 from holdfast.core.events import Attempt, Kind
 from holdfast.core.keeper import Keeper
-from holdfast.core.leases import BaseLease, LockSpec, Phase
+from holdfast.core.leases import AcquireResult, BaseLease, LockSpec, Phase
 from holdfast.core.tickets import Claim, Granted, Waiting
 from holdfast.errors import BackendError, ThreadStartError
 from holdfast_lab.sim.client import SimLease
