@@ -30,7 +30,7 @@ UNSET = Unset()
 ACQUIRE_OPTIONS = ("blocking", "timeout")
 
 
-class _Kept(list[L]):
+class Kept(list[L]):
     """The leases that one caller acquired through one lock. They are dropped with the caller, and then expire.
 
     A WeakKeyDictionary would do the same at several times the cost for every acquire.
@@ -53,7 +53,7 @@ class _Kept(list[L]):
         self._caller_ref = weakref.ref(caller, forget)
 
 
-class _Table(dict[int, _Kept[L]]):
+class _Table(dict[int, Kept[L]]):
     __slots__ = ("__weakref__",)
 
 
@@ -76,22 +76,13 @@ class BaseLock(Generic[L]):
         """Keep a lease for the caller that acquired it through this object."""
         leases = self._kept.get(id(caller))
         if leases is None:
-            leases = self._kept[id(caller)] = _Kept(caller, self._kept)
+            leases = self._kept[id(caller)] = Kept(caller, self._kept)
         elif leases:
             if lease in leases:
                 return
             for ended in [lease for lease in leases if lease._phase not in _UNFINISHED]:
                 leases.remove(ended)
         leases.append(lease)
-
-    def _drop(self, caller: Caller, lease: L) -> None:
-        """Forget a lease that has ended."""
-        leases = self._kept.get(id(caller))
-        if leases:
-            try:  # noqa: SIM105  (suppress() would cost half a microsecond at every release)
-                leases.remove(lease)
-            except ValueError:
-                pass  # the thread of the caller has just removed it
 
     def _last_of(self, caller: Caller) -> L:
         """The lease that this caller acquired last and has not released.

@@ -238,8 +238,8 @@ class PreparedRequests(NamedTuple):
     """Three requests for one lock that are complete but for the nonce, and the function that sends them.
 
     `exchange(request, nonce, now, deadline)` sends one of them and returns its reply if that is an int, otherwise an
-    awaitable of the reply. `now` is the present time. It raises as the verbs of a Backend do, and so does the awaitable.
-    The int is the fence of a granted ticket; after a release, 1 if the ticket was a granted lease until now.
+    awaitable of the reply. `now` is the present time. Both raise as the verbs of a Backend do. The int is the fence of
+    a granted ticket; after a release, 1 if the ticket was a granted lease until now.
     """
 
     exchange: Callable[[Any, str, float, float], Any]
@@ -255,7 +255,7 @@ class PreparedRequests(NamedTuple):
 
 @runtime_checkable
 class PreparesRequests(Protocol):
-    """A backend whose requests for a plain lock can be prepared once and sent by one call. See core/straight_path.py."""
+    """A backend whose requests for a plain lock are prepared once and sent by one call: see core/straight_path.py."""
 
     def prepare_requests(self, claim: Claim) -> PreparedRequests | None:
         """Requests for tickets that are like this one but for the nonce. None if this store needs more checks."""

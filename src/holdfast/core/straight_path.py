@@ -15,16 +15,17 @@ The invariant of the engine holds here too: after the request is sent, everythin
 
 from __future__ import annotations
 
+import weakref
 from typing import TYPE_CHECKING, Any
 
-from holdfast.core.leases import result_of
+from holdfast.core.leases import HELD, result_of
 from holdfast.core.tickets import Claim, granted_of, note_unanswered
 from holdfast.errors import UsageError
 
 if TYPE_CHECKING:
     from holdfast.core.engine import Engine, L
     from holdfast.core.leases import AcquireResult, LockSpec
-    from holdfast.core.locks import BaseLock
+    from holdfast.core.locks import BaseLock, Kept
     from holdfast.core.ports import Caller, PreparedRequests, PreparesRequests
     from holdfast.core.tickets import Granted, Waiting
 
@@ -38,12 +39,15 @@ class StraightPath:
         "exchange",
         "info",
         "key",
+        "key",
         "lifetime",
+        "name",
         "prepared_by",
         "read_reply",
         "release",
         "spec",
         "try_acquire",
+        "ttl",
         "waiting",
     )
 
@@ -51,56 +55,47 @@ class StraightPath:
         self, prepared_by: PreparesRequests, requests: PreparedRequests, spec: LockSpec, claim: Claim, serial: int
     ) -> None:
         self.prepared_by = prepared_by
-        # The fields themselves: those of a tuple, found by name, take several times as long.
-        self.exchange, self.acquire, self.try_acquire, self.release, *rest = requests
-        self.lifetime, self.waiting, self.read_reply = rest
-        self.spec, self.agent, self.info = spec, claim.agent, claim.info
         self.key = (serial, spec.name)  # in Caller.leases
+        # Copied, because reading a field of a named tuple takes several times as long.
+        self.exchange, self.acquire, self.try_acquire, self.release = requests[:4]
+        self.lifetime, self.waiting, self.read_reply = requests[4:]
+        self.spec, self.name, self.ttl = spec, spec.name, spec.ttl
+        self.agent, self.info = claim.agent, claim.info
 
 
 class Begun:
-    """An acquire that the straight path began and the general path ends."""
+    """An acquire that began on the straight path and continues in `Engine.acquire_new`."""
 
     __slots__ = ("claim", "is_taken", "lease", "outcome", "started")
 
-    def __init__(self, claim: Claim, started: float, lease: Any, outcome: Granted | Waiting | BaseException | None) -> None:
+    def __init__(
+        self, claim: Claim, started: float, lease: Any, outcome: Granted | Waiting | BaseException | None
+    ) -> None:
         self.claim, self.started, self.lease = claim, started, lease
-        self.outcome = outcome  # of the first request; None: it has to be sent
+        self.outcome = outcome  # of the first request; None: it was not executed
         self.is_taken = False  # the guards of the general path apply
 
 
-def is_plain(spec: LockSpec) -> bool:
-    """Whether an acquire with this specification can use the straight path."""
-    return (
-        spec.exclusive
-        and spec.renew
-        and spec.max_hold is None
-        and not (spec.lock_delay or spec.stop_margin or spec.min_hold or spec.owner or spec.detect_deadlocks)
-    )
-
-
-def prepare(
-    engine: Engine[Any], backend: PreparesRequests, spec: LockSpec, caller: Caller
-) -> StraightPath | None:
+def prepare(engine: Engine[Any], backend: PreparesRequests, spec: LockSpec, caller: Caller) -> StraightPath | None:
     """The straight path of this caller to a lock with this specification; None if there is none."""
-    if not is_plain(spec):
+    is_plain = spec.exclusive and spec.renew and spec.max_hold is None
+    if not is_plain or spec.lock_delay or spec.stop_margin or spec.min_hold or spec.owner or spec.detect_deadlocks:
         return None
     claim = engine._claim(spec, caller)
     requests = backend.prepare_requests(claim)
     return None if requests is None else StraightPath(backend, requests, spec, claim, engine._serial)
 
 
-async def acquire_straight(
-    engine: Engine[L], lock: BaseLock[L], caller: Caller, path: StraightPath, timeout: float | None
+async def acquire_straight(  # noqa: PLR0917  (by position, because every acquire calls this)
+    engine: Engine[L], lock: BaseLock[L], caller: Caller, kept: Kept[L], path: StraightPath, timeout: float | None
 ) -> AcquireResult[L]:
-    """Acquire a lock that the caller does not hold, as `Engine.acquire_new` does."""
+    """Acquire a lock that the caller does not hold, as `Engine.acquire_new` does. `kept` has no lease so far."""
     runtime, spec = engine.runtime, path.spec
     nonce = runtime.nonce()
-    claim = Claim(spec.name, nonce, spec.ttl, 1, True, path.agent, path.info)  # noqa: FBT003  (exclusive)
+    claim = Claim(path.name, nonce, path.ttl, 1, True, path.agent, path.info)  # noqa: FBT003  (exclusive)
     claim.path = path
     lease: L | None = None
     begun: Begun | None = None
-    # The server starts the ttl no earlier than this moment.
     sent = runtime.now()
     try:
         engine._acquiring[nonce] = (claim, spec, sent)
@@ -119,7 +114,12 @@ async def acquire_straight(
             since = runtime.now()
             if since < outcome.deadline:
                 lease = engine._lease_type(engine, spec, claim, outcome, since, caller, lock)
-                engine._publish(lease, lock, caller)
+                # As Engine._publish does.
+                lease._phase = HELD
+                ref = caller.leases[path.key] = weakref.ref(lease)
+                kept.append(lease)
+                engine._leases[nonce] = ref
+                engine._keeper.add(ref, lease._renew_at)
                 if engine.is_closed:  # close() may have released the ticket before it was granted and published
                     await engine._withdraw(claim, since)
                     raise UsageError("the client was closed during this call")

@@ -65,6 +65,8 @@ class AsyncioRuntime(IdleCallbacks):
     join_max = 6.0  # seconds: a background task ends after its present request
 
     _callers: ClassVar[weakref.WeakKeyDictionary[asyncio.Task[Any], Caller]] = weakref.WeakKeyDictionary()
+    # The last result of `caller_of`, because a look-up in the dictionary takes several times as long.
+    _last_caller: ClassVar[tuple[Callable[[], asyncio.Task[Any] | None], Caller]] = (lambda: None, Caller(0))
 
     def __init__(self) -> None:
         super().__init__()
@@ -102,7 +104,8 @@ class AsyncioRuntime(IdleCallbacks):
 
     def check_loop(self) -> None:
         """Raise UsageError unless the running loop is that of this runtime. The first caller sets it."""
-        _ = self.loop
+        if self._loop is None or asyncio.get_running_loop() is not self._loop:
+            _ = self.loop
 
     def run_from_thread(self, coroutine: Coroutine[Any, Any, object], seconds: float) -> object:
         """Run a coroutine on the loop and wait for its result, on another thread. It is cancelled after `seconds`."""
@@ -116,12 +119,13 @@ class AsyncioRuntime(IdleCallbacks):
             future.cancel()
             raise
 
-    def mutex(self) -> contextlib.AbstractContextManager[None]:
-        # All code of one loop runs on one thread and changes shared state only between awaits.
-        return contextlib.nullcontext()
+    # All code of one loop runs on one thread and changes shared state only between awaits, so nothing has to be locked.
+    # contextlib.nullcontext would do, but its methods are written in Python.
+    mutex = staticmethod(threading.RLock)
 
     def caller(self) -> Caller:
-        return self.caller_of(current_task())
+        task, (last_task, last_caller) = asyncio.current_task(), self._last_caller
+        return last_caller if task is not None and last_task() is task else self.caller_of(current_task())
 
     def has_ended(self, caller: Caller | None) -> bool:
         if self._loop is None or self._loop.is_closed():
@@ -132,11 +136,15 @@ class AsyncioRuntime(IdleCallbacks):
 
     @classmethod
     def caller_of(cls, task: asyncio.Task[Any]) -> Caller:
+        last_task, last_caller = cls._last_caller
+        if last_task() is task:
+            return last_caller
         try:
-            return cls._callers[task]
+            caller = cls._callers[task]
         except KeyError:
             caller = cls._callers[task] = Caller(next(system.caller_numbers))
-            return caller
+        cls._last_caller = (weakref.ref(task), caller)
+        return caller
 
     def agent(self) -> str:
         return current_task().get_name()

@@ -120,28 +120,28 @@ class Stream:
 class StreamConnection:
     """Base of the connections of a pool (pool.py) that use a `Stream`. A subclass opens it and exchanges on it."""
 
-    __slots__ = ("__weakref__", "_stream", "probe", "used_at")
+    __slots__ = ("__weakref__", "probe", "stream", "used_at")
 
     def __init__(self) -> None:
-        self._stream: Stream | None = None  # None: not open
+        self.stream: Stream | None = None  # None: not open
         self.used_at = 0.0
         self.probe: Probe | None = None
 
     @property
     def is_open(self) -> bool:
-        return self._stream is not None
+        return self.stream is not None
 
     def is_dead(self) -> bool:
-        return self._stream is None or self._stream.is_dead()
+        return self.stream is None or self.stream.is_dead()
 
     def close(self) -> None:
-        stream, self._stream = self._stream, None
+        stream, self.stream = self.stream, None
         if stream is not None:
             stream.close()
 
     def abandon(self) -> None:
         """In a forked child: close the descriptor only."""
-        stream, self._stream = self._stream, None
+        stream, self.stream = self.stream, None
         if stream is not None:
             stream.abandon()
 

@@ -43,7 +43,9 @@ class Channel(NamedTuple):
 class RedisSubscriber(SubscriberPort[Channel], Protocol):
     """The subscriptions of one client."""
 
-    channels: Sized  # that are subscribed or are being subscribed
+    @property
+    def channels(self) -> Sized:
+        """The channels that are subscribed or are being subscribed: always the same object."""
 
     def channel(self, keys: LockKeys) -> Channel:
         """The channel for notifications to this client's tickets of a lock."""

@@ -36,6 +36,7 @@ BACKENDS = (
 )
 WORKLOADS = (
     "locks",
+    "free",
     "lock_all",
     "election",
     "once_per",

@@ -95,10 +95,16 @@ class SimClient:
         # Locks that `lock_all` has so far: whether a revocation request came before it has all of them.
         self._early_revocations: dict[tuple[str, int], bool] = {}
         self._leases: dict[int, SimLease] = {}
+        self._locks: dict[tuple[str, int | None, bool, str], SimLock] = {}
 
     def lock(self, name: str, *, limit: int | None = 1, exclusive: bool = True, options: LockOptions) -> SimLock:
-        options_: LockOptions = {"on_lost": self._record_report, **options}
-        return SimLock(*make_spec("lock", name, limit, exclusive=exclusive, ttl=30.0, options=options_))
+        """A lock of this client: the same object for the same arguments, as a program that keeps its locks has it."""
+        key = (name, limit, exclusive, repr(sorted(options.items())))
+        if key not in self._locks:
+            options_: LockOptions = {"on_lost": self._record_report, **options}
+            spec, timeout = make_spec("lock", name, limit, exclusive=exclusive, ttl=30.0, options=options_)
+            self._locks[key] = SimLock(spec, timeout)
+        return self._locks[key]
 
     async def acquire(self, lock: SimLock, timeout: float | None) -> SimLease | None:
         spec, client = lock._spec, self._process.name

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from holdfast.backends.net.aio import LoopPoller
 from holdfast.backends.net.errors import not_sent
 from holdfast.backends.net.pipeline import NO_REPLY, LoopConnection, Pipeline, SharedPipelines
+from holdfast.backends.net.stream import READ_SIZE
 from holdfast.backends.redis.io import driver, errors
 from holdfast.backends.redis.io.connection import Batch, OnConnect
 from holdfast.backends.redis.io.resp import new_parser
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
     from holdfast.backends.redis.port import Reply
     from holdfast.runtimes.aio import AsyncioRuntime
     from holdfast.url_parts import Node
+
+
+_NUMBER, _END = b":\n"
 
 
 class DriverConnection(LoopConnection, asyncio.Protocol):
@@ -63,15 +67,28 @@ class DriverConnection(LoopConnection, asyncio.Protocol):
         super().connection_lost(exc)
 
 
-class RedisPipeline(Pipeline["Reply"], DriverConnection):
+class RedisPipeline(Pipeline["Reply"], DriverConnection, asyncio.BufferedProtocol):
     """One connection that is shared by all tasks."""
 
     def __init__(self, config: RedisConfig, node: Node, runtime: AsyncioRuntime) -> None:
         parser = new_parser()
         super().__init__(config.url, node, runtime, config.io_timeout, parser)
-        self._gets = parser.gets
+        self._gets, self._has_data = parser.gets, parser.has_data
+        self._buffer = memoryview(bytearray(READ_SIZE))  # else the loop allocates 256 KiB for each reply
 
-    def data_received(self, data: bytes) -> None:
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
+        data = bytes(self._buffer[:nbytes])
+        if data[0] == _NUMBER and data[-1] == _END and len(self._pending) == 1 and not self._has_data():
+            future, _, _, replies = self._pending[0]
+            if replies is None and self.is_open and not self.is_slow:
+                reply = int(data[1:])  # an integer and nothing else, as most replies are
+                self._pending.popleft()
+                if not future.done():
+                    future.set_result(reply)
+                return
         self.deliver(data)
 
     def next_reply(self) -> Reply:
@@ -93,10 +110,11 @@ class PipelineConnections(SharedPipelines[RedisPipeline]):
         self, node: Node, around: tuple[bytes, bytes], nonce: str, now: float, deadline: float
     ) -> Awaitable[Reply]:
         request = around[0] + nonce.encode() + around[1]
-        pipeline = self._shared.get(node)
-        if pipeline is None or not pipeline.is_usable(deadline):
-            return self.exchange(node, request, deadline)
-        return pipeline.submit(request, deadline)
+        try:
+            future = self._shared[node].submit_now(request, now, deadline)
+        except KeyError:
+            future = None
+        return self.exchange(node, request, deadline) if future is None else future
 
     async def exchange(self, node: Node, request: bytes, deadline: float) -> Reply:
         return await (await self.shared(node, deadline)).submit(request, deadline)

@@ -60,11 +60,11 @@ class SocketConnection(StreamConnection):
         self._parser: Parser = new_parser()
 
     def attach(self, sock: socket.socket) -> None:
-        self._stream, self.used_at = Stream(sock), self._now()
+        self.stream, self.used_at = Stream(sock), self._now()
 
     def detach(self) -> socket.socket:
         """Detach the socket for another use."""
-        stream, self._stream = self._stream, None
+        stream, self.stream = self.stream, None
         if stream is None:
             raise not_sent(self._url, self._node, "the client is closed")
         return stream.detach()
@@ -73,7 +73,7 @@ class SocketConnection(StreamConnection):
         """Send one command and read its reply."""
         self.used_at = now
         deadline = min(deadline, now + self._io_timeout)
-        if self._stream is None or deadline <= now:
+        if self.stream is None or deadline <= now:
             raise self._not_usable()
         return self.finish(request, None, deadline)
 
@@ -83,7 +83,7 @@ class SocketConnection(StreamConnection):
         None: no part of it arrived in the first half of the time. Empty: the server has closed the connection.
         """
         try:
-            stream = self._stream
+            stream = self.stream
             if stream is None or data == b"":
                 raise ConnectionError(CLOSED)
             if unsent:
@@ -112,7 +112,7 @@ class SocketConnection(StreamConnection):
         """The first half of an exchange with several replies."""
         now = self._now()
         deadline = min(deadline, now + self._io_timeout)
-        stream = self._stream
+        stream = self.stream
         if stream is None or deadline <= now:
             raise self._not_usable()
         self.used_at = now
@@ -128,7 +128,7 @@ class SocketConnection(StreamConnection):
         """The second half of it."""
         deadline = min(deadline, self.used_at + self._io_timeout)
         try:
-            stream = self._stream
+            stream = self.stream
             if stream is None:
                 raise ConnectionError("the connection was closed")
             return self._read(stream, count, deadline)
@@ -150,7 +150,7 @@ class SocketConnection(StreamConnection):
         return replies
 
     def _not_usable(self) -> BackendUnavailable:
-        problem = "the client is closed" if self._stream is None else "there was no time left to send the request"
+        problem = "the client is closed" if self.stream is None else "there was no time left to send the request"
         return not_sent(self._url, self._node, problem)
 
     def _not_sent(self, error: BaseException) -> BackendUnavailable:
@@ -184,7 +184,7 @@ class SocketConnections:
             connection = idle.pop()  # atomic
         except LookupError:
             return self.exchange(node, request, deadline)
-        stream, seconds = connection._stream, deadline - now
+        stream, seconds = connection.stream, deadline - now
         if seconds > self._io_timeout:
             seconds = self._io_timeout
             deadline = now + seconds

@@ -54,7 +54,7 @@ class Single(Topology):
         # A shorter path than in the base class: the server is known, and every reply of it counts.
         if self._replicas:
             return await super().run(call, deadline=deadline)
-        reply = self.exchange_now((pack_call(call), b""), "", self._runtime.now(), deadline)
+        reply: Reply = self.exchange_now((pack_call(call), b""), "", self._runtime.now(), deadline)
         if reply.__class__ is not int:
             reply = await reply
         if reply.__class__ is ErrorReply:

@@ -54,7 +54,6 @@ class SimPort(SimSubscriber[Channel]):
         return None if self._server.is_cluster else call
 
     async def exchange_now(self, prepared: Call, nonce: str, now: float, deadline: float) -> Reply:
-        self._server.straight += 1
         call = prepared._replace(arguments=(nonce, *prepared.arguments[1:]))
         try:
             return await self.run(call, deadline=deadline)
