@@ -65,8 +65,9 @@ class AsyncioRuntime(IdleCallbacks):
     join_max = 6.0  # seconds: a background task ends after its present request
 
     _callers: ClassVar[weakref.WeakKeyDictionary[asyncio.Task[Any], Caller]] = weakref.WeakKeyDictionary()
-    # The last result of `caller_of`, because a look-up in the dictionary takes several times as long.
-    _last_caller: ClassVar[tuple[Callable[[], asyncio.Task[Any] | None], Caller]] = (lambda: None, Caller(0))
+    # The last result of `caller_of`, because a look-up in the dictionary takes several times as long. Both are weak: a
+    # caller lives as long as its task, so that the leases of a task that has ended are dropped.
+    _last_caller: ClassVar[tuple[Callable[[], object], Callable[[], Caller | None]]] = (lambda: None, lambda: None)
 
     def __init__(self) -> None:
         super().__init__()
@@ -124,8 +125,8 @@ class AsyncioRuntime(IdleCallbacks):
     mutex = staticmethod(threading.RLock)
 
     def caller(self) -> Caller:
-        task, (last_task, last_caller) = asyncio.current_task(), self._last_caller
-        return last_caller if task is not None and last_task() is task else self.caller_of(current_task())
+        task = asyncio.current_task()
+        return self.caller_of(current_task() if task is None else task)
 
     def has_ended(self, caller: Caller | None) -> bool:
         if self._loop is None or self._loop.is_closed():
@@ -137,13 +138,13 @@ class AsyncioRuntime(IdleCallbacks):
     @classmethod
     def caller_of(cls, task: asyncio.Task[Any]) -> Caller:
         last_task, last_caller = cls._last_caller
-        if last_task() is task:
-            return last_caller
+        if last_task() is task and (known := last_caller()) is not None:
+            return known
         try:
             caller = cls._callers[task]
         except KeyError:
             caller = cls._callers[task] = Caller(next(system.caller_numbers))
-        cls._last_caller = (weakref.ref(task), caller)
+        cls._last_caller = (weakref.ref(task), weakref.ref(caller))
         return caller
 
     def agent(self) -> str:
