@@ -39,7 +39,6 @@ class StraightPath:
         "exchange",
         "info",
         "key",
-        "key",
         "lifetime",
         "name",
         "prepared_by",
