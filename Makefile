@@ -19,7 +19,7 @@ PIP_INSTALL = PIP_BUILD_CONSTRAINT=constraints.txt PIP_CONSTRAINT=constraints.tx
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv servers run test test-all lint format readme docs site site-serve cover sim publish-sim soak bench dist clean
+.PHONY: help venv servers run test test-all test-core lint format readme docs site site-serve cover sim publish-sim soak bench dist clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' Makefile | \
@@ -63,6 +63,11 @@ test-all: ## run the tests on every installed Python >= 3.11, each in its own .v
 	if [ -z "$$seen" ]; then echo "holdfast: no Python >= 3.11 with the venv module found" >&2; exit 1; fi; \
 	printf "== Summary\n$$summary"; \
 	exit $$status
+
+test-core: ## run the unit and conformance tests without compiled tools and drivers: on a Python that these have no wheels for
+	@$(MAKE) -s --no-print-directory VENV=.venvs/core .venvs/core/.core
+	@tools/install-servers .venvs/core
+	@.venvs/core/bin/python -m $(PYTEST) tests/unit tests/conformance
 
 lint: $(VENV)/.dev ## check style, format and types
 	@$(BIN)/ruff check
@@ -145,6 +150,12 @@ $(VENV)/.dev: $(VENV)/.package packages/lab/pyproject.toml
 	@echo "holdfast: installing the dev tools into $(VENV)"
 	@$(PIP_INSTALL) pip
 	@$(PIP_INSTALL) -e . -e packages/lab --group dev
+	@touch $@
+
+$(VENV)/.core: $(VENV)/.package packages/lab/pyproject.toml
+	@echo "holdfast: installing the tools for the unit tests into $(VENV)"
+	@$(PIP_INSTALL) pip
+	@$(PIP_INSTALL) -e . -e packages/lab --group core
 	@touch $@
 
 $(VENV)/.dist: $(BIN)/python pyproject.toml constraints.txt

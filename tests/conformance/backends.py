@@ -40,11 +40,13 @@ def _plain(name: str, fresh_url: Callable[[], str], claims: Guarantees, *, shows
     return Case(name, lambda _: fresh_url(), claims, shares=False, shows_waiters=False, shows_who=shows_who)
 
 
-# Other shapes and methods of these: in our own suite, as far as they go.
-CASES = [
-    *BACKENDS,
-    Case("redis-cluster", lambda _: redis.restricted_cluster_url(), _REDIS),
+# In our own suite, as far as they go: backends with less, and other shapes and methods of the backends above.
+_WITH_LESS = [
     Case("redlock", lambda _: redis.restricted_redlock_url(), _REDIS._replace(order=Order.NONE), shares=False),
+    _plain("memcached", memcached.fresh_url, _CACHE),
+]
+OTHER_METHODS = [
+    Case("redis-cluster", lambda _: redis.restricted_cluster_url(), _REDIS),
     Case("zookeeper-kazoo", lambda _: zookeeper.restricted_url(layout="kazoo"), _ZOOKEEPER),
     _plain("redis-setnx", lambda: redis.restricted_url(method="setnx"), _PLAIN, shows_who=False),
     _plain("redis-getset", lambda: redis.restricted_url(method="getset"), _PLAIN, shows_who=False),
@@ -57,5 +59,5 @@ CASES = [
         "mysql-version", lambda: mysql.restricted_url(method="version"), _SQL._replace(order=Order.NONE, wake=Wake.POLL)
     ),
     _plain("etcd-key", lambda: etcd.restricted_url(method="key"), _CONSENSUS._replace(order=Order.NONE)),
-    _plain("memcached", memcached.fresh_url, _CACHE),
 ]
+CASES = [*BACKENDS, *_WITH_LESS, *(case._replace(both_runtimes=False) for case in OTHER_METHODS)]

@@ -28,7 +28,7 @@ TESTED_TOGETHER = {
     "console": "cli",
 }  # by test_reference.py and tests/integration/cli/test_docs.py
 
-LINKED = ["../README.md", "../CONTRIBUTING.md", *pages()]
+LINKED = [*sorted(f"../{page.name}" for page in ROOT.glob("*.md")), *pages()]
 
 
 def guide_examples(page: str) -> list[Block]:

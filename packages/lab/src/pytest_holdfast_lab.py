@@ -42,6 +42,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """Declare the markers of the suite."""
     for marker in (
         "counts_waiters: only for stores that show waiters",
+        "needs(primitive, ...): only for stores that have these primitives",
         "not_on(name, ...): not on these backends",
         "cases(list): on these backends, instead of all",
     ):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -21,6 +21,15 @@ class Case(NamedTuple):
     shares: bool = True  # it has readers and semaphores too
     shows_waiters: bool = True  # the store knows who waits
     shows_who: bool = True  # its holders have a host, a process and meta there
+    scheme: str = ""  # of its URL; if empty, the first word of the name
+    both_runtimes: bool = True  # each test runs with threads and with asyncio, instead of one of them
+
+    @property
+    def lacks(self) -> Mapping[Primitive, str]:
+        """The primitives that its scheme and method do not have, each with the reason."""
+        scheme = self.scheme or self.name.partition("-")[0]
+        methods = lacks_of(scheme_of(scheme))
+        return methods.get(self.name.removeprefix(scheme).removeprefix("-"), next(iter(methods.values())))
 
 
 def case_of_url(url: str) -> Case:
@@ -35,6 +44,7 @@ def case_of_url(url: str) -> Case:
         guarantees[method],
         shares=not lacks[method].keys() & {Primitive.RWLOCK, Primitive.SEMAPHORE},
         shows_waiters=Primitive.DETECT_DEADLOCKS not in lacks[method],
+        scheme=address.scheme,
     )
 
 

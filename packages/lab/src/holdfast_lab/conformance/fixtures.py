@@ -10,6 +10,7 @@ import contextlib
 import gc
 import inspect
 import signal
+import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, cast
@@ -21,14 +22,41 @@ from holdfast_lab.conformance.cases import Case, case_of_url
 from holdfast_lab.conformance.lab import Lab, Store
 from holdfast_lab.conformance.processes import WORKER, WorkerPool
 
+RUNTIMES = ("threads", "asyncio")
+
 
 @pytest.hookimpl(tryfirst=True)  # the first parameter, so that tests with the same server are neighbours
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    if "case" in metafunc.fixturenames:
-        mark = metafunc.definition.get_closest_marker("not_on")
-        others = () if mark is None else mark.args
-        cases = [case for case in _cases_of(metafunc) if case.name not in others]
-        metafunc.parametrize("case", cases, ids=lambda case: case.name)
+    """Run a test on each backend, with threads and with asyncio. A store that lacks a needed primitive gets no test."""
+    if "case" not in metafunc.fixturenames:
+        return
+    definition = metafunc.definition
+    others = {name for mark in definition.iter_markers("not_on") for name in mark.args}
+    needed = {primitive for mark in definition.iter_markers("needs") for primitive in mark.args}
+    counts_waiters = definition.get_closest_marker("counts_waiters") is not None
+    able = [
+        case
+        for case in _cases_of(metafunc)
+        if case.name not in others and not needed & case.lacks.keys() and (case.shows_waiters or not counts_waiters)
+    ]
+    if "lab" not in metafunc.fixturenames:
+        metafunc.parametrize("case", able, ids=lambda case: case.name)
+        return
+    pairs = [(case, runtime) for case in able for runtime in _runtimes(case, metafunc)]
+    metafunc.parametrize(
+        ("case", "lab"), pairs, indirect=["lab"], ids=[f"{runtime}-{case.name}" for case, runtime in pairs]
+    )
+
+
+def _runtimes(case: Case, metafunc: pytest.Metafunc) -> Sequence[str]:
+    """Both; but other methods and shapes of a backend run a test with one of them, half of their tests with each.
+
+    A method decides in code that is the same for both runtimes, and the adapters of the backend run all tests with its
+    default method.
+    """
+    if case.both_runtimes or metafunc.config.getoption("--all-runtimes", default=False):
+        return RUNTIMES
+    return (RUNTIMES[zlib.crc32(f"{metafunc.definition.name} {case.name}".encode()) % len(RUNTIMES)],)
 
 
 def _cases_of(metafunc: pytest.Metafunc) -> Sequence[Case]:
@@ -49,10 +77,8 @@ def store_url(case: Case, tmp_path: Path) -> str:
     return case.fresh_url(tmp_path)
 
 
-@pytest.fixture(params=["threads", "asyncio"])
+@pytest.fixture
 def lab(case: Case, tmp_path: Path, request: pytest.FixtureRequest) -> Lab:
-    if not case.shows_waiters and request.node.get_closest_marker("counts_waiters") is not None:
-        pytest.skip(f"{case.name} does not show waiters")
     return Lab(case.fresh_url(tmp_path), request.param, shows_waiters=case.shows_waiters)
 
 
