@@ -19,11 +19,11 @@ PIP_INSTALL = PIP_BUILD_CONSTRAINT=constraints.txt PIP_CONSTRAINT=constraints.tx
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv servers run test test-all test-core lint format readme docs site site-serve cover sim soak bench dist clean
+.PHONY: help venv servers run test test-all test-core lint format readme docs site site-serve cover sim publish-sim soak bench dist clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' Makefile | \
-	while IFS='|' read -r target does; do printf '  make %-10s %s\n' "$$target" "$$does"; done
+	while IFS='|' read -r target does; do printf '  make %-11s %s\n' "$$target" "$$does"; done
 
 venv: $(VENV)/.dev ## set up .venv with holdfast and the dev tools
 
@@ -100,27 +100,17 @@ cover: servers ## run the tests and report coverage, child processes included
 	@$(BIN)/coverage combine -q
 	@$(BIN)/coverage report
 
-SIM_BACKENDS := memory sqlite redis redis-setnx redis-getset redlock postgresql postgresql-pooler \
-	postgresql-advisory mysql mysql-row mysql-version memcached etcd etcd-key zookeeper
-WORKLOADS ?= locks everything
 SEEDS ?= 10000
+WORKLOADS ?= locks everything
+SHARDS ?=
+LEDGER ?= .search-ledger.jsonl
 
 sim: $(VENV)/.dev ## search for faults that break a promise: SEEDS worlds of each backend and workload, and all small ones
-	@for backend in $(SIM_BACKENDS); do \
-		seeds=$(SEEDS); \
-		if [ $$backend = redlock ]; then seeds=$$((seeds * 3 / 10)); fi; \
-		for workload in $(WORKLOADS); do \
-			$(BIN)/holdfast simulate --backend $$backend --workload $$workload --seeds $$seeds $(ARGS) || exit; \
-		done; \
-	done
-	@for backend in memory sqlite redis redlock postgresql; do \
-		$(BIN)/holdfast simulate --backend $$backend --exhaustive || exit; \
-	done
-	@$(BIN)/holdfast simulate --backend memory --workload lock_all --exhaustive
-	@for backend in memory sqlite redis redlock postgresql postgresql-advisory mysql mysql-row mysql-version \
-			memcached zookeeper; do \
-		$(BIN)/holdfast simulate --backend $$backend --cancels || exit; \
-	done
+	@$(BIN)/python -m holdfast_lab.long_search --ledger $(LEDGER) --seeds $(SEEDS) --workloads $(WORKLOADS) \
+		$(if $(BACKENDS),--backends $(BACKENDS)) $(if $(SHARDS),--shards $(SHARDS)) $(ARGS)
+
+publish-sim: $(VENV)/.dev ## add the ledger of `make sim` to docs/search-ledger.jsonl and docs/track-record.md
+	@$(BIN)/python -m holdfast_lab.long_search --ledger $(LEDGER) --publish docs
 
 soak: servers ## every backend in turn under load and random faults; SECONDS=600 in all, BACKENDS="redis etcd" for some
 	@$(BIN)/python -m tests.soak --seconds $(SECONDS) $(if $(BACKENDS),--backends $(BACKENDS)) $(ARGS)
