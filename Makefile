@@ -19,7 +19,7 @@ PIP_INSTALL = PIP_BUILD_CONSTRAINT=constraints.txt PIP_CONSTRAINT=constraints.tx
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv servers run test test-all lint format readme docs site site-serve cover sim soak bench clean
+.PHONY: help venv servers run test test-all lint format readme docs site site-serve cover sim soak bench safety clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' Makefile | \
@@ -123,6 +123,10 @@ bench: ## measure speed, with peers in the same run, in .venv-bench; ARGS=--quic
 	@$(MAKE) -s --no-print-directory VENV=.venv-bench .venv-bench/.bench
 	@.venv-bench/bin/python -m benchmarks $(ARGS)
 
+safety: ## put holdfast and other libraries' locks through the same faults, and write docs/safety.md; about 20 minutes
+	@$(MAKE) -s --no-print-directory VENV=.venv-bench .venv-bench/.safety
+	@.venv-bench/bin/python -m benchmarks.safety $(ARGS)
+
 clean: ## remove all that make and the tools have made
 	rm -rf .venv .venvs .venv-bench benchmarks/results build dist packages/lab/dist htmlcov .coverage .coverage.* .mypy_cache .pytest_cache .ruff_cache
 	@for folder in src packages tests benchmarks tools; do \
@@ -153,6 +157,11 @@ $(VENV)/.bench: $(VENV)/.package benchmarks/peers.txt benchmarks/peers-apart.txt
 		$(APT_INSTALL) >/dev/null 2>&1 || { apt-get update -qq && $(APT_INSTALL); } >/dev/null 2>&1; \
 		$(PIP_INSTALL) -r benchmarks/peers-built.txt; \
 	} || echo "holdfast: without the peers of benchmarks/peers-built.txt, which could not be compiled" >&2
+	@touch $@
+
+# `holdfast verify` is in the lab.
+$(VENV)/.safety: $(VENV)/.bench packages/lab/pyproject.toml
+	@$(PIP_INSTALL) -e . -e packages/lab
 	@touch $@
 
 HEADERS := libmemcached-dev zlib1g-dev
