@@ -19,7 +19,7 @@ PIP_INSTALL = PIP_BUILD_CONSTRAINT=constraints.txt PIP_CONSTRAINT=constraints.tx
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv servers run test test-all lint format readme docs site site-serve cover sim soak bench safety clean
+.PHONY: help venv servers run test test-all test-core lint format readme docs site site-serve cover sim soak bench safety dist clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' Makefile | \
@@ -64,6 +64,11 @@ test-all: ## run the tests on every installed Python >= 3.11, each in its own .v
 	printf "== Summary\n$$summary"; \
 	exit $$status
 
+test-core: ## run the unit and conformance tests without compiled tools and drivers: on a Python that these have no wheels for
+	@$(MAKE) -s --no-print-directory VENV=.venvs/core .venvs/core/.core
+	@tools/install-servers .venvs/core
+	@.venvs/core/bin/python -m $(PYTEST) tests/unit tests/conformance
+
 lint: $(VENV)/.dev ## check style, format and types
 	@$(BIN)/ruff check
 	@$(BIN)/ruff format --check
@@ -74,7 +79,7 @@ format: $(VENV)/.dev ## rewrite the code in the house format, with the safe fixe
 	@$(BIN)/ruff check --fix-only
 	@$(BIN)/ruff format
 
-readme: $(VENV)/.dev ## write the table of guarantees into README.md and docs/choosing-a-store.md, help and backends into docs/cli.md
+readme: $(VENV)/.dev ## write the table of guarantees into README.md and docs/choosing-a-store.md, help and backends into docs/cli*.md
 	@$(BIN)/python tests/structure/test_readme.py
 	@PYTHONPATH=. $(BIN)/python tests/integration/cli/test_docs.py
 
@@ -112,7 +117,8 @@ sim: $(VENV)/.dev ## search for faults that break a promise: SEEDS worlds of eac
 		$(BIN)/holdfast simulate --backend $$backend --exhaustive || exit; \
 	done
 	@$(BIN)/holdfast simulate --backend memory --workload lock_all --exhaustive
-	@for backend in memory sqlite redis redlock postgresql postgresql-advisory mysql mysql-row mysql-version; do \
+	@for backend in memory sqlite redis redlock postgresql postgresql-advisory mysql mysql-row mysql-version \
+			memcached zookeeper; do \
 		$(BIN)/holdfast simulate --backend $$backend --cancels || exit; \
 	done
 
@@ -127,8 +133,18 @@ safety: ## put holdfast and other libraries' locks through the same faults, and 
 	@$(MAKE) -s --no-print-directory VENV=.venv-bench .venv-bench/.safety
 	@.venv-bench/bin/python -m benchmarks.safety $(ARGS)
 
+dist: ## build the wheels and source archives of both distributions into dist/, and check them
+	@$(MAKE) -s --no-print-directory VENV=.venv-dist .venv-dist/.dist
+	@rm -rf dist
+	@for folder in . packages/lab; do \
+		.venv-dist/bin/python -m build --no-isolation --outdir dist $$folder >.venv-dist/build.log 2>&1 || { \
+			cat .venv-dist/build.log >&2; exit 1; }; \
+	done
+	@.venv-dist/bin/twine check --strict dist/*
+	@.venv-dist/bin/check-wheel-contents dist
+
 clean: ## remove all that make and the tools have made
-	rm -rf .venv .venvs .venv-bench benchmarks/results build dist packages/lab/dist htmlcov .coverage .coverage.* .mypy_cache .pytest_cache .ruff_cache
+	rm -rf .venv .venvs .venv-bench .venv-dist benchmarks/results build dist htmlcov .coverage .coverage.* .mypy_cache .pytest_cache .ruff_cache
 	@for folder in src packages tests benchmarks tools; do \
 		if [ -d $$folder ]; then find $$folder -type d -name __pycache__ -prune -exec rm -rf {} +; fi; \
 	done
@@ -142,10 +158,24 @@ $(VENV)/.package: $(BIN)/python pyproject.toml constraints.txt
 	@$(PIP_INSTALL) -e .
 	@touch $@
 
-# One command for both packages: the lab needs this version of holdfast, which no index has.
+# One command for both packages: the lab needs this version of holdfast, which no index has. The pip that comes with a
+# Python may be older than 25.1 and know no groups, so the one of constraints.txt is installed first.
 $(VENV)/.dev: $(VENV)/.package packages/lab/pyproject.toml
 	@echo "holdfast: installing the dev tools into $(VENV)"
-	@$(PIP_INSTALL) -e '.[dev]' -e packages/lab
+	@$(PIP_INSTALL) pip
+	@$(PIP_INSTALL) -e . -e packages/lab --group dev
+	@touch $@
+
+$(VENV)/.core: $(VENV)/.package packages/lab/pyproject.toml
+	@echo "holdfast: installing the tools for the unit tests into $(VENV)"
+	@$(PIP_INSTALL) pip
+	@$(PIP_INSTALL) -e . -e packages/lab --group core
+	@touch $@
+
+$(VENV)/.dist: $(BIN)/python pyproject.toml constraints.txt
+	@echo "holdfast: installing the tools for distributions into $(VENV)"
+	@$(PIP_INSTALL) pip
+	@$(PIP_INSTALL) hatchling --group release
 	@touch $@
 
 $(VENV)/.bench: $(VENV)/.package benchmarks/peers.txt benchmarks/peers-apart.txt benchmarks/peers-built.txt

@@ -25,6 +25,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="run the conformance suite on this store only, which may be that of a plugin; {fresh} in the URL is "
         "replaced in each test, and without it the path is extended",
     )
+    parser.addoption(
+        "--all-runtimes",
+        action="store_true",
+        help="run each conformance test of every method of a backend with both threads and asyncio",
+    )
 
 
 class _FlushedLog(pytest.LogCaptureFixture):  # type: ignore[misc]  # final, but there is no other way to get at it

@@ -22,8 +22,13 @@ class Cell(NamedTuple):
 
     def promises(self, status: str) -> list[str]:
         """The promises with this result, the most important first. The scope repeats the exclusion."""
-        rows = [] if self.result is None else self.result["promises"]
-        return [row["promise"] for row in rows if row["status"] == status and row["promise"] in PROMISES]
+        if self.result is None:
+            return []
+        statuses = {row["promise"]: row["status"] for row in self.result["promises"] if row["promise"] in PROMISES}
+        declared = self.result.get("guarantees") or {}
+        if declared.get("exclusion") == "best-effort" and statuses.get("exclusion") == "broken":
+            statuses["exclusion"] = "documented"
+        return [promise for promise, each in statuses.items() if each == status]
 
     @property
     def text(self) -> str:
@@ -105,7 +110,7 @@ _INTRODUCTION = """\
 checkers: [`holdfast verify`](verify.md) with an adapter of a few lines for each library
 (`benchmarks/safety/adapters.py`). Each cell is one run of {seconds} seconds with four processes and a ttl of 2 s on a
 server of its own. A cell names the promises that were broken; a promise in parentheses was broken within a limit that
-the documentation of the library states.
+the documentation or the declared guarantees of the library state.
 """
 
 _REPEAT = """\
@@ -120,6 +125,8 @@ _FAIRNESS = """\
   its lease. If it is stopped between its last check and its write, no check helps. With a fence the resource refuses
   that write. A library without fences cannot prevent it, so `pause` shows broken writes. This is a limit of such locks,
   not a mistake in their code.
+- A library that cannot be asked whether this very lease is still held (sherlock) is believed until its release, as the
+  body of a `with` block believes it.
 - A promise that a library does not make (fences, order, reports of losses) is not counted against it.
 - No other library here says what a forked child may do with an inherited lock. `fork` shows what happens.
 - A lock file of the operating system has no ttl: a stopped holder keeps it. That is safe, and others wait.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -36,6 +36,14 @@ class Case(NamedTuple):
     shares: bool = True  # it has readers and semaphores too
     shows_waiters: bool = True  # the store knows who waits
     shows_who: bool = True  # its holders have a host, a process and meta there
+    scheme: str = ""  # of its URL; if empty, the first word of the name
+
+    @property
+    def lacks(self) -> Mapping[Primitive, str]:
+        """The primitives that its scheme and method do not have, each with the reason."""
+        scheme = self.scheme or self.name.partition("-")[0]
+        methods = lacks_of(scheme_of(scheme))
+        return methods.get(self.name.removeprefix(scheme).removeprefix("-"), next(iter(methods.values())))
 
 
 # Each in all suites.
@@ -54,11 +62,13 @@ def _plain(name: str, fresh_url: Callable[[], str], claims: Guarantees, *, shows
     return Case(name, lambda _: fresh_url(), claims, shares=False, shows_waiters=False, shows_who=shows_who)
 
 
-# Other shapes and methods of these: in our own suite, as far as they go.
-CASES = [
-    *BACKENDS,
-    Case("redis-cluster", lambda _: redis.restricted_cluster_url(), _REDIS),
+# In our own suite, as far as they go: backends with less, and other shapes and methods of the backends above.
+_WITH_LESS = [
     Case("redlock", lambda _: redis.restricted_redlock_url(), _REDIS._replace(order=Order.NONE), shares=False),
+    _plain("memcached", memcached.fresh_url, _CACHE),
+]
+OTHER_METHODS = [
+    Case("redis-cluster", lambda _: redis.restricted_cluster_url(), _REDIS),
     Case("zookeeper-kazoo", lambda _: zookeeper.restricted_url(layout="kazoo"), _ZOOKEEPER),
     _plain("redis-setnx", lambda: redis.restricted_url(method="setnx"), _PLAIN, shows_who=False),
     _plain("redis-getset", lambda: redis.restricted_url(method="getset"), _PLAIN, shows_who=False),
@@ -71,8 +81,8 @@ CASES = [
         "mysql-version", lambda: mysql.restricted_url(method="version"), _SQL._replace(order=Order.NONE, wake=Wake.POLL)
     ),
     _plain("etcd-key", lambda: etcd.restricted_url(method="key"), _CONSENSUS._replace(order=Order.NONE)),
-    _plain("memcached", memcached.fresh_url, _CACHE),
 ]
+CASES = [*BACKENDS, *_WITH_LESS, *OTHER_METHODS]
 
 
 def case_of_url(url: str) -> Case:
@@ -87,6 +97,7 @@ def case_of_url(url: str) -> Case:
         guarantees[method],
         shares=not lacks[method].keys() & {Primitive.RWLOCK, Primitive.SEMAPHORE},
         shows_waiters=Primitive.DETECT_DEADLOCKS not in lacks[method],
+        scheme=address.scheme,
     )
 
 

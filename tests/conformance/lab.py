@@ -12,9 +12,7 @@ import asyncio
 import inspect
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Protocol, Self
-
-import pytest
+from typing import Any, Protocol
 
 import holdfast
 from holdfast.core.tickets import LockInfo
@@ -127,11 +125,6 @@ class Lab:
         """Why this store does not have it, if so."""
         return _lack(self.url, primitive)
 
-    def needs(self, primitive: Primitive) -> Lab:
-        """Go on only with stores that have it."""
-        _skip_without(self.url, primitive)
-        return self
-
     def start(self, actor: Actor, work: Callable[..., Any]) -> asyncio.Task[Any]:
         """Let the actor begin; the task is its result."""
 
@@ -171,11 +164,6 @@ class Store:
         self._opened.append(Verbs(self.url))
         return self._opened[-1]
 
-    def needs(self, primitive: Primitive) -> Self:
-        """Go on only with stores that have it."""
-        _skip_without(self.url, primitive)
-        return self
-
     def close(self) -> None:
         for verbs in self._opened:
             verbs.close()
@@ -185,12 +173,6 @@ def _lack(url: str, primitive: Primitive) -> str | None:
     address = parse(url)
     methods = lacks_of(scheme_of(address.scheme))
     return methods[address.options.get("method", next(iter(methods)))].get(primitive)
-
-
-def _skip_without(url: str, primitive: Primitive) -> None:
-    reason = _lack(url, primitive)
-    if reason is not None:
-        pytest.skip(f"no {primitive.value}: {reason}")
 
 
 async def _has_waiters(observer: Actor, name: str, count: int) -> bool:

@@ -11,10 +11,7 @@ import holdfast
 from holdfast.primitives import Primitive
 from tests.conformance.lab import Actor, Lab
 
-
-@pytest.fixture
-def lab(lab: Lab) -> Lab:
-    return lab.needs(Primitive.DETECT_DEADLOCKS)
+pytestmark = pytest.mark.needs(Primitive.DETECT_DEADLOCKS)
 
 
 async def nested(actors: list[Actor], steps: list[tuple[Any, Any]]) -> list[str]:
@@ -63,8 +60,8 @@ async def test_three_callers_in_a_ring_do_not_wait_forever(lab: Lab) -> None:
     assert sorted(results) == ["acquired", "acquired", "deadlock of 3"]
 
 
+@pytest.mark.needs(Primitive.RWLOCK)
 async def test_readers_and_writers_do_not_wait_forever(lab: Lab) -> None:
-    lab.needs(Primitive.RWLOCK)
     read = lambda client: client.rwlock("a", detect_deadlocks=True).read().acquire()  # noqa: E731
     write = lambda client: client.rwlock("a", detect_deadlocks=True).write().acquire()  # noqa: E731
     results = await nested([lab.actor(), lab.actor()], [(read, lock("b")), (lock("b"), write)])

@@ -14,13 +14,11 @@ from tests.conformance.lab import Lab
 SHORT, DELAY = 0.3, 0.6  # seconds
 
 
-@pytest.fixture
-def delaying(lab: Lab) -> Lab:
-    return lab.needs(Primitive.LOCK_DELAY)
+pytestmark = pytest.mark.needs(Primitive.LOCK_DELAY)
 
 
-async def test_no_client_acquires_the_lock_during_the_delay_after_a_loss(delaying: Lab) -> None:
-    holder, other = delaying.actor(), delaying.actor()
+async def test_no_client_acquires_the_lock_during_the_delay_after_a_loss(lab: Lab) -> None:
+    holder, other = lab.actor(), lab.actor()
     lease = await holder(lambda client: client.lock("a", ttl=SHORT, lock_delay=DELAY, renew=False).acquire())
     ends = time.monotonic() + lease.remaining  # read in this order, this is no later than its deadline
     assert lease.remaining <= SHORT
@@ -32,10 +30,10 @@ async def test_no_client_acquires_the_lock_during_the_delay_after_a_loss(delayin
     assert successor.fence > lease.fence
 
 
-async def test_a_lost_lease_keeps_its_delay_after_a_release_and_after_close(delaying: Lab) -> None:
+async def test_a_lost_lease_keeps_its_delay_after_a_release_and_after_close(lab: Lab) -> None:
     # On ZooKeeper the delay ends with the session of who has lost it.
-    options: dict[str, Any] = {"session_timeout": 3} if delaying.url.startswith("zookeeper") else {}
-    holder, other = delaying.actor(**options), delaying.actor()
+    options: dict[str, Any] = {"session_timeout": 3} if lab.url.startswith("zookeeper") else {}
+    holder, other = lab.actor(**options), lab.actor()
     lock = holder.client.lock("a", ttl=SHORT, lock_delay=DELAY, renew=False)
     lease = await holder(lambda _: lock.acquire())
     ends = time.monotonic() + lease.remaining
@@ -49,8 +47,8 @@ async def test_a_lost_lease_keeps_its_delay_after_a_release_and_after_close(dela
     assert time.monotonic() >= ends + DELAY
 
 
-async def test_after_a_release_there_is_no_delay(delaying: Lab) -> None:
-    holder, other = delaying.actor(), delaying.actor()
+async def test_after_a_release_there_is_no_delay(lab: Lab) -> None:
+    holder, other = lab.actor(), lab.actor()
     lease = await holder(lambda client: client.lock("a", ttl=30, lock_delay=5).acquire())
     assert 0 < lease.remaining <= 30
 

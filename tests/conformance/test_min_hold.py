@@ -15,13 +15,11 @@ from tests.support.processes import WorkerPool
 HOLD = 1.0  # seconds
 
 
-@pytest.fixture
-def keeping(lab: Lab) -> Lab:
-    return lab.needs(Primitive.MIN_HOLD)
+pytestmark = pytest.mark.needs(Primitive.MIN_HOLD)
 
 
-async def test_a_release_before_the_time_keeps_others_out_until_it_is_over(keeping: Lab) -> None:
-    holder, other = keeping.actor(), keeping.actor()
+async def test_a_release_before_the_time_keeps_others_out_until_it_is_over(lab: Lab) -> None:
+    holder, other = lab.actor(), lab.actor()
     begun = time.monotonic()
     lease = await holder(lambda client: client.lock("a", min_hold=f"{HOLD}s", ttl=20).acquire())
     await holder(lambda _: lease.release())
@@ -36,8 +34,8 @@ async def test_a_release_before_the_time_keeps_others_out_until_it_is_over(keepi
     assert successor.fence > lease.fence
 
 
-async def test_a_release_after_the_time_frees_the_lock_at_once(keeping: Lab) -> None:
-    holder, other = keeping.actor(), keeping.actor()
+async def test_a_release_after_the_time_frees_the_lock_at_once(lab: Lab) -> None:
+    holder, other = lab.actor(), lab.actor()
     lease = await holder(lambda client: client.lock("a", min_hold="100ms", ttl=20).acquire())
 
     assert await holder(lambda _: lease.wait_lost(0.2)) is False
@@ -46,19 +44,19 @@ async def test_a_release_after_the_time_frees_the_lock_at_once(keeping: Lab) -> 
     assert await other(lambda client: client.lock("a").acquire(timeout=0))
 
 
-async def test_the_holder_is_shown_until_the_time_is_over(keeping: Lab) -> None:
-    holder = keeping.actor()
+async def test_the_holder_is_shown_until_the_time_is_over(lab: Lab) -> None:
+    holder = lab.actor()
     lease = await holder(lambda client: client.lock("a", min_hold=40, ttl=50).acquire())
     await holder(lambda _: lease.release())
 
-    (shown,) = (await keeping.state("a")).holders
+    (shown,) = (await lab.state("a")).holders
 
     assert shown.fence == lease.fence
     assert 20 < shown.remaining <= 47  # memcached keeps an item for some seconds longer
 
 
-async def test_the_same_thread_or_task_waits_too(keeping: Lab) -> None:
-    holder = keeping.actor()
+async def test_the_same_thread_or_task_waits_too(lab: Lab) -> None:
+    holder = lab.actor()
     lock = holder.client.lock("a", min_hold=HOLD, ttl=20, reentrant=True)
     begun = time.monotonic()
     first = await holder(lambda _: lock.acquire())
@@ -71,8 +69,8 @@ async def test_the_same_thread_or_task_waits_too(keeping: Lab) -> None:
     assert second.fence > first.fence
 
 
-async def test_closing_the_client_does_not_free_the_lock_early(keeping: Lab) -> None:
-    holder, releasing, other = keeping.actor(), keeping.actor(), keeping.actor()
+async def test_closing_the_client_does_not_free_the_lock_early(lab: Lab) -> None:
+    holder, releasing, other = lab.actor(), lab.actor(), lab.actor()
     begun = time.monotonic()
     held = await holder(lambda client: client.lock("held", min_hold=HOLD, ttl=20).acquire())
     await releasing(lambda client: client.lock("released", min_hold=HOLD, ttl=20).acquire())
@@ -86,8 +84,8 @@ async def test_closing_the_client_does_not_free_the_lock_early(keeping: Lab) -> 
         assert time.monotonic() >= begun + HOLD
 
 
-async def test_events_of_a_kept_lock_are_balanced(keeping: Lab) -> None:
-    holder = keeping.actor()
+async def test_events_of_a_kept_lock_are_balanced(lab: Lab) -> None:
+    holder = lab.actor()
     events: list[tuple[str, str]] = []
     holder.client.subscribe(lambda event: events.append((event.kind, event.outcome)))
 
@@ -99,8 +97,8 @@ async def test_events_of_a_kept_lock_are_balanced(keeping: Lab) -> None:
     assert events[-1][1] == "released"
 
 
-async def test_all_locks_of_a_group_are_kept(keeping: Lab) -> None:
-    holder, other = keeping.actor(), keeping.actor()
+async def test_all_locks_of_a_group_are_kept(lab: Lab) -> None:
+    holder, other = lab.actor(), lab.actor()
     begun = time.monotonic()
     group = await holder(lambda client: client.lock_all(["a", "b"], min_hold=HOLD, ttl=20).acquire())
     await holder(lambda _: group.release())
@@ -110,8 +108,8 @@ async def test_all_locks_of_a_group_are_kept(keeping: Lab) -> None:
         assert time.monotonic() >= begun + HOLD
 
 
-async def test_a_group_that_is_not_acquired_keeps_nothing(keeping: Lab) -> None:
-    holder, other = keeping.actor(), keeping.actor()
+async def test_a_group_that_is_not_acquired_keeps_nothing(lab: Lab) -> None:
+    holder, other = lab.actor(), lab.actor()
     await holder(lambda client: client.lock("b").acquire())
 
     assert await other(lambda client: client.lock_all(["a", "b"], min_hold=20, ttl=20).acquire(timeout=0)) is None
@@ -119,9 +117,9 @@ async def test_a_group_that_is_not_acquired_keeps_nothing(keeping: Lab) -> None:
     assert await holder(lambda client: client.lock("a").acquire(timeout=30))
 
 
-async def test_a_released_reader_keeps_writers_out_and_no_reader(keeping: Lab) -> None:
-    keeping.needs(Primitive.RWLOCK)
-    reader, other = keeping.actor(), keeping.actor()
+@pytest.mark.needs(Primitive.RWLOCK)
+async def test_a_released_reader_keeps_writers_out_and_no_reader(lab: Lab) -> None:
+    reader, other = lab.actor(), lab.actor()
     begun = time.monotonic()
     lease = await reader(lambda client: client.rwlock("a", min_hold=HOLD, ttl=20).read().acquire())
     await reader(lambda _: lease.release())
@@ -133,9 +131,9 @@ async def test_a_released_reader_keeps_writers_out_and_no_reader(keeping: Lab) -
     assert time.monotonic() >= begun + HOLD
 
 
-async def test_a_released_permit_stays_taken(keeping: Lab) -> None:
-    keeping.needs(Primitive.SEMAPHORE)
-    holder, other = keeping.actor(), keeping.actor()
+@pytest.mark.needs(Primitive.SEMAPHORE)
+async def test_a_released_permit_stays_taken(lab: Lab) -> None:
+    holder, other = lab.actor(), lab.actor()
     begun = time.monotonic()
     for _ in range(2):
         permit = await holder(lambda client: client.semaphore("a", 2, min_hold=HOLD, ttl=20).acquire(timeout=0))
@@ -145,9 +143,9 @@ async def test_a_released_permit_stays_taken(keeping: Lab) -> None:
     assert time.monotonic() >= begun + HOLD
 
 
-async def test_another_ttl_is_never_shorter_than_the_minimum_hold(keeping: Lab) -> None:
-    keeping.needs(Primitive.RENEW_TTL)
-    holder = keeping.actor()
+@pytest.mark.needs(Primitive.RENEW_TTL)
+async def test_another_ttl_is_never_shorter_than_the_minimum_hold(lab: Lab) -> None:
+    holder = lab.actor()
     lease = await holder(lambda client: client.lock("a", min_hold=40, ttl=10).acquire())
     assert lease.ttl == 40
 
@@ -159,7 +157,7 @@ async def test_another_ttl_is_never_shorter_than_the_minimum_hold(keeping: Lab) 
 
 @pytest.mark.parametrize("how", ["killed", "closed"])
 def test_a_process_that_ends_does_not_free_the_lock_early(how: str, store_url: str, pool: WorkerPool) -> None:
-    lab = Lab(store_url, "threads").needs(Primitive.MIN_HOLD)
+    lab = Lab(store_url, "threads")
     if lab.url.startswith("memory"):
         pytest.skip("the memory store ends with the process that this test kills")
     worker = pool.start(store_url)

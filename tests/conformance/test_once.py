@@ -16,9 +16,7 @@ from tests.conformance.lab import Actor, Lab, until
 KEEP = 3600.0
 
 
-@pytest.fixture
-def having_marks(lab: Lab) -> Lab:
-    return lab.needs(Primitive.ONCE_PER)
+pytestmark = pytest.mark.needs(Primitive.ONCE_PER)
 
 
 def job(lab: Lab, actor: Actor, runs: list[str], who: str, **options: Any) -> Callable[[], Any]:
@@ -45,8 +43,7 @@ def verb(lab: Lab, call: Callable[[Any], Any]) -> Callable[[Any], Any]:
     )
 
 
-async def test_of_many_concurrent_calls_one_runs(having_marks: Lab) -> None:
-    lab = having_marks
+async def test_of_many_concurrent_calls_one_runs(lab: Lab) -> None:
     runs: list[str] = []
     actors = [lab.actor() for _ in range(4)]
     jobs = [job(lab, actor, runs, str(number)) for number, actor in enumerate(actors)]
@@ -62,8 +59,7 @@ async def test_of_many_concurrent_calls_one_runs(having_marks: Lab) -> None:
     assert (await lab.state("job")).holders == ()
 
 
-async def test_a_run_that_fails_is_not_repeated_in_its_period(having_marks: Lab) -> None:
-    lab = having_marks
+async def test_a_run_that_fails_is_not_repeated_in_its_period(lab: Lab) -> None:
     actor = lab.actor()
     runs: list[str] = []
 
@@ -85,8 +81,7 @@ async def test_a_run_that_fails_is_not_repeated_in_its_period(having_marks: Lab)
     assert runs == ["failed"]
 
 
-async def test_each_period_has_a_run(having_marks: Lab) -> None:
-    lab = having_marks
+async def test_each_period_has_a_run(lab: Lab) -> None:
     runs: list[str] = []
     actor = lab.actor()
     call = job(lab, actor, runs, "one", period="1s")
@@ -101,8 +96,7 @@ async def test_each_period_has_a_run(having_marks: Lab) -> None:
     assert len(runs) <= time.time() - began + 2
 
 
-async def test_a_run_is_skipped_while_the_previous_one_holds_the_lock(having_marks: Lab) -> None:
-    lab = having_marks
+async def test_a_run_is_skipped_while_the_previous_one_holds_the_lock(lab: Lab) -> None:
     runs: list[str] = []
     actor, slow = lab.actor(), lab.actor()
     call = job(lab, actor, runs, "one")
@@ -115,8 +109,7 @@ async def test_a_run_is_skipped_while_the_previous_one_holds_the_lock(having_mar
     assert runs == []
 
 
-async def test_a_register_never_decreases_and_one_call_advances_it(having_marks: Lab) -> None:
-    lab = having_marks
+async def test_a_register_never_decreases_and_one_call_advances_it(lab: Lab) -> None:
     first, other = lab.actor(), lab.actor()
 
     async def mark(actor: Actor, number: int, nonce: str, name: str = "m") -> bool:
@@ -152,8 +145,7 @@ async def test_a_register_never_decreases_and_one_call_advances_it(having_marks:
     assert await other(lambda client: client.lock("m").acquire(timeout=0)), "a mark is no lock"
 
 
-async def test_of_many_concurrent_advances_of_a_register_one_succeeds(having_marks: Lab) -> None:
-    lab = having_marks
+async def test_of_many_concurrent_advances_of_a_register_one_succeeds(lab: Lab) -> None:
     actors = [lab.actor() for _ in range(4)]
 
     async def raise_it(actor: Actor, number: int, nonce: str) -> bool:

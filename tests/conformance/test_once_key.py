@@ -14,10 +14,7 @@ from holdfast.primitives import Primitive
 from holdfast.runtimes.threads import run_sync
 from tests.conformance.lab import Actor, Lab, until
 
-
-@pytest.fixture
-def lab(lab: Lab) -> Lab:
-    return lab.needs(Primitive.ONCE)
+pytestmark = pytest.mark.needs(Primitive.ONCE)
 
 
 class Jobs:

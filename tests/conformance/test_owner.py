@@ -8,14 +8,11 @@ import holdfast
 from holdfast.primitives import Primitive
 from tests.conformance.lab import Lab
 
-
-@pytest.fixture
-def owning(lab: Lab) -> Lab:
-    return lab.needs(Primitive.OWNER)
+pytestmark = pytest.mark.needs(Primitive.OWNER)
 
 
-async def test_an_owner_acquires_the_lock_again_from_any_client_with_the_same_fence(owning: Lab) -> None:
-    actor_a, actor_b, other = owning.actor(), owning.actor(), owning.actor()
+async def test_an_owner_acquires_the_lock_again_from_any_client_with_the_same_fence(lab: Lab) -> None:
+    actor_a, actor_b, other = lab.actor(), lab.actor(), lab.actor()
 
     first = await actor_a(lambda client: client.lock("a", owner="job-42").acquire())
     second = await actor_b(lambda client: client.lock("a", owner="job-42").acquire(timeout=0))
@@ -27,18 +24,18 @@ async def test_an_owner_acquires_the_lock_again_from_any_client_with_the_same_fe
     assert second.held
     await actor_b(lambda _: second.renew())
     assert await other(lambda client: client.lock("a").acquire(timeout=0)) is None
-    assert [holder.owner for holder in (await owning.state("a")).holders] == ["job-42"]
+    assert [holder.owner for holder in (await lab.state("a")).holders] == ["job-42"]
     await actor_b(lambda _: second.release())
     successor = await other(lambda client: client.lock("a", owner="job-43").acquire(timeout=0))
     assert successor.fence > first.fence
 
 
 @pytest.mark.counts_waiters
-async def test_an_owner_overtakes_waiters(owning: Lab) -> None:
-    actor_a, actor_b, other, stranger = (owning.actor() for _ in range(4))
+async def test_an_owner_overtakes_waiters(lab: Lab) -> None:
+    actor_a, actor_b, other, stranger = (lab.actor() for _ in range(4))
     first = await actor_a(lambda client: client.lock("a", owner="job").acquire())
-    waiting = owning.start(other, lambda client: client.lock("a").acquire(timeout=60))
-    await owning.until_waiting("a", 1)
+    waiting = lab.start(other, lambda client: client.lock("a").acquire(timeout=60))
+    await lab.until_waiting("a", 1)
 
     second = await actor_b(lambda client: client.lock("a", owner="job").acquire(timeout=60))
 
@@ -51,15 +48,13 @@ async def test_an_owner_overtakes_waiters(owning: Lab) -> None:
 
 
 @pytest.mark.counts_waiters
-async def test_waiters_of_one_owner_are_granted_together(owning: Lab) -> None:
-    holder, actor_a, actor_b, other = (owning.actor() for _ in range(4))
+async def test_waiters_of_one_owner_are_granted_together(lab: Lab) -> None:
+    holder, actor_a, actor_b, other = (lab.actor() for _ in range(4))
     held = await holder(lambda client: client.lock("a").acquire())
     waiting = []
     for place, (actor, owner) in enumerate(((actor_a, "job"), (other, "another"), (actor_b, "job"))):
-        waiting.append(
-            owning.start(actor, lambda client, owner=owner: client.lock("a", owner=owner).acquire(timeout=60))
-        )
-        await owning.until_waiting("a", place + 1)
+        waiting.append(lab.start(actor, lambda client, owner=owner: client.lock("a", owner=owner).acquire(timeout=60)))
+        await lab.until_waiting("a", place + 1)
 
     await holder(lambda _: held.release())
 
@@ -71,8 +66,8 @@ async def test_waiters_of_one_owner_are_granted_together(owning: Lab) -> None:
     assert (await waiting[1]).fence > first.fence
 
 
-async def test_the_loss_of_one_process_is_not_its_owners(owning: Lab) -> None:
-    actor_a, actor_b, other = owning.actor(), owning.actor(), owning.actor()
+async def test_the_loss_of_one_process_is_not_its_owners(lab: Lab) -> None:
+    actor_a, actor_b, other = lab.actor(), lab.actor(), lab.actor()
     first = await actor_a(lambda client: client.lock("a", owner="job", ttl=0.5, renew=False).acquire())
     second = await actor_b(lambda client: client.lock("a", owner="job").acquire(timeout=60))
 
@@ -87,8 +82,8 @@ async def test_the_loss_of_one_process_is_not_its_owners(owning: Lab) -> None:
     assert await other(lambda client: client.lock("a").acquire(timeout=60))
 
 
-async def test_an_owner_cannot_acquire_twice_within_one_thread_or_task(owning: Lab) -> None:
-    actor = owning.actor()
+async def test_an_owner_cannot_acquire_twice_within_one_thread_or_task(lab: Lab) -> None:
+    actor = lab.actor()
     await actor(lambda client: client.lock("a", owner="job").acquire())
 
     with pytest.raises(holdfast.WouldDeadlock):

@@ -13,10 +13,7 @@ from tests.conformance.backends import Case
 from tests.conformance.lab import Store
 from tests.support.processes import eventually
 
-
-@pytest.fixture
-def owners(store: Store) -> Store:
-    return store.needs(Primitive.OWNER)
+pytestmark = pytest.mark.needs(Primitive.OWNER)
 
 
 def fence(outcome: Granted | Waiting) -> int:
@@ -24,8 +21,8 @@ def fence(outcome: Granted | Waiting) -> int:
     return outcome.fence
 
 
-def test_tickets_of_one_owner_are_granted_together_before_all_waiters(owners: Store) -> None:
-    client, other = owners.open(), owners.open()
+def test_tickets_of_one_owner_are_granted_together_before_all_waiters(store: Store) -> None:
+    client, other = store.open(), store.open()
     first, second, stranger = client.ticket("a", owner="x"), other.ticket("a", owner="x"), other.ticket("a")
     shared = fence(client.try_acquire(first))
     assert isinstance(other.try_acquire(stranger), Waiting)
@@ -39,8 +36,8 @@ def test_tickets_of_one_owner_are_granted_together_before_all_waiters(owners: St
     assert fence(other.try_acquire(stranger)) > shared
 
 
-def test_owners_are_compared_exactly(owners: Store) -> None:
-    client = owners.open()
+def test_owners_are_compared_exactly(store: Store) -> None:
+    client = store.open()
     client.try_acquire(client.ticket("a", owner="ann"))
 
     for owner in ("", "bob", "Ann", "ann ", "änn"):
@@ -48,8 +45,8 @@ def test_owners_are_compared_exactly(owners: Store) -> None:
 
 
 @pytest.mark.parametrize("owner", ["größe 🔒", "a:b\nc", "x" * OWNER_MAX, "@"])
-def test_an_owner_may_have_any_name(owners: Store, owner: str) -> None:
-    client = owners.open()
+def test_an_owner_may_have_any_name(store: Store, owner: str) -> None:
+    client = store.open()
     same, other = [client.ticket("a", owner=owner) for _ in range(2)], client.ticket("a", owner=f"!{owner[1:]}")
 
     assert len({fence(client.try_acquire(ticket)) for ticket in same}) == 1
@@ -58,8 +55,8 @@ def test_an_owner_may_have_any_name(owners: Store, owner: str) -> None:
     assert isinstance(client.try_acquire(other), Granted)
 
 
-def test_a_ticket_with_an_owner_waits_for_a_holder_without_one(owners: Store) -> None:
-    client = owners.open()
+def test_a_ticket_with_an_owner_waits_for_a_holder_without_one(store: Store) -> None:
+    client = store.open()
     stranger, first, second = client.ticket("a"), client.ticket("a", owner="x"), client.ticket("a", owner="x")
     client.try_acquire(stranger)
     for ticket in (first, second):
@@ -72,8 +69,8 @@ def test_a_ticket_with_an_owner_waits_for_a_holder_without_one(owners: Store) ->
     assert fence(client.try_acquire(second)) == shared
 
 
-def test_each_ticket_of_an_owner_has_its_own_lease(owners: Store) -> None:
-    client = owners.open()
+def test_each_ticket_of_an_owner_has_its_own_lease(store: Store) -> None:
+    client = store.open()
     short, long = client.ticket("a", owner="x", ttl=0.5), client.ticket("a", owner="x")
     for ticket in (short, long):
         client.try_acquire(ticket)
@@ -86,8 +83,8 @@ def test_each_ticket_of_an_owner_has_its_own_lease(owners: Store) -> None:
     assert isinstance(client.try_acquire(client.ticket("a"), queue=False), Granted)
 
 
-def test_a_lock_is_free_when_the_last_lease_of_its_owner_has_expired(owners: Store) -> None:
-    client = owners.open()
+def test_a_lock_is_free_when_the_last_lease_of_its_owner_has_expired(store: Store) -> None:
+    client = store.open()
     for ttl in (0.8, 0.4):
         client.try_acquire(client.ticket("a", owner="x", ttl=ttl))
 
@@ -96,8 +93,8 @@ def test_a_lock_is_free_when_the_last_lease_of_its_owner_has_expired(owners: Sto
     assert isinstance(client.try_acquire(client.ticket("a"), queue=False), Granted)
 
 
-def test_break_lock_ends_the_leases_of_all_tickets_of_the_owner(owners: Store) -> None:
-    client = owners.open()
+def test_break_lock_ends_the_leases_of_all_tickets_of_the_owner(store: Store) -> None:
+    client = store.open()
     tickets, stranger = [client.ticket("a", owner="x") for _ in range(3)], client.ticket("a")
     (shared,) = {fence(client.try_acquire(ticket)) for ticket in tickets}
 
@@ -109,8 +106,8 @@ def test_break_lock_ends_the_leases_of_all_tickets_of_the_owner(owners: Store) -
     assert fence(client.try_acquire(stranger, queue=False)) > shared
 
 
-def test_a_repeated_request_gets_the_same_fence(owners: Store) -> None:
-    client = owners.open()
+def test_a_repeated_request_gets_the_same_fence(store: Store) -> None:
+    client = store.open()
     first, second = client.ticket("a", owner="x"), client.ticket("a", owner="x")
     shared = fence(client.try_acquire(first))
 
@@ -119,10 +116,10 @@ def test_a_repeated_request_gets_the_same_fence(owners: Store) -> None:
     assert len(client.inspect("a").holders) == 2
 
 
-def test_readers_and_owners_exclude_each_other(owners: Store, case: Case) -> None:
+def test_readers_and_owners_exclude_each_other(store: Store, case: Case) -> None:
     if not case.shares:
         pytest.skip(f"{case.name} has no readers")
-    client = owners.open()
+    client = store.open()
     owner, reader = client.ticket("a", owner="x"), client.ticket("a", exclusive=False, limit=None)
     client.try_acquire(owner)
 

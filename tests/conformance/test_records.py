@@ -23,9 +23,7 @@ NAMES = [
 PAYLOADS = ["", "{}", "é😀\u2028\x7f", "'\"\\%_?$1\r\n\t", "null\x01", "x" * RECORD_MAX, "😀" * (RECORD_MAX // 4)]
 
 
-@pytest.fixture
-def records(store: Store) -> Store:
-    return store.needs(Primitive.ONCE)
+pytestmark = pytest.mark.needs(Primitive.ONCE)
 
 
 def read(client: Verbs, name: str) -> Record | None:
@@ -35,19 +33,19 @@ def read(client: Verbs, name: str) -> Record | None:
         return None
 
 
-def test_a_record_is_written_once_and_a_repeat_of_the_call_has_succeeded_too(records: Store) -> None:
-    client = records.open()
+def test_a_record_is_written_once_and_a_repeat_of_the_call_has_succeeded_too(store: Store) -> None:
+    client = store.open()
 
     assert client.swap_record("a", "", OURS) == OURS
     assert client.swap_record("a", "", OURS) == OURS, "the same call again, because its answer was lost"
     assert client.swap_record("a", "", THEIRS) == OURS
     assert client.swap_record("a", "", None) == OURS
-    assert read(records.open(), "a") == OURS
+    assert read(store.open(), "a") == OURS
     assert read(client, "b") is None
 
 
-def test_a_record_is_replaced_only_by_a_call_that_expects_its_nonce(records: Store) -> None:
-    client = records.open()
+def test_a_record_is_replaced_only_by_a_call_that_expects_its_nonce(store: Store) -> None:
+    client = store.open()
     client.swap_record("a", "", OURS)
 
     assert client.swap_record("a", LATER.nonce, THEIRS) == OURS
@@ -58,8 +56,8 @@ def test_a_record_is_replaced_only_by_a_call_that_expects_its_nonce(records: Sto
     assert read(client, "a") == THEIRS
 
 
-def test_a_record_is_removed_only_by_a_call_that_expects_its_nonce(records: Store) -> None:
-    client = records.open()
+def test_a_record_is_removed_only_by_a_call_that_expects_its_nonce(store: Store) -> None:
+    client = store.open()
     client.swap_record("a", "", OURS)
 
     assert client.swap_record("a", THEIRS.nonce, None) == OURS
@@ -71,8 +69,8 @@ def test_a_record_is_removed_only_by_a_call_that_expects_its_nonce(records: Stor
     assert client.swap_record("a", OURS.nonce, None) == THEIRS
 
 
-def test_names_and_payloads_are_exact(records: Store) -> None:
-    client = records.open()
+def test_names_and_payloads_are_exact(store: Store) -> None:
+    client = store.open()
     written = {name: Record(f"{number:032x}", name) for number, name in enumerate(NAMES)}
     written |= {f"payload {number}": Record(f"{number:032x}", text) for number, text in enumerate(PAYLOADS)}
 
@@ -82,8 +80,8 @@ def test_names_and_payloads_are_exact(records: Store) -> None:
     assert {name: read(client, name) for name in written} == written
 
 
-def test_records_are_neither_locks_nor_registers(records: Store) -> None:
-    client = records.open()
+def test_records_are_neither_locks_nor_registers(store: Store) -> None:
+    client = store.open()
     held = client.ticket("a", ttl=20.0)
     assert isinstance(client.try_acquire(held, queue=False), Granted)
     assert client.advance_register("a", 7)
@@ -100,16 +98,16 @@ def test_records_are_neither_locks_nor_registers(records: Store) -> None:
     assert client.read_registers("a") == [7]
 
 
-def test_a_record_outlives_its_client(records: Store) -> None:
-    first = records.open()
+def test_a_record_outlives_its_client(store: Store) -> None:
+    first = store.open()
     first.swap_record("a", "", OURS)
     first.close()
 
-    assert read(records.open(), "a") == OURS
+    assert read(store.open(), "a") == OURS
 
 
-def test_an_expired_record_does_not_exist(records: Store) -> None:
-    client = records.open()
+def test_an_expired_record_does_not_exist(store: Store) -> None:
+    client = store.open()
     client.swap_record("a", "", OURS, keep=0.2)
     client.swap_record("b", "", OURS, keep=0.2)
 
@@ -122,8 +120,8 @@ def test_an_expired_record_does_not_exist(records: Store) -> None:
     assert read(client, "b") == OURS
 
 
-def test_a_replaced_record_is_kept_as_long_as_its_last_call_says(records: Store) -> None:
-    client = records.open()
+def test_a_replaced_record_is_kept_as_long_as_its_last_call_says(store: Store) -> None:
+    client = store.open()
     client.swap_record("long", "", OURS, keep=0.5)
     assert client.swap_record("long", OURS.nonce, THEIRS, keep=100.0) == THEIRS
     client.swap_record("short", "", OURS, keep=100.0)
@@ -135,8 +133,8 @@ def test_a_replaced_record_is_kept_as_long_as_its_last_call_says(records: Store)
     assert read(client, "long") == THEIRS
 
 
-def test_a_removed_record_does_not_end_its_successor(records: Store) -> None:
-    client = records.open()
+def test_a_removed_record_does_not_end_its_successor(store: Store) -> None:
+    client = store.open()
     client.swap_record("a", "", OURS, keep=0.5)
     client.swap_record("a", OURS.nonce, None)
     assert client.swap_record("a", "", THEIRS, keep=100.0) == THEIRS
@@ -147,7 +145,7 @@ def test_a_removed_record_does_not_end_its_successor(records: Store) -> None:
     assert read(client, "a") == THEIRS
 
 
-def test_one_of_many_concurrent_clients_writes_each_record(records: Store) -> None:
+def test_one_of_many_concurrent_clients_writes_each_record(store: Store) -> None:
     written: list[str] = []
 
     def write(client: Verbs, together: threading.Barrier) -> None:
@@ -157,12 +155,12 @@ def test_one_of_many_concurrent_clients_writes_each_record(records: Store) -> No
             if client.swap_record(name, "", mine) == mine:
                 written.append(name)
 
-    in_parallel(records, write)
+    in_parallel(store, write)
 
     assert Counter(written) == Counter(map(str, range(20)))
 
 
-def test_no_replacement_of_concurrent_clients_is_lost(records: Store) -> None:
+def test_no_replacement_of_concurrent_clients_is_lost(store: Store) -> None:
     rounds, clients = 10, 4
 
     def count(client: Verbs, together: threading.Barrier) -> None:
@@ -175,9 +173,9 @@ def test_no_replacement_of_concurrent_clients_is_lost(records: Store) -> None:
                 if client.swap_record("a", current.nonce if current else "", mine) == mine:
                     break
 
-    in_parallel(records, count, clients)
+    in_parallel(store, count, clients)
 
-    last = read(records.open(), "a")
+    last = read(store.open(), "a")
     assert last is not None
     assert last.payload == str(rounds * clients)
 

@@ -18,13 +18,11 @@ NAMES = [
 ]
 
 
-@pytest.fixture
-def registers(store: Store) -> Store:
-    return store.needs(Primitive.ONCE_PER)
+pytestmark = pytest.mark.needs(Primitive.ONCE_PER)
 
 
-def test_a_register_never_decreases_and_has_the_nonce_of_its_setter(registers: Store) -> None:
-    client = registers.open()
+def test_a_register_never_decreases_and_has_the_nonce_of_its_setter(store: Store) -> None:
+    client = store.open()
 
     assert client.read_registers("a", "b") == [0, 0]
     assert client.advance_register("a", 7, nonce=OURS)
@@ -41,8 +39,8 @@ def test_a_register_never_decreases_and_has_the_nonce_of_its_setter(registers: S
     assert client.read_registers() == []
 
 
-def test_one_of_many_concurrent_clients_advances_a_register_to_each_number(registers: Store) -> None:
-    assert race(registers, numbers=30) == list(range(1, 31))
+def test_one_of_many_concurrent_clients_advances_a_register_to_each_number(store: Store) -> None:
+    assert race(store, numbers=30) == list(range(1, 31))
 
 
 def race(store: Store, *, numbers: int, clients: int = 4) -> list[int]:
@@ -64,8 +62,8 @@ def race(store: Store, *, numbers: int, clients: int = 4) -> list[int]:
     return sorted(advanced)
 
 
-def test_registers_are_not_listed_as_locks_and_names_are_exact(registers: Store) -> None:
-    client = registers.open()
+def test_registers_are_not_listed_as_locks_and_names_are_exact(store: Store) -> None:
+    client = store.open()
     held = client.ticket("a", ttl=20.0)
     assert isinstance(client.try_acquire(held, queue=False), Granted)
 
@@ -79,19 +77,19 @@ def test_registers_are_not_listed_as_locks_and_names_are_exact(registers: Store)
     assert client.read_registers("a") == [1]
 
 
-def test_a_register_outlives_its_client(registers: Store) -> None:
-    first = registers.open()
+def test_a_register_outlives_its_client(store: Store) -> None:
+    first = store.open()
     first.advance_register("a", 7)
     first.close()
 
-    second = registers.open()
+    second = store.open()
 
     assert second.read_registers("a") == [7]
     assert not second.advance_register("a", 7)
 
 
-def test_hundreds_of_registers_are_read_together(registers: Store) -> None:
-    client = registers.open()
+def test_hundreds_of_registers_are_read_together(store: Store) -> None:
+    client = store.open()
     client.advance_register("n249", 3)
 
     assert client.read_registers(*(f"n{number}" for number in range(250))) == [0] * 249 + [3]

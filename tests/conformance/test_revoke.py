@@ -10,19 +10,16 @@ import pytest
 from holdfast.primitives import Primitive
 from tests.conformance.lab import Actor, Lab, until
 
-
-@pytest.fixture
-def asking(lab: Lab) -> Lab:
-    return lab.needs(Primitive.REVOKE)
+pytestmark = pytest.mark.needs(Primitive.REVOKE)
 
 
-async def test_a_revocable_holder_receives_a_request_and_its_successor_does_not(asking: Lab) -> None:
-    holder, deaf, operator = asking.actor(), asking.actor(), asking.actor()
+async def test_a_revocable_holder_receives_a_request_and_its_successor_does_not(lab: Lab) -> None:
+    holder, deaf, operator = lab.actor(), lab.actor(), lab.actor()
     requested: list[Any] = []
     lease = await holder(lambda client: client.lock("a", ttl=1.5, on_revoke=requested.append).acquire())
     other = await holder(lambda client: client.lock("b", ttl=1.5, revocable=True).acquire())
     plain = await deaf(lambda client: client.lock("c", ttl=1.5).acquire())
-    holders = [(await asking.state(name)).holders[0] for name in "abc"]
+    holders = [(await lab.state(name)).holders[0] for name in "abc"]
     if holders[0].host != "?":  # a store that keeps a key and no more knows nothing of who holds it
         assert [holder_info.revocable for holder_info in holders] == [True, True, False]
 
@@ -45,8 +42,8 @@ async def test_a_revocable_holder_receives_a_request_and_its_successor_does_not(
     assert requested == [lease]
 
 
-async def test_a_request_by_fence_is_for_that_lease(asking: Lab) -> None:
-    holder, operator = asking.actor(), asking.actor()
+async def test_a_request_by_fence_is_for_that_lease(lab: Lab) -> None:
+    holder, operator = lab.actor(), lab.actor()
     first = await holder(lambda client: client.lock("a", ttl=1.5, revocable=True).acquire())
     await holder(lambda _: first.release())
     second = await holder(lambda client: client.lock("a", ttl=1.5, revocable=True).acquire())

@@ -7,14 +7,10 @@ import asyncio
 import pytest
 
 import holdfast
-from tests.conformance.backends import Case
+from holdfast.primitives import Primitive
 from tests.conformance.lab import Lab
 
-
-@pytest.fixture(autouse=True)
-def _can_share(case: Case) -> None:
-    if not case.shares:
-        pytest.skip(f"{case.name} has no readers and no semaphores; test_unsupported.py")
+pytestmark = pytest.mark.needs(Primitive.RWLOCK, Primitive.SEMAPHORE)  # for the others see test_unsupported.py
 
 
 async def test_readers_share_and_keep_the_writer_out(lab: Lab) -> None:

@@ -16,10 +16,7 @@ from holdfast.runtimes.threads import run_sync
 from tests.conformance.lab import Lab
 from tests.support.processes import Refused, WorkerPool
 
-
-@pytest.fixture
-def moving(lab: Lab) -> Lab:
-    return lab.needs(Primitive.TRANSFER)
+pytestmark = pytest.mark.needs(Primitive.TRANSFER)
 
 
 async def given(lab: Lab, **options: Any) -> tuple[Any, Any, str]:
@@ -29,9 +26,9 @@ async def given(lab: Lab, **options: Any) -> tuple[Any, Any, str]:
     return giver, lease, await giver(lambda _: lease.transfer(within=30))
 
 
-async def test_another_client_adopts_the_lease_with_a_greater_fence(moving: Lab) -> None:
-    _, lease, text = await given(moving, ttl=20)
-    adopter, other = moving.actor(), moving.actor()
+async def test_another_client_adopts_the_lease_with_a_greater_fence(lab: Lab) -> None:
+    _, lease, text = await given(lab, ttl=20)
+    adopter, other = lab.actor(), lab.actor()
     assert not lease.held
     assert not lease.lost
     assert await other(lambda client: client.lock("a").acquire(timeout=0)) is None
@@ -42,7 +39,7 @@ async def test_another_client_adopts_the_lease_with_a_greater_fence(moving: Lab)
     assert adopted.name == "a"
     assert adopted.ttl == 20
     assert adopted.fence > lease.fence
-    assert [holder.fence for holder in (await moving.state("a")).holders] == [adopted.fence]
+    assert [holder.fence for holder in (await lab.state("a")).holders] == [adopted.fence]
     assert await other(lambda client: client.lock("a").acquire(timeout=0)) is None
     await adopter(lambda _: adopted.renew())
     await adopter(lambda _: adopted.release())
@@ -50,9 +47,9 @@ async def test_another_client_adopts_the_lease_with_a_greater_fence(moving: Lab)
     assert successor.fence > adopted.fence
 
 
-async def test_a_text_can_be_used_once(moving: Lab) -> None:
-    _, _, text = await given(moving)
-    first, second = moving.actor(), moving.actor()
+async def test_a_text_can_be_used_once(lab: Lab) -> None:
+    _, _, text = await given(lab)
+    first, second = lab.actor(), lab.actor()
     adopted = await first(lambda client: client.adopt(text))
 
     for adopter in (second, first):
@@ -63,9 +60,9 @@ async def test_a_text_can_be_used_once(moving: Lab) -> None:
     await first(lambda _: adopted.renew())
 
 
-async def test_of_two_adoptions_at_the_same_time_one_succeeds(moving: Lab) -> None:
-    _, _, text = await given(moving)
-    adopters = [moving.actor() for _ in range(4)]
+async def test_of_two_adoptions_at_the_same_time_one_succeeds(lab: Lab) -> None:
+    _, _, text = await given(lab)
+    adopters = [lab.actor() for _ in range(4)]
 
     results = await asyncio.gather(
         *(adopter(lambda client: client.adopt(text)) for adopter in adopters), return_exceptions=True
@@ -74,8 +71,8 @@ async def test_of_two_adoptions_at_the_same_time_one_succeeds(moving: Lab) -> No
     assert sum(isinstance(result, holdfast.NotHeld) for result in results) == 3
 
 
-async def test_a_text_expires(moving: Lab) -> None:
-    giver, other, late = moving.actor(), moving.actor(), moving.actor()
+async def test_a_text_expires(lab: Lab) -> None:
+    giver, other, late = lab.actor(), lab.actor(), lab.actor()
     lease = await giver(lambda client: client.lock("a", ttl=50).acquire())
     begun = time.monotonic()
     text = await giver(lambda _: lease.transfer(within=1))
@@ -89,10 +86,10 @@ async def test_a_text_expires(moving: Lab) -> None:
     successor.check()
 
 
-async def test_a_waiter_keeps_its_place_behind_the_adopted_lease(moving: Lab) -> None:
-    giver, adopter, waiter = moving.actor(), moving.actor(), moving.actor()
+async def test_a_waiter_keeps_its_place_behind_the_adopted_lease(lab: Lab) -> None:
+    giver, adopter, waiter = lab.actor(), lab.actor(), lab.actor()
     lease = await giver(lambda client: client.lock("a").acquire())
-    waiting = moving.start(waiter, lambda client: client.lock("a").acquire(timeout=60))
+    waiting = lab.start(waiter, lambda client: client.lock("a").acquire(timeout=60))
     text = await giver(lambda _: lease.transfer())
     adopted = await adopter(lambda client: client.adopt(text))
 
@@ -101,20 +98,20 @@ async def test_a_waiter_keeps_its_place_behind_the_adopted_lease(moving: Lab) ->
     assert (await waiting).fence > adopted.fence > lease.fence
 
 
-async def test_the_giver_cannot_use_the_lease_any_more(moving: Lab) -> None:
-    giver, lease, text = await given(moving)
+async def test_the_giver_cannot_use_the_lease_any_more(lab: Lab) -> None:
+    giver, lease, text = await given(lab)
 
     for call in (lease.check, lease.release, lease.renew, lease.transfer):
         with pytest.raises(holdfast.NotHeld, match="transferred"):
             await giver(lambda _, call=call: call())
 
     await giver(lambda client: client.close())  # which does not release it
-    adopted = await moving.actor()(lambda client: client.adopt(text))
+    adopted = await lab.actor()(lambda client: client.adopt(text))
     assert adopted.held
 
 
-async def test_a_with_block_ends_without_a_release(moving: Lab) -> None:
-    giver, adopter = moving.actor(), moving.actor()
+async def test_a_with_block_ends_without_a_release(lab: Lab) -> None:
+    giver, adopter = lab.actor(), lab.actor()
     texts: list[str] = []
 
     def body(lease: Any) -> Any:
@@ -131,8 +128,8 @@ async def test_a_with_block_ends_without_a_release(moving: Lab) -> None:
     assert (await adopter(lambda client: client.adopt(texts[0]))).held
 
 
-async def test_the_events_are_balanced(moving: Lab) -> None:
-    giver, adopter = moving.actor(), moving.actor()
+async def test_the_events_are_balanced(lab: Lab) -> None:
+    giver, adopter = lab.actor(), lab.actor()
     events: list[tuple[str, str]] = []
     for actor in (giver, adopter):
         actor.client.subscribe(lambda event: events.append((event.kind, event.outcome)))
@@ -151,22 +148,22 @@ async def test_the_events_are_balanced(moving: Lab) -> None:
     assert events[4] == ("acquired", "adopted")
 
 
-async def test_no_caller_holds_a_lease_that_waits_to_be_adopted(moving: Lab) -> None:
+async def test_no_caller_holds_a_lease_that_waits_to_be_adopted(lab: Lab) -> None:
     """Otherwise a search for deadlocks would find that the thread which has transferred it waits for itself."""
-    _, lease, text = await given(moving)
-    (waiting,) = (await moving.state("a")).holders
+    _, lease, text = await given(lab)
+    (waiting,) = (await lab.state("a")).holders
     assert not waiting.caller
     assert waiting.fence > lease.fence
 
-    await moving.actor()(lambda client: client.adopt(text))
+    await lab.actor()(lambda client: client.adopt(text))
 
-    (holder,) = (await moving.state("a")).holders
-    assert holder.caller or moving.lacks(Primitive.DETECT_DEADLOCKS)
+    (holder,) = (await lab.state("a")).holders
+    assert holder.caller or lab.lacks(Primitive.DETECT_DEADLOCKS)
 
 
-async def test_requests_of_the_giver_that_arrive_late_change_nothing(moving: Lab) -> None:
-    giver, lease, text = await given(moving, ttl=50)
-    adopter = moving.actor()
+async def test_requests_of_the_giver_that_arrive_late_change_nothing(lab: Lab) -> None:
+    giver, lease, text = await given(lab, ttl=50)
+    adopter = lab.actor()
 
     def send(client: Any, verb: str) -> Any:
         engine = client._engine
@@ -181,19 +178,19 @@ async def test_requests_of_the_giver_that_arrive_late_change_nothing(moving: Lab
     assert (await adopter(lambda client: client.adopt(text))).held
 
 
-async def test_the_adopter_chooses_the_options(moving: Lab) -> None:
-    _, _, text = await given(moving, ttl=20)
+async def test_the_adopter_chooses_the_options(lab: Lab) -> None:
+    _, _, text = await given(lab, ttl=20)
 
-    adopted = await moving.actor()(lambda client: client.adopt(text, ttl="40s", meta={"step": 2}))
+    adopted = await lab.actor()(lambda client: client.adopt(text, ttl="40s", meta={"step": 2}))
 
     assert adopted.ttl == 40
     assert adopted.remaining > 25
     assert adopted.meta == {"step": 2}
 
 
-async def test_the_rest_of_a_minimum_hold_moves_along(moving: Lab) -> None:
-    moving.needs(Primitive.MIN_HOLD)
-    giver, adopter, other = moving.actor(), moving.actor(), moving.actor()
+@pytest.mark.needs(Primitive.MIN_HOLD)
+async def test_the_rest_of_a_minimum_hold_moves_along(lab: Lab) -> None:
+    giver, adopter, other = lab.actor(), lab.actor(), lab.actor()
     begun = time.monotonic()
     lease = await giver(lambda client: client.lock("a", min_hold=2, ttl=20).acquire())
     text = await giver(lambda _: lease.transfer(within=0.5))
@@ -205,8 +202,8 @@ async def test_the_rest_of_a_minimum_hold_moves_along(moving: Lab) -> None:
     assert time.monotonic() >= begun + 2
 
 
-async def test_a_re_entered_lease_is_not_transferred(moving: Lab) -> None:
-    giver = moving.actor()
+async def test_a_re_entered_lease_is_not_transferred(lab: Lab) -> None:
+    giver = lab.actor()
     lock = giver.client.lock("a", reentrant=True)
     lease = await giver(lambda _: lock.acquire())
     await giver(lambda _: lock.acquire())
@@ -217,10 +214,10 @@ async def test_a_re_entered_lease_is_not_transferred(moving: Lab) -> None:
     lease.check()
 
 
-async def test_a_damaged_text_is_refused_and_never_shown(moving: Lab, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_damaged_text_is_refused_and_never_shown(lab: Lab, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG, "holdfast")
-    _, lease, text = await given(moving)
-    adopter = moving.actor()
+    _, lease, text = await given(lab)
+    adopter = lab.actor()
 
     for damaged in (text[:-1], text[:30] + "x" + text[31:], "", "secret", 5, text.encode()):
         with pytest.raises(holdfast.ConfigurationError, match="adopt") as refused:
@@ -232,9 +229,9 @@ async def test_a_damaged_text_is_refused_and_never_shown(moving: Lab, caplog: py
     assert text not in caplog.text
 
 
-async def test_a_text_for_another_store_is_refused(moving: Lab) -> None:
-    _, _, text = await given(moving)
-    kind = moving.url.partition(":")[0]
+async def test_a_text_for_another_store_is_refused(lab: Lab) -> None:
+    _, _, text = await given(lab)
+    kind = lab.url.partition(":")[0]
     other = "memory://" if kind != "memory" else "redis://localhost"
 
     client = holdfast.Client(other)
@@ -242,15 +239,15 @@ async def test_a_text_for_another_store_is_refused(moving: Lab) -> None:
         client.adopt(text)
 
 
-async def test_readers_and_owners_are_refused(moving: Lab) -> None:
-    giver = moving.actor()
-    if not moving.lacks(Primitive.RWLOCK):
+async def test_readers_and_owners_are_refused(lab: Lab) -> None:
+    giver = lab.actor()
+    if not lab.lacks(Primitive.RWLOCK):
         reader = await giver(lambda client: client.rwlock("r").read().acquire())
         with pytest.raises(holdfast.ConfigurationError, match="cannot be transferred"):
             await giver(lambda _: reader.transfer())
         writer = await giver(lambda client: client.rwlock("w").write().acquire())
         assert await giver(lambda _: writer.transfer())
-    if not moving.lacks(Primitive.OWNER):
+    if not lab.lacks(Primitive.OWNER):
         owned = await giver(lambda client: client.lock("o", owner="job").acquire())
         with pytest.raises(holdfast.ConfigurationError, match="owner"):
             await giver(lambda _: owned.transfer())
@@ -258,7 +255,7 @@ async def test_readers_and_owners_are_refused(moving: Lab) -> None:
 
 
 def test_a_worker_goes_on_with_the_lease_of_a_handler_that_is_killed(store_url: str, pool: WorkerPool) -> None:
-    lab = Lab(store_url, "threads").needs(Primitive.TRANSFER)
+    lab = Lab(store_url, "threads")
     if lab.url.startswith("memory"):
         pytest.skip("the memory store ends with the process that this test kills")
     handler, worker, second = pool.start_many(3, store_url)

@@ -22,7 +22,7 @@ from urllib.parse import urlsplit
 import pymysql
 import pytest
 
-from benchmarks import claims, figures, page, runner
+from benchmarks import capacity, claims, figures, page, runner
 from benchmarks.__main__ import PUBLISHED, main
 from benchmarks.contender import Arena, Contender, all_contenders
 from benchmarks.delay import delayed
@@ -32,7 +32,17 @@ from benchmarks.measures import contended
 from benchmarks.plan import Case, Group, make_plan
 from benchmarks.report import Report, outcome_table
 from benchmarks.results import Outcome, Record
-from benchmarks.servers import Etcd, Mariadb, Memcached, Redis, RedisNodes, Server, ServerFailed, Zookeeper
+from benchmarks.servers import (
+    Etcd,
+    Mariadb,
+    Memcached,
+    Redis,
+    RedisNodes,
+    Server,
+    ServerFailed,
+    Zookeeper,
+    missing,
+)
 from benchmarks.table import WIDTH, Row, Table
 from tests.support.processes import eventually
 from tests.support.zookeeper.servers import kazoo
@@ -649,3 +659,15 @@ def _outcome(*records: Record) -> Outcome:
     case = records[0].case
     group = Group(case.measure, case.contender.arena, case.setting, tuple(record.case for record in records), rounds=1)
     return Outcome(group, {record.case.contender.name: 1 for record in records}, list(records))
+
+
+def test_the_capacity_of_a_store_is_measured_by_the_processor_time_of_its_server() -> None:
+    store = capacity.STORES["redis"]
+    if missing([store.server]):
+        pytest.skip("no redis-server on this machine")
+
+    measured = capacity.run(store, capacity.pairs, capacity.Options(seconds=0.5, leases=0, waiters=0, fleet=0))
+
+    assert measured["pair_cpu"] > 0
+    assert measured["pair_rate"] > 0
+    assert measured["pair_connections"] == 1

@@ -14,6 +14,9 @@ ONE = {"acquire, free", "acquire, busy", "acquire, timeout", "release", "renew",
 SEVERAL = {"acquire all, free", "acquire all, busy", "acquire all, timeout", "release all", "renew all"}
 CALLS = ONE | SEVERAL
 
+# A call suspends ten times as often on these as on the others. `make sim` cancels it at each suspension there too.
+STEPS = {"redlock": 4, "mysql": 4, "memcached": 3, "mysql-row": 2}
+
 
 @pytest.mark.parametrize(
     "backend",
@@ -23,14 +26,15 @@ CALLS = ONE | SEVERAL
     ],
 )
 def test_a_call_leaves_no_ticket_when_it_is_cancelled_at_any_suspension(backend: str) -> None:
+    step = STEPS.get(backend, 1)
     tried: Counter[str] = Counter()
-    for result in cancellations(Plan(backend=backend)):
+    for result in cancellations(Plan(backend=backend), step=step):
         tried[result.case.call] += 1
         assert result.problem is None, f"{result.case}: {result.problem}"
 
     assert set(tried) == CALLS
-    assert tried["acquire, busy"] >= 35, "it suspends at each request and wait, with and without lost replies"
-    assert tried["keeper"] >= 15
+    assert tried["acquire, busy"] >= 35 / step, "it suspends at each request and wait, with and without lost replies"
+    assert tried["keeper"] >= 15 / step
     assert tried["acquire all, busy"] > tried["acquire, busy"], "it acquires the free lock before it waits"
 
 

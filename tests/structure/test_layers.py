@@ -7,13 +7,11 @@ import graphlib
 import json
 import subprocess
 import sys
-import tomllib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
-from holdfast import __version__
 from tools import import_graph
 
 ROOT = Path(__file__).parents[2]
@@ -103,17 +101,6 @@ def test_modules_of_the_laboratory_import_only_from_their_layer_and_below(path: 
             assert level(target, LAB_LAYERS) <= level(top_package(path, LAB), LAB_LAYERS)
         if parts[:2] == ["holdfast", "cli"]:
             assert top_package(path, LAB) == "cli"
-
-
-def test_the_laboratory_requires_exactly_this_version_of_holdfast() -> None:
-    holdfast, lab = (
-        tomllib.loads(path.read_text())["project"]
-        for path in (ROOT / "pyproject.toml", ROOT / "packages" / "lab" / "pyproject.toml")
-    )
-
-    assert lab["version"] == holdfast["version"] == __version__
-    assert f"holdfast=={holdfast['version']}" in lab["dependencies"]
-    assert holdfast["optional-dependencies"]["lab"] == [f"holdfast-lab=={lab['version']}"]
 
 
 @pytest.mark.parametrize(

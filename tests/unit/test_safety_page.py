@@ -33,6 +33,13 @@ def test_the_page_shows_broken_and_documented_promises_with_the_command_that_rep
     assert "  `repeat it`" in lines
 
 
+def test_an_exclusion_that_is_declared_as_best_effort_counts_as_documented() -> None:
+    broken = result(exclusion="broken", writes="held")
+
+    assert Cell("theirs", "pause", broken | {"guarantees": None}).text == "**exclusion**"
+    assert Cell("ours", "pause", broken | {"guarantees": {"exclusion": "best-effort"}}).text == "(exclusion)"
+
+
 def test_a_run_without_a_grant_is_not_shown_as_held() -> None:
     cell = Cell("theirs", "pause", result(exclusion="not_exercised") | {"grants": 0})
 

@@ -67,10 +67,10 @@ class Cancellation(NamedTuple):
     problem: str | None  # None if there is none
 
 
-def cancellations(plan: Plan) -> Iterator[Cancellation]:
-    """All cases. Each call is cancelled one suspension later, until it ends before that."""
+def cancellations(plan: Plan, *, step: int = 1) -> Iterator[Cancellation]:
+    """All cases. Each call is cancelled `step` suspensions later, until it ends before that."""
     for call, after, lost in itertools.product(_CALLS, (0.0, SERVED), (None, *range(1, REPLIES + 1))):
-        for suspension in itertools.count(1):
+        for suspension in itertools.count(1, step):
             with quiet():
                 world = _World(plan, Case(call, suspension, after, lost))
                 try:
