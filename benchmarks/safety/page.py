@@ -131,6 +131,6 @@ _FAIRNESS = """\
 - No other library here says what a forked child may do with an inherited lock. `fork` shows what happens.
 - A lock file of the operating system has no ttl: a stopped holder keeps it. That is safe, and others wait.
 - "held" means that no violation was found in this run. It is not a proof.
-- `data-loss` breaks the exclusion of every lock on a single Redis, and that of holdfast too, which declares it as
+- `data-loss` can break the exclusion of every lock on a single Redis, also of holdfast, which declares it as
   best-effort there. Its fences still grow, so the resource refuses the writes of former holders.
 """
