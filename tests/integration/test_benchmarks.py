@@ -22,7 +22,7 @@ from urllib.parse import urlsplit
 import pymysql
 import pytest
 
-from benchmarks import capacity, claims, figures, page, runner
+from benchmarks import capacity, capacity_stores, claims, figures, page, runner
 from benchmarks.__main__ import PUBLISHED, main
 from benchmarks.contender import Arena, Contender, all_contenders
 from benchmarks.delay import delayed
@@ -699,7 +699,7 @@ def _outcome(*records: Record) -> Outcome:
 
 
 def test_the_capacity_of_a_store_is_measured_by_the_processor_time_of_its_server() -> None:
-    store = capacity.STORES["redis"]
+    store = capacity_stores.STORES["redis"]
     if missing([store.server]):
         pytest.skip("no redis-server on this machine")
 

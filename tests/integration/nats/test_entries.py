@@ -7,10 +7,10 @@ import json
 import threading
 
 import pytest
-from tests.support.verbs import Verbs
 
 import holdfast
 from holdfast.core.tickets import Granted
+from holdfast_lab.conformance.verbs import Verbs
 from tests.integration.conftest import OpenClient
 from tests.support.nats.servers import Server
 from tests.support.processes import eventually
@@ -68,7 +68,8 @@ def test_an_entry_of_another_program_blocks_the_lock(
     server: Server, bucket: str, url: str, open_client: OpenClient
 ) -> None:
     client = open_client(url)
-    client.lock("warm").acquire().release()
+    with client.lock("warm"):
+        pass  # creates the bucket
     server.put(bucket, "lock.a", b"mine")
 
     assert client.lock("a").acquire(timeout=0) is None
@@ -100,6 +101,8 @@ def test_fences_grow_when_the_bucket_is_deleted_and_created_again(
 
     server.call(f"$JS.API.STREAM.DELETE.KV_{bucket}")
 
+    after: holdfast.Lease | None = None
+
     def is_granted() -> bool:
         nonlocal after
         try:
@@ -108,7 +111,6 @@ def test_fences_grow_when_the_bucket_is_deleted_and_created_again(
             return False
         return after is not None
 
-    after: holdfast.Lease | None = None
     eventually(is_granted)
     assert after is not None
     assert after.fence > lease.fence
@@ -127,7 +129,8 @@ def test_fences_grow_when_the_bucket_is_deleted_and_created_again(
 def test_a_bucket_whose_settings_rule_out_locks_is_refused(  # noqa: PLR0917 (fixtures)
     server: Server, bucket: str, url: str, open_client: OpenClient, change: dict[str, object], named: str
 ) -> None:
-    open_client(url).lock("a").acquire().release()
+    with open_client(url).lock("a"):
+        pass  # creates the bucket
     settings = server.stream(bucket)["config"]
     server.call(f"$JS.API.STREAM.DELETE.KV_{bucket}")
     created = server.call(f"$JS.API.STREAM.CREATE.KV_{bucket}", json.dumps({**settings, **change}).encode())
