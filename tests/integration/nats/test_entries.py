@@ -7,13 +7,13 @@ import json
 import threading
 
 import pytest
+from tests.support.verbs import Verbs
 
 import holdfast
 from holdfast.core.tickets import Granted
 from tests.integration.conftest import OpenClient
 from tests.support.nats.servers import Server
 from tests.support.processes import eventually
-from tests.support.verbs import Verbs
 
 
 def test_an_expired_lease_leaves_no_marker_that_could_replace_the_next_one(

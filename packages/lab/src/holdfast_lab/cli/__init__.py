@@ -40,6 +40,7 @@ BACKENDS = (
 )
 WORKLOADS = (
     "locks",
+    "free",
     "lock_all",
     "election",
     "once_per",
