@@ -14,6 +14,7 @@ from holdfast.url import parse
 from tests.support.etcd import shared as etcd
 from tests.support.memcached import shared as memcached
 from tests.support.mysql import shared as mysql
+from tests.support.nats import shared as nats
 from tests.support.postgresql import shared as postgresql
 from tests.support.redis import shared as redis
 from tests.support.redis.servers import Server as RedisServer
@@ -44,6 +45,8 @@ def layout(url: str) -> Lines:
             return _zookeeper(address.path)
         case "memcached":
             return _memcached(address.options["prefix"])
+        case "nats":
+            return _nats(address.options["bucket"])
         case _:
             raise AssertionError(url)
 
@@ -159,3 +162,12 @@ def _memcached(prefix: str) -> Lines:
             if key.startswith(prefix):
                 value = server.call(b"mg %b v\r\n" % key.encode()).value
                 yield f"{key}: {value!r}"
+
+
+def _nats(bucket: str) -> Lines:
+    server = nats.server()
+    for subject in server.stream(bucket)["state"]["subjects"]:
+        key = subject.removeprefix(f"$KV.{bucket}.")
+        entry = server.entry(bucket, key)
+        data = entry["data"].decode().replace('\\"', '"')  # a JSON text inside of another
+        yield f"{key} {entry['headers']!r}: {data}"

@@ -45,6 +45,7 @@ VARYING = [  # what differs from run to run, and its replacement
     (r'("fence": ?|"pid": ?)\d+', r"\1#"),
     (r'("host": ?|"program": ?|"caller": ?)"[^"]*"', r"\1#"),
     (r"holder='[^ ']+", "holder='#"),
+    (r"(Sequence': ')\d+", r"\1#"),  # of NATS: a renewal changes it
     (r"\s+", " "),
 ]
 

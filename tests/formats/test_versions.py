@@ -17,7 +17,7 @@ import pytest
 
 import holdfast
 from holdfast.primitives import Primitive
-from tests.formats.stores import STORES, has
+from tests.formats.stores import NEW, STORES, has
 from tests.support.processes import Refused, Worker, WorkerPool
 from tests.support.releases import Release, releases, unpack
 
@@ -56,7 +56,7 @@ def pairs_of(release: Release, stores: Iterable[str]) -> list[Pair]:
 
 def having(primitive: Primitive) -> pytest.MarkDecorator:
     """All releases, on the stores that have this primitive."""
-    stores = [store for store in STORES if has(store, primitive)]
+    stores = [store for store in STORES if has(store, primitive) and store not in NEW]
     return pytest.mark.cases([pair for release in releases() for pair in pairs_of(release, stores)])
 
 
