@@ -19,7 +19,7 @@ PIP_INSTALL = PIP_BUILD_CONSTRAINT=constraints.txt PIP_CONSTRAINT=constraints.tx
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv servers run test test-all test-core lint format readme docs site site-serve cover sim publish-sim soak bench dist clean
+.PHONY: help venv servers run test test-all test-core lint format readme docs site site-serve cover sim publish-sim soak bench safety dist clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' Makefile | \
@@ -119,6 +119,10 @@ bench: ## measure speed, with peers in the same run, in .venv-bench; ARGS=--quic
 	@$(MAKE) -s --no-print-directory VENV=.venv-bench .venv-bench/.bench
 	@.venv-bench/bin/python -m benchmarks $(ARGS)
 
+safety: ## put holdfast and other libraries' locks through the same faults, and write docs/safety.md; about 20 minutes
+	@$(MAKE) -s --no-print-directory VENV=.venv-bench .venv-bench/.safety
+	@.venv-bench/bin/python -m benchmarks.safety $(ARGS)
+
 dist: ## build the wheels and source archives of both distributions into dist/, and check them
 	@$(MAKE) -s --no-print-directory VENV=.venv-dist .venv-dist/.dist
 	@rm -rf dist
@@ -173,6 +177,11 @@ $(VENV)/.bench: $(VENV)/.package benchmarks/peers.txt benchmarks/peers-apart.txt
 		$(APT_INSTALL) >/dev/null 2>&1 || { apt-get update -qq && $(APT_INSTALL); } >/dev/null 2>&1; \
 		$(PIP_INSTALL) -r benchmarks/peers-built.txt; \
 	} || echo "holdfast: without the peers of benchmarks/peers-built.txt, which could not be compiled" >&2
+	@touch $@
+
+# `holdfast verify` is in the lab.
+$(VENV)/.safety: $(VENV)/.bench packages/lab/pyproject.toml
+	@$(PIP_INSTALL) -e . -e packages/lab
 	@touch $@
 
 HEADERS := libmemcached-dev zlib1g-dev

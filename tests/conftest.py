@@ -27,14 +27,6 @@ __all__ = [
 ]
 
 
-def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption(
-        "--all-runtimes",
-        action="store_true",
-        help="run each conformance test of every method of a backend with both threads and asyncio",
-    )
-
-
 @pytest.fixture
 def pool() -> Iterator[WorkerPool]:
     """Processes with a client each. Their commands are the same for every store."""

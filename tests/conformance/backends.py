@@ -10,6 +10,7 @@ from holdfast_lab.conformance.cases import Case
 from tests.support.etcd import shared as etcd
 from tests.support.memcached import shared as memcached
 from tests.support.mysql import shared as mysql
+from tests.support.nats import shared as nats
 from tests.support.postgresql import shared as postgresql
 from tests.support.redis import shared as redis
 from tests.support.zookeeper import shared as zookeeper
@@ -22,6 +23,7 @@ _PLAIN = Guarantees(Exclusion.BEST_EFFORT, FenceOrder.BEST_EFFORT, Order.NONE, W
 _CACHE = _PLAIN._replace(exclusion=Exclusion.CACHE)
 _CONSENSUS = Guarantees(Exclusion.CONSENSUS, FenceOrder.UNCONDITIONAL, Order.FIFO, Wake.PUSH, Scope.NETWORK)
 _ZOOKEEPER = _CONSENSUS._replace(fence=FenceOrder.DURABLE_STORAGE)
+_NATS = _ZOOKEEPER._replace(order=Order.NONE)
 
 
 # Each in all suites.
@@ -43,21 +45,30 @@ def _plain(name: str, fresh_url: Callable[[], str], claims: Guarantees, *, shows
 # In our own suite, as far as they go: backends with less, and other shapes and methods of the backends above.
 _WITH_LESS = [
     Case("redlock", lambda _: redis.restricted_redlock_url(), _REDIS._replace(order=Order.NONE), shares=False),
+    _plain("nats", nats.fresh_url, _NATS._replace(exclusion=Exclusion.BEST_EFFORT)),
     _plain("memcached", memcached.fresh_url, _CACHE),
 ]
-OTHER_METHODS = [
-    Case("redis-cluster", lambda _: redis.restricted_cluster_url(), _REDIS),
-    Case("zookeeper-kazoo", lambda _: zookeeper.restricted_url(layout="kazoo"), _ZOOKEEPER),
-    _plain("redis-setnx", lambda: redis.restricted_url(method="setnx"), _PLAIN, shows_who=False),
-    _plain("redis-getset", lambda: redis.restricted_url(method="getset"), _PLAIN, shows_who=False),
-    Case("postgresql-pooler", lambda _: postgresql.fresh_pooled_url(), _SQL._replace(wake=Wake.POLL)),
-    _plain(
-        "postgresql-advisory", lambda: postgresql.restricted_url(method="advisory"), _SQL._replace(order=Order.STORE)
-    ),
-    _plain("mysql-row", lambda: mysql.restricted_url(method="row"), _SQL._replace(order=Order.STORE)),
-    _plain(
-        "mysql-version", lambda: mysql.restricted_url(method="version"), _SQL._replace(order=Order.NONE, wake=Wake.POLL)
-    ),
-    _plain("etcd-key", lambda: etcd.restricted_url(method="key"), _CONSENSUS._replace(order=Order.NONE)),
+_OTHER_METHODS = [
+    case._replace(has_one_runtime=True)
+    for case in (
+        Case("redis-cluster", lambda _: redis.restricted_cluster_url(), _REDIS),
+        Case("zookeeper-kazoo", lambda _: zookeeper.restricted_url(layout="kazoo"), _ZOOKEEPER),
+        _plain("redis-setnx", lambda: redis.restricted_url(method="setnx"), _PLAIN, shows_who=False),
+        _plain("redis-getset", lambda: redis.restricted_url(method="getset"), _PLAIN, shows_who=False),
+        Case("postgresql-pooler", lambda _: postgresql.fresh_pooled_url(), _SQL._replace(wake=Wake.POLL)),
+        _plain(
+            "postgresql-advisory",
+            lambda: postgresql.restricted_url(method="advisory"),
+            _SQL._replace(order=Order.STORE),
+        ),
+        _plain("mysql-row", lambda: mysql.restricted_url(method="row"), _SQL._replace(order=Order.STORE)),
+        _plain(
+            "mysql-version",
+            lambda: mysql.restricted_url(method="version"),
+            _SQL._replace(order=Order.NONE, wake=Wake.POLL),
+        ),
+        _plain("etcd-key", lambda: etcd.restricted_url(method="key"), _CONSENSUS._replace(order=Order.NONE)),
+        _plain("nats-cluster", nats.fresh_cluster_url, _NATS),
+    )
 ]
-CASES = [*BACKENDS, *_WITH_LESS, *(case._replace(both_runtimes=False) for case in OTHER_METHODS)]
+CASES = [*BACKENDS, *_WITH_LESS, *_OTHER_METHODS]

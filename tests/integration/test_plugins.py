@@ -296,7 +296,8 @@ def test_reading_a_folder_of_the_example_creates_no_file(site: Path, tmp_path: P
 
 def run_suite(modules: Sequence[str], site: Path, url: str) -> subprocess.CompletedProcess[str]:
     """Run modules of the conformance suite in a process that has the distributions of `site`."""
-    suite = ["--pyargs", *(f"holdfast_lab.conformance.{module}" for module in modules), f"--holdfast-url={url}"]
+    names = [f"holdfast_lab.conformance.{module}" for module in modules]
+    suite = ["--pyargs", *names, f"--holdfast-url={url}"]
     return subprocess.run(
         [sys.executable, "-m", "pytest", *suite, "-q", "-p", "no:cacheprovider", "-p", "no:xdist"],
         cwd=site,  # outside of the repository: neither its settings nor its conftest.py are used

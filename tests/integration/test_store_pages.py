@@ -16,6 +16,7 @@ from holdfast.url import parse
 from tests.support.etcd import shared as etcd
 from tests.support.memcached import shared as memcached
 from tests.support.mysql import shared as mysql
+from tests.support.nats import shared as nats
 from tests.support.pages import Block, blocks, pages
 from tests.support.postgresql import shared as postgresql
 from tests.support.redis import shared as redis
@@ -28,6 +29,7 @@ URLS: dict[str, Callable[[], str]] = {
     "mysql://root@localhost:3306/app": mysql.fresh_url,
     "etcd://localhost:2379": etcd.fresh_url,
     "zookeeper://localhost:2181": zookeeper.fresh_url,
+    "nats://localhost:4222": nats.fresh_url,
     "memcached://localhost:11211": memcached.fresh_url,
 }
 BLOCKS = [

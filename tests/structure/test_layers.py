@@ -32,7 +32,7 @@ LAYERS = [
     {"cli", "__main__"},
     {"django"},  # its management commands are a command line too
 ]
-LAB_LAYERS = [{"__init__"}, {"checking"}, {"sim"}, {"cli"}, {"long_search"}, {"conformance"}]
+LAB_LAYERS = [{"__init__"}, {"checking"}, {"sim", "verify"}, {"cli"}, {"long_search"}, {"conformance"}]
 
 # Modules that would tie a protocol to one runtime.
 IO_MODULES = {

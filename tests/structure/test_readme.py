@@ -38,6 +38,8 @@ EXAMPLE_URLS = {
     "redlock": "redlock://one.example,two.example,three.example",
     "postgresql": "postgresql://app@db.example:5432/app",
     "postgres": "postgres://app@db.example:5432/app",
+    "nats": "nats://one.example,two.example,three.example",
+    "natss": "natss://one.example,two.example,three.example",
     "memcached": "memcached://one.example,two.example",
     "memcacheds": "memcacheds://cache.example",
     "etcd": "etcd://one.example,two.example,three.example",

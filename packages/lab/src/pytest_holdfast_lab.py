@@ -30,11 +30,17 @@ def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.getgroup("holdfast").addoption(
+    group = parser.getgroup("holdfast")
+    group.addoption(
         "--holdfast-url",
         metavar="URL",
         help="run the conformance suite (--pyargs holdfast_lab.conformance) on this store, of any installed backend. "
         "{fresh} in the URL is replaced in each test; without it the path is extended",
+    )
+    group.addoption(
+        "--all-runtimes",
+        action="store_true",
+        help="run each conformance test of every method of a backend with both threads and asyncio",
     )
 
 

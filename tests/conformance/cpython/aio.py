@@ -18,7 +18,7 @@ from types import ModuleType
 from typing import Any, ClassVar, NamedTuple
 
 import holdfast
-from holdfast.core.engine import AcquireResult
+from holdfast.core.leases import AcquireResult
 from holdfast.core.tickets import WAITER_LEASE, LockInfo, TicketInfo
 from holdfast_lab.conformance.cases import Case
 from holdfast_lab.conformance.lab import until

@@ -22,7 +22,9 @@ class Case(NamedTuple):
     shows_waiters: bool = True  # the store knows who waits
     shows_who: bool = True  # its holders have a host, a process and meta there
     scheme: str = ""  # of its URL; if empty, the first word of the name
-    both_runtimes: bool = True  # each test runs with threads and with asyncio, instead of one of them
+    # Each test runs with one of the runtimes, half of them with each. For another method of a backend that is tested:
+    # a method decides in code that is the same for both runtimes, and the adapters run all tests with another method.
+    has_one_runtime: bool = False
 
     @property
     def lacks(self) -> Mapping[Primitive, str]:

@@ -27,34 +27,28 @@ RUNTIMES = ("threads", "asyncio")
 
 @pytest.hookimpl(tryfirst=True)  # the first parameter, so that tests with the same server are neighbours
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Run a test on each backend, with threads and with asyncio. A store that lacks a needed primitive gets no test."""
+    """Each test on each backend and with each runtime, but not on backends that lack one of the primitives it needs."""
     if "case" not in metafunc.fixturenames:
         return
-    definition = metafunc.definition
-    others = {name for mark in definition.iter_markers("not_on") for name in mark.args}
-    needed = {primitive for mark in definition.iter_markers("needs") for primitive in mark.args}
-    counts_waiters = definition.get_closest_marker("counts_waiters") is not None
-    able = [
+    others = {name for mark in metafunc.definition.iter_markers("not_on") for name in mark.args}
+    needed = {primitive for mark in metafunc.definition.iter_markers("needs") for primitive in mark.args}
+    counts_waiters = metafunc.definition.get_closest_marker("counts_waiters") is not None
+    cases = [
         case
         for case in _cases_of(metafunc)
         if case.name not in others and not needed & case.lacks.keys() and (case.shows_waiters or not counts_waiters)
     ]
     if "lab" not in metafunc.fixturenames:
-        metafunc.parametrize("case", able, ids=lambda case: case.name)
+        metafunc.parametrize("case", cases, ids=lambda case: case.name)
         return
-    pairs = [(case, runtime) for case in able for runtime in _runtimes(case, metafunc)]
+    pairs = [(case, runtime) for case in cases for runtime in _runtimes(case, metafunc)]
     metafunc.parametrize(
         ("case", "lab"), pairs, indirect=["lab"], ids=[f"{runtime}-{case.name}" for case, runtime in pairs]
     )
 
 
 def _runtimes(case: Case, metafunc: pytest.Metafunc) -> Sequence[str]:
-    """Both; but other methods and shapes of a backend run a test with one of them, half of their tests with each.
-
-    A method decides in code that is the same for both runtimes, and the adapters of the backend run all tests with its
-    default method.
-    """
-    if case.both_runtimes or metafunc.config.getoption("--all-runtimes", default=False):
+    if not case.has_one_runtime or metafunc.config.getoption("--all-runtimes"):
         return RUNTIMES
     return (RUNTIMES[zlib.crc32(f"{metafunc.definition.name} {case.name}".encode()) % len(RUNTIMES)],)
 

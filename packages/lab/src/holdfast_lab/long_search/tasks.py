@@ -24,7 +24,6 @@ SMALL = (
     ("memory", "lock_all", EXHAUSTIVE),
     *((backend, "locks", CANCELS) for backend in ("memory", "sqlite", "redis", "redlock", "postgresql")),
     *((backend, "locks", CANCELS) for backend in ("postgresql-advisory", "mysql", "mysql-row", "mysql-version")),
-    *((backend, "locks", CANCELS) for backend in ("memcached", "zookeeper")),
 )
 
 

@@ -27,6 +27,7 @@ from holdfast_lab.sim.servers.memcached.server import MemcachedServer
 from holdfast_lab.sim.servers.memory import MemoryServer
 from holdfast_lab.sim.servers.mysql.server import UniqueServer, VersionServer
 from holdfast_lab.sim.servers.mysql.waiter_sessions import RowServer
+from holdfast_lab.sim.servers.nats.server import NatsServer
 from holdfast_lab.sim.servers.postgresql.server import PooledServer, PostgresqlServer
 from holdfast_lab.sim.servers.postgresql.waiter_sessions import AdvisoryServer
 from holdfast_lab.sim.servers.redis.server import GetsetServer, RedisServer, SetnxServer
@@ -59,6 +60,7 @@ SERVERS: Mapping[str, type[Server]] = {
     "etcd": EtcdServer,
     "etcd-key": EtcdKeyServer,
     "zookeeper": ZookeeperServer,
+    "nats": NatsServer,
 }
 
 HEALED_FOR = 120.0  # seconds from the healing to the end of all work, at most

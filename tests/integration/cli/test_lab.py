@@ -1,4 +1,4 @@
-"""holdfast without holdfast-lab: `simulate` fails with a traceback, or other commands search for the laboratory."""
+"""holdfast without holdfast-lab: its commands fail with a traceback, or other commands search for the laboratory."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import holdfast
-from holdfast.cli import simulate
+from holdfast.cli import lab
 from holdfast.cli.completion import SHELLS
 
 SOURCE = str(Path(holdfast.__file__).parents[1])
@@ -23,20 +23,22 @@ def without_lab(*arguments: str, end: str = "sys.exit(status)") -> subprocess.Co
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
 
 
+@pytest.mark.parametrize("name", lab.SUMMARIES)
 @pytest.mark.parametrize("arguments", [[], ["--help"], ["--seeds", "3"], ["--nonsense"], ["surplus"]])
-def test_simulate_prints_the_command_that_installs_it_when_the_laboratory_is_missing(arguments: list[str]) -> None:
-    done = without_lab("simulate", *arguments)
+def test_a_command_prints_how_to_install_it_when_the_laboratory_is_missing(name: str, arguments: list[str]) -> None:
+    done = without_lab(name, *arguments)
 
-    assert (done.returncode, done.stdout, done.stderr) == (2, "", f"holdfast: {simulate.MISSING}\n")
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", f"holdfast: {lab.missing(name)}\n")
     assert "pip install 'holdfast[lab]'" in done.stderr
 
 
 @pytest.mark.parametrize("arguments", [["--help"], *(["completion", shell] for shell in SHELLS)])
-def test_help_and_completion_name_simulate_when_the_laboratory_is_missing(arguments: list[str]) -> None:
+def test_help_and_completion_name_both_commands_when_the_laboratory_is_missing(arguments: list[str]) -> None:
     done = without_lab(*arguments)
 
     assert (done.returncode, done.stderr) == (0, "")
     assert "simulate" in done.stdout
+    assert "verify" in done.stdout
     assert "--seeds" not in done.stdout
 
 
@@ -52,11 +54,11 @@ def test_other_commands_do_not_search_the_installed_distributions(arguments: lis
     done = without_lab(*arguments, end="print(*sys.modules)")
 
     loaded = done.stdout.split()
-    assert "holdfast.cli.simulate" in loaded
+    assert "holdfast.cli.lab" in loaded
     assert "importlib.metadata" not in loaded
 
 
-def test_the_laboratory_provides_simulate() -> None:
-    (entry_point,) = entry_points(group="holdfast.commands")
+def test_the_laboratory_provides_its_commands() -> None:
+    found = {entry_point.name: entry_point.value for entry_point in entry_points(group="holdfast.commands")}
 
-    assert (entry_point.name, entry_point.value) == ("simulate", "holdfast_lab.cli:add_parser")
+    assert found == {"simulate": "holdfast_lab.cli:add_parser", "verify": "holdfast_lab.cli.verify:add_parser"}
