@@ -7,10 +7,10 @@ import json
 import threading
 
 import pytest
-from tests.support.verbs import Verbs
 
 import holdfast
 from holdfast.core.tickets import Granted
+from holdfast_lab.conformance.verbs import Verbs
 from tests.integration.conftest import OpenClient
 from tests.support.nats.servers import Server
 from tests.support.processes import eventually
