@@ -203,8 +203,10 @@ class SocketConnections:
             if not data or data[0] != _NUMBER or data[-1] != _END:
                 return self._finish(pool, connection, request[sent:], data, deadline)
             reply = int(data[1:])  # an integer and nothing else, as most replies are
-        except BaseException:
+        except BaseException as error:
             pool.discard(connection)  # an interrupt, perhaps in the middle of an answer
+            if isinstance(error, ValueError):  # more than an integer
+                raise no_answer(self._config.url, node, _problem(error)) from error
             raise
         idle.append(connection)
         if len(idle) > IDLE_KEPT or pool.waiters or pool.is_closed:
