@@ -19,11 +19,11 @@ PIP_INSTALL = PIP_BUILD_CONSTRAINT=constraints.txt PIP_CONSTRAINT=constraints.tx
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv servers run test test-all test-core lint format readme docs site site-serve cover sim soak bench dist clean
+.PHONY: help venv servers run test test-all test-core lint format readme docs site site-serve cover sim publish-sim soak bench safety dist clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' Makefile | \
-	while IFS='|' read -r target does; do printf '  make %-10s %s\n' "$$target" "$$does"; done
+	while IFS='|' read -r target does; do printf '  make %-11s %s\n' "$$target" "$$does"; done
 
 venv: $(VENV)/.dev ## set up .venv with holdfast and the dev tools
 
@@ -100,27 +100,17 @@ cover: servers ## run the tests and report coverage, child processes included
 	@$(BIN)/coverage combine -q
 	@$(BIN)/coverage report
 
-SIM_BACKENDS := memory sqlite redis redis-setnx redis-getset redlock postgresql postgresql-pooler \
-	postgresql-advisory mysql mysql-row mysql-version memcached etcd etcd-key zookeeper nats
-WORKLOADS ?= locks everything
 SEEDS ?= 10000
+WORKLOADS ?= locks everything
+SHARDS ?=
+LEDGER ?= .search-ledger.jsonl
 
 sim: $(VENV)/.dev ## search for faults that break a promise: SEEDS worlds of each backend and workload, and all small ones
-	@for backend in $(SIM_BACKENDS); do \
-		seeds=$(SEEDS); \
-		if [ $$backend = redlock ]; then seeds=$$((seeds * 3 / 10)); fi; \
-		for workload in $(WORKLOADS); do \
-			$(BIN)/holdfast simulate --backend $$backend --workload $$workload --seeds $$seeds $(ARGS) || exit; \
-		done; \
-	done
-	@for backend in memory sqlite redis redlock postgresql; do \
-		$(BIN)/holdfast simulate --backend $$backend --exhaustive || exit; \
-	done
-	@$(BIN)/holdfast simulate --backend memory --workload lock_all --exhaustive
-	@for backend in memory sqlite redis redlock postgresql postgresql-advisory mysql mysql-row mysql-version \
-			memcached zookeeper; do \
-		$(BIN)/holdfast simulate --backend $$backend --cancels || exit; \
-	done
+	@$(BIN)/python -m holdfast_lab.long_search --ledger $(LEDGER) --seeds $(SEEDS) --workloads $(WORKLOADS) \
+		$(if $(BACKENDS),--backends $(BACKENDS)) $(if $(SHARDS),--shards $(SHARDS)) $(ARGS)
+
+publish-sim: $(VENV)/.dev ## add the ledger of `make sim` to docs/search-ledger.jsonl and docs/track-record.md
+	@$(BIN)/python -m holdfast_lab.long_search --ledger $(LEDGER) --publish docs
 
 soak: servers ## every backend in turn under load and random faults; SECONDS=600 in all, BACKENDS="redis etcd" for some
 	@$(BIN)/python -m tests.soak --seconds $(SECONDS) $(if $(BACKENDS),--backends $(BACKENDS)) $(ARGS)
@@ -128,6 +118,10 @@ soak: servers ## every backend in turn under load and random faults; SECONDS=600
 bench: ## measure speed, with peers in the same run, in .venv-bench; ARGS=--quick for four minutes
 	@$(MAKE) -s --no-print-directory VENV=.venv-bench .venv-bench/.bench
 	@.venv-bench/bin/python -m benchmarks $(ARGS)
+
+safety: ## put holdfast and other libraries' locks through the same faults, and write docs/safety.md; about 20 minutes
+	@$(MAKE) -s --no-print-directory VENV=.venv-bench .venv-bench/.safety
+	@.venv-bench/bin/python -m benchmarks.safety $(ARGS)
 
 dist: ## build the wheels and source archives of both distributions into dist/, and check them
 	@$(MAKE) -s --no-print-directory VENV=.venv-dist .venv-dist/.dist
@@ -183,6 +177,11 @@ $(VENV)/.bench: $(VENV)/.package benchmarks/peers.txt benchmarks/peers-apart.txt
 		$(APT_INSTALL) >/dev/null 2>&1 || { apt-get update -qq && $(APT_INSTALL); } >/dev/null 2>&1; \
 		$(PIP_INSTALL) -r benchmarks/peers-built.txt; \
 	} || echo "holdfast: without the peers of benchmarks/peers-built.txt, which could not be compiled" >&2
+	@touch $@
+
+# `holdfast verify` is in the lab.
+$(VENV)/.safety: $(VENV)/.bench packages/lab/pyproject.toml
+	@$(PIP_INSTALL) -e . -e packages/lab
 	@touch $@
 
 HEADERS := libmemcached-dev zlib1g-dev

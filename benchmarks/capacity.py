@@ -128,7 +128,7 @@ async def waiters(server: Server, options: Options) -> Figures:
     """Many tasks wait for one lock: what the server pays while nothing happens, and for each hand-over."""
     turns = itertools.count()  # reading it counts as one
     clients = [holdfast.AsyncClient(server.url) for _ in range(CROWD_CLIENTS)]
-    holder = await clients[0].lock("crowd").acquire()
+    holder = await clients[0].lock("crowd", ttl=300).acquire()  # it is not lost while 10,000 tasks queue
     assert holder is not None
 
     async def wait(client: holdfast.AsyncClient) -> None:

@@ -1,4 +1,4 @@
-"""What holdfast has written to a store, as text: tables, rows, keys, nodes and their values."""
+"""The contents of a store as text: tables, rows, keys, nodes and their values."""
 
 from __future__ import annotations
 

@@ -118,7 +118,7 @@ def threads(worker: Worker) -> None:
 
 async def tasks(worker: Worker) -> None:
     answer({"ready": True})
-    while line := await asyncio.to_thread(sys.stdin.readline):  # leases are renewed meanwhile
+    while line := await asyncio.to_thread(sys.stdin.readline):  # the loop goes on and renews leases
         answer(await worker.run(json.loads(line)))
 
 

@@ -41,7 +41,7 @@ CASES = [(backend, name) for backend in SERVERS for name in WORKLOADS if name !=
 
 
 def test_each_primitive_has_a_workload_that_the_command_accepts() -> None:
-    assert set(PROMISES) == set(WORKLOADS) - {"locks", "everything"}
+    assert set(PROMISES) == set(WORKLOADS) - {"locks", "free", "everything"}
     assert tuple(WORKLOADS) == NAMED
     assert WORKLOADS["everything"].primitives == tuple(PROMISES)
     assert not USUAL.primitives

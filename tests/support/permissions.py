@@ -12,7 +12,7 @@ from holdfast.core.tickets import Granted, Waiting
 from holdfast.errors import HoldfastError
 from holdfast.primitives import Primitive
 from holdfast.runtimes.threads import run_sync
-from tests.support.verbs import PATIENCE, Verbs
+from holdfast_lab.conformance.verbs import PATIENCE, Verbs
 
 _PAGES = Path(__file__).parents[2] / "docs" / "backends"
 _BLOCK = re.compile(r"^```\w*\n(.*?)^```", re.DOTALL | re.MULTILINE)

@@ -8,7 +8,7 @@ import uuid
 import pytest
 
 import holdfast
-from tests.conformance.lab import Lab, until
+from holdfast_lab.conformance.lab import Lab, until
 from tests.support.faulty import DOWN, LOST, NO_REPLY, OK, Faults
 
 

@@ -34,7 +34,9 @@ PAGES = ("cli.md", "cli-operators.md", "cli-live.md", "cli-setup.md")
 DOCUMENTS = [Path(__file__).parents[3] / "docs" / page for page in PAGES]
 PART = re.compile(r"<!-- holder: (?P<program>.*?) -->|```console\n(?P<block>.*?)```", re.DOTALL)
 # Progress lines of a search on a busy machine.
-PROGRESS = re.compile(r"^(worlds|runs|states|cancellations|shrinking): [\d,]+( of [\d,]+)?(, .*)?\n", re.MULTILINE)
+PROGRESS = re.compile(
+    r"^(verify|worlds|runs|states|cancellations|shrinking): [\d,]+( of [\d,]+)?(, .*)?\n", re.MULTILINE
+)
 BLOCK_MAX = 200.0  # seconds; a longer run is a failure
 
 # Background jobs are ended with their block. `changed` waits until the number of holders and waiters is not $1.

@@ -9,10 +9,10 @@ import pytest
 
 import holdfast
 from holdfast.core.tickets import Granted, Waiting
+from holdfast_lab.conformance.verbs import Verbs
 from tests.integration.conftest import OpenClient
 from tests.support.nats.servers import Server
 from tests.support.processes import eventually
-from tests.support.verbs import Verbs
 
 
 def test_an_expired_lease_leaves_no_marker_that_could_replace_the_next_one(
@@ -61,7 +61,7 @@ def test_an_entry_of_another_program_blocks_the_lock(
 ) -> None:
     client = open_client(url)
     with client.lock("warm"):
-        pass
+        pass  # creates the bucket
     server.put(bucket, "lock.a", b"mine")
 
     assert client.lock("a").acquire(timeout=0) is None
@@ -121,7 +121,7 @@ def test_a_bucket_whose_settings_rule_out_locks_is_refused(  # noqa: PLR0917 (fi
     server: Server, bucket: str, url: str, open_client: OpenClient, change: dict[str, object], named: str
 ) -> None:
     with open_client(url).lock("a"):
-        pass
+        pass  # creates the bucket
     settings = server.stream(bucket)["config"]
     server.call(f"$JS.API.STREAM.DELETE.KV_{bucket}")
     created = server.call(f"$JS.API.STREAM.CREATE.KV_{bucket}", json.dumps({**settings, **change}).encode())

@@ -105,6 +105,14 @@ def lacks_of(server_type: type[Server]) -> Mapping[str, str]:
     return {primitive.value: why for primitive, why in backend.lacks.items()}
 
 
+def lack_of(backend: str, workload: Workload) -> str | None:
+    """The reason why a store does not support a workload, if it supports none of its primitives."""
+    if not workload.primitives:
+        return None
+    lacks = lacks_of(SERVERS[backend])
+    return lacks[workload.primitives[0]] if all(name in lacks for name in workload.primitives) else None
+
+
 class Run(NamedTuple):
     """The result of a run."""
 
