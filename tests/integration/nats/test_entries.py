@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import json
-import threading
 
 import pytest
 
 import holdfast
-from holdfast.core.tickets import Granted
+from holdfast.core.tickets import Granted, Waiting
 from holdfast_lab.conformance.verbs import Verbs
 from tests.integration.conftest import OpenClient
 from tests.support.nats.servers import Server
@@ -42,26 +41,19 @@ def test_a_lease_lasts_for_its_ttl_and_the_clock_skew(server: Server, bucket: st
     lease.release()
 
 
-def test_a_waiter_is_woken_by_a_release_and_not_by_a_poll(url: str, open_client: OpenClient) -> None:
-    holder, waiter = open_client(url), open_client(url)
-    waits = []
-    for _ in range(10):
-        lease = holder.lock("a").acquire()
-        assert lease is not None
-        done = threading.Event()
+def test_a_waiter_is_notified_of_a_release_without_a_poll(url: str) -> None:
+    with contextlib.closing(Verbs(url)) as first, contextlib.closing(Verbs(url)) as second:
+        holder, waiter = first.ticket("a"), second.ticket("a")
+        first.try_acquire(holder)
+        assert isinstance(second.try_acquire(waiter), Waiting)
+        second.wait(waiter, 60.0)  # until the subscription has begun
 
-        def take(done: threading.Event = done) -> None:
-            with waiter.lock("a", timeout=30) as taken:
-                waits.append(taken.fence)
-            done.set()
+        first.release(holder)
 
-        thread = threading.Thread(target=take)
-        thread.start()
-        assert not done.wait(0.3)
-        lease.release()
-        thread.join()
-
-    assert waits == sorted(waits)
+        assert second.wait(waiter, 60.0) < 50.0
+        granted = second.try_acquire(waiter)
+        assert isinstance(granted, Granted)
+        second.release(waiter)
 
 
 def test_an_entry_of_another_program_blocks_the_lock(
@@ -101,19 +93,18 @@ def test_fences_grow_when_the_bucket_is_deleted_and_created_again(
 
     server.call(f"$JS.API.STREAM.DELETE.KV_{bucket}")
 
-    after: holdfast.Lease | None = None
+    fences: list[int] = []
 
     def is_granted() -> bool:
-        nonlocal after
         try:
-            after = client.lock("b").acquire(timeout=0)
+            with client.lock("b", timeout=0) as after:
+                fences.append(after.fence)
         except holdfast.BackendUnavailable:
             return False
-        return after is not None
+        return True
 
     eventually(is_granted)
-    assert after is not None
-    assert after.fence > lease.fence
+    assert fences[0] > lease.fence
 
 
 @pytest.mark.parametrize(

@@ -153,7 +153,7 @@ NATS = [
         mistake="stores an entry for just the ttl, although the next leader may have a clock that is ahead",
         backend="nats",
         server=_with(IgnoresClockSkew),
-        kinds=frozenset({"restart", "cut", "pause"}),
+        kinds=frozenset({"restart", "pause", "lose_request"}),
     ),
     Mutant(
         name="nats-forgets-unanswered-puts",

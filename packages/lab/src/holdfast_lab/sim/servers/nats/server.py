@@ -116,7 +116,8 @@ class NatsServer(Server):
         self.execute(lambda: self.store.remove(key, entry.seq))
 
     def _late(self) -> float:
-        return self.world.choices.between(0.0, REMOVAL_MAX)
+        choices = self.world.choices
+        return choices.between(0.0, REMOVAL_MAX) if choices.chance(0.5) else 0.0
 
     def clock(self) -> float:
         return self.wall() + self._skew
