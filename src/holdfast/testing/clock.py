@@ -23,6 +23,7 @@ from holdfast.core.names import Duration
 from holdfast.errors import ConfigurationError, UsageError
 from holdfast.runtimes.aio import AsyncioRuntime
 from holdfast.runtimes.threads import ThreadRuntime, run_sync
+from holdfast.threads.locks import Lease, Lock
 
 WALL = 1_767_225_600.0  # Unix time at the beginning of a world: midnight of 2026-01-01, UTC
 SETTLE_MAX = 30.0  # real seconds until a world that does not settle is an error
@@ -453,13 +454,17 @@ def _set_result(future: asyncio.Future[bool], *, result: bool) -> None:
             loop.call_soon_threadsafe(set_now)
 
 
+# Functions that run the coroutine of a call, which is their variable `coroutine`.
+_RUN_CALLS = (run_sync.__code__, Lock._try.__code__, Lease.release.__code__)
+
+
 def _outermost_call() -> Coroutine[Any, Any, Any] | None:
     """The coroutine of the call of holdfast that this thread is in: its end is the end of the call."""
     call: Coroutine[Any, Any, Any] | None = None
     frame = sys._getframe()
     while frame.f_back is not None:
         frame = frame.f_back
-        if frame.f_code is run_sync.__code__:
+        if frame.f_code in _RUN_CALLS:
             call = frame.f_locals["coroutine"]
     return call
 

@@ -113,8 +113,8 @@ def _run(arguments: argparse.Namespace) -> int:
         raise ConfigurationError(f"verify stops, kills and forks processes, which {sys.platform} cannot do")
     plan = _plan(arguments)
     _check_writable(arguments.report)
-    signal.signal(signal.SIGTERM, _ended)
     seconds = int(plan.seconds)
+    before = signal.signal(signal.SIGTERM, _ended)
     try:
         with Progress() as progress:
             evidence = runner.run(
@@ -123,6 +123,8 @@ def _run(arguments: argparse.Namespace) -> int:
     except RunFailed as error:
         print("holdfast:", escape(str(error)), file=sys.stderr)
         return statuses.UNAVAILABLE
+    finally:
+        signal.signal(signal.SIGTERM, before)
     result = judging.judge(evidence)
     if arguments.report:
         with open(arguments.report, "w", encoding="utf-8") as file:
