@@ -57,6 +57,13 @@ def _plain(name: str, fresh_url: Callable[[], str], claims: Guarantees, *, shows
 # Other shapes and methods of these: in our own suite, as far as they go.
 CASES = [
     *BACKENDS,
+    # Callers of one client that wait for each other have no ticket on the server.
+    Case(
+        "redis-local",
+        lambda _: redis.restricted_url(local_handover="yes"),
+        _REDIS._replace(order=Order.TURNS),
+        shows_waiters=False,
+    ),
     Case("redis-cluster", lambda _: redis.restricted_cluster_url(), _REDIS),
     Case("redlock", lambda _: redis.restricted_redlock_url(), _REDIS._replace(order=Order.NONE), shares=False),
     Case("zookeeper-kazoo", lambda _: zookeeper.restricted_url(layout="kazoo"), _ZOOKEEPER),

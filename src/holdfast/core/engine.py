@@ -33,8 +33,9 @@ from holdfast.core.leases import (
     Phase,
     next_renewal,
 )
+from holdfast.core.local_handover import LocalHandover
 from holdfast.core.operators import Operators
-from holdfast.core.ports import AdoptsLeases, ReportsGone
+from holdfast.core.ports import AdoptsLeases, ReportsGone, ReservesFences
 from holdfast.core.requests import ObservedBackend
 from holdfast.core.schedule import BATCH_MAX
 from holdfast.core.stats import Stats, make_stats
@@ -86,6 +87,10 @@ _result_of: Callable[[tuple[Any, str | None, float]], AcquireResult[Any]] = func
 )
 
 
+class _Releases(Protocol):
+    async def release(self, claims: Sequence[Claim], *, deadline: float) -> Sequence[bool | BackendError]: ...
+
+
 class Required(Protocol):
     """The guarantees that a program requires of its store."""
 
@@ -97,6 +102,7 @@ class Engine(Generic[L]):
     """One per client: its leases, its keeper and its backend."""
 
     detector_type = DeadlockDetector
+    local_handover_type = LocalHandover
 
     def __init__(
         self,
@@ -130,6 +136,9 @@ class Engine(Generic[L]):
         self._reports_gone = isinstance(backend, ReportsGone)
         if isinstance(backend, ReportsGone):
             backend.on_gone(self._store_gone)
+        self.local: LocalHandover | None = None
+        if isinstance(backend, ReservesFences) and backend.hands_over_locally:
+            self.local = self.local_handover_type(self)
         self.observe_requests()
 
     def observe_requests(self) -> None:
@@ -139,6 +148,9 @@ class Engine(Generic[L]):
         if self.events.observers:
             observed = ObservedBackend(self.backend, lambda: self.events.observers, self.runtime.now)
             self.backend = cast("Backend", observed)
+        # For single tickets: `try_acquire`, `wait`, `release` and `renew`.
+        self._tickets = self.backend if self.local is None else self.local
+        self._release_held = self.backend.release if self.local is None else self.local.release_held
 
     # ── acquire ──────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -189,7 +201,7 @@ class Engine(Generic[L]):
                     break
                 was_known, known = known, True
                 try:
-                    outcome = await self.backend.try_acquire(claim, queue=timeout != 0, deadline=limit)
+                    outcome = await self._tickets.try_acquire(claim, queue=timeout != 0, deadline=limit)
                 except BackendUnavailable as error:
                     known, outage = was_known, error
                     if blocked is None:
@@ -351,7 +363,7 @@ class Engine(Generic[L]):
             raise
 
     async def _wait(self, claim: Claim, until: float) -> None:
-        await self.backend.wait(claim, until)
+        await self._tickets.wait(claim, until)
 
     def held_by(self, caller: Caller, spec: LockSpec) -> L | None:
         key = (self._serial, spec.name)
@@ -431,7 +443,7 @@ class Engine(Generic[L]):
 
     async def _withdraw(self, claim: Claim, give_up: float) -> None:
         try:
-            (was_held,) = await self.backend.release([claim], deadline=self.request_deadline(give_up))
+            (was_held,) = await self._tickets.release([claim], deadline=self.request_deadline(give_up))
             if isinstance(was_held, BackendError):
                 raise was_held
         except BackendError:
@@ -464,6 +476,8 @@ class Engine(Generic[L]):
             delay,
             spec.owner,
         )
+        if spec.passable and self.local is not None:
+            claim.passable = True
         if spec.detect_deadlocks:
             claim.number = caller.last_attempt
         if spec.min_hold:
@@ -497,7 +511,7 @@ class Engine(Generic[L]):
                 if lease._phase is LOST:  # since the check above
                     self._end_lost(lease)
                 raise NotHeld(lock=lease.name, reason=lease._reason or f"this lease was {lease._phase.value} already")
-            release = self.send_releases if lease._claim.kept_until else self.backend.release
+            release = self.send_releases if lease._claim.kept_until else self._release_held
             was_held = (await release([lease._claim], deadline=now + self.io_timeout))[0]
             if isinstance(was_held, BackendError):
                 raise was_held
@@ -554,19 +568,20 @@ class Engine(Generic[L]):
 
         With `backend`, on that one: the process ends, and nothing is waited for.
         """
+        tickets: _Releases = self._tickets if backend is None else backend
         now = self.runtime.now()
         kept = [claim for claim in claims if claim.kept_until > now]
         for claim in claims:
             if claim.is_final and claim.kept_until <= now:
                 claim.is_final = False
         if not kept:
-            return await (backend or self.backend).release(claims, deadline=deadline)
+            return await tickets.release(claims, deadline=deadline)
         outcomes = dict(zip(kept, await self._keep_to_the_end(kept, deadline, backend), strict=True))
         others = [claim for claim in claims if claim not in outcomes]
         if others:
             released: Sequence[bool | BackendError]
             try:
-                released = await (backend or self.backend).release(others, deadline=deadline)
+                released = await tickets.release(others, deadline=deadline)
             except BackendError as error:
                 released = [error] * len(others)
             outcomes |= dict(zip(others, released, strict=True))
@@ -693,13 +708,16 @@ class Engine(Generic[L]):
             if not is_begun:
                 lease.check()
                 raise UsageError(f"the lease of {lease.name!r} was acquired again by re-entry: release the inner ones")
-            outcome = await backend.adopt(claim.nonce, successor, deadline=self.request_deadline())
+            ticket = claim.server or claim
+            outcome = await backend.adopt(ticket.nonce, successor, deadline=self.request_deadline())
+            if self.local is not None:
+                self.local.moved(claim)
             if isinstance(outcome, LeaseGone):
                 self._settle(lease, was_held=False)
                 raise lease._loss()
             self._unpublish(lease, TRANSFERRED)
-            if claim.unanswered:
-                self._keeper.schedule(claim)  # so that the server does not grant it again when that request arrives
+            if ticket.unanswered:
+                self._keeper.schedule(ticket)  # so that the server does not grant it again when that request arrives
             if lease._lost_event is not None:
                 lease._lost_event.set()
             if self.events.subscribers:
@@ -837,7 +855,7 @@ class Engine(Generic[L]):
             with self.mutex:
                 self._renewing[this_call] = claims
             try:
-                outcomes = await self.backend.renew(claims, deadline=deadline)
+                outcomes = await self._tickets.renew(claims, deadline=deadline)
             except BackendError as error:
                 outcomes = [error] * len(claims)
             except HoldfastError:  # refused, so nothing was sent
@@ -1114,7 +1132,8 @@ class Engine(Generic[L]):
             has_ended = lease is not None and self.runtime.has_ended(lease._caller_ref())
             if lease is not None and has_ended and self._end(lease, _PROCESS_ENDS, "closed"):
                 ended.append(lease._claim)
-        return ended + self._keeper.pending_releases(self.runtime.has_ended)
+        ended += self._keeper.pending_releases(self.runtime.has_ended)
+        return ended if self.local is None else self.local.tickets_of(ended)
 
     async def release_ended(self, claims: Sequence[Claim], deadline: float, backend: Backend | None = None) -> int:
         """Release tickets of `end_leases`, on another backend if this one's cannot be used; how many got no answer.
@@ -1144,6 +1163,8 @@ class Engine(Generic[L]):
                 lease._phase, lease._reason = LOST, reason
         self.mutex = self.runtime.mutex()
         self._keeper.abandon(self.mutex)
+        if self.local is not None:
+            self.local.abandon()
         self.backend.abandon()
 
     def dropped(self, lease: BaseLease) -> None:

@@ -71,6 +71,12 @@ _SETTINGS = (
     seconds("io_timeout", f"{IO_TIMEOUT:g}", "seconds for one request, at most"),
     CONNECTIONS,
     CLIENT_NAME,
+    flag(
+        "local_handover",
+        "no",
+        "`yes`: threads or tasks of one client that wait for the same lock pass it on without the server; the order is "
+        "then `FIFO turns`",
+    ),
 )
 OPTIONS = (
     *_SETTINGS,
@@ -124,6 +130,7 @@ class RedisConfig:
     max_connections: int
     io_timeout: float
     client_name: str
+    local_handover: bool
 
     def __post_init__(self) -> None:
         if self.compat is not None and self.shape == "cluster":

@@ -20,6 +20,7 @@ BACKENDS = (
     "memory",
     "sqlite",
     "redis",
+    "redis-local",
     "redis-setnx",
     "redis-getset",
     "redlock",
@@ -47,6 +48,7 @@ WORKLOADS = (
     "renew(ttl)",
     "min_hold",
     "transfer",
+    "callers",
     "everything",
 )
 

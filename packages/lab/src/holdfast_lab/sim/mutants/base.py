@@ -62,7 +62,9 @@ class Mutant:
         mutated = replace(plan, backend=self.backend, engine=self.engine, server=self.server, client=self.client)
         if self.workload is not None:
             wanted, usual = WORKLOADS[self.workload], plan.workload
-            mutated = replace(mutated, workload=replace(usual, kinds=wanted.kinds, primitives=wanted.primitives))
+            fields = ("kinds", "primitives", "callers", "hold_max", "think_max")
+            changes: dict[str, Any] = {field: getattr(wanted, field) for field in fields}
+            mutated = replace(mutated, workload=replace(usual, **changes))
         if self.kinds is None:
             return mutated
         faults = ALL if self.kinds & POOLED else plan.faults
