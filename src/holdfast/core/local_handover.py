@@ -1,7 +1,7 @@
 """Local hand-over: callers of one client that want the same lock pass its lease on without the server.
 
 A *turn* of a client begins when the server grants one of its tickets, and ends when that ticket is released there. The
-other callers of this client that want the lock meanwhile have no ticket on the server: they wait in a local queue. A
+other callers of this client that want the lock at that time have no ticket on the server: they wait in a local queue. A
 release in the turn passes the lease on to the first of them. The rules:
 
 - One local ticket at a time is *active*: it requests the lock from the server for all of them, or holds it. If it gives
