@@ -19,11 +19,11 @@ PIP_INSTALL = PIP_BUILD_CONSTRAINT=constraints.txt PIP_CONSTRAINT=constraints.tx
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv servers run test test-all lint format readme docs site site-serve cover sim soak bench clean
+.PHONY: help venv servers run test test-all test-core lint format readme docs site site-serve cover sim publish-sim soak bench safety dist clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' Makefile | \
-	while IFS='|' read -r target does; do printf '  make %-10s %s\n' "$$target" "$$does"; done
+	while IFS='|' read -r target does; do printf '  make %-11s %s\n' "$$target" "$$does"; done
 
 venv: $(VENV)/.dev ## set up .venv with holdfast and the dev tools
 
@@ -64,6 +64,11 @@ test-all: ## run the tests on every installed Python >= 3.11, each in its own .v
 	printf "== Summary\n$$summary"; \
 	exit $$status
 
+test-core: ## run the unit and conformance tests without compiled tools and drivers: on a Python that these have no wheels for
+	@$(MAKE) -s --no-print-directory VENV=.venvs/core .venvs/core/.core
+	@tools/install-servers .venvs/core
+	@.venvs/core/bin/python -m $(PYTEST) tests/unit tests/conformance
+
 lint: $(VENV)/.dev ## check style, format and types
 	@$(BIN)/ruff check
 	@$(BIN)/ruff format --check
@@ -74,7 +79,7 @@ format: $(VENV)/.dev ## rewrite the code in the house format, with the safe fixe
 	@$(BIN)/ruff check --fix-only
 	@$(BIN)/ruff format
 
-readme: $(VENV)/.dev ## write the table of guarantees into README.md and docs/choosing-a-store.md, help and backends into docs/cli.md
+readme: $(VENV)/.dev ## write the table of guarantees into README.md and docs/choosing-a-store.md, help and backends into docs/cli*.md
 	@$(BIN)/python tests/structure/test_readme.py
 	@PYTHONPATH=. $(BIN)/python tests/integration/cli/test_docs.py
 
@@ -95,26 +100,17 @@ cover: servers ## run the tests and report coverage, child processes included
 	@$(BIN)/coverage combine -q
 	@$(BIN)/coverage report
 
-SIM_BACKENDS := memory sqlite redis redis-setnx redis-getset redlock postgresql postgresql-pooler \
-	postgresql-advisory mysql mysql-row mysql-version memcached etcd etcd-key zookeeper
-WORKLOADS ?= locks everything
 SEEDS ?= 10000
+WORKLOADS ?= locks everything
+SHARDS ?=
+LEDGER ?= .search-ledger.jsonl
 
 sim: $(VENV)/.dev ## search for faults that break a promise: SEEDS worlds of each backend and workload, and all small ones
-	@for backend in $(SIM_BACKENDS); do \
-		seeds=$(SEEDS); \
-		if [ $$backend = redlock ]; then seeds=$$((seeds * 3 / 10)); fi; \
-		for workload in $(WORKLOADS); do \
-			$(BIN)/holdfast simulate --backend $$backend --workload $$workload --seeds $$seeds $(ARGS) || exit; \
-		done; \
-	done
-	@for backend in memory sqlite redis redlock postgresql; do \
-		$(BIN)/holdfast simulate --backend $$backend --exhaustive || exit; \
-	done
-	@$(BIN)/holdfast simulate --backend memory --workload lock_all --exhaustive
-	@for backend in memory sqlite redis redlock postgresql postgresql-advisory mysql mysql-row mysql-version; do \
-		$(BIN)/holdfast simulate --backend $$backend --cancels || exit; \
-	done
+	@$(BIN)/python -m holdfast_lab.long_search --ledger $(LEDGER) --seeds $(SEEDS) --workloads $(WORKLOADS) \
+		$(if $(BACKENDS),--backends $(BACKENDS)) $(if $(SHARDS),--shards $(SHARDS)) $(ARGS)
+
+publish-sim: $(VENV)/.dev ## add the ledger of `make sim` to docs/search-ledger.jsonl and docs/track-record.md
+	@$(BIN)/python -m holdfast_lab.long_search --ledger $(LEDGER) --publish docs
 
 soak: servers ## every backend in turn under load and random faults; SECONDS=600 in all, BACKENDS="redis etcd" for some
 	@$(BIN)/python -m tests.soak --seconds $(SECONDS) $(if $(BACKENDS),--backends $(BACKENDS)) $(ARGS)
@@ -123,8 +119,22 @@ bench: ## measure speed, with peers in the same run, in .venv-bench; ARGS=--quic
 	@$(MAKE) -s --no-print-directory VENV=.venv-bench .venv-bench/.bench
 	@.venv-bench/bin/python -m benchmarks $(ARGS)
 
+safety: ## put holdfast and other libraries' locks through the same faults, and write docs/safety.md; about 20 minutes
+	@$(MAKE) -s --no-print-directory VENV=.venv-bench .venv-bench/.safety
+	@.venv-bench/bin/python -m benchmarks.safety $(ARGS)
+
+dist: ## build the wheels and source archives of both distributions into dist/, and check them
+	@$(MAKE) -s --no-print-directory VENV=.venv-dist .venv-dist/.dist
+	@rm -rf dist
+	@for folder in . packages/lab; do \
+		.venv-dist/bin/python -m build --no-isolation --outdir dist $$folder >.venv-dist/build.log 2>&1 || { \
+			cat .venv-dist/build.log >&2; exit 1; }; \
+	done
+	@.venv-dist/bin/twine check --strict dist/*
+	@.venv-dist/bin/check-wheel-contents dist
+
 clean: ## remove all that make and the tools have made
-	rm -rf .venv .venvs .venv-bench benchmarks/results build dist packages/lab/dist htmlcov .coverage .coverage.* .mypy_cache .pytest_cache .ruff_cache
+	rm -rf .venv .venvs .venv-bench .venv-dist benchmarks/results build dist htmlcov .coverage .coverage.* .mypy_cache .pytest_cache .ruff_cache
 	@for folder in src packages tests benchmarks tools; do \
 		if [ -d $$folder ]; then find $$folder -type d -name __pycache__ -prune -exec rm -rf {} +; fi; \
 	done
@@ -138,10 +148,24 @@ $(VENV)/.package: $(BIN)/python pyproject.toml constraints.txt
 	@$(PIP_INSTALL) -e .
 	@touch $@
 
-# One command for both packages: the lab needs this version of holdfast, which no index has.
+# One command for both packages: the lab needs this version of holdfast, which no index has. The pip that comes with a
+# Python may be older than 25.1 and know no groups, so the one of constraints.txt is installed first.
 $(VENV)/.dev: $(VENV)/.package packages/lab/pyproject.toml
 	@echo "holdfast: installing the dev tools into $(VENV)"
-	@$(PIP_INSTALL) -e '.[dev]' -e packages/lab
+	@$(PIP_INSTALL) pip
+	@$(PIP_INSTALL) -e . -e packages/lab --group dev
+	@touch $@
+
+$(VENV)/.core: $(VENV)/.package packages/lab/pyproject.toml
+	@echo "holdfast: installing the tools for the unit tests into $(VENV)"
+	@$(PIP_INSTALL) pip
+	@$(PIP_INSTALL) -e . -e packages/lab --group core
+	@touch $@
+
+$(VENV)/.dist: $(BIN)/python pyproject.toml constraints.txt
+	@echo "holdfast: installing the tools for distributions into $(VENV)"
+	@$(PIP_INSTALL) pip
+	@$(PIP_INSTALL) hatchling --group release
 	@touch $@
 
 $(VENV)/.bench: $(VENV)/.package benchmarks/peers.txt benchmarks/peers-apart.txt benchmarks/peers-built.txt
@@ -153,6 +177,11 @@ $(VENV)/.bench: $(VENV)/.package benchmarks/peers.txt benchmarks/peers-apart.txt
 		$(APT_INSTALL) >/dev/null 2>&1 || { apt-get update -qq && $(APT_INSTALL); } >/dev/null 2>&1; \
 		$(PIP_INSTALL) -r benchmarks/peers-built.txt; \
 	} || echo "holdfast: without the peers of benchmarks/peers-built.txt, which could not be compiled" >&2
+	@touch $@
+
+# `holdfast verify` is in the lab.
+$(VENV)/.safety: $(VENV)/.bench packages/lab/pyproject.toml
+	@$(PIP_INSTALL) -e . -e packages/lab
 	@touch $@
 
 HEADERS := libmemcached-dev zlib1g-dev

@@ -13,7 +13,7 @@ import time
 from collections.abc import Sequence
 
 from benchmarks import machine, runner
-from benchmarks.contender import Contender, all_contenders
+from benchmarks.contender import Contender, all_contenders, versions_before
 from benchmarks.measure import FULL, QUICK, all_measures
 from benchmarks.page import with_plots
 from benchmarks.plan import Case, Group, make_plan
@@ -33,6 +33,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if arguments.rounds is not None:
         effort = effort._replace(rounds=arguments.rounds, leases_rounds=arguments.rounds)
     contenders = _with_available_server(all_contenders())
+    if arguments.before is not None:
+        contenders += versions_before(contenders, os.path.join(os.path.abspath(arguments.before), "src"))
     plan = make_plan(all_measures(), contenders, effort, arguments.only)
     if arguments.list:
         _list(plan)
@@ -89,14 +91,21 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--quick", action="store_true", help="four minutes: one short round, for a first look")
     parser.add_argument("--rounds", type=_positive, metavar="N", help="rounds at most; long cases have fewer")
+    parser.add_argument(
+        "--before",
+        metavar="FOLDER",
+        help="a checkout of another version, whose locks are measured in the same rounds",
+    )
     parser.add_argument("--list", action="store_true", help="list the cases and run nothing")
     parser.add_argument("--out", default=RESULTS, metavar="FOLDER", help="where the results go")
     parser.add_argument("--folder", metavar="FOLDER", help="where the locks are kept (default: a temporary folder)")
     parser.add_argument("--cores", type=_cores, default=sorted(os.sched_getaffinity(0)), metavar="0,1", help="to use")
     parser.add_argument("--publish", action="store_true", help="write docs/benchmarks too; a full run only")
     arguments = parser.parse_args(argv)
-    if arguments.publish and (arguments.quick or arguments.only):
-        parser.error("--publish is for full runs: without --quick and --only")
+    if arguments.publish and (arguments.quick or arguments.only or arguments.before):
+        parser.error("--publish is for full runs: without --quick, --only and --before")
+    if arguments.before is not None and not os.path.isdir(os.path.join(arguments.before, "src", "holdfast")):
+        parser.error(f"--before {arguments.before}: there is no src/holdfast in it")
     if arguments.folder is not None and not os.path.isdir(arguments.folder):
         parser.error(f"--folder {arguments.folder}: there is no such folder")
     return arguments

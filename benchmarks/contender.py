@@ -13,9 +13,9 @@ import os
 import pkgutil
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, Protocol
 
@@ -92,6 +92,7 @@ class Contender:
     connection_each: bool = False  # each waiter needs a connection
     only_in: tuple[str, ...] = ()  # its measures; (): all
     baseline_of: tuple[str, ...] = ()  # measures for which it is the baseline of its arena
+    source: str | None = None  # the folder with the sources of another version of holdfast
 
     @property
     def slug(self) -> str:
@@ -109,6 +110,14 @@ class Contender:
         exec(self.imports, {"sys": sys})  # noqa: S102  our own text
         if self.driver is not None:
             importlib.import_module(self.driver)
+
+
+BEFORE = ", before"  # the end of the name of a contender with another version of holdfast
+
+
+def versions_before(contenders: Sequence[Contender], source: str) -> list[Contender]:
+    """Return our contenders as they are in another folder of sources, to be measured in the same rounds."""
+    return [replace(one, name=f"{one.name}{BEFORE}", source=source) for one in contenders if one.ours]
 
 
 def peer(module: str, *, apart: bool = False) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import statistics
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
@@ -29,6 +30,16 @@ def quantile(values: Iterable[float], share: float) -> float:
         raise ValueError("quantile of nothing")
     rank = -(-share * len(ordered) // 1)  # rounded up
     return ordered[min(len(ordered), max(1, int(rank))) - 1]
+
+
+def bounds(values: Sequence[float], share: float = 0.95, samples: int = 2000) -> tuple[float, float]:
+    """Return the bootstrap bounds of the median: of this share of the samples, the median is between them.
+
+    A sample has as many values, drawn with replacement. The same values give the same bounds.
+    """
+    draw = random.Random(0)  # noqa: S311  (no secret)
+    medians = sorted(median(draw.choices(values, k=len(values))) for _ in range(samples))
+    return quantile(medians, (1 - share) / 2), quantile(medians, (1 + share) / 2)
 
 
 def spread(values: Sequence[float]) -> float:

@@ -12,7 +12,7 @@ from benchmarks import figures, plots
 from benchmarks.claims import claims_table, judge
 from benchmarks.contender import Contender
 from benchmarks.measure import Column, Effort, Panel
-from benchmarks.results import Outcome, Record
+from benchmarks.results import BOUNDS_ROUNDS, Outcome, Record
 from benchmarks.table import WIDTH, Row, Table, number
 
 
@@ -118,6 +118,8 @@ def outcome_table(outcome: Outcome) -> Table:
     headings = ["", *(["who waits"] if measure.layout else []), *(column.heading for column in columns)]
     if measure.ratio_of is not None:
         headings += ["±", f"×\n{baseline.case.contender.name}" if baseline else "×\n(no baseline)"]
+        if group.rounds >= BOUNDS_ROUNDS and baseline:
+            headings.append("× from\nto (95 %)")
     table = Table(_title(outcome), headings, words=2 if measure.layout else 1)
     apart: dict[str, list[str]] = {}
     for record in outcome.records:
@@ -132,7 +134,7 @@ def outcome_table(outcome: Outcome) -> Table:
         elif not record.good:
             row.remark = f"failed: {record.problem}" if record.rounds else record.problem
         else:
-            row.cells += _cells(record, columns, baseline)
+            row.cells += _cells(record, columns, baseline, group.rounds)
             if record.problem is not None:
                 failed = len(record.rounds) - len(record.good)
                 table.notes.append(
@@ -171,7 +173,7 @@ def _columns(outcome: Outcome) -> list[Column]:
     )
 
 
-def _cells(record: Record, columns: Sequence[Column], baseline: Record | None) -> list[str]:
+def _cells(record: Record, columns: Sequence[Column], baseline: Record | None, rounds: int) -> list[str]:
     measure, cells = record.case.measure, []
     if measure.layout:
         cells.append(measure.layout(record.case.contender, record.case.setting))
@@ -180,6 +182,9 @@ def _cells(record: Record, columns: Sequence[Column], baseline: Record | None) -
         values = record.values(measure.ratio_of)
         cells.append(f"{figures.spread(values):.0%}" if len(values) > 1 else "-")
         cells.append(number(record.ratio(baseline, measure.ratio_of)) if baseline else "-")
+        if rounds >= BOUNDS_ROUNDS and baseline:
+            bounds = record.ratio_bounds(baseline, measure.ratio_of)
+            cells.append(f"{number(bounds[0])}-{number(bounds[1])}" if bounds else "-")
     return cells
 
 
@@ -201,6 +206,7 @@ def _paragraph(heading: Table) -> str:
 def _row_data(outcome: Outcome, record: Record) -> dict[str, object]:
     measure, baseline = outcome.group.measure, outcome.baseline
     ratio = record.ratio(baseline, measure.ratio_of) if baseline and measure.ratio_of else None
+    bounds = record.ratio_bounds(baseline, measure.ratio_of) if baseline and measure.ratio_of else None
     return {
         "contender": record.case.contender.name,
         "ours": record.case.contender.ours,
@@ -208,6 +214,7 @@ def _row_data(outcome: Outcome, record: Record) -> dict[str, object]:
         "problem": record.problem,
         "broken": record.is_broken,
         "ratio": ratio,
+        "ratio_bounds": bounds,
         "rounds": record.rounds,
     }
 

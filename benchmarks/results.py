@@ -8,6 +8,8 @@ from benchmarks import figures
 from benchmarks.measure import Column, Figures
 from benchmarks.plan import Case, Group
 
+BOUNDS_ROUNDS = 5  # with fewer rounds, bounds say little
+
 
 @dataclass
 class Record:
@@ -43,12 +45,21 @@ class Record:
 
     def ratio(self, baseline: Record, key: str) -> float | None:
         """Return the median of the ratios within each round, so that a slow round has no effect."""
-        ratios = [
+        ratios = self.ratios(baseline, key)
+        return figures.median(ratios) if ratios else None
+
+    def ratio_bounds(self, baseline: Record, key: str) -> tuple[float, float] | None:
+        """Return the bootstrap bounds of `ratio`; None with fewer than BOUNDS_ROUNDS rounds."""
+        ratios = self.ratios(baseline, key)
+        return figures.bounds(ratios) if len(ratios) >= BOUNDS_ROUNDS else None
+
+    def ratios(self, baseline: Record, key: str) -> list[float]:
+        """Return the ratio within each round."""
+        return [
             mine[key] / theirs[key]
             for mine, theirs in zip(self.rounds, baseline.rounds, strict=False)
             if mine is not None and theirs is not None and key in mine and theirs.get(key, 0) > 0
         ]
-        return figures.median(ratios) if ratios else None
 
 
 @dataclass

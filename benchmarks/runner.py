@@ -17,6 +17,7 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 
+from benchmarks.contender import BEFORE
 from benchmarks.delay import delayed
 from benchmarks.measure import now
 from benchmarks.plan import Case, Group
@@ -88,7 +89,7 @@ def _run_at(record: Record, cores: list[int], folder: str, place: str) -> None:
     case = record.case
     job = {
         "measure": case.measure.name,
-        "contender": case.contender.name,
+        "contender": case.contender.name.removesuffix(BEFORE),
         "numbers": dict(case.setting.numbers),
         "place": place,
         "cores": cores,
@@ -98,6 +99,7 @@ def _run_at(record: Record, cores: list[int], folder: str, place: str) -> None:
         process = subprocess.Popen(
             [sys.executable, "-m", "benchmarks.case", json.dumps(job)],
             cwd=ROOT,
+            env=os.environ if case.contender.source is None else {**os.environ, "PYTHONPATH": case.contender.source},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=errors,

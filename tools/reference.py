@@ -62,14 +62,14 @@ def page() -> str:
         for name in names:
             parts += _entry(name, name, getattr(holdfast, name), examples)
     parts.append("## holdfast.fencing\n")
-    parts.append("Guards for the resource that a lock protects; [fencing.md](fencing.md) explains them.\n")
+    parts.append("Guards for the resource that a lock protects, explained in [fencing-guards.md](fencing-guards.md).\n")
     for module in GUARDS:
         guards = importlib.import_module(f"holdfast.fencing.{module}")
         for name, member in public_of_module(guards).items():
             parts += _entry(f"fencing.{module}.{name}", name, member, examples)
     parts.append("## holdfast.sql\n")
     parts.append(
-        "In the caller's own transaction: once for a key, explained in [once.md](once.md#in-your-own-transaction), and "
+        "In the caller's own transaction: once for a key, explained in [once-sql.md](once-sql.md), and "
         "locks, explained in [xact-lock.md](xact-lock.md).\n"
     )
     for module in SQL:

@@ -92,7 +92,7 @@ def _many_processes(
             pass
         begin = ready(end)
         sleep_until(begin)
-        times = _take_turns(lock, begin + seconds, hold)
+        times = take_turns(lock, begin + seconds, hold)
         locks.close()
         return times
 
@@ -119,7 +119,7 @@ def _many_threads(locks: Locks, crowd: int, seconds: float, hold: float) -> tupl
     def part(who: int) -> None:
         lock = locks.lock("wanted")
         sleep_until(begin)
-        seen[who] = _take_turns(lock, begin + seconds, hold)
+        seen[who] = take_turns(lock, begin + seconds, hold)
 
     threads = [threading.Thread(target=part, args=(who,)) for who in range(crowd)]
     for thread in threads:
@@ -138,7 +138,7 @@ async def _many_tasks(locks: AsyncLocks, crowd: int, seconds: float, hold: float
     return begin, seen
 
 
-def _take_turns(lock: AbstractContextManager[object], end: float, hold: float) -> array[float]:
+def take_turns(lock: AbstractContextManager[object], end: float, hold: float) -> array[float]:
     times = array("d")
     note = times.append
     while (asked := now()) < end:

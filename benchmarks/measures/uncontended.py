@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from itertools import repeat
+from types import FrameType
+from typing import Self
 
 from benchmarks.contender import Arena, AsyncLocks, Contender, Locks
 from benchmarks.figures import median, quantile
@@ -34,8 +37,10 @@ def _threads(locks: Locks, seconds: float) -> Figures:
         size = max(size + 1, min(size * 4, int(size * BATCH_SECONDS / max(took, 1e-9))))
     batches = _for(seconds * (1 - SINGLES_SHARE), lambda: _batch(lock, size) / size)
     singles = _for(seconds * SINGLES_SHARE, lambda: _single(lock))
+    with _Count() as count:
+        _single(lock)
     locks.close()
-    return _figures(batches, singles)
+    return _figures(batches, singles, count)
 
 
 async def _tasks(locks: AsyncLocks, seconds: float) -> Figures:
@@ -49,8 +54,10 @@ async def _tasks(locks: AsyncLocks, seconds: float) -> Figures:
 
     batches = await _for_awaited(seconds * (1 - SINGLES_SHARE), batch)
     singles = await _for_awaited(seconds * SINGLES_SHARE, lambda: _single_awaited(lock))
+    with _Count() as count:
+        await _single_awaited(lock)
     await locks.close()
-    return _figures(batches, singles)
+    return _figures(batches, singles, count)
 
 
 def _batch(lock: AbstractContextManager[object], size: int) -> float:
@@ -97,8 +104,35 @@ async def _for_awaited(seconds: float, once: Callable[[], Awaitable[float]]) -> 
     return values
 
 
-def _figures(batches: list[float], singles: list[float]) -> Figures:
-    return {"pair": median(batches), "single": median(singles), "single_p99": quantile(singles, 0.99)}
+class _Count:
+    """Counts the Python frames and the calls of C functions on this thread: with cold caches, code costs time.
+
+    Frames of an event loop count too, and so do resumed coroutines. The function that is timed is included.
+    """
+
+    def __init__(self) -> None:
+        self.frames = self.c_calls = 0
+
+    def __enter__(self) -> Self:
+        sys.setprofile(self._note)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        sys.setprofile(None)
+
+    def _note(self, _: FrameType, event: str, __: object) -> None:
+        self.frames += event == "call"
+        self.c_calls += event == "c_call"
+
+
+def _figures(batches: list[float], singles: list[float], count: _Count) -> Figures:
+    return {
+        "pair": median(batches),
+        "single": median(singles),
+        "single_p99": quantile(singles, 0.99),
+        "frames": count.frames,
+        "c_calls": count.c_calls,
+    }
 
 
 def _settings(effort: Effort) -> list[Setting]:
@@ -120,13 +154,18 @@ def _cannot(contender: Contender, setting: Setting) -> str | None:
 MEASURE = Measure(
     name="uncontended",
     title="A free lock: acquire and release",
-    explains="Microseconds for one `with lock: pass`; less is better. p99: of pairs timed one by one.",
+    explains=(
+        "Microseconds for one `with lock: pass`; less is better. p99: of pairs timed one by one. Python frames and C "
+        "calls: of one pair, with its timing and with those of the event loop."
+    ),
     settings=_settings,
     run=run,
     cannot=_cannot,
     columns=(
         Column("pair", "a pair\nµs", scale=1e6),
         Column("single_p99", "p99\nµs", scale=1e6),
+        Column("frames", "Python\nframes", plain=True),
+        Column("c_calls", "C\ncalls", plain=True),
     ),
     panels=(Panel("µs for acquire and release: ● median ○ p99", "pair", "single_p99", 1e6),),
     ratio_of="pair",

@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     from holdfast.aio.once import AsyncOnce
     from holdfast.threads.election import Election
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "AccessDenied",

@@ -10,7 +10,8 @@
 
     holdfast.celery.apply_once(charge, "invoice:7", args=[7])
 
-docs/celery.md is the guide. The locks and records are those of any other client: nothing here depends on the broker.
+docs/celery.md and docs/celery-once.md are the guides. The locks and records are those of any other client: nothing here
+depends on the broker.
 """
 
 from __future__ import annotations

@@ -42,6 +42,7 @@ _REDIS = Scheme("holdfast.backends.redis", driver="redis", extra="redis", search
 _POSTGRESQL = Scheme("holdfast.backends.postgresql", driver="psycopg", extra="postgresql", tables=True, login=True)
 _MYSQL = Scheme("holdfast.backends.mysql", driver="pymysql", extra="mysql", tables=True, login=True)
 _ETCD = Scheme("holdfast.backends.etcd", login=True)
+_NATS = Scheme("holdfast.backends.nats", login=True)
 _MEMCACHED = Scheme("holdfast.backends.memcached", searched=True, login=True)
 
 SCHEMES: dict[str, Scheme] = {
@@ -60,6 +61,8 @@ SCHEMES: dict[str, Scheme] = {
     "etcd": _ETCD,
     "etcds": _ETCD,
     "zookeeper": Scheme("holdfast.backends.zookeeper", driver="kazoo", extra="zookeeper", login=True),
+    "nats": _NATS,
+    "natss": _NATS,
     "memcached": _MEMCACHED,
     "memcacheds": _MEMCACHED,
 }

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable
-from pathlib import Path
-from typing import NamedTuple
 
 from holdfast.guarantees import Exclusion, FenceOrder, Guarantees, Order, Scope, Wake
-from holdfast.primitives import Primitive
-from holdfast.url import guarantees_of, lacks_of, parse, scheme_of
+from holdfast_lab.conformance.cases import Case
 from tests.support.etcd import shared as etcd
 from tests.support.memcached import shared as memcached
 from tests.support.mysql import shared as mysql
+from tests.support.nats import shared as nats
 from tests.support.postgresql import shared as postgresql
 from tests.support.redis import shared as redis
 from tests.support.zookeeper import shared as zookeeper
@@ -25,17 +23,7 @@ _PLAIN = Guarantees(Exclusion.BEST_EFFORT, FenceOrder.BEST_EFFORT, Order.NONE, W
 _CACHE = _PLAIN._replace(exclusion=Exclusion.CACHE)
 _CONSENSUS = Guarantees(Exclusion.CONSENSUS, FenceOrder.UNCONDITIONAL, Order.FIFO, Wake.PUSH, Scope.NETWORK)
 _ZOOKEEPER = _CONSENSUS._replace(fence=FenceOrder.DURABLE_STORAGE)
-
-
-class Case(NamedTuple):
-    """A backend under test: how to get a fresh store, and what it claims, which the suite holds it to."""
-
-    name: str
-    fresh_url: Callable[[Path], str]
-    claims: Guarantees
-    shares: bool = True  # it has readers and semaphores too
-    shows_waiters: bool = True  # the store knows who waits
-    shows_who: bool = True  # its holders have a host, a process and meta there
+_NATS = _ZOOKEEPER._replace(order=Order.NONE)
 
 
 # Each in all suites.
@@ -54,9 +42,8 @@ def _plain(name: str, fresh_url: Callable[[], str], claims: Guarantees, *, shows
     return Case(name, lambda _: fresh_url(), claims, shares=False, shows_waiters=False, shows_who=shows_who)
 
 
-# Other shapes and methods of these: in our own suite, as far as they go.
-CASES = [
-    *BACKENDS,
+# In our own suite, as far as they go: backends with less, and other shapes and methods of the backends above.
+_WITH_LESS = [
     # Callers of one client that wait for each other have no ticket on the server.
     Case(
         "redis-local",
@@ -64,41 +51,31 @@ CASES = [
         _REDIS._replace(order=Order.TURNS),
         shows_waiters=False,
     ),
-    Case("redis-cluster", lambda _: redis.restricted_cluster_url(), _REDIS),
     Case("redlock", lambda _: redis.restricted_redlock_url(), _REDIS._replace(order=Order.NONE), shares=False),
-    Case("zookeeper-kazoo", lambda _: zookeeper.restricted_url(layout="kazoo"), _ZOOKEEPER),
-    _plain("redis-setnx", lambda: redis.restricted_url(method="setnx"), _PLAIN, shows_who=False),
-    _plain("redis-getset", lambda: redis.restricted_url(method="getset"), _PLAIN, shows_who=False),
-    Case("postgresql-pooler", lambda _: postgresql.fresh_pooled_url(), _SQL._replace(wake=Wake.POLL)),
-    _plain(
-        "postgresql-advisory", lambda: postgresql.restricted_url(method="advisory"), _SQL._replace(order=Order.STORE)
-    ),
-    _plain("mysql-row", lambda: mysql.restricted_url(method="row"), _SQL._replace(order=Order.STORE)),
-    _plain(
-        "mysql-version", lambda: mysql.restricted_url(method="version"), _SQL._replace(order=Order.NONE, wake=Wake.POLL)
-    ),
-    _plain("etcd-key", lambda: etcd.restricted_url(method="key"), _CONSENSUS._replace(order=Order.NONE)),
+    _plain("nats", nats.fresh_url, _NATS._replace(exclusion=Exclusion.BEST_EFFORT)),
     _plain("memcached", memcached.fresh_url, _CACHE),
 ]
-
-
-def case_of_url(url: str) -> Case:
-    """The backend of a URL, held to what it declares. Each test gets another store: another `{fresh}` or path."""
-    address = parse(_fresh(url))
-    scheme = scheme_of(address.scheme)
-    guarantees, lacks = guarantees_of(scheme), lacks_of(scheme)
-    method = address.options.get("method", next(iter(guarantees)))
-    return Case(
-        "-".join(filter(None, (address.scheme, method))),
-        lambda _: _fresh(url),
-        guarantees[method],
-        shares=not lacks[method].keys() & {Primitive.RWLOCK, Primitive.SEMAPHORE},
-        shows_waiters=Primitive.DETECT_DEADLOCKS not in lacks[method],
+_OTHER_METHODS = [
+    case._replace(has_one_runtime=True)
+    for case in (
+        Case("redis-cluster", lambda _: redis.restricted_cluster_url(), _REDIS),
+        Case("zookeeper-kazoo", lambda _: zookeeper.restricted_url(layout="kazoo"), _ZOOKEEPER),
+        _plain("redis-setnx", lambda: redis.restricted_url(method="setnx"), _PLAIN, shows_who=False),
+        _plain("redis-getset", lambda: redis.restricted_url(method="getset"), _PLAIN, shows_who=False),
+        Case("postgresql-pooler", lambda _: postgresql.fresh_pooled_url(), _SQL._replace(wake=Wake.POLL)),
+        _plain(
+            "postgresql-advisory",
+            lambda: postgresql.restricted_url(method="advisory"),
+            _SQL._replace(order=Order.STORE),
+        ),
+        _plain("mysql-row", lambda: mysql.restricted_url(method="row"), _SQL._replace(order=Order.STORE)),
+        _plain(
+            "mysql-version",
+            lambda: mysql.restricted_url(method="version"),
+            _SQL._replace(order=Order.NONE, wake=Wake.POLL),
+        ),
+        _plain("etcd-key", lambda: etcd.restricted_url(method="key"), _CONSENSUS._replace(order=Order.NONE)),
+        _plain("nats-cluster", nats.fresh_cluster_url, _NATS),
     )
-
-
-def _fresh(url: str) -> str:
-    if "{fresh}" in url:
-        return url.replace("{fresh}", uuid.uuid4().hex)
-    path, question_mark, query = url.partition("?")
-    return f"{path.rstrip('/')}/{uuid.uuid4().hex}{question_mark}{query}"
+]
+CASES = [*BACKENDS, *_WITH_LESS, *_OTHER_METHODS]

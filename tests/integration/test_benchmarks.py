@@ -22,7 +22,7 @@ from urllib.parse import urlsplit
 import pymysql
 import pytest
 
-from benchmarks import claims, figures, page, runner
+from benchmarks import capacity, claims, figures, page, runner
 from benchmarks.__main__ import PUBLISHED, main
 from benchmarks.contender import Arena, Contender, all_contenders
 from benchmarks.delay import delayed
@@ -32,7 +32,17 @@ from benchmarks.measures import contended
 from benchmarks.plan import Case, Group, make_plan
 from benchmarks.report import Report, outcome_table
 from benchmarks.results import Outcome, Record
-from benchmarks.servers import Etcd, Mariadb, Memcached, Redis, RedisNodes, Server, ServerFailed, Zookeeper
+from benchmarks.servers import (
+    Etcd,
+    Mariadb,
+    Memcached,
+    Redis,
+    RedisNodes,
+    Server,
+    ServerFailed,
+    Zookeeper,
+    missing,
+)
 from benchmarks.table import WIDTH, Row, Table
 from tests.support.processes import eventually
 from tests.support.zookeeper.servers import kazoo
@@ -66,6 +76,17 @@ def test_figures_of_known_data() -> None:
     assert figures.quantile(range(1, 1001), 0.99) == 990
     assert figures.quantile([7], 0.99) == 7
     assert figures.spread([90, 100, 110]) == pytest.approx(0.1)
+
+
+def test_bounds_enclose_the_median_and_are_narrower_for_values_that_agree() -> None:
+    close, apart = [0.74, 0.75, 0.75, 0.76, 0.75] * 4, [0.2, 0.75, 1.9, 0.5, 1.2] * 4
+
+    for values in (close, apart):
+        low, high = figures.bounds(values)
+        assert min(values) <= low <= figures.median(values) <= high <= max(values)
+
+    assert figures.bounds(close) == figures.bounds(close)
+    assert figures.bounds(close)[1] - figures.bounds(close)[0] < figures.bounds(apart)[1] - figures.bounds(apart)[0]
 
 
 def test_jains_index_is_one_for_equals_and_one_of_n_for_a_monopoly() -> None:
@@ -525,6 +546,32 @@ def test_the_command_line_lists_runs_and_shows_missing_peers(
     assert {path.name for path in tmp_path.iterdir()} >= {"results.md", "results.json", "results.txt"}
 
 
+@needs_redis
+def test_another_version_is_measured_in_the_same_rounds_from_its_own_sources(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    old = tmp_path / "old" / "src" / "holdfast"
+    old.mkdir(parents=True)
+    (old / "__init__.py").write_text("raise ImportError('these are the sources of the other version')")
+    only = [
+        "--only",
+        "uncontended/redis/pairs/holdfast-redis",
+        "--only",
+        "uncontended/redis/pairs/two-connection-calls",
+    ]
+
+    main(["--quick", *only, "--before", str(tmp_path / "old"), "--out", str(tmp_path / "out")])
+
+    rows = {
+        row["contender"]: row
+        for row in json.loads((tmp_path / "out" / "results.json").read_text())["tables"][0]["rows"]
+    }
+    assert "these are the sources of the other version" in rows["holdfast redis, before"]["problem"]
+    assert rows["holdfast redis"]["problem"] is None
+    assert rows["holdfast redis"]["rounds"][0]["frames"] > 10
+    assert "Python" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("options", ["--only nobody", "--publish --quick", "--cores x", "--rounds 0"])
 def test_invalid_arguments_are_refused(options: str, capsys: pytest.CaptureFixture[str]) -> None:
     try:
@@ -649,3 +696,15 @@ def _outcome(*records: Record) -> Outcome:
     case = records[0].case
     group = Group(case.measure, case.contender.arena, case.setting, tuple(record.case for record in records), rounds=1)
     return Outcome(group, {record.case.contender.name: 1 for record in records}, list(records))
+
+
+def test_the_capacity_of_a_store_is_measured_by_the_processor_time_of_its_server() -> None:
+    store = capacity.STORES["redis"]
+    if missing([store.server]):
+        pytest.skip("no redis-server on this machine")
+
+    measured = capacity.run(store, capacity.pairs, capacity.Options(seconds=0.5, leases=0, waiters=0, fleet=0))
+
+    assert measured["pair_cpu"] > 0
+    assert measured["pair_rate"] > 0
+    assert measured["pair_connections"] == 1

@@ -15,7 +15,8 @@ from urllib.parse import urlsplit
 import pytest
 
 import holdfast
-from tests.conformance.backends import CASES, Case
+from holdfast_lab.conformance.cases import Case
+from tests.conformance.backends import CASES
 from tests.support.redis import shared as redis
 from tests.support.redis.proxy import Proxy
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.intervals import report
 from tests.support.processes import eventually
 from tests.support.redis.shared import fresh_url
 
@@ -113,6 +114,7 @@ def worker(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Celery]:
     worker = Celery(tmp_path, store)
     yield worker
     worker.end()
+    report(worker.log.read_text())  # shown if the test has failed
 
 
 def test_six_duplicates_of_a_message_charge_once(worker: Celery) -> None:

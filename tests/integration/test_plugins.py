@@ -7,7 +7,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +16,11 @@ import pytest
 import holdfast
 from holdfast.cli import main
 from holdfast.url import parse, scheme_of
+from holdfast_lab import conformance
 from tests.support.plugins import EXAMPLE, add_example_metadata, add_metadata, add_package
 
-ROOT = Path(__file__).parents[2]
-MODULES = sorted(path.name for path in (ROOT / "tests" / "conformance").glob("test_*.py"))
+MODULES = sorted(path.stem for path in Path(conformance.__path__[0]).glob("test_*.py"))
+PARTS = 4  # of the suite, which run at the same time
 
 
 @pytest.fixture
@@ -293,12 +294,13 @@ def test_reading_a_folder_of_the_example_creates_no_file(site: Path, tmp_path: P
     assert not (tmp_path / "missing").exists()
 
 
-def conformance(module: str, site: Path, url: str) -> subprocess.CompletedProcess[str]:
-    """Run a module of the conformance suite in a process that has the distributions of `site`."""
-    command = [sys.executable, "-m", "pytest", f"tests/conformance/{module}", f"--holdfast-url={url}", "-q"]
+def run_suite(modules: Sequence[str], site: Path, url: str) -> subprocess.CompletedProcess[str]:
+    """Run modules of the conformance suite in a process that has the distributions of `site`."""
+    names = [f"holdfast_lab.conformance.{module}" for module in modules]
+    suite = ["--pyargs", *names, f"--holdfast-url={url}"]
     return subprocess.run(
-        [*command, "-p", "no:cacheprovider", "-p", "no:xdist"],
-        cwd=ROOT,
+        [sys.executable, "-m", "pytest", *suite, "-q", "-p", "no:cacheprovider", "-p", "no:xdist"],
+        cwd=site,  # outside of the repository: neither its settings nor its conftest.py are used
         env=os.environ | {"PYTHONPATH": f"{site}:{EXAMPLE}"},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -309,13 +311,11 @@ def conformance(module: str, site: Path, url: str) -> subprocess.CompletedProces
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("module", MODULES)
-def test_the_example_passes_the_conformance_suite_as_far_as_it_declares(
-    module: str, site: Path, tmp_path: Path
-) -> None:
+@pytest.mark.parametrize("part", range(PARTS))
+def test_the_example_passes_the_conformance_suite_as_far_as_it_declares(part: int, site: Path, tmp_path: Path) -> None:
     add_example_metadata(site)
 
-    done = conformance(module, site, f"files://{tmp_path}/locks")
+    done = run_suite(MODULES[part::PARTS], site, f"files://{tmp_path}/locks")
 
     assert done.returncode == 0, done.stdout
 
@@ -330,7 +330,7 @@ def test_a_plugin_that_declares_too_much_fails_the_conformance_suite(site: Path,
     add_package(site, "liar", {"protocol/guarantees.py": declares, "io/blocking.py": backend})
     add_metadata(site, "liar", {"liar": "liar"})
 
-    done = conformance("test_registers.py", site, f"liar://{tmp_path}/locks")
+    done = run_suite(["test_registers"], site, f"liar://{tmp_path}/locks")
 
     assert done.returncode == 1, done.stdout
     assert "does not support registers" in done.stdout

@@ -185,4 +185,4 @@ def test_the_docs_have_the_code_of_the_examples(example: str, begin: str, end: s
     source = (EXAMPLES / example).read_text()
     code = source[source.index(begin) : None if end is None else source.index(end)].strip()
 
-    assert code in (EXAMPLES.parent / "docs" / "once-per.md").read_text()
+    assert code in (EXAMPLES.parent / "docs" / "schedulers.md").read_text()

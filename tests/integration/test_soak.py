@@ -27,18 +27,17 @@ def test_a_short_soak_of_the_embedded_default_passes() -> None:
 
 
 def observed(folder: Path, *lines: dict[str, object]) -> Observations:
-    file = folder / "process.history"
-    file.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
-    return Observations.read([file])
+    (folder / "process.journal").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    return Observations.read(folder)
 
 
 def granted(ticket: int, at: float, fence: int, client: str) -> dict[str, object]:
-    shape = {"lock": "one", "limit": 1, "exclusive": True, "grouped": False}
+    shape = {"lock": "one", "limit": 1, "exclusive": True, "group": None}
     return {"kind": "granted", "at": at, "client": client, "ticket": ticket, "fence": fence, **shape}
 
 
 def held(ticket: int, at: float, client: str) -> dict[str, object]:
-    return {"kind": "held", "at": at, "client": client, "ticket": ticket}
+    return {"kind": "held", "at": at, "client": client, "ticket": ticket, "deadline": None}
 
 
 def test_two_holders_at_a_time_are_found(tmp_path: Path) -> None:
@@ -75,8 +74,8 @@ def test_a_fence_that_goes_back_is_found(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("times", [0, 2])
 def test_a_loss_that_is_not_reported_exactly_once_is_found(times: int, tmp_path: Path) -> None:
-    reported = {"kind": "loss reported", "at": 3.0, "client": "a", "lock": "one", "fence": 1}
-    ended = {"kind": "ended", "at": 3.0, "client": "a", "ticket": 1, "outcome": "lost"}
+    reported = {"kind": "lost", "at": 3.0, "client": "a", "lock": "one", "fence": 1}
+    ended = {"kind": "released", "at": 3.0, "client": "a", "ticket": 1, "outcome": "lost"}
     observations = observed(tmp_path, granted(1, 1.0, 1, "a"), *[reported] * times, ended)
 
     assert observations.misreported({"a"}) == [f"the loss of 'one' (fence 1) of a was reported {times} times"]

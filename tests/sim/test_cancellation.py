@@ -11,8 +11,12 @@ from holdfast_lab.sim.mutants import MUTANTS
 from holdfast_lab.sim.run import Plan
 
 ONE = {"acquire, free", "acquire, busy", "acquire, timeout", "release", "renew", "keeper"}
+AGAIN = {"acquire again, free", "release again"}
 SEVERAL = {"acquire all, free", "acquire all, busy", "acquire all, timeout", "release all", "renew all"}
-CALLS = ONE | SEVERAL
+CALLS = ONE | AGAIN | SEVERAL
+
+# A call suspends ten times as often on these as on the others. `make sim` cancels it at each suspension there too.
+STEPS = {"redlock": 4, "mysql": 4, "memcached": 3, "mysql-row": 2}
 
 
 @pytest.mark.parametrize(
@@ -23,14 +27,15 @@ CALLS = ONE | SEVERAL
     ],
 )
 def test_a_call_leaves_no_ticket_when_it_is_cancelled_at_any_suspension(backend: str) -> None:
+    step = STEPS.get(backend, 1)
     tried: Counter[str] = Counter()
-    for result in cancellations(Plan(backend=backend)):
+    for result in cancellations(Plan(backend=backend), step=step):
         tried[result.case.call] += 1
         assert result.problem is None, f"{result.case}: {result.problem}"
 
     assert set(tried) == CALLS
-    assert tried["acquire, busy"] >= 35, "it suspends at each request and wait, with and without lost replies"
-    assert tried["keeper"] >= 15
+    assert tried["acquire, busy"] >= 35 / step, "it suspends at each request and wait, with and without lost replies"
+    assert tried["keeper"] >= 15 / step
     assert tried["acquire all, busy"] > tried["acquire, busy"], "it acquires the free lock before it waits"
 
 
@@ -51,7 +56,7 @@ def test_a_cancelled_call_for_several_locks_that_leaves_tickets_is_found() -> No
 
     assert "acquire all, free" in wrong
     assert "acquire all, busy" in wrong
-    assert not wrong & ONE
+    assert not wrong & (ONE | AGAIN)
 
 
 def test_a_cancelled_call_whose_pending_release_is_not_sent_is_found() -> None:

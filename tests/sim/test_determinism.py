@@ -17,7 +17,7 @@ PRINT_HISTORIES = """
 import sys
 from holdfast_lab.checking.history import to_lines
 from holdfast_lab.sim.run import Plan, run
-for seed in range(12):
+for seed in range(6):
     ran = run(Plan(backend=sys.argv[1]), seed)
     print(*to_lines(ran.history), ran.decisions, sep="\\n")
 """
@@ -36,7 +36,7 @@ def printed(backend: str, hash_seed: str) -> bytes:
 def test_two_processes_with_different_hash_seeds_write_the_same_histories(backend: str) -> None:
     one, other = printed(backend, "1"), printed(backend, "2")
 
-    assert one.count(b'"event":"Granted"') > 50
+    assert one.count(b'"event":"Granted"') > 25
     assert one == other
 
 
@@ -73,7 +73,7 @@ def test_no_fault_happens_after_the_last_recorded_decision() -> None:
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_the_outcomes_do_not_depend_on_the_number_of_processes(backend: str) -> None:
-    plan, seeds = Plan(backend=backend), range(100, 130)
+    plan, seeds = Plan(backend=backend), range(100, 112)
 
     alone, together = ([*search(plan, seeds, jobs=jobs)] for jobs in (1, 2))
 

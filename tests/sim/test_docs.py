@@ -1,4 +1,4 @@
-"""The table of faults in docs/simulation.md is not that of the code. Run this file to update the table."""
+"""The table of faults in docs/internals/simulator-workloads.md is not that of the code. This file updates the table."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 from holdfast_lab.sim import faults
 
-DOCUMENT = Path(__file__).parents[2] / "docs" / "simulation.md"
+DOCUMENT = Path(__file__).parents[2] / "docs" / "internals" / "simulator-workloads.md"
 BETWEEN = re.compile(r"(?<=-->\n)[^<]*(?=<!-- /knobs -->)")
 FIELD = re.compile(r"^    (?P<name>\w+): float = [\d.]+  # (?P<meaning>.*)$", re.MULTILINE)
 

@@ -42,7 +42,7 @@ CASES += [("memory", "callers"), ("redis-local", "callers")]
 
 
 def test_each_primitive_has_a_workload_that_the_command_accepts() -> None:
-    assert set(PROMISES) == set(WORKLOADS) - {"locks", "callers", "everything"}
+    assert set(PROMISES) == set(WORKLOADS) - {"locks", "callers", "free", "everything"}
     assert tuple(WORKLOADS) == NAMED
     assert WORKLOADS["everything"].primitives == tuple(PROMISES)
     assert not USUAL.primitives
@@ -51,7 +51,8 @@ def test_each_primitive_has_a_workload_that_the_command_accepts() -> None:
 @pytest.mark.parametrize(("backend", "name"), CASES)
 def test_worlds_keep_every_promise(backend: str, name: str) -> None:
     plan = Plan(backend=backend, workload=WORKLOADS[name])
-    for seed in range(3 if backend in SLOW else 6):  # `make sim` runs 10,000
+    # `make sim` runs 10,000 of `everything`, which has all primitives.
+    for seed in range((6 if name == "everything" else 3) // (2 if backend in SLOW else 1)):
         ran = run(plan, seed)
         assert ran.failure is None, f"seed {seed}: {ran.error or report(ran.history, ran.verdict)}"
 
@@ -69,13 +70,13 @@ def test_a_workload_tests_its_promise(name: str) -> None:
     tested: Counter[str] = Counter()
     happened: Counter[type] = Counter()
     promise, event = PROMISES[name]
-    for seed in range(40):
+    for seed in range(20):
         ran = run(Plan(backend="memory", workload=WORKLOADS[name]), seed)
         tested.update(ran.verdict.broken.keys())
         happened.update(type(event) for event in ran.history)
 
-    assert tested[promise] >= 30
-    assert happened[event] >= 30
+    assert tested[promise] >= 15
+    assert happened[event] >= 15
 
 
 def test_leases_of_one_owner_overlap_and_delays_happen() -> None:

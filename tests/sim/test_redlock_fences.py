@@ -13,7 +13,7 @@ from holdfast_lab.sim.mutants.base import Mutant
 from holdfast_lab.sim.redlock_configs import SIZES, Search, Size, search_fences
 from holdfast_lab.sim.run import Plan
 
-APART, FORGETS, RESENT, AGAIN = SIZES
+APART, FORGETS, RESENT, _ = SIZES
 
 # The first size that is large enough.
 NEEDS = {
@@ -31,8 +31,7 @@ def found(mutant: Mutant, size: Size) -> Search:
     return searched
 
 
-@pytest.mark.timeout(600)  # it computes all the time: on a busy machine that takes long
-@pytest.mark.parametrize("size", [APART, FORGETS, RESENT, pytest.param(AGAIN, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("size", [APART, FORGETS, RESENT])  # `make sim` has the largest too
 def test_fences_are_in_order_in_all_states_of_three_nodes_and_two_clients(size: Size) -> None:
     searched = search_fences(Plan(backend="redlock"), size)
 
@@ -81,8 +80,8 @@ def test_a_search_that_ends_early_is_not_complete() -> None:
 def test_the_command_line_shows_the_trace_and_the_number_of_states() -> None:
     command = [sys.executable, "-m", "holdfast", "simulate", "--exhaustive", "--mutant", "write-back-without-owner"]
 
-    text = subprocess.run(command, capture_output=True, text=True, check=False, timeout=100)
-    data = subprocess.run([*command, "--json"], capture_output=True, text=True, check=False, timeout=100)
+    text = subprocess.run(command, capture_output=True, text=True, check=False, timeout=500)
+    data = subprocess.run([*command, "--json"], capture_output=True, text=True, check=False, timeout=500)
 
     assert (text.returncode, data.returncode) == (1, 1)
     assert "BROKEN: " in text.stdout
@@ -96,7 +95,7 @@ def test_the_command_line_shows_the_trace_and_the_number_of_states() -> None:
 def test_unsupported_options_of_the_exhaustive_search_are_refused() -> None:
     command = [sys.executable, "-m", "holdfast", "simulate", "--exhaustive", "--backend", "redlock", "--clients", "3"]
 
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=500)
 
     assert done.returncode == 2
     assert "always has two clients" in done.stderr

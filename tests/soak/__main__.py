@@ -89,7 +89,7 @@ class Soak:
         return before, after
 
     def observations(self) -> Observations:
-        return Observations.read(sorted(self._folder.glob("*.history")))
+        return Observations.read(self._folder)
 
     @property
     def clients(self) -> set[str]:
@@ -98,11 +98,10 @@ class Soak:
 
     def _start(self, index: int) -> None:
         client = f"process-{index}.{self._started}"
-        history = self._folder / f"{client}.history"
-        first_ticket = self._started * 10_000_000
-        self._started += 1
+        journal = self._folder / f"{client}.journal"
         seed = str(self._rng.random())
-        worker = self._pool.start(self._store.url, client, str(first_ticket), str(history), seed)
+        worker = self._pool.start(self._store.url, client, str(self._started), str(journal), seed)
+        self._started += 1
         self._workers[index : index + 1] = [worker]
         self._clients[index : index + 1] = [client]
 
@@ -200,7 +199,7 @@ def soak(name: str, seconds: float, seed: str, folder: Path, *, calm: float = CA
         if getattr(after, figure) > getattr(before, figure) + slack
     }
     _print(
-        f"{name}: {len(observations.leases):,} leases, {observations.lost:,} lost, {session.faults:,} faults; "
+        f"{name}: {observations.leases:,} leases, {observations.lost:,} lost, {session.faults:,} faults; "
         f"exclusion and fences {'kept' if verdict.ok else 'BROKEN'}"
     )
     _print("  " + ", ".join(f"{figure} {_shown(before, figure)} -> {_shown(after, figure)}" for figure in SLACK))

@@ -13,7 +13,6 @@ import contextlib
 import ctypes
 import faulthandler
 import gc
-import itertools
 import json
 import logging
 import os
@@ -28,6 +27,8 @@ from collections.abc import Callable
 from typing import Any
 
 import holdfast
+from holdfast.runtimes.system import now
+from holdfast_lab.verify.journal import Journal
 
 PR_SET_PDEATHSIG = 1
 THREADS, TASKS = 3, 3
@@ -36,33 +37,19 @@ OBSERVE_EVERY = 0.05  # seconds between two checks of a lease that is held for l
 _EXPECTED = (holdfast.BackendError, holdfast.AcquireTimeout)
 
 
-def now() -> float:
-    """The clock that all processes of a machine share."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
-
-
-class Recorder:
-    """Appends observations to the history, one line each, from any thread."""
-
-    def __init__(self, path: str, client: str, first_ticket: int) -> None:
-        self.client = client
-        self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-        self._tickets = itertools.count(first_ticket)
-
-    def write(self, kind: str, at: float, **facts: object) -> None:
-        line = json.dumps({"kind": kind, "at": at, "client": self.client, **facts})
-        os.write(self._fd, f"{line}\n".encode())
+class Recorder(Journal):
+    """The journal of this process."""
 
     def granted(self, lock: str, fence: int, at: float, *, limit: int | None, exclusive: bool, grouped: bool) -> int:
         """`grouped`: part of a group, whose losses are not reported one by one."""
-        ticket = next(self._tickets)
-        shape = {"limit": limit, "exclusive": exclusive, "grouped": grouped}
-        self.write("granted", at, ticket=ticket, lock=lock, fence=fence, **shape)
+        ticket = self.new_ticket()
+        group = ticket if grouped else None
+        self.write("granted", at, ticket=ticket, lock=lock, fence=fence, limit=limit, exclusive=exclusive, group=group)
         return ticket
 
     def report_lost(self, lease: Any) -> None:
         """`on_lost` of every lock here."""
-        self.write("loss reported", now(), lock=lease.name, fence=lease.fence)
+        self.write("lost", lock=lease.name, fence=lease.fence)
 
 
 class Plan:
@@ -241,11 +228,8 @@ class Load:
         if pid == 0:
             status = 1
             try:
-                child = Recorder.__new__(Recorder)
-                child.__dict__.update(self._recorder.__dict__)
-                child.client = f"{self._recorder.client}-child-{os.getpid()}"
-                child._tickets = itertools.count(os.getpid() * 1_000_000_000)
-                self._recorder = child
+                child = self._recorder
+                child.become_child()
                 lock = self.client.lock(plan.name(), ttl=plan.ttl(), timeout=3.0)
                 lease = lock.acquire()
                 if lease is not None:
@@ -320,7 +304,7 @@ class Load:
         at = now()
         held: bool = lease.held
         if held:
-            self._recorder.write("held", at, ticket=ticket)
+            self._recorder.write("held", at, ticket=ticket, deadline=None)
         return held
 
     def _release(self, lease: Any, ticket: int | None, release: Callable[[], object]) -> None:
@@ -338,16 +322,16 @@ class Load:
 
     def _record_end(self, ticket: int, before: float, *, was_held: bool, error: Exception | None) -> None:
         if was_held:
-            self._recorder.write("held", before, ticket=ticket)
+            self._recorder.write("held", before, ticket=ticket, deadline=None)
         if error is None:
             outcome = "released"
         elif isinstance(error, holdfast.LockLost):
             outcome = "lost"
         elif isinstance(error, holdfast.BackendError):
-            outcome = "unknown"
+            outcome = "pending"
         else:
             raise error
-        self._recorder.write("ended", now(), ticket=ticket, outcome=outcome)
+        self._recorder.write("released", ticket=ticket, outcome=outcome)
 
     def _begin_turn(self) -> bool:
         while True:
@@ -367,8 +351,8 @@ class Load:
 def main() -> None:
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     logging.getLogger("holdfast").setLevel(logging.CRITICAL)  # thousands of losses and retries are expected here
-    url, client, first_ticket, history, seed = sys.argv[1:]
-    load = Load(url, Recorder(history, client, int(first_ticket)), seed)
+    url, client, number, journal, seed = sys.argv[1:]
+    load = Load(url, Recorder(journal, client, int(number)), seed)
     load.start()
     _answer({"ready": True})
     for line in sys.stdin:

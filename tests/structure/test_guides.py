@@ -1,70 +1,100 @@
-"""The examples of the guides run from top to bottom, and links exist."""
+"""The pages of docs are short and begin with a program; each code block is run by a test; links exist."""
 
 from __future__ import annotations
 
 import re
+import signal
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import holdfast
+from tests.support.pages import DOCS, ROOT, Block, blocks, pages, words
 
-DOCS = Path(__file__).parents[2] / "docs"
+WORDS_MAX = 1200
+LONG_PAGES = {
+    "reference.md": "made from the docstrings",
+    "benchmarks/results.md": "made by `make bench ARGS=--publish`",
+    "track-record.md": "a list that grows, as the changelog",
+}
+# Pages for contributors, and lists, explain code in place of showing how to use it.
+WITHOUT_PROGRAM = re.compile(r"internals/|benchmarks|reference\.md|track-record\.md|[\w/]+-permissions\.md")
+# Pictures of text, output of programs, and diagrams, which the build of the site draws.
+NO_PROGRAMS = {"text", "mermaid"}
+TESTED_TOGETHER = {
+    "pycon": "reference.md",
+    "console": "cli",
+}  # by test_reference.py and tests/integration/cli/test_docs.py
 
-
-PAGES = [
-    "../README.md",
-    "../CONTRIBUTING.md",
-    *sorted(page.relative_to(DOCS).as_posix() for page in DOCS.rglob("*.md")),
-]
-GUIDES = [
-    "airflow.md",
-    "asyncio.md",
-    "celery.md",
-    "choosing-a-store.md",
-    "comparison.md",
-    "deadlocks.md",
-    "edge-cases.md",
-    "election.md",
-    "fastapi.md",
-    "first-lock.md",
-    "guarantees.md",
-    "how-we-know.md",
-    "index.md",
-    "kubernetes.md",
-    "leases.md",
-    "lock-all.md",
-    "locked.md",
-    "losing-a-lock.md",
-    "metrics.md",
-    "once.md",
-    "once-per.md",
-    "options.md",
-    "readers-writers-permits.md",
-    "security.md",
-    "troubleshooting.md",
-]
+LINKED = [*sorted(f"../{page.name}" for page in ROOT.glob("*.md")), *pages()]
 
 
-@pytest.mark.parametrize("guide", GUIDES)
+def guide_examples(page: str) -> list[Block]:
+    return [block for block in blocks(page) if block.language == "python" and not (block.run_by or block.not_run)]
+
+
+@pytest.fixture
+def restored_signals() -> Iterator[None]:
+    """A page shows `exit_on(SIGTERM)`, which must not change the test run."""
+    before = signal.getsignal(signal.SIGTERM)
+    yield
+    signal.signal(signal.SIGTERM, before)
+
+
+@pytest.mark.usefixtures("restored_signals")
+@pytest.mark.parametrize("guide", [page for page in pages() if guide_examples(page)])
 def test_the_examples_of_a_guide_run(guide: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOLDFAST_URL", f"sqlite://{tmp_path}/default.db")
-    examples = re.findall(r"```python\n(.*?)```", (DOCS / guide).read_text(), re.DOTALL)
-    assert examples
     names: dict[str, Any] = {"__name__": guide}
 
-    for example in examples:
+    for block in guide_examples(guide):
         # With a store of its own: another guide may leave a lock that is kept for its min_hold.
-        code = example.replace('"memory://"', f'"memory://{guide}"')
-        exec(compile(code, guide, "exec"), names)  # noqa: S102  (the examples are ours)
+        code = block.code.replace('"memory://"', f'"memory://{guide}"')
+        code = code.replace("sqlite:///var/lib/app/", f"sqlite://{tmp_path}/")
+        exec(compile("\n" * block.line + code, f"docs/{guide}", "exec"), names)  # noqa: S102  (the examples are ours)
 
-    if "client" in names:
+    if isinstance(names.get("client"), holdfast.Client):
         names["client"].close()
     holdfast.default_client().close()
 
 
-@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize("page", [page for page in pages() if page != "reference.md"])  # test_reference.py runs it
+def test_every_code_block_is_run_by_a_test(page: str) -> None:
+    unknown = []
+    for block in blocks(page):
+        together = TESTED_TOGETHER.get(block.language)
+        if block.run_by:
+            assert (ROOT / block.run_by).is_file(), block.place
+        elif not (
+            block.not_run
+            or block.language in {"python", *NO_PROGRAMS}
+            or (together and block.page.startswith(together))
+        ):
+            unknown.append(block.place)
+
+    assert unknown == [], "no test runs these: see tests/support/pages.py"
+
+
+@pytest.mark.parametrize("page", pages())
+def test_a_page_is_short(page: str) -> None:
+    if page in LONG_PAGES:
+        assert words(page) > WORDS_MAX, "it needs no exemption any more"
+    else:
+        assert words(page) <= WORDS_MAX
+
+
+@pytest.mark.parametrize("page", [page for page in pages() if not WITHOUT_PROGRAM.match(page)])
+def test_a_page_begins_with_a_program(page: str) -> None:
+    before_sections = (DOCS / page).read_text().partition("\n## ")[0].count("\n") + 1
+    programs = [block.line for block in blocks(page) if block.language not in NO_PROGRAMS and not block.not_run]
+
+    assert programs
+    assert programs[0] <= before_sections
+
+
+@pytest.mark.parametrize("page", LINKED)
 def test_the_links_of_a_page_exist(page: str) -> None:
     targets = re.findall(r"\]\((?!https?:)([^)#\s]+)", (DOCS / page).read_text())
 

@@ -16,21 +16,6 @@ from tools import build_site, sequence_diagram
 
 DOCS = build_site.ROOT / "docs"
 CODE = re.compile(r"^```.*?^```|`[^`\n]+`", re.DOTALL | re.MULTILINE)
-# Pages for newcomers. The others are longer.
-SHORT_PAGES = [
-    "asyncio.md",
-    "choosing-a-store.md",
-    "comparison.md",
-    "edge-cases.md",
-    "first-lock.md",
-    "guarantees.md",
-    "how-we-know.md",
-    "index.md",
-    "losing-a-lock.md",
-    "readers-writers-permits.md",
-    "security.md",
-    "troubleshooting.md",
-]
 
 
 class Page(HTMLParser):
@@ -59,7 +44,7 @@ class Page(HTMLParser):
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if importlib.util.find_spec("zensical") is None:
-        pytest.skip("zensical is not installed: it is in the dev extra")
+        pytest.skip("zensical is not installed: it is in the dependency group dev")
     folder = tmp_path_factory.mktemp("site")
     build_site.build(folder)  # --strict: a link to a page or anchor that does not exist is an error
     return folder / "html"
@@ -112,12 +97,12 @@ def test_a_file_outside_of_docs_has_a_page(site: Path) -> None:
 
 
 def test_diagrams_are_pictures(site: Path) -> None:
-    diagrams = (DOCS / "internals/architecture.md").read_text().count("```mermaid")
-    pictures = list((site / "internals").glob("architecture-*.svg"))
+    diagrams = (DOCS / "internals/calls.md").read_text().count("```mermaid")
+    pictures = list((site / "internals").glob("calls-*.svg"))
 
     assert len(pictures) == diagrams > 0
     assert all(picture.read_text().startswith("<svg") for picture in pictures)
-    assert "sequenceDiagram" not in (site / "internals/architecture/index.html").read_text()
+    assert "sequenceDiagram" not in (site / "internals/calls/index.html").read_text()
 
 
 def test_a_diagram_shows_all_of_its_texts() -> None:
@@ -158,14 +143,6 @@ def _pages_in(entry: Any) -> list[str]:
         return [entry]
     parts = entry.values() if isinstance(entry, dict) else entry
     return [page for part in parts for page in _pages_in(part)]
-
-
-@pytest.mark.parametrize("page", SHORT_PAGES)
-def test_a_page_for_newcomers_is_short_and_starts_with_a_program(page: str) -> None:
-    text = (DOCS / page).read_text()
-
-    assert len(text.split()) <= 1200
-    assert text.index("```python") < text.index("\n## ")
 
 
 def test_links_are_inline() -> None:

@@ -12,19 +12,24 @@ from holdfast.core.tickets import Granted, Waiting
 from holdfast.errors import HoldfastError
 from holdfast.primitives import Primitive
 from holdfast.runtimes.threads import run_sync
-from tests.support.verbs import PATIENCE, Verbs
+from holdfast_lab.conformance.verbs import PATIENCE, Verbs
 
 _PAGES = Path(__file__).parents[2] / "docs" / "backends"
 _BLOCK = re.compile(r"^```\w*\n(.*?)^```", re.DOTALL | re.MULTILINE)
 
 
 def statements(page: str, heading: str, replaced: Mapping[str, str] | None = None) -> list[str]:
-    """The lines of the first code block under this heading in the section Permissions, with some words replaced."""
-    _, _, section = (_PAGES / f"{page}.md").read_text().partition("\n## Permissions\n")
+    """The lines of the first code block under this heading in the section Permissions, with some words replaced.
+
+    The permissions of a store are on its own page, or on a page that has only them.
+    """
+    path = _PAGES / f"{page}-permissions.md"
+    path = path if path.exists() else _PAGES / f"{page}.md"
+    _, _, section = path.read_text().partition("\n## Permissions\n")
     section = section.partition("\n## ")[0]
     _, _, part = section.partition(f"\n### {heading}\n")
     block = _BLOCK.search(part.partition("\n### ")[0])
-    assert block is not None, f"docs/backends/{page}.md has no statements under Permissions, {heading}"
+    assert block is not None, f"{path} has no statements under Permissions, {heading}"
     text = block[1]
     for word, other in (replaced or {}).items():
         assert word in text, f"the statements of {page}, {heading} do not contain {word!r}"

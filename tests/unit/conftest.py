@@ -7,7 +7,7 @@ import uuid
 import pytest
 
 from holdfast.url import SCHEMES, Scheme
-from tests.conformance.lab import Lab
+from holdfast_lab.conformance.lab import Lab
 from tests.support.faulty import Faults
 
 

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 import holdfast
-from tests.conformance.lab import until
+from holdfast_lab.conformance.event_ledger import Ledger
+from holdfast_lab.conformance.lab import until
 from tests.support.faulty import Faults
-from tests.support.ledger import Ledger
 
 Scenario = Callable[[holdfast.AsyncClient, holdfast.AsyncClient], Awaitable[Any]]
 

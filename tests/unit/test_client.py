@@ -29,7 +29,7 @@ from holdfast.core import leases
 from holdfast.runtimes import exits, threads
 from holdfast.testing import World
 from holdfast.url import parse
-from tests.conformance.lab import Lab
+from holdfast_lab.conformance.lab import Lab
 
 
 @pytest.fixture

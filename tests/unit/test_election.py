@@ -14,7 +14,7 @@ import pytest
 
 import holdfast
 from holdfast.core.tickets import LockInfo, TicketInfo
-from tests.conformance.lab import Lab, until
+from holdfast_lab.conformance.lab import Lab, until
 from tests.support.faulty import BUG, DOWN, LOST, OK, TOO_FEW, Faults
 
 OFTEN = 0.005  # seconds between two looks

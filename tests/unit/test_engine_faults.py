@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 import holdfast
-from tests.conformance.lab import Lab, until
+from holdfast_lab.conformance.lab import Lab, until
 from tests.support.faulty import BUG, DOWN, LOST, NO_REPLY, NOT_ALL, OK, REFUSED, TOO_FEW, Faults
 
 

@@ -15,9 +15,9 @@ import pytest
 
 import holdfast
 from holdfast.core.events import GROUPS_MAX, OTHER_GROUPS, Attempt, Event, pattern_of
-from tests.conformance.lab import Lab, until
+from holdfast_lab.conformance.event_ledger import Ledger
+from holdfast_lab.conformance.lab import Lab, until
 from tests.support.faulty import DOWN, LOST, NO_REPLY, OK, REFUSED, Faults
-from tests.support.ledger import Ledger
 from tests.support.processes import eventually
 
 SHORT = 0.3

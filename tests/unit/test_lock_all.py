@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 import holdfast
-from tests.conformance.lab import Actor, Lab, until
+from holdfast_lab.conformance.lab import Actor, Lab, until
 from tests.support.faulty import BUG, DOWN, LOST, NO_REPLY, NOT_ALL, OK, REFUSED, TOO_FEW, Faults
 
 NAMES = ["a", "b", "c"]

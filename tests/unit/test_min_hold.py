@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
+import uuid
 
 import pytest
 
 import holdfast
-from tests.conformance.lab import Lab, until
+from holdfast_lab.conformance.lab import Lab, until
 from tests.support.faulty import DOWN, LOST, NO_REPLY, OK, Faults
 
 
@@ -57,7 +58,7 @@ async def test_a_lost_lease_is_kept_too(lab: Lab, faults: Faults) -> None:
 
 
 def test_a_decorated_function_takes_a_min_hold() -> None:
-    with holdfast.Client("memory://") as client:
+    with holdfast.Client(f"memory://{uuid.uuid4().hex}") as client:  # it keeps the lock after the test
         runs: list[int] = []
         run = client.locked("job", busy="skip", min_hold="10s")(lambda: runs.append(1))
         run()

@@ -15,10 +15,10 @@ import pytest
 import holdfast
 from holdfast.core.once import RESULT_MAX
 from holdfast.core.ports import RECORD_MAX, Record
-from tests.conformance.lab import Actor, Lab, until
-from tests.conformance.test_once_key import Jobs, info, run
+from holdfast_lab.conformance.event_ledger import Ledger
+from holdfast_lab.conformance.lab import Actor, Lab, until
+from holdfast_lab.conformance.test_once_key import Jobs, info, run
 from tests.support.faulty import BUG, DOWN, LATE, LOST, NO_REPLY, OK, REFUSED, Faults
-from tests.support.ledger import Ledger
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import pytest
 
 import holdfast
 from holdfast.core.periods import Period, make_period
-from tests.conformance.lab import Actor, Lab
+from holdfast_lab.conformance.lab import Actor, Lab
 from tests.support.faulty import BUG, DOWN, LOST, NO_REPLY, OK, TOO_FEW, Faults
 
 

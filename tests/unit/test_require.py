@@ -11,7 +11,7 @@ import pytest
 
 import holdfast
 from holdfast.guarantees import FROM_WEAK_TO_STRONG, Exclusion, Guarantees, Order, Requirements, Scope
-from tests.conformance.lab import Lab
+from holdfast_lab.conformance.lab import Lab
 from tests.support.faulty import Faults
 
 

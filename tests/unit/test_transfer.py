@@ -6,7 +6,7 @@ import pytest
 
 import holdfast
 from holdfast.core.transfers import decode_transfer
-from tests.conformance.lab import Lab
+from holdfast_lab.conformance.lab import Lab
 from tests.support.faulty import DOWN, LOST, NO_REPLY, OK, Faults
 
 

@@ -94,7 +94,7 @@ asyncio.run(main())
         first_use=f"{_CLIENT}with redis_lock.Lock(client, 'a', expire=30): pass",
         waits="is woken, one of all",
         has_ttl=True,
-        baseline_of=("contended", "waiters"),
+        baseline_of=("contended", "threads", "waiters"),
         **_FAMILY,
     ),
     Contender(

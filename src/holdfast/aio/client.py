@@ -420,7 +420,9 @@ class AsyncClient(BaseClient[AsyncLease, AsyncLock, AsyncSemaphore, AsyncRWLock,
 
     @property
     def _engine(self) -> Engine[AsyncLease]:
-        engine = super()._engine
+        engine = self._current
+        if engine is None or self._closed:
+            engine = super()._engine
         self._runtime.check_loop()
         return engine
 

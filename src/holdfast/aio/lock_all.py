@@ -19,8 +19,7 @@ if TYPE_CHECKING:
     from asyncio import Task
 
     from holdfast.aio.locks import AsyncLease, AsyncLock
-    from holdfast.core.engine import AcquireResult
-    from holdfast.core.leases import LockSpec
+    from holdfast.core.leases import AcquireResult, LockSpec
     from holdfast.core.ports import Caller
 
 

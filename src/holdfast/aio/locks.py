@@ -11,8 +11,7 @@ from typing import (
 
 from holdfast.base_client import BaseRWLock, check_renewal, check_transfer, transfer_text
 from holdfast.core import names
-from holdfast.core.engine import AcquireResult
-from holdfast.core.leases import BaseLease, LockSpec
+from holdfast.core.leases import AcquireResult, BaseLease, LockSpec
 from holdfast.core.locks import ACQUIRE_OPTIONS, UNSET, BaseLock, Unset
 from holdfast.core.names import Duration
 from holdfast.errors import AcquireTimeout
@@ -124,10 +123,14 @@ class AsyncLock(BaseLock[AsyncLease]):
             BackendUnavailable, OutcomeUnknown: the server gave no answer; never raised for a busy lock.
             AccessDenied: this user lacks a permission; the message names what to grant.
         """
-        names.refuse_unknown("acquire", unknown, ACQUIRE_OPTIONS)
+        if unknown:
+            names.refuse_unknown("acquire", unknown, ACQUIRE_OPTIONS)
+        seconds = self._timeout
+        if timeout is not UNSET or blocking is not True:
+            seconds = self._timeout_of(blocking, timeout)
         # Here, not in the coroutine: the lease belongs to the task that calls this, also if the coroutine runs in a
         # task of its own, as in `asyncio.gather`, and up to Python 3.11 in `asyncio.wait_for`.
-        return self._acquire(self._timeout_of(blocking, timeout), calling_task())
+        return self._acquire(seconds, calling_task())
 
     async def release(self) -> None:
         """Release the lease that this thread or task acquired last through this object.
@@ -167,9 +170,9 @@ class AsyncLock(BaseLock[AsyncLease]):
     def _caller(self) -> Caller:
         return self._client._engine.runtime.caller()
 
-    async def _try(self, timeout: float | None, task: Task[Any] | None) -> AcquireResult[AsyncLease]:
+    def _try(self, timeout: float | None, task: Task[Any] | None) -> Coroutine[Any, Any, AcquireResult[AsyncLease]]:
         caller = None if task is None else AsyncioRuntime.caller_of(task)
-        return await self._client._engine.acquire(self, timeout, caller)
+        return self._client._engine.acquire(self, timeout, caller)
 
 
 class AsyncSemaphore(AsyncLock):

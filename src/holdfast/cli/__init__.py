@@ -3,7 +3,7 @@
 Each command is a module or a folder in this package. Its function `add_parser(commands)` adds a parser with the default
 `run=<function>`. `run(arguments)` returns the exit status, one of `statuses`; `main` maps exceptions to statuses. A
 command imports what it needs when it runs, so that `holdfast --help` starts fast. `_COMMANDS` lists the modules.
-`simulate` is in the distribution holdfast-lab, the only package that imports this one.
+`simulate` and `verify` are in the distribution holdfast-lab, the only package that imports this one.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from holdfast import BackendError, ConfigurationError, HoldfastError, HoldfastWarning, __version__
-from holdfast.cli import simulate, statuses
+from holdfast.cli import lab, statuses
 from holdfast.cli.argv import split_argv
 from holdfast.cli.completion.spec import COMMAND_LINES, command_parsers, option_values
 from holdfast.cli.text import escape
@@ -28,7 +28,7 @@ from holdfast.core.names import did_you_mean
 # Modules in the order of the help text. A module name can differ from its command: `break` is a keyword.
 _COMMANDS = (
     *("run", "ls", "show", "revoke", "break_lock", "once", "top", "watch", "deadlocks", "dashboard"),
-    *("init", "backends", "completion", "simulate", "demo"),
+    *("init", "backends", "completion", "lab", "demo"),
 )
 _EPILOG = """\
 `holdfast COMMAND --help` has examples and exit statuses. The store is --url, or
@@ -52,7 +52,7 @@ def _main(argv: Sequence[str] | None) -> int:
         sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - until the process ends
     try:
         argv = sys.argv[1:] if argv is None else argv
-        parser = make_parser(with_lab=simulate.NAME in argv[:1])
+        parser = make_parser(with_lab=bool(argv) and argv[0] in lab.SUMMARIES)
         words, command = _split(parser, argv)
         arguments = parser.parse_args(words, argparse.Namespace(command=command))
         if arguments.run is None:
@@ -87,8 +87,8 @@ def _split(parser: argparse.ArgumentParser, argv: Sequence[str]) -> tuple[list[s
         return split_argv("holdfast", argv, option_values(parser), runs_another=False)
     if name not in parsers:
         raise ConfigurationError(f"there is no command {name!r}{did_you_mean(name, parsers)}")
-    if name == simulate.NAME and parsers[name].get_default("run") is None:
-        raise ConfigurationError(simulate.MISSING)
+    if name in lab.SUMMARIES and parsers[name].get_default("run") is None:
+        raise ConfigurationError(lab.missing(name))
     words, command = split_argv(name, argv[1:], option_values(parsers[name]), runs_another=name in COMMAND_LINES)
     return [name, *words], command
 
@@ -97,7 +97,7 @@ def make_parser(*, with_lab: bool = True) -> argparse.ArgumentParser:
     """Return the parser of the whole command line. `completion` reads it too.
 
     Args:
-        with_lab: Search the installed distributions for the options of `simulate`.
+        with_lab: Search the installed distributions for the options of `simulate` and `verify`.
     """
     parser = argparse.ArgumentParser(
         prog="holdfast",
@@ -109,8 +109,8 @@ def make_parser(*, with_lab: bool = True) -> argparse.ArgumentParser:
     parser.set_defaults(run=None)
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
     for module in _COMMANDS:
-        if module == simulate.NAME:
-            simulate.add_parser(commands, load=with_lab)
+        if module == "lab":
+            lab.add_parsers(commands, load=with_lab)
         else:
             importlib.import_module(f"holdfast.cli.{module}").add_parser(commands)
     return parser

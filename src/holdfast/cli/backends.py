@@ -11,6 +11,7 @@ backend's config.py and protocol/guarantees.py. None of them needs a driver:
 from __future__ import annotations
 
 import argparse
+import functools
 import itertools
 import sys
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -190,8 +191,16 @@ def _driver(module: str | None) -> tuple[bool, str | None, str | None]:
         return True, "Python", ".".join(map(str, sys.version_info[:3]))
     if importlib.util.find_spec(top) is None:
         return False, None, None
-    package = next(iter(importlib.metadata.packages_distributions().get(top, [])), None)
+    package = next(iter(_distributions(tuple(sys.path)).get(top, [])), None)
     return True, package, importlib.metadata.version(package) if package else None
+
+
+@functools.cache
+def _distributions(_path: tuple[str, ...]) -> Mapping[str, list[str]]:
+    """Return the distributions of each top-level module. They are cached, because this reads their lists of files."""
+    import importlib.metadata
+
+    return importlib.metadata.packages_distributions()
 
 
 def _lines(backends: list[Backend], terminal: Terminal) -> list[str]:

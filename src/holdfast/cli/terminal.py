@@ -29,7 +29,7 @@ class Terminal(NamedTuple):
         return cls(
             can_move_cursor=can_move_cursor,
             has_color=can_move_cursor and not os.environ.get("NO_COLOR"),
-            has_unicode=_can_encode(stream.encoding),
+            has_unicode=_can_encode(stream.encoding or "ascii"),  # a StringIO has none
             columns=columns,
             lines=lines,
         )

@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import takewhile
 from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
-from holdfast.core.engine import ITSELF, AcquireResult, Engine
+from holdfast.core.engine import ITSELF, Engine
 from holdfast.core.events import logger
 from holdfast.core.lease_groups import LeaseGroup, by_engine
-from holdfast.core.leases import BaseLease
+from holdfast.core.leases import AcquireResult, BaseLease
 from holdfast.core.tickets import Waiting
 from holdfast.errors import ConfigurationError, OutcomeUnknown, ThreadStartError, UsageError, WouldDeadlock
 

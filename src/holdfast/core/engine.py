@@ -7,14 +7,13 @@ the release, and the lease is created, registered and published inside the same 
 
 from __future__ import annotations
 
-import functools
 import warnings
 import weakref
 from collections import deque
 from collections.abc import Callable, Coroutine, Hashable, Sequence
 from contextlib import suppress
 from itertools import count
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, NoReturn, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, Protocol, TypeVar, cast
 
 from holdfast.core.clock import before_delay, ttl_for
 from holdfast.core.deadlocks import DeadlockDetector, deadlock_error, wait_json
@@ -28,17 +27,20 @@ from holdfast.core.leases import (
     STORE_GONE,
     TRANSFERRED,
     UNCONFIRMED,
+    AcquireResult,
     BaseLease,
     LockSpec,
     Phase,
     next_renewal,
+    result_of,
 )
 from holdfast.core.local_handover import LocalHandover
 from holdfast.core.operators import Operators
-from holdfast.core.ports import AdoptsLeases, ReportsGone, ReservesFences
+from holdfast.core.ports import AdoptsLeases, PreparesRequests, ReportsGone, ReservesFences
 from holdfast.core.requests import ObservedBackend
 from holdfast.core.schedule import BATCH_MAX
 from holdfast.core.stats import Stats, make_stats
+from holdfast.core.straight_path import Begun, acquire_straight, prepare
 from holdfast.core.tickets import Claim, LeaseGone, Live, Waiting, may_have_happened, note_unanswered
 from holdfast.errors import (
     BackendError,
@@ -60,7 +62,6 @@ if TYPE_CHECKING:
     from holdfast.guarantees import Guarantees
 
 L = TypeVar("L", bound=BaseLease)
-T = TypeVar("T")
 
 IO_TIMEOUT = 5.0  # seconds for one request
 IO_TIMEOUT_MIN = 1.0  # the least time for a request, even if the caller gives up sooner
@@ -71,20 +72,6 @@ ITSELF = "this thread or task itself"
 _PROCESS_ENDS = "the process ends, and no code can run under this lease"
 _serials = count()
 _FOREVER = float("inf")
-
-
-class AcquireResult(NamedTuple, Generic[T]):
-    """The result of an acquire: the lease, or the holder that blocked it until the timeout."""
-
-    lease: T | None
-    holder: str | None = None
-    waited: float = 0.0
-
-
-# Makes an AcquireResult of a tuple with all fields. It saves a Python frame, which every acquire would need.
-_result_of: Callable[[tuple[Any, str | None, float]], AcquireResult[Any]] = functools.partial(
-    tuple.__new__, AcquireResult
-)
 
 
 class _Releases(Protocol):
@@ -103,6 +90,7 @@ class Engine(Generic[L]):
 
     detector_type = DeadlockDetector
     local_handover_type = LocalHandover
+    acquire_straight: Callable[..., Coroutine[Any, Any, AcquireResult[Any]]] = staticmethod(acquire_straight)
 
     def __init__(
         self,
@@ -151,6 +139,10 @@ class Engine(Generic[L]):
         # For single tickets: `try_acquire`, `wait`, `release` and `renew`.
         self._tickets = self.backend if self.local is None else self.local
         self._release_held = self.backend.release if self.local is None else self.local.release_held
+        # The straight path does not check the guarantees after each answer, and knows no local tickets.
+        is_plain = self._required is None and self.local is None
+        is_straight = is_plain and isinstance(self.backend, PreparesRequests)
+        self._preparing = cast("PreparesRequests", self.backend) if is_straight else None
 
     # ── acquire ──────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -167,6 +159,16 @@ class Engine(Generic[L]):
         """
         current = self.runtime.caller()
         claimant = caller or current
+        preparing = self._preparing
+        if preparing is not None and claimant is current:
+            kept = lock._kept.get(id(claimant))
+            if kept is not None and not kept:  # the caller has acquired this lock before, and has released it
+                if kept.prepared_by is not preparing:
+                    kept.path, kept.prepared_by = prepare(self, preparing, lock._spec, claimant), preparing
+                path = kept.path
+                is_plain = path is not None and path.key not in claimant.leases and not path.waiting
+                if path is not None and is_plain and self.events.trace is None:
+                    return self.acquire_straight(self, lock, claimant, kept, path, timeout)
         held = self.held_by(claimant, lock._spec) if claimant.leases else None
         if held is not None and claimant is not current and not lock._spec.reentrant:
             held = None  # this runs in a task of its own, which may wait until the calling task has released it
@@ -175,14 +177,24 @@ class Engine(Generic[L]):
         return self._reenter(held, lock, claimant, timeout)
 
     async def acquire_new(
-        self, lock: BaseLock[L], caller: Caller, timeout: float | None, *, detached: bool = False
+        self,
+        lock: BaseLock[L],
+        caller: Caller,
+        timeout: float | None,
+        *,
+        detached: bool = False,
+        begun: Begun | None = None,
     ) -> AcquireResult[L]:
-        """Acquire a lock that the caller does not hold. `detached`: this runs in another task than the caller's."""
+        """Acquire a lock that the caller does not hold. `detached`: this runs in another task than the caller's.
+
+        `begun` is what the straight path has done. Its outcome takes the place of that of the first request.
+        """
         spec = lock._spec
-        started = self.runtime.now()
+        started = self.runtime.now() if begun is None else begun.started
         give_up = _FOREVER if timeout is None else started + timeout
-        claim = self._claim(spec, caller, detached)
-        lease: L | None = None
+        claim = self._claim(spec, caller, detached) if begun is None else begun.claim
+        lease: L | None = None if begun is None else begun.lease
+        first = None if begun is None else begun.outcome
         blocked: Waiting | None = None  # the last answer of the server
         outage: BackendError | None = None  # the reason why there is no newer answer
         pause = OUTAGE_PAUSE_MIN
@@ -191,17 +203,25 @@ class Engine(Generic[L]):
         limit = started + self.io_timeout if timeout is None else self.request_deadline(give_up)
         has_margin = spec.lock_delay or spec.stop_margin
         try:
+            if begun is not None:
+                begun.is_taken = True
             self._acquiring[claim.nonce] = (claim, spec, started)
-            if self.events.subscribers:
+            if self.events.subscribers and claim.attempt is None:
                 self._begin(claim, spec, started)
             # A loop without a condition: from Python 3.13 on, the handler below does not cover the backward jump of a
             # loop with one, and an interrupt there would leave the ticket on the server.
             while True:
-                if self.is_closed:
+                if self.is_closed and first is None:
                     break
                 was_known, known = known, True
                 try:
-                    outcome = await self._tickets.try_acquire(claim, queue=timeout != 0, deadline=limit)
+                    if first is None:
+                        outcome = await self._tickets.try_acquire(claim, queue=timeout != 0, deadline=limit)
+                    elif isinstance(first, BaseException):
+                        raised, first = first, None
+                        raise raised
+                    else:
+                        outcome, first = first, None
                 except BackendUnavailable as error:
                     known, outage = was_known, error
                     if blocked is None:
@@ -239,7 +259,7 @@ class Engine(Generic[L]):
                         self._acquiring.pop(claim.nonce, None)
                         if spec.min_hold:
                             claim.kept_until = since + spec.min_hold
-                        return _result_of((lease, None, 0.0))
+                        return result_of((lease, None, 0.0))
                     else:
                         # The answer arrived after the deadline, so it is no grant. Release the ticket and try again.
                         self._keeper.schedule(claim)
@@ -418,7 +438,8 @@ class Engine(Generic[L]):
             caller.leases[self._serial, spec.name] = ref
         lock._keep(caller, lease)
         self._leases[lease._claim.nonce] = ref  # atomic
-        self._keeper.add(lease, ref)
+        ends_at = lease._deadline - spec.stop_margin
+        self._keeper.add(ref, lease._renew_at if spec.renew and lease._renew_at < ends_at else ends_at)
         if self._reports_gone and not self.backend.intact(lease._store):
             self.lose(lease, STORE_GONE)  # the store ended before this lease was published
 
@@ -438,8 +459,11 @@ class Engine(Generic[L]):
         if ref is not None and ref() in (lease, None):
             caller.leases.pop(key, None)
         lock = lease._lock()
-        if lock is not None:
-            lock._drop(caller, lease)
+        if lock is not None and (kept := lock._kept.get(id(caller))):
+            try:  # noqa: SIM105  (suppress() would cost half a microsecond at every release)
+                kept.remove(lease)
+            except ValueError:
+                pass  # the thread of the caller has just removed it
 
     async def _withdraw(self, claim: Claim, give_up: float) -> None:
         try:
@@ -511,12 +535,21 @@ class Engine(Generic[L]):
                 if lease._phase is LOST:  # since the check above
                     self._end_lost(lease)
                 raise NotHeld(lock=lease.name, reason=lease._reason or f"this lease was {lease._phase.value} already")
-            release = self.send_releases if lease._claim.kept_until else self._release_held
-            was_held = (await release([lease._claim], deadline=now + self.io_timeout))[0]
-            if isinstance(was_held, BackendError):
-                raise was_held
-            if is_repeated or lease._claim.is_final:
-                self._keeper.cancel(lease._claim)
+            claim, reply, was_held = lease._claim, None, False
+            path = claim.path
+            if path is not None and path.prepared_by is self._preparing and not (claim.unanswered or is_repeated):
+                reply = path.exchange(path.release, claim.nonce, now, now + self.io_timeout)
+                if reply.__class__ is not int:
+                    reply = await reply
+                was_held = reply == 1
+            if reply.__class__ is not int:  # no straight path, or an error reply
+                release = self.send_releases if claim.kept_until else self._release_held
+                outcome = (await release([claim], deadline=now + self.io_timeout))[0]
+                if isinstance(outcome, BackendError):
+                    raise outcome
+                was_held = outcome
+            if is_repeated or claim.is_final:
+                self._keeper.cancel(claim)
             self._settle(lease, was_held=was_held or is_repeated)
         except BaseException:
             # The ticket is kept until the server has answered: the keeper repeats the release.

@@ -72,16 +72,12 @@ class Keeper:
         self._worker_wakeup = self._runtime.event()  # wakes an idle worker
         self._stopped = False
 
-    def add(self, lease: BaseLease, ref: weakref.ref[Any]) -> None:
-        """Keep a new lease until it is released or lost.
+    def add(self, ref: weakref.ref[Any], when: float) -> None:
+        """Keep a new lease until it is released or lost. Its first renewal is due then, or its end if that is earlier.
 
         Raises:
             ThreadStartError: no timer runs, and none can be started.
         """
-        spec = lease._spec
-        when = lease._deadline - spec.stop_margin
-        if spec.renew and lease._renew_at < when:
-            when = lease._renew_at
         with self._mutex:
             new = self._schedule.unscheduled
             new.append(ref)

@@ -15,10 +15,11 @@ LOST is final: no late success revives a lease. After the deadline a lease is ne
 
 from __future__ import annotations
 
+import functools
 import weakref
 from collections.abc import Callable, Hashable, Mapping
 from enum import Enum
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, NoReturn, TypeVar
 
 from holdfast.core.clock import GRANULARITY_MAX, before_delay, lease_deadline, ttl_for
 from holdfast.errors import LockLost, NotHeld
@@ -88,6 +89,23 @@ class LockSpec(NamedTuple):
     def is_permit(self) -> bool:
         """It is a permit of a semaphore, of which one caller may hold several."""
         return self.limit is not None and not self.exclusive
+
+
+T = TypeVar("T")
+
+
+class AcquireResult(NamedTuple, Generic[T]):
+    """The result of an acquire: the lease, or the holder that blocked it until the timeout."""
+
+    lease: T | None
+    holder: str | None = None
+    waited: float = 0.0
+
+
+# Makes an AcquireResult of a tuple with all fields. It saves a Python frame, which every acquire would need.
+result_of: Callable[[tuple[Any, str | None, float]], AcquireResult[Any]] = functools.partial(
+    tuple.__new__, AcquireResult
+)
 
 
 def next_renewal(now: float, deadline: float) -> float:

@@ -13,7 +13,8 @@ from holdfast.errors import ConfigurationError, NotHeld
 
 if TYPE_CHECKING:
     from holdfast.core.lease_groups import LeaseGroup
-    from holdfast.core.ports import Caller
+    from holdfast.core.ports import Caller, PreparesRequests
+    from holdfast.core.straight_path import StraightPath
 
 L = TypeVar("L", bound="BaseLease | LeaseGroup")
 
@@ -29,16 +30,18 @@ UNSET = Unset()
 ACQUIRE_OPTIONS = ("blocking", "timeout")
 
 
-class _Kept(list[L]):
+class Kept(list[L]):
     """The leases that one caller acquired through one lock. They are dropped with the caller, and then expire.
 
     A WeakKeyDictionary would do the same at several times the cost for every acquire.
     """
 
-    __slots__ = ("_caller_ref",)
+    __slots__ = ("_caller_ref", "path", "prepared_by")
 
     def __init__(self, caller: Caller, table: _Table[L]) -> None:
         super().__init__()
+        self.path: StraightPath | None = None  # of the engine; None: there is none, or it is not prepared yet
+        self.prepared_by: PreparesRequests | None = None
         number = id(caller)  # no other object has this id before the caller and this entry are gone
         table_ref = weakref.ref(table)  # weak: a lease that no variable refers to is dropped at once, not by the gc
 
@@ -50,7 +53,7 @@ class _Kept(list[L]):
         self._caller_ref = weakref.ref(caller, forget)
 
 
-class _Table(dict[int, _Kept[L]]):
+class _Table(dict[int, Kept[L]]):
     __slots__ = ("__weakref__",)
 
 
@@ -73,22 +76,13 @@ class BaseLock(Generic[L]):
         """Keep a lease for the caller that acquired it through this object."""
         leases = self._kept.get(id(caller))
         if leases is None:
-            leases = self._kept[id(caller)] = _Kept(caller, self._kept)
+            leases = self._kept[id(caller)] = Kept(caller, self._kept)
         elif leases:
             if lease in leases:
                 return
             for ended in [lease for lease in leases if lease._phase not in _UNFINISHED]:
                 leases.remove(ended)
         leases.append(lease)
-
-    def _drop(self, caller: Caller, lease: L) -> None:
-        """Forget a lease that has ended."""
-        leases = self._kept.get(id(caller))
-        if leases:
-            try:  # noqa: SIM105  (suppress() would cost half a microsecond at every release)
-                leases.remove(lease)
-            except ValueError:
-                pass  # the thread of the caller has just removed it
 
     def _last_of(self, caller: Caller) -> L:
         """The lease that this caller acquired last and has not released.

@@ -9,7 +9,7 @@ call.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Coroutine, Hashable, Sequence
+from collections.abc import Callable, Coroutine, Hashable, Sequence, Sized
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
@@ -232,6 +232,33 @@ class KeepsRecords(Protocol):
         does not exist after that; the store removes it then, or soon. Records have a name space of their own; a name
         has the length limit of a lock's.
         """
+
+
+class PreparedRequests(NamedTuple):
+    """Three requests for one lock that are complete but for the nonce, and the function that sends them.
+
+    `exchange(request, nonce, now, deadline)` sends one of them and returns its reply if that is an int, otherwise an
+    awaitable of the reply. `now` is the present time. Both raise as the verbs of a Backend do. The int is the fence of
+    a granted ticket; after a release, 1 if the ticket was a granted lease until now.
+    """
+
+    exchange: Callable[[Any, str, float, float], Any]
+    acquire: Any  # and join the queue if the lock is not free
+    try_acquire: Any
+    release: Any
+    lifetime: float  # seconds from the time at which the request is sent to the deadline of a granted lease
+    waiting: Sized  # empty while no ticket of this client waits; the requests are for that case
+    # Makes the result of `try_acquire` of a reply to `acquire` or `try_acquire` that is not an int. None: the request
+    # was not executed and has to be sent again by `try_acquire`.
+    read_reply: Callable[[Claim, Any, float], Granted | Waiting | None]
+
+
+@runtime_checkable
+class PreparesRequests(Protocol):
+    """A backend whose requests for a plain lock are prepared once and sent by one call: see core/straight_path.py."""
+
+    def prepare_requests(self, claim: Claim) -> PreparedRequests | None:
+        """Requests for tickets that are like this one but for the nonce. None if this store needs more checks."""
 
 
 @runtime_checkable

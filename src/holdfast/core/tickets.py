@@ -17,6 +17,7 @@ from holdfast.errors import HoldfastError, OutcomeUnknown
 if TYPE_CHECKING:
     from holdfast.core.events import Attempt
     from holdfast.core.ports import Event
+    from holdfast.core.straight_path import StraightPath
 
 WAITER_LEASE = 10.0  # seconds that a waiting ticket lives without a poll; every poll renews it
 WOKEN_LEASE = 1.0  # the same after the waiter was woken, so that a stopped waiter does not block the others
@@ -46,6 +47,7 @@ class Claim:
     channel: Any = None  # subscribed to, in the backend's own form
     attempt: Attempt | None = None  # only while there are subscribers to events
     number = 0  # with `detect_deadlocks`: of the attempt
+    path: StraightPath | None = None  # that the attempt used, for the release
     # For a local hand-over (core/local_handover.py):
     passable = False  # the lease may be passed on to another caller of this client, or come from one
     server: Claim | None = None  # the ticket on the server that stands for this one, if it is that of another caller

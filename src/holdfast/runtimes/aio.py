@@ -65,6 +65,9 @@ class AsyncioRuntime(IdleCallbacks):
     join_max = 6.0  # seconds: a background task ends after its present request
 
     _callers: ClassVar[weakref.WeakKeyDictionary[asyncio.Task[Any], Caller]] = weakref.WeakKeyDictionary()
+    # The last result of `caller_of`, because a look-up in the dictionary takes several times as long. Both are weak: a
+    # caller lives as long as its task, so that the leases of a task that has ended are dropped.
+    _last_caller: ClassVar[tuple[Callable[[], object], Callable[[], Caller | None]]] = (lambda: None, lambda: None)
 
     def __init__(self) -> None:
         super().__init__()
@@ -102,7 +105,8 @@ class AsyncioRuntime(IdleCallbacks):
 
     def check_loop(self) -> None:
         """Raise UsageError unless the running loop is that of this runtime. The first caller sets it."""
-        _ = self.loop
+        if self._loop is None or asyncio.get_running_loop() is not self._loop:
+            _ = self.loop
 
     def run_from_thread(self, coroutine: Coroutine[Any, Any, object], seconds: float) -> object:
         """Run a coroutine on the loop and wait for its result, on another thread. It is cancelled after `seconds`."""
@@ -116,12 +120,13 @@ class AsyncioRuntime(IdleCallbacks):
             future.cancel()
             raise
 
-    def mutex(self) -> contextlib.AbstractContextManager[None]:
-        # All code of one loop runs on one thread and changes shared state only between awaits.
-        return contextlib.nullcontext()
+    # All code of one loop runs on one thread and changes shared state only between awaits, so nothing has to be locked.
+    # contextlib.nullcontext would do, but its methods are written in Python.
+    mutex = staticmethod(threading.RLock)
 
     def caller(self) -> Caller:
-        return self.caller_of(current_task())
+        task = asyncio.current_task()
+        return self.caller_of(current_task() if task is None else task)
 
     def has_ended(self, caller: Caller | None) -> bool:
         if self._loop is None or self._loop.is_closed():
@@ -132,11 +137,15 @@ class AsyncioRuntime(IdleCallbacks):
 
     @classmethod
     def caller_of(cls, task: asyncio.Task[Any]) -> Caller:
+        last_task, last_caller = cls._last_caller
+        if last_task() is task and (known := last_caller()) is not None:
+            return known
         try:
-            return cls._callers[task]
+            caller = cls._callers[task]
         except KeyError:
             caller = cls._callers[task] = Caller(next(system.caller_numbers))
-            return caller
+        cls._last_caller = (weakref.ref(task), weakref.ref(caller))
+        return caller
 
     def agent(self) -> str:
         return current_task().get_name()

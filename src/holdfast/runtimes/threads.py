@@ -36,8 +36,13 @@ def run_sync(coroutine: Coroutine[Any, Any, T]) -> T:
     except StopIteration as stop:
         result: T = stop.value
         return result
+    raise suspended(coroutine)
+
+
+def suspended(coroutine: Coroutine[Any, Any, object]) -> RuntimeError:
+    """The error for a coroutine that has suspended."""
     coroutine.close()
-    raise RuntimeError("a blocking adapter suspended; it must do its I/O inline")
+    return RuntimeError("a blocking adapter suspended; it must do its I/O inline")
 
 
 class Mutex(_thread.RLock):  # type: ignore[misc]  # typeshed calls it final, CPython does not
@@ -313,20 +318,20 @@ class ThreadRuntime(IdleCallbacks):
 
 
 _warned_inside_loop = False
-_running_loop: Callable[[], object] | None = None  # that of asyncio, once the program has imported it
+running_loop: Callable[[], object] | None = None  # that of asyncio, once the program has imported it
 
 
 def warn_inside_loop() -> None:
     """Warn once: a Client inside a running loop blocks every task of that loop while it waits."""
-    global _running_loop, _warned_inside_loop
+    global running_loop, _warned_inside_loop
     if _warned_inside_loop:
         return
-    if _running_loop is None:
+    if running_loop is None:
         # While another thread imports asyncio for the first time, the module exists without its names.
-        _running_loop = getattr(sys.modules.get("asyncio"), "_get_running_loop", None)
-        if _running_loop is None:
+        running_loop = getattr(sys.modules.get("asyncio"), "_get_running_loop", None)
+        if running_loop is None:
             return
-    if _running_loop() is None:
+    if running_loop() is None:
         return
     _warned_inside_loop = True
     warnings.warn(

@@ -5,7 +5,7 @@
             connection.execute("UPDATE accounts SET …")
 
 There is no client, no lease and no fence: the database ends what a transaction has taken, whatever happens to the
-process. docs/once.md explains `once`, docs/xact-lock.md explains `xact_lock`.
+process. docs/once-sql.md explains `once`, docs/xact-lock.md explains `xact_lock`.
 """
 
 from holdfast.sql.keys import TABLE, create_table, ddl, forget_older_than, once, once_async

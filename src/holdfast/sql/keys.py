@@ -1,7 +1,8 @@
 """Once for a key, as a row in the caller's own transaction: exactly once for what that transaction writes.
 
 The row and the caller's writes are committed together, or not at all. So there is no lock, no lease and no interrupted
-run: a process that dies in the middle leaves nothing, and the next call runs. docs/once.md explains isolation levels.
+run: a process that dies in the middle leaves nothing, and the next call runs. docs/once-sql.md explains isolation
+levels.
 """
 
 from __future__ import annotations

@@ -17,8 +17,7 @@ from holdfast.runtimes.blocks import ExitOfBlock, ThreadBlock, entered_block
 from holdfast.runtimes.threads import run_sync, warn_inside_loop
 
 if TYPE_CHECKING:
-    from holdfast.core.engine import AcquireResult
-    from holdfast.core.leases import LockSpec
+    from holdfast.core.leases import AcquireResult, LockSpec
     from holdfast.core.ports import Caller
     from holdfast.threads.locks import Lease, Lock
 

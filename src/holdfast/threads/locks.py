@@ -11,13 +11,13 @@ from typing import (
 
 from holdfast.base_client import BaseRWLock, check_renewal, check_transfer, transfer_text
 from holdfast.core import names
-from holdfast.core.engine import AcquireResult
-from holdfast.core.leases import BaseLease, LockSpec
+from holdfast.core.leases import AcquireResult, BaseLease, LockSpec
 from holdfast.core.locks import ACQUIRE_OPTIONS, UNSET, BaseLock, Unset
 from holdfast.core.names import Duration
 from holdfast.errors import AcquireTimeout, HoldfastError
+from holdfast.runtimes import threads as runtime
 from holdfast.runtimes.blocks import ExitOfBlock, ThreadBlock, entered_block
-from holdfast.runtimes.threads import run_sync, warn_inside_loop
+from holdfast.runtimes.threads import run_sync, suspended
 
 if TYPE_CHECKING:
     from holdfast.core.ports import Caller
@@ -37,7 +37,12 @@ class Lease(BaseLease):
             NotHeld: it was released before.
             BackendError: no answer. The keeper repeats the release, and this may be called again.
         """
-        run_sync(self._engine.release(self))
+        coroutine = self._engine.release(self)
+        try:
+            coroutine.send(None)  # as run_sync does, without a function call
+        except StopIteration:
+            return
+        raise suspended(coroutine)
 
     def renew(self, *, ttl: Duration | None = None) -> None:
         """Keep the lock for another `ttl` seconds from now. Without a ttl, only needed with renew=False.
@@ -175,8 +180,17 @@ class Lock(BaseLock[Lease]):
         return self._client._engine.runtime.caller()
 
     def _try(self, timeout: float | None) -> AcquireResult[Lease]:
-        warn_inside_loop()
-        return run_sync(self._client._engine.acquire(self, timeout))
+        if runtime.running_loop is None or runtime.running_loop() is not None:
+            runtime.warn_inside_loop()
+        client = self._client
+        engine = client._current if client._current is not None and not client._closed else client._engine
+        coroutine = engine.acquire(self, timeout)
+        try:
+            coroutine.send(None)  # as run_sync does, without a function call
+        except StopIteration as stop:
+            result: AcquireResult[Lease] = stop.value
+            return result
+        raise suspended(coroutine)
 
 
 class Semaphore(Lock):

@@ -18,12 +18,13 @@ from types import ModuleType
 from typing import Any, ClassVar, NamedTuple
 
 import holdfast
-from holdfast.core.engine import AcquireResult
+from holdfast.core.leases import AcquireResult
 from holdfast.core.tickets import WAITER_LEASE, LockInfo, TicketInfo
-from tests.conformance.backends import BACKENDS, Case
+from holdfast_lab.conformance.cases import Case
+from holdfast_lab.conformance.lab import until
+from tests.conformance.backends import BACKENDS
 from tests.conformance.cpython.ledger import Ledger
 from tests.conformance.cpython.not_run import why_not_run
-from tests.conformance.lab import until
 
 TTL = 600.0  # seconds: no lease of a case runs out, however slow the machine
 SOON = WAITER_LEASE / 2  # well before an abandoned waiter expires on the store

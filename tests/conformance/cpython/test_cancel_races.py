@@ -15,8 +15,9 @@ import pytest
 
 import holdfast
 from holdfast.core.tickets import WAITER_LEASE
-from tests.conformance.backends import BACKENDS, Case
-from tests.conformance.lab import until
+from holdfast_lab.conformance.cases import Case
+from holdfast_lab.conformance.lab import until
+from tests.conformance.backends import BACKENDS
 
 pytestmark = pytest.mark.cases(BACKENDS)  # not on each of their shapes and methods
 

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 import holdfast
-from tests.conformance.backends import BACKENDS, Case
+from holdfast_lab.conformance.cases import Case
+from tests.conformance.backends import BACKENDS
 
 pytestmark = pytest.mark.cases(BACKENDS)  # not on each of their shapes and methods
 

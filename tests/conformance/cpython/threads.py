@@ -18,7 +18,8 @@ from types import ModuleType
 from typing import Any, ClassVar, NamedTuple
 
 import holdfast
-from tests.conformance.backends import BACKENDS, Case
+from holdfast_lab.conformance.cases import Case
+from tests.conformance.backends import BACKENDS
 from tests.conformance.cpython import sources
 from tests.conformance.cpython.ledger import Ledger
 from tests.conformance.cpython.not_run import why_not_run

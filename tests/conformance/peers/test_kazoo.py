@@ -8,16 +8,13 @@ import pytest
 
 import holdfast
 from holdfast.primitives import Primitive
-from tests.conformance.lab import Lab
 from tests.conformance.peers.adapters import KazooLock, KazooSemaphore, TimedOut
 from tests.support.processes import eventually
 
 WAIT = 0.1  # seconds
 
 
-@pytest.fixture
-def shares(store_url: str) -> None:
-    Lab(store_url, "threads").needs(Primitive.RWLOCK).needs(Primitive.SEMAPHORE)
+shares = pytest.mark.needs(Primitive.RWLOCK, Primitive.SEMAPHORE)
 
 
 def test_the_same_object_does_not_get_a_lock_twice(client: holdfast.Client) -> None:
@@ -52,7 +49,7 @@ def test_a_wait_for_the_own_lock_ends_when_another_thread_releases_it(client: ho
     second.release()
 
 
-@pytest.mark.usefixtures("shares")
+@shares
 def test_a_thread_that_reads_may_read_again_before_a_waiting_writer(
     client: holdfast.Client, other: holdfast.Client
 ) -> None:
@@ -72,7 +69,7 @@ def test_a_thread_that_reads_may_read_again_before_a_waiting_writer(
         writer.release()
 
 
-@pytest.mark.usefixtures("shares")
+@shares
 def test_a_thread_that_reads_waits_in_vain_to_write(client: holdfast.Client) -> None:
     reading, writing = KazooLock(client.rwlock("a").read()), KazooLock(client.rwlock("a").write())
     reading.acquire()
@@ -86,7 +83,7 @@ def test_a_thread_that_reads_waits_in_vain_to_write(client: holdfast.Client) -> 
     writing.release()
 
 
-@pytest.mark.usefixtures("shares")
+@shares
 def test_a_semaphore_gives_its_permits_to_one_thread_too(client: holdfast.Client) -> None:
     first, second, third = (KazooSemaphore(client, "a", max_leases=2) for _ in range(3))
 
@@ -106,7 +103,7 @@ def test_a_semaphore_gives_its_permits_to_one_thread_too(client: holdfast.Client
     assert third.lease_holders() == []
 
 
-@pytest.mark.usefixtures("shares")
+@shares
 def test_clients_must_agree_on_the_permits_of_a_semaphore(client: holdfast.Client, other: holdfast.Client) -> None:
     first = KazooSemaphore(client, "a", max_leases=1)
     first.acquire()

@@ -8,15 +8,12 @@ import pytest
 
 import holdfast
 from holdfast.primitives import Primitive
-from tests.conformance.lab import Lab
 from tests.conformance.peers.adapters import NotOwned, RedisPyLock, TimedOut
 
 WAIT = 0.1  # seconds
 
 
-@pytest.fixture
-def extends(store_url: str) -> None:
-    Lab(store_url, "threads").needs(Primitive.RENEW_TTL)
+extends = pytest.mark.needs(Primitive.RENEW_TTL)
 
 
 def test_a_second_object_of_the_same_thread_does_not_get_the_lock(client: holdfast.Client) -> None:
@@ -77,7 +74,7 @@ def test_a_lock_that_was_taken_away_cannot_be_released(client: holdfast.Client, 
         lock.release()
 
 
-@pytest.mark.usefixtures("extends")
+@extends
 def test_extend_adds_to_the_time_that_is_left(client: holdfast.Client, other: holdfast.Client) -> None:
     lock = RedisPyLock(client, "a", timeout=20)
     lock.acquire()
@@ -91,7 +88,7 @@ def test_extend_adds_to_the_time_that_is_left(client: holdfast.Client, other: ho
     lock.release()
 
 
-@pytest.mark.usefixtures("extends")
+@extends
 def test_extend_can_replace_the_time_that_is_left(client: holdfast.Client) -> None:
     lock = RedisPyLock(client, "a", timeout=40)
     lock.acquire()
@@ -103,7 +100,7 @@ def test_extend_can_replace_the_time_that_is_left(client: holdfast.Client) -> No
     lock.release()
 
 
-@pytest.mark.usefixtures("extends")
+@extends
 def test_reacquire_sets_the_time_of_the_lock_again(client: holdfast.Client) -> None:
     lock = RedisPyLock(client, "a", timeout=40)
     lock.acquire()
@@ -125,7 +122,7 @@ def test_a_lock_that_is_not_held_cannot_be_extended(client: holdfast.Client) -> 
         lock.reacquire()
 
 
-@pytest.mark.usefixtures("extends")
+@extends
 def test_a_lock_that_was_taken_away_cannot_be_extended(client: holdfast.Client, other: holdfast.Client) -> None:
     lock = RedisPyLock(client, "a")
     lock.acquire()

@@ -1,7 +1,7 @@
-"""Hazard: docs/cli.md omits a command, or shows output that a command no longer prints.
+"""Hazard: docs/cli*.md omit a command, or show output that a command no longer prints.
 
-Every ```console block is run, in order, in one private store: as one bash script, with stdout and stderr together.
-The output of each `$ command` is compared with the lines below it. In the document
+Every ```console block of these pages is run, in order, in one private store: as one bash script, with stdout and stderr
+together. The output of each `$ command` is compared with the lines below it. In the document
 
     …                       matches any text within a line; the number of blanks does not matter
     $ command &             runs in the background; the next command starts when there is another holder or waiter
@@ -30,10 +30,13 @@ from tests.integration.cli.conftest import CliStore
 from tests.support.processes import WorkerPool
 
 WRITTEN = re.compile(r"holdfast( \w+)? --help|holdfast backends")  # commands whose output `write` updates
-DOCUMENT = Path(__file__).parents[3] / "docs" / "cli.md"
+PAGES = ("cli.md", "cli-operators.md", "cli-live.md", "cli-setup.md")
+DOCUMENTS = [Path(__file__).parents[3] / "docs" / page for page in PAGES]
 PART = re.compile(r"<!-- holder: (?P<program>.*?) -->|```console\n(?P<block>.*?)```", re.DOTALL)
 # Progress lines of a search on a busy machine.
-PROGRESS = re.compile(r"^(worlds|runs|states|cancellations|shrinking): [\d,]+( of [\d,]+)?(, .*)?\n", re.MULTILINE)
+PROGRESS = re.compile(
+    r"^(verify|worlds|runs|states|cancellations|shrinking): [\d,]+( of [\d,]+)?(, .*)?\n", re.MULTILINE
+)
 BLOCK_MAX = 200.0  # seconds; a longer run is a failure
 
 # Background jobs are ended with their block. `changed` waits until the number of holders and waiters is not $1.
@@ -46,7 +49,8 @@ trap 'kill $(jobs -p) 2>/dev/null; wait' EXIT
 
 
 class Command(NamedTuple):
-    line: int  # in the document
+    document: str
+    line: int
     text: str
     expected: str
 
@@ -59,23 +63,24 @@ class Part(NamedTuple):
 
 
 def parts() -> Iterator[Part]:
-    text = DOCUMENT.read_text()
-    for found in PART.finditer(text):
-        if found["program"]:
-            yield Part([], json.loads(found["program"]))
-        else:
-            first = text.count("\n", 0, found.start("block")) + 1
-            yield Part(list(commands(found["block"].splitlines(), first)), None)
+    for document in DOCUMENTS:
+        text = document.read_text()
+        for found in PART.finditer(text):
+            if found["program"]:
+                yield Part([], json.loads(found["program"]))
+            else:
+                first = text.count("\n", 0, found.start("block")) + 1
+                yield Part(list(commands(found["block"].splitlines(), document.name, first)), None)
 
 
-def commands(lines: list[str], first: int) -> Iterator[Command]:
+def commands(lines: list[str], document: str, first: int) -> Iterator[Command]:
     starts = [number for number, line in enumerate(lines) if line.startswith("$ ")]
-    assert starts[:1] == [0], f"line {first}: a console block begins with a command"
+    assert starts[:1] == [0], f"{document}, line {first}: a console block begins with a command"
     for start, end in zip(starts, [*starts[1:], len(lines)], strict=True):
         text, *rest = lines[start:end]
         while text.endswith("\\"):
             text += "\n" + rest.pop(0).removeprefix("> ")
-        yield Command(first + start, text.removeprefix("$ "), "\n".join(rest))
+        yield Command(document, first + start, text.removeprefix("$ "), "\n".join(rest))
 
 
 def script(block: list[Command]) -> str:
@@ -134,9 +139,9 @@ def test_every_console_block_prints_what_the_document_shows(
         else:
             for command, printed in run(part.commands, environment, tmp_path):
                 if not is_as_written(command, printed):
-                    wrong.append(f"line {command.line}: $ {command.text}\n{printed}")
+                    wrong.append(f"{command.document}, line {command.line}: $ {command.text}\n{printed}")
 
-    assert not wrong, "docs/cli.md says otherwise:\n\n" + "\n".join(wrong)
+    assert not wrong, "the docs say otherwise:\n\n" + "\n".join(wrong)
 
 
 def test_every_command_has_its_help_in_the_document() -> None:
@@ -159,7 +164,7 @@ def test_every_help_fits_80_columns_and_lists_exit_statuses(store: CliStore) -> 
 def test_the_check_detects_wrong_output(environment: dict[str, str], tmp_path: Path) -> None:
     block = ["$ echo one two", "one … two", "$ false", "$ echo $?; echo three", "1", "three", "$ echo \\", "> 4", "5"]
 
-    results = run(list(commands(block, 1)), environment, tmp_path)
+    results = run(list(commands(block, "a page", 1)), environment, tmp_path)
 
     assert [is_as_written(command, printed) for command, printed in results] == [True, True, True, False]
 
@@ -188,7 +193,9 @@ def run(block: list[Command], environment: dict[str, str], folder: Path) -> list
             check=False,
         )
     printed = re.split(r"@@\d+@@\n", PROGRESS.sub("", path.read_text()))[1:]
-    assert len(printed) == len(block), f"line {block[0].line}: the script ended early:\n{path.read_text()}"
+    assert len(printed) == len(block), (
+        f"{block[0].document}, line {block[0].line}: the script ended early:\n{path.read_text()}"
+    )
     return list(zip(block, printed, strict=True))
 
 
@@ -214,4 +221,5 @@ def _without_version(found: re.Match[str]) -> str:
 
 
 if __name__ == "__main__":
-    DOCUMENT.write_text(write(DOCUMENT.read_text()))
+    for document in DOCUMENTS:
+        document.write_text(write(document.read_text()))

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration.django.conftest import ROOT, Project
+from tests.support.pages import blocks
 
 SHOP = ROOT / "examples" / "django_shop"
 
@@ -50,3 +51,14 @@ def test_the_shop_sells_each_piece_once_and_charges_each_order_once(shop: Shop) 
 
 def test_the_migration_of_the_shop_matches_its_models(shop: Shop) -> None:
     assert "No changes detected" in shop.manage("makemigrations", "--check", "--dry-run")
+
+
+def test_the_code_of_the_page_runs(small_project: Project) -> None:
+    small_project.use(default={"DATABASE": "default"}, jobs={"URL": "memory://"})
+    examples = [block.code for block in blocks("django.md") if block.language == "python"]
+    assert "HOLDFAST" in examples[0]
+    program = "\n".join(
+        ["from django.test.utils import override_settings", *examples, "refund(None, 7)", "print('ran')"]
+    )
+
+    assert small_project.manage("shell", "-v", "0", "-c", program) == "ran\n"

@@ -10,10 +10,10 @@ from holdfast.backends.memcached.protocol import meta
 from holdfast.backends.memcached.protocol.keys import register_key_of
 from holdfast.backends.memcached.protocol.meta import Reply
 from holdfast.errors import NameConflict, OutcomeUnknown
+from holdfast_lab.conformance.verbs import Verbs
 from tests.integration.memcached.conftest import StartServer
 from tests.support.memcached.servers import Server
 from tests.support.redis.proxy import Proxy
-from tests.support.verbs import Verbs
 
 OURS, THEIRS = "a" * 32, "b" * 32
 DAY = 86400.0

@@ -15,9 +15,13 @@ from holdfast.backends.mysql.sql import ddl
 from holdfast.core.ports import Record, StoreMissing
 from holdfast.core.tickets import Granted
 from holdfast.url import parse
-from tests.conformance.lab import Store
-from tests.conformance.test_records import test_no_replacement_of_concurrent_clients_is_lost as replace_concurrently
-from tests.conformance.test_records import test_one_of_many_concurrent_clients_writes_each_record as write_concurrently
+from holdfast_lab.conformance.lab import Store
+from holdfast_lab.conformance.test_records import (
+    test_no_replacement_of_concurrent_clients_is_lost as replace_concurrently,
+)
+from holdfast_lab.conformance.test_records import (
+    test_one_of_many_concurrent_clients_writes_each_record as write_concurrently,
+)
 from tests.support.mysql.drivers import Driver
 from tests.support.mysql.servers import Server
 

@@ -8,8 +8,8 @@ import pytest
 
 from holdfast.backends.mysql.io.blocking import create_tables
 from holdfast.url import parse
-from tests.conformance.lab import Store
-from tests.conformance.test_registers import race
+from holdfast_lab.conformance.lab import Store
+from holdfast_lab.conformance.test_registers import race
 from tests.support.mysql import shared
 from tests.support.mysql.drivers import Driver
 from tests.support.mysql.servers import Server

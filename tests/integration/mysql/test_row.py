@@ -143,7 +143,7 @@ def test_a_stopped_holder_keeps_its_row_lock_no_longer_than_its_lease(url: str, 
             fence = int(process.stdout.readline())
             stop_process(process.pid)
 
-            lease = open_client(url).lock("a").acquire(timeout=30)
+            lease = open_client(url).lock("a").acquire(timeout=90)
 
             assert lease is not None
             assert lease.fence > fence
@@ -166,7 +166,7 @@ def test_a_client_stopped_with_the_row_lock_and_without_a_lease_is_terminated(
         cursor.execute("SELECT id FROM holdfast_gates FOR UPDATE")
         cursor.execute("UPDATE holdfast_gates SET nonce = %s", (nonce,))
 
-        lease = client.lock("a").acquire(timeout=30)
+        lease = client.lock("a").acquire(timeout=90)
 
         assert lease is not None
         lease.release()

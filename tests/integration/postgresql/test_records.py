@@ -16,10 +16,10 @@ from holdfast import url as urls
 from holdfast.backends.postgresql.io.blocking import create_tables
 from holdfast.backends.postgresql.sql import tables_ddl
 from holdfast.core.ports import Record, StoreMissing
-from tests.conformance.lab import Store
+from holdfast_lab.conformance.lab import Store
+from holdfast_lab.conformance.verbs import Verbs
 from tests.support.postgresql.servers import Server
 from tests.support.processes import eventually
-from tests.support.verbs import Verbs
 
 OURS, THEIRS = Record("a" * 32, "{}"), Record("b" * 32, "[1]")
 BEFORE_RECORDS = """

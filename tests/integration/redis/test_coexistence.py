@@ -16,6 +16,7 @@ import redis_lock  # type: ignore[import-untyped]
 import holdfast
 from tests.integration.conftest import OpenClient
 from tests.integration.redis.helpers import acquiring, await_waiters, in_background, take
+from tests.support.pages import blocks
 from tests.support.processes import PATIENCE, WorkerPool, eventually, now
 from tests.support.redis.servers import Server
 
@@ -212,3 +213,13 @@ def test_holdfast_blocks_python_redis_lock_and_wakes_it_at_the_release(
     assert coming.result(timeout=PATIENCE)
     assert ours.lock("one").acquire(timeout=0) is None
     lock.release()
+
+
+def test_the_programs_of_the_page_on_migrating_run(server: Server, theirs: Any) -> None:
+    examples = [block for block in blocks("migrating.md") if block.run_by.endswith("test_coexistence.py")]
+    assert examples
+
+    for block in examples:
+        code = block.code.replace("redis://host/0", server.url)
+        names = {"holdfast": holdfast, "redis_client": theirs, "redis_lock": redis_lock}
+        exec(compile(code, block.place, "exec"), names)  # noqa: S102  (the examples are ours)

@@ -25,7 +25,7 @@ from tests.support.redis.topologies import Cluster
 SOON = 0.3  # seconds: enough for all workers to receive the start time
 
 
-@pytest.mark.parametrize(("method", "times"), [("queue", 200), ("setnx", 30)])
+@pytest.mark.parametrize(("method", "times"), [("queue", 100), ("setnx", 30)])
 def test_8_processes_with_one_lock_exclude_each_other(
     method: str, times: int, pool: WorkerPool, server: Server
 ) -> None:

@@ -7,13 +7,13 @@ import pytest
 import holdfast
 from holdfast.backends.redis.protocol.keys import SCRIPT_LOCKS_MAX
 from holdfast.core.tickets import Granted, Live, Waiting
+from holdfast_lab.conformance.verbs import Verbs
 from tests.integration.conftest import OpenClient
 from tests.integration.redis.helpers import assert_free_and_clean, lock_keys, take
 from tests.support.processes import eventually
 from tests.support.redis.proxy import Proxy
 from tests.support.redis.servers import Server
 from tests.support.redis.topologies import Cluster, Watched
-from tests.support.verbs import Verbs
 
 FIFTY = [f"many-{number:02}" for number in range(50)]
 

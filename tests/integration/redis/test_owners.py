@@ -13,12 +13,12 @@ import redis_lock  # type: ignore[import-untyped]  # it has none
 import holdfast
 from holdfast.backends.redis.protocol.keys import queue_keys
 from holdfast.core.tickets import Granted, LeaseGone, Live, Waiting
+from holdfast_lab.conformance.verbs import Verbs
 from tests.integration.conftest import OpenClient
 from tests.integration.redis.helpers import acquiring, assert_free_and_clean, await_waiters, in_background, take
 from tests.support.processes import PATIENCE, eventually
 from tests.support.redis.proxy import Proxy
 from tests.support.redis.servers import Server
-from tests.support.verbs import Verbs
 
 PROMPT = 2.0  # seconds: a notification arrives sooner than the next poll after 2.5 s
 

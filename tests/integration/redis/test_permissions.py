@@ -68,7 +68,7 @@ def test_every_permission_of_a_node_is_used(tmp_path: Path) -> None:
     [
         ("-evalsha", holdfast.AccessDenied, "evalsha"),
         ("resetkeys", holdfast.AccessDenied, "keys"),
-        ("-set", holdfast.OutcomeUnknown, "Permissions of docs/backends/redis.md"),
+        ("-set", holdfast.OutcomeUnknown, "the commands of docs/backends/redis-permissions.md"),
         ("-time", holdfast.OutcomeUnknown, "`ACL LOG`"),
     ],
 )

@@ -7,13 +7,13 @@ import contextlib
 import pytest
 
 import holdfast
+from holdfast_lab.conformance.verbs import Verbs
 from tests.integration.conftest import OpenClient
 from tests.integration.redis.helpers import keys_without_ttl
 from tests.integration.redis.test_names import NAMES
 from tests.support.redis.proxy import Proxy
 from tests.support.redis.servers import Server
 from tests.support.redis.topologies import Cluster
-from tests.support.verbs import Verbs
 
 METHODS = ["queue", "setnx", "getset"]
 LARGEST = 2**63 - 1

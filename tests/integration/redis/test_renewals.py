@@ -9,10 +9,10 @@ import pytest
 
 from holdfast.backends.redis.lua import KEEP
 from holdfast.core.tickets import Claim, Granted, LeaseGone, Live
+from holdfast_lab.conformance.verbs import Verbs
 from tests.integration.redis.test_handovers import scripts_run
 from tests.support.redis.servers import Server
 from tests.support.redis.topologies import Cluster
-from tests.support.verbs import Verbs
 
 LEASES = 100
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import holdfast
+from holdfast_lab.conformance.verbs import Verbs
 from tests.integration.conftest import OpenClient
 from tests.integration.redis.helpers import assert_lost, await_replicated, take, waiting
 from tests.support.processes import eventually
@@ -18,7 +19,6 @@ from tests.support.redis.binaries import Binary
 from tests.support.redis.proxy import Proxy
 from tests.support.redis.topologies import Pair, Watched
 from tests.support.server_process import free_ports
-from tests.support.verbs import Verbs
 
 
 @pytest.fixture

@@ -11,10 +11,10 @@ import pytest
 
 from holdfast.backends.redis.protocol.keys import register_key
 from holdfast.errors import ConfigurationError, OutcomeUnknown, QuorumError
+from holdfast_lab.conformance.verbs import Verbs
 from tests.integration.redlock.conftest import StartRedlock
 from tests.support.redis.proxy import Proxy
 from tests.support.redis.redlock import RedlockServers
-from tests.support.verbs import Verbs
 
 OURS, THEIRS = "a" * 32, "b" * 32
 Opens = Callable[[str], Verbs]

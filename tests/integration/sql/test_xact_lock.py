@@ -142,13 +142,20 @@ def test_a_deadlock_is_the_error_of_the_driver(database: Database, name: str) ->
     assert lock(first, name)
     assert lock(second, f"{name}2")
 
-    waiting = in_thread(first, f"{name}2", timeout=60)
-    with pytest.raises(psycopg.errors.DeadlockDetected):  # of the one that closes the cycle, or of the other one
+    def lock_or_roll_back(handle: Handle, name: str) -> bool:
         try:
-            lock(second, name, timeout=60)
-        finally:
-            second.rollback()
-            assert waiting.result(30)
+            return lock(handle, name, timeout=60)
+        except psycopg.errors.DeadlockDetected:
+            handle.rollback()
+            raise
+
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(lock_or_roll_back, first, f"{name}2")
+        with pytest.raises(psycopg.errors.DeadlockDetected):  # of the one that closes the cycle, or of the other one
+            try:
+                lock_or_roll_back(second, name)
+            finally:
+                assert waiting.result(30)
 
 
 @DRIVER

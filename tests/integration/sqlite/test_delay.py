@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from holdfast.core.tickets import Granted, Waiting
+from holdfast_lab.conformance.verbs import Verbs
 from tests.integration.sqlite.conftest import Store
 from tests.support.processes import PATIENCE, WorkerPool, now
-from tests.support.verbs import Verbs
 
 TTL = 1.5  # seconds, the last of which are the delay
 

@@ -12,9 +12,9 @@ import holdfast
 from holdfast.core.clock import lease_deadline
 from holdfast.core.handovers import POLLED_MAX, SPENT_MAX
 from holdfast.core.tickets import POLL_INTERVAL, WAITER_LEASE, Claim, Granted, Waiting
+from holdfast_lab.conformance.verbs import PATIENCE, Verbs
 from tests.integration.sqlite.conftest import Observer, Store
 from tests.support.processes import Worker, WorkerPool, eventually, now
-from tests.support.verbs import PATIENCE, Verbs
 
 TTL = 30.0
 

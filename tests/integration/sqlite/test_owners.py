@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from holdfast.core.tickets import Granted, Waiting
+from holdfast_lab.conformance.verbs import Verbs
 from tests.integration.sqlite.conftest import Store
-from tests.support.verbs import Verbs
 
 
 @pytest.fixture(params=["memory", "sqlite"])

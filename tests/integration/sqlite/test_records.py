@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import pytest
 
 from holdfast.core.ports import Record, StoreMissing
+from holdfast_lab.conformance.verbs import Verbs
 from tests.integration.sqlite.conftest import Store
-from tests.support.verbs import Verbs
 
 OURS, THEIRS = Record("a" * 32, "{}"), Record("b" * 32, "[]")
 

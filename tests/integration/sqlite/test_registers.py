@@ -10,8 +10,8 @@ from holdfast.backends.sqlite.config import config_of
 from holdfast.backends.sqlite.io.blocking import BlockingPort
 from holdfast.runtimes.threads import ThreadRuntime, run_sync
 from holdfast.url import parse
+from holdfast_lab.conformance.verbs import Verbs
 from tests.integration.sqlite.conftest import Store
-from tests.support.verbs import Verbs
 
 _AGES = "UPDATE marks SET until = until - 3700"
 

@@ -13,8 +13,8 @@ from holdfast.core.ports import Record
 from holdfast.core.tickets import Granted, Waiting
 from holdfast.errors import BackendUnavailable
 from holdfast.runtimes import system
+from holdfast_lab.conformance.verbs import Verbs
 from tests.integration.sqlite.conftest import Store
-from tests.support.verbs import Verbs
 
 _SCHEMA = "SELECT name, replace(sql, ' IF NOT EXISTS', '') FROM sqlite_schema WHERE name <> 'tickets' ORDER BY 1"
 VERSION_3 = """

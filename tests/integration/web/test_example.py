@@ -55,7 +55,7 @@ def test_one_of_two_processes_leads(server: Uvicorn) -> None:
 
 
 def test_the_guide_has_the_code_of_the_example() -> None:
-    source, guide = EXAMPLE.read_text(), (ROOT / "docs" / "fastapi.md").read_text()
+    source, guide = EXAMPLE.read_text(), (ROOT / "docs" / "election.md").read_text()
     body = source[source.index("        election = state") : source.index("\n\n\napp = FastAPI")]
 
     assert body.replace("\n\n", "\n") in guide

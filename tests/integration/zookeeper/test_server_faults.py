@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 import pytest
 
 import holdfast
-from holdfast import BackendError
+from holdfast import BackendError, BackendUnavailable
 from holdfast.guarantees import FenceOrder
 from tests.integration.conftest import OpenClient
 from tests.support.processes import PATIENCE, eventually
@@ -110,28 +110,35 @@ def test_fifty_waiters_are_granted_after_their_server_is_killed_and_restarted(
     waiting: list[str] = []
     crowd.subscribe(lambda event: waiting.append(event.kind) if event.kind == "queued" else None)
     inside = threading.Lock()
+    outages: list[BackendUnavailable] = []
 
     def take() -> None:
-        with crowd.lock("a", timeout=3 * PATIENCE) as taken:
-            assert inside.acquire(blocking=False), "two holders at the same time"
-            served.append(taken.fence)
-            inside.release()
+        try:
+            with crowd.lock("a", timeout=3 * PATIENCE) as taken:
+                assert inside.acquire(blocking=False), "two holders at the same time"
+                served.append(taken.fence)
+                inside.release()
+        except BackendUnavailable as outage:  # a poll was under way when the server died, or a busy machine was late
+            outages.append(outage)
+            take()
 
     threads = [threading.Thread(target=take) for _ in range(WAITERS)]
     for thread in threads:
         thread.start()
-    eventually(lambda: len(waiting) == WAITERS)  # a waiter without an answer when the server dies gets an error
+    eventually(lambda: len(waiting) == WAITERS)
 
     own_server.kill()
     own_server.start()
 
     eventually(lambda: _renews(lease))  # after the holder has connected again
-    assert len(holder.inspect("a").waiters) == WAITERS, "all waiters kept their places"
+    eventually(lambda: _waiters(holder, "a") is not None)
+    assert _waiters(holder, "a") == WAITERS, "all waiters kept their places"
     lease.release()
     for thread in threads:
         thread.join(PATIENCE)
     assert served == sorted(served)
     assert len(served) == WAITERS
+    assert len(outages) < WAITERS / 2, "most waiters had no request under way"
 
 
 def test_backend_unavailable_is_raised_when_no_server_runs(open_client: OpenClient) -> None:
@@ -280,6 +287,14 @@ def _renews(lease: holdfast.Lease) -> bool:
     except BackendError:
         return False
     return True
+
+
+def _waiters(client: holdfast.Client, name: str) -> int | None:
+    """How many tickets wait; None if the server did not answer in time."""
+    try:
+        return len(client.inspect(name).waiters)
+    except BackendError:
+        return None
 
 
 def _takes(client: holdfast.Client, name: str) -> bool:

@@ -1,4 +1,4 @@
-"""The methods of a backend, as in tests/support/verbs.py, on connections that record what was sent."""
+"""The methods of a backend, as in holdfast_lab/conformance/verbs.py, on connections that record what was sent."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from holdfast.backends.net.blocking import BlockingPoller
 from holdfast.core.tickets import Claim, Granted, Waiting
 from holdfast.runtimes.threads import ThreadRuntime, run_sync
 from holdfast.url import parse
-from tests.support.verbs import Verbs
+from holdfast_lab.conformance.verbs import Verbs
 
 
 class RecordingSocket(socket.socket):

@@ -25,8 +25,8 @@ _MARIADB_ONLY = (
     *("--skip-name-resolve", "--aria-pagecache-buffer-size=1M", "--innodb-log-file-size=8M"),
     "--innodb-flush-method=nosync",
 )
-INSTALL = (
-    *("mariadb-install-db", "--no-defaults", "--auth-root-authentication-method=normal", "--skip-test-db"),
+INSTALL_OPTIONS = (
+    *("--no-defaults", "--auth-root-authentication-method=normal", "--skip-test-db"),
     *("--datadir={folder}/data", "--tmpdir={folder}", "--innodb-log-file-size=8M"),
 )
 _MYSQL_ONLY = ("--mysqlx=OFF", "--innodb-flush-method=nosync")
@@ -68,7 +68,7 @@ class Server(ServerProcess):
         if self._mysqld is not None:
             self.create_data(self._mysqld, "--no-defaults", "--initialize-insecure", "--datadir={folder}/data")
         else:
-            self.create_data(*INSTALL)
+            self.create_data(program("mariadb-install-db", package="mariadbd"), *INSTALL_OPTIONS)
 
     def command(self) -> list[str]:
         return [

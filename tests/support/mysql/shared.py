@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
+import atexit
 import functools
 import uuid
+from typing import Any
 
 from holdfast.backends.mysql.io.blocking import create_tables
 from holdfast.url import parse
@@ -28,9 +29,7 @@ def restricted_url(**options: str) -> str:
     url = fresh_url(**options)
     database = parse(url).path.removeprefix("/")
     _create_user()
-    with contextlib.closing(server().connect(database)) as administrator, administrator.cursor() as cursor:
-        for grant in grants_on(database, options.get("method", "unique")):
-            cursor.execute(grant)
+    _administer(*grants_on(database, options.get("method", "unique")))
     return server().url_of(database, user="app:secret", **{"tls": "no", **options})
 
 
@@ -44,13 +43,27 @@ def grants_on(database: str, method: str) -> list[str]:
 
 @functools.cache
 def _create_user() -> None:
-    server().rows(statements("mysql", "In a database with other tables")[0], database="")
+    _administer(statements("mysql", "In a database with other tables")[0])
 
 
 def fresh_database() -> str:
     database = f"test_{uuid.uuid4().hex}"
-    server().rows(f"CREATE DATABASE {database}", database="")
+    _administer(f"CREATE DATABASE {database}")
     return database
+
+
+def _administer(*statements: str) -> None:
+    with _administrator().cursor() as cursor:
+        for statement in statements:
+            cursor.execute(statement)
+
+
+@functools.cache
+def _administrator() -> Any:
+    """A connection for all tests: a login takes longer than most statements."""
+    connection = server().connect("")
+    atexit.register(connection.close)
+    return connection
 
 
 @functools.cache

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import atexit
 import functools
 import re
 import uuid
+from typing import Any
+
+import psycopg
 
 from holdfast.backends.postgresql.sql import ddl
 from holdfast.url import parse
@@ -29,10 +33,7 @@ def restricted_url(**options: str) -> str:
     url = fresh_url(**options)
     _, *grants = grants_on(schema := parse(url).options["schema"])
     _create_role()
-    with server().connect() as administrator:
-        administrator.execute(ddl(parse(url)).encode())
-        for grant in grants:
-            administrator.execute(grant.encode())
+    _administrator().execute("\n".join((ddl(parse(url)), *grants)).encode())
     return server().url_of("app", **{"schema": schema, **options})
 
 
@@ -44,6 +45,14 @@ def grants_on(schema: str) -> list[str]:
 @functools.cache
 def _create_role() -> None:
     server().rows(grants_on("")[0].encode())
+
+
+@functools.cache
+def _administrator() -> psycopg.Connection[tuple[Any, ...]]:
+    """A connection for all tests: a new one takes the server longer than most statements."""
+    connection = server().connect()
+    atexit.register(connection.close)
+    return connection
 
 
 @functools.cache

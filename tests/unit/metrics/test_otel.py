@@ -12,7 +12,7 @@ from opentelemetry.trace import SpanKind, StatusCode
 
 import holdfast
 from holdfast.metrics import METRICS, MetricKind
-from tests.conformance.lab import Lab, until
+from holdfast_lab.conformance.lab import Lab, until
 from tests.support.faulty import DOWN, OK, Faults
 from tests.support.processes import eventually
 from tests.support.telemetry import Telemetry

@@ -14,9 +14,9 @@ from prometheus_client import CollectorRegistry
 
 import holdfast
 import holdfast.prometheus
-from tests.conformance.lab import until
+from holdfast_lab.conformance.event_ledger import Ledger
+from holdfast_lab.conformance.lab import until
 from tests.support.faulty import DOWN, LOST, NO_REPLY, OK, Faults
-from tests.support.ledger import Ledger
 from tests.support.processes import eventually
 from tests.support.telemetry import Telemetry, total
 

@@ -17,10 +17,11 @@ from holdfast.backends.net.pool import (
     IDLE_MAX,
     ConnectionPool,
     Probe,
+    _Waiter,
     exchange_each,
 )
 from holdfast.runtimes import system
-from holdfast.runtimes.aio import AsyncioRuntime
+from holdfast.runtimes.aio import AsyncioEvent, AsyncioRuntime
 from holdfast.runtimes.threads import ThreadRuntime, run_sync
 from holdfast_lab.sim.choices import Choices
 from holdfast_lab.sim.run import Plan
@@ -261,6 +262,85 @@ def test_the_limit_can_be_set(connector: Connector) -> None:
 
     with pytest.raises(BackendUnavailable, match=r"db\.example: all 1 connections were in use"):
         get(pool, seconds=0.01)
+
+
+async def test_callers_that_wait_get_connections_in_the_order_of_their_arrival_when_others_arrive_later(
+    connector: Connector,
+) -> None:
+    pool, served = ConnectionPool("test://", connector.open, AsyncioRuntime(), 1), list[int]()
+    connection = await pool.open_or_wait(system.now() + 30)
+
+    async def use(number: int) -> None:
+        taken = pool.get_idle(system.now()) or await pool.open_or_wait(system.now() + 30)
+        served.append(number)
+        await asyncio.sleep(0)
+        pool.put(taken)
+
+    waiting = []
+    for number in range(20):
+        waiting.append(asyncio.create_task(use(number)))
+        while len(pool.waiters) <= number:
+            await asyncio.sleep(0)
+    pool.put(connection)
+    assert pool.get_idle(system.now()) is None, "a caller waits for this one"
+    await use(20)
+    await asyncio.gather(*waiting)
+
+    assert served == list(range(21))
+    assert not pool.waiters
+
+
+async def test_a_free_connection_wakes_one_of_the_callers_that_wait(connector: Connector) -> None:
+    wakes: list[AsyncioEvent] = []
+
+    class CountedEvent(AsyncioEvent):
+        def set(self) -> None:
+            wakes.append(self)
+            super().set()
+
+    class CountingRuntime(AsyncioRuntime):
+        def event(self) -> AsyncioEvent:
+            return CountedEvent()
+
+    pool = ConnectionPool("test://", connector.open, CountingRuntime(), 1)
+    connection = await pool.open_or_wait(system.now() + 30)
+
+    async def use() -> None:
+        pool.put(await pool.open_or_wait(system.now() + 30))
+
+    waiting = [asyncio.create_task(use()) for _ in range(50)]
+    while len(pool.waiters) < 50:
+        await asyncio.sleep(0)
+    pool.put(connection)
+    await asyncio.gather(*waiting)
+
+    assert len(wakes) <= 3 * 50  # after each put, and when the one before it has ended
+
+
+async def test_a_caller_that_is_cancelled_while_it_waits_leaves_its_connection_to_the_next(
+    connector: Connector,
+) -> None:
+    pool = ConnectionPool("test://", connector.open, AsyncioRuntime(), 1)
+    connection = await pool.open_or_wait(system.now() + 30)
+    first, second = (asyncio.create_task(pool.open_or_wait(system.now() + 30)) for _ in range(2))
+    while len(pool.waiters) < 2:
+        await asyncio.sleep(0)
+
+    pool.put(connection)  # wakes the first one
+    first.cancel()
+
+    assert await second is connection
+    assert not pool.waiters
+
+
+def test_a_caller_that_an_interrupt_ended_does_not_block_others(connector: Connector) -> None:
+    pool = ConnectionPool("test://", connector.open, ThreadRuntime(), 1)
+    connection = get(pool)
+    pool.waiters.append(weakref.ref(_Waiter(ThreadRuntime().event())))  # nothing else refers to it
+
+    pool.put(connection)
+
+    assert get(pool, seconds=0.01) is connection
 
 
 def test_a_probe_shortens_the_wait_when_the_server_accepts_a_new_connection(

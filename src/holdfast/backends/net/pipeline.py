@@ -98,6 +98,20 @@ class Pipeline(LoopConnection, ABC, Generic[R]):
         self._push(request, (future, self._limited(deadline), 1, None))
         return future
 
+    def submit_now(self, request: bytes, now: float, deadline: float) -> asyncio.Future[R] | None:
+        """The same with as little code as possible. None if the pipeline may not be usable, or has other requests."""
+        pending, until = self._pending, now + self._io_timeout
+        if pending or not self.is_open or self.is_slow or now - self._used_at >= IDLE_CHECK or deadline <= now:
+            return None
+        self._used_at = now
+        future: asyncio.Future[R] = self._loop.create_future()
+        deadline = min(until, deadline)
+        pending.append((future, deadline, 1, None))
+        if deadline < self._timer_at:
+            self._arm_timer(deadline)
+        self._transport.write(request)
+        return future
+
     async def exchange_many(self, request: bytes, count: int, deadline: float) -> list[R]:
         """Send several packed requests and read `count` replies."""
         future: asyncio.Future[list[R]] = self._loop.create_future()

@@ -2,6 +2,10 @@
 
 A connection counts against the limit from before it is opened until explicit code closes it or puts it back. A caller
 that keeps an exception which refers to the connection does not change the count.
+
+Callers that wait for a connection are served in the order of their arrival, and each free connection wakes one of them.
+Otherwise, with many more threads than connections, most wake-ups would be in vain, and some callers would never get a
+connection.
 """
 
 from __future__ import annotations
@@ -9,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import math
 import weakref
+from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
@@ -19,7 +24,7 @@ from holdfast.url_parts import integer
 
 if TYPE_CHECKING:
     from holdfast.backends.net.poller import Poller
-    from holdfast.core.ports import Runtime
+    from holdfast.core.ports import Event, Runtime
 
 CONNECTIONS_MAX = 16  # open at the same time, if the URL has no `connections=`
 CONNECTIONS = integer(
@@ -31,7 +36,8 @@ IDLE_KEPT = 2  # idle connections that are never closed for being idle
 IDLE_MAX = 10.0  # seconds after which any other idle connection is closed
 IDLE_CHECK = 0.2  # seconds without use after which a connection is checked, where a check per request is too slow
 _GRACE = 0.1  # seconds that an answer may still take on a connection that has probably vanished
-_FREE_CHECK = 0.05  # seconds between checks for a free connection, in case a wake-up is lost
+# Seconds between checks for a free connection, in case a wake-up is lost: of the first caller that waits, and of any.
+_FREE_CHECK_FIRST, _FREE_CHECK = 0.05, 1.0
 
 
 T = TypeVar("T")
@@ -71,15 +77,15 @@ class ConnectionPool(Generic[C]):
         idle_check: float = 0.0,
     ) -> None:
         """`server` names one server of several in error messages. `idle_check` is described at IDLE_CHECK."""
-        self._url, self._connect, self._now = url, connect, runtime.now
+        self._url, self._connect, self._now, self._runtime = url, connect, runtime.now, runtime
         self._max, self._server, self._idle_check = connections_max, server, idle_check
         self.idle: list[C] = []  # every operation on it is atomic, so that threads need no mutex
         # All connections that are open or being opened. Weak references are a backstop: an interrupt between two
         # statements of this class must not make a connection count forever.
         self._counted: weakref.WeakSet[C | _Opening] = weakref.WeakSet()
         self._mutex = runtime.mutex()
-        self.waiters = 0
-        self._freed = runtime.event()
+        # In the order of their arrival. Weak references, for the same reason.
+        self.waiters: deque[weakref.ref[_Waiter]] = deque()
         self.is_closed = False
         runtime.on_idle(self.close_surplus)
 
@@ -99,7 +105,10 @@ class ConnectionPool(Generic[C]):
         return result
 
     def get_idle(self, now: float) -> C | None:
-        """An idle connection, or None."""
+        """An idle connection, or None. Also None if callers wait for a connection: they are served first."""
+        return None if self.waiters else self._take_idle(now)
+
+    def _take_idle(self, now: float) -> C | None:
         while (connection := pop(self.idle)) is not None:
             if now - connection.used_at < self._idle_check or not connection.is_dead():
                 connection.used_at, connection.probe = now, self.probe
@@ -114,23 +123,46 @@ class ConnectionPool(Generic[C]):
             BackendUnavailable: no connection became free before the deadline, or connecting failed.
         """
         opening = _Opening()
-        while not self._reserve(opening):
-            now = self._now()
-            if now >= deadline:
-                problem = f"{self._server}: " if self._server else ""
-                problem += f"all {self._max} connections were in use all the time"
-                raise BackendUnavailable(backend=self._url, problem=problem)
-            self.waiters += 1
-            try:
-                self._freed.clear()
-                if (connection := self.get_idle(now)) is not None:
-                    return connection
-                await self._freed.wait(min(deadline, now + _FREE_CHECK))
-            finally:
-                self.waiters -= 1
-            if (connection := self.get_idle(self._now())) is not None:
+        if self.waiters or not self._reserve(opening):
+            connection = await self._wait_for_idle(opening, deadline)
+            if connection is not None:
                 return connection
         return await self._open(opening, deadline)
+
+    async def _wait_for_idle(self, opening: _Opening, deadline: float) -> C | None:
+        """Wait for an idle connection. None: one was closed, and `opening` counts in its place."""
+        waiter = _Waiter(self._runtime.event())
+        try:
+            self.waiters.append(waiter.ref)
+            may_take = False
+            while True:
+                now = self._now()
+                is_first = self._first_waiter() is waiter
+                if is_first or may_take:
+                    if (connection := self._take_idle(now)) is not None:
+                        return connection
+                    if self._reserve(opening):
+                        return None
+                if now >= deadline:
+                    problem = f"{self._server}: " if self._server else ""
+                    problem += f"all {self._max} connections were in use all the time"
+                    raise BackendUnavailable(backend=self._url, problem=problem)
+                check_after = _FREE_CHECK_FIRST if is_first else _FREE_CHECK
+                may_take = not await waiter.event.wait(min(deadline, now + check_after))
+                waiter.event.clear()
+        finally:
+            with self._mutex, contextlib.suppress(ValueError):
+                self.waiters.remove(waiter.ref)
+            self._wake_first()  # it was not the first one until now
+
+    def _first_waiter(self) -> _Waiter | None:
+        with self._mutex:
+            return _first_alive(self.waiters)
+
+    def _wake_first(self) -> None:
+        waiter = self._first_waiter()
+        if waiter is not None:
+            waiter.event.set()
 
     async def _open(self, opening: _Opening, deadline: float) -> C:
         try:
@@ -177,7 +209,7 @@ class ConnectionPool(Generic[C]):
         if self.is_closed:
             self.close()  # it may have run before the append
         elif self.waiters:
-            self._freed.set()
+            self._wake_first()
 
     def put_after(self, connection: C, outcome: object) -> None:
         """Put the connection back, or discard it, after a request with this outcome: an exception or any result."""
@@ -204,7 +236,7 @@ class ConnectionPool(Generic[C]):
         connection.close()
         self._counted.discard(connection)
         if self.waiters:
-            self._freed.set()
+            self._wake_first()
 
     def close(self) -> None:
         """Close the idle connections. A request in flight can finish; its connection is closed afterwards."""
@@ -243,6 +275,25 @@ class _Opening:
     """Counts for a connection that is being opened."""
 
     __slots__ = ("__weakref__",)
+
+
+class _Waiter:
+    """A caller that waits for a connection."""
+
+    __slots__ = ("__weakref__", "event", "ref")
+
+    def __init__(self, event: Event) -> None:
+        self.event = event
+        self.ref = weakref.ref(self)
+
+
+def _first_alive(waiters: deque[weakref.ref[_Waiter]]) -> _Waiter | None:
+    while waiters:
+        waiter = waiters[0]()
+        if waiter is not None:
+            return waiter
+        waiters.popleft()  # an interrupt ended it
+    return None
 
 
 async def wait_ready(connection: Connection, poller: Poller, descriptor: int, events: int, deadline: float) -> bool:

@@ -50,7 +50,7 @@ async def open_socket(
         until = now + (deadline - now) / (len(addresses) - number)
         try:
             sock = await _connect(address, port, poller, until)
-            return sock if tls is None else await _wrap_tls(sock, tls, host, poller, until)
+            return sock if tls is None else await wrap_tls(sock, tls, host, poller, until)
         except OSError as error:
             failure = error
     raise failure
@@ -85,7 +85,7 @@ def set_options(sock: socket.socket) -> None:
             sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
-async def _wrap_tls(sock: socket.socket, tls: ssl.SSLContext, name: str, poller: Poller, until: float) -> ssl.SSLSocket:
+async def wrap_tls(sock: socket.socket, tls: ssl.SSLContext, name: str, poller: Poller, until: float) -> ssl.SSLSocket:
     """TLS on this socket. If that fails, the socket is closed."""
     try:
         secure = tls.wrap_socket(sock, server_hostname=name, do_handshake_on_connect=False)

@@ -30,14 +30,14 @@ class NotSent(OSError):
 class Stream:
     """One socket. Its user closes it after any exception, so that no request reads the answer to an earlier one."""
 
-    __slots__ = ("_is_plain", "_poll", "_recv", "_send", "_sock")
+    __slots__ = ("_sock", "is_plain", "poll", "recv", "send_some")
 
     def __init__(self, sock: socket.socket) -> None:
         sock.setblocking(False)  # noqa: FBT003 (its name says it)
         self._sock = sock
-        self._is_plain = not isinstance(sock, ssl.SSLSocket)
+        self.is_plain = not isinstance(sock, ssl.SSLSocket)
         # Bound once, because every request uses them.
-        self._poll, self._send, self._recv = new_poll((sock, READ)).poll, sock.send, sock.recv
+        self.poll, self.send_some, self.recv = new_poll((sock, READ)).poll, sock.send, sock.recv
 
     def exchange(self, request: bytes, seconds: float, until: float, probe: Probe | None) -> bytes:
         """Send a request and read the first part of its answer.
@@ -49,21 +49,21 @@ class Stream:
             NotSent: not all of the request was sent.
             OSError: no answer arrived.
         """
-        if not self._is_plain:
+        if not self.is_plain:
             self.send(request, until)
             return self.read(until, probe)
         try:
-            sent = self._send(request)
+            sent = self.send_some(request)
         except OSError:
             sent = 0
         if sent < len(request):
             self.send(request[sent:], until)
-        if not self._poll(seconds * (1000 if probe is None else 500)):
+        if not self.poll(seconds * (1000 if probe is None else 500)):
             if probe is None:
                 raise TimeoutError("no answer in time")
             return self.read(run_sync(probe(until)))
         try:
-            data = self._recv(READ_SIZE)
+            data = self.recv(READ_SIZE)
         except BlockingIOError:  # poll() can report a socket as readable although it is not
             return self.read(until)
         if not data:
@@ -120,28 +120,28 @@ class Stream:
 class StreamConnection:
     """Base of the connections of a pool (pool.py) that use a `Stream`. A subclass opens it and exchanges on it."""
 
-    __slots__ = ("__weakref__", "_stream", "probe", "used_at")
+    __slots__ = ("__weakref__", "probe", "stream", "used_at")
 
     def __init__(self) -> None:
-        self._stream: Stream | None = None  # None: not open
+        self.stream: Stream | None = None  # None: not open
         self.used_at = 0.0
         self.probe: Probe | None = None
 
     @property
     def is_open(self) -> bool:
-        return self._stream is not None
+        return self.stream is not None
 
     def is_dead(self) -> bool:
-        return self._stream is None or self._stream.is_dead()
+        return self.stream is None or self.stream.is_dead()
 
     def close(self) -> None:
-        stream, self._stream = self._stream, None
+        stream, self.stream = self.stream, None
         if stream is not None:
             stream.close()
 
     def abandon(self) -> None:
         """In a forked child: close the descriptor only."""
-        stream, self._stream = self._stream, None
+        stream, self.stream = self.stream, None
         if stream is not None:
             stream.abandon()
 

@@ -74,8 +74,7 @@ _SETTINGS = (
     flag(
         "local_handover",
         "no",
-        "`yes`: threads or tasks of one client that wait for the same lock pass it on without the server; the order is "
-        "then `FIFO turns`",
+        "`yes`: threads or tasks of one client pass the lock on without the server",
     ),
 )
 OPTIONS = (

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Awaitable, Callable, Sequence, Sized
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from holdfast.backends.redis.lua import Script
 from holdfast.backends.redis.protocol.keys import LockKeys, OtherKeys
@@ -43,8 +43,26 @@ class Channel(NamedTuple):
 class RedisSubscriber(SubscriberPort[Channel], Protocol):
     """The subscriptions of one client."""
 
+    @property
+    def channels(self) -> Sized:
+        """The channels that are subscribed or are being subscribed: always the same object."""
+
     def channel(self, keys: LockKeys) -> Channel:
         """The channel for notifications to this client's tickets of a lock."""
+
+
+@runtime_checkable
+class PreparesCalls(Protocol):
+    """A port on which a prepared call takes one function call."""
+
+    def prepare(self, call: Call) -> Any:
+        """The call, packed but for its first argument; None if its reply needs more checks."""
+
+    def exchange_now(self, prepared: Any, nonce: str, now: float, deadline: float) -> int | Awaitable[Reply]:
+        """Run a prepared call with this first argument, as core/ports.py: PreparedRequests describes.
+
+        Error replies are returned as exceptions. Nothing is repeated.
+        """
 
 
 class RedisPort(Protocol):

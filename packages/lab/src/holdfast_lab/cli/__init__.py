@@ -4,6 +4,8 @@ request   options -> plan, and the command that repeats a run
 searches  many seeds, one seed, a saved run, exhaustive search, every cancellation
 reports   results, as text and as JSON
 progress  the progress bar
+
+`holdfast verify` is in verify.py.
 """
 
 from __future__ import annotations
@@ -12,8 +14,9 @@ import argparse
 
 from holdfast.cli import options, statuses
 from holdfast.cli.help import SIGNALS, Commands, add_command
-from holdfast.cli.simulate import NAME, SUMMARY
+from holdfast.cli.lab import SUMMARIES
 
+NAME = "simulate"
 SEEDS = 1000
 CLIENTS_MAX = 16
 BACKENDS = (
@@ -34,9 +37,11 @@ BACKENDS = (
     "etcd",
     "etcd-key",
     "zookeeper",
+    "nats",
 )
 WORKLOADS = (
     "locks",
+    "free",
     "lock_all",
     "election",
     "once_per",
@@ -65,7 +70,7 @@ def add_parser(commands: Commands[argparse.ArgumentParser]) -> None:
     parser = add_command(
         commands,
         NAME,
-        summary=SUMMARY,
+        summary=SUMMARIES[NAME],
         description=_DESCRIPTION,
         examples={
             "holdfast simulate --seeds 10000": "ten thousand worlds on all cores",

@@ -25,8 +25,12 @@ class Progress:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.clear()
+
+    def clear(self) -> None:
+        """Remove the bar, before a result is printed."""
         if self._display is not None:
-            self._display.draw([])  # clear the bar before the result is printed
+            self._display.draw([])
 
     def show(self, noun: str, done: int, of: int | None, more: str = "") -> None:
         """Show the progress, if the last update is old enough."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from holdfast.errors import ConfigurationError
 from holdfast_lab.sim import faults as faults_
 from holdfast_lab.sim.replay import Replay, from_text
-from holdfast_lab.sim.run import SERVERS, Plan, lacks_of
+from holdfast_lab.sim.run import Plan, lack_of
 from holdfast_lab.sim.workload import WORKLOADS, Workload
 
 if TYPE_CHECKING:
@@ -43,9 +43,8 @@ def plan_of(arguments: argparse.Namespace) -> Plan:
 
 def _workload_of(arguments: argparse.Namespace) -> Workload:
     workload = WORKLOADS[arguments.workload]
-    lacks = lacks_of(SERVERS[arguments.backend]) if arguments.mutant is None and workload.primitives else {}
-    if workload.primitives and all(name in lacks for name in workload.primitives):
-        reason = lacks[workload.primitives[0]]
+    reason = lack_of(arguments.backend, workload) if arguments.mutant is None else None
+    if reason is not None:
         raise ConfigurationError(f"--workload {arguments.workload}: {arguments.backend} does not support it ({reason})")
     return workload
 

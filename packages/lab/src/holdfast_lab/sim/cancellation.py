@@ -67,10 +67,10 @@ class Cancellation(NamedTuple):
     problem: str | None  # None if there is none
 
 
-def cancellations(plan: Plan) -> Iterator[Cancellation]:
-    """All cases. Each call is cancelled one suspension later, until it ends before that."""
+def cancellations(plan: Plan, *, step: int = 1) -> Iterator[Cancellation]:
+    """All cases. Each call is cancelled `step` suspensions later, until it ends before that."""
     for call, after, lost in itertools.product(_CALLS, (0.0, SERVED), (None, *range(1, REPLIES + 1))):
-        for suspension in itertools.count(1):
+        for suspension in itertools.count(1, step):
             with quiet():
                 world = _World(plan, Case(call, suspension, after, lost))
                 try:
@@ -173,6 +173,15 @@ class _World(SmallWorld):
         if lease is not None:
             await a.client.release(lease)
 
+    async def _acquire_again(self, a: ClientProcess) -> None:
+        """The second acquire of a lock uses the straight path, if the backend has one."""
+        await a.client.release(await self._acquire_and_hold(a, 0.0))
+        await self._acquire(a)
+
+    async def _release_again(self, a: ClientProcess) -> None:
+        await a.client.release(await self._acquire_and_hold(a, 0.0))
+        await self._release(a)
+
     async def _acquire_with_timeout(self, a: ClientProcess) -> None:
         await self._acquire(a, timeout=(FREE_AT - STARTS_AT) / 2)
 
@@ -258,9 +267,11 @@ class _World(SmallWorld):
 _BUSY = ("acquire, busy", "acquire, timeout", "acquire all, busy", "acquire all, timeout")
 _CALLS: dict[str, Callable[[_World, ClientProcess], Awaitable[None]]] = {
     "acquire, free": _World._acquire,
+    "acquire again, free": _World._acquire_again,
     "acquire, busy": _World._acquire,
     "acquire, timeout": _World._acquire_with_timeout,
     "release": _World._release,
+    "release again": _World._release_again,
     "renew": _World._renew,
     "keeper": _World._cancel_keeper,
     "acquire all, free": _World._acquire_all,

@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from holdfast.core.acquire_all import LockIdentity, Part, acquire_all, in_order
-from holdfast.core.engine import AcquireResult, Engine
+from holdfast.core.engine import Engine
 from holdfast.core.events import Attempt, Event, Events
 from holdfast.core.lease_groups import LeaseGroup, release_all, renew_all
-from holdfast.core.leases import BaseLease, LockSpec, Phase
+from holdfast.core.leases import AcquireResult, BaseLease, LockSpec, Phase
 from holdfast.core.local_handover import LocalHandover
 from holdfast.core.locks import BaseLock, LockOptions, make_spec
 from holdfast.core.once import OnceCall
@@ -126,17 +126,22 @@ class SimClient:
         self.runtime.link = link
         events = _RecordingEvents(self._record)
         events.subscribe(self._record_delivered)  # the runtime simulates that it is slow
-        self.engine: Engine[SimLease] = _recorded(engine_type)(
-            server.open(link, self.runtime), self.runtime, events, SimLease
-        )
+        recorded = _recorded(cast("Any", engine_type))
+        self.engine: Engine[SimLease] = recorded(server.open(link, self.runtime), self.runtime, events, SimLease)
         self._calls: dict[tuple[str, int], int] = {}  # lock, fence -> its call
         # Locks that `lock_all` has so far: whether a revocation request came before it has all of them.
         self._early_revocations: dict[tuple[str, int], bool] = {}
         self._leases: dict[int, SimLease] = {}
+        self._locks: dict[tuple[str, int | None, bool, str], SimLock] = {}
 
     def lock(self, name: str, *, limit: int | None = 1, exclusive: bool = True, options: LockOptions) -> SimLock:
-        options_: LockOptions = {"on_lost": self._record_report, **options}
-        return SimLock(*make_spec("lock", name, limit, exclusive=exclusive, ttl=30.0, options=options_))
+        """A lock of this client: the same object for the same arguments, as a program that keeps its locks has it."""
+        key = (name, limit, exclusive, repr(sorted(options.items())))
+        if key not in self._locks:
+            options_: LockOptions = {"on_lost": self._record_report, **options}
+            spec, timeout = make_spec("lock", name, limit, exclusive=exclusive, ttl=30.0, options=options_)
+            self._locks[key] = SimLock(spec, timeout)
+        return self._locks[key]
 
     async def acquire(self, lock: SimLock, timeout: float | None) -> SimLease | None:
         spec, client = lock._spec, self._process.name

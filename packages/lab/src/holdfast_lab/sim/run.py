@@ -27,6 +27,7 @@ from holdfast_lab.sim.servers.memcached.server import MemcachedServer
 from holdfast_lab.sim.servers.memory import MemoryServer
 from holdfast_lab.sim.servers.mysql.server import UniqueServer, VersionServer
 from holdfast_lab.sim.servers.mysql.waiter_sessions import RowServer
+from holdfast_lab.sim.servers.nats.server import NatsServer
 from holdfast_lab.sim.servers.postgresql.server import PooledServer, PostgresqlServer
 from holdfast_lab.sim.servers.postgresql.waiter_sessions import AdvisoryServer
 from holdfast_lab.sim.servers.redis.server import GetsetServer, LocalHandoverServer, RedisServer, SetnxServer
@@ -60,6 +61,7 @@ SERVERS: Mapping[str, type[Server]] = {
     "etcd": EtcdServer,
     "etcd-key": EtcdKeyServer,
     "zookeeper": ZookeeperServer,
+    "nats": NatsServer,
 }
 
 HEALED_FOR = 120.0  # seconds from the healing to the end of all work, at most
@@ -102,6 +104,14 @@ def lacks_of(server_type: type[Server]) -> Mapping[str, str]:
     backend = server.open(Link(process, server, faults_.CALM), SimRuntime(process, recorder))
     server.end()
     return {primitive.value: why for primitive, why in backend.lacks.items()}
+
+
+def lack_of(backend: str, workload: Workload) -> str | None:
+    """The reason why a store does not support a workload, if it supports none of its primitives."""
+    if not workload.primitives:
+        return None
+    lacks = lacks_of(SERVERS[backend])
+    return lacks[workload.primitives[0]] if all(name in lacks for name in workload.primitives) else None
 
 
 class Run(NamedTuple):

@@ -2,49 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
-import socket
-import ssl
-from typing import TYPE_CHECKING
-
 from holdfast.backends.etcd.io.http import NotHttp, Response
-from holdfast.backends.net.poller import READ, WRITE, is_readable
-from holdfast.backends.net.pool import wait_ready
-from holdfast.backends.net.sockets import open_socket
-from holdfast.errors import BackendUnavailable, OutcomeUnknown
-
-if TYPE_CHECKING:
-    from holdfast.backends.net.poller import Poller
-    from holdfast.backends.net.pool import Probe
-    from holdfast.core.ports import Runtime
-    from holdfast.url_parts import Node
-
-_READ_MAX = 1 << 16
+from holdfast.backends.net.connection import PolledConnection
+from holdfast.backends.net.poller import READ
+from holdfast.errors import OutcomeUnknown
 
 
-class Connection:
+class Connection(PolledConnection):
     """One connection."""
 
-    __slots__ = ("__weakref__", "_now", "_poller", "_socket", "_url", "node", "probe", "used_at")
-
-    def __init__(self, url: str, node: Node, poller: Poller, runtime: Runtime) -> None:
-        self._url, self.node = url, node
-        self._poller, self._now = poller, runtime.now
-        self._socket: socket.socket | None = None
-        self.used_at = 0.0
-        self.probe: Probe | None = None
-
-    @property
-    def is_open(self) -> bool:
-        return self._socket is not None
-
-    def fileno(self) -> int:
-        return -1 if self._socket is None else self._socket.fileno()
-
-    async def connect(self, tls: ssl.SSLContext | None, until: float) -> None:
-        """Raises OSError if it fails."""
-        self._socket = await open_socket(self.node.host, self.node.port, self._poller, until, tls)
+    __slots__ = ()
 
     async def exchange(self, request: bytes, until: float) -> tuple[Response, float]:
         """Send a request and read its whole answer. Also returns the time just before the request was written.
@@ -71,24 +38,6 @@ class Connection:
             self.close()
         return response, sent
 
-    async def send(self, request: bytes, until: float, written: int = 0) -> None:
-        """Send the rest of a request. Raises BackendUnavailable if nothing was written, OSError if only a part was."""
-        if self._socket is None or (not written and until <= self._now()):
-            problem = "no time was left" if self._socket else "the connection is closed"
-            raise BackendUnavailable(backend=self._url, problem=f"{self.node}: {problem}")
-        rest = memoryview(request)[written:]
-        while rest:
-            try:
-                rest = rest[self._socket.send(rest) :]
-            except (BlockingIOError, ssl.SSLWantWriteError):
-                await self._wait(WRITE, until)
-            except ssl.SSLWantReadError:
-                await self._wait(READ, until)
-            except OSError as error:
-                if len(rest) == len(request):
-                    raise BackendUnavailable(backend=self._url, problem=self._problem(error)) from error
-                raise
-
     async def _read_all(self, response: Response, until: float) -> None:
         while not response.is_complete:
             await self._wait(READ, until)
@@ -96,36 +45,7 @@ class Connection:
 
     def read_into(self, response: Response) -> None:
         """Read what has arrived. Raises OSError or NotHttp if the connection has failed."""
-        while self._socket is not None:
-            try:
-                data = self._socket.recv(_READ_MAX)
-            except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
-                return
+        while (data := self.receive()) is not None:
             response.feed(data)
-            if response.is_complete or not isinstance(self._socket, ssl.SSLSocket) or not self._socket.pending():
+            if response.is_complete or not self.has_more:
                 return
-
-    def is_dead(self) -> bool:
-        """The server has closed it, or has sent something without a request."""
-        if self._socket is None:
-            return True
-        return is_readable(self._socket)
-
-    def close(self) -> None:
-        sock, self._socket = self._socket, None
-        if sock is not None:
-            sock.close()
-
-    def abandon(self) -> None:
-        """In a forked child: close the descriptor only."""
-        sock, self._socket = self._socket, None
-        if sock is not None:
-            with contextlib.suppress(OSError):
-                os.close(sock.detach())
-
-    async def _wait(self, events: int, until: float) -> None:
-        if not await wait_ready(self, self._poller, self.fileno(), events, until):
-            raise TimeoutError("no answer in time")
-
-    def _problem(self, error: BaseException) -> str:
-        return f"{self.node}: {' '.join(str(error).split()) or type(error).__name__}"

@@ -61,7 +61,7 @@ class SocketConnection(StreamConnection):
             raise not_sent(self._config.url, self._node, "there was no time left to connect")
         try:
             node, tls, poller = self._node, self._config.tls, BlockingPoller()
-            self._stream = Stream(await open_socket(node.host, node.port, poller, ends, tls))
+            self.stream = Stream(await open_socket(node.host, node.port, poller, ends, tls))
             self.run = await handshake(self, self._config, node, poller, ends)
         except BaseException as error:
             self.close()
@@ -76,7 +76,7 @@ class SocketConnection(StreamConnection):
         if seconds > self._config.io_timeout:
             seconds = self._config.io_timeout
             deadline = now + seconds
-        stream = self._stream
+        stream = self.stream
         if stream is None or seconds <= 0.0:
             raise self._not_usable()
         try:
@@ -102,7 +102,7 @@ class SocketConnection(StreamConnection):
 
     def send(self, requests: bytes, deadline: float, *, is_one: bool) -> None:
         """First half of an exchange."""
-        stream, now = self._stream, self._now()
+        stream, now = self.stream, self._now()
         deadline = min(deadline, now + self._config.io_timeout)
         if stream is None or deadline <= now:
             raise self._not_usable()
@@ -129,7 +129,7 @@ class SocketConnection(StreamConnection):
             raise
 
     def _read(self, count: int, deadline: float) -> list[Reply]:
-        parser, stream = self._parser, self._stream
+        parser, stream = self._parser, self.stream
         replies: list[Reply] = []
         if stream is None:
             raise ConnectionError("it was closed")
@@ -148,7 +148,7 @@ class SocketConnection(StreamConnection):
         return replies
 
     def _not_usable(self) -> HoldfastError:
-        why = "the client is closed" if self._stream is None else "there was no time left to ask"
+        why = "the client is closed" if self.stream is None else "there was no time left to ask"
         return not_sent(self._config.url, self._node, why)
 
 

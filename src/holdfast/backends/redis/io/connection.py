@@ -36,17 +36,19 @@ class Connection(Protocol):
 OnConnect = Callable[[Connection, "Node", float], Awaitable[None]]
 
 
-NO_IDLE_CONNECTION = object()  # returned instead of a reply
-
-
 class Connections(Protocol):
     """Connections to servers with the same login, opened on demand."""
 
-    def exchange_now(self, node: Node, request: bytes, deadline: float) -> Reply:
-        """As `exchange`, without a coroutine, on an idle blocking connection; otherwise NO_IDLE_CONNECTION."""
+    def exchange_now(
+        self, node: Node, around: tuple[bytes, bytes], nonce: str, now: float, deadline: float
+    ) -> int | Awaitable[Reply]:
+        """One command, one reply, with as little code as possible. The nonce is between the two parts of the command.
+
+        Returns the reply if it is an int and no other task has to run until it arrives, otherwise an awaitable of it.
+        """
 
     async def exchange(self, node: Node, request: bytes, deadline: float) -> Reply:
-        """One command, one reply: the fast path."""
+        """One command, one reply."""
 
     async def exchange_batch(self, batch: Batch, deadline: float, *, alone: bool = False) -> list[Reply]:
         """The replies to a batch. `alone`: it blocks its connection, so no other request may be on it."""

@@ -50,7 +50,7 @@ _NOTHING_CHANGED = {
 
 _NOPERM = (
     "this user lacks a permission, and `ACL LOG` on the server shows which: it needs the keys ~prefix*, the channels "
-    "&prefix*, and the commands in the section Permissions of docs/backends/redis.md"
+    "&prefix*, and the commands of docs/backends/redis-permissions.md"
 )
 # A command inside a script that the user may not run: Redis 6.2 to 7.0, and later versions and Valkey.
 _NOPERM_IN_SCRIPT = ("The user executing the script can't", "ACL failure in script")

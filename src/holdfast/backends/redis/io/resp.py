@@ -31,6 +31,16 @@ def pack(*words: Word) -> bytes:
     return b"*%d\r\n%b" % (len(words), _packed(words))
 
 
+def pack_around(call: Call) -> tuple[bytes, bytes]:
+    """Pack EVALSHA for calls that differ in the first argument only, which has the same size in all of them.
+
+    Returns the parts before and after that argument.
+    """
+    script, keys, (first, *others) = call
+    head = _begin("EVALSHA", script.sha, call) + keys.packed
+    return b"%b$%d\r\n" % (head, len(_word(first))), b"\r\n" + _packed(tuple(others))
+
+
 def pack_call(call: Call) -> bytes:
     """Pack EVALSHA. The parts before and after the first argument are packed once and kept."""
     script, keys, arguments = call

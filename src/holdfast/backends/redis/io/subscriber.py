@@ -109,6 +109,7 @@ class Subscriber:
         self._channel = Channel("PUBLISH", f"{config.prefix}{kind}:{self._client_id}")
         self._is_sharded = config.shape == "cluster"
         self._subscriptions: dict[Channel, _Subscription] = {}
+        self.channels = self._subscriptions
         self._listeners: dict[Node, Listener] = {}
         self._generations = itertools.count(1)
         self._closed = False

@@ -14,7 +14,7 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
 from holdfast.backends.redis.lua import load, load_all
-from holdfast.backends.redis.port import Call, call_of
+from holdfast.backends.redis.port import Call, PreparesCalls, call_of
 from holdfast.backends.redis.protocol import getset, setnx
 from holdfast.backends.redis.protocol.guarantees import GUARANTEES, LACKS
 from holdfast.backends.redis.protocol.index import IndexSource
@@ -36,6 +36,7 @@ from holdfast.core.clock import lease_deadline
 from holdfast.core.handovers import QueueEntry, take_handover
 from holdfast.core.local_handover import without_caller
 from holdfast.core.notifications import Notifications
+from holdfast.core.ports import PreparedRequests
 from holdfast.core.tickets import (
     POLL_INTERVAL,
     POLL_INTERVAL_BEHIND,
@@ -192,6 +193,38 @@ class QueueBackend(ScriptRegisters, ScriptRecords):
         if reply[0] != b"wait":
             self._notifications.refused(claim)
         return self._result_of(claim, reply, sent)
+
+    def prepare_requests(self, claim: Claim) -> PreparedRequests | None:
+        port = self._port
+        if not isinstance(port, PreparesCalls):
+            return None
+        keys = self._keys(claim.name)
+        channel = self._subscriber.channel(keys)
+        acquire, try_acquire = (
+            port.prepare(
+                Call(
+                    _TRY_ACQUIRE,
+                    keys,
+                    self._acquire_arguments(claim, channel, queue=queue, is_subscribed=False),
+                )
+            )
+            for queue in (True, False)
+        )
+        release = port.prepare(self._release_call(claim))
+        if acquire is None:
+            return None
+        return PreparedRequests(
+            port.exchange_now,
+            acquire,
+            try_acquire,
+            release,
+            lease_deadline(0.0, claim.ttl, GRANULARITY),
+            self._subscriber.channels,
+            self._read_reply,
+        )
+
+    def _read_reply(self, claim: Claim, reply: Reply, sent: float) -> Granted | Waiting | None:
+        return None if isinstance(reply, Exception) else self._result_of(claim, reply, sent)
 
     async def try_acquire_all(self, claims: Sequence[Claim], *, deadline: float) -> list[Granted | Waiting]:
         locks = keys_for_one_script(self._port, self._keys, claims)

@@ -17,6 +17,7 @@ from holdfast_lab.sim.mutants.local_handover import LOCAL_HANDOVER
 from holdfast_lab.sim.mutants.memcached import MEMCACHED
 from holdfast_lab.sim.mutants.memory import PROTOCOLS
 from holdfast_lab.sim.mutants.mysql import MYSQL
+from holdfast_lab.sim.mutants.nats import NATS
 from holdfast_lab.sim.mutants.net import NET
 from holdfast_lab.sim.mutants.once import ONCE
 from holdfast_lab.sim.mutants.postgresql import POSTGRESQL
@@ -29,7 +30,7 @@ from holdfast_lab.sim.mutants.zookeeper import ZOOKEEPER
 
 _FAMILIES = [
     *(ENGINES, PROTOCOLS, PRIMITIVES, HOLDING, TRANSFERS, ONCE, LOCAL_HANDOVER),
-    *(SQLITE, REDIS, REDLOCK, MEMCACHED, ETCD, ZOOKEEPER, POSTGRESQL, MYSQL, NET),
+    *(SQLITE, REDIS, REDLOCK, MEMCACHED, ETCD, ZOOKEEPER, POSTGRESQL, MYSQL, NATS, NET),
 ]
 
 MUTANTS: Mapping[str, Mutant] = {mutant.name: mutant for family in _FAMILIES for mutant in family}

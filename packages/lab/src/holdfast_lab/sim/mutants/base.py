@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
 from holdfast.core.handovers import Handover, QueueEntry
 from holdfast.core.tickets import Claim
 from holdfast_lab.sim.client import SimClient
 from holdfast_lab.sim.faults import ALL, POOLED, only
-from holdfast_lab.sim.workload import WORKLOADS
+from holdfast_lab.sim.workload import USUAL, WORKLOADS
 
 if TYPE_CHECKING:
     from holdfast.core.engine import Engine
@@ -61,10 +61,10 @@ class Mutant:
         """The plan with this bug."""
         mutated = replace(plan, backend=self.backend, engine=self.engine, server=self.server, client=self.client)
         if self.workload is not None:
-            wanted, usual = WORKLOADS[self.workload], plan.workload
-            fields = ("kinds", "primitives", "callers", "hold_max", "think_max")
-            changes: dict[str, Any] = {field: getattr(wanted, field) for field in fields}
-            mutated = replace(mutated, workload=replace(usual, **changes))
+            wanted = WORKLOADS[self.workload]
+            names = [field.name for field in fields(wanted)]
+            special = {name: getattr(wanted, name) for name in names if getattr(wanted, name) != getattr(USUAL, name)}
+            mutated = replace(mutated, workload=replace(plan.workload, **special))
         if self.kinds is None:
             return mutated
         faults = ALL if self.kinds & POOLED else plan.faults

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import inspect
 import weakref
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from holdfast.core.engine import AcquireResult, Engine
+from holdfast.core import straight_path
+from holdfast.core.engine import Engine
 from holdfast.core.events import Attempt, Kind
 from holdfast.core.keeper import Keeper
-from holdfast.core.leases import BaseLease, LockSpec, Phase
+from holdfast.core.leases import AcquireResult, BaseLease, LockSpec, Phase
 from holdfast.core.tickets import Claim, Granted, Waiting
-from holdfast.errors import BackendError, ThreadStartError
+from holdfast.errors import BackendError, OutcomeUnknown, ThreadStartError
 from holdfast_lab.sim.client import SimLease
 from holdfast_lab.sim.mutants.base import Mutant
 from holdfast_lab.sim.world import Cancelled
@@ -19,6 +21,7 @@ from holdfast_lab.sim.world import Cancelled
 if TYPE_CHECKING:
     from holdfast.core.locks import BaseLock
     from holdfast.core.ports import Caller
+    from holdfast.core.straight_path import Begun
 
 SimEngine = Engine[SimLease]
 
@@ -117,21 +120,33 @@ class TimeoutRestartsAtWake(SimEngine):
         await super()._wait(claim, until)
 
     async def acquire_new(
-        self, lock: BaseLock[SimLease], caller: Caller, timeout: float | None, *, detached: bool = False
+        self,
+        lock: BaseLock[SimLease],
+        caller: Caller,
+        timeout: float | None,
+        *,
+        detached: bool = False,
+        begun: Begun | None = None,
     ) -> AcquireResult[SimLease]:
         while True:
             before = self._waits
-            result = await super().acquire_new(lock, caller, timeout, detached=detached)
+            result = await super().acquire_new(lock, caller, timeout, detached=detached, begun=begun)
             if result.lease is not None or not timeout or self._waits < before + 2:
                 return result
 
 
 class BusyWithoutAnswer(SimEngine):
     async def acquire_new(
-        self, lock: BaseLock[SimLease], caller: Caller, timeout: float | None, *, detached: bool = False
+        self,
+        lock: BaseLock[SimLease],
+        caller: Caller,
+        timeout: float | None,
+        *,
+        detached: bool = False,
+        begun: Begun | None = None,
     ) -> AcquireResult[SimLease]:
         try:
-            return await super().acquire_new(lock, caller, timeout, detached=detached)
+            return await super().acquire_new(lock, caller, timeout, detached=detached, begun=begun)
         except BackendError:
             return AcquireResult(None)
 
@@ -259,6 +274,42 @@ class NoPendingReleases(_WithKeeper):
     keeper_type = _NoPendingReleases
 
 
+def _edited(old: str, new: str) -> Any:
+    """The straight path with one fragment replaced, which must exist exactly once."""
+    source = inspect.getsource(straight_path.acquire_straight)
+    if source.count(old) != 1:
+        raise AssertionError(f"acquire_straight does not contain {old!r} exactly once")
+    names = {**vars(straight_path), "OutcomeUnknown": OutcomeUnknown}
+    exec(source.replace(old, new), names)  # noqa: S102  (the shipped text)
+    return staticmethod(names["acquire_straight"])
+
+
+class StraightDeadlineFromReply(SimEngine):
+    acquire_straight = _edited("sent + path.lifetime", "runtime.now() + path.lifetime")
+
+
+class StraightInterruptLeavesTicket(SimEngine):
+    acquire_straight = _edited(
+        "return await engine.acquire_new(lock, caller, timeout, begun=Begun(claim, sent, lease, error))",
+        """engine._acquiring.pop(nonce, None)
+        if claim.attempt is not None:
+            engine._fail(claim.attempt, error)
+        raise""",
+    )
+
+
+class StraightGrantWithoutReply(SimEngine):
+    acquire_straight = _edited(
+        "            reply = await reply\n",
+        """
+            try:
+                reply = await reply
+            except OutcomeUnknown:
+                reply = int(runtime.wall() * 1e6)
+""",
+    )
+
+
 ENGINES = [
     Mutant(
         name="late-reply-is-a-grant",
@@ -361,6 +412,29 @@ ENGINES = [
         engine=RenewsByTheTtlOnly,
         kinds=frozenset({"slow", "stall"}),
         budget=3000,
+    ),
+    Mutant(
+        name="straight-deadline-from-reply",
+        mistake="on the straight path, the ttl of a lease is counted from the reply, not from the request",
+        backend="redis",
+        engine=StraightDeadlineFromReply,
+        workload="free",
+        kinds=frozenset({"slow"}),
+    ),
+    Mutant(
+        name="straight-interrupt-leaves-ticket",
+        mistake="an interrupt or an error on the straight path leaves the ticket on the server",
+        backend="redis",
+        engine=StraightInterruptLeavesTicket,
+        workload="free",
+        kinds=frozenset({"cancel", "slow"}),
+    ),
+    Mutant(
+        name="straight-grant-without-reply",
+        mistake="on the straight path, a lease is published although the server has not answered",
+        backend="redis",
+        engine=StraightGrantWithoutReply,
+        workload="free",
     ),
     Mutant(
         name="no-pending-releases",

@@ -11,8 +11,7 @@ from holdfast.backends.memory.protocol.queue import MemoryBackend
 from holdfast.core.acquire_all import Part, acquire_all
 from holdfast.core.clock import DRIFT
 from holdfast.core.deadlocks import Cycle, DeadlockDetector
-from holdfast.core.engine import AcquireResult
-from holdfast.core.leases import BaseLease, LockSpec
+from holdfast.core.leases import AcquireResult, BaseLease, LockSpec
 from holdfast.core.operators import REVOKED, Operators
 from holdfast.core.periods import CLAIMED, Period, claim
 from holdfast.core.tickets import Claim, Waiting

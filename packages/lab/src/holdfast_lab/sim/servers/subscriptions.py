@@ -100,6 +100,7 @@ class SimSubscriber(Generic[C]):
         self._runtime = runtime
         self.wakeups = Wakeups(runtime)
         self._subscribed: dict[str, int] = {}  # by channel: the number of the subscription
+        self.channels = self._subscribed
         self._is_reconnecting = False
 
     @abstractmethod

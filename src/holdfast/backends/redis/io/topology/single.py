@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING
 
-from holdfast.backends.redis.io.connection import NO_IDLE_CONNECTION
-from holdfast.backends.redis.io.resp import ErrorReply, pack_call
+from holdfast.backends.redis.io.resp import ErrorReply, pack_around, pack_call
 from holdfast.backends.redis.io.topology.base import Topology
 
 if TYPE_CHECKING:
@@ -32,6 +32,11 @@ class Single(Topology):
     ) -> None:
         super().__init__(config, servers, handshake, subscriber_io, runtime)
         self._node = config.nodes[0]
+        self.exchange_now = functools.partial(servers.exchange_now, self._node)
+
+    def prepare(self, call: Call) -> tuple[bytes, bytes] | None:
+        # With replicas=, a grant counts only when these have confirmed it.
+        return None if self._replicas else pack_around(call)
 
     def known_primary(self, slot: int) -> Node:
         return self._node
@@ -49,10 +54,9 @@ class Single(Topology):
         # A shorter path than in the base class: the server is known, and every reply of it counts.
         if self._replicas:
             return await super().run(call, deadline=deadline)
-        request = pack_call(call)
-        reply = self._connections.exchange_now(self._node, request, deadline)
-        if reply is NO_IDLE_CONNECTION:
-            reply = await self._connections.exchange(self._node, request, deadline)
+        reply: Reply = self.exchange_now((pack_call(call), b""), "", self._runtime.now(), deadline)
+        if reply.__class__ is not int:
+            reply = await reply
         if reply.__class__ is ErrorReply:
             return await self._retry(self._request_of(call), self._node, reply, deadline)
         return reply

@@ -50,6 +50,16 @@ class SimPort(SimSubscriber[Channel]):
     async def run(self, call: Call, *, deadline: float) -> Reply:
         return await self._request(lambda: self._server.run(call), deadline)
 
+    def prepare(self, call: Call) -> Call | None:
+        return None if self._server.is_cluster else call
+
+    async def exchange_now(self, prepared: Call, nonce: str, now: float, deadline: float) -> Reply:
+        call = prepared._replace(arguments=(nonce, *prepared.arguments[1:]))
+        try:
+            return await self.run(call, deadline=deadline)
+        except NameConflict as error:
+            return error
+
     async def run_all(self, calls: Sequence[Call], *, deadline: float) -> list[Reply | HoldfastError]:
         """On a Cluster each slot gets its own request, so some may get a reply and some not."""
         groups: dict[int, list[Call]] = {}

@@ -1,0 +1,131 @@
+"""Threads of several processes request the same lock continuously: what a client with many threads costs the others."""
+
+from __future__ import annotations
+
+import threading
+from array import array
+from collections.abc import Mapping
+from multiprocessing.connection import Connection
+
+from benchmarks import figures
+from benchmarks.contender import Arena, Contender
+from benchmarks.figures import Turn
+from benchmarks.measure import Column, Effort, Figures, Measure, Panel, Setting
+from benchmarks.measures.contended import take_turns
+from benchmarks.processes import ProcessGroup, ready, sleep_until
+
+THREADS = 8
+AWAY = 0.0005  # seconds that a request takes to arrive, as a network with 0.25 ms each way delays a round trip
+
+
+def run(contender: Contender, numbers: Mapping[str, float], place: str) -> Figures:
+    """Return the figures of one window, in which each process has so many threads, or a first process has only one."""
+    processes, threads, seconds = int(numbers["processes"]), int(numbers["threads"]), numbers["seconds"]
+    crowd = [threads] * processes
+    if numbers.get("lone"):
+        crowd.insert(0, 1)
+    stats = contender.server.stats(place) if contender.server is not None else None
+
+    def part(who: int, end: Connection) -> list[array[float]]:
+        assert contender.threads is not None
+        locks = contender.threads(place)
+        with locks.lock("wanted"):  # warm-up
+            pass
+        begin = ready(end)
+        seen: list[array[float]] = [array("d") for _ in range(crowd[who])]
+
+        def work(number: int) -> None:
+            lock = locks.lock("wanted")
+            sleep_until(begin)
+            seen[number] = take_turns(lock, begin + seconds, 0.0)
+
+        workers = [threading.Thread(target=work, args=(number,)) for number in range(crowd[who])]
+        for worker in workers:
+            worker.start()
+        for worker in workers:
+            worker.join()
+        locks.close()
+        return seen
+
+    with ProcessGroup(len(crowd), part) as group:
+        begin = group.start()
+        before = stats.commands() if stats is not None else 0.0
+        seen = group.hear()
+    commands = stats.commands() - before if stats is not None else 0.0
+    if stats is not None:
+        stats.close()
+    turns = [
+        Turn(who, *times[at : at + 3])
+        for who, of_threads in enumerate(seen)
+        for times in of_threads
+        for at in range(0, len(times), 3)
+    ]
+    return _judge(turns, len(crowd), begin, begin + seconds, commands, is_lone=bool(numbers.get("lone")))
+
+
+def _judge(turns: list[Turn], processes: int, begin: float, end: float, commands: float, *, is_lone: bool) -> Figures:
+    turns = figures.in_order(turns)
+    inside = [turn for turn in turns if begin <= turn.acquired <= end]
+    waits = [turn.acquired - turn.asked for turn in turns if turn.asked <= end and not (is_lone and turn.who)]
+    counts = [0] * processes
+    for turn in inside:
+        counts[turn.who] += 1
+    judged: Figures = {
+        "overlaps": figures.overlaps(turns),
+        "turns": len(inside) / (end - begin),
+        "wait_p99": figures.quantile(waits, 0.99),
+    }
+    if commands:
+        judged["commands"] = commands / len(turns)
+    if processes > 1 and not is_lone:
+        judged["jain"] = figures.jain(counts)
+    return judged
+
+
+def _settings(effort: Effort) -> list[Setting]:
+    seconds = effort.contended_seconds
+    return [
+        Setting("1x8", f"{THREADS} threads of one process", {"processes": 1, "threads": THREADS, "seconds": seconds}),
+        Setting("4x8", "4 processes with 8 threads", {"processes": 4, "threads": THREADS, "seconds": seconds}),
+        Setting("8x1", "8 processes with one thread", {"processes": 8, "threads": 1, "seconds": seconds}),
+        Setting(
+            "lone",
+            "a process with one thread, of which p99 is, beside one with 8",
+            {"processes": 1, "threads": THREADS, "seconds": seconds, "lone": 1},
+        ),
+        Setting(
+            "4x8-away",
+            "4 processes with 8 threads, every request takes 0.5 ms to arrive",
+            {"processes": 4, "threads": THREADS, "seconds": seconds, "delay": AWAY},
+        ),
+    ]
+
+
+def _cannot(contender: Contender, _: Setting) -> str | None:
+    if contender.arena is not Arena.REDIS or contender.threads is None:
+        return "is not asked of it"
+    return None if contender.waits else "cannot wait"
+
+
+MEASURE = Measure(
+    name="threads",
+    title="Threads of several processes: turns, waits and fairness",
+    explains=(
+        "turns: per second, back to back; more is better. wait p99: for an acquire, in ms. Jain: over the turns of "
+        "processes. commands: that the server runs for one turn, those within scripts included. Checked throughout: "
+        "no two turns overlap."
+    ),
+    settings=_settings,
+    run=run,
+    cannot=_cannot,
+    columns=(
+        Column("turns", "turns\n/s", plain=True),
+        Column("wait_p99", "wait\np99", scale=1e3),
+        Column("commands", "com-\nmands"),
+        Column("jain", "Jain"),
+    ),
+    panels=(Panel("turns per second", "turns"),),
+    ratio_of="turns",
+    cores=lambda _: "all",
+    rounds=lambda effort: effort.rounds,
+)

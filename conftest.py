@@ -1,0 +1,16 @@
+"""Our own backends are those of the conformance suite, also if one of its files or tests is named to pytest."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from holdfast_lab.conformance.cases import Case
+
+
+def pytest_holdfast_cases() -> Sequence[Case]:
+    """Return the backends of tests/conformance/backends.py."""
+    from tests.conformance.backends import CASES
+
+    return CASES

@@ -1,0 +1,57 @@
+"""The backends that the suite runs on."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from holdfast.guarantees import Guarantees
+from holdfast.primitives import Primitive
+from holdfast.url import guarantees_of, lacks_of, parse, scheme_of
+
+
+class Case(NamedTuple):
+    """A backend under test: how to get a fresh store, and what it claims, which the suite holds it to."""
+
+    name: str
+    fresh_url: Callable[[Path], str]
+    claims: Guarantees
+    shares: bool = True  # it has readers and semaphores too
+    shows_waiters: bool = True  # the store knows who waits
+    shows_who: bool = True  # its holders have a host, a process and meta there
+    scheme: str = ""  # of its URL; if empty, the first word of the name
+    # Each test runs with one of the runtimes, half of them with each. For another method of a backend that is tested:
+    # a method decides in code that is the same for both runtimes, and the adapters run all tests with another method.
+    has_one_runtime: bool = False
+
+    @property
+    def lacks(self) -> Mapping[Primitive, str]:
+        """The primitives that its scheme and method do not have, each with the reason."""
+        scheme = self.scheme or self.name.partition("-")[0]
+        methods = lacks_of(scheme_of(scheme))
+        return methods.get(self.name.removeprefix(scheme).removeprefix("-"), next(iter(methods.values())))
+
+
+def case_of_url(url: str) -> Case:
+    """The backend of a URL, held to what it declares. Each test gets another store: another `{fresh}` or path."""
+    address = parse(_fresh(url))
+    scheme = scheme_of(address.scheme)
+    guarantees, lacks = guarantees_of(scheme), lacks_of(scheme)
+    method = address.options.get("method", next(iter(guarantees)))
+    return Case(
+        "-".join(filter(None, (address.scheme, method))),
+        lambda _: _fresh(url),
+        guarantees[method],
+        shares=not lacks[method].keys() & {Primitive.RWLOCK, Primitive.SEMAPHORE},
+        shows_waiters=Primitive.DETECT_DEADLOCKS not in lacks[method],
+        scheme=address.scheme,
+    )
+
+
+def _fresh(url: str) -> str:
+    if "{fresh}" in url:
+        return url.replace("{fresh}", uuid.uuid4().hex)
+    path, question_mark, query = url.partition("?")
+    return f"{path.rstrip('/')}/{uuid.uuid4().hex}{question_mark}{query}"

@@ -1,0 +1,162 @@
+"""One connection to a server. Requests get their answers on an inbox of the connection, in any order."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from holdfast.backends.nats.protocol import wire
+from holdfast.backends.nats.protocol.wire import Message
+from holdfast.backends.net.connection import PolledConnection
+from holdfast.backends.net.errors import no_answer, not_sent
+from holdfast.backends.net.passwords import ask_password
+from holdfast.backends.net.poller import READ
+from holdfast.backends.net.pool import wait_ready
+from holdfast.backends.net.sockets import wrap_tls
+from holdfast.errors import AccessDenied, BackendError, ConfigurationError
+
+if TYPE_CHECKING:
+    from holdfast.backends.nats.config import NatsConfig
+    from holdfast.backends.net.poller import Poller
+    from holdfast.core.ports import Runtime
+    from holdfast.url_parts import Node
+
+OLDEST = (2, 12)  # the first version whose removals of expired entries are all proposed to the other servers
+REQUEST_HEADER_MAX = 4096  # bytes of a message beside its value
+REPEAT_AFTER = 0.25  # seconds
+Request = Callable[[str], bytes]  # makes the bytes of a request from the subject for its answer
+
+
+class Connection(PolledConnection):
+    """One connection."""
+
+    __slots__ = ("_config", "_inbox", "_number", "_parser", "info")
+
+    def __init__(self, config: NatsConfig, node: Node, poller: Poller, runtime: Runtime) -> None:
+        super().__init__(config.url, node, poller, runtime)
+        self._config, self._parser = config, wire.Parser()
+        self._inbox, self._number = f"_INBOX.holdfast.{runtime.nonce()}", 0
+        self.info: dict[str, Any] = {}  # of the server
+
+    async def open(self, until: float) -> None:
+        """Connect, log in, and subscribe to the inbox.
+
+        Raises:
+            BackendUnavailable: the server cannot be reached.
+            ConfigurationError: it refuses the login, or it cannot be used for locks.
+        """
+        config = self._config
+        until = min(until, self._now() + config.connect_timeout)
+        try:
+            await self.connect(None, until)
+            self.info = json.loads((await self._next("INFO", until)).data)
+            await self._check_info(until)
+            password = await ask_password(config.password, config.url, self._poller, until)
+            login = {"user": config.user, "pass": password} if config.user else {"auth_token": password}
+            options = {"lang": "python-holdfast", "version": "1", "protocol": 0, "verbose": False, "pedantic": False}
+            options |= {"headers": True, "no_responders": True, **(login if password else {})}
+            await self.send(wire.connect(options) + wire.subscribe(f"{self._inbox}.*", 1) + wire.PING, until)
+            await self._next("PONG", until)
+        except BaseException as error:
+            self.close()
+            if isinstance(error, OSError | ValueError) and not isinstance(error, ConfigurationError):
+                raise not_sent(self._url, self.node, f"cannot connect: {error}") from error
+            raise
+
+    async def _check_info(self, until: float) -> None:
+        info, tls = self.info, self._config.tls
+        version = tuple(int(part) for part in str(info.get("version", "0")).split("-")[0].split(".") if part.isdigit())
+        if version < OLDEST:
+            oldest = ".".join(map(str, OLDEST))
+            raise ConfigurationError(
+                f"NATS at {self.node} is version {info.get('version')}, which cannot expire a lease on all servers at "
+                f"once: use {oldest} or newer"
+            )
+        if info.get("tls_required") and tls is None:
+            raise ConfigurationError(f"NATS at {self.node} requires TLS: write natss:// in place of nats://")
+        if tls is not None and (sock := self._socket) is not None:
+            self._socket = None  # `wrap_tls` closes it if it fails
+            self._socket = await wrap_tls(sock, tls, self.node.host, self._poller, until)
+
+    async def _next(self, verb: str, until: float) -> Message:
+        """The next message of this kind, during the handshake."""
+        while True:
+            for message in self.messages():
+                if message.verb == "-ERR":
+                    raise self._refused(message)
+                if message.verb == verb:
+                    return message
+            await self._wait(READ, until)
+            self.read()
+
+    async def exchange(self, requests: Sequence[Request], until: float, *, repeat: bool = False) -> list[Message]:
+        """Send requests and read their answers. `repeat`: send them again after a while without an answer.
+
+        A stream without a leader does not answer, also not when it has one again.
+
+        Raises:
+            BackendUnavailable, OutcomeUnknown: the connection is closed.
+            AccessDenied: this user lacks a permission.
+            ConfigurationError: a value is too long for the server.
+        """
+        first, count = self._number, len(requests)
+        self._number += count
+        subjects = [f"{self._inbox}.{number}" for number in range(first, first + count)]
+        packed = [request(subject) for request, subject in zip(requests, subjects, strict=True)]
+        if max(map(len, packed)) > int(self.info.get("max_payload", 1 << 20)) - REQUEST_HEADER_MAX:
+            raise ConfigurationError(
+                f"meta of a lock is too long: NATS at {self.node} accepts messages of {self.info.get('max_payload')} "
+                "bytes (max_payload)"
+            )
+        answers: dict[str, Message] = {}
+        try:
+            await self.send(b"".join(packed), until)
+            while len(answers) < count:
+                pause = min(until, self._now() + REPEAT_AFTER) if repeat else until
+                if not await wait_ready(self, self._poller, self.fileno(), READ, pause):
+                    if pause >= until:
+                        raise TimeoutError("no answer in time")
+                    missing = [data for data, subject in zip(packed, subjects, strict=True) if subject not in answers]
+                    await self.send(b"".join(missing), until)
+                    continue
+                self.read()
+                for message in self.messages():
+                    if message.verb == "-ERR":
+                        raise self._refused(message)
+                    if message.verb == "PING":
+                        await self.send(wire.PONG, until)
+                    elif message.verb == "MSG" and message.subject in subjects:
+                        answers[message.subject] = message
+        except BaseException as error:
+            self.close()
+            if isinstance(error, OSError | ValueError) and not isinstance(error, BackendError):
+                raise no_answer(self._url, self.node, self._problem(error)) from error
+            raise
+        return [answers[subject] for subject in subjects]
+
+    def read(self) -> None:
+        """Read what has arrived, for `messages`. Raises OSError if the connection has failed."""
+        while (data := self.receive()) is not None:
+            if not data:
+                raise ConnectionError("the server closed the connection")
+            self._parser.feed(data)
+            if not self.has_more:
+                return
+
+    def messages(self) -> list[Message]:
+        """The complete messages. Raises ValueError if this is not the protocol of NATS."""
+        messages = []
+        while (message := self._parser.next_message()) is not None:
+            messages.append(message)
+        return messages
+
+    def _refused(self, message: Message) -> Exception:
+        """The error for an -ERR, which comes before anything is done."""
+        text = message.data.decode(errors="replace")
+        if text.lower().startswith("permissions violation"):
+            problem = f"{self.node}: this user lacks a permission that locks need: {text}"
+            return AccessDenied(backend=self._url, problem=problem)
+        if "authorization" in text.lower() or "authentication" in text.lower():
+            return ConfigurationError(f"{self._url}: NATS at {self.node} refuses this login: {text}")
+        return ConnectionError(text)

@@ -1,0 +1,1 @@
+"""The lock protocol on a key-value bucket of NATS JetStream. Pure."""

@@ -1,0 +1,137 @@
+"""The straight path: the plain acquire of a free lock, and its release, with as little code as possible.
+
+Between two requests the processor runs the server and other programs, so the code of a client runs with cold caches:
+its time depends on how much code it touches. The general path (Engine.acquire_new, a protocol, a topology, a pool, a
+connection) touches several times as much as a plain acquire needs.
+
+An acquire is plain if the lock is exclusive and has no rare option, and if no ticket of the client waits. Its requests
+are prepared once for a lock and a caller (core/ports.py: PreparesRequests). The path ends at the first reply that is
+not a grant, at an error and at an interrupt: Engine.acquire_new continues with the same claim and with that reply or
+exception, as if its own first request had returned or raised it. So there is one implementation of waiting, retries and
+undoing.
+
+The invariant of the engine holds here too: after the request is sent, everything runs inside the `try`.
+"""
+
+from __future__ import annotations
+
+import weakref
+from typing import TYPE_CHECKING, Any
+
+from holdfast.core.leases import HELD, result_of
+from holdfast.core.tickets import Claim, granted_of, note_unanswered
+from holdfast.errors import UsageError
+
+if TYPE_CHECKING:
+    from holdfast.core.engine import Engine, L
+    from holdfast.core.leases import AcquireResult, LockSpec
+    from holdfast.core.locks import BaseLock, Kept
+    from holdfast.core.ports import Caller, PreparedRequests, PreparesRequests
+    from holdfast.core.tickets import Granted, Waiting
+
+
+class StraightPath:
+    """What all plain acquires of one lock by one caller have in common."""
+
+    __slots__ = (
+        "acquire",
+        "agent",
+        "exchange",
+        "info",
+        "key",
+        "lifetime",
+        "name",
+        "prepared_by",
+        "read_reply",
+        "release",
+        "spec",
+        "try_acquire",
+        "ttl",
+        "waiting",
+    )
+
+    def __init__(
+        self, prepared_by: PreparesRequests, requests: PreparedRequests, spec: LockSpec, claim: Claim, serial: int
+    ) -> None:
+        self.prepared_by = prepared_by
+        self.key = (serial, spec.name)  # in Caller.leases
+        # Copied, because reading a field of a named tuple takes several times as long.
+        self.exchange, self.acquire, self.try_acquire, self.release = requests[:4]
+        self.lifetime, self.waiting, self.read_reply = requests[4:]
+        self.spec, self.name, self.ttl = spec, spec.name, spec.ttl
+        self.agent, self.info = claim.agent, claim.info
+
+
+class Begun:
+    """An acquire that began on the straight path and continues in `Engine.acquire_new`."""
+
+    __slots__ = ("claim", "is_taken", "lease", "outcome", "started")
+
+    def __init__(
+        self, claim: Claim, started: float, lease: Any, outcome: Granted | Waiting | BaseException | None
+    ) -> None:
+        self.claim, self.started, self.lease = claim, started, lease
+        self.outcome = outcome  # of the first request; None: it was not executed
+        self.is_taken = False  # the guards of the general path apply
+
+
+def prepare(engine: Engine[Any], backend: PreparesRequests, spec: LockSpec, caller: Caller) -> StraightPath | None:
+    """The straight path of this caller to a lock with this specification; None if there is none."""
+    is_plain = spec.exclusive and spec.renew and spec.max_hold is None
+    if not is_plain or spec.lock_delay or spec.stop_margin or spec.min_hold or spec.owner or spec.detect_deadlocks:
+        return None
+    claim = engine._claim(spec, caller)
+    requests = backend.prepare_requests(claim)
+    return None if requests is None else StraightPath(backend, requests, spec, claim, engine._serial)
+
+
+async def acquire_straight(  # noqa: PLR0917  (by position, because every acquire calls this)
+    engine: Engine[L], lock: BaseLock[L], caller: Caller, kept: Kept[L], path: StraightPath, timeout: float | None
+) -> AcquireResult[L]:
+    """Acquire a lock that the caller does not hold, as `Engine.acquire_new` does. `kept` has no lease so far."""
+    runtime, spec = engine.runtime, path.spec
+    nonce = runtime.nonce()
+    claim = Claim(path.name, nonce, path.ttl, 1, True, path.agent, path.info)  # noqa: FBT003  (exclusive)
+    claim.path = path
+    lease: L | None = None
+    begun: Begun | None = None
+    sent = runtime.now()
+    try:
+        engine._acquiring[nonce] = (claim, spec, sent)
+        if engine.events.subscribers:
+            engine._begin(claim, spec, sent)
+        if timeout is None:
+            reply = path.exchange(path.acquire, nonce, sent, sent + engine.io_timeout)
+        else:
+            request = path.acquire if timeout else path.try_acquire
+            reply = path.exchange(request, nonce, sent, engine.request_deadline(sent + timeout))
+        if reply.__class__ is not int:
+            reply = await reply
+        outcome: Granted | Waiting | None
+        if reply.__class__ is int:
+            outcome = granted_of((reply, sent + path.lifetime, None))
+            since = runtime.now()
+            if since < outcome.deadline:
+                lease = engine._lease_type(engine, spec, claim, outcome, since, caller, lock)
+                # As Engine._publish does.
+                lease._phase = HELD
+                ref = caller.leases[path.key] = weakref.ref(lease)
+                kept.append(lease)
+                engine._leases[nonce] = ref
+                engine._keeper.add(ref, lease._renew_at)
+                if engine.is_closed:  # close() may have released the ticket before it was granted and published
+                    await engine._withdraw(claim, since)
+                    raise UsageError("the client was closed during this call")
+                if claim.attempt is not None:
+                    engine._emit(claim.attempt, "acquired", lease.fence, since - sent)
+                engine._acquiring.pop(nonce, None)
+                return result_of((lease, None, 0.0))
+        else:
+            outcome = path.read_reply(claim, reply, sent)
+        begun = Begun(claim, sent, None, outcome)
+        return await engine.acquire_new(lock, caller, timeout, begun=begun)
+    except BaseException as error:
+        if begun is not None and begun.is_taken:
+            raise
+        note_unanswered([claim], error)
+        return await engine.acquire_new(lock, caller, timeout, begun=Begun(claim, sent, lease, error))

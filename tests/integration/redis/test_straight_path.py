@@ -1,0 +1,245 @@
+"""Hazard: the straight path skips a guard: a lock stays taken after an interrupt, a reply reaches the wrong request.
+
+The first acquire of a lock by a thread uses the general path, each later one of a free lock the straight path.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+import pytest
+
+import holdfast
+from holdfast.backends.redis.io import sockets
+from holdfast.core import straight_path
+from tests.integration.conftest import OpenClient
+from tests.integration.redis.helpers import PROMPT, acquiring, assert_free_and_clean, take, waiting
+from tests.support.redis.proxy import Proxy, Then
+from tests.support.redis.servers import Server
+
+KEY = "holdfast:one"
+
+
+class Interrupt(KeyboardInterrupt):
+    """Our own, so that a real Ctrl-C still ends the test run."""
+
+
+def used(lock: holdfast.Lock) -> holdfast.Lock:
+    """A lock that this thread has acquired before."""
+    take(lock).release()
+    return lock
+
+
+def is_straight(lease: holdfast.Lease | holdfast.AsyncLease) -> bool:
+    return lease._claim.path is not None
+
+
+def test_the_second_acquire_uses_the_straight_path_and_so_does_its_release(
+    server: Server, open_client: OpenClient
+) -> None:
+    client = open_client(server.url)
+    lock = client.lock("one")
+    first = take(lock)
+    first.release()
+    calls = server.info("commandstats")["cmdstat_evalsha"]
+
+    second = take(lock)
+    fence = second.fence
+    assert client.inspect("one").holders[0].fence == fence
+    assert client.lock("one").acquire(timeout=0) is None
+    second.release()
+
+    assert (is_straight(first), is_straight(second)) == (False, True)
+    assert fence > first.fence
+    assert calls != server.info("commandstats")["cmdstat_evalsha"]
+    assert_free_and_clean(server, "one")
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"lock_delay": 1.0},
+        {"stop_margin": 1.0},
+        {"min_hold": 0.01},
+        {"owner": "me"},
+        {"detect_deadlocks": True},
+        {"max_hold": 60.0},
+        {"renew": False},
+    ],
+    ids=lambda options: next(iter(options)),
+)
+def test_a_lock_with_a_rare_option_uses_the_general_path(
+    options: dict[str, Any], server: Server, open_client: OpenClient
+) -> None:
+    lock = used(open_client(server.url).lock("one", timeout=PROMPT, **options))
+
+    with lock as lease:
+        assert not is_straight(lease)
+
+
+def test_a_client_with_required_guarantees_or_observers_uses_the_general_path(
+    server: Server, open_client: OpenClient
+) -> None:
+    required = used(open_client(server.url, require={"order": "FIFO"}).lock("one"))
+    with required as lease:
+        assert not is_straight(lease)
+
+    client = open_client(server.url)
+    lock = used(client.lock("one"))
+    with lock as lease:
+        assert is_straight(lease)
+        seen: list[str] = []
+        client._events.observers = (lambda operation, *_: seen.append(operation),)
+        client._engine.observe_requests()
+    with lock as lease:
+        assert not is_straight(lease)
+    assert seen == ["release", "try_acquire", "release"]
+
+
+def test_a_busy_lock_is_waited_for_and_granted_in_order(server: Server, open_client: OpenClient) -> None:
+    client, other = open_client(server.url), open_client(server.url)
+    lock = used(client.lock("one"))
+    held = take(other.lock("one"))
+    behind = waiting(other, "one")
+
+    assert lock.acquire(timeout=0) is None
+    with pytest.raises(holdfast.AcquireTimeout, match="held by"), client.lock("one", timeout=0.05):
+        pass
+    assert lock.acquire(timeout=0.05) is None
+    coming = acquiring(client.lock("one"))
+    held.release()
+    behind.result(PROMPT).release()
+    coming.result(PROMPT).release()
+
+    assert_free_and_clean(server, "one")
+
+
+@pytest.mark.parametrize("then", ["cut", "hang"])
+@pytest.mark.parametrize("lost", ["reply", "request"])
+def test_a_lost_reply_to_an_acquire_or_a_release_leaves_one_lease_or_none(
+    lost: str, then: Then, server: Server, proxy: Proxy, open_client: OpenClient
+) -> None:
+    client, other = open_client(f"{proxy.url}?io_timeout=0.5"), open_client(server.url)
+    lock, lose = used(client.lock("one")), proxy.lose_next_reply if lost == "reply" else proxy.lose_next_request
+
+    lose(KEY, then=then)
+    lease = take(lock)
+    proxy.await_loss()
+    assert is_straight(lease)
+    assert other.lock("one").acquire(timeout=0) is None
+
+    lose(KEY, then=then)
+    with pytest.raises(holdfast.BackendError):
+        lease.release()
+    proxy.await_loss()
+    take(other.lock("one", timeout=PROMPT)).release()
+    assert_free_and_clean(server, "one")
+
+
+def test_an_unknown_script_is_loaded(server: Server, open_client: OpenClient) -> None:
+    lock = used(open_client(server.url).lock("one"))
+
+    server.call("SCRIPT", "FLUSH")
+    lease = take(lock)
+    assert is_straight(lease)
+    server.call("SCRIPT", "FLUSH")
+    lease.release()
+
+    assert_free_and_clean(server, "one")
+
+
+def interrupted_at(step: int, call: Callable[[], object]) -> bool:
+    """Interrupt a call at its nth line of the straight path or of its exchange. False if it has fewer lines."""
+    files = {straight_path.__file__, sockets.__file__}
+    left = step
+
+    def trace(frame: FrameType, event: str, _: object) -> Any:
+        nonlocal left
+        if frame.f_code.co_filename not in files:
+            return trace if event == "call" else None
+        if event == "line":
+            left -= 1
+            if left == 0:
+                sys.settrace(None)
+                raise Interrupt
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        call()
+    except Interrupt:
+        return True
+    finally:
+        sys.settrace(before)
+    return False
+
+
+@pytest.mark.skipif("coverage" in sys.modules, reason="the test needs the trace function that coverage uses")
+@pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning")
+@pytest.mark.parametrize("call", ["acquire", "release"])
+def test_an_interrupt_at_any_line_leaves_the_lock_free(call: str, server: Server, open_client: OpenClient) -> None:
+    client, other = open_client(server.url), open_client(server.url)
+    probe = other.lock("one")
+    leases: list[holdfast.Lease] = []
+    step, interrupts = 0, 0
+    while True:
+        step += 1
+        lock = used(client.lock("one"))
+        if call == "acquire":
+            is_interrupted = interrupted_at(step, lambda: leases.append(take(lock)))  # noqa: B023  (called at once)
+        else:
+            leases.append(take(lock))
+            assert is_straight(leases[0])
+            is_interrupted = interrupted_at(step, leases[0].release)
+        if is_interrupted and call == "acquire":
+            assert not leases
+        if not is_interrupted:
+            break
+        interrupts += 1
+        leases.clear()
+        assert not lock.held or call == "release"
+        if lock.held:  # the interrupt came before the release had begun
+            lock.release()
+
+        got = probe.acquire(timeout=20)
+        assert got is not None, f"the lock is stuck after an interrupt at line {step}"
+        got.release()
+
+    for lease in leases:
+        if lease.held:
+            lease.release()
+    assert interrupts > (30 if call == "acquire" else 15)
+    assert client.stats()[:2] == (0, 0)
+    assert_free_and_clean(server, "one")
+
+
+async def test_a_task_that_is_cancelled_while_its_request_is_sent_leaves_the_lock_free(server: Server) -> None:
+    async with holdfast.AsyncClient(server.url) as client, holdfast.AsyncClient(server.url) as other:
+        lock, probe = client.lock("one"), other.lock("one")
+
+        async def acquire() -> holdfast.AsyncLease:
+            async with lock:
+                pass
+            lease = await lock.acquire()
+            assert lease is not None
+            assert is_straight(lease)
+            return lease
+
+        for steps in range(1, 12):
+            task = asyncio.create_task(acquire())
+            for _ in range(steps):
+                await asyncio.sleep(0)
+            task.cancel()
+            await asyncio.wait([task])
+            if not task.cancelled():
+                await task.result().release()
+            got = await probe.acquire(timeout=20)
+            assert got is not None, f"the lock is stuck after a cancellation at step {steps}"
+            await got.release()
+
+    assert_free_and_clean(server, "one")

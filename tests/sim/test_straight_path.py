@@ -1,0 +1,78 @@
+"""Hazard: the straight path is not simulated, so that a bug in it is never found.
+
+A counter shows that the worlds of Redis and the cancellations at every await run through it. The mutants of it are in
+test_mutants.py.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Coroutine
+from typing import Any
+
+import pytest
+
+from holdfast.core.engine import Engine
+from holdfast.core.straight_path import acquire_straight
+from holdfast_lab.sim.cancellation import cancellations
+from holdfast_lab.sim.client import SimLease
+from holdfast_lab.sim.mutants import MUTANTS
+from holdfast_lab.sim.run import Plan, run
+from holdfast_lab.sim.workload import WORKLOADS
+
+
+class Counted:
+    """An engine type that counts its attempts on the straight path, and how they ended."""
+
+    def __init__(self) -> None:
+        counts = self.counts = Counter[str]()
+
+        async def counted(engine: Any, *arguments: Any) -> Any:
+            counts["begun"] += 1
+            try:
+                result = await acquire_straight(engine, *arguments)
+            except BaseException as error:
+                counts[type(error).__name__] += 1
+                raise
+            counts["granted" if result.lease is not None else "busy"] += 1
+            return result
+
+        class CountingEngine(Engine[SimLease]):
+            acquire_straight = staticmethod(counted)
+
+            def acquire_new(self, *arguments: Any, **options: Any) -> Coroutine[Any, Any, Any]:
+                if options.get("begun") is not None:
+                    counts["continued"] += 1
+                return super().acquire_new(*arguments, **options)
+
+        self.engine = CountingEngine
+
+
+@pytest.mark.parametrize(("workload", "least"), [("free", 100), ("locks", 3)])
+def test_worlds_of_redis_run_through_the_straight_path(workload: str, least: int) -> None:
+    counted = Counted()
+    plan = Plan(backend="redis", engine=counted.engine, workload=WORKLOADS[workload])
+
+    for seed in range(15):
+        assert run(plan, seed).failure is None
+
+    assert counted.counts["granted"] >= least
+    assert counted.counts["continued"] > 0
+
+
+def test_cancellations_at_every_await_run_through_the_straight_path() -> None:
+    counted = Counted()
+
+    for result in cancellations(Plan(backend="redis", engine=counted.engine)):
+        assert result.problem is None, f"{result.case}: {result.problem}"
+
+    assert counted.counts["Cancelled"] >= 5
+    assert counted.counts["granted"] > counted.counts["continued"] > 0
+
+
+def test_an_interrupt_on_the_straight_path_that_leaves_its_ticket_is_found_by_cancellations() -> None:
+    plan = MUTANTS["straight-interrupt-leaves-ticket"].apply(Plan())
+
+    wrong = {result.case.call for result in cancellations(plan) if result.problem is not None}
+
+    assert "acquire again, free" in wrong
