@@ -12,7 +12,7 @@ from holdfast_lab.sim.run import Plan, run
 CAUGHT_BY = {
     "local-old-answers": {"mutual exclusion", "growing fences", "local passes"},
     "local-deadline-from-pass": {"mutual exclusion", "growing fences", "local passes", "steady progress"},
-    "local-lost-leases": {"local passes"},
+    "local-lost-leases": {"local passes", "mutual exclusion"},
     "local-two-holders": {"mutual exclusion"},
     "local-shared-ticket-released": {"mutual exclusion", "growing fences"},
     "local-never-yields": {"local passes"},

@@ -23,6 +23,7 @@ from collections.abc import Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from holdfast.core.clock import DRIFT
+from holdfast.core.leases import HELD, RELEASING
 from holdfast.core.tickets import (
     POLL_INTERVAL,
     Claim,
@@ -184,7 +185,9 @@ class LocalHandover:
 
     def _is_held(self, active: Claim) -> bool:
         """A caller of this client has the lease, so the lock is busy without an answer of the server."""
-        return active.is_granted and active.nonce in self._engine._leases
+        ref = self._engine._leases.get(active.nonce)
+        lease = None if ref is None else ref()
+        return lease is not None and lease._phase in (HELD, RELEASING)
 
     async def _probe(self, claim: Claim, deadline: float) -> Granted | None:
         """Try to acquire the lock with another ticket, without a place in the queue."""

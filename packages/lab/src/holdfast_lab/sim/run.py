@@ -348,7 +348,8 @@ class Simulation:
             clock_error=1e-6,
             grant_max=self._grant_max(),
             revoke_max=ttl / 3 + 3.0 + recovery_time + delayed,
-            passes_max=max(1, self.workload.callers - 1),
+            # A call that was cancelled may still be in the local queue, until its ticket is released.
+            passes_max=2 * self.workload.callers,
         )
 
     def _grant_max(self) -> float | None:
