@@ -225,7 +225,7 @@ class BaseClient(ABC, Generic[LeaseT, LockT, SemaphoreT, RWLockT, LockAllT]):
                     f"lock_all() takes names and exclusive locks (client.lock, client.rwlock(…).write()), not {lock!r}"
                 )
             else:
-                spec_in_all = lock._spec._replace(on_lost=None, reentrant=False, primitive="lock_all")
+                spec_in_all = lock._spec._replace(on_lost=None, reentrant=False, primitive="lock_all", passable=False)
                 members.append(self._lock_type(lock._client, spec_in_all, None))
         if not members:
             raise ConfigurationError("lock_all() needs at least one name")

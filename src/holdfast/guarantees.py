@@ -28,6 +28,7 @@ class Order(Enum):
     """The order in which waiters acquire the lock."""
 
     FIFO = "FIFO"
+    TURNS = "FIFO turns"  # between clients; in its turn a client may serve those of its callers that waited before it
     STORE = "store's"
     NONE = "none"
 
@@ -71,7 +72,7 @@ class Requirements(TypedDict, total=False):
 
     exclusion: Exclusion | Literal["cache", "best-effort", "durable-authority", "consensus"]
     fence: FenceOrder | Literal["best-effort", "clock-bounded", "durable-storage", "unconditional"]
-    order: Order | Literal["none", "store's", "FIFO"]
+    order: Order | Literal["none", "store's", "FIFO turns", "FIFO"]
     wake: Wake | Literal["poll", "push"]
     scope: Scope | Literal["process", "machine+user", "network"]
 
@@ -85,7 +86,7 @@ FROM_WEAK_TO_STRONG: dict[str, tuple[Enum, ...]] = {
         FenceOrder.DURABLE_STORAGE,
         FenceOrder.UNCONDITIONAL,
     ),
-    "order": (Order.NONE, Order.STORE, Order.FIFO),
+    "order": (Order.NONE, Order.STORE, Order.TURNS, Order.FIFO),
     "wake": (Wake.POLL, Wake.PUSH),
     "scope": (Scope.PROCESS, Scope.MACHINE, Scope.NETWORK),
 }

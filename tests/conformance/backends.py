@@ -44,6 +44,13 @@ def _plain(name: str, fresh_url: Callable[[], str], claims: Guarantees, *, shows
 
 # In our own suite, as far as they go: backends with less, and other shapes and methods of the backends above.
 _WITH_LESS = [
+    # Callers of one client that wait for each other have no ticket on the server.
+    Case(
+        "redis-local",
+        lambda _: redis.restricted_url(local_handover="yes"),
+        _REDIS._replace(order=Order.TURNS),
+        shows_waiters=False,
+    ),
     Case("redlock", lambda _: redis.restricted_redlock_url(), _REDIS._replace(order=Order.NONE), shares=False),
     _plain("nats", nats.fresh_url, _NATS._replace(exclusion=Exclusion.BEST_EFFORT)),
     _plain("memcached", memcached.fresh_url, _CACHE),

@@ -10,6 +10,15 @@ from holdfast_lab.sim.run import Plan, run
 
 # The promises (or errors) by which each mutant may be caught. A mutant that is caught by another one is not understood.
 CAUGHT_BY = {
+    "local-old-answers": {"mutual exclusion", "growing fences", "local passes"},
+    "local-deadline-from-pass": {"mutual exclusion", "growing fences", "local passes", "steady progress"},
+    "local-lost-leases": {"local passes", "mutual exclusion"},
+    "local-two-holders": {"mutual exclusion"},
+    "local-shared-ticket-released": {"mutual exclusion", "growing fences"},
+    "local-never-yields": {"local passes"},
+    "local-gave-up-stays-active": {"steady progress"},
+    "local-fences-not-reserved": {"growing fences"},
+    "local-extends-any-ticket": {"mutual exclusion", "growing fences", "fair order"},
     "half-is-a-majority": {"mutual exclusion", "growing fences"},
     "no-quarantine": {"mutual exclusion"},
     "votes-after-the-last-release": {"nothing left", "steady progress"},

@@ -38,10 +38,11 @@ def supports(backend: str, workload: str) -> bool:
 
 
 CASES = [(backend, name) for backend in SERVERS for name in WORKLOADS if name != "locks" and supports(backend, name)]
+CASES += [("memory", "callers"), ("redis-local", "callers")]
 
 
 def test_each_primitive_has_a_workload_that_the_command_accepts() -> None:
-    assert set(PROMISES) == set(WORKLOADS) - {"locks", "free", "everything"}
+    assert set(PROMISES) == set(WORKLOADS) - {"locks", "callers", "free", "everything"}
     assert tuple(WORKLOADS) == NAMED
     assert WORKLOADS["everything"].primitives == tuple(PROMISES)
     assert not USUAL.primitives

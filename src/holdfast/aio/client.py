@@ -362,13 +362,24 @@ class AsyncClient(BaseClient[AsyncLease, AsyncLock, AsyncSemaphore, AsyncRWLock,
         operators = self._engine.operators
         return await operators.wait_graph(await operators.locks(names.check_prefix(prefix)))
 
-    async def break_lock(self, name: str, fence: int) -> bool:
+    async def break_lock(self, name: str, fence: int, *, force: bool = False) -> bool:
         """End the lease with exactly this fence, of any holder; False if it does not exist.
 
         The holder learns this at its next renewal at the latest, and may work until then. The fence of the next lease
         is greater, so a resource that checks fences is safe.
+
+        Args:
+            name: The name of the lock.
+            fence: The fence of the lease, as `inspect` shows it.
+            force: With `local_handover`, a client passes its lease on between its threads or tasks, with the fences
+                from `fence` to `last_fence` of its TicketInfo. End it whichever of these is in use. Without `force`,
+                the call waits until the client has reported which one it is.
+
+        Raises:
+            BackendUnavailable: the client has not reported that in time; try again, or use `force`.
         """
-        return await self._engine.operators.break_lock(names.check_name(name), names.check_fence(fence))
+        name, fence = names.check_name(name), names.check_fence(fence)
+        return await self._engine.operators.break_lock(name, fence, force=names.check_flag("force", force))
 
     async def forget(self, key: str, *, fence: int) -> bool:
         """Remove the record of `once` for this key, if its run has this fence; False if there is none.

@@ -49,6 +49,11 @@ def add_parser(commands: Commands[argparse.ArgumentParser]) -> None:
     )
     options.add_name(parser)
     parser.add_argument("--fence", type=options.whole(0), metavar="N", help="break only the lease with this fence")
+    parser.add_argument(
+        "--force",
+        action="store_true",
+        help="break a lease with several fences, which its client passes on between its threads or tasks",
+    )
     parser.add_argument("--yes", action="store_true", help="do not ask; required without a terminal")
     options.add_url(parser)
     options.add_json(parser)
@@ -66,7 +71,7 @@ def _run(arguments: argparse.Namespace) -> int:
                 targets = []
         else:
             _print_to_stderr(_no_target(info, arguments.fence))
-        return _break(client, info.name, fences(targets), as_json=arguments.json)
+        return _break(client, info.name, fences(targets), force=arguments.force, as_json=arguments.json)
 
 
 def _describe_targets(info: LockInfo, targets: Sequence[TicketInfo]) -> list[str]:
@@ -115,13 +120,13 @@ def confirm(question: str, not_done: str) -> bool:
     return answer.strip().lower() in ("y", "yes")
 
 
-def _break(client: Client, name: str, targets: Sequence[int], *, as_json: bool) -> int:
+def _break(client: Client, name: str, targets: Sequence[int], *, force: bool, as_json: bool) -> int:
     """Break the leases one by one. Print the result of each, also if the store fails on the way."""
     broken: list[int] = []
     gone: list[int] = []
     try:
         for fence in targets:
-            is_broken = client.break_lock(name, fence)
+            is_broken = client.break_lock(name, fence, force=force)
             (broken if is_broken else gone).append(fence)
             if not as_json:
                 outcome = "broken" if is_broken else "had already ended"

@@ -16,6 +16,11 @@ def host_pid(ticket: TicketInfo) -> str:
     return escape(str(ticket))
 
 
+def fence_text(holder: TicketInfo) -> str:
+    """The fence of a holder, or the range in which it is."""
+    return str(holder.fence) if holder.last_fence is None else f"{holder.fence}-{holder.last_fence}"
+
+
 def fences(tickets: Iterable[TicketInfo]) -> list[int]:
     """Return the fences of those tickets that have one."""
     return [ticket.fence for ticket in tickets if ticket.fence is not None]

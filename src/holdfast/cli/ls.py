@@ -108,7 +108,7 @@ def table(locks: Sequence[LockInfo], terminal: Terminal, now: float) -> list[str
 
 
 def _rows(info: LockInfo, now: float) -> Sequence[Sequence[str]]:
-    from holdfast.cli.lock_info import host_pid
+    from holdfast.cli.lock_info import fence_text, host_pid
     from holdfast.cli.text import display_name
     from holdfast.cli.times import short
     from holdfast.monitor.status import age, kind_text
@@ -117,6 +117,6 @@ def _rows(info: LockInfo, now: float) -> Sequence[Sequence[str]]:
     rows = []
     for holder in info.holders:
         held = short(age(holder.since, now))
-        rows.append((name, kind, host_pid(holder), str(holder.fence), held, short(holder.remaining), waiters))
+        rows.append((name, kind, host_pid(holder), fence_text(holder), held, short(holder.remaining), waiters))
         name = kind = waiters = ""  # only in the first line of a lock
     return rows or [(name, kind, "(none)", "", "", "", waiters)]

@@ -85,7 +85,7 @@ def describe(info: LockInfo, terminal: Terminal, now: float) -> list[str]:
 
 def describe_holder(holder: TicketInfo, info: LockInfo, now: float) -> list[str]:
     """Return one line per property of a holder."""
-    from holdfast.cli.lock_info import host_pid
+    from holdfast.cli.lock_info import fence_text, host_pid
     from holdfast.cli.text import escape
     from holdfast.cli.times import local_time, long
     from holdfast.monitor.status import age, role
@@ -96,7 +96,7 @@ def describe_holder(holder: TicketInfo, info: LockInfo, now: float) -> list[str]
         ("thread or task", escape(holder.agent)),
         ("since", f"{local_time(holder.since)} ({long(age(holder.since, now))} ago)" if holder.since else "unknown"),
         ("ttl left", long(holder.remaining)),
-        ("fence", str(holder.fence)),
+        ("fence", fence_text(holder)),
     ]
     if holder.owner:
         facts.append(("owner", escape(holder.owner)))

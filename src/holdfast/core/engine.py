@@ -34,8 +34,9 @@ from holdfast.core.leases import (
     next_renewal,
     result_of,
 )
+from holdfast.core.local_handover import LocalHandover
 from holdfast.core.operators import Operators
-from holdfast.core.ports import AdoptsLeases, PreparesRequests, ReportsGone
+from holdfast.core.ports import AdoptsLeases, PreparesRequests, ReportsGone, ReservesFences
 from holdfast.core.requests import ObservedBackend
 from holdfast.core.schedule import BATCH_MAX
 from holdfast.core.stats import Stats, make_stats
@@ -73,6 +74,10 @@ _serials = count()
 _FOREVER = float("inf")
 
 
+class _Releases(Protocol):
+    async def release(self, claims: Sequence[Claim], *, deadline: float) -> Sequence[bool | BackendError]: ...
+
+
 class Required(Protocol):
     """The guarantees that a program requires of its store."""
 
@@ -84,6 +89,7 @@ class Engine(Generic[L]):
     """One per client: its leases, its keeper and its backend."""
 
     detector_type = DeadlockDetector
+    local_handover_type = LocalHandover
     acquire_straight: Callable[..., Coroutine[Any, Any, AcquireResult[Any]]] = staticmethod(acquire_straight)
 
     def __init__(
@@ -118,6 +124,9 @@ class Engine(Generic[L]):
         self._reports_gone = isinstance(backend, ReportsGone)
         if isinstance(backend, ReportsGone):
             backend.on_gone(self._store_gone)
+        self.local: LocalHandover | None = None
+        if isinstance(backend, ReservesFences) and backend.hands_over_locally:
+            self.local = self.local_handover_type(self)
         self.observe_requests()
 
     def observe_requests(self) -> None:
@@ -127,8 +136,12 @@ class Engine(Generic[L]):
         if self.events.observers:
             observed = ObservedBackend(self.backend, lambda: self.events.observers, self.runtime.now)
             self.backend = cast("Backend", observed)
-        # The straight path does not check the guarantees after each answer.
-        is_straight = self._required is None and isinstance(self.backend, PreparesRequests)
+        # For single tickets: `try_acquire`, `wait`, `release` and `renew`.
+        self._tickets = self.backend if self.local is None else self.local
+        self._release_held = self.backend.release if self.local is None else self.local.release_held
+        # The straight path does not check the guarantees after each answer, and knows no local tickets.
+        is_plain = self._required is None and self.local is None
+        is_straight = is_plain and isinstance(self.backend, PreparesRequests)
         self._preparing = cast("PreparesRequests", self.backend) if is_straight else None
 
     # ── acquire ──────────────────────────────────────────────────────────────────────────────────────────────────
@@ -203,7 +216,7 @@ class Engine(Generic[L]):
                 was_known, known = known, True
                 try:
                     if first is None:
-                        outcome = await self.backend.try_acquire(claim, queue=timeout != 0, deadline=limit)
+                        outcome = await self._tickets.try_acquire(claim, queue=timeout != 0, deadline=limit)
                     elif isinstance(first, BaseException):
                         raised, first = first, None
                         raise raised
@@ -260,6 +273,8 @@ class Engine(Generic[L]):
                 if now >= give_up or lock._given_up or self.is_closed:
                     break
                 if outage is not None:
+                    if self.local is not None:  # the active ticket may be one whose release is pending
+                        await self._keeper.flush_without_timer(now + IO_TIMEOUT_MIN)
                     await self.runtime.sleep(min(pause, give_up - now))
                     pause = min(2 * pause, OUTAGE_PAUSE_MAX)
                 elif blocked is not None:
@@ -370,7 +385,7 @@ class Engine(Generic[L]):
             raise
 
     async def _wait(self, claim: Claim, until: float) -> None:
-        await self.backend.wait(claim, until)
+        await self._tickets.wait(claim, until)
 
     def held_by(self, caller: Caller, spec: LockSpec) -> L | None:
         key = (self._serial, spec.name)
@@ -454,7 +469,7 @@ class Engine(Generic[L]):
 
     async def _withdraw(self, claim: Claim, give_up: float) -> None:
         try:
-            (was_held,) = await self.backend.release([claim], deadline=self.request_deadline(give_up))
+            (was_held,) = await self._tickets.release([claim], deadline=self.request_deadline(give_up))
             if isinstance(was_held, BackendError):
                 raise was_held
         except BackendError:
@@ -487,6 +502,8 @@ class Engine(Generic[L]):
             delay,
             spec.owner,
         )
+        if spec.passable and self.local is not None:
+            claim.passable = True
         if spec.detect_deadlocks:
             claim.number = caller.last_attempt
         if spec.min_hold:
@@ -528,7 +545,7 @@ class Engine(Generic[L]):
                     reply = await reply
                 was_held = reply == 1
             if reply.__class__ is not int:  # no straight path, or an error reply
-                release = self.send_releases if claim.kept_until else self.backend.release
+                release = self.send_releases if claim.kept_until else self._release_held
                 outcome = (await release([claim], deadline=now + self.io_timeout))[0]
                 if isinstance(outcome, BackendError):
                     raise outcome
@@ -586,19 +603,20 @@ class Engine(Generic[L]):
 
         With `backend`, on that one: the process ends, and nothing is waited for.
         """
+        tickets: _Releases = self._tickets if backend is None else backend
         now = self.runtime.now()
         kept = [claim for claim in claims if claim.kept_until > now]
         for claim in claims:
             if claim.is_final and claim.kept_until <= now:
                 claim.is_final = False
         if not kept:
-            return await (backend or self.backend).release(claims, deadline=deadline)
+            return await tickets.release(claims, deadline=deadline)
         outcomes = dict(zip(kept, await self._keep_to_the_end(kept, deadline, backend), strict=True))
         others = [claim for claim in claims if claim not in outcomes]
         if others:
             released: Sequence[bool | BackendError]
             try:
-                released = await (backend or self.backend).release(others, deadline=deadline)
+                released = await tickets.release(others, deadline=deadline)
             except BackendError as error:
                 released = [error] * len(others)
             outcomes |= dict(zip(others, released, strict=True))
@@ -725,13 +743,16 @@ class Engine(Generic[L]):
             if not is_begun:
                 lease.check()
                 raise UsageError(f"the lease of {lease.name!r} was acquired again by re-entry: release the inner ones")
-            outcome = await backend.adopt(claim.nonce, successor, deadline=self.request_deadline())
+            ticket = claim.server or claim
+            outcome = await backend.adopt(ticket.nonce, successor, deadline=self.request_deadline())
+            if self.local is not None:
+                self.local.moved(claim)
             if isinstance(outcome, LeaseGone):
                 self._settle(lease, was_held=False)
                 raise lease._loss()
             self._unpublish(lease, TRANSFERRED)
-            if claim.unanswered:
-                self._keeper.schedule(claim)  # so that the server does not grant it again when that request arrives
+            if ticket.unanswered:
+                self._keeper.schedule(ticket)  # so that the server does not grant it again when that request arrives
             if lease._lost_event is not None:
                 lease._lost_event.set()
             if self.events.subscribers:
@@ -869,7 +890,7 @@ class Engine(Generic[L]):
             with self.mutex:
                 self._renewing[this_call] = claims
             try:
-                outcomes = await self.backend.renew(claims, deadline=deadline)
+                outcomes = await self._tickets.renew(claims, deadline=deadline)
             except BackendError as error:
                 outcomes = [error] * len(claims)
             except HoldfastError:  # refused, so nothing was sent
@@ -1146,7 +1167,8 @@ class Engine(Generic[L]):
             has_ended = lease is not None and self.runtime.has_ended(lease._caller_ref())
             if lease is not None and has_ended and self._end(lease, _PROCESS_ENDS, "closed"):
                 ended.append(lease._claim)
-        return ended + self._keeper.pending_releases(self.runtime.has_ended)
+        ended += self._keeper.pending_releases(self.runtime.has_ended)
+        return ended if self.local is None else self.local.tickets_of(ended)
 
     async def release_ended(self, claims: Sequence[Claim], deadline: float, backend: Backend | None = None) -> int:
         """Release tickets of `end_leases`, on another backend if this one's cannot be used; how many got no answer.
@@ -1176,6 +1198,8 @@ class Engine(Generic[L]):
                 lease._phase, lease._reason = LOST, reason
         self.mutex = self.runtime.mutex()
         self._keeper.abandon(self.mutex)
+        if self.local is not None:
+            self.local.abandon()
         self.backend.abandon()
 
     def dropped(self, lease: BaseLease) -> None:

@@ -72,6 +72,7 @@ class LockSpec(NamedTuple):
     min_hold: float = 0.0
     primitive: str = "lock"  # for events: the method of the client that made it
     group: str = ""  # for events and metrics; empty: made from the name
+    passable: bool = False  # a plain lock, whose lease may be passed on between callers of one client
 
     @property
     def margin(self) -> float:

@@ -176,21 +176,25 @@ def make_spec(
     checked_name, checked_meta = names.check_lock_name(name), names.check_meta(options.get("meta"))
     requested_ttl = options.get("ttl")
     checked_ttl = ttl if requested_ttl is None else names.check_ttl(requested_ttl)
+    reentrant = names.check_flag("reentrant", options.get("reentrant", False))
+    renew = names.check_flag("renew", options.get("renew", True))
+    lock_delay = names.check_lock_delay(options.get("lock_delay", 0.0))
     spec = LockSpec(
         name=checked_name,
         ttl=checked_ttl,
         limit=limit,
         exclusive=exclusive,
-        reentrant=names.check_flag("reentrant", options.get("reentrant", False)),
-        renew=names.check_flag("renew", options.get("renew", True)),
+        reentrant=reentrant,
+        renew=renew,
         max_hold=names.check_max_hold(options.get("max_hold")),
         stop_margin=names.check_stop_margin(options.get("stop_margin", 0.0), checked_ttl),
         meta=checked_meta,
         about=f'"meta": {_as_json(checked_meta)}',
         on_lost=names.check_on_lost(options.get("on_lost")),
-        lock_delay=names.check_lock_delay(options.get("lock_delay", 0.0)),
+        lock_delay=lock_delay,
         primitive=function if function != "rwlock" else "rwlock.write" if exclusive else "rwlock.read",
         group=names.check_group(options.get("group")),
+        passable=function in _PASSABLE and exclusive and renew and not reentrant and not lock_delay,
     )
     if not _RARE_OPTIONS.isdisjoint(options):
         spec = _with_others(function, spec, options)
@@ -233,10 +237,12 @@ def _with_others(function: str, spec: LockSpec, options: LockOptions) -> LockSpe
         on_revoke=on_revoke,
         detect_deadlocks=detects,
         min_hold=min_hold,
+        passable=spec.passable and not (owner or revocable or detects or min_hold),
     )
 
 
 _RARE_OPTIONS = frozenset(("owner", "revocable", "on_revoke", "detect_deadlocks", "min_hold"))
+_PASSABLE = ("lock", "locked")
 _ONE_HOLDER = ("lock", "locked", "once_per", "lock_all")
 
 

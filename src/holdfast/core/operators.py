@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from holdfast.core.ports import ListsBySearch, StoreMissing
+from holdfast.core.ports import ListsBySearch, ReservesFences, StoreMissing
 from holdfast.core.tickets import LockInfo
 from holdfast.core.wait_graph import WaitGraph, edges_of, wait_graph
 
@@ -57,9 +57,12 @@ class Operators:
             return backend.listing(prefix, io_timeout=self._engine.io_timeout)
         return None
 
-    async def break_lock(self, name: str, fence: int) -> bool:
+    async def break_lock(self, name: str, fence: int, *, force: bool = False) -> bool:
+        backend, deadline = self._engine.backend, self._engine.request_deadline()
         try:
-            return await self._engine.backend.break_lock(name, fence, deadline=self._engine.request_deadline())
+            if force and isinstance(backend, ReservesFences):
+                return await backend.break_range(name, fence, deadline=deadline)
+            return await backend.break_lock(name, fence, deadline=deadline)
         except StoreMissing:
             if self.needs_store:
                 raise

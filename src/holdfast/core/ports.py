@@ -274,6 +274,28 @@ class AdoptsLeases(Protocol):
         """
 
 
+@runtime_checkable
+class ReservesFences(Protocol):
+    """A backend whose leases can be passed on between callers of one client (core/local_handover.py)."""
+
+    hands_over_locally: bool  # whether this client does so
+
+    async def extend_turn(
+        self, claim: Claim, successor: Claim, fences: int, *, may_stay: bool, deadline: float
+    ) -> Granted | Waiting | LeaseGone:
+        """Start the ttl of a granted ticket again, and reserve so many fences, greater than all before.
+
+        Operators see the caller of `successor` with the range of these fences. Returns the first one; or Waiting,
+        without a change, if other tickets wait for the lock and not `may_stay`.
+        """
+
+    async def renew_alone(self, claim: Claim, fence: int, *, deadline: float) -> Live | LeaseGone:
+        """Start the ttl of a granted ticket again. The other fences that are reserved for it are not used any more."""
+
+    async def break_range(self, name: str, fence: int, *, deadline: float) -> bool:
+        """End the lease for which this fence is reserved, whichever of its fences is in use."""
+
+
 class StoreMissing(BackendUnavailable):
     """The store does not exist, and a call that only reads does not create it. So no lock of it is in use."""
 

@@ -30,11 +30,17 @@ OPERATIONS = (
     "break_lock",
     "advance_register",
     "read_registers",
-    *("swap_record", "adopt"),  # of optional ports: only some backends have these
+    *(
+        "swap_record",
+        "adopt",
+        "extend_turn",
+        "renew_alone",
+        "break_range",
+    ),  # of optional ports: only some backends have these
 )
 _OTHERS = (
     *("wait", "intact", "close", "abandon"),
-    *("listing", "release_later", "on_gone", "without_loop"),  # of optional ports too
+    *("hands_over_locally", "listing", "release_later", "on_gone", "without_loop"),  # of optional ports too
 )
 
 

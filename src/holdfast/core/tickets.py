@@ -48,6 +48,12 @@ class Claim:
     attempt: Attempt | None = None  # only while there are subscribers to events
     number = 0  # with `detect_deadlocks`: of the attempt
     path: StraightPath | None = None  # that the attempt used, for the release
+    # For a local hand-over (core/local_handover.py):
+    passable = False  # the lease may be passed on to another caller of this client, or come from one
+    server: Claim | None = None  # the ticket on the server that stands for this one, if it is that of another caller
+    passed: Granted | None = None  # the lease that was passed on to this ticket
+    is_answered = False  # it has waited, so the engine releases it
+    is_granted = False  # it is granted: by the server, or by a pass
 
     def __init__(  # noqa: PLR0917 - positional, because every acquire makes one
         self,
@@ -165,6 +171,7 @@ class TicketInfo(NamedTuple):
     attempt: int = 0  # with `detect_deadlocks`: the number of the attempt, greater for a later one of the same caller
     trace: str = ""  # the W3C `traceparent` of its caller, if the client has holdfast.otel with `propagate=True`
     holds: Mapping[str, int] | None = None  # the same: held by the caller; the number of the attempt, else the fence
+    last_fence: int | None = None  # callers of this client pass the lease on: one has a fence from `fence` to this one
 
     def __str__(self) -> str:
         """The process, in the form that errors use: host/pid."""

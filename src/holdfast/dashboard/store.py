@@ -23,6 +23,7 @@ MEANINGS: dict[Enum, str] = {
     FenceOrder.CLOCK_BOUNDED: "Fences grow while the data are kept, or while the clock of the server is not set back.",
     FenceOrder.BEST_EFFORT: "Fences usually grow. A resource must not rely on it.",
     Order.FIFO: "Waiters acquire the lock in the order in which they queued.",
+    Order.TURNS: "Clients get the lock in the order in which they queued, and pass it on between their own waiters.",
     Order.STORE: "The store decides which waiter is next.",
     Order.NONE: "Any waiter can be next.",
     Wake.PUSH: "The store notifies the next waiter of a release.",

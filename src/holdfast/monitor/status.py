@@ -116,6 +116,7 @@ def ticket_as_dict(ticket: TicketInfo) -> dict[str, Any]:
     """Return the JSON object."""
     return {
         "fence": ticket.fence,
+        **({"last_fence": ticket.last_fence} if ticket.last_fence is not None else {}),
         "host": ticket.host,
         "pid": ticket.pid,
         "agent": ticket.agent,

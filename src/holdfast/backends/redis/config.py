@@ -71,6 +71,11 @@ _SETTINGS = (
     seconds("io_timeout", f"{IO_TIMEOUT:g}", "seconds for one request, at most"),
     CONNECTIONS,
     CLIENT_NAME,
+    flag(
+        "local_handover",
+        "no",
+        "`yes`: threads or tasks of one client pass the lock on without the server",
+    ),
 )
 OPTIONS = (
     *_SETTINGS,
@@ -124,6 +129,7 @@ class RedisConfig:
     max_connections: int
     io_timeout: float
     client_name: str
+    local_handover: bool
 
     def __post_init__(self) -> None:
         if self.compat is not None and self.shape == "cluster":

@@ -95,6 +95,27 @@ class Granted(NamedTuple):
     adopts: int | None = None  # the ticket of the transferred lease that this one continues
 
 
+class Passed(NamedTuple):
+    """The client passed the lease of its ticket `giver` on to this one, without a request: a local hand-over."""
+
+    at: float
+    client: str
+    ticket: int
+    lock: str
+    fence: int
+    giver: int
+
+
+class TakenOver(NamedTuple):
+    """The call took over the granted ticket of another call of its client, which had given up and did not know."""
+
+    at: float
+    client: str
+    ticket: int
+    lock: str
+    giver: int
+
+
 class MemberGranted(NamedTuple):
     """The call acquired one lock of its group. The belief begins when it has all of them."""
 
@@ -483,6 +504,8 @@ class End(NamedTuple):
 Event: TypeAlias = (
     AcquireStarted
     | Granted
+    | Passed
+    | TakenOver
     | MemberGranted
     | Reentered
     | AcquireFailed

@@ -23,6 +23,7 @@ BACKENDS = (
     "memory",
     "sqlite",
     "redis",
+    "redis-local",
     "redis-setnx",
     "redis-getset",
     "redlock",
@@ -52,6 +53,7 @@ WORKLOADS = (
     "renew(ttl)",
     "min_hold",
     "transfer",
+    "callers",
     "everything",
 )
 

@@ -69,6 +69,7 @@ async def test_readers_and_writers_do_not_wait_forever(lab: Lab) -> None:
     assert sorted(results) == ["acquired", "deadlock of 2"]
 
 
+@pytest.mark.counts_waiters
 async def test_a_busy_lock_without_a_cycle_is_waited_for(lab: Lab) -> None:
     holder, waiter = lab.actor(), lab.actor()
     lease = await holder(lock("a"))

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 from holdfast.core.acquire_all import LockIdentity, Part, acquire_all, in_order
 from holdfast.core.engine import Engine
 from holdfast.core.events import Attempt, Event, Events
 from holdfast.core.lease_groups import LeaseGroup, release_all, renew_all
 from holdfast.core.leases import AcquireResult, BaseLease, LockSpec, Phase
+from holdfast.core.local_handover import LocalHandover
 from holdfast.core.locks import BaseLock, LockOptions, make_spec
 from holdfast.core.once import OnceCall
 from holdfast.core.periods import Period, claim
@@ -21,6 +23,7 @@ from holdfast_lab.sim.world import Cancelled
 
 if TYPE_CHECKING:
     from holdfast.core.ports import Runtime
+    from holdfast.core.tickets import Claim
     from holdfast_lab.checking.history import WhyFailed
     from holdfast_lab.sim.network import Link
     from holdfast_lab.sim.process import Process
@@ -69,6 +72,39 @@ class _RecordingEvents(Events):
         super().emit(attempt, event, runtime, here=here)
 
 
+class _RecordedHandover(LocalHandover):
+    """Records for which call a ticket on the server stands."""
+
+    async def _pass_on(self, claim: Claim, deadline: float) -> Sequence[bool | BackendError]:
+        self._recorder.extended.add((claim.server or claim).nonce)
+        return await super()._pass_on(claim, deadline)
+
+    def _pass(self, claim: Claim) -> bool:
+        is_passed = super()._pass(claim)
+        if is_passed:
+            successor = self.active[claim.name]
+            if successor.server is not None and successor.passed is not None:
+                fence = successor.passed.fence
+                self._recorder.passed(successor.server.nonce, successor.nonce, claim.name, fence)
+        return is_passed
+
+    def _promote(self, name: str, ticket: Claim | None) -> None:
+        super()._promote(name, ticket)
+        if ticket is not None and name in self.active:
+            self._recorder.reassign(ticket.nonce, self.active[name].nonce)
+
+    @property
+    def _recorder(self) -> Recorder:
+        return cast("SimRuntime", self._runtime).recorder
+
+
+@functools.cache
+def _recorded(engine_type: Any) -> Any:
+    """This type of engine with a recorded local hand-over."""
+    handover = type("RecordedHandover", (_RecordedHandover, engine_type.local_handover_type), {})
+    return type(engine_type.__name__, (engine_type,), {"local_handover_type": handover})
+
+
 class SimClient:
     """The client of a simulated process, with the methods of the two real shells."""
 
@@ -90,7 +126,8 @@ class SimClient:
         self.runtime.link = link
         events = _RecordingEvents(self._record)
         events.subscribe(self._record_delivered)  # the runtime simulates that it is slow
-        self.engine = engine_type(server.open(link, self.runtime), self.runtime, events, SimLease)
+        recorded = _recorded(cast("Any", engine_type))
+        self.engine: Engine[SimLease] = recorded(server.open(link, self.runtime), self.runtime, events, SimLease)
         self._calls: dict[tuple[str, int], int] = {}  # lock, fence -> its call
         # Locks that `lock_all` has so far: whether a revocation request came before it has all of them.
         self._early_revocations: dict[tuple[str, int], bool] = {}

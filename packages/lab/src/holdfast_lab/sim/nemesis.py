@@ -127,7 +127,7 @@ class Nemesis:
         member = self._simulation.members[name]
         if member.process.is_dead:
             self._add(h.Restarted(self._world.now, name))
-            self._simulation.start(name, member.worker.rounds_left)
+            self._simulation.start(name, member.rounds_left)
             if name in self._cuts:
                 self._cut_link(name)
 

@@ -36,6 +36,7 @@ class Recorder:
         self._members: dict[int, dict[str, int]] = {}  # call for several locks -> lock -> ticket
         self.owners: dict[int, str] = {}  # ticket -> named owner
         self._seen: dict[str, Entry] = {}
+        self.extended: set[str] = set()  # tickets whose leases are passed on: more fences are no new grant
 
     def new_call(self) -> int:
         """The number of a new attempt in the history."""
@@ -93,10 +94,36 @@ class Recorder:
             client, call = self.owner_of(nonce, entry.lock)
             shape = (entry.position, entry.limit, entry.exclusive, self.owners.get(call, ""))
             if entry.fence is not None:
+                if nonce in self.extended and before is not None and before.fence is not None:
+                    continue
                 self.add(h.ServerGranted(now, client, call, entry.lock, entry.fence, *shape))
             elif before is None or before.position != entry.position:  # expired and queued again at once
                 self.add(h.ServerQueued(now, client, call, entry.lock, *shape))
         self._seen = tickets
+
+    def passed(self, nonce: str, successor: str, lock: str, fence: int) -> None:
+        """The client passes the lease of the ticket `nonce` on to the call of `successor`."""
+        client, giver = self._owner[nonce[:NONCE]]
+        _, call = self._owner[successor]
+        self.add(h.Passed(self._world.now, client, call, lock, fence, giver))
+        self.reassign(nonce, successor, fence)
+
+    def reassign(self, nonce: str, successor: str, fence: int | None = None) -> None:
+        """The ticket stands for another call of its client, to which its lease was passed on if there is a fence."""
+        client, before = self._owner[nonce[:NONCE]]
+        _, call = self._owner[nonce[:NONCE]] = self._owner[successor]
+        entry = self._seen.get(nonce)
+        if entry is None:
+            return
+        shape = (entry.position, entry.limit, entry.exclusive)
+        if fence is None and entry.fence is not None:
+            self.add(h.TakenOver(self._world.now, client, call, entry.lock, before))
+        self.add(h.ServerRemoved(self._world.now, client, before, entry.lock))
+        fence = entry.fence if fence is None else fence
+        if fence is None:
+            self.add(h.ServerQueued(self._world.now, client, call, entry.lock, *shape))
+        else:
+            self.add(h.ServerGranted(self._world.now, client, call, entry.lock, fence, *shape))
 
     def add_leftovers(self, tickets: dict[str, Entry]) -> None:
         """Record the tickets that are left at the end."""

@@ -30,7 +30,7 @@ from holdfast_lab.sim.servers.mysql.waiter_sessions import RowServer
 from holdfast_lab.sim.servers.nats.server import NatsServer
 from holdfast_lab.sim.servers.postgresql.server import PooledServer, PostgresqlServer
 from holdfast_lab.sim.servers.postgresql.waiter_sessions import AdvisoryServer
-from holdfast_lab.sim.servers.redis.server import GetsetServer, RedisServer, SetnxServer
+from holdfast_lab.sim.servers.redis.server import GetsetServer, LocalHandoverServer, RedisServer, SetnxServer
 from holdfast_lab.sim.servers.redlock.server import RedlockServer
 from holdfast_lab.sim.servers.sqlite import SqliteServer
 from holdfast_lab.sim.servers.zookeeper.ensemble import ZookeeperServer
@@ -47,6 +47,7 @@ SERVERS: Mapping[str, type[Server]] = {
     "memory": MemoryServer,
     "sqlite": SqliteServer,
     "redis": RedisServer,
+    "redis-local": LocalHandoverServer,
     "redis-setnx": SetnxServer,
     "redis-getset": GetsetServer,
     "redlock": RedlockServer,
@@ -159,7 +160,7 @@ def run(plan: Plan, seed: int | None = None, decisions: Sequence[int] = ()) -> R
 class Member:
     """A client of the world: its current process, link and worker."""
 
-    def __init__(self, simulation: Simulation, name: str, rounds: int) -> None:
+    def __init__(self, simulation: Simulation, name: str, rounds: Sequence[int]) -> None:
         choices, drift = simulation.choices, simulation.faults.drift
         world = simulation.world
         rate = 1.0 + choices.between(0.0, 2 * drift) - drift if drift else 1.0
@@ -169,22 +170,36 @@ class Member:
         self.process = Process(world, name, offset=offset, rate=rate)
         self.link = Link(self.process, simulation.server, simulation.link_faults)
         self.client = simulation.plan.make_client(self.process, simulation.server, self.link, simulation.recorder)
-        self.worker = Worker(
-            simulation.workload,
-            simulation.names,
-            process=self.process,
-            client=self.client,
-            resource=simulation.resource,
-            texts=simulation.texts,
-            rounds=rounds,
-        )
-        self.task: Task = self.process.start(self.worker.run(), "worker")
+        self.workers = [
+            Worker(
+                simulation.workload,
+                simulation.names,
+                process=self.process,
+                client=self.client,
+                resource=simulation.resource,
+                texts=simulation.texts,
+                rounds=rounds_of_one,
+            )
+            for rounds_of_one in rounds
+        ]
+        self._choices = choices
+        self._tasks: list[Task] = [self.process.start(worker.run(), "worker") for worker in self.workers]
+
+    @property
+    def worker(self) -> Worker:
+        """The first one."""
+        return self.workers[0]
+
+    @property
+    def rounds_left(self) -> list[int]:
+        return [worker.rounds_left for worker in self.workers]
 
     def cancel(self) -> bool:
-        """Cancel the call that its worker waits for, if any."""
-        if not self.worker.is_busy or self.process.is_dead:
+        """Cancel the call that one of its workers waits for, if any."""
+        busy = [task for task, worker in zip(self._tasks, self.workers, strict=True) if worker.is_busy]
+        if not busy or self.process.is_dead:
             return False
-        self.task.cancel()
+        (busy[0] if len(busy) == 1 else self._choices.pick(busy)).cancel()
         return True
 
     def crash(self) -> None:
@@ -214,7 +229,7 @@ class Simulation:
         self.members: dict[str, Member] = {}
         self._dead_members: list[Member] = []
 
-    def start(self, name: str, rounds: int) -> None:
+    def start(self, name: str, rounds: Sequence[int]) -> None:
         if name in self.members:
             self._dead_members.append(self.members[name])
         self.members[name] = Member(self, name, rounds)
@@ -224,7 +239,7 @@ class Simulation:
         world, workload = self.world, self.workload
         try:
             for number in range(workload.clients):
-                self.start("abcdefghijklmnop"[number], workload.rounds)
+                self.start("abcdefghijklmnop"[number], [workload.rounds] * workload.callers)
             nemesis = Nemesis(self)
             while world.now < workload.faults_for and not self._all_done():
                 self._run_one_second(nemesis)
@@ -246,7 +261,9 @@ class Simulation:
 
     def _run_one_second(self, nemesis: Nemesis) -> None:
         self.world.run(self.world.now + 1.0)
-        for name in [name for name, member in self.members.items() if member.worker.must_restart]:
+        for name in [
+            name for name, member in self.members.items() if any(worker.must_restart for worker in member.workers)
+        ]:
             if not self.members[name].process.is_dead:
                 nemesis.restart_client(name)
 
@@ -331,6 +348,8 @@ class Simulation:
             clock_error=1e-6,
             grant_max=self._grant_max(),
             revoke_max=ttl / 3 + 3.0 + recovery_time + delayed,
+            # A call that was cancelled may still be in the local queue, until its ticket is released.
+            passes_max=2 * self.workload.callers,
         )
 
     def _grant_max(self) -> float | None:
@@ -359,7 +378,7 @@ class Simulation:
                 link.faults = self.link_faults
 
     def _all_done(self) -> bool:
-        return all(member.worker.is_done for member in self.members.values())
+        return all(worker.is_done for member in self.members.values() for worker in member.workers)
 
     def _close(self) -> None:
         for member in [*self._dead_members, *self.members.values()]:

@@ -102,7 +102,7 @@ class SimRuntime(IdleCallbacks):
         super().__init__()
         self._process = process
         self._world = process.world
-        self._recorder = recorder
+        self.recorder = recorder
         self.clock = process.now  # replaced by the server's clock while a server model runs a step of a protocol
         self.wall_step = 0.0  # seconds by which the wall clock was set
         self.link: Link | None = None  # this process's link, for its faults
@@ -116,7 +116,7 @@ class SimRuntime(IdleCallbacks):
 
     def nonce(self) -> str:
         task = self._world.current
-        return self._recorder.new_nonce(self._process.name, 0 if task is None else task.call)
+        return self.recorder.new_nonce(self._process.name, 0 if task is None else task.call)
 
     def jitter(self) -> float:
         return self._world.choices.between(0.0, 1.0)

@@ -29,7 +29,8 @@ class Workload:
     """The amount and kinds of work. Times are seconds."""
 
     clients: int = 4
-    rounds: int = 5  # locks that each client acquires, one after the other
+    callers: int = 1  # tasks of each client
+    rounds: int = 5  # locks that each of them acquires, one after the other
     ttl: float = 6.0
     several_ttls: bool = False  # some locks have half of the ttl
     hold_max: float = 4.0  # for each of one to three steps of work
@@ -57,6 +58,8 @@ WORKLOADS: Mapping[str, Workload] = {
     Primitive.DETECT_DEADLOCKS.value: Workload(
         kinds=("lock", "rwlock"), primitives=(Primitive.DETECT_DEADLOCKS.value,)
     ),
+    # Several callers of each client want one lock nearly all the time, for a short time.
+    "callers": Workload(clients=3, callers=4, hold_max=0.2, think_max=0.3, kinds=("lock",)),
     "everything": Workload(primitives=_MORE),
 }
 

@@ -34,6 +34,7 @@ from holdfast.backends.redis.protocol.server_info import guarantees_on
 from holdfast.backends.redis.protocol.watchers import Watchers
 from holdfast.core.clock import lease_deadline
 from holdfast.core.handovers import QueueEntry, take_handover
+from holdfast.core.local_handover import without_caller
 from holdfast.core.notifications import Notifications
 from holdfast.core.ports import PreparedRequests
 from holdfast.core.tickets import (
@@ -50,8 +51,8 @@ from holdfast.core.tickets import (
     note_unanswered,
     process_text,
 )
-from holdfast.errors import BackendError, HoldfastError, LimitConflict, NameConflict, OutcomeUnknown
-from holdfast.guarantees import Guarantees
+from holdfast.errors import BackendError, BackendUnavailable, HoldfastError, LimitConflict, NameConflict, OutcomeUnknown
+from holdfast.guarantees import Guarantees, Order
 
 if TYPE_CHECKING:
     from holdfast.backends.redis.config import RedisConfig
@@ -78,6 +79,10 @@ _NOT_RENEWED = 2  # in replies of renew_many.lua
 _ADOPT = load("queue", "layout", "fences", *_WAITERS, "adopt", is_grant=True)
 _INSPECT = load("queue", "layout", "fences", "inspect")
 _BREAK = load("queue", "layout", "fences", *_WAITERS, "break")
+_EXTEND_TURN = load("queue", "layout", "fences", "extend_turn", is_grant=True)
+_END_RANGE = load("queue", "layout", "fences", "end_range", is_grant=True)
+_OTHERS_WAIT = -1  # a reply of extend_turn.lua
+_BREAK_PAUSE = 0.1  # seconds between requests to break a lease that is passed on
 
 
 def backend_on(port: RedisPort, config: RedisConfig, runtime: Runtime) -> Backend:
@@ -94,7 +99,15 @@ def backend_on(port: RedisPort, config: RedisConfig, runtime: Runtime) -> Backen
     # replicas=, the new holder has to send a request that the replicas confirm.
     hand_over = config.prefix != "" and not config.replicas
     is_cluster = config.shape == "cluster"
-    return QueueBackend(config.url, port, runtime, prefix=config.prefix, per_slot=is_cluster, hand_over=hand_over)
+    return QueueBackend(
+        config.url,
+        port,
+        runtime,
+        prefix=config.prefix,
+        per_slot=is_cluster,
+        hand_over=hand_over,
+        local_handover=config.local_handover and hand_over,
+    )
 
 
 class QueueBackend(ScriptRegisters, ScriptRecords):
@@ -115,12 +128,14 @@ class QueueBackend(ScriptRegisters, ScriptRecords):
         per_slot: bool,
         signals: str | None = None,
         hand_over: bool = True,
+        local_handover: bool = False,
     ) -> None:
         """`per_slot`: on a Cluster, the locks in each slot have their own watermark and index.
 
         `signals` is the prefix of the keys with which another library wakes the waiters of its locks.
 
-        With `hand_over`, the release of another ticket may grant the lock to a ticket of this client.
+        With `hand_over`, the release of another ticket may grant the lock to a ticket of this client. With
+        `local_handover`, callers of this client pass their leases on to each other.
         """
         self.url = url
         self._port = port
@@ -130,6 +145,7 @@ class QueueBackend(ScriptRegisters, ScriptRecords):
         self._signals = signals
         self._notifications = Notifications(self._subscriber, runtime, url)
         self._hand_over = hand_over
+        self.hands_over_locally = local_handover
         self._watchers = Watchers(runtime)
         self._per_slot = per_slot
         # By the name alone, because every request makes this call.
@@ -142,7 +158,8 @@ class QueueBackend(ScriptRegisters, ScriptRecords):
 
     @property
     def guarantees(self) -> Guarantees:
-        return guarantees_on(GUARANTEES["queue"], self._port.server_info)
+        guarantees = guarantees_on(GUARANTEES["queue"], self._port.server_info)
+        return guarantees._replace(order=Order.TURNS) if self.hands_over_locally else guarantees
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -278,6 +295,25 @@ class QueueBackend(ScriptRegisters, ScriptRecords):
             return {}
         return {claim.nonce: reply for claim, reply in zip(plain, replies, strict=True)}
 
+    async def extend_turn(
+        self, claim: Claim, successor: Claim, fences: int, *, may_stay: bool, deadline: float
+    ) -> Granted | Waiting | LeaseGone:
+        keys, ttl_ms = self._keys(claim.name), math.ceil(claim.ttl * 1000)
+        info = without_caller(successor.info)  # later fences of the range belong to other callers
+        about = line_suffix(self._subscriber.channel(keys), ttl_ms, successor.agent, info, is_subscribed=True)
+        sent = self._runtime.now()
+        call = Call(_EXTEND_TURN, keys, (claim.nonce, ttl_ms, fences, 1 if may_stay else 0, about))
+        reply = await self._port.run(call, deadline=deadline)
+        if reply == _OTHERS_WAIT:
+            return Waiting(0.0)
+        return Granted(reply, lease_deadline(sent, claim.ttl, GRANULARITY)) if reply else LeaseGone()
+
+    async def renew_alone(self, claim: Claim, fence: int, *, deadline: float) -> Live | LeaseGone:
+        sent = self._runtime.now()
+        call = Call(_END_RANGE, self._keys(claim.name), (claim.nonce, math.ceil(claim.ttl * 1000), fence))
+        reply = await self._port.run(call, deadline=deadline)
+        return Live(lease_deadline(sent, claim.ttl, GRANULARITY)) if reply else LeaseGone()
+
     async def adopt(self, nonce: str, claim: Claim, *, deadline: float) -> Granted | LeaseGone:
         keys = self._keys(claim.name)
         about = line_suffix(self._subscriber.channel(keys), 0, claim.agent, claim.info, is_subscribed=False)
@@ -314,8 +350,27 @@ class QueueBackend(ScriptRegisters, ScriptRecords):
         return [info for info in infos if info.holders or info.waiters]
 
     async def break_lock(self, name: str, fence: int, *, deadline: float) -> bool:
-        call = Call(_BREAK, self._keys(name), (fence, "" if self._signals is None else self._signals + name))
-        return bool(await self._port.run(call, deadline=deadline))
+        while True:
+            reply = await self._break(name, fence, deadline, is_forced=False)
+            if not isinstance(reply, list):
+                return bool(reply)
+            # One of several fences is held. The client reports which at the next renewal, or it uses a later range.
+            if self._runtime.now() + _BREAK_PAUSE >= deadline:
+                first, last = (int(each) for each in reply)
+                problem = (
+                    f"the holder of {name!r} passes it on between its threads or tasks with the fences {first} to "
+                    f"{last}, and has not reported which one is in use: try again, or break all of them by force"
+                )
+                raise BackendUnavailable(backend=self.url, problem=problem)
+            await self._runtime.sleep(_BREAK_PAUSE)
+
+    async def break_range(self, name: str, fence: int, *, deadline: float) -> bool:
+        return bool(await self._break(name, fence, deadline, is_forced=True))
+
+    async def _break(self, name: str, fence: int, deadline: float, *, is_forced: bool) -> Reply:
+        signal = "" if self._signals is None else self._signals + name
+        call = Call(_BREAK, self._keys(name), (fence, signal, 1 if is_forced else 0))
+        return await self._port.run(call, deadline=deadline)
 
     async def close(self) -> None:
         self._notifications.wake_all()

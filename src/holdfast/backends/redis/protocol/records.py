@@ -31,18 +31,20 @@ def line_suffix(channel: Channel, ttl_ms: int, agent: str, info: str, *, is_subs
 class Line:
     """The line of one ticket that holds the lock; layout.lua describes the fields."""
 
-    __slots__ = ("agent", "fence", "info", "nonce", "since")
+    __slots__ = ("agent", "fence", "info", "last_fence", "nonce", "since")
 
     def __init__(self, line: bytes) -> None:
         # Any client may have written the line, so it may be malformed.
-        self.nonce, fence, since, _, _, _, self.agent, self.info = fields_of(line, 8)
+        self.nonce, fence, since, kept, _, _, self.agent, self.info = fields_of(line, 8)
         self.fence = number_in(fence) if fence else None
+        self.last_fence = number_in(kept.partition(" ")[2]) or None
         self.since = number_in(since) / 1e6
 
     def describe(self, kind: str, remaining: float) -> TicketInfo:
-        return describe_ticket(
+        ticket = describe_ticket(
             kind, info=self.info, fence=self.fence, agent=self.agent, since=self.since, remaining=remaining
         )
+        return ticket if self.last_fence is None else ticket._replace(last_fence=self.last_fence)
 
 
 class Record:

@@ -11,6 +11,7 @@ from .grants import SingleGrants
 from .groups import AllOrNothing
 from .keys import OneStartPerKey
 from .leftovers import NothingLeft
+from .local_passes import LocalPasses
 from .losses import LossesReported
 from .minimum_holds import MinimumHolds
 from .order import FairOrder
@@ -44,6 +45,7 @@ CHECKERS: tuple[type[Checker], ...] = (
     RevocationsReceived,
     ProvenDeadlocks,
     FairOrder,
+    LocalPasses,
     BoundedWaiting,
     DeadWaitersRemoved,
     PromptGrants,
@@ -63,6 +65,7 @@ __all__ = [
     "FairOrder",
     "FencedWrites",
     "GrowingFences",
+    "LocalPasses",
     "LockDelays",
     "LossesReported",
     "MinimumHolds",

@@ -14,12 +14,14 @@ from holdfast_lab.checking.history import (
     FaultStarted,
     Granted,
     Lost,
+    Passed,
     Paused,
     ReleaseStarted,
     ServerGranted,
     ServerQueued,
     ServerRemoved,
     StateLost,
+    TakenOver,
 )
 from holdfast_lab.checking.promises import Promises
 
@@ -31,9 +33,10 @@ class FairOrder(Checker):
 
     The rule of core/tickets.py: no ticket waits before an exclusive one that is granted; before a shared one no
     exclusive ticket waits, nor any if as many tickets as its limit are queued before it. A ticket whose owner holds the
-    lock may overtake all, and so may one that takes over the lease of the holder. A client that gave up, died or lost
-    its position is no longer in the queue. Without the server's events, positions are compared where tickets have them,
-    and a waiter that was queued during a fault or was paused is exempt, because the server may have removed it.
+    lock may overtake all, and so may one that takes over the lease of the holder, or to which a caller of the same
+    client passes it on. A client that gave up, died or lost its position is no longer in the queue. Without the events
+    of the server, positions are compared where tickets have them, and a waiter that was queued during a fault or was
+    paused is exempt, because the server may have removed it.
     """
 
     name = "fair order"
@@ -49,10 +52,13 @@ class FairOrder(Checker):
         # Granted tickets of each named owner. Only the server's events show when they end.
         self._owners: defaultdict[tuple[str, str], set[int]] = defaultdict(set)
         self._owned: dict[int, tuple[str, str]] = {}
-        self._moving: set[int] = set()  # tickets of leases that are transferred, and of calls that adopt them
-        if promises.order is Order.FIFO:
+        # Tickets of leases that are transferred, of calls that adopt them, and of calls to which one was passed on.
+        self._moving: set[int] = set()
+        if promises.order in (Order.FIFO, Order.TURNS):
             self.on = {
                 AcquireStarted: self._acquire_started,
+                Passed: self._moved,
+                TakenOver: self._moved,
                 ServerQueued: self._server_queued,
                 ServerRemoved: self._server_removed,
                 AcquireFailed: self._leave,
@@ -74,6 +80,9 @@ class FairOrder(Checker):
     def _acquire_started(self, event: AcquireStarted) -> None:
         if event.adopts is not None:
             self._moving.add(event.ticket)
+
+    def _moved(self, event: Passed | TakenOver) -> None:
+        self._moving.add(event.ticket)
 
     def _release_started(self, event: ReleaseStarted) -> None:
         self._leave(event)

@@ -9,9 +9,11 @@ from holdfast_lab.checking.history import (
     AcquireStarted,
     Crashed,
     Granted,
+    Lost,
     Paused,
     Reachable,
     Reentered,
+    ReleaseEnded,
     Resumed,
     ServerQueued,
     Unreachable,
@@ -26,7 +28,7 @@ class ExactOutcomes(Checker):
 
     A call times out not before its timeout, and at most `late_max` after it, or 1.5 times that if several locks have to
     be released. A paused process has that long from the time when it resumes. `timeout=0` never queues; `timeout=None`
-    never times out.
+    never times out. While another caller of the same client has the lock, it is busy without an answer of the server.
     """
 
     name = "exact outcomes"
@@ -39,11 +41,16 @@ class ExactOutcomes(Checker):
         self._paused: set[str] = set()
         self._resumed: dict[str, float] = {}
         self._outages: dict[str | None, Unreachable] = {}
+        # By client and lock: leases of other calls, which answer a call without the server; the last end of one.
+        self._held: defaultdict[tuple[str, str], set[int]] = defaultdict(set)
+        self._ended_at: dict[tuple[str, str], float] = {}
         self.on = {
             AcquireStarted: self._acquire_started,
             Granted: self._granted,
             Reentered: self._granted,
             AcquireFailed: self._acquire_failed,
+            ReleaseEnded: self._lease_ended,
+            Lost: self._lease_ended,
             ServerQueued: self._server_queued,
             Crashed: self._crashed,
             Paused: self._was_paused,
@@ -62,6 +69,17 @@ class ExactOutcomes(Checker):
 
     def _granted(self, event: Granted | Reentered) -> None:
         self._ended(event)
+        if isinstance(event, Granted):
+            self._held[event.client, event.lock].add(event.ticket)
+
+    def _lease_ended(self, event: ReleaseEnded | Lost) -> None:
+        self._held[event.client, event.lock].discard(event.ticket)
+        self._ended_at[event.client, event.lock] = event.at
+
+    def _is_held_by_client(self, started: AcquireStarted) -> bool:
+        """Whether another call of this client had the lock at some time since then."""
+        key = (started.client, started.lock)
+        return bool(self._held[key]) or self._ended_at.get(key, NEVER) >= started.at
 
     def _ended(self, event: Granted | Reentered | AcquireFailed) -> AcquireStarted | None:
         """The start of the call, or None if it had ended before."""
@@ -103,6 +121,8 @@ class ExactOutcomes(Checker):
 
     def _crashed(self, event: Crashed) -> None:
         self._paused.discard(event.client)
+        for key in [key for key in self._held if key[0] == event.client]:
+            del self._held[key]
         for ticket in self._of_client.pop(event.client, ()):
             if self._open.pop(ticket, None) is not None:
                 self._done[ticket] = event
@@ -145,7 +165,7 @@ class ExactOutcomes(Checker):
     def _judge_silence(self, started: AcquireStarted, event: AcquireFailed, timeout: float) -> None:
         """A timeout means busy: the server must have said so at the first request and near the end of the timeout."""
         for cut in (self._outages.get(None), self._outages.get(event.client)):
-            if cut is None:
+            if cut is None or self._is_held_by_client(started):
                 continue
             if cut.at <= started.at or cut.at < started.at + timeout - self.promises.answer_max:
                 message = f"{event.client} timed out on {event.lock!r}, but its server was unreachable"

@@ -13,6 +13,7 @@ from holdfast_lab.sim.mutants.base import Mutant
 from holdfast_lab.sim.mutants.engine import ENGINES
 from holdfast_lab.sim.mutants.etcd import ETCD
 from holdfast_lab.sim.mutants.holding import HOLDING
+from holdfast_lab.sim.mutants.local_handover import LOCAL_HANDOVER
 from holdfast_lab.sim.mutants.memcached import MEMCACHED
 from holdfast_lab.sim.mutants.memory import PROTOCOLS
 from holdfast_lab.sim.mutants.mysql import MYSQL
@@ -28,7 +29,7 @@ from holdfast_lab.sim.mutants.transfers import TRANSFERS
 from holdfast_lab.sim.mutants.zookeeper import ZOOKEEPER
 
 _FAMILIES = [
-    *(ENGINES, PROTOCOLS, PRIMITIVES, HOLDING, TRANSFERS, ONCE),
+    *(ENGINES, PROTOCOLS, PRIMITIVES, HOLDING, TRANSFERS, ONCE, LOCAL_HANDOVER),
     *(SQLITE, REDIS, REDLOCK, MEMCACHED, ETCD, ZOOKEEPER, POSTGRESQL, MYSQL, NATS, NET),
 ]
 

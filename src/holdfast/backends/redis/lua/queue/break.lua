@@ -1,12 +1,20 @@
 -- End exactly the leases with this fence (several tickets of one owner share one), and wake the next ticket. Returns 1
 -- if there was one. A lock that another program holds has no fence and is broken with 0.
-local fence, signal = unpack(ARGV)
+--
+-- A client that passes the lease on between its callers has a range of fences. With `is_forced` = 1 each of them ends the
+-- lease. Otherwise none does, and a fence of the range returns {first, last}: one of them is held.
+local fence, signal, is_forced = unpack(ARGV)
 
 local value = purge_shared(redis.call('GET', lock))
 local broken = 0
 if value and not is_for_several(value) then
   local is_ours = string.sub(value, 1, #OURS) == OURS
-  if (is_ours and string.match(value, '^[^\n]*\n(%d+)\n') or '0') == fence then
+  local first, last = string.match(value, '^[^\n]*\n(%d+)\n%d+\n%d+ ?(%d*)\n')
+  local is_in_range = is_ours and last ~= '' and tonumber(first) <= tonumber(fence) and tonumber(fence) <= tonumber(last)
+  if is_in_range and is_forced ~= '1' then
+    return {first, last}
+  end
+  if is_in_range or (is_ours and last == '' and first or '0') == fence then
     redis.call('DEL', lock)
     value = false
     broken = 1

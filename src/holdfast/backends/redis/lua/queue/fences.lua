@@ -23,7 +23,7 @@ end
 
 -- The field `kept` in the lock's value; 0 if an exclusive ticket of holdfast does not hold the lock.
 local function kept_in(value)
-  return tonumber(string.match(value or '', '^holdfast:queue2:[^\n]*\n%d+\n%d+\n(%d+)\n')) or 0
+  return tonumber(string.match(value or '', '^holdfast:queue2:[^\n]*\n%d+\n%d+\n(%d+)[ %d]*\n')) or 0
 end
 
 -- Keep the lock in the index, and the keys of its waiters, until this time.

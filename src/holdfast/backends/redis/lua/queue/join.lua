@@ -1,6 +1,6 @@
 -- The second fast path: one ticket of holdfast holds the lock, and this one joins the queue.
 if kind == 'x' and may_queue == '1' and value then
-  local holder, fence, start, kept, ttl_ms = string.match(value, '^holdfast:queue2:([^\n+][^\n]*)\n(%d+)\n(%d+)\n(%d+)\n%a*%??[ ]?(%d*)\n')
+  local holder, fence, start, kept, ttl_ms = string.match(value, '^holdfast:queue2:([^\n+][^\n]*)\n(%d+)\n(%d+)\n(%d+)[ %d]*\n%a*%??[ ]?(%d*)\n')
   local since, now
   if holder and holder ~= nonce then
     since, now = clock()

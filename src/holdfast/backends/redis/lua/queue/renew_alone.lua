@@ -13,7 +13,7 @@ if kind == 'x' then
   end
   local kept = now + ttl + KEEP
   keep_until(kept)
-  local fence, since, about = string.match(value, '^[^\n]*\n(%d+)\n(%d+)\n%d+\n(.*)')
+  local fence, since, about = string.match(value, '^[^\n]*\n(%d+)\n(%d+)\n%d+[ %d]*\n(.*)')
   hold(nonce, fence, since, kept, ttl, about)
   return 1
 end

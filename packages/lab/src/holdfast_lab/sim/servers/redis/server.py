@@ -16,6 +16,7 @@ from holdfast.backends.redis.protocol.keys import LockKeys, OtherKeys, QueueKeys
 from holdfast.backends.redis.protocol.queue import _BREAK, QueueBackend
 from holdfast.backends.redis.protocol.watchers import WATCH
 from holdfast.core.tickets import POLL_INTERVAL, WOKEN_LEASE
+from holdfast.guarantees import Order
 from holdfast_lab.sim.faults import POOLED
 from holdfast_lab.sim.servers.redis.layouts import Found, in_getset, in_queue, in_setnx
 from holdfast_lab.sim.servers.redis.machine import Machine
@@ -124,7 +125,7 @@ class RedisServer(PushServer):
         self.execute(lambda: self.end_lease(keys, fence))
 
     def end_lease(self, keys: LockKeys, fence: int) -> None:
-        self.machine.run(_BREAK.text, keys.names, [fence, ""])
+        self.machine.run(_BREAK.text, keys.names, [fence, "", 1])
 
     def _known(self, keys: LockKeys | OtherKeys) -> tuple[str, ...]:
         for lock in keys.locks if isinstance(keys, OtherKeys) else (keys,):
@@ -162,6 +163,15 @@ class RedisServer(PushServer):
 
     def _clock(self) -> int:
         return round(self.wall() * 1_000_000)
+
+
+class LocalHandoverServer(RedisServer):
+    """The same with `local_handover=yes`."""
+
+    guarantees = GUARANTEES["queue"]._replace(order=Order.TURNS)
+
+    def backend_options(self) -> dict[str, Any]:
+        return {**super().backend_options(), "local_handover": True}
 
 
 class SetnxServer(RedisServer):

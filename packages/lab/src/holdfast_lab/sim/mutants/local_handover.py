@@ -1,0 +1,147 @@
+"""Local hand-overs with one bug each: of the engine's part, and of the scripts of Redis."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import ClassVar
+
+from holdfast.backends.redis.protocol.queue import _EXTEND_TURN
+from holdfast.core.clock import DRIFT
+from holdfast.core.engine import Engine
+from holdfast.core.local_handover import LocalHandover
+from holdfast.core.tickets import Claim
+from holdfast.errors import BackendError
+from holdfast_lab.sim.client import SimLease
+from holdfast_lab.sim.mutants.base import Mutant
+from holdfast_lab.sim.servers.redis.server import LocalHandoverServer
+
+
+class _Engine(Engine[SimLease]):
+    pass
+
+
+class PassesOldAnswers(LocalHandover):
+    """Passes leases on however old the last answer of the server is."""
+
+    def _pass(self, claim: Claim) -> bool:
+        local = self.queues.get(claim.name)
+        if local is not None and local.deadline:
+            local.usable_until = float("inf")
+        return super()._pass(claim)
+
+
+class DeadlineFromPass(LocalHandover):
+    """The deadline of a lease that is passed on counts from the pass, not from the last answer of the server."""
+
+    def _pass(self, claim: Claim) -> bool:
+        local = self.queues.get(claim.name)
+        if local is not None and local.deadline:
+            local.deadline = self._runtime.now() + local.ttl * (1 - DRIFT)
+            local.usable_until = float("inf")
+        return super()._pass(claim)
+
+
+class PassesLostLeases(LocalHandover):
+    """Every release passes the lease on, also that of a lost one."""
+
+    async def release(self, claims: Sequence[Claim], *, deadline: float) -> Sequence[bool | BackendError]:
+        outcomes: list[bool | BackendError] = []
+        for claim in claims:
+            with self._mutex:
+                is_passed = claim.passable and claim.is_granted and self._pass(claim)
+            outcomes.append(is_passed or (await super().release([claim], deadline=deadline))[0])
+        return outcomes
+
+
+class TwoHolders(LocalHandover):
+    """A pass does not wait for the release of the lease: the next caller gets it when it begins to wait."""
+
+    async def wait(self, claim: Claim, until: float) -> None:
+        active = self.active.get(claim.name)
+        if claim.passable and active is not None and active is not claim:
+            with self._mutex:
+                self._pass(active)
+        await super().wait(claim, until)
+
+
+class ReleasesSharedTicket(LocalHandover):
+    """A repeated release of a ticket releases it on the server, although another caller uses it now."""
+
+    def _ended(self, claim: Claim) -> Claim | None:
+        ticket = super()._ended(claim)
+        return claim if ticket is None and claim.server is None and claim.is_granted else ticket
+
+    async def _pass_on(self, claim: Claim, deadline: float) -> Sequence[bool | BackendError]:
+        outcomes = await super()._pass_on(claim, deadline)
+        self._engine._keeper.schedule(claim)  # as after an interrupt
+        return outcomes
+
+
+class NeverYields(LocalHandover):
+    """A turn does not end while callers wait locally."""
+
+    async def _pass_on(self, claim: Claim, deadline: float) -> Sequence[bool | BackendError]:
+        local = self.queues.get(claim.name)
+        if local is not None:
+            local.passes_left = len(local.waiting)
+        return await super()._pass_on(claim, deadline)
+
+
+class GaveUpStaysActive(LocalHandover):
+    """A caller that gives up while it waits at the server leaves the others without one that asks."""
+
+    def _promote(self, name: str, ticket: Claim | None) -> None:
+        if ticket is None:
+            super()._promote(name, ticket)
+
+
+class FencesNotReserved(LocalHandoverServer):
+    """The server does not count the fences that it reserves."""
+
+    texts: ClassVar[Mapping[str, str]] = {
+        _EXTEND_TURN.name: _EXTEND_TURN.text.replace("redis.call('SET', watermark, last)", "")
+    }
+
+
+class ExtendsAnyTicket(LocalHandoverServer):
+    """The server extends a turn that is over."""
+
+    texts: ClassVar[Mapping[str, str]] = {
+        _EXTEND_TURN.name: _EXTEND_TURN.text.replace("if not is_held_by(nonce, value) then", "if not value then")
+    }
+
+
+def _mutant(name: str, handover: type[LocalHandover], kinds: frozenset[str] | None = None) -> Mutant:
+    engine = type(handover.__name__ + "Engine", (_Engine,), {"local_handover_type": handover})
+    return Mutant(
+        name=f"local-{name}",
+        mistake=(handover.__doc__ or "").strip(),
+        backend="redis-local",
+        engine=engine,
+        workload="callers",
+        kinds=kinds,
+    )
+
+
+def _server_mutant(name: str, server: type[LocalHandoverServer], kinds: frozenset[str] | None = None) -> Mutant:
+    return Mutant(
+        name=f"local-{name}",
+        mistake=(server.__doc__ or "").strip(),
+        backend="redis-local",
+        server=server,
+        workload="callers",
+        kinds=kinds,
+    )
+
+
+LOCAL_HANDOVER = (
+    _mutant("old-answers", PassesOldAnswers, frozenset({"break_lock"})),
+    _mutant("deadline-from-pass", DeadlineFromPass, frozenset({"pause", "cut"})),
+    _mutant("lost-leases", PassesLostLeases),
+    _mutant("two-holders", TwoHolders),
+    _mutant("shared-ticket-released", ReleasesSharedTicket),
+    _mutant("never-yields", NeverYields),
+    _mutant("gave-up-stays-active", GaveUpStaysActive),
+    _server_mutant("fences-not-reserved", FencesNotReserved),
+    _server_mutant("extends-any-ticket", ExtendsAnyTicket),
+)

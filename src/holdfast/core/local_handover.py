@@ -1,0 +1,459 @@
+"""Local hand-over: callers of one client that want the same lock pass its lease on without the server.
+
+A *turn* of a client begins when the server grants one of its tickets, and ends when that ticket is released there. The
+other callers of this client that want the lock at that time have no ticket on the server: they wait in a local queue. A
+release in the turn passes the lease on to the first of them. The rules:
+
+- One local ticket at a time is *active*: it requests the lock from the server for all of them, or holds it. If it gives
+  up while it waits, the next one takes over its ticket on the server, and with it the place in the queue there.
+- Only a regular release of a held lease passes it on. A loss, a cancelled call and a closed client end the turn.
+- A pass needs an answer of the server that is younger than CONTACT_MAX and than a tenth of the ttl. The deadline of the
+  new lease counts from that answer. Without one, or without a reserved fence, the release first asks the server to
+  extend the turn: it renews the ticket, reserves fences for the waiters, and reports whether other clients wait.
+- If others wait, the turn ends after as many passes as callers waited here when the lease arrived.
+- If the ticket is gone, no caller gets the lease from another: each requests the lock from the server.
+
+To the engine this is a backend with the verbs for single tickets. They are idempotent by nonce, so its guards against
+interrupts and cancellation apply unchanged: either the caller has the lease, or a release of its ticket is pending.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine, Sequence
+from typing import TYPE_CHECKING, Any, cast
+
+from holdfast.core.clock import DRIFT
+from holdfast.core.leases import HELD, RELEASING
+from holdfast.core.tickets import (
+    POLL_INTERVAL,
+    Claim,
+    Granted,
+    LeaseGone,
+    Live,
+    Waiting,
+    may_have_happened,
+    process_text,
+)
+from holdfast.errors import BackendError, BackendUnavailable, ConfigurationError
+
+if TYPE_CHECKING:
+    from holdfast.core.engine import Engine
+    from holdfast.core.ports import Backend, ReservesFences
+
+CONTACT_MAX = 0.1  # seconds since the last answer of the server in which a lease may be passed on
+SPENT_MAX = 0.1  # the same as a share of the ttl
+FENCES_MAX = 64  # reserved by one request
+LAST_POLLS = 1.0  # seconds: the least time for a request, even if its caller gives up sooner (engine.IO_TIMEOUT_MIN)
+
+
+class LocalQueue:
+    """The local tickets that wait for one lock, and the state of the turn."""
+
+    __slots__ = (
+        "deadline",
+        "fence",
+        "is_over",
+        "is_unpolled",
+        "last",
+        "outage",
+        "passes_left",
+        "server",
+        "ttl",
+        "usable_until",
+        "waiting",
+    )
+
+    def __init__(self, server: Claim) -> None:
+        self.waiting: dict[str, Claim] = {}  # by nonce, in order
+        self.server = server  # the ticket on the server
+        self.ttl = server.ttl
+        self.is_unpolled = False  # the active ticket has not polled the server since it became active
+        self.begin(0)
+
+    def begin(self, passes: int) -> None:
+        """A turn begins, in which the lease may be passed on so often although other clients wait."""
+        self.passes_left = passes
+        self.fence = self.last = 0  # the fence of the last lease, and the last one that is reserved
+        self.deadline = self.usable_until = 0.0  # of the lease, and of a pass, by the last answer of the server
+        self.is_over = False  # the server has answered that the ticket is gone
+        self.outage: BackendError | None = None  # the last request of the active ticket got no answer
+
+    def reserve(self, granted: Granted, fences: int) -> None:
+        """The server has extended the turn: its answer has the first of so many fences, and the deadline."""
+        self.fence, self.last, self.deadline = granted.fence - 1, granted.fence + fences - 1, granted.deadline
+        answered = granted.deadline - self.ttl * (1 - DRIFT)  # not later than the request for it was sent
+        self.usable_until = answered + min(CONTACT_MAX, SPENT_MAX * self.ttl)
+
+
+class LocalHandover:
+    """The verbs of a backend for tickets of one client, some of which wait and hold locally.
+
+    `active` has the active ticket of each lock, and `queues` the locks for which local tickets wait or did so in this
+    turn. A ticket in `active` without a queue is a plain one. A path that requests a lock without this object puts its
+    ticket into `active` with `setdefault`, continues only if it is the one there and the lock has no queue, and sets
+    `is_granted` of the ticket; at its release it removes the ticket and calls `promote` if the lock has a queue.
+    """
+
+    def __init__(self, engine: Engine[Any]) -> None:
+        self.active: dict[str, Claim] = {}
+        self.queues: dict[str, LocalQueue] = {}
+        self._engine = engine  # its backend is replaced while the client has observers
+        self._runtime = engine.runtime
+        self._mutex = engine.runtime.mutex()
+        self._process = process_text(f'{{"who": {engine.runtime.process_info()}, "meta": {{}}}}')
+
+    # ── acquire ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def try_acquire(self, claim: Claim, *, queue: bool, deadline: float) -> Coroutine[Any, Any, Granted | Waiting]:
+        """Acquire the lock, or wait for it here if another ticket of this client is active."""
+        if not claim.passable:
+            return self._backend.try_acquire(claim, queue=queue, deadline=deadline)
+        return self._try_acquire(claim, queue, deadline)
+
+    async def _try_acquire(self, claim: Claim, queue: bool, deadline: float) -> Granted | Waiting:  # noqa: FBT001
+        name, was_answered = claim.name, claim.is_answered
+        if self.active.setdefault(name, claim) is not claim or name in self.queues:
+            with self._mutex:
+                place = self._place(claim, queue)
+            if isinstance(place, Granted):
+                return place
+            if place is not None:
+                return await self._wait_here(claim, place, deadline)
+        ticket = claim.server or claim
+        try:
+            outcome = await self._backend.try_acquire(ticket, queue=queue, deadline=deadline)
+        except BackendError as error:
+            self._note(claim, error)
+            if not was_answered and isinstance(error, BackendUnavailable):
+                self._drop(claim)  # the engine does not release a ticket that no store knows
+            raise
+        except ConfigurationError:
+            if not was_answered:
+                self._drop(claim)
+            raise
+        if not claim.passable:
+            return outcome
+        if isinstance(outcome, Waiting):
+            claim.is_answered = True
+            self._note(claim, None)
+            if not queue:
+                self._drop(claim)
+        elif self.active.get(name) is claim:
+            claim.is_granted = True
+            local = self.queues.get(name)
+            if local is not None:
+                local.begin(len(local.waiting))
+        else:
+            # It was released during the request, and another caller may have taken over its ticket.
+            return Waiting(0.0)
+        return outcome
+
+    def _place(self, claim: Claim, queue: bool) -> Granted | Waiting | None:  # noqa: FBT001
+        """The lease that was passed on to this ticket, or its place here; None if it has to ask the server.
+
+        Raises:
+            BackendUnavailable: the server does not answer the active ticket.
+        """
+        name = claim.name
+        self._repair(name)
+        active, local = self.active.setdefault(name, claim), self.queues.get(name)
+        if active is claim:
+            if local is not None:
+                local.is_unpolled = False
+            return claim.passed
+        if not queue or claim.ttl != active.ttl:
+            claim.passable = False  # as a ticket of another client
+            return None
+        if local is None:
+            local = self.queues[name] = LocalQueue(active.server or active)
+            self._repair(name)
+        if local.outage is not None and not self._is_held(active):
+            raise BackendUnavailable(backend=self._backend.url, problem=local.outage.problem)
+        local.waiting[claim.nonce] = claim
+        return Waiting(POLL_INTERVAL, self._process)
+
+    async def _wait_here(self, claim: Claim, place: Waiting, deadline: float) -> Granted | Waiting:
+        """A ticket that waits here. If its caller gives up soon, the server must confirm that the lock is busy."""
+        active = self.active.get(claim.name)
+        is_held = active is not None and self._is_held(active)
+        if not is_held and deadline <= self._runtime.now() + LAST_POLLS:
+            granted = await self._probe(claim, deadline)
+            if granted is not None:
+                return granted
+        claim.is_answered = True
+        return place
+
+    def _is_held(self, active: Claim) -> bool:
+        """A caller of this client has the lease, so the lock is busy without an answer of the server."""
+        ref = self._engine._leases.get(active.nonce)
+        lease = None if ref is None else ref()
+        return lease is not None and lease._phase in (HELD, RELEASING)
+
+    async def _probe(self, claim: Claim, deadline: float) -> Granted | None:
+        """Try to acquire the lock with another ticket, without a place in the queue."""
+        probe = Claim(claim.name, self._runtime.nonce(), claim.ttl, 1, True, claim.agent, claim.info)  # noqa: FBT003
+        try:
+            outcome = await self._backend.try_acquire(probe, queue=False, deadline=deadline)
+            if isinstance(outcome, Waiting):
+                return None
+            self._drop(claim)
+            claim.server = probe
+            claim.passable = False  # from now on as a ticket of another client
+        except BaseException as error:
+            if may_have_happened(error):
+                self._engine._keeper.schedule(probe)
+            elif not claim.is_answered:
+                self._drop(claim)
+            raise
+        return outcome
+
+    def _note(self, claim: Claim, outage: BackendError | None) -> None:
+        """Remember for the waiting tickets whether the server answers."""
+        local = self._turn_of(claim)
+        if local is not None:
+            local.outage = outage
+
+    def _drop(self, claim: Claim) -> None:
+        """The engine will not release this ticket."""
+        ticket = self._end(claim)
+        if ticket is not None and ticket is not claim:
+            self._engine._keeper.schedule(ticket)
+
+    async def wait(self, claim: Claim, until: float) -> None:
+        """Return when `try_acquire` may succeed, at `until` at the latest."""
+        if claim.passable:
+            event = self._runtime.event()
+            with self._mutex:
+                local = self.queues.get(claim.name)
+                is_waiting = local is not None and claim.nonce in local.waiting
+                is_asking = self.active.get(claim.name) is claim and not claim.is_granted
+                if is_waiting:
+                    claim.event = event
+            if is_waiting:
+                try:
+                    await event.wait(until)
+                finally:
+                    claim.event = None
+                return
+            if not is_asking or (local is not None and local.is_unpolled):
+                return
+        await self._backend.wait(claim.server or claim, until)
+
+    # ── release ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def release_held(
+        self, claims: Sequence[Claim], *, deadline: float
+    ) -> Coroutine[Any, Any, Sequence[bool | BackendError]]:
+        """Release one lease that is held until now: the only kind of release that passes it on."""
+        claim = claims[0]
+        name = claim.name
+        if claim.passable:
+            if name in self.queues:
+                return self._pass_on(claim, deadline)
+            if self.active.get(name) is claim:
+                del self.active[name]
+            if name in self.queues:  # since the check above: a caller has seen this ticket as the active one
+                self.promote(name)
+        return self._backend.release([claim.server or claim], deadline=deadline)
+
+    async def _pass_on(self, claim: Claim, deadline: float) -> Sequence[bool | BackendError]:
+        ticket, successor, local, fences, may_stay = claim.server or claim, None, None, 0, False
+        with self._mutex:
+            if self._pass(claim):
+                return [True]
+            if self.active.get(claim.name) is claim:
+                local = self.queues[claim.name]
+                successor = next(iter(local.waiting.values()), None)
+                may_stay = local.passes_left > 0
+                fences = min(FENCES_MAX, len(local.waiting), local.passes_left if may_stay else FENCES_MAX)
+                if local.is_over or not _has_ttl_of(local, ticket, claim):
+                    fences = 0
+        if fences and local is not None and successor is not None:
+            backend = cast("ReservesFences", self._backend)
+            outcome = await backend.extend_turn(ticket, successor, fences, may_stay=may_stay, deadline=deadline)
+            with self._mutex:
+                if isinstance(outcome, Granted) and self._turn_of(claim) is local:
+                    local.reserve(outcome, fences)
+                    if self._pass(claim):
+                        return [True]
+            if isinstance(outcome, LeaseGone):
+                self._end(claim)
+                return [False]
+        return await self.release([claim], deadline=deadline)
+
+    def _pass(self, claim: Claim) -> bool:
+        """Pass the lease of this ticket on to the first waiting one, if that is allowed now."""
+        name = claim.name
+        local = self.queues.get(name)
+        if local is None or self.active.get(name) is not claim or not local.waiting or local.is_over:
+            return False
+        if local.fence >= local.last or not _has_ttl_of(local, claim.server or claim, claim):
+            return False
+        nonce = next(iter(local.waiting))
+        successor = local.waiting[nonce]
+        if successor.ttl != local.ttl or self._runtime.now() >= local.usable_until:
+            return False
+        passed = Granted(local.fence + 1, local.deadline)
+        # No call between these lines, so that an interrupt does not find them half done.
+        local.fence += 1
+        local.passes_left -= 1
+        successor.passed = passed
+        successor.server = local.server
+        successor.is_granted = True
+        self.active[name] = successor
+        del local.waiting[nonce]
+        _wake(successor)
+        return True
+
+    async def release(self, claims: Sequence[Claim], *, deadline: float) -> Sequence[bool | BackendError]:
+        """Release leases and withdraw tickets. A lease of this client ends its turn."""
+        tickets = [self._end(claim) for claim in claims]
+        sent = [ticket for ticket in tickets if ticket is not None]
+        outcomes = iter(await self._backend.release(sent, deadline=deadline) if sent else ())
+        return [False if ticket is None else next(outcomes) for ticket in tickets]
+
+    def _end(self, claim: Claim) -> Claim | None:
+        """The ticket ends here. Returns the ticket to release on the server, if there is one."""
+        if not claim.passable:
+            return claim.server or claim
+        with self._mutex:
+            return self._ended(claim)
+
+    def _ended(self, claim: Claim) -> Claim | None:
+        name, ticket = claim.name, claim.server or claim
+        local = self.queues.get(name)
+        if self.active.get(name) is claim:
+            if local is None:
+                del self.active[name]
+                return ticket
+            # While it waits, the next caller takes over its ticket. A turn ends with the release of its ticket.
+            is_taken_over = bool(local.waiting) and not claim.is_granted
+            self._promote(name, ticket if is_taken_over else None)
+            return None if is_taken_over else ticket
+        if local is None:
+            return ticket
+        if local.waiting.get(claim.nonce) is claim:
+            del local.waiting[claim.nonce]
+            _wake(claim)
+            return None
+        self._repair(name)
+        active = self.active.get(name)
+        if active is not None:
+            _wake(active)  # a release that was interrupted may have passed the lease on, and not woken its holder
+        return None if local.server is ticket and self.queues.get(name) is local else ticket
+
+    def promote(self, name: str) -> None:
+        """A plain ticket has ended while others waited for it: the first of these asks the server."""
+        with self._mutex:
+            self._repair(name)
+
+    def _repair(self, name: str) -> None:
+        if name in self.queues and name not in self.active:
+            self._promote(name, None)
+
+    def _promote(self, name: str, ticket: Claim | None) -> None:
+        """Make the first waiting ticket active: it asks the server, with this ticket or with its own."""
+        local = self.queues[name]
+        nonce = next(iter(local.waiting), None)
+        if nonce is None:
+            self.active.pop(name, None)
+            del self.queues[name]
+            return
+        claim = local.waiting[nonce]
+        local.begin(0)
+        if ticket is not None:
+            ticket.info = without_caller(ticket.info)
+        local.is_unpolled = True
+        local.server = ticket or claim
+        claim.server = ticket
+        self.active[name] = claim
+        del local.waiting[nonce]
+        _wake(claim)
+
+    def tickets_of(self, claims: Sequence[Claim]) -> list[Claim]:
+        """At the end of the process: the tickets on the server that stand for these."""
+        tickets = [self._end(claim) for claim in claims]
+        return [ticket for ticket in tickets if ticket is not None]
+
+    def moved(self, claim: Claim) -> None:
+        """The lease was transferred to another process, so its ticket does not exist any more."""
+        self._end(claim)
+
+    # ── renew ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def renew(self, claims: Sequence[Claim], *, deadline: float) -> Sequence[Live | LeaseGone | BackendError]:
+        """Start the ttl of each lease again."""
+        outcomes: dict[Claim, Live | LeaseGone | BackendError] = {}
+        for claim in claims:
+            fence = self._drop_fences(claim)
+            if fence:
+                outcomes[claim] = await self._renew_alone(claim, fence, deadline)
+        others = [claim for claim in claims if claim not in outcomes]
+        if others:
+            tickets = [_renewed_ticket(claim) for claim in others]
+            outcomes |= dict(zip(others, await self._backend.renew(tickets, deadline=deadline), strict=True))
+        for claim, outcome in outcomes.items():
+            local = self._turn_of(claim)
+            if local is not None and isinstance(outcome, LeaseGone):
+                local.is_over = True
+        return [outcomes[claim] for claim in claims]
+
+    def _turn_of(self, claim: Claim) -> LocalQueue | None:
+        return self.queues.get(claim.name) if self.active.get(claim.name) is claim else None
+
+    def _drop_fences(self, claim: Claim) -> int:
+        """Give up the fences that are reserved after that of this lease. Returns its fence; 0 if there are none.
+
+        The lease is held for so long that it is renewed. The server then shows its fence alone, not the range, so that
+        an operator can break it.
+        """
+        with self._mutex:
+            local = self._turn_of(claim)
+            if local is None or local.fence >= local.last:
+                return 0
+            local.last = local.fence
+            return local.fence
+
+    async def _renew_alone(self, claim: Claim, fence: int, deadline: float) -> Live | LeaseGone | BackendError:
+        try:
+            backend = cast("ReservesFences", self._backend)
+            return await backend.renew_alone(_renewed_ticket(claim), fence, deadline=deadline)
+        except BackendError as error:
+            return error
+
+    # ── the end ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def abandon(self) -> None:
+        """In a forked child: all tickets belong to the parent."""
+        self._mutex = self._runtime.mutex()
+        self.active, self.queues = {}, {}
+
+    @property
+    def _backend(self) -> Backend:
+        return self._engine.backend
+
+
+def _has_ttl_of(local: LocalQueue, ticket: Claim, claim: Claim) -> bool:
+    """Whether the ticket has the ttl of the queue, and no renewal with a shorter one may still be executed."""
+    return local.ttl == ticket.ttl == claim.ttl <= min(ticket.unanswered_ttl, claim.unanswered_ttl)
+
+
+def _renewed_ticket(claim: Claim) -> Claim:
+    """The ticket on the server of this lease, with its ttl, which an earlier renewal may have changed."""
+    ticket = claim.server
+    if ticket is None:
+        return claim
+    ticket.ttl = claim.ttl
+    return ticket
+
+
+def _wake(claim: Claim) -> None:
+    event = claim.event
+    if event is not None:
+        event.set()
+
+
+def without_caller(info: str) -> str:
+    """The `info` of a ticket that several callers use, without the name of one of them."""
+    start, mark, rest = info.partition(', "caller": "')
+    return f"{start}{rest.partition(chr(34))[2]}" if mark else info

@@ -1,0 +1,382 @@
+"""Hazard: threads or tasks of one client pass a lease on without the server, and two of them hold it, a fence is used
+twice, a caller waits forever, or the lock stays taken after an interrupt, a cancellation or a fork.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import holdfast
+from holdfast.guarantees import Order
+from tests.integration.conftest import OpenClient
+from tests.integration.redis.helpers import PROMPT, acquiring, await_waiters, in_background
+from tests.support.processes import PATIENCE, eventually
+from tests.support.redis.servers import Server
+
+
+@pytest.fixture
+def url(server: Server) -> str:
+    return f"{server.url}?local_handover=yes"
+
+
+@pytest.fixture
+def client(url: str) -> Iterator[holdfast.Client]:
+    with holdfast.Client(url) as client:
+        yield client
+
+
+def until_waiting(client: holdfast.Client | holdfast.AsyncClient, count: int, name: str = "a") -> None:
+    """Until so many callers of this client wait for each other."""
+    eventually(lambda: len(waiting_in(client, name)) == count)
+
+
+def waiting_in(client: holdfast.Client | holdfast.AsyncClient, name: str = "a") -> list[str]:
+    local = client._engine.local
+    assert local is not None
+    return [*local.queues[name].waiting] if name in local.queues else []
+
+
+def assert_clean(client: holdfast.Client | holdfast.AsyncClient, server: Server, name: str = "a") -> None:
+    """Nothing is left in the client or on the server."""
+    local = client._engine.local
+    assert local is not None
+    eventually(lambda: not local.active and not local.queues)
+    eventually(lambda: f"holdfast:{name}" not in server.all_keys())
+
+
+def scripts_run(server: Server) -> int:
+    stats = server.call("INFO", "commandstats")
+    line = next(line for line in stats.splitlines() if line.startswith("cmdstat_evalsha:"))
+    return int(line.partition("calls=")[2].partition(",")[0])
+
+
+def test_the_option_changes_the_declared_order(url: str, server: Server) -> None:
+    with holdfast.Client(url) as client, holdfast.Client(server.url) as strict:
+        assert client.guarantees.order is Order.TURNS
+        assert strict.guarantees.order is Order.FIFO
+    with pytest.raises(holdfast.ConfigurationError, match="order is FIFO turns, not FIFO"):
+        holdfast.Client(url, require={"order": "FIFO"})
+
+
+def test_threads_pass_a_lease_on_in_order_with_growing_fences_and_few_requests(
+    client: holdfast.Client, server: Server
+) -> None:
+    lock = client.lock("a")
+    first = lock.acquire()
+    assert first is not None
+    fences = [first.fence]
+    order: list[int] = []
+
+    def work(number: int) -> None:
+        with lock as lease:
+            order.append(number)
+            fences.append(lease.fence)
+
+    futures = []
+    for number in range(20):
+        futures.append(in_background(lambda number=number: work(number)))  # type: ignore[misc]
+        until_waiting(client, number + 1)
+    before = scripts_run(server)
+    first.release()
+    for future in futures:
+        future.result(PATIENCE)
+
+    assert order == [*range(20)]
+    assert fences == sorted(set(fences))
+    # One to extend the turn, one to release it. A busy machine may need another extension after 100 ms.
+    assert scripts_run(server) - before < 20
+    assert_clean(client, server)
+
+
+def test_another_client_gets_the_lock_although_callers_wait_here_all_the_time(
+    client: holdfast.Client, server: Server, open_client: OpenClient
+) -> None:
+    lock, other = client.lock("a"), open_client(server.url)
+    is_over = threading.Event()
+    log: list[tuple[str, int]] = []
+
+    def work() -> None:
+        while not is_over.is_set():
+            with lock as lease:
+                log.append(("local", lease.fence))
+
+    threads = [in_background(work) for _ in range(4)]
+    for _ in range(30):
+        with other.lock("a", timeout=PATIENCE) as lease:
+            log.append(("other", lease.fence))
+    is_over.set()
+    for thread in threads:
+        thread.result(PATIENCE)
+
+    fences = [fence for _, fence in log]
+    assert fences == sorted(set(fences))
+    assert_clean(client, server)
+
+
+def test_the_next_caller_takes_over_the_place_of_one_that_gives_up(
+    client: holdfast.Client, server: Server, open_client: OpenClient
+) -> None:
+    other = open_client(server.url)
+    held = other.lock("a").acquire()
+    assert held is not None
+    order: list[str] = []
+    gives_up = in_background(lambda: client.lock("a").acquire(timeout=1.5))
+    await_waiters(other, "a", 1)
+    second = acquiring(client.lock("a"))
+    until_waiting(client, 1)
+    third = acquiring(open_client(server.url).lock("a"))
+    await_waiters(other, "a", 2)
+
+    assert gives_up.result(PATIENCE) is None
+    held.release()
+    lease = second.result(PATIENCE)  # it waits in the place of the first, before the third
+    order.append("second")
+    assert not third.done()
+    lease.release()
+    third.result(PATIENCE).release()
+    assert_clean(client, server)
+
+
+def test_a_local_waiter_times_out_in_time_and_leaves_the_queue(client: holdfast.Client, server: Server) -> None:
+    with client.lock("a"):
+        waiter = in_background(lambda: client.lock("a").acquire(timeout=0.3))
+        until_waiting(client, 1)
+        assert waiter.result(PATIENCE) is None
+        assert not waiting_in(client)
+        assert in_background(lambda: client.lock("a").acquire(timeout=0)).result(PATIENCE) is None
+    assert_clean(client, server)
+
+
+def test_locks_with_other_options_are_requested_from_the_server(
+    client: holdfast.Client, server: Server, open_client: OpenClient
+) -> None:
+    held = client.lock("a").acquire()
+    assert held is not None
+    others: list[Any] = [
+        client.lock("a", ttl=20),
+        client.lock("a", reentrant=True),
+        client.lock("a", renew=False),
+        client.lock("a", lock_delay=1),
+        client.lock("a", owner="x"),
+        client.lock("a", revocable=True),
+        client.lock("a", detect_deadlocks=True),
+        client.lock("a", min_hold=1),
+        client.rwlock("a").read(),
+        client.rwlock("a").write(),
+    ]
+    waiting = [in_background(lambda lock=lock: lock.acquire(timeout=PATIENCE)) for lock in others]  # type: ignore[misc]
+    await_waiters(open_client(server.url), "a", len(others))
+
+    assert not waiting_in(client)
+    client.close()
+    for future in waiting:
+        with pytest.raises(holdfast.UsageError):
+            future.result(PATIENCE)
+
+
+def test_a_lease_whose_key_was_deleted_is_not_passed_on(client: holdfast.Client, server: Server) -> None:
+    first = client.lock("a").acquire()
+    assert first is not None
+    second = acquiring(client.lock("a"))
+    until_waiting(client, 1)
+    server.call("FLUSHALL")
+
+    with pytest.raises(holdfast.LockLost):
+        first.release()
+    lease = second.result(PATIENCE)  # it asked the server
+    assert lease.fence > first.fence
+    assert client.inspect("a").holders[0].fence == lease.fence
+    lease.release()
+    assert_clean(client, server)
+
+
+# ── operators ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def passed_on(client: holdfast.Client, ttl: float, count: int = 3) -> tuple[holdfast.Lease, list[Any]]:
+    """A lease that was passed on to the first of so many waiting callers."""
+    first = client.lock("a", ttl=ttl).acquire()
+    assert first is not None
+    waiting = []
+    for number in range(count):
+        waiting.append(acquiring(client.lock("a", ttl=ttl)))
+        until_waiting(client, number + 1)
+    first.release()
+    return waiting[0].result(PATIENCE), waiting[1:]
+
+
+def test_inspect_shows_the_range_of_fences_and_break_needs_force(
+    client: holdfast.Client, server: Server, open_client: OpenClient
+) -> None:
+    lease, waiting = passed_on(client, ttl=60)
+    other = open_client(server.url, io_timeout=0.3)
+    (holder,) = other.inspect("a").holders
+
+    assert (holder.fence, holder.last_fence, holder.caller) == (lease.fence, lease.fence + 2, "")
+    with pytest.raises(holdfast.BackendUnavailable, match=f"fences {lease.fence} to {lease.fence + 2}"):
+        other.break_lock("a", lease.fence + 1)
+    assert not other.break_lock("a", lease.fence - 1, force=True)
+    assert other.break_lock("a", lease.fence + 1, force=True)
+    with pytest.raises(holdfast.LockLost):
+        lease.release()
+    for future in waiting:
+        future.result(PATIENCE).release()
+    assert_clean(client, server)
+
+
+def test_break_waits_until_the_client_has_reported_the_fence_in_use(
+    client: holdfast.Client, server: Server, open_client: OpenClient
+) -> None:
+    lease, waiting = passed_on(client, ttl=6)
+    other = open_client(server.url, io_timeout=30)
+
+    assert not other.break_lock("a", lease.fence + 1)  # refused: the renewal has reported that another one is in use
+    (holder,) = other.inspect("a").holders
+    assert (holder.fence, holder.last_fence) == (lease.fence, None)
+    assert other.break_lock("a", lease.fence)
+    assert lease.wait_lost(PATIENCE)
+    for future in waiting:
+        future.result(PATIENCE).release()
+    with pytest.raises(holdfast.LockLost):
+        lease.release()
+    assert_clean(client, server)
+
+
+# ── interrupts, cancellation, forks, the end ─────────────────────────────────────────────────────────────────────────
+
+
+class Interrupt(KeyboardInterrupt):
+    """Ours, so that a real Ctrl-C still ends the test run."""
+
+
+@pytest.mark.timeout(method="thread")
+@pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning")
+def test_interrupts_at_any_time_leave_no_stuck_caller(client: holdfast.Client, server: Server) -> None:
+    def interrupt(*_: object) -> None:
+        raise Interrupt
+
+    lock = client.lock("a", timeout=PATIENCE)
+    is_over = threading.Event()
+    counts = [0, 0, 0]
+
+    def work(number: int) -> None:
+        while not is_over.is_set():
+            with lock:
+                counts[number] += 1
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    threads = [in_background(lambda number=number: work(number)) for number in range(3)]  # type: ignore[misc]
+    interrupted = 0
+    try:
+        for delay in itertools.islice(itertools.cycle(range(1, 3000, 17)), 800):
+            try:
+                signal.setitimer(signal.ITIMER_REAL, delay * 1e-6)
+                with lock as lease:
+                    lease.check()
+                signal.setitimer(signal.ITIMER_REAL, 0)
+            except Interrupt:
+                interrupted += 1
+            if lock.held:  # it came before the first instruction of __exit__
+                lock.release()
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+        is_over.set()
+    for thread in threads:
+        thread.result(PATIENCE)
+
+    assert interrupted > 20, "hardly any interrupt hit the call: this test would show nothing"
+    assert all(counts)
+    with lock:
+        pass
+    assert_clean(client, server)
+
+
+@pytest.mark.parametrize("count", [2, 5])
+async def test_cancellation_at_any_await_leaves_no_stuck_caller(url: str, server: Server, count: int) -> None:
+    async with holdfast.AsyncClient(url) as client:
+        lock = client.lock("a")
+        done = 0
+
+        async def work() -> None:
+            nonlocal done
+            for _ in range(3):
+                async with lock:
+                    await asyncio.sleep(0)
+                    done += 1
+
+        for steps in range(60):
+            tasks = [asyncio.create_task(work()) for _ in range(count)]
+            for _ in range(steps):
+                await asyncio.sleep(0)
+            tasks[steps % count].cancel()
+            if steps % 3 == 0:
+                await asyncio.sleep(0)
+                tasks[(steps + 1) % count].cancel()
+            async with asyncio.timeout(PATIENCE):
+                await asyncio.gather(*tasks, return_exceptions=True)
+            async with asyncio.timeout(PATIENCE), lock:
+                pass
+
+        assert done > 60
+        local = client._engine.local
+        assert local is not None
+        assert not local.active
+        assert not local.queues
+    assert "holdfast:a" not in server.all_keys()
+
+
+def test_a_fork_while_callers_wait_leaves_both_processes_able_to_lock(client: holdfast.Client, server: Server) -> None:
+    first = client.lock("a").acquire()
+    assert first is not None
+    second = acquiring(client.lock("a"))
+    until_waiting(client, 1)
+    pid = os.fork()
+    if pid == 0:
+        try:
+            is_free = client.lock("a").acquire(timeout=0) is not None
+            with client.lock("b", timeout=PROMPT):
+                pass
+            os._exit(1 if is_free else 0)
+        finally:
+            os._exit(2)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    first.release()
+    second.result(PATIENCE).release()
+    assert_clean(client, server)
+
+
+def test_close_ends_local_waiters_and_releases_the_lock(url: str, server: Server) -> None:
+    client = holdfast.Client(url)
+    first = client.lock("a").acquire()
+    assert first is not None
+    waiters = [in_background(lambda: client.lock("a").acquire(timeout=PATIENCE)) for _ in range(3)]
+    until_waiting(client, 3)
+
+    client.close()
+
+    for waiter in waiters:
+        with pytest.raises(holdfast.UsageError):
+            waiter.result(PATIENCE)
+    assert "holdfast:a" not in server.all_keys()
+
+
+def test_a_transferred_lease_ends_the_turn(client: holdfast.Client, server: Server, open_client: OpenClient) -> None:
+    lease, waiting = passed_on(client, ttl=30)
+    text = lease.transfer(within=20)
+    adopted = open_client(server.url).adopt(text)
+
+    assert adopted.fence > lease.fence
+    assert not any(future.done() for future in waiting)
+    adopted.release()
+    for future in waiting:
+        future.result(PATIENCE).release()
+    assert_clean(client, server)
