@@ -60,7 +60,9 @@ def test_the_method_counts(make: Any) -> None:
     make(url, require={"order": "FIFO"})
     with refused("order is none, not store's or better"):
         make(url, method="key", require={"order": "store's"})
-    with refused(r"enough: postgresql://, .*, mysql://…\?method=row, etcd://, etcd://…\?method=key, zookeeper://, nats://$"):
+    with refused(
+        r"enough: postgresql://, .*, mysql://…\?method=row, etcd://, etcd://…\?method=key, zookeeper://, nats://$"
+    ):
         make(
             "sqlite:///var/tmp/none.db", require={"scope": "network", "wake": "push", "exclusion": "durable-authority"}
         )

@@ -249,16 +249,16 @@ async def test_a_new_task_does_not_overtake_tasks_that_wait_for_the_connection(u
         assert served == ["first", "second"]
 
 
-@pytest.mark.parametrize("failing", [0, 1], ids=["the connection's", "the heartbeat's"])
+@pytest.mark.parametrize("failing", ["(zk_loop)", "holdfast-heartbeat"], ids=["the connection's", "the heartbeat's"])
 def test_a_client_works_again_after_a_thread_could_not_be_started(
-    url: str, open_client: OpenClient, monkeypatch: pytest.MonkeyPatch, failing: int
+    url: str, open_client: OpenClient, monkeypatch: pytest.MonkeyPatch, failing: str
 ) -> None:
-    start, started = threading.Thread.start, 0
+    start, failed = threading.Thread.start, False
 
     def fail(thread: threading.Thread) -> None:
-        nonlocal started
-        started += 1
-        if started == failing + 1:
+        nonlocal failed
+        if failing in thread.name and not failed:
+            failed = True
             raise RuntimeError("can't start new thread")
         start(thread)
 
