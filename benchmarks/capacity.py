@@ -1,4 +1,4 @@
-"""What one server carries: the cost of pairs, hand-overs, held leases, waiters and connections, for each store.
+"""The capacity of one server: the cost of pairs, hand-overs, held leases, waiters and connections, for each store.
 
     python -m benchmarks.capacity [--only redis,etcd] [--seconds 5] [--leases 100000] [--waiters 10000] [--fleet 10000]
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class StraightPath:
-    """What all plain acquires of one lock by one caller have in common."""
+    """The data that all plain acquires of one lock by one caller share."""
 
     __slots__ = (
         "acquire",

@@ -50,7 +50,7 @@ class Claim:
     path: StraightPath | None = None  # that the attempt used, for the release
     # For a local hand-over (core/local_handover.py):
     passable = False  # the lease may be passed on to another caller of this client, or come from one
-    server: Claim | None = None  # the ticket on the server that stands for this one, if it is that of another caller
+    server: Claim | None = None  # the ticket of another caller that stands for this one on the server
     passed: Granted | None = None  # the lease that was passed on to this ticket
     is_answered = False  # it has waited, so the engine releases it
     is_granted = False  # it is granted: by the server, or by a pass

@@ -10,6 +10,7 @@ import os
 import signal
 import threading
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -82,7 +83,7 @@ def test_threads_pass_a_lease_on_in_order_with_growing_fences_and_few_requests(
 
     futures = []
     for number in range(20):
-        futures.append(in_background(lambda number=number: work(number)))  # type: ignore[misc]
+        futures.append(in_background(partial(work, number)))
         until_waiting(client, number + 1)
     before = scripts_run(server)
     first.release()
@@ -172,7 +173,7 @@ def test_locks_with_other_options_are_requested_from_the_server(
         client.rwlock("a").read(),
         client.rwlock("a").write(),
     ]
-    waiting = [in_background(lambda lock=lock: lock.acquire(timeout=PATIENCE)) for lock in others]  # type: ignore[misc]
+    waiting = [in_background(partial(lock.acquire, timeout=PATIENCE)) for lock in others]
     await_waiters(open_client(server.url), "a", len(others))
 
     assert not waiting_in(client)
@@ -273,7 +274,7 @@ def test_interrupts_at_any_time_leave_no_stuck_caller(client: holdfast.Client, s
                 counts[number] += 1
 
     before = signal.signal(signal.SIGALRM, interrupt)
-    threads = [in_background(lambda number=number: work(number)) for number in range(3)]  # type: ignore[misc]
+    threads = [in_background(partial(work, number)) for number in range(3)]
     interrupted = 0
     try:
         for delay in itertools.islice(itertools.cycle(range(1, 3000, 17)), 800):

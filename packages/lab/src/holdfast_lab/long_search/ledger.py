@@ -21,7 +21,7 @@ SEEDS, EXHAUSTIVE, CANCELS = "seeds", "exhaustive", "cancels"  # kinds of search
 
 
 class Key(NamedTuple):
-    """What was searched: the code, and the kind of worlds."""
+    """The subject of a search: the code, and the kind of worlds."""
 
     code: str
     backend: str

@@ -13,7 +13,7 @@ from holdfast_lab.sim.workers import Call, call_in_workers
 
 
 class Request(NamedTuple):
-    """What to search."""
+    """The backends, workloads and seeds of a search."""
 
     code: str
     backends: Sequence[str]

@@ -47,14 +47,14 @@ def probe(
                 is_ordered = False
                 time.sleep(_APART)
                 continue
-            is_queued = _await(lambda number=number: queue(lock) == number, _QUEUED_MAX)  # type: ignore[misc]
+            is_queued = _await(lambda number=number: queue(lock) == number, _QUEUED_MAX)  # type: ignore[misc]  # untyped default
             is_ordered &= is_queued
             position += 1
             if is_queued:
                 record(h.ServerQueued(now(), waiter.client, waiter.call("state")["ticket"], lock, position))
         holder.call("drop")
         for worker in workers:
-            _await(lambda worker=worker: not worker.call("state")["taking"], _WAIT_MAX)  # type: ignore[misc]
+            _await(lambda worker=worker: not worker.call("state")["taking"], _WAIT_MAX)  # type: ignore[misc]  # untyped default
     return Handovers(lock, is_ordered)
 
 

@@ -41,7 +41,7 @@ class Proxy:
         self.delay = 0.0  # seconds, each way
         self._held: dict[Direction, asyncio.Event] = {}  # bytes in these directions wait until the event is set
         self.links: set[Link] = set()
-        # Not a Server of asyncio: until Python 3.12 its close() leaks a connection that is being accepted.
+        # A Server of asyncio is not used: until Python 3.12 its close() leaks a connection that is being accepted.
         self._listening: socket.socket | None = None
         self._serving: set[asyncio.Task[None]] = set()
         self._cuts = 0
