@@ -247,9 +247,9 @@ def _values(owner: type, kind: str) -> str:
 def _signature(name: str, function: Callable[..., Any], *, is_method: bool = False) -> str:
     """Return the signature as a caller uses it: without self and without parameters that exist only to be refused."""
     signature = inspect.signature(function)
-    parameters = [one for one in signature.parameters.values() if one.name not in ("self", "unknown")]
+    parameters = [parameter for parameter in signature.parameters.values() if parameter.name not in ("self", "unknown")]
     if is_method and isinstance(inspect.getattr_static(function, "__self__", None), type):
-        parameters = [one for one in parameters if one.name != "cls"]
+        parameters = [parameter for parameter in parameters if parameter.name != "cls"]
     text = str(signature.replace(parameters=parameters))
     waits = "await " if inspect.iscoroutinefunction(function) else ""
     return waits + name + _words(text)
@@ -288,7 +288,7 @@ def _list(text: str) -> str:
     shown = []
     for item in items:
         name, _, what = " ".join(line.strip() for line in item.splitlines()).partition(": ")
-        names = ", ".join(f"`{one}`" for one in name.split(", "))
+        names = ", ".join(f"`{part}`" for part in name.split(", "))
         shown.append(textwrap.fill(f"- {names}: {_escaped(what)}", 130, subsequent_indent="  ", break_on_hyphens=False))
     return "\n".join(shown)
 

@@ -182,7 +182,7 @@ def test_claims_are_judged_only_by_cases_that_were_run() -> None:
 
     (judged,) = claims.judge(fine)
     assert (judged.measured, judged.limit, judged.holds) == (0.55, 0.6, True)
-    assert [one.holds for one in claims.judge(slow)] == [False, False]
+    assert [claim.holds for claim in claims.judge(slow)] == [False, False]
     assert claims.judge([_outcome(_record("holdfast sqlite", [1]))]) == []
     assert "NO" in claims.claims_table(claims.judge(slow)).to_text()
     assert "NO" not in claims.claims_table(claims.judge(fine)).to_text()

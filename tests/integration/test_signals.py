@@ -45,7 +45,7 @@ class Running(NamedTuple):
     def workers(self) -> list[int]:
         """The process ids of its children."""
         pid = self.process.pid
-        return [int(one) for one in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+        return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
 Start = Callable[..., Running]

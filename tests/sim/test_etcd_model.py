@@ -82,7 +82,7 @@ class Requests:
                 return "kv/deleterange", delete(draw.choice(KEYS))["request_delete_range"]
             case _:
                 branch = [self._operation(revision, lease) for _ in range(draw.randrange(4))]
-                changed = [one[kind]["key"] for one in branch for kind in one if kind != "request_range"]
+                changed = [change[kind]["key"] for change in branch for kind in change if kind != "request_range"]
                 if len(changed) > len(set(changed)):
                     branch = branch[:1]  # etcd refuses to change one key twice
                 compares = [self._compare(revision) for _ in range(draw.randrange(3))]
@@ -188,7 +188,7 @@ def test_the_model_and_a_real_etcd_return_the_same_answers_after_a_restore(real:
 def plain(answer: Any) -> Any:
     """The answer without the parts that differ between servers."""
     if isinstance(answer, list):
-        return [plain(one) for one in answer]
+        return [plain(item) for item in answer]
     if not isinstance(answer, dict):
         return answer
     kept = {name: plain(value) for name, value in answer.items() if name != "header"}

@@ -154,4 +154,4 @@ def test_the_stats_of_the_server_are_the_same(server: Server) -> None:
         assert int(real["time"]) - int(real["uptime"]) == int(model["time"]) - int(model["uptime"])
 
         dumped, known = connection.call(meta.DUMP).lines, _parsed(sides.model.respond(meta.DUMP)).lines
-        assert [one.split()[0] for one in dumped] == [one.split()[0] for one in known] == [b"key=a%2520b"]
+        assert [line.split()[0] for line in dumped] == [line.split()[0] for line in known] == [b"key=a%2520b"]

@@ -274,7 +274,7 @@ class Steps:
                 self._left = ticket
                 return s.RELEASE, [key, name, nonce, draw.random() < 0.3]
             case "renew":
-                return s.RENEW, [tuple(lock_id(one[0]) for one in some), tuple(one[1] for one in some), ttl]
+                return s.RENEW, [tuple(lock_id(ticket[0]) for ticket in some), tuple(ticket[1] for ticket in some), ttl]
             case "break":
                 return s.BREAK, [key, draw.choice(self._fences[-6:])]
             case "adopt":
@@ -300,8 +300,8 @@ class Steps:
                 return s.STATE, [key]
             case "confirm":
                 fences = tuple(draw.choices([lock.fence for lock in self._model.locks.values()] or [1], k=len(some)))
-                keys = tuple(lock_id(one[0]) for one in some)
-                return s.CONFIRM_NEW, [keys, tuple(one[1] for one in some), fences]
+                keys = tuple(lock_id(ticket[0]) for ticket in some)
+                return s.CONFIRM_NEW, [keys, tuple(ticket[1] for ticket in some), fences]
             case "rebase":
                 return s.REBASE, [key, 1 if lock is None else lock.renewed]
             case "delete":
@@ -316,7 +316,10 @@ class Steps:
             case "take all":
                 return self._take_all(ttl, agent, info)
             case "give back all":
-                return s.FAST_RELEASE_ALL, [tuple(lock_id(one[0]) for one in some), tuple(one[1] for one in some)]
+                return s.FAST_RELEASE_ALL, [
+                    tuple(lock_id(ticket[0]) for ticket in some),
+                    tuple(ticket[1] for ticket in some),
+                ]
             case "leave all":
                 words: list[Value] = []
                 for its_name, its_nonce, *_ in some:
@@ -326,7 +329,7 @@ class Steps:
                 number = draw.choice((1, 2, 3, draw.randrange(1, 50), 2**63 - 1 if draw.random() < 0.1 else 4))
                 return s.ADVANCE_REGISTER, [key, name, number, draw.choice((nonce, self._tickets[-1][1])), ttl]
             case "read registers":
-                return s.READ_REGISTERS, [tuple(lock_id(one[0]) for one in some)]
+                return s.READ_REGISTERS, [tuple(lock_id(ticket[0]) for ticket in some)]
             case "reap registers":
                 return s.REAP_REGISTERS, [draw.choice((1, 100))]
             case "swap record":

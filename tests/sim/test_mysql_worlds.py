@@ -422,9 +422,9 @@ def run_owners(plan: Plan, seed: int) -> Grants:
                 if lease is None:
                     continue
                 holds[name] = lease
-                held = {who: one for who, one in holds.items() if one.held}
+                held = {who: hold for who, hold in holds.items() if hold.held}
                 inside.owners.append({caller_of[who] or who for who in held})
-                inside.fences.append({one.fence for one in held.values()})
+                inside.fences.append({hold.fence for hold in held.values()})
                 await member.client.runtime.sleep(1.5)
                 await member.client.release(lease)
         done.append(name)
@@ -487,9 +487,10 @@ def several(plan: Plan, seed: int) -> Several:
                 while len(outcomes) < len(tickets) and not any(isinstance(outcome, Waiting) for outcome in outcomes):
                     outcomes += await backend.try_acquire_all(tickets[len(outcomes) :], deadline=runtime.now() + 1.0)
             granted = [outcome for outcome in outcomes if isinstance(outcome, Granted)]
-            if len(granted) == len(tickets) and runtime.now() < min(one.deadline for one in granted) - 0.3:
+            if len(granted) == len(tickets) and runtime.now() < min(outcome.deadline for outcome in granted) - 0.3:
                 until = {
-                    lock: member.process.true_time(one.deadline) for lock, one in zip(wanted, granted, strict=True)
+                    lock: member.process.true_time(outcome.deadline)
+                    for lock, outcome in zip(wanted, granted, strict=True)
                 }
                 others = [theirs for who, theirs in believed.items() if who != name]
                 overlaps += any(theirs.get(lock, 0.0) > small.world.now for theirs in others for lock in wanted)
@@ -515,9 +516,9 @@ def several(plan: Plan, seed: int) -> Several:
 def test_several_locks_are_exclusive_and_all_released_when_messages_get_lost() -> None:
     found = [several(Plan(backend="mysql"), seed) for seed in SEEDS]
 
-    assert sum(one.taken for one in found) > len(SEEDS)
-    assert not any(one.overlaps for one in found), found
-    assert not any(one.left for one in found), found
+    assert sum(result.taken for result in found) > len(SEEDS)
+    assert not any(result.overlaps for result in found), found
+    assert not any(result.left for result in found), found
 
 
 def test_locks_acquired_blindly_have_two_holders() -> None:

@@ -329,9 +329,10 @@ class Steps:
         name, nonce, limit, exclusive, owner = ticket
         agent, info, ttl = draw.choice(["main", "tâsk 'x'"]), '{"who": {}}', draw.choice(TTLS)
         some = sorted(
-            {*draw.sample(self._tickets[-12:], k=min(3, len(self._tickets)))}, key=lambda one: (one[0].encode(), one[1])
+            {*draw.sample(self._tickets[-12:], k=min(3, len(self._tickets)))},
+            key=lambda ticket: (ticket[0].encode(), ticket[1]),
         )
-        names, nonces = protocol._array([one[0] for one in some]), protocol._array([one[1] for one in some])
+        names, nonces = protocol._array([ticket[0] for ticket in some]), protocol._array([ticket[1] for ticket in some])
         match verb:
             case "take":
                 return protocol._FAST_ACQUIRE, [name, nonce, ttl, agent, info]
@@ -426,8 +427,8 @@ class Steps:
                 some.append((name, f"{len(self._tickets):032x}", 1, True, draw.choice(OWNERS)))
                 self._tickets.append(some[-1])
         ttls = [str(draw.choice(TTLS)) for _ in some]
-        columns = [names, [one[1] for one in some], ttls, ['a"g\\'] * len(some), ['{"who": {}}'] * len(some)]
-        return [*map(protocol._array, [*columns, [one[4] for one in some]]), draw.choice(CHANNELS)]
+        columns = [names, [ticket[1] for ticket in some], ttls, ['a"g\\'] * len(some), ['{"who": {}}'] * len(some)]
+        return [*map(protocol._array, [*columns, [ticket[4] for ticket in some]]), draw.choice(CHANNELS)]
 
 
 SEEN = {

@@ -110,7 +110,7 @@ class Witness:
         owner, highest = self._last
         if fence < highest or (fence == highest and (not owner or owner != ticket.owner)):
             self.wrong.append(f"{ticket.owner!r} has the fence {fence} after {owner!r} had {highest}")
-        self._last = max((ticket.owner, fence), self._last, key=lambda one: one[1])
+        self._last = max((ticket.owner, fence), self._last, key=lambda pair: pair[1])
         self._inside[ticket.nonce] = (ticket.owner, fence)
 
 
@@ -154,7 +154,9 @@ async def acquire_several(member: ClientProcess, choices: Choices, inside: dict[
         granted: list[Claim] = []
         with suppress(OutcomeUnknown):
             outcomes = await backend.try_acquire_all(tickets, deadline=runtime.now() + ANSWERED_MAX)
-            granted = [ticket for ticket, one in zip(tickets, outcomes, strict=False) if isinstance(one, Granted)]
+            granted = [
+                ticket for ticket, outcome in zip(tickets, outcomes, strict=False) if isinstance(outcome, Granted)
+            ]
         for ticket in granted:
             others = {inside[key] for key in inside if key.startswith(f"{ticket.name}:")}
             wrong += [f"{owner!r} is in while {other!r} is" for other in others if not owner or other != owner]
@@ -189,7 +191,7 @@ def test_several_locks_are_exclusive_and_all_released() -> None:
 def test_a_mutant_of_several_locks_is_caught(name: str, told: str) -> None:
     plan = MUTANTS[name].apply(PLAN)
 
-    assert any(told in one for seed in range(WORLDS) for one in several(plan, seed))
+    assert any(told in message for seed in range(WORLDS) for message in several(plan, seed))
 
 
 # ── marks ────────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -243,7 +245,7 @@ def test_a_mutant_of_owners_is_caught(name: str) -> None:
 
     wrong = next((witness.wrong for seed in range(WORLDS) if (witness := run_owners(plan, seed)).wrong), [])
 
-    assert any(WRONG_IN[name] in one for one in wrong), wrong
+    assert any(WRONG_IN[name] in message for message in wrong), wrong
 
 
 WRONGLY_TOLD = {"register-in-two-steps": {2, 3}, "register-without-nonce": {0}}

@@ -104,7 +104,7 @@ class Sides:
 
 def _plain(reply: Any) -> Any:
     if isinstance(reply, list):
-        return [_plain(one) for one in reply]
+        return [_plain(item) for item in reply]
     return reply.decode() if isinstance(reply, bytes) else reply
 
 
@@ -186,7 +186,7 @@ class Words:
                 return [name, key, *some]
             case "ZADD":
                 flags = draw.sample(["NX", "XX", "GT", "LT", "CH"], k=draw.choice([0, 0, 0, 1, 2]))
-                return [name, key, *flags, *(word for one in some for word in (draw.choice(self.SCORES), one))]
+                return [name, key, *flags, *(word for member in some for word in (draw.choice(self.SCORES), member))]
             case "ZRANGE" | "ZREVRANGE":
                 return [name, key, number, draw.choice(self.NUMBERS), *draw.choice([[], [], ["WITHSCORES"], ["x"]])]
             case "ZRANGEBYSCORE":
@@ -401,7 +401,7 @@ class Steps:
         keys = [key for name in names for key in keys_of(name).names]
         real, model = self._sides.script(text, keys, arguments)
         self.outcomes.add("all" if len(real) == len(names) and isinstance(real[-1], int) else "not all")
-        said, modelled = ([_comparable(queue._TRY_ACQUIRE, one) for one in side] for side in (real, model))
+        said, modelled = ([_comparable(queue._TRY_ACQUIRE, reply) for reply in side] for side in (real, model))
         return f"enter_all {arguments}", said, modelled
 
     def _run(self, script: Script, name: str, arguments: list[Any], lease: int) -> tuple[str, Any, Any]:
@@ -513,9 +513,9 @@ def test_the_plain_scripts_do_the_same_on_both(sides: Sides) -> None:
         second = draw.choice([0, 1]) if script is setnx._RELEASE else ttl
         arguments: list[Any] = [nonce, second, *now]
         real, model = sides.script(text, touched, 2 * arguments if is_all else arguments)
-        for one in (*real, *model) if is_all else (real, model):
-            if isinstance(one, list) and one[0] == "wait":
-                one[1] = _rounded(one[1])
+        for state in (*real, *model) if is_all else (real, model):
+            if isinstance(state, list) and state[0] == "wait":
+                state[1] = _rounded(state[1])
         assert model == real, f"step {number}: {script.name}"
 
 

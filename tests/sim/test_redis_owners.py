@@ -114,7 +114,7 @@ class OwnersWorld(SmallWorld):
         self._look()
 
     def _look(self) -> None:
-        holders = [one for one in self._believed if not one.member.process.is_dead and one.lease.held]
+        holders = [belief for belief in self._believed if not belief.member.process.is_dead and belief.lease.held]
         if len(holders) > 1:
             self.shared += 1
             assert len({holder.owner for holder in holders}) == 1, "two owners are in"

@@ -201,10 +201,10 @@ def test_most_cuts_are_between_a_client_and_one_node() -> None:
     for seed in range(8):
         ran = run(Plan(backend="redlock", faults=only_cuts, enable=1.0), seed)
         assert ran.failure is None
-        one = [event.detail for event in ran.history if isinstance(event, h.FaultStarted) and event.name == "cut"]
+        details = [event.detail for event in ran.history if isinstance(event, h.FaultStarted) and event.name == "cut"]
         whole = [event for event in ran.history if isinstance(event, h.Unreachable)]
-        assert len(one) + len(whole) == ran.happened["cut"]
-        cuts += one
+        assert len(details) + len(whole) == ran.happened["cut"]
+        cuts += details
 
     assert len({cut.rpartition(" ")[2] for cut in cuts}) >= 3
     assert len(cuts) > 20

@@ -27,7 +27,7 @@ class Scenario:
 
     def __init__(self, mutant: str | None, *, timeout: float, tick: float) -> None:
         plan = Plan(backend="zookeeper")
-        known = {one.name: one for one in (*ZOOKEEPER, *STAGED)}
+        known = {mutant.name: mutant for mutant in (*ZOOKEEPER, *STAGED)}
         self.small = SmallWorld(plan if mutant is None else known[mutant].apply(plan), Choices(decisions=()))
         assert isinstance(self.small.server, ZookeeperServer)
         self.server = self.small.server
@@ -43,7 +43,7 @@ class Scenario:
 
     def prefer(self, member: Member) -> None:
         """New connections use this member first."""
-        self.server._members.sort(key=lambda one: one is not member)
+        self.server._members.sort(key=lambda other: other is not member)
 
     def acquire(
         self, member: ClientProcess, *, name: str = LOCK, hold: float = 0.0, renew: bool = True, delay: float = 0.0

@@ -224,16 +224,16 @@ async def test_each_lease_has_its_events(lab: Lab) -> None:
 
 
 async def test_of_two_concurrent_releases_one_succeeds_and_no_loss_is_reported(lab: Lab, faults: Faults) -> None:
-    one = lab.actor()
-    two = lab.actor(like=one)
+    first = lab.actor()
+    second = lab.actor(like=first)
     told: list[Any] = []
-    lease = await one(lambda client: client.lock_all(NAMES, on_lost=told.append).acquire())
+    lease = await first(lambda client: client.lock_all(NAMES, on_lost=told.append).acquire())
     faults.plan("release", 0.5, OK)
 
-    releasing = lab.start(one, lambda _: lease.release())
+    releasing = lab.start(first, lambda _: lease.release())
     await soon(lambda: faults.count("release") == 1, "the first release is on its way")
     with pytest.raises(holdfast.NotHeld):
-        await two(lambda _: lease.release())
+        await second(lambda _: lease.release())
     await releasing
 
     assert not lease.lost
@@ -589,7 +589,7 @@ async def test_leases_that_are_dropped_give_a_warning_and_run_out(lab: Lab) -> N
         await dropper(take_and_drop if lab.runtime == "threads" else take_and_drop_in_a_task)
         gc.collect()
 
-    assert sorted(str(one.message).split("'")[1] for one in warned) == ["a", "b"]
+    assert sorted(str(warning.message).split("'")[1] for warning in warned) == ["a", "b"]
     assert await other(lambda client: client.lock_all(["a", "b"]).acquire(timeout=60))
 
 

@@ -29,7 +29,7 @@ def test_who_waits_stays_out_until_the_last_of_the_owner_s_tickets_has_left(*, w
 
     if waited:  # the last one had a place in line, behind the reader
         assert isinstance(try_acquire(backend, before), Granted)
-        assert [isinstance(try_acquire(backend, one), Waiting) for one in (first, reader, last)] == [True] * 3
+        assert [isinstance(try_acquire(backend, claim), Waiting) for claim in (first, reader, last)] == [True] * 3
         run_sync(backend.release([before], deadline=system.now() + 5))
     assert isinstance(try_acquire(backend, first), Granted)
     assert isinstance(try_acquire(backend, reader), Waiting)

@@ -105,11 +105,11 @@ def test_a_block_that_another_thread_leaves_inside_its_own_block_releases_its_ow
     client: holdfast.Client, elsewhere: Callable[..., Any]
 ) -> None:
     semaphore = client.semaphore("a", 2)
-    one = block(semaphore)
-    theirs = elsewhere(next, one)
+    first = block(semaphore)
+    theirs = elsewhere(next, first)
 
     with semaphore as mine:
-        next(one, None)
+        next(first, None)
         assert (theirs.held, mine.held) == (False, True)
 
     assert is_free(client)
@@ -120,7 +120,7 @@ def test_a_stack_releases_its_own_leases_when_another_thread_closes_it(
 ) -> None:
     semaphore, lock_all = client.semaphore("a", 3), client.lock_all(["b", "c"])
     stack = contextlib.ExitStack()
-    leases = [elsewhere(stack.enter_context, one) for one in (semaphore, semaphore, lock_all)]
+    leases = [elsewhere(stack.enter_context, source) for source in (semaphore, semaphore, lock_all)]
 
     with semaphore as mine:
         stack.close()
@@ -168,11 +168,11 @@ def test_a_block_that_another_thread_leaves_releases_its_lease(
     client: holdfast.Client, elsewhere: Callable[..., Any], make: str
 ) -> None:
     lock = client.lock("a") if make == "lock" else client.lock_all(["a", "b"])
-    one = block(lock)
-    lease = elsewhere(next, one)
+    entered = block(lock)
+    lease = elsewhere(next, entered)
     assert lease.held
 
-    next(one, None)
+    next(entered, None)
 
     assert not lease.held
     assert is_free(client)
@@ -180,14 +180,14 @@ def test_a_block_that_another_thread_leaves_releases_its_lease(
 
 
 def test_a_block_keeps_its_lease_when_the_thread_that_entered_it_has_ended(client: holdfast.Client) -> None:
-    one = block(client.lock("a"))
-    thread = threading.Thread(target=next, args=(one,))
+    entered = block(client.lock("a"))
+    thread = threading.Thread(target=next, args=(entered,))
     thread.start()
     thread.join()
     gc.collect()
     assert not is_free(client)
 
-    one.close()
+    entered.close()
 
     assert is_free(client)
 
@@ -230,8 +230,8 @@ async def test_blocks_left_by_another_task_release_their_own_leases(aclient: hol
     leases: list[Any] = [await asyncio.create_task(anext(block)) for block in blocks]  # type: ignore[arg-type]
 
     async with semaphore as mine:
-        for one, lease in zip(blocks, leases, strict=True):
-            assert await anext(one, None) is None
+        for each, lease in zip(blocks, leases, strict=True):
+            assert await anext(each, None) is None
             assert not lease.held
         assert mine.held
 
@@ -244,7 +244,7 @@ async def test_an_async_stack_releases_its_own_leases_when_another_task_closes_i
     semaphore, lock_all = aclient.semaphore("a", 3), aclient.lock_all(["b", "c"])
     stack = contextlib.AsyncExitStack()
     leases: list[Any] = [
-        await asyncio.create_task(stack.enter_async_context(one)) for one in (semaphore, semaphore, lock_all)
+        await asyncio.create_task(stack.enter_async_context(source)) for source in (semaphore, semaphore, lock_all)
     ]
 
     async with semaphore as mine:
@@ -256,12 +256,12 @@ async def test_an_async_stack_releases_its_own_leases_when_another_task_closes_i
 async def test_a_lease_belongs_to_the_task_that_called_acquire(aclient: holdfast.AsyncClient) -> None:
     lock, lock_all, election = aclient.lock("a"), aclient.lock_all(["b", "c"]), aclient.election("d")
 
-    for work, one in ((lock.acquire(), lock), (lock_all.acquire(), lock_all), (election.campaign(), election)):
+    for work, source in ((lock.acquire(), lock), (lock_all.acquire(), lock_all), (election.campaign(), election)):
         # Up to Python 3.11 `asyncio.wait_for` runs the coroutine in a task of its own, as `gather` and `shield` do.
         assert await asyncio.create_task(work)
         gc.collect()
-        assert one.held
-        await one.release()
+        assert source.held
+        await source.release()
 
 
 async def test_an_acquire_in_a_task_of_its_own_waits_for_the_task_that_called_it(aclient: holdfast.AsyncClient) -> None:

@@ -70,7 +70,7 @@ def test_a_python_without_its_tests_skips_ours_but_fails_in_ci(
 def _our_classes() -> list[type[Any]]:
     """As pytest finds them."""
     found = [*vars(test_threads).values(), *vars(test_asyncio).values()]
-    return [one for one in found if isinstance(one, type) and issubclass(one, unittest.TestCase)]
+    return [member for member in found if isinstance(member, type) and issubclass(member, unittest.TestCase)]
 
 
 def _cases_of(ours: type[Any]) -> str:

@@ -163,8 +163,8 @@ def test_a_create_does_nothing_when_another_member_has_granted_it_and_it_was_rel
 def test_a_lease_is_replaced_when_it_was_revoked(own_server: Server) -> None:
     with harness(own_server.url) as ours:
         before = own_server.leases()
-        for one in before:
-            own_server.revoke(one)
+        for lease_id in before:
+            own_server.revoke(lease_id)
 
         outcomes = ours.try_acquire_all([ticket("a"), ticket("b")])
 

@@ -27,8 +27,8 @@ def test_a_holder_learns_of_its_revoked_lease_at_the_next_renewal(own_server: Se
     before = own_server.leases()
     lease = acquired(open_client(own_server.url), "a", ttl=3)
 
-    for one in set(own_server.leases()) - set(before):
-        own_server.revoke(one)
+    for lease_id in set(own_server.leases()) - set(before):
+        own_server.revoke(lease_id)
 
     assert lease.wait_lost(10)
     with pytest.raises(holdfast.LockLost, match="etcd lease has ended"):
@@ -185,11 +185,11 @@ def test_a_refused_acquire_leaves_no_state_in_memory(
             dead.lock("a").acquire(timeout=5)
 
     refused()
-    before = [_in_memory(one) for one in (client, dead)]
+    before = [_in_memory(each) for each in (client, dead)]
     for _ in range(3):
         refused()
 
-    assert [_in_memory(one) for one in (client, dead)] == before
+    assert [_in_memory(each) for each in (client, dead)] == before
     for lease in leases:
         assert lease is not None
         lease.release()

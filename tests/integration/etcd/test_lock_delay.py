@@ -56,10 +56,10 @@ def test_a_delay_much_longer_than_the_ttl_leaves_most_of_the_ttl_to_every_lease(
     with harness(url) as ours:
         began = system.now()
         while system.now() < began + 1.5:
-            one = ticket("a", ttl=20, delay=18)
-            outcome = ours.try_acquire(one)
+            claim = ticket("a", ttl=20, delay=18)
+            outcome = ours.try_acquire(claim)
             assert isinstance(outcome, Granted)
-            assert outcome.deadline - one.delay - system.now() > 1.0
-            ours.release([one])
+            assert outcome.deadline - claim.delay - system.now() > 1.0
+            ours.release([claim])
 
         assert "lease/keepalive" in ours.calls()

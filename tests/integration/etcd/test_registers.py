@@ -77,8 +77,8 @@ def test_a_revoked_lease_ends_its_registers_and_is_replaced(own_server: Server) 
     with harness(own_server.url) as ours:
         before = own_server.leases()
         ours.advance_register("revoked", 1)
-        for one in set(own_server.leases()) - set(before):
-            own_server.revoke(one)
+        for lease_id in set(own_server.leases()) - set(before):
+            own_server.revoke(lease_id)
 
         assert ours.read_registers("revoked") == [0]
         assert ours.advance_register("revoked", 2)

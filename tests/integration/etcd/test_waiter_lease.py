@@ -50,8 +50,8 @@ def key_of(server: Server, prefix: str, created: int) -> dict[str, Any]:
     start = base64.b64encode(f"{prefix}a/".encode()).decode()
     end = base64.b64encode(f"{prefix}a0".encode()).decode()
     found = server.call("kv/range", key=start, range_end=end)["kvs"]
-    (one,) = [one for one in found if int(one["create_revision"]) == created]
-    return dict(one)
+    (entry,) = [entry for entry in found if int(entry["create_revision"]) == created]
+    return dict(entry)
 
 
 def ttl_of(server: Server, lease: str) -> int:
@@ -61,7 +61,7 @@ def ttl_of(server: Server, lease: str) -> int:
 def created_last(server: Server, prefix: str) -> int:
     start = base64.b64encode(f"{prefix}a/".encode()).decode()
     end = base64.b64encode(f"{prefix}a0".encode()).decode()
-    return max(int(one["create_revision"]) for one in server.call("kv/range", key=start, range_end=end)["kvs"])
+    return max(int(entry["create_revision"]) for entry in server.call("kv/range", key=start, range_end=end)["kvs"])
 
 
 def queued_behind(holder: Harness, waiter: Harness, ttl: float = 30.0) -> tuple[Claim, Claim]:

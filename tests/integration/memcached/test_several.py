@@ -97,11 +97,11 @@ def test_an_item_of_another_program_blocks_the_lock_and_is_not_changed(server: S
 def test_every_name_has_the_same_server_for_all_clients(start_server: StartServer, open_client: OpenClient) -> None:
     servers = [start_server() for _ in range(3)]
     places = [server.address for server in servers]
-    one = open_client("memcached://" + ",".join(places))
+    client = open_client("memcached://" + ",".join(places))
     other = open_client("memcached://" + ",".join(reversed(places)))
     names = [f"name-{number}" for number in range(60)]
 
-    leases = [take(one, name, ttl=30) for name in names]
+    leases = [take(client, name, ttl=30) for name in names]
 
     assert all(other.lock(name).acquire(timeout=0) is None for name in names)
     counts = [int(server.stats()["curr_items"]) for server in servers]

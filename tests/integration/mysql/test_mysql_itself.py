@@ -41,7 +41,7 @@ def test_locks_exclude_wait_renew_and_break(mysql: Server, open_client: OpenClie
             with mine.lock(method, timeout=60) as lease:
                 fences.append(lease.fence)
 
-    threads = [threading.Thread(target=take_turns, args=(one,)) for one in (client, other, client)]
+    threads = [threading.Thread(target=take_turns, args=(user,)) for user in (client, other, client)]
     for thread in threads:
         thread.start()
     for thread in threads:

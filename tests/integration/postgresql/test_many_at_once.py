@@ -120,8 +120,8 @@ def test_acquire_and_release_lock_rows_in_the_same_order(server: Server, url: st
 
     assert left == [False, True, True]
     acquirer.release(others)
-    for one in (releaser, acquirer):
-        one.close()  # the server has counted by then
+    for user in (releaser, acquirer):
+        user.close()  # the server has counted by then
     assert _deadlocks(server) == before
 
 

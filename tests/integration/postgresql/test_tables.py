@@ -227,8 +227,8 @@ def test_tables_of_an_older_holdfast_are_upgraded_while_locks_are_held(
     older = open_client(url)
     assert older.lock("held").acquire(timeout=0) is None
 
-    for one in (older, client):
-        use_new_features(one)
+    for user in (older, client):
+        use_new_features(user)
 
     assert held is not None
     assert read is not None
@@ -506,8 +506,8 @@ def test_an_acquire_without_a_wait_leaves_nothing_in_the_client_with_method_advi
     assert isinstance(other.try_acquire(busy), Waiting)
 
     assert other.remembered == set()
-    for one in (gated, other):
-        one.close()
+    for user in (gated, other):
+        user.close()
 
 
 def test_no_notification_is_sent_when_there_are_no_waiters(server: Server, url: str, open_client: OpenClient) -> None:

@@ -81,8 +81,8 @@ def test_a_sentinel_s_object_follows_a_failover(watched: Watched) -> None:
         after = take(client.lock("one"), timeout=20)
         assert after.fence > before.fence
         after.release()
-    for one in sentinel.sentinels:
-        one.close()
+    for node in sentinel.sentinels:
+        node.close()
 
 
 @pytest.mark.parametrize("nonsense", [42, object(), b"redis://", redis], ids=["int", "object", "bytes", "module"])

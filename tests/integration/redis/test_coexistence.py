@@ -167,7 +167,7 @@ def test_processes_with_holdfast_and_threads_with_redis_py_exclude_each_other(
         return turns
 
     foreign = [in_background(their_turns) for _ in range(2)]
-    turns = [turn for one in foreign for turn in one.result(timeout=60)]
+    turns = [turn for future in foreign for turn in future.result(timeout=60)]
     counts = [len(turns)]
     for worker in workers:
         answered = worker.receive(within=60)["turns"]

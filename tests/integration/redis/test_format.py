@@ -111,7 +111,7 @@ def test_a_lock_is_listed_from_its_grant_to_its_release_and_while_only_waiters_r
 
     server.call("SET", "holdfast:one", "of another program", "PX", 30_000)
     assert holder.locks() == [], "the index does not have it"
-    assert [one.agent for one in holder.inspect("one").holders] == ["another program"]
+    assert [info.agent for info in holder.inspect("one").holders] == ["another program"]
     coming = acquiring(waiter.lock("one"))
     await_waiters(holder, "one", 1)
     assert [info.name for info in holder.locks()] == ["one"]

@@ -51,8 +51,8 @@ def watch() -> Iterator[Callable[[str], Watch]]:
         return started[-1]
 
     yield start
-    for one in started:
-        one.end()
+    for watcher in started:
+        watcher.end()
 
 
 def fill(server: Server, number: int) -> None:
@@ -168,8 +168,8 @@ def test_watching_shows_locks_that_are_taken_again_and_new_ones(
     new = take(client.lock("new"))
     assert watching.next_change() == ("acquired", "new")
 
-    for one in (again, new):
-        one.release()
+    for lease in (again, new):
+        lease.release()
 
 
 def test_watching_reads_a_known_lock_without_waiting_for_the_end_of_a_search(

@@ -50,8 +50,8 @@ def test_fifty_locks_are_acquired_renewed_and_released_in_one_round_trip_each(
     left = backend.release(*tickets)
     assert proxy.round_trips == begun + 3
 
-    assert [type(one) for one in entered] == [Granted] * 50
-    assert [type(one) for one in renewed] == [Live] * 50
+    assert [type(outcome) for outcome in entered] == [Granted] * 50
+    assert [type(outcome) for outcome in renewed] == [Live] * 50
     assert left == [True] * 50
     assert locks_taken(server) == set()
     backend.close()
@@ -90,7 +90,7 @@ def test_locks_after_a_busy_one_are_not_acquired(server: Server) -> None:
 
     entered = backend.try_acquire_all([backend.ticket(name) for name in FIFTY])
 
-    assert [type(one) for one in entered] == [Granted] * 30 + [Waiting]
+    assert [type(outcome) for outcome in entered] == [Granted] * 30 + [Waiting]
     assert locks_taken(server) == set(FIFTY[:31])
     backend.close()
 

@@ -128,9 +128,9 @@ def test_a_ticket_whose_reply_was_lost_shares_the_fence_of_its_owner(server: Ser
     assert again.fence == granted.fence
     assert faulty.release(second, second) == [True, False]
     late = backend.inspect("a").holders
-    assert [one.fence for one in late] == [granted.fence]
-    for one in (backend, faulty):
-        one.close()
+    assert [outcome.fence for outcome in late] == [granted.fence]
+    for store in (backend, faulty):
+        store.close()
 
 
 def test_a_withdrawn_ticket_with_an_unanswered_request_is_not_granted_with_its_owner(
@@ -149,8 +149,8 @@ def test_a_withdrawn_ticket_with_an_unanswered_request_is_not_granted_with_its_o
 
     with pytest.raises(holdfast.OutcomeUnknown, match="withdrawn before"):  # as if that request came only now
         backend.try_acquire(second, queue=False)
-    for one in (backend, faulty):
-        one.close()
+    for store in (backend, faulty):
+        store.close()
 
 
 def test_leases_of_an_owner_expire_one_by_one_and_the_lock_with_the_last(server: Server) -> None:
@@ -165,7 +165,7 @@ def test_leases_of_an_owner_expire_one_by_one_and_the_lock_with_the_last(server:
 
     eventually(lambda: holders() == 1)
     renewed = backend.renew(short, long)
-    assert [type(one) for one in renewed] == [LeaseGone, Live]
+    assert [type(outcome) for outcome in renewed] == [LeaseGone, Live]
     assert isinstance(backend.try_acquire(other, queue=False), Waiting)
     assert backend.release(short) == [False]
     eventually(lambda: holders() == 0)

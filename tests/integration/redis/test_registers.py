@@ -33,7 +33,7 @@ def test_a_register_is_kept_for_the_longest_requested_time(url: str, server: Ser
 
     (kept,) = (server.call("PTTL", key) for key in server.all_keys() if "holdfast:a" in key)
     assert 990_000 < kept <= 1_000_000
-    server.await_true(lambda one: not [key for key in one.all_keys() if "holdfast:b" in key])
+    server.await_true(lambda node: not [key for key in node.all_keys() if "holdfast:b" in key])
     assert backend.read_registers("a", "b") == [6, 0]
     assert backend.advance_register("b", 1)
     backend.close()

@@ -105,7 +105,7 @@ def test_owners_share_on_every_version(each_server: Server, open_client: OpenCli
     coming = [acquiring(client.lock("one", owner="job")) for client in (some, other)]
     await_waiters(some, "one", 2)
     held.release()
-    kin = [one.result() for one in coming]
+    kin = [future.result() for future in coming]
 
     assert kin[0].fence == kin[1].fence > held.fence
     assert some.lock("one", owner="another").acquire(timeout=0) is None

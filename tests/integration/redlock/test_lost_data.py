@@ -86,9 +86,9 @@ def test_a_node_that_lost_its_vote_does_not_vote_again_while_the_lease_runs(
     assert now() > ends
     assert first.result().fence > lease.fence
     first.result().release()
-    for one in coming:
-        if one is not first:
-            one.result(timeout=30).release()
+    for future in coming:
+        if future is not first:
+            future.result(timeout=30).release()
 
 
 def test_a_node_without_quarantine_votes_again_and_the_fence_is_greater(

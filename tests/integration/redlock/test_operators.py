@@ -52,10 +52,10 @@ def test_all_locks_with_their_holders_and_waiters_are_shown_once_each(
     assert [info.name for info in observer.locks("b")] == ["b", "b/c"]
     for lease in leases:
         lease.release()
-    for one in coming:
-        one.add_done_callback(lambda done: done.result().release())
-    for one in coming:
-        one.result(timeout=20)
+    for future in coming:
+        future.add_done_callback(lambda done: done.result().release())
+    for future in coming:
+        future.result(timeout=20)
     assert observer.locks() == []
 
 

@@ -128,10 +128,10 @@ def test_a_node_without_the_holder_does_not_make_waiters_poll_faster(
     report(f"{polls:.0f} requests a second to one node for 5 waiters")
     assert polls < 60
     lease.release()
-    for one in coming:
-        one.add_done_callback(lambda done: done.result().release())
-    for one in coming:
-        one.result(timeout=30)
+    for future in coming:
+        future.add_done_callback(lambda done: done.result().release())
+    for future in coming:
+        future.result(timeout=30)
 
 
 def test_8_processes_with_one_lock_exclude_each_other(pool: WorkerPool, redlock: RedlockServers) -> None:

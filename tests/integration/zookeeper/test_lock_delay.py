@@ -42,9 +42,9 @@ def test_a_closed_client_deletes_tickets_that_were_released_or_have_no_delay(url
 @pytest.mark.parametrize("together", [False, True])
 def test_a_delay_is_refused_when_the_session_is_too_short(url: str, *, together: bool) -> None:
     with harness(f"{url}?session_timeout=4") as ours:
-        one = ticket("a", delay=1.1)
+        claim = ticket("a", delay=1.1)
         with pytest.raises(holdfast.ConfigurationError, match=r"session_timeout of 4\.4"):
-            ours.try_acquire_all([ticket("0"), one]) if together else ours.try_acquire(one)
+            ours.try_acquire_all([ticket("0"), claim]) if together else ours.try_acquire(claim)
 
         assert isinstance(ours.try_acquire(ticket("a", delay=1.0)), Granted)
 

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import functools
 import uuid
+from collections import deque
 from urllib.parse import urlencode
 
 from tests.support.nats.servers import Server, Trio
 from tests.support.server_process import for_all_workers, until_exit
+
+_RECENT = 8  # buckets: more than one test uses
+_buckets: deque[str] = deque()  # of this worker on the cluster
 
 
 def fresh_url(**options: str) -> str:
@@ -16,12 +20,23 @@ def fresh_url(**options: str) -> str:
 
 
 def fresh_cluster_url(**options: str) -> str:
-    """The same on a cluster of three servers."""
-    return f"{_trio().url}?{_fresh(options)}"
+    """The same on a cluster of three servers.
+
+    The servers of a cluster exchange messages about each bucket all the time, so those of earlier tests are deleted.
+    """
+    while len(_buckets) >= _RECENT:
+        _trio().servers[0].call(f"$JS.API.STREAM.DELETE.KV_{_buckets.popleft()}")
+    bucket = _fresh_bucket()
+    _buckets.append(bucket)
+    return f"{_trio().url}?{urlencode({'bucket': bucket, **options})}"
 
 
 def _fresh(options: dict[str, str]) -> str:
-    return urlencode({"bucket": f"test-{uuid.uuid4().hex}", **options})
+    return urlencode({"bucket": _fresh_bucket(), **options})
+
+
+def _fresh_bucket() -> str:
+    return f"test-{uuid.uuid4().hex}"
 
 
 @functools.cache

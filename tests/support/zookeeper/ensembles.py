@@ -44,21 +44,26 @@ class Ensemble(ServerGroup[Server]):
 
     def await_answer(self) -> None:
         """Wait until all running members serve, and one of them is the leader."""
-        running = [server for server in self.servers if server.is_running]
+        self._modes()
+
+    def _modes(self) -> dict[Server, str]:
+        """Whether each running member is the leader or a follower, when all serve: a busy one may answer late."""
+        modes: dict[Server, str] = {}
 
         def serves() -> bool:
-            modes = [server.mode() for server in running]
-            return all(modes) and modes.count("leader") == 1
+            modes.update({server: server.mode() for server in self.servers if server.is_running})
+            return all(modes.values()) and list(modes.values()).count("leader") == 1
 
         eventually(serves)
+        return modes
 
     @property
     def leader(self) -> Server:
-        return next(server for server in self.servers if server.is_running and server.mode() == "leader")
+        return next(server for server, mode in self._modes().items() if mode == "leader")
 
     @property
     def followers(self) -> list[Server]:
-        return [server for server in self.servers if server.is_running and server.mode() == "follower"]
+        return [server for server, mode in self._modes().items() if mode == "follower"]
 
     @property
     def hosts(self) -> str:

@@ -42,7 +42,7 @@ def test_hosts_are_tried_in_order() -> None:
 
     tries = connection_parameters(found, "", {Endpoint("a.example", 5432): ["192.0.2.1", "192.0.2.2"]})
 
-    assert [(one["host"], one.get("hostaddr"), one["port"]) for one in tries] == [
+    assert [(options["host"], options.get("hostaddr"), options["port"]) for options in tries] == [
         ("a.example", "192.0.2.1", "5432"),
         ("a.example", "192.0.2.2", "5432"),
         ("::1", None, "5433"),

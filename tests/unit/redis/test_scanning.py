@@ -265,7 +265,7 @@ def test_a_lock_that_a_server_reports_is_read_before_a_search_has_found_it(open_
 
     assert [info.name for info in run_sync(listing.read())] == ["new"]
     listing.close()
-    assert [one.is_closed for one in store.subscribed] == [True, True]
+    assert [subscription.is_closed for subscription in store.subscribed] == [True, True]
 
 
 def test_only_a_repeated_listing_subscribes(open_store: Open) -> None:

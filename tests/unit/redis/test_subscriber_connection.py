@@ -160,11 +160,11 @@ def test_a_listener_that_fails_is_replaced(server: Server, subscriber_io: type[b
         return subscribed.port.subscriber.subscription(subscribed.channel) > 0
 
     eventually(is_heard)
-    one = subscribed.wait("n1")
-    eventually(lambda: one.event is not None)
+    wait = subscribed.wait("n1")
+    eventually(lambda: wait.event is not None)
     subscribed.notify("n1")
 
-    one.join()
+    wait.join()
     run_sync(subscribed.port.close())
 
 
@@ -193,29 +193,29 @@ def reads(subscribed: SubscribedPort, waiting: Waiting) -> Callable[[], bool]:
 
 def test_the_only_waiter_reads_its_notification_itself(subscribed: SubscribedPort) -> None:
     for _ in range(3):
-        one = subscribed.wait("n1")
-        eventually(reads(subscribed, one))
+        wait = subscribed.wait("n1")
+        eventually(reads(subscribed, wait))
 
         subscribed.notify("n1")
 
-        one.join()
-        assert isinstance(one.event, SubscriberEvent)
+        wait.join()
+        assert isinstance(wait.event, SubscriberEvent)
     assert subscribed.wakeups.notified_by == 3 * ["waits-n1"], "no other thread has to pass it on"
 
 
 def test_a_reader_passes_on_other_messages_and_the_listener_reads_after_it(
     subscribed: SubscribedPort,
 ) -> None:
-    one = subscribed.wait("n1")
-    eventually(reads(subscribed, one))
+    wait = subscribed.wait("n1")
+    eventually(reads(subscribed, wait))
     two, three = subscribed.wait("n2"), subscribed.wait("n3")
     eventually(lambda: two.event is not None and three.event is not None)
 
     subscribed.notify("n2")
     two.join()
-    assert not one.is_over
+    assert not wait.is_over
     subscribed.notify("n1")
-    one.join()
+    wait.join()
     eventually(lambda: subscribed.listener_reads)
     subscribed.notify("n3")
 
@@ -224,24 +224,24 @@ def test_a_reader_passes_on_other_messages_and_the_listener_reads_after_it(
 
 
 def test_a_notification_from_elsewhere_wakes_the_reader(subscribed: SubscribedPort) -> None:
-    one = subscribed.wait("n1")
-    eventually(reads(subscribed, one))
+    wait = subscribed.wait("n1")
+    eventually(reads(subscribed, wait))
 
     subscribed.wakeups.wake(Notification("n1"))
 
-    one.join()
+    wait.join()
 
 
 def test_a_broken_connection_is_restored_and_the_gap_reported_when_a_waiter_reads(
     subscribed: SubscribedPort, server: Server
 ) -> None:
-    one = subscribed.wait("n1")
-    eventually(reads(subscribed, one))
+    wait = subscribed.wait("n1")
+    eventually(reads(subscribed, wait))
     before = subscribed.port.subscriber.subscription(subscribed.channel)
 
     server.call("CLIENT", "KILL", "TYPE", "pubsub")
 
-    one.join()
+    wait.join()
     again = subscribed.wait("n1")
     eventually(lambda: subscribed.port.subscriber.subscription(subscribed.channel) not in (0, before))
     eventually(lambda: again.is_over or subscribed.reader is again.event)
@@ -251,43 +251,43 @@ def test_a_broken_connection_is_restored_and_the_gap_reported_when_a_waiter_read
 
 
 def test_messages_for_the_listener_arrive_when_a_waiter_reads(subscribed: SubscribedPort) -> None:
-    one = subscribed.wait("n1")
-    eventually(reads(subscribed, one))
+    wait = subscribed.wait("n1")
+    eventually(reads(subscribed, wait))
 
     other = subscribed.channel._replace(name="holdfast:wake:another")
     run_sync(subscribed.port.subscriber.subscribe(other, "n2", deadline=now() + PATIENCE))
 
     assert subscribed.port.subscriber.subscription(other)
-    assert subscribed.reader is one.event
+    assert subscribed.reader is wait.event
     subscribed.notify("n1")
-    one.join()
+    wait.join()
     subscribed.port.subscriber.unsubscribe(other, "n2")
 
 
 def test_closing_ends_the_wait_of_a_reader(subscribed: SubscribedPort) -> None:
-    one = subscribed.wait("n1")
-    eventually(reads(subscribed, one))
+    wait = subscribed.wait("n1")
+    eventually(reads(subscribed, wait))
 
     run_sync(subscribed.port.close())
 
-    one.join()
+    wait.join()
 
 
 @pytest.mark.parametrize("is_waiting", [False, True])
 def test_a_closed_subscriber_connection_has_no_open_descriptors(
     subscribed: SubscribedPort, *, is_waiting: bool
 ) -> None:
-    one = subscribed.wait("n1")
-    eventually(reads(subscribed, one))
+    wait = subscribed.wait("n1")
+    eventually(reads(subscribed, wait))
     (listener,) = subscribed.port.subscriber._listeners.values()
     connection: Any = listener._connection
     if not is_waiting:
         subscribed.notify("n1")
-        one.join()
+        wait.join()
 
     run_sync(subscribed.port.close())
 
-    one.join()
+    wait.join()
     wakers = (connection._waker, connection._woken, connection._reader_waker, connection._reader_woken)
     eventually(lambda: {waker.fileno() for waker in wakers} == {-1})
 

@@ -103,9 +103,9 @@ def test_a_client_takes_a_list_shows_no_password_and_pickles(kind: type[Any], fo
     client = kind(urls, ttl=7, max_ttl=20)
     again = pickle.loads(pickle.dumps(client))
 
-    for one in (client, again):
-        assert one.url == "redlock://:***@a.invalid:1/2,b.invalid,:***@c.invalid"
-        assert one._ttl == 7
-        assert one._started().backend._config.max_ttl == 20
-        assert one.guarantees.exclusion.value == "best-effort"
-        assert "secret" not in repr(one)
+    for each in (client, again):
+        assert each.url == "redlock://:***@a.invalid:1/2,b.invalid,:***@c.invalid"
+        assert each._ttl == 7
+        assert each._started().backend._config.max_ttl == 20
+        assert each.guarantees.exclusion.value == "best-effort"
+        assert "secret" not in repr(each)

@@ -101,5 +101,5 @@ def test_queue_entries_are_ordered_when_numbers_wrap_around(turned: int) -> None
 
     ordered = queue_entries(listed[turned:] + listed[:turned])
 
-    assert [one.node for one in ordered] == listed
+    assert [ticket.node for ticket in ordered] == listed
     assert sequence_distance(-(2**31), 2**31 - 1) == 1

@@ -99,7 +99,7 @@ def cancellation_summary(
     else:
         heading = f"{plan.backend}: {total:,} cancellations, no problem"
     counts = ", ".join(f"{call} ({count:,})" for call, count in tried.items())
-    listed = [f"{one.case}: {one.problem}" for one in wrong[:CASES_SHOWN]]
+    listed = [f"{result.case}: {result.problem}" for result in wrong[:CASES_SHOWN]]
     return [heading, *_wrapped(counts, width), *(line for each in listed for line in _wrapped(each, width))]
 
 
@@ -117,8 +117,8 @@ def exhaustive_as_data(size: Size, searched: Search, seconds: float) -> dict[str
         "complete": searched.is_complete,
         "seconds": round(seconds, 3),
         "broken": [
-            {"failure": one.failure, "faults": dict(one.happened), "script": list(one.script)}
-            for one in searched.failures
+            {"failure": failure.failure, "faults": dict(failure.happened), "script": list(failure.script)}
+            for failure in searched.failures
         ],
     }
 
@@ -148,7 +148,7 @@ def cancellations_as_data(plan: Plan, tried: Mapping[str, int], wrong: Sequence[
         "backend": plan.backend,
         "ok": not wrong,
         "cancellations": dict(tried),
-        "wrong": [{"case": str(one.case), "problem": one.problem} for one in wrong],
+        "wrong": [{"case": str(result.case), "problem": result.problem} for result in wrong],
     }
 
 

@@ -106,7 +106,7 @@ class RevocationsReceived(Checker):
 
     def _judge(self, granted: Granted, at: float, event: ReleaseStarted | Lost | None) -> None:
         """The lease has received no request: report one that the server has had for too long."""
-        request = next((one for one in self._requests.get(granted.lock, ()) if one.fence >= granted.fence), None)
+        request = next((each for each in self._requests.get(granted.lock, ()) if each.fence >= granted.fence), None)
         if request is None or self._healed is None:
             return
         since = max(request.at, granted.at, self._healed)

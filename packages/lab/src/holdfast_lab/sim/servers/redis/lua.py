@@ -133,7 +133,7 @@ class Lua:
             return False
         if isinstance(reply, (int, bytes)):
             return reply
-        return self._lua.table_from([self._to_lua(one) for one in reply])
+        return self._lua.table_from([self._to_lua(value) for value in reply])
 
     def _to_reply(self, thing: Any) -> Reply:
         if thing is None or thing is False:

@@ -207,7 +207,7 @@ class RedlockServer(Server):
     def stall(self, node: Node, *, begins: bool) -> h.Event:
         """The store is cut off while a majority does not reply."""
         now = self.world.now
-        others = sum(one.is_stalled for one in self._nodes if one is not node)
+        others = sum(other.is_stalled for other in self._nodes if other is not node)
         if others == len(self._nodes) - self._quorum:
             return h.Unreachable(now) if begins else h.Reachable(now)
         return h.FaultStarted(now, "stall", node.name) if begins else h.FaultEnded(now, "stall", node.name)
