@@ -26,8 +26,8 @@ PROCESSES_MAX = 64  # if every waiter has to be a process
 CONNECTIONS_MAX = 200  # if every waiter has a connection; the servers allow a few more
 # On MySQL waiters poll, and the claim about the cost begins at 4 waiters. On stores that commit, the claim about a
 # hand-over is for up to 200 waiters; more would take too long.
-COMMITTED = (Arena.ETCD, Arena.ZOOKEEPER)
-ONLY_FOR = {4: (Arena.MYSQL,), 16: COMMITTED, 200: COMMITTED}
+COMMITTED = (Arena.ETCD, Arena.ZOOKEEPER, Arena.NATS)
+ONLY_FOR = {4: (Arena.MYSQL,), 200: COMMITTED}
 SLOW, SLOW_MAX = (Arena.MYSQL, *COMMITTED), 200
 SETTLE_EACH = 0.02  # seconds per waiter until it waits there, at most: a commit, a read, and a watch
 CALM = 4  # waiters connect first, which takes time, and few commands need a longer measurement
@@ -424,6 +424,6 @@ MEASURE = Measure(
     ratio_of="handover",
     cores=_cores,
     layout=_layout,
-    rounds=lambda effort: min(effort.rounds, 2),  # each takes seconds
+    rounds=lambda effort: effort.long_rounds,
     limit=20.0,
 )
