@@ -115,7 +115,7 @@ publish-sim: $(VENV)/.dev ## add the ledger of `make sim` to docs/search-ledger.
 soak: servers ## every backend in turn under load and random faults; SECONDS=600 in all, BACKENDS="redis etcd" for some
 	@$(BIN)/python -m tests.soak --seconds $(SECONDS) $(if $(BACKENDS),--backends $(BACKENDS)) $(ARGS)
 
-bench: ## measure speed, with peers in the same run, in .venv-bench; ARGS=--quick for four minutes
+bench: ## measure speed, with peers in the same run, in .venv-bench; 27 minutes, ARGS=--quick for six
 	@$(MAKE) -s --no-print-directory VENV=.venv-bench .venv-bench/.bench
 	@.venv-bench/bin/python -m benchmarks $(ARGS)
 

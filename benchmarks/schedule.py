@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from benchmarks.measure import now
+from benchmarks.measures.waiters import COMMITTED, SETTLE_EACH
 from benchmarks.plan import Case, Group
 
 PROCESS = 0.5  # seconds to start and to end the process of a case
@@ -21,7 +22,8 @@ SERVERS = {
     "ZooKeeper": 1.5,
 }
 QUORUM = 5  # servers of a case with several
-WAITER = 0.003  # seconds for a turn of one waiter; polling peers need more
+WAITER = 0.003  # seconds for a turn of one waiter
+POLLS, POLLS_MAX = 0.05, 12.0  # seconds more of a waiter that polls and is not ours, and of all of them
 LEASES = 4e-4  # seconds to acquire and release one of many leases
 INTERPRETER = 0.2  # seconds; three run in preparation, and three for each repetition
 _PRIOR = 60.0  # seconds of estimated work that the first estimate counts for
@@ -38,7 +40,10 @@ def estimate(case: Case) -> float:
     if "leases" in numbers:
         return seconds + numbers["ttl"] * 2 / 3 + numbers["leases"] * LEASES
     if "waiters" in numbers:
-        return seconds + numbers["passes"] * numbers["settle"] + numbers["idle"] + numbers["waiters"] * WAITER
+        seconds += numbers["passes"] * numbers["settle"] + numbers["idle"] + numbers["waiters"] * WAITER
+        if not case.contender.ours and (case.contender.waits or "").startswith("polls"):
+            seconds += min(POLLS_MAX, numbers["waiters"] * POLLS)
+        return seconds + (SETTLE_EACH * numbers["waiters"] if case.contender.arena in COMMITTED else 0.0)
     return seconds + numbers.get("seconds", 0.0)
 
 

@@ -379,7 +379,8 @@ def _cannot(contender: Contender, setting: Setting) -> str | None:
         return "would take a process for each waiter"
     if contender.connection_each and number > CONNECTIONS_MAX:
         return "would take a connection for each waiter"
-    if arena in SLOW and number > SLOW_MAX:
+    is_polling_peer = not contender.ours and contender.waits.startswith("polls")
+    if (arena in SLOW or is_polling_peer) and number > SLOW_MAX:
         return "would take too long"
     return None if arena in ONLY_FOR.get(number, (arena,)) else "is not asked of it"
 
