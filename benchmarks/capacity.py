@@ -134,10 +134,7 @@ async def leases(server: Server, options: Options, _: Report) -> Figures:
     took, memory = time.monotonic() - started, _resident() - memory
     await asyncio.sleep(SETTLE)
     size = server.store.size(server.url) - size
-    server_cpu, own_cpu, started = server.cpu(), time.process_time(), time.monotonic()
-    await asyncio.sleep(LEASE_TTL / 3)  # each lease is renewed once
-    window = time.monotonic() - started
-    share = (server.cpu() - server_cpu) / window
+    share, own_share = await _shares(server, LEASE_TTL / 3)  # each lease is renewed once
     return {
         "leases": len(held),
         "leases_asked": options.leases,
@@ -146,7 +143,7 @@ async def leases(server: Server, options: Options, _: Report) -> Figures:
         "lease_memory": memory / len(held),
         "renewal_cpu": share * LEASE_TTL / 3 / len(held),
         "leases_share": share,
-        "leases_client_share": (time.process_time() - own_cpu) / window,
+        "leases_client_share": own_share,
         "leases_lost": sum(lease.lost for lease in held),
     }
 
@@ -183,23 +180,21 @@ async def waiters(server: Server, options: Options, report: Report) -> Figures:
     figures: Figures = {"waiters": 0.0, "waiters_asked": options.waiters}
     for step in [*(step for step in STEPS if step < options.waiters), options.waiters]:
         until = time.monotonic() + STEP_MAX
-        is_carried = True
+        is_carried, shares = True, (0.0, 0.0)
         while is_carried and len(tasks) < step:
             more = min(step - len(tasks), max(50, step // CHUNKS))
             tasks += [asyncio.create_task(wait(clients[number % CROWD_CLIENTS])) for number in range(more)]
             is_carried = await queued(len(tasks), until)
-        if not is_carried:
-            break
-        await asyncio.sleep(SETTLE)
-        cpu, own, at = server.cpu(), time.process_time(), time.monotonic()
-        await asyncio.sleep(options.seconds)
-        window = time.monotonic() - at
-        share, own_share = (server.cpu() - cpu) / window, (time.process_time() - own) / window
-        if failed:
-            break
-        figures |= {"waiters": step, "waiters_share": share, "waiters_client_share": own_share}
+        if is_carried:
+            await asyncio.sleep(SETTLE)
+            shares = await _shares(server, options.seconds)
+        if not is_carried or failed:
+            reason = str(failed[0]) if failed else f"not queued in {STEP_MAX:g} s"
+            print(f"  {step:,} waiters are too many: {reason}", flush=True)
+            return figures  # without hand-overs: they would be those of too long a queue
+        figures |= {"waiters": step, "waiters_share": shares[0], "waiters_client_share": shares[1]}
         report(figures)
-        if max(share, own_share) > FULL_LOAD:
+        if max(shares) > FULL_LOAD:
             break
     first, cpu, at = next(turns), server.cpu(), time.monotonic()
     await holder.release()
@@ -208,6 +203,14 @@ async def waiters(server: Server, options: Options, report: Report) -> Figures:
     if number:
         figures |= {"crowd_rate": number / window, "crowd_cpu": cpu / number}
     return figures
+
+
+async def _shares(server: Server, seconds: float) -> tuple[float, float]:
+    """Return what the server and this process use of a core during this time."""
+    cpu, own, at = server.cpu(), time.process_time(), time.monotonic()
+    await asyncio.sleep(seconds)
+    window = time.monotonic() - at
+    return (server.cpu() - cpu) / window, (time.process_time() - own) / window
 
 
 async def fleet(server: Server, options: Options, _: Report) -> Figures:
@@ -361,21 +364,24 @@ def main() -> None:
     for fact, text in ran.items():
         print(f"{fact}: {text}")
     plan = [(name, one) for name in stores for one in measures if one != "fleet" or STORES[name].carries_fleet]
-    started = time.monotonic()
+    started, data = time.monotonic(), capacity_pages.load()
     for measured, (name, measure) in enumerate(plan):
         left = sum(USUAL[one] for _, one in plan[measured:])
         elapsed = time.monotonic() - started
         print(f"\n{elapsed / 60:.1f} min, about {left / 60:.0f} min left: {name}, {measure}", flush=True)
         figures = run(STORES[name], MEASURES[measure], options)
+        if figures.get("waiters") and "crowd_cpu" not in figures:
+            again = run(STORES[name], waiters, options._replace(waiters=int(figures["waiters"])))
+            figures |= {key: again[key] for key in ("crowd_rate", "crowd_cpu") if key in again}
         if not figures:
             print(f"  {measure}: no figures in {LIMIT:g} s", file=sys.stderr)
         for key, value in figures.items():
             print(f"  {key:22} {_text(key, value)}", flush=True)
-        if arguments.publish and figures:
+        if figures:
             version = STORES[name].version() or name
-            capacity_pages.add(name, measure, version, figures, ran)
-    if arguments.publish:
-        capacity_pages.write()
+            capacity_pages.add(data, name, measure, version=version, figures=figures, run=ran)
+    if arguments.publish:  # an interrupt before this changes nothing
+        capacity_pages.write(data)
         print(f"\n{(time.monotonic() - started) / 60:.1f} min; written to docs/capacity.md and docs/scaling.md")
 
 

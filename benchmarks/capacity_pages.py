@@ -31,24 +31,23 @@ Data = dict[str, dict[str, Any]]
 Figures = Mapping[str, float]
 
 
-def add(store: str, measure: str, version: str, figures: Figures, run: Mapping[str, str]) -> None:
-    """Replace the figures of one measure of one store."""
-    data = load()
+def add(data: Data, store: str, measure: str, *, version: str, figures: Figures, run: Mapping[str, str]) -> None:
+    """Replace the figures of one measure of one store in the data."""
     entry = data.setdefault(store, {"measures": {}})
     entry["version"], entry["run"] = version, dict(run)
     entry["measures"][measure] = dict(figures)
-    DATA.write_text(json.dumps(data, indent=1) + "\n")
 
 
 def load() -> Data:
     return dict(json.loads(DATA.read_text())) if DATA.exists() else {}
 
 
-def write() -> None:
-    """Write the tables of both pages."""
-    blocks = {"capacity": capacity_block(load()), "fleet": fleet_block(load())}
-    for page in (DOCS / "capacity.md", DOCS / "scaling.md"):
-        page.write_text(with_blocks(page.read_text(), blocks))
+def write(data: Data) -> None:
+    """Write the data, and the tables of both pages."""
+    blocks = {"capacity": capacity_block(data), "fleet": fleet_block(data)}
+    pages = {page: with_blocks(page.read_text(), blocks) for page in (DOCS / "capacity.md", DOCS / "scaling.md")}
+    for path, text in {DATA: json.dumps(data, indent=1) + "\n", **pages}.items():
+        path.write_text(text)
 
 
 def with_blocks(page: str, blocks: Mapping[str, str]) -> str:
@@ -184,4 +183,4 @@ def _share(share: float | None) -> str:
 
 
 if __name__ == "__main__":
-    write()
+    write(load())
