@@ -819,7 +819,7 @@ def test_the_capacity_of_a_store_is_measured_by_the_processor_time_of_its_server
 
     assert measured["pair_cpu"] > 0
     assert measured["pair_rate"] > 0
-    assert measured["pair_connections"] == 1
+    assert measured["pair_connections"] >= 1  # more if a busy machine has let one time out
 
 
 @needs_redis
