@@ -19,7 +19,7 @@ PIP_INSTALL = PIP_BUILD_CONSTRAINT=constraints.txt PIP_CONSTRAINT=constraints.tx
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv servers run test test-all test-core lint format readme docs site site-serve cover sim publish-sim soak bench safety dist clean
+.PHONY: help venv servers run test test-all test-core lint format readme docs site site-serve cover sim publish-sim soak bench capacity safety dist clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' Makefile | \
@@ -115,12 +115,15 @@ publish-sim: $(VENV)/.dev ## add the ledger of `make sim` to docs/search-ledger.
 soak: servers ## every backend in turn under load and random faults; SECONDS=600 in all, BACKENDS="redis etcd" for some
 	@$(BIN)/python -m tests.soak --seconds $(SECONDS) $(if $(BACKENDS),--backends $(BACKENDS)) $(ARGS)
 
-bench: ## measure speed, with peers in the same run, in .venv-bench; ARGS=--quick for four minutes
+bench: ## measure speed, with peers in the same run, in .venv-bench; 27 minutes, ARGS=--quick for six
 	@$(MAKE) -s --no-print-directory VENV=.venv-bench .venv-bench/.bench
 	@.venv-bench/bin/python -m benchmarks $(ARGS)
 
+capacity: servers ## measure what one server of each store carries, and write docs/capacity.md and docs/scaling.md; about 20 minutes
+	@$(BIN)/python -m benchmarks.capacity --publish $(ARGS)
+
 safety: ## put holdfast and other libraries' locks through the same faults, and write docs/safety.md; about 20 minutes
-	@$(MAKE) -s --no-print-directory VENV=.venv-bench .venv-bench/.safety
+	@$(MAKE) -s --no-print-directory VENV=.venv-bench .venv-bench/.bench
 	@.venv-bench/bin/python -m benchmarks.safety $(ARGS)
 
 dist: ## build the wheels and source archives of both distributions into dist/, and check them
@@ -168,8 +171,11 @@ $(VENV)/.dist: $(BIN)/python pyproject.toml constraints.txt
 	@$(PIP_INSTALL) hatchling --group release
 	@touch $@
 
-$(VENV)/.bench: $(VENV)/.package benchmarks/peers.txt benchmarks/peers-apart.txt benchmarks/peers-built.txt
+# The servers of benchmarks are those of the tests, whose support is in the lab, as `holdfast verify` is.
+$(VENV)/.bench: $(VENV)/.package packages/lab/pyproject.toml benchmarks/peers.txt benchmarks/peers-apart.txt \
+		benchmarks/peers-built.txt
 	@echo "holdfast: installing the peers into $(VENV)"
+	@$(PIP_INSTALL) -e . -e packages/lab
 	@$(PIP_INSTALL) -r benchmarks/peers.txt
 	@$(PIP_INSTALL) --no-deps --upgrade --target $(VENV)/apart -r benchmarks/peers-apart.txt
 	@$(PIP_INSTALL) -r benchmarks/peers-built.txt 2>/dev/null || { \
@@ -177,11 +183,6 @@ $(VENV)/.bench: $(VENV)/.package benchmarks/peers.txt benchmarks/peers-apart.txt
 		$(APT_INSTALL) >/dev/null 2>&1 || { apt-get update -qq && $(APT_INSTALL); } >/dev/null 2>&1; \
 		$(PIP_INSTALL) -r benchmarks/peers-built.txt; \
 	} || echo "holdfast: without the peers of benchmarks/peers-built.txt, which could not be compiled" >&2
-	@touch $@
-
-# `holdfast verify` is in the lab.
-$(VENV)/.safety: $(VENV)/.bench packages/lab/pyproject.toml
-	@$(PIP_INSTALL) -e . -e packages/lab
 	@touch $@
 
 HEADERS := libmemcached-dev zlib1g-dev

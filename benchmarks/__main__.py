@@ -9,19 +9,21 @@ import argparse
 import os
 import signal
 import sys
-import time
 from collections.abc import Sequence
 
 from benchmarks import machine, runner
 from benchmarks.contender import Contender, all_contenders, versions_before
 from benchmarks.measure import FULL, QUICK, all_measures
-from benchmarks.page import with_plots
 from benchmarks.plan import Case, Group, make_plan
+from benchmarks.publish import merged, publish, published
 from benchmarks.report import Report
 from benchmarks.results import Record
+from benchmarks.schedule import Schedule
 from benchmarks.servers import missing
 from benchmarks.table import number
 
+MINUTES = 27  # of a full run
+README = os.path.join(runner.ROOT, "README.md")
 PUBLISHED = os.path.join(runner.ROOT, "docs", "benchmarks")
 RESULTS = os.path.join(runner.ROOT, "benchmarks", "results")
 
@@ -31,11 +33,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = _parse(argv)
     effort = QUICK if arguments.quick else FULL
     if arguments.rounds is not None:
-        effort = effort._replace(rounds=arguments.rounds, leases_rounds=arguments.rounds)
+        number = arguments.rounds
+        effort = effort._replace(rounds=number, contended_rounds=number, long_rounds=number)
     contenders = _with_available_server(all_contenders())
     if arguments.before is not None:
         contenders += versions_before(contenders, os.path.join(os.path.abspath(arguments.before), "src"))
-    plan = make_plan(all_measures(), contenders, effort, arguments.only)
+    plan = make_plan(all_measures(), contenders, effort, arguments.only, whole_tables=arguments.publish)
     if arguments.list:
         _list(plan)
         return 0
@@ -44,13 +47,21 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
 
     described = machine.describe(arguments.cores, arguments.folder, contenders)
-    progress = _Progress(plan)
+    is_limited = arguments.rounds is None and not arguments.quick
+    schedule = Schedule(plan, arguments.minutes * 60 if is_limited else None)
+    progress = _Progress(plan, schedule)
+    print(f"benchmarks: about {schedule.estimated / 60:.0f} minutes on a machine that is not busy", file=sys.stderr)
     usual = signal.signal(
         signal.SIGTERM, signal.default_int_handler
     )  # handled like Ctrl-C, so that everything is cleaned up
     try:
         outcomes = runner.run(
-            plan, cores=arguments.cores, folder=arguments.folder, before=progress.before, after=progress.after
+            plan,
+            cores=arguments.cores,
+            folder=arguments.folder,
+            before=progress.before,
+            after=progress.after,
+            schedule=schedule,
         )
     except KeyboardInterrupt:
         print("\nbenchmarks: interrupted; nothing was written", file=sys.stderr)
@@ -67,12 +78,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"benchmarks: BROKEN, two held the lock at once: {', '.join(broken)}", file=sys.stderr)
         return 1
     if arguments.publish:
-        report.write(PUBLISHED)
-        with open(f"{PUBLISHED}.md", "r+", encoding="utf-8") as page:
-            text = with_plots(page.read(), PUBLISHED)
-            page.seek(0)
-            page.truncate()
-            page.write(text)
+        every = all_contenders()  # also those without a server here, which an earlier run has measured
+        earlier = published(PUBLISHED, all_measures(), every) if arguments.only else []
+        order = make_plan(all_measures(), every, FULL)
+        report = Report(described, effort, contenders, merged(earlier, outcomes, order))
+        publish(report, PUBLISHED, README)
         print(f"benchmarks: published to {os.path.relpath(PUBLISHED)}", file=sys.stderr)
     return 0
 
@@ -89,8 +99,15 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
         metavar="PATTERN",
         help="cases whose name, or a part of it, begins so (see --list; * and ? as in a shell); may be repeated",
     )
-    parser.add_argument("--quick", action="store_true", help="four minutes: one short round, for a first look")
-    parser.add_argument("--rounds", type=_positive, metavar="N", help="rounds at most; long cases have fewer")
+    parser.add_argument("--quick", action="store_true", help="about six minutes: one short round, for a first look")
+    parser.add_argument(
+        "--minutes",
+        type=_positive,
+        default=MINUTES,
+        metavar="N",
+        help=f"duration of a full run, default {MINUTES}: tables have fewer rounds if all of them would take longer",
+    )
+    parser.add_argument("--rounds", type=_positive, metavar="N", help="so many rounds, however long they take")
     parser.add_argument(
         "--before",
         metavar="FOLDER",
@@ -100,10 +117,12 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--out", default=RESULTS, metavar="FOLDER", help="where the results go")
     parser.add_argument("--folder", metavar="FOLDER", help="where the locks are kept (default: a temporary folder)")
     parser.add_argument("--cores", type=_cores, default=sorted(os.sched_getaffinity(0)), metavar="0,1", help="to use")
-    parser.add_argument("--publish", action="store_true", help="write docs/benchmarks too; a full run only")
+    parser.add_argument(
+        "--publish", action="store_true", help="write docs/benchmarks too; with --only, whole tables of it"
+    )
     arguments = parser.parse_args(argv)
-    if arguments.publish and (arguments.quick or arguments.only or arguments.before):
-        parser.error("--publish is for full runs: without --quick, --only and --before")
+    if arguments.publish and (arguments.quick or arguments.before):
+        parser.error("--publish is for full rounds: without --quick and --before")
     if arguments.before is not None and not os.path.isdir(os.path.join(arguments.before, "src", "holdfast")):
         parser.error(f"--before {arguments.before}: there is no src/holdfast in it")
     if arguments.folder is not None and not os.path.isdir(arguments.folder):
@@ -144,22 +163,20 @@ def _list(plan: Sequence[Group]) -> None:
 class _Progress:
     """Lines on stderr. On a terminal the line of the current case is redrawn in place."""
 
-    def __init__(self, plan: Sequence[Group]) -> None:
-        self._total = sum(group.rounds for group in plan for case in group.cases if case.problem is None)
-        self._done = 0
-        self._started = time.monotonic()
+    def __init__(self, plan: Sequence[Group], schedule: Schedule) -> None:
+        self._tables = {case.name: number for number, group in enumerate(plan, 1) for case in group.cases}
+        self._total = len(plan)
+        self._schedule = schedule
         self._rewrites = sys.stderr.isatty()
 
     def elapsed(self) -> str:
-        seconds = round(time.monotonic() - self._started)
-        return f"{seconds // 60}:{seconds % 60:02}"
+        return _clock(self._schedule.elapsed)
 
     def before(self, case: Case, round_number: int, rounds: int, _: Record) -> None:
         if self._rewrites:
             print(f"{self._line(case, round_number, rounds)} …", end="", file=sys.stderr, flush=True)
 
     def after(self, case: Case, round_number: int, rounds: int, record: Record) -> None:
-        self._done += 1
         last, column = record.rounds[-1], case.measure.columns[0]
         if last is None:
             result = f"failed: {record.problem}"
@@ -171,7 +188,13 @@ class _Progress:
         print(f"{clear}{self._line(case, round_number, rounds)} {result}", file=sys.stderr, flush=True)
 
     def _line(self, case: Case, round_number: int, rounds: int) -> str:
-        return f"{self.elapsed()} {self._done:4}/{self._total}  round {round_number}/{rounds}  {case.name}"
+        left = _clock(self._schedule.left)
+        table = f"table {self._tables[case.name]}/{self._total}"
+        return f"{self.elapsed()}, {left} left  {table}  round {round_number}/{rounds}  {case.name}"
+
+
+def _clock(seconds: float) -> str:
+    return f"{round(seconds) // 60}:{round(seconds) % 60:02}"
 
 
 if __name__ == "__main__":

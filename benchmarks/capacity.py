@@ -1,17 +1,20 @@
 """The capacity of one server: the cost of pairs, hand-overs, held leases, waiters and connections, for each store.
 
+    make capacity [ARGS="--only redis,etcd --measures waiters"]      about 20 minutes for all; writes the tables of docs
     python -m benchmarks.capacity [--only redis,etcd] [--seconds 5] [--leases 100000] [--waiters 10000] [--fleet 10000]
 
-The server runs on the last core of the machine and the clients on the others. Each measure has a new server. The cost
-is the processor time of the server from /proc, with all of its child processes, so the speed of the clients does not
-matter: a server that uses 50 µs for a pair carries 20,000 pairs per second and core. All clients are asyncio clients,
-each with its own connections. docs/capacity.md explains the figures.
+The server runs on the last core of the machine and the clients on the others. Each measure has a new server, and a
+time limit. The cost is the processor time of the server from /proc, with all of its child processes, so the speed of
+the clients does not matter: a server that uses 50 µs for a pair carries 20,000 pairs per second and core. All clients
+are asyncio clients, each with its own connections. Waiters and leases are added by steps up to the number that was
+asked for, and only as far as the server carries them. docs/capacity.md explains the figures.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import itertools
 import multiprocessing
 import os
@@ -26,18 +29,27 @@ from pathlib import Path
 from typing import NamedTuple
 
 import holdfast
+from benchmarks import capacity_pages
 from benchmarks.capacity_stores import STORES, Store
 from benchmarks.machine import describe
 
 CLIENTS = 8  # of pairs and hand-overs
 CROWD_CLIENTS = 10  # of waiters and leases
+STEPS = (1_000, 3_000)  # waiters before the number that was asked for
+STEP_MAX = 40.0  # seconds in which the waiters of a step have to be queued
+CHUNKS = 20  # of a step: its waiters are started in so many parts, because a server does not queue all at once
+FULL_LOAD = 0.85  # of a core of the server or of the clients: there are no further steps
 LEASE_TTL = 60.0
+LEASES_MAX = 60.0  # seconds in which leases are acquired
+LEASE_TASKS = 2  # of each client, while leases are acquired
 FLEET_PERIOD = 10.0  # seconds between two pairs of a client of the fleet
 FLEET_PROCESSES = 4
+FLEET_MAX = 90.0  # seconds in which the clients of the fleet have to be connected
+FLEET_AT_ONCE = 8  # clients of a process that connect at the same time; more overflow the backlog of a server
 WARM_UP = 3.0  # seconds: connections are open, and a virtual machine of the server has compiled its code
-LEASE_TASKS = 2  # of each client, while leases are acquired
 SETTLE = 3.0  # seconds without a measurement after the last client is ready
-_PATIENCE = 200.0  # seconds for one measure
+LIMIT = 180.0  # seconds for one measure
+SPARE_FILES = 500  # file descriptors of a process besides those of its clients
 
 
 class Options(NamedTuple):
@@ -60,15 +72,16 @@ class Server(NamedTuple):
 
 
 Figures = dict[str, float]
-Measure = Callable[[Server, Options], Awaitable[Figures]]
+Report = Callable[[Figures], None]  # for figures that count if the rest does not end in time
+Measure = Callable[[Server, Options, Report], Awaitable[Figures]]
 
 
-async def pairs(server: Server, options: Options) -> Figures:
+async def pairs(server: Server, options: Options, _: Report) -> Figures:
     """Each client acquires and releases a lock of its own."""
     return await _turns(server, options, [f"pair-{number}" for number in range(CLIENTS)], "pair")
 
 
-async def hand_overs(server: Server, options: Options) -> Figures:
+async def hand_overs(server: Server, options: Options, _: Report) -> Figures:
     """All clients want the same lock, and release it at once."""
     return await _turns(server, options, ["shared"] * CLIENTS, "hand_over")
 
@@ -91,72 +104,120 @@ async def _turns(server: Server, options: Options, names: list[str], kind: str) 
     return {f"{kind}_cpu": cpu / number, f"{kind}_rate": number / took, f"{kind}_connections": connections}
 
 
-async def leases(server: Server, options: Options) -> Figures:
-    """Some clients hold many leases: bytes on the server, and the cost of renewals."""
+async def leases(server: Server, options: Options, _: Report) -> Figures:
+    """Some clients hold many leases: bytes on the server, and the cost of renewals.
+
+    It acquires no more of them after LEASES_MAX, or if one is lost because renewals are late.
+    """
     clients = [holdfast.AsyncClient(server.url, ttl=LEASE_TTL) for _ in range(CROWD_CLIENTS)]
     for client in clients:
         async with client.lock("warm-up"):
             pass
     size, memory, started = server.store.size(server.url), _resident(), time.monotonic()
+    held: list[holdfast.AsyncLease] = []
+    failed = 0
 
-    async def take(client: holdfast.AsyncClient, part: int) -> list[holdfast.AsyncLease]:
-        names = range(part, options.leases, CROWD_CLIENTS * LEASE_TASKS)
-        acquired = [await client.lock(f"order:{number:08}").acquire() for number in names]
-        return [lease for lease in acquired if lease is not None]
+    async def take(client: holdfast.AsyncClient, part: int) -> None:
+        nonlocal failed
+        for number in range(part, options.leases, CROWD_CLIENTS * LEASE_TASKS):
+            if time.monotonic() - started > LEASES_MAX or failed or (held and held[0].lost):
+                return
+            try:
+                lease = await client.lock(f"order:{number:08}").acquire()
+            except holdfast.HoldfastError:
+                failed += 1
+                return
+            if lease is not None:
+                held.append(lease)
 
-    parts = await asyncio.gather(*(take(client, part) for part, client in enumerate(clients * LEASE_TASKS)))
-    held = [lease for part in parts for lease in part]
+    await asyncio.gather(*(take(client, part) for part, client in enumerate(clients * LEASE_TASKS)))
     took, memory = time.monotonic() - started, _resident() - memory
     await asyncio.sleep(SETTLE)
     size = server.store.size(server.url) - size
-    server_cpu, own_cpu, started = server.cpu(), time.process_time(), time.monotonic()
-    await asyncio.sleep(LEASE_TTL * 2 / 3)  # each lease is renewed twice
-    window = time.monotonic() - started
+    share, own_share = await _shares(server, LEASE_TTL / 3)  # each lease is renewed once
     return {
         "leases": len(held),
+        "leases_asked": options.leases,
         "leases_acquire": took,
         "lease_bytes": size / len(held),
         "lease_memory": memory / len(held),
-        "renewal_cpu": (server.cpu() - server_cpu) / window * LEASE_TTL / 3 / len(held),
-        "leases_share": (server.cpu() - server_cpu) / window,
-        "leases_client_share": (time.process_time() - own_cpu) / window,
+        "renewal_cpu": share * LEASE_TTL / 3 / len(held),
+        "leases_share": share,
+        "leases_client_share": own_share,
         "leases_lost": sum(lease.lost for lease in held),
     }
 
 
-async def waiters(server: Server, options: Options) -> Figures:
+async def waiters(server: Server, options: Options, report: Report) -> Figures:
     """Many tasks wait for one lock: what the server pays while nothing happens, and for each hand-over."""
     turns = itertools.count()  # reading it counts as one
+    failed: list[Exception] = []
     clients = [holdfast.AsyncClient(server.url) for _ in range(CROWD_CLIENTS)]
-    holder = await clients[0].lock("crowd", ttl=300).acquire()  # it is not lost while 10,000 tasks queue
+    watching = holdfast.AsyncClient(server.url)  # its connections are not busy
+    holder = await watching.lock("crowd", ttl=LIMIT).acquire()
     assert holder is not None
 
     async def wait(client: holdfast.AsyncClient) -> None:
-        async with client.lock("crowd"):
-            next(turns)
+        try:
+            async with client.lock("crowd"):
+                next(turns)
+        except holdfast.HoldfastError as error:
+            failed.append(error)
 
-    tasks = [asyncio.create_task(wait(clients[number % CROWD_CLIENTS])) for number in range(options.waiters)]
-    if server.store.shows_waiters:
-        while len((await clients[0].inspect("crowd")).waiters) < options.waiters:  # noqa: ASYNC110 (no event tells)
-            await asyncio.sleep(0.5)
-    await asyncio.sleep(SETTLE)
-    cpu, at = server.cpu(), time.monotonic()
-    await asyncio.sleep(2 * options.seconds)
-    share = (server.cpu() - cpu) / (time.monotonic() - at)
+    async def queued(number: int, until: float) -> bool:
+        """Whether so many wait; it returns when they do, or when one has failed, or at this time."""
+        if not server.store.shows_waiters:
+            await asyncio.sleep(STEP_MAX / CHUNKS / 4)
+            return not failed
+        while not failed and time.monotonic() < until:
+            with contextlib.suppress(holdfast.BackendError):  # a busy server: ask again
+                if len((await watching.inspect("crowd")).waiters) >= number:
+                    return True
+            await asyncio.sleep(0.1)
+        return False
+
+    tasks: list[asyncio.Task[None]] = []
+    figures: Figures = {"waiters": 0.0, "waiters_asked": options.waiters}
+    for step in [*(step for step in STEPS if step < options.waiters), options.waiters]:
+        until = time.monotonic() + STEP_MAX
+        is_carried, shares = True, (0.0, 0.0)
+        while is_carried and len(tasks) < step:
+            more = min(step - len(tasks), max(50, step // CHUNKS))
+            tasks += [asyncio.create_task(wait(clients[number % CROWD_CLIENTS])) for number in range(more)]
+            is_carried = await queued(len(tasks), until)
+        if is_carried:
+            await asyncio.sleep(SETTLE)
+            shares = await _shares(server, options.seconds)
+        if not is_carried or failed:
+            reason = str(failed[0]) if failed else f"not queued in {STEP_MAX:g} s"
+            print(f"  {step:,} waiters are too many: {reason}", flush=True)
+            return figures  # without hand-overs: they would be those of too long a queue
+        figures |= {"waiters": step, "waiters_share": shares[0], "waiters_client_share": shares[1]}
+        report(figures)
+        if max(shares) > FULL_LOAD:
+            break
     first, cpu, at = next(turns), server.cpu(), time.monotonic()
     await holder.release()
     await asyncio.sleep(options.seconds)
     number, cpu, window = next(turns) - first - 1, server.cpu() - cpu, time.monotonic() - at
-    return {
-        "waiters": sum(not task.done() for task in tasks) + number,
-        "waiters_share": share,
-        "crowd_rate": number / window,
-        "crowd_cpu": cpu / max(number, 1),
-    }
+    if number:
+        figures |= {"crowd_rate": number / window, "crowd_cpu": cpu / number}
+    return figures
 
 
-async def fleet(server: Server, options: Options) -> Figures:
-    """Clients with a connection each; every one acquires and releases a lock of its own from time to time."""
+async def _shares(server: Server, seconds: float) -> tuple[float, float]:
+    """Return what the server and this process use of a core during this time."""
+    cpu, own, at = server.cpu(), time.process_time(), time.monotonic()
+    await asyncio.sleep(seconds)
+    window = time.monotonic() - at
+    return (server.cpu() - cpu) / window, (time.process_time() - own) / window
+
+
+async def fleet(server: Server, options: Options, _: Report) -> Figures:
+    """Clients with a connection each; every one acquires and releases a lock of its own from time to time.
+
+    If some are not connected after FLEET_MAX, the others are measured.
+    """
     context = multiprocessing.get_context("fork")
     ends: list[Connection] = []
     processes = []
@@ -167,8 +228,7 @@ async def fleet(server: Server, options: Options) -> Figures:
         processes[-1].start()
         theirs.close()
         ends.append(ours)
-    for end in ends:
-        await asyncio.to_thread(end.recv)  # all of its clients are connected
+    connected = sum([await asyncio.to_thread(end.recv) for end in ends])
     await asyncio.sleep(SETTLE)
     cpu, connections = server.cpu(), server.store.connections(server.url)
     for end in ends:
@@ -182,10 +242,12 @@ async def fleet(server: Server, options: Options) -> Figures:
     for process in processes:
         process.kill()
     return {
-        "fleet": options.fleet,
+        "fleet": connected,
+        "fleet_asked": options.fleet,
         "fleet_connections": connections,
         "fleet_share": cpu / seconds,
         "fleet_rate": len(durations) / seconds,
+        "fleet_pair_cpu": cpu / max(1, len(durations)),
         "fleet_p50": durations[len(durations) // 2],
         "fleet_p99": durations[len(durations) * 99 // 100],
     }
@@ -197,13 +259,20 @@ def _run_part(url: str, part: int, clients: int, end: Connection) -> None:
 
 async def _part_of_fleet(url: str, part: int, clients: int, end: Connection) -> None:
     durations: list[float] = []
+    connecting = asyncio.Semaphore(FLEET_AT_ONCE)
+    connected = 0
+    until = time.monotonic() + FLEET_MAX
 
     async def live(number: int) -> None:
-        client = holdfast.AsyncClient(url)
+        nonlocal connected
         name = f"fleet-{part}-{number}"
-        async with client.lock(name):
-            pass
-        ready.release()
+        async with connecting:
+            if time.monotonic() > until:
+                return
+            client = holdfast.AsyncClient(url)
+            async with client.lock(name):
+                pass
+            connected += 1
         await asyncio.sleep(random.uniform(0, FLEET_PERIOD))  # noqa: S311  (no secret)
         while True:
             started = time.monotonic()
@@ -212,12 +281,10 @@ async def _part_of_fleet(url: str, part: int, clients: int, end: Connection) -> 
             durations.append(time.monotonic() - started)
             await asyncio.sleep(FLEET_PERIOD)
 
-    ready = asyncio.Semaphore(0)
-    tasks = []
-    for number in range(clients):  # one after the other: 10,000 connections at once overflow the backlog of a server
-        tasks.append(asyncio.create_task(live(number)))
-        await ready.acquire()
-    end.send("ready")
+    tasks = [asyncio.create_task(live(number)) for number in range(clients)]
+    while connected < clients and time.monotonic() < until:  # noqa: ASYNC110  (for the progress of all)
+        await asyncio.sleep(0.1)
+    end.send(connected)
     await asyncio.to_thread(end.recv)
     durations.clear()
     await asyncio.to_thread(end.recv)
@@ -233,7 +300,7 @@ def _resident() -> float:
 
 
 def run(store: Store, measure: Measure, options: Options) -> Figures:
-    """Return the figures of one measure on a new server."""
+    """Return the figures of one measure on a new server; those that it has after LIMIT, if it does not end before."""
     cores = sorted(os.sched_getaffinity(0))
     with tempfile.TemporaryDirectory(prefix="holdfast-capacity-") as folder, store.run(folder, cores[-1:]) as url:
         context = multiprocessing.get_context("fork")
@@ -241,22 +308,26 @@ def run(store: Store, measure: Measure, options: Options) -> Figures:
         target = context.Process(target=_measure, args=(Server(store, url), measure, options, cores, theirs))
         target.start()
         theirs.close()
+        figures: Figures = {}
+        until = time.monotonic() + LIMIT
         try:
-            if not ours.poll(_PATIENCE):
-                return {}
-            return dict(ours.recv())
+            while ours.poll(max(0.0, until - time.monotonic())):
+                figures, is_complete = ours.recv()
+                if is_complete:
+                    break
         except EOFError:  # it failed, and has printed its error
-            return {}
+            pass
         finally:
             target.kill()  # with its waiters: nothing on this server is needed any more
             target.join()
+        return figures
 
 
 def _measure(server: Server, measure: Measure, options: Options, cores: list[int], end: Connection) -> None:
     os.sched_setaffinity(0, cores[:-1] or cores)
 
     async def send_figures() -> None:
-        end.send(await measure(server, options))
+        end.send((await measure(server, options, lambda figures: end.send((dict(figures), False))), True))
         end.recv()  # until this process is killed: closing clients with thousands of leases takes long
 
     asyncio.run(send_figures())
@@ -265,14 +336,16 @@ def _measure(server: Server, measure: Measure, options: Options, cores: list[int
 MEASURES: dict[str, Measure] = {
     "pairs": pairs,
     "hand_overs": hand_overs,
-    "leases": leases,
     "waiters": waiters,
+    "leases": leases,
     "fleet": fleet,
 }
+# Seconds that each takes on a machine that is not busy, for the progress.
+USUAL = {"pairs": 10.0, "hand_overs": 10.0, "waiters": 45.0, "leases": 75.0, "fleet": 60.0}
 
 
 def main() -> None:
-    """Print each figure as soon as it is known."""
+    """Print each figure as soon as it is known, and write the pages at the end."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--only", default=",".join(STORES), help="stores, with commas between them")
     parser.add_argument("--measures", default=",".join(MEASURES), help="measures, with commas between them")
@@ -280,26 +353,53 @@ def main() -> None:
     parser.add_argument("--leases", type=int, default=100_000)
     parser.add_argument("--waiters", type=int, default=10_000)
     parser.add_argument("--fleet", type=int, default=10_000, help="clients of the fleet, each with a connection")
+    parser.add_argument("--publish", action="store_true", help="write the tables of docs/capacity.md and scaling.md")
     arguments = parser.parse_args()
-    stores = _chosen(parser, "--only", arguments.only, STORES)
+    stores = [name for name in _chosen(parser, "--only", arguments.only, STORES) if _is_here(name)]
     measures = _chosen(parser, "--measures", arguments.measures, MEASURES)
-    options = Options(arguments.seconds, arguments.leases, arguments.waiters, arguments.fleet)
+    options = Options(arguments.seconds, arguments.leases, arguments.waiters, _allowed_fleet(arguments.fleet))
+    machine = describe(sorted(os.sched_getaffinity(0)), None, [])
+    ran = {fact: machine[fact] for fact in ("holdfast", "CPU", "kernel", "Python", "load before", "date")}
+    ran["holdfast"] = machine["holdfast"].replace("?", holdfast.__version__)
+    for fact, text in ran.items():
+        print(f"{fact}: {text}")
+    plan = [(name, one) for name in stores for one in measures if one != "fleet" or STORES[name].carries_fleet]
+    started, data = time.monotonic(), capacity_pages.load()
+    for measured, (name, measure) in enumerate(plan):
+        left = sum(USUAL[one] for _, one in plan[measured:])
+        elapsed = time.monotonic() - started
+        print(f"\n{elapsed / 60:.1f} min, about {left / 60:.0f} min left: {name}, {measure}", flush=True)
+        figures = run(STORES[name], MEASURES[measure], options)
+        if figures.get("waiters") and "crowd_cpu" not in figures:
+            again = run(STORES[name], waiters, options._replace(waiters=int(figures["waiters"])))
+            figures |= {key: again[key] for key in ("crowd_rate", "crowd_cpu") if key in again}
+        if not figures:
+            print(f"  {measure}: no figures in {LIMIT:g} s", file=sys.stderr)
+        for key, value in figures.items():
+            print(f"  {key:22} {_text(key, value)}", flush=True)
+        if figures:
+            version = STORES[name].version() or name
+            capacity_pages.add(data, name, measure, version=version, figures=figures, run=ran)
+    if arguments.publish:  # an interrupt before this changes nothing
+        capacity_pages.write(data)
+        print(f"\n{(time.monotonic() - started) / 60:.1f} min; written to docs/capacity.md and docs/scaling.md")
+
+
+def _is_here(name: str) -> bool:
+    if STORES[name].server.version() is not None:
+        return True
+    print(f"{name}: no {STORES[name].server.program} on this machine, so it is omitted", file=sys.stderr)
+    return False
+
+
+def _allowed_fleet(clients: int) -> int:
+    """Raise the limit of open files, and return how many clients it allows: the server has a connection for each."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    machine = describe(sorted(os.sched_getaffinity(0)), None, [])
-    for name in ("CPU", "kernel", "Python", "load before", "date"):
-        print(f"{name}: {machine[name]}")
-    for name in stores:
-        store = STORES[name]
-        print(f"\n{name}: {store.version()}")
-        for measure in measures:
-            if measure == "fleet" and not store.carries_fleet:
-                continue
-            figures = run(store, MEASURES[measure], options)
-            if not figures:
-                print(f"  {measure}: no figures in {_PATIENCE:g} s", file=sys.stderr)
-            for key, value in figures.items():
-                print(f"  {key:22} {_text(key, value)}", flush=True)
+    allowed = clients if hard == resource.RLIM_INFINITY else min(clients, hard - SPARE_FILES)
+    if allowed < clients:
+        print(f"fleet: {allowed:,} of {clients:,} clients: a process may open {hard:,} files (ulimit -Hn)")
+    return allowed
 
 
 def _chosen(parser: argparse.ArgumentParser, option: str, text: str, known: Collection[str]) -> list[str]:
@@ -311,7 +411,7 @@ def _chosen(parser: argparse.ArgumentParser, option: str, text: str, known: Coll
 
 def _text(key: str, value: float) -> str:
     if key.endswith("_cpu"):
-        return f"{value * 1e6:,.0f} µs, {1 / value:,.0f} per second and core"
+        return f"{value * 1e6:,.0f} µs, {1 / value:,.0f} per second and core" if value else "too little to measure"
     if key.endswith("share"):
         return f"{value:.1%} of a core"
     if key.endswith(("_p50", "_p99")):

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import json
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from benchmarks.servers import Etcd, Mariadb, Memcached, Postgresql, Redis, Server, Zookeeper
+from benchmarks.servers import HOST, Etcd, Mariadb, Memcached, Nats, Postgresql, Redis, Server, Zookeeper
 from benchmarks.servers.base import connect, pid_on
+from tests.support.nats.servers import RawConnection
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 _CONNECTED = "01"  # as in /proc/net/tcp
@@ -40,7 +43,7 @@ class Store:
 
     def cpu(self, url: str) -> float:
         """Seconds of processor time of the server and of its child processes, ended ones included."""
-        root = pid_on(urlsplit(url).port or 0)
+        root = _root(urlsplit(url).port or 0)
         return sum(_cpu_of(pid, with_ended=pid == root) for pid in _tree(root))
 
     def connections(self, url: str) -> int:
@@ -55,6 +58,11 @@ class _LargeRedis(Redis):
 
     def command(self, folder: Path, port: int) -> list[str]:
         return [*super().command(folder, port), "--maxclients", "15000"]
+
+
+@functools.cache  # it reads all descriptors of all processes, of which a fleet has many
+def _root(port: int) -> int:
+    return pid_on(port)
 
 
 def _tree(root: int) -> list[int]:
@@ -133,11 +141,18 @@ def _mariadb(url: str) -> float:
     return float(row[0] or 0) if row else 0.0
 
 
+def _nats(url: str) -> float:
+    with RawConnection(HOST, urlsplit(url).port or 0, {}, 10.0) as connection:
+        reply = json.loads(connection.request("$JS.API.STREAM.INFO.KV_holdfast").data)
+    return float(reply["state"]["bytes"])
+
+
 STORES = {
     "redis": Store(_LargeRedis(), _redis, carries_fleet=True),
     "postgresql": Store(Postgresql(), _postgresql),
     "mysql": Store(Mariadb(), _mariadb),
-    "etcd": Store(Etcd(), _etcd, carries_fleet=True),
-    "zookeeper": Store(Zookeeper(), _zookeeper, carries_fleet=True),
+    "etcd": Store(Etcd(), _etcd),
+    "zookeeper": Store(Zookeeper(), _zookeeper),
     "memcached": Store(Memcached(), _memcached, shows_waiters=False),
+    "nats": Store(Nats(), _nats, shows_waiters=False, carries_fleet=True),
 }

@@ -138,7 +138,7 @@ def _constant(name: str, *waiting: str) -> Claim:
 
 
 _PAIR = ("uncontended", "pairs", "pair")
-_UP_TO_200 = ("2", "16", "64", "200")
+_UP_TO_200 = ("2", "64", "200")
 
 
 def _above(name: str, limit: float, bare: str) -> Claim:

@@ -38,6 +38,7 @@ class Arena(StrEnum):
     ZOOKEEPER = "clients of one ZooKeeper"
     ETCD = "clients of one etcd"
     MYSQL = "clients of one MariaDB"
+    NATS = "clients of one NATS"
 
     @property
     def slug(self) -> str:
@@ -90,6 +91,7 @@ class Contender:
     has_fence: bool = False
     threads_exclude: bool = True  # excludes threads (or tasks) of one process too
     connection_each: bool = False  # each waiter needs a connection
+    is_floor: bool = False  # not a lock: the bare calls that a lock needs, or a lock without the features of the others
     only_in: tuple[str, ...] = ()  # its measures; (): all
     baseline_of: tuple[str, ...] = ()  # measures for which it is the baseline of its arena
     source: str | None = None  # the folder with the sources of another version of holdfast

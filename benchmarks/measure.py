@@ -27,6 +27,7 @@ class Effort(NamedTuple):
     rounds: int
     pairs_seconds: float  # uncontended: duration
     contended_seconds: float
+    contended_rounds: int  # at most: each takes seconds
     crowds: tuple[int, ...]  # number of contending clients
     back_to_back: bool  # and again without holding it
     waiters: tuple[int, ...]  # number of waiters
@@ -34,7 +35,7 @@ class Effort(NamedTuple):
     idle_seconds: float  # duration of the measurement of idle waiting
     leases: tuple[int, ...]
     leases_ttl: float
-    leases_rounds: int  # they take long and vary little
+    long_rounds: int  # of leases and waiters, which take long and vary little
     imports: int  # interpreters per round for each of the three programs
 
 
@@ -42,20 +43,22 @@ FULL = Effort(
     rounds=5,
     pairs_seconds=0.4,
     contended_seconds=1.0,
-    crowds=(2, 8),
+    contended_rounds=3,
+    crowds=(8,),
     back_to_back=True,
-    waiters=(2, 4, 16, 64, 200, 1000),
+    waiters=(2, 4, 64, 200, 1000),
     settle_seconds=0.3,
     idle_seconds=0.5,
     leases=(1000, 10_000),
     leases_ttl=6.0,
-    leases_rounds=1,
+    long_rounds=1,
     imports=2,
 )
 QUICK = Effort(
     rounds=1,
     pairs_seconds=0.1,
     contended_seconds=0.25,
+    contended_rounds=1,
     crowds=(8,),
     back_to_back=False,
     waiters=(64,),
@@ -63,7 +66,7 @@ QUICK = Effort(
     idle_seconds=0.2,
     leases=(500,),
     leases_ttl=1.0,
-    leases_rounds=1,
+    long_rounds=1,
     imports=1,
 )
 

@@ -57,9 +57,17 @@ class Group:
 
 
 def make_plan(
-    measures: Sequence[Measure], contenders: Sequence[Contender], effort: Effort, only: Sequence[str] = ()
+    measures: Sequence[Measure],
+    contenders: Sequence[Contender],
+    effort: Effort,
+    only: Sequence[str] = (),
+    *,
+    whole_tables: bool = False,
 ) -> list[Group]:
-    """Return all tables that have contenders, for the cases that match a pattern, or for all cases."""
+    """Return all tables that have contenders, for the cases that match a pattern, or for all cases.
+
+    With `whole_tables`, a table has all of its cases if one of them matches.
+    """
     groups = []
     for measure in measures:
         arenas: list[Arena | None] = [*Arena] if measure.by_arena else [None]
@@ -71,8 +79,10 @@ def make_plan(
                     if arena is None or contender.arena is arena
                     if not contender.only_in or measure.name in contender.only_in
                     for case in [Case(measure, setting, contender)]
-                    if not only or any(case.matches(pattern) for pattern in only)
                 )
+                matching = tuple(case for case in cases if not only or any(case.matches(pattern) for pattern in only))
+                if not (whole_tables and matching):
+                    cases = matching
                 if any(measure.cannot(case.contender, setting) is None for case in cases):
                     groups.append(Group(measure, arena, setting, cases, measure.rounds(effort)))
     return groups

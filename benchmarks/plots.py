@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from benchmarks.svg import Drawing
@@ -114,6 +114,46 @@ def lines(title: str, subtitle: str, series: Sequence[Line]) -> str:
         heights = {label: up(one.points[-1][1]) for label, one in ending.items()}
         for label, y in _apart(heights).items():
             drawing.text(across(x) + 12, y + 4, label, kind=ending[label].kind)
+    return drawing.to_svg()
+
+
+@dataclass(frozen=True)
+class Rows:
+    """One panel with several marks in a row."""
+
+    title: str
+    rows: Mapping[str, Sequence[Mark]]
+
+
+def rows(title: str, panels: Sequence[Rows], order: Sequence[str]) -> str:
+    """Draw panels side by side, with a row per label and all of its marks in it. Figures are those of ours."""
+    height = TOP + ROW * len(order) + 56
+    drawing = Drawing(WIDTH, height, title)
+    drawing.text(MARGIN, 28, title, kind="title")
+    labels = 140
+    for row, label in enumerate(order):
+        drawing.text(labels, _row(row) + 4, label, kind="peer", anchor="end")
+    width = (WIDTH - labels - MARGIN) / len(panels)
+    bottom = _row(len(order) - 1) + ROW / 2
+    for place, panel in enumerate(panels):
+        left = labels + 14 + place * width
+        right = left + width - 72
+        every = [mark.dot for marks in panel.rows.values() for mark in marks]
+        scale = _Log(every, left, right)
+        drawing.text(left, 52, panel.title, kind="small")
+        for value in scale.ticks():
+            drawing.line(scale(value), TOP - 12, scale(value), bottom, "grid")
+            drawing.text(scale(value), bottom + 16, _tick(value), kind="small", anchor="middle")
+        for row, label in enumerate(order):
+            for mark in sorted(panel.rows.get(label, ()), key=lambda mark: mark.kind == "ours"):  # ours on top
+                drawing.dot(scale(mark.dot), _row(row), mark.kind, 5.5 if mark.kind == "ours" else 4)
+                if mark.kind == "ours":
+                    drawing.text(right + 12, _row(row) + 4, number(mark.dot), kind="ours")
+    legend = height - 14
+    drawing.dot(labels + 14, legend - 4, "ours", 5.5)
+    drawing.text(labels + 24, legend, "holdfast, with its figure", kind="small")
+    drawing.dot(labels + 194, legend - 4, "peer", 4)
+    drawing.text(labels + 204, legend, "a lock of another library on the same store", kind="small")
     return drawing.to_svg()
 
 

@@ -10,9 +10,11 @@ from textwrap import wrap
 
 from benchmarks import figures, plots
 from benchmarks.claims import claims_table, judge
-from benchmarks.contender import Contender
+from benchmarks.contender import Arena, Contender
 from benchmarks.measure import Column, Effort, Panel
+from benchmarks.page import SUMMARY
 from benchmarks.results import BOUNDS_ROUNDS, Outcome, Record
+from benchmarks.summary import summary_plot
 from benchmarks.table import WIDTH, Row, Table, number
 
 
@@ -44,21 +46,26 @@ class Report:
         return "\n".join(parts)
 
     def to_markdown(self) -> str:
-        """For the documentation, with links to the plots."""
-        parts = ["# Results\n\nMade by `make bench`; [how to read them](../benchmarks.md).\n"]
+        """For the documentation, by store, with links to the plots."""
+        parts = ["# Results\n\nMade by `make bench ARGS=--publish`; [how to read them](../benchmarks.md).\n"]
         parts.append("\n".join(f"- {name}: {fact}" for name, fact in self._machine.items()) + "\n")
-        parts.append(contender_table(self._contenders).to_markdown())
         drawn = self.to_plots()
-        measure = None
-        for outcome in self._outcomes:
-            if outcome.group.measure is not measure:
-                measure = outcome.group.measure
-                parts.append(f"## {measure.title}\n\n{measure.explains}\n")
-            parts.append(outcome_table(outcome).to_markdown())
-            for name in _plot_names(outcome):
-                if name in drawn:
-                    parts.append(f"![{_plot_title(outcome)}]({name})\n")
-                    del drawn[name]  # a plot of several tables is included once
+        if SUMMARY in drawn:
+            parts.append(f"![Every store]({SUMMARY})\n")
+        parts.append("## Measures\n")
+        measures = {outcome.group.measure.name: outcome.group.measure for outcome in self._outcomes}
+        parts += [f"**{measure.title}.** {measure.explains}\n" for measure in measures.values()]
+        parts.append(contender_table(self._contenders).to_markdown())
+        for arena in [*Arena, None]:
+            outcomes = [outcome for outcome in self._outcomes if outcome.group.arena is arena]
+            if outcomes:
+                parts.append(f"## {_heading(arena)}\n")
+            for outcome in outcomes:
+                parts.append(outcome_table(outcome, with_measure=True).to_markdown())
+                for name in _plot_names(outcome):
+                    if name in drawn:
+                        parts.append(f"![{_plot_title(outcome)}]({name})\n")
+                        del drawn[name]  # a plot of several tables is included once
         if self._claims:
             parts.append("## What is claimed\n\nOf ourselves, by this run.\n")
             parts.append(claims_table(self._claims).to_markdown())
@@ -73,6 +80,7 @@ class Report:
                 "setting": outcome.group.setting.slug,
                 "numbers": dict(outcome.group.setting.numbers),
                 "baseline": outcome.group.baseline.contender.name if outcome.group.baseline else None,
+                "run": outcome.run,
                 "rows": [_row_data(outcome, record) for record in outcome.records],
             }
             for outcome in self._outcomes
@@ -92,6 +100,8 @@ class Report:
                     drawn[name] = _draw_lines(alike, panel)
             if not outcome.group.measure.lines and any(record.good for record in outcome.records):
                 drawn[names[0]] = _draw_dots(outcome)
+        if summary := summary_plot(self._outcomes):
+            drawn[SUMMARY] = summary
         return drawn
 
     def write(self, folder: str) -> None:
@@ -111,7 +121,7 @@ class Report:
                 file.write(text)
 
 
-def outcome_table(outcome: Outcome) -> Table:
+def outcome_table(outcome: Outcome, *, with_measure: bool = False) -> Table:
     """One table with a row per contender."""
     group, baseline = outcome.group, outcome.baseline
     measure, columns = group.measure, _columns(outcome)
@@ -120,7 +130,8 @@ def outcome_table(outcome: Outcome) -> Table:
         headings += ["±", f"×\n{baseline.case.contender.name}" if baseline else "×\n(no baseline)"]
         if group.rounds >= BOUNDS_ROUNDS and baseline:
             headings.append("× from\nto (95 %)")
-    table = Table(_title(outcome), headings, words=2 if measure.layout else 1)
+    title = f"{measure.title.partition(':')[0]}: {_title(outcome)}" if with_measure else _title(outcome)
+    table = Table(title, headings, words=2 if measure.layout else 1)
     apart: dict[str, list[str]] = {}
     for record in outcome.records:
         contender = record.case.contender
@@ -142,6 +153,8 @@ def outcome_table(outcome: Outcome) -> Table:
                 )
         table.rows.append(row)
     table.notes += [f"- {reason}: {', '.join(names)}" for reason, names in apart.items()]
+    if outcome.run:
+        table.notes.append(f"- of another run: {outcome.run}")
     return table
 
 
@@ -195,6 +208,10 @@ def _title(outcome: Outcome) -> str:
     on = " or ".join(map(str, cores)) + (" core" if cores == [1] else " cores")
     rounds = f"{group.rounds} rounds" if group.rounds > 1 else "1 round"
     return f"{where}{group.setting.title} ({on}, {rounds})"
+
+
+def _heading(arena: Arena | None) -> str:
+    return "All stores" if arena is None else f"{arena[0].upper()}{arena[1:]}"
 
 
 def _paragraph(heading: Table) -> str:

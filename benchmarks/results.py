@@ -69,6 +69,7 @@ class Outcome:
     group: Group
     cores: dict[str, int]  # number of cores by contender
     records: list[Record]
+    run: str = ""  # the run that has measured it, if it is not that of the report
 
     @property
     def baseline(self) -> Record | None:

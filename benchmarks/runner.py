@@ -16,12 +16,14 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from benchmarks.contender import BEFORE
 from benchmarks.delay import delayed
 from benchmarks.measure import now
 from benchmarks.plan import Case, Group
 from benchmarks.results import Outcome, Record
+from benchmarks.schedule import Schedule
 from benchmarks.servers import ServerFailed
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -39,15 +41,24 @@ def run(
     folder: str | None,
     before: Progress = lambda *_: None,
     after: Progress = lambda *_: None,
+    schedule: Schedule | None = None,
 ) -> list[Outcome]:
-    """Run every round of every group. Files are written to a new folder in `folder`, or to a temporary folder."""
+    """Run the rounds of every group that the schedule has time for, by default all of them.
+
+    Files are written to a new folder in `folder`, or to a temporary folder.
+    """
     outcomes = []
+    schedule = schedule or Schedule(plan, None)
     with tempfile.TemporaryDirectory(prefix="holdfast-bench-", dir=folder) as place:
         for group in plan:
             records = [Record(case, problem=case.problem) for case in group.cases]
             running = [record for record in records if record.problem is None]
             pinned = {record.case.contender.name: _cores_for(record.case, cores) for record in records}
+            schedule.begin_group()
+            finished = 0
             for number in range(1, group.rounds + 1):
+                if not schedule.has_time_for_round(finished):
+                    break
                 for record in running:
                     if record.seconds > SLOW:
                         continue
@@ -55,8 +66,11 @@ def run(
                     started = now()
                     _run_case(record, pinned[record.case.contender.name], place)
                     record.seconds = now() - started
+                    schedule.ran(record.case)
                     after(record.case, number, group.rounds, record)
-            outcomes.append(Outcome(group, {name: len(used) for name, used in pinned.items()}, records))
+                finished = number
+            as_run = replace(group, rounds=finished)
+            outcomes.append(Outcome(as_run, {name: len(used) for name, used in pinned.items()}, records))
     return outcomes
 
 

@@ -150,6 +150,7 @@ CONTENDERS = [
     ),
     Contender(
         name="two etcd calls",
+        is_floor=True,
         threads=TwoCalls,
         package="holdfast",
         imports="import holdfast",

@@ -170,6 +170,7 @@ asyncio.run(main())
     ),
     Contender(
         name="flock(2)",
+        is_floor=True,
         arena=Arena.MACHINE,
         threads=Flock,
         imports="import fcntl, os",

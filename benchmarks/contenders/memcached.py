@@ -241,6 +241,7 @@ coordinator.stop()
     ),
     Contender(
         name="two pymemcache calls",
+        is_floor=True,
         threads=PymemcacheCalls,
         package="pymemcache",
         imports="import pymemcache",
@@ -250,6 +251,7 @@ coordinator.stop()
     ),
     Contender(
         name="two aiomcache calls",
+        is_floor=True,
         tasks=AiomcacheCalls,
         package="aiomcache",
         imports="import asyncio, aiomcache",
@@ -260,6 +262,7 @@ coordinator.stop()
     ),
     Contender(
         name="two calls of our port",
+        is_floor=True,
         threads=PortCalls,
         package="holdfast",
         imports="import holdfast",
@@ -269,6 +272,7 @@ coordinator.stop()
     ),
     Contender(
         name="two raw memcached calls",
+        is_floor=True,
         threads=RawCalls,
         imports="import socket",
         first_use=None,

@@ -52,6 +52,7 @@ CONTENDERS = [
     ),
     Contender(
         name="threading.Lock",
+        is_floor=True,
         arena=Arena.THREADS,
         threads=ThreadingLock,
         imports="import threading",
@@ -79,6 +80,7 @@ asyncio.run(main())
     ),
     Contender(
         name="asyncio.Lock",
+        is_floor=True,
         arena=Arena.TASKS,
         tasks=AsyncioLock,
         imports="import asyncio",

@@ -167,6 +167,7 @@ CONTENDERS = [
     ),
     Contender(
         name="INSERT + DELETE, MariaDB",
+        is_floor=True,
         threads=TwoStatements,
         package="pymysql",
         imports="import pymysql",

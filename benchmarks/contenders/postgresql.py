@@ -128,6 +128,7 @@ CONTENDERS = [
     ),
     Contender(
         name="INSERT + DELETE",
+        is_floor=True,
         threads=TwoStatements,
         package="psycopg",
         imports="import psycopg",

@@ -141,6 +141,7 @@ CONTENDERS = [
     ),
     Contender(
         name="holdfast redis, 1 node",
+        is_floor=True,
         threads=Holdfast,
         server=Redis(),
         imports="import holdfast",
@@ -152,6 +153,7 @@ CONTENDERS = [
     ),
     Contender(
         name="holdfast redis asyncio, 1 node",
+        is_floor=True,
         tasks=HoldfastAsync,
         server=Redis(),
         imports="import asyncio, holdfast",
@@ -191,6 +193,7 @@ CONTENDERS = [
     ),
     Contender(
         name="two Connection calls, 5 nodes",
+        is_floor=True,
         threads=TwoConnectionCalls,
         server=_FIVE,
         package="redis",

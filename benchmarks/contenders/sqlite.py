@@ -90,6 +90,7 @@ asyncio.run(main())
     ),
     Contender(
         name="two SQLite statements",
+        is_floor=True,
         arena=Arena.MACHINE,
         threads=TwoStatements,
         imports="import sqlite3",

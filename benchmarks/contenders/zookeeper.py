@@ -65,7 +65,7 @@ _FAMILY: dict[str, Any] = {
     "arena": Arena.ZOOKEEPER,
     "server": Zookeeper(),
     "first_use": None,
-    "only_in": ("uncontended", "waiters"),
+    "only_in": ("uncontended", "contended", "waiters"),
 }
 _OURS: dict[str, Any] = {"ours": True, "package": "holdfast", "driver": "kazoo", "has_ttl": True, "has_fence": True}
 
@@ -95,7 +95,7 @@ CONTENDERS = [
         imports="import kazoo.client",
         waits="is woken",
         order="FIFO",
-        baseline_of=("waiters",),
+        baseline_of=("contended", "waiters"),
         **_FAMILY,
     ),
     Contender(
@@ -110,6 +110,7 @@ CONTENDERS = [
     ),
     Contender(
         name="three kazoo calls",
+        is_floor=True,
         threads=BareCalls,
         package="kazoo",
         imports="import kazoo.client",

@@ -221,5 +221,5 @@ MEASURE = Measure(
     ),
     ratio_of="gap",
     cores=_cores,
-    rounds=lambda effort: min(effort.rounds, 3),  # each takes seconds
+    rounds=lambda effort: min(effort.rounds, effort.contended_rounds),
 )

@@ -110,6 +110,6 @@ MEASURE = Measure(
         Panel("kB of memory for each", "memory", None, 1e-3),
     ),
     by_arena=False,
-    rounds=lambda effort: effort.leases_rounds,
+    rounds=lambda effort: effort.long_rounds,
     limit=15.0,
 )

@@ -26,8 +26,8 @@ PROCESSES_MAX = 64  # if every waiter has to be a process
 CONNECTIONS_MAX = 200  # if every waiter has a connection; the servers allow a few more
 # On MySQL waiters poll, and the claim about the cost begins at 4 waiters. On stores that commit, the claim about a
 # hand-over is for up to 200 waiters; more would take too long.
-COMMITTED = (Arena.ETCD, Arena.ZOOKEEPER)
-ONLY_FOR = {4: (Arena.MYSQL,), 16: COMMITTED, 200: COMMITTED}
+COMMITTED = (Arena.ETCD, Arena.ZOOKEEPER, Arena.NATS)
+ONLY_FOR = {4: (Arena.MYSQL,), 200: COMMITTED}
 SLOW, SLOW_MAX = (Arena.MYSQL, *COMMITTED), 200
 SETTLE_EACH = 0.02  # seconds per waiter until it waits there, at most: a commit, a read, and a watch
 CALM = 4  # waiters connect first, which takes time, and few commands need a longer measurement
@@ -379,7 +379,8 @@ def _cannot(contender: Contender, setting: Setting) -> str | None:
         return "would take a process for each waiter"
     if contender.connection_each and number > CONNECTIONS_MAX:
         return "would take a connection for each waiter"
-    if arena in SLOW and number > SLOW_MAX:
+    is_polling_peer = not contender.ours and contender.waits.startswith("polls")
+    if (arena in SLOW or is_polling_peer) and number > SLOW_MAX:
         return "would take too long"
     return None if arena in ONLY_FOR.get(number, (arena,)) else "is not asked of it"
 
@@ -424,6 +425,6 @@ MEASURE = Measure(
     ratio_of="handover",
     cores=_cores,
     layout=_layout,
-    rounds=lambda effort: min(effort.rounds, 2),  # each takes seconds
+    rounds=lambda effort: effort.long_rounds,
     limit=20.0,
 )

@@ -10,6 +10,7 @@ from benchmarks.servers.base import HOST, Server, ServerFailed, Stats, last_line
 from benchmarks.servers.etcd import Etcd
 from benchmarks.servers.mariadb import Mariadb
 from benchmarks.servers.memcached import Memcached
+from benchmarks.servers.nats import Nats
 from benchmarks.servers.postgresql import Postgresql
 from benchmarks.servers.redis import Redis, RedisNodes
 from benchmarks.servers.zookeeper import Zookeeper
@@ -19,6 +20,7 @@ __all__ = [
     "Etcd",
     "Mariadb",
     "Memcached",
+    "Nats",
     "Postgresql",
     "Redis",
     "RedisNodes",

@@ -22,7 +22,7 @@ from urllib.parse import urlsplit
 import pymysql
 import pytest
 
-from benchmarks import capacity, capacity_stores, claims, figures, page, runner
+from benchmarks import capacity, capacity_pages, capacity_stores, claims, figures, page, publish, runner
 from benchmarks.__main__ import PUBLISHED, main
 from benchmarks.contender import Arena, Contender, all_contenders
 from benchmarks.delay import delayed
@@ -32,6 +32,7 @@ from benchmarks.measures import contended
 from benchmarks.plan import Case, Group, make_plan
 from benchmarks.report import Report, outcome_table
 from benchmarks.results import Outcome, Record
+from benchmarks.schedule import Schedule, estimate
 from benchmarks.servers import (
     Etcd,
     Mariadb,
@@ -41,8 +42,8 @@ from benchmarks.servers import (
     Server,
     ServerFailed,
     Zookeeper,
-    missing,
 )
+from benchmarks.summary import ROWS, summary_plot
 from benchmarks.table import WIDTH, Row, Table
 from tests.support.processes import eventually
 from tests.support.zookeeper.servers import kazoo
@@ -52,6 +53,7 @@ TINY = Effort(
     rounds=1,
     pairs_seconds=0.02,
     contended_seconds=0.4,  # halved for one process: still enough for a turn on a busy machine
+    contended_rounds=1,
     crowds=(2,),
     back_to_back=True,
     waiters=(3,),
@@ -59,7 +61,7 @@ TINY = Effort(
     idle_seconds=0.05,
     leases=(20,),
     leases_ttl=0.3,
-    leases_rounds=1,
+    long_rounds=1,
     imports=1,
 )
 
@@ -224,10 +226,10 @@ def test_the_page_shows_only_published_plots(tmp_path: Path) -> None:
     folder.mkdir()
     (folder / file).touch()
 
-    fewer = page.with_plots(text, str(folder))
+    fewer = page.with_plots(text, str(folder), "benchmarks")
 
-    assert page.with_plots(text, PUBLISHED) == text
-    assert page.with_plots(fewer, PUBLISHED) == text
+    assert page.with_plots(text, PUBLISHED, "benchmarks") == text
+    assert page.with_plots(fewer, PUBLISHED, "benchmarks") == text
     assert [line for line in fewer.splitlines() if line.startswith("![")] == [f"![{caption}](benchmarks/{file})"]
 
 
@@ -237,7 +239,115 @@ def test_a_full_run_draws_every_plot_of_the_page() -> None:
         for group in make_plan(all_measures(), all_contenders(), FULL)
     ]
 
-    assert {file for _, file in page.WORTH_IT} <= set(Report({}, FULL, [], outcomes).to_plots())
+    drawn = Report({}, FULL, [], outcomes).to_plots()
+    assert {file for _, file in (*page.WORTH_IT, *page.IN_README)} <= set(drawn)
+    texts = {element.text for element in ET.fromstring(drawn[page.SUMMARY]).iter() if element.tag.endswith("text")}  # noqa: S314  our own
+    assert {label for label, _ in ROWS.values()} <= texts
+
+
+def test_the_summary_is_of_locks_of_stores_only() -> None:
+    assert summary_plot([_outcome(_record("threading.Lock", [1]))]) is None
+    assert summary_plot([_outcome(_record("two Connection calls", [1]))]) is None
+    assert summary_plot([_outcome(_record("holdfast redis", [1]), _record("redis-py Lock", [2]))]) is not None
+
+
+def test_every_store_has_locks_of_ours_and_of_others_in_the_plan() -> None:
+    plan = make_plan(all_measures(), all_contenders(), FULL)
+    for measure in ("uncontended", "contended"):
+        for group in plan:
+            if group.measure.name == measure and group.setting.slug in {"pairs", "8-hold-2ms"}:
+                locks = [
+                    case.contender
+                    for case in group.cases
+                    if group.measure.cannot(case.contender, group.setting) is None
+                ]
+                assert {lock.ours for lock in locks} == {True, False}, group.slug
+    assert {group.arena for group in plan if group.measure.name == "uncontended"} == set(Arena)
+
+
+def test_a_run_of_some_tables_is_published_beside_the_others(tmp_path: Path) -> None:
+    measures, contenders = all_measures(), all_contenders()
+    order = make_plan(measures, contenders, FULL)
+    chosen = [group for group in order if group.slug in {"uncontended-redis-pairs", "contended-etcd-8-hold-2ms"}]
+    machine = {"date": "2026-01-01", "holdfast": "0.2.0", "load before": "0.10"}
+
+    def outcomes(groups: Sequence[Group], value: float) -> list[Outcome]:
+        figures = {group.slug: dict.fromkeys(_ones(group.measure), value) for group in groups}
+        return [
+            Outcome(
+                group,
+                {case.contender.name: 1 for case in group.cases},
+                [Record(case, [dict(figures[group.slug])]) for case in group.cases],
+            )
+            for group in groups
+        ]
+
+    folder, readme = tmp_path / "benchmarks", tmp_path / "README.md"
+    for path in (Path(f"{folder}.md"), readme):
+        path.write_text(f"before\n{page.BEGIN}{page.END}after\n")
+    publish.publish(Report(machine, FULL, contenders, outcomes(chosen, 1.0)), str(folder), str(readme))
+    (folder / "old.svg").touch()
+
+    earlier = publish.published(str(folder), measures, contenders)
+    latest = outcomes([group for group in chosen if group.measure.name == "contended"], 3.0)
+    merged = publish.merged(earlier, latest, order)
+    publish.publish(Report({**machine, "date": "2026-02-02"}, FULL, contenders, merged), str(folder), str(readme))
+
+    tables = {table["measure"]: table for table in json.loads((folder / "results.json").read_text())["tables"]}
+    assert tables["uncontended"]["rows"][0]["rounds"][0]["pair"] == 1.0
+    assert tables["contended"]["rows"][0]["rounds"][0]["gap"] == 3.0
+    assert "2026-01-01" in tables["uncontended"]["run"]
+    assert (folder / "results.md").read_text().count("of another run: 2026-01-01") == 1
+    assert {path.name for path in folder.glob("*.svg")} == {
+        "uncontended-redis-pairs.svg",
+        "contended-etcd-8-hold-2ms.svg",
+        "summary.svg",
+    }
+    assert "(docs/benchmarks/summary.svg)" in readme.read_text()
+    assert readme.read_text().endswith(f"{page.END}after\n")
+
+
+# ── the time of a run ────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("slowness", [0.5, 1.0, 1.3])
+def test_a_run_ends_in_its_time_with_fewer_rounds(slowness: float) -> None:
+    plan = make_plan(all_measures(), all_contenders(), FULL)
+    plan = [replace(group, cases=tuple(case for case in group.cases if case.problem is None)) for group in plan]
+    clock = 0.0
+    once = sum(estimate(case) for group in plan for case in group.cases)
+    budget = 1.5 * once
+    schedule = Schedule(plan, budget, lambda: clock)
+    finished = []
+    for group in plan:
+        schedule.begin_group()
+        rounds = 0
+        while rounds < group.rounds and schedule.has_time_for_round(rounds):
+            for case in group.cases:
+                clock += slowness * estimate(case)
+                schedule.ran(case)
+            rounds += 1
+        finished.append(rounds)
+
+    assert min(finished) == 1, "every table has a round"
+    assert clock <= max(budget, slowness * once) * 1.02
+    assert schedule.left == pytest.approx(0, abs=1e-6)
+    if slowness == 0.5:
+        assert sum(finished) > len(plan) * 1.5, "the time is used"
+
+
+def test_without_a_limit_every_round_is_run_and_the_time_left_shrinks() -> None:
+    plan = make_plan(all_measures(), all_contenders(), FULL, ["uncontended/threads"])
+    clock = 0.0
+    schedule = Schedule(plan, None, lambda: clock)
+    before = schedule.left
+    schedule.begin_group()
+    clock = 1.0
+    schedule.ran(plan[0].cases[0])
+
+    assert schedule.has_time_for_round(4)
+    assert before == pytest.approx(schedule.estimated)
+    assert 0 < schedule.left < before
 
 
 # ── the plan ─────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -698,13 +808,51 @@ def _outcome(*records: Record) -> Outcome:
     return Outcome(group, {record.case.contender.name: 1 for record in records}, list(records))
 
 
+# ── capacity ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@needs_redis
 def test_the_capacity_of_a_store_is_measured_by_the_processor_time_of_its_server() -> None:
     store = capacity_stores.STORES["redis"]
-    if missing([store.server]):
-        pytest.skip("no redis-server on this machine")
 
     measured = capacity.run(store, capacity.pairs, capacity.Options(seconds=0.5, leases=0, waiters=0, fleet=0))
 
     assert measured["pair_cpu"] > 0
     assert measured["pair_rate"] > 0
-    assert measured["pair_connections"] == 1
+    assert measured["pair_connections"] >= 1  # more if a busy machine has let one time out
+
+
+@needs_redis
+def test_waiters_are_measured_by_steps_and_the_last_step_is_reported() -> None:
+    store = capacity_stores.STORES["redis"]
+
+    measured = capacity.run(store, capacity.waiters, capacity.Options(seconds=1.0, leases=0, waiters=20, fleet=0))
+
+    assert (measured["waiters"], measured["waiters_asked"]) == (20, 20)
+    assert measured["crowd_rate"] > 0
+
+
+def test_the_pages_have_the_tables_of_the_published_figures() -> None:
+    data = capacity_pages.load()
+    blocks = {"capacity": capacity_pages.capacity_block(data), "fleet": capacity_pages.fleet_block(data)}
+
+    for name in ("capacity.md", "scaling.md"):
+        text = (capacity_pages.DOCS / name).read_text()
+        assert len(capacity_pages.MARKED.findall(text)) == 1
+        assert capacity_pages.with_blocks(text, blocks) == text, "python -m benchmarks.capacity_pages"
+
+
+def test_a_table_tells_apart_what_was_carried_what_was_not_and_what_was_not_measured() -> None:
+    run = {"date": "2026-01-01"}
+    some = {"waiters": 3000, "waiters_asked": 10_000, "waiters_share": 0.3, "crowd_cpu": 0.0025}
+    data: capacity_pages.Data = {
+        "etcd": {"version": "etcd 9", "run": run, "measures": {"waiters": some, "pairs": {"pair_cpu": 0.00005}}},
+        "mysql": {"version": "MariaDB 9", "run": run, "measures": {"waiters": {"waiters": 0, "waiters_asked": 10_000}}},
+    }
+
+    lines = capacity_pages.capacity_block(data).splitlines()
+
+    assert "| etcd 9 | 50 µs | 20,000 | – | – | – | – |" in lines
+    assert "| etcd 9 | 3,000 of 10,000 | 30.0% | 100 µs | 2.5 ms | – |" in lines
+    assert "| MariaDB 9 | fewer than 1,000 | – | – | – | – |" in lines
+    assert lines[-2] == "- MariaDB, etcd: date: 2026-01-01"

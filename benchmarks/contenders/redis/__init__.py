@@ -27,6 +27,18 @@ CONTENDERS = [
         **_OURS,
     ),
     Contender(
+        name="holdfast redis, local hand-over",
+        threads=lambda url: Holdfast(f"{url}?local_handover=yes"),
+        imports="import holdfast",
+        first_use=None,
+        waits="is woken",
+        order="FIFO turns",
+        has_fence=True,
+        only_in=("threads",),
+        **_FAMILY,
+        **_OURS,
+    ),
+    Contender(
         name="holdfast redis asyncio",
         tasks=HoldfastAsync,
         imports="import asyncio, holdfast",
@@ -142,6 +154,7 @@ coordinator.stop()
     ),
     Contender(
         name="two redis-py calls",
+        is_floor=True,
         threads=floors.TwoCalls,
         package="redis",
         imports="import redis",
@@ -151,6 +164,7 @@ coordinator.stop()
     ),
     Contender(
         name="two redis-py calls asyncio",
+        is_floor=True,
         tasks=floors.TwoCallsAsync,
         package="redis",
         imports="import asyncio, redis.asyncio",
@@ -160,6 +174,7 @@ coordinator.stop()
     ),
     Contender(
         name="two Connection calls",
+        is_floor=True,
         threads=floors.TwoConnectionCalls,
         package="redis",
         imports="import redis",
@@ -170,6 +185,7 @@ coordinator.stop()
     ),
     Contender(
         name="two Connection calls asyncio",
+        is_floor=True,
         tasks=floors.TwoConnectionCallsAsync,
         package="redis",
         imports="import asyncio, redis.asyncio",

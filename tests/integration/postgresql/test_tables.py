@@ -481,6 +481,30 @@ def test_old_row_versions_of_a_long_transaction_do_not_slow_a_lock_down(
             assert plan["Plan"]["Shared Hit Blocks"] + plan["Plan"]["Shared Read Blocks"] < PAIRS / 10
 
 
+@pytest.mark.parametrize("position", [5, 5000, 9995])
+def test_a_poll_costs_the_same_at_any_place_of_a_long_queue(
+    server: Server, url: str, schema: str, open_client: OpenClient, position: int
+) -> None:
+    queued, where = 10_000, {"schema": sql.Identifier(schema)}
+    tickets = """
+        INSERT INTO {schema}.holdfast_tickets
+            (name, number, nonce, exclusive, "limit", expires, since, agent, info, channel, renewed)
+        SELECT 'busy', l.drawn + n, 'n' || n, true, 1, l.expires, l.since, '', '', 'nobody', l.renewed
+        FROM {schema}.holdfast_locks l, generate_series(1, {queued}) AS n WHERE l.name = 'busy'
+    """
+    poll = "SELECT * FROM {schema}.holdfast_enter('busy', {nonce}, 30000000, true, 1, true, '', '', 'nobody')"
+    polled = sql.SQL(poll).format(nonce=sql.Literal(f"n{position}"), **where)
+    with open_client(url).lock("busy", ttl=60), server.connect() as ours:
+        ours.execute(f"{connections._SETTINGS}; SET plan_cache_mode = force_generic_plan")  # as after a few polls
+        ours.execute(sql.SQL(tickets).format(queued=sql.Literal(queued), **where))
+        ours.execute(sql.SQL("UPDATE {schema}.holdfast_locks SET queued = true WHERE name = 'busy'").format(**where))
+        ours.execute(polled)  # plans and catalogs are read
+
+        (((plan,),),) = ours.execute(sql.SQL("EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) ") + polled)
+
+        assert plan["Plan"]["Shared Hit Blocks"] + plan["Plan"]["Shared Read Blocks"] < 50
+
+
 def test_a_refused_acquire_leaves_nothing_in_the_client(driver: Driver) -> None:
     held, waits = driver.tickets(["w", "w"])
     driver.try_acquire(held)

@@ -291,6 +291,7 @@ DECLARE
     now_us bigint;
     lock record;
     mine bigint;
+    behind bigint;  -- the numbers of the tickets before this one are smaller
     first bigint;
     place integer := 0;
     has_purged boolean := false;
@@ -452,11 +453,12 @@ BEGIN
         PERFORM {schema}.holdfast_wake(p_name, now_us, lock.head);
     END IF;
     IF outcome = 'wait' THEN
+        behind := coalesce(mine, 9223372036854775807);  -- a single bound, so that the index is read from there, in a queue of any length
         SELECT t.number, t.channel INTO foremost FROM {schema}.holdfast_tickets t
-        WHERE t.name = p_name AND t.number >= lock.head AND t.fence IS NULL AND (mine IS NULL OR t.number < mine)
+        WHERE t.name = p_name AND t.number >= lock.head AND t.number < behind AND t.fence IS NULL
         ORDER BY t.number LIMIT 1;
         SELECT t.number, t.channel INTO previous FROM {schema}.holdfast_tickets t
-        WHERE t.name = p_name AND t.number >= lock.head AND t.fence IS NULL AND (mine IS NULL OR t.number < mine)
+        WHERE t.name = p_name AND t.number >= lock.head AND t.number < behind AND t.fence IS NULL
         ORDER BY t.number DESC LIMIT 1;
         ahead := CASE
             WHEN foremost.number IS NULL THEN 0
@@ -880,7 +882,7 @@ DO $upgrade$
 BEGIN
     IF EXISTS (
         SELECT 1 FROM pg_index i WHERE i.indrelid = '{schema}.holdfast_locks'::regclass AND i.indisreplident
-    ) AND 6 = (
+    ) AND to_regclass('{schema}.holdfast_tickets_nonce') IS NOT NULL AND 6 = (
         SELECT count(*) FROM pg_attribute a WHERE NOT a.attisdropped AND (
             a.attrelid = '{schema}.holdfast_tickets'::regclass AND a.attname IN ('owner', 'renewed')
             OR a.attrelid = '{schema}.holdfast_locks'::regclass
@@ -898,6 +900,8 @@ BEGIN
     ALTER TABLE {schema}.holdfast_locks ADD COLUMN IF NOT EXISTS renewed_fence bigint;
     ALTER TABLE {schema}.holdfast_locks DROP CONSTRAINT IF EXISTS holdfast_locks_pkey;
     CREATE UNIQUE INDEX IF NOT EXISTS holdfast_locks_newest ON {schema}.holdfast_locks (name, generation);
+    -- A poll finds its own ticket by the nonce, at the same cost in a queue of any length.
+    CREATE INDEX IF NOT EXISTS holdfast_tickets_nonce ON {schema}.holdfast_tickets (name, nonce);
     ALTER TABLE {schema}.holdfast_locks REPLICA IDENTITY USING INDEX holdfast_locks_newest;  -- it may be published
 END
 $upgrade$;
