@@ -102,10 +102,7 @@ class Cluster(ServerCluster[Connection, str]):
     async def _call(self, verb: str, deadline: float, **arguments: Any) -> dict[str, Any]:
         request = partial(self._bucket.api_request, verb, **arguments)
         (message,) = await self._exchange([request], deadline)
-        answer = self._bucket.answer(message)
-        if isinstance(answer, BackendError):
-            raise answer
-        return answer
+        return self._bucket.answer(message)
 
     async def _exchange(self, requests: Sequence[Request], deadline: float, *, repeat: bool = True) -> list[Message]:
         """The answers. A request that no server handles is repeated, because a leader may be elected soon."""

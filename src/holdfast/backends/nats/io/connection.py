@@ -132,7 +132,7 @@ class Connection(PolledConnection):
         return [answers[subject] for subject in subjects]
 
     async def read_messages(self) -> list[Message]:
-        """The messages that have arrived, without PINGs, which are answered.
+        """The messages that have arrived. PINGs are answered.
 
         Raises:
             OSError, ValueError: the connection has failed, or this is not the protocol of NATS.
