@@ -57,7 +57,7 @@ class Cluster(ServerCluster[Connection, str]):
             self.replicas = 0  # the bucket may be gone, so check it before the next request
         return results
 
-    async def get(self, keys: Sequence[str], *, deadline: float, timed: bool = False) -> list[Entry | None]:
+    async def get(self, keys: Sequence[str], *, deadline: float, timed: bool = False) -> list[Entry]:
         now = None
         if timed or not self.replicas:
             now = datetime.fromisoformat((await self._find_bucket(deadline, create=False))["ts"])

@@ -23,7 +23,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from holdfast.backends.nats.port import Entry, Put
+from holdfast.backends.nats.port import ABSENT, Entry, Put
 from holdfast.backends.nats.protocol.wire import Message, parse_headers, publish
 from holdfast.errors import BackendError, BackendUnavailable, ConfigurationError, OutcomeUnknown
 
@@ -106,13 +106,13 @@ class Bucket:
             return int(answer["seq"])
         return None if error.get("err_code") in _WRONG_LAST else self.error(error)
 
-    def get_answer(self, message: Message, now: datetime | None) -> Entry | None:
-        """The entry; None if there is none. `now` is the time of the server, if the remaining time is wanted."""
+    def get_answer(self, message: Message, now: datetime | None) -> Entry:
+        """The entry, or ABSENT. `now` is the time of the server, if the remaining time is wanted."""
         answer = self.answer(message)
         error = answer.get("error")
         if error is not None:
             if error.get("code") == NOT_FOUND:
-                return None
+                return ABSENT
             raise self.error(error)
         entry = answer["message"]
         _, headers = parse_headers(base64.b64decode(entry.get("hdrs", "")))

@@ -58,6 +58,10 @@ class _State:
     value: Value | None = None  # of the granted ticket
     expected: frozenset[int] = frozenset()  # by puts without an answer
 
+    def is_outdated(self, entry: Entry) -> bool:
+        """An old leader has answered: it does not know the last entry of the ticket yet."""
+        return 0 < entry.seq < self.seq
+
 
 class NatsBackend(OneByOne, Registers):
     """Locks in one bucket."""
@@ -101,12 +105,12 @@ class NatsBackend(OneByOne, Registers):
                 return granted
             entry = await self._get(key, deadline)
             stored, before = _value_of(entry), last
-            last = 0 if entry is None or not entry.is_marker else entry.seq
-            if entry is not None and stored is not None and stored.nonce == claim.nonce:
+            last = entry.seq if entry.is_marker else 0
+            if stored is not None and stored.nonce == claim.nonce:
                 granted = await self._take_over(claim, entry.seq, stored, deadline)
                 if granted is not None:
                     return granted
-            elif entry is not None and not entry.is_marker:
+            elif not entry.is_marker:
                 return Waiting(POLL_INTERVAL, "another program" if stored is None else process_text(stored.info))
             elif last == before:  # another put is being executed, or an old leader answered
                 await self._runtime.sleep(BUSY_PAUSE)
@@ -173,14 +177,14 @@ class NatsBackend(OneByOne, Registers):
         key, state = lock_key(claim.name), _state_of(claim)
         while state.seq or state.expected:
             entry = await self._get(key, deadline)
-            stored, last = _value_of(entry), 0 if entry is None else entry.seq
-            if last == 0 or last >= state.seq:  # otherwise it is old data
-                if entry is not None and entry.is_marker and entry.value == claim.nonce.encode():
+            if not state.is_outdated(entry):
+                if entry.is_marker and entry.value == claim.nonce.encode():
                     return True  # by a release that got no answer
+                stored = _value_of(entry)
                 is_ours = stored is not None and stored.nonce == claim.nonce
-                if not is_ours and last not in state.expected:
+                if not is_ours and entry.seq not in state.expected:
                     break
-                if await self._put(_marker(key, claim.nonce if is_ours else "", last), deadline) is not None:
+                if await self._put(_marker(key, claim.nonce if is_ours else "", entry.seq), deadline) is not None:
                     return is_ours
             await self._runtime.sleep(BUSY_PAUSE)
         return False
@@ -208,9 +212,9 @@ class NatsBackend(OneByOne, Registers):
         key, state = lock_key(claim.name), _state_of(claim)
         while state.seq:
             entry = await self._get(key, deadline)
-            if entry is None or entry.seq >= state.seq:  # otherwise it is old data
+            if not state.is_outdated(entry):
                 stored = _value_of(entry)
-                if entry is None or stored is None or state.value is None or stored[:2] != state.value[:2]:
+                if stored is None or state.value is None or stored[:2] != state.value[:2]:
                     break
                 state.seq, sent = entry.seq, self._runtime.now()
                 seq = await self._put(self._renewal(claim), deadline)
@@ -246,21 +250,19 @@ class NatsBackend(OneByOne, Registers):
 
     async def break_lock(self, name: str, fence: int, *, deadline: float) -> bool:
         while True:
-            (entry,) = await self._port.get([lock_key(name)], deadline=deadline)
+            entry = await self._get(lock_key(name), deadline)
             stored = _value_of(entry)
-            if entry is None or stored is None or stored.fence != fence:
+            if stored is None or stored.fence != fence:
                 return False
             if await self._put(_marker(lock_key(name), "", entry.seq), deadline) is not None:
                 return True
             await self._runtime.sleep(BUSY_PAUSE)  # it was renewed since
 
-    def _lock_infos(self, entries: Sequence[Entry | None], name: str = "") -> Iterator[LockInfo]:
+    def _lock_infos(self, entries: Sequence[Entry], name: str = "") -> Iterator[LockInfo]:
         """The locks that a client holds. Without a `name`, only those whose value has the name."""
         for entry in entries:
-            if entry is None or entry.is_marker:
-                continue
             stored = _value_of(entry)
-            if stored is None and not name:
+            if entry.is_marker or (stored is None and not name):
                 continue
             value = stored or Value("", 0, 0.0, "another program", "", name)
             holder = make_ticket_info(
@@ -290,7 +292,7 @@ class NatsBackend(OneByOne, Registers):
         puts = {claim: make(claim) for claim in claims if _state_of(claim).seq}
         return dict(zip(puts, await self._port.put([*puts.values()], deadline=deadline), strict=True)) if puts else {}
 
-    async def _get(self, key: str, deadline: float) -> Entry | None:
+    async def _get(self, key: str, deadline: float) -> Entry:
         (entry,) = await self._port.get([key], deadline=deadline)
         return entry
 
@@ -308,10 +310,10 @@ def _marker(key: str, nonce: str, last: int) -> Put:
     return Put(key, nonce.encode(), last, MARKER_SECONDS, is_marker=True)
 
 
-def _value_of(entry: Entry | None) -> Value | None:
+def _value_of(entry: Entry) -> Value | None:
     """The value of a lock's entry, with its fence; None: there is no lease of holdfast."""
-    value = None if entry is None or entry.is_marker else Value.parse(entry.value)
-    return value if entry is None or value is None else value._replace(fence=value.fence or entry.seq)
+    value = None if entry.is_marker else Value.parse(entry.value)
+    return value and value._replace(fence=value.fence or entry.seq)
 
 
 def _state_of(claim: Claim) -> _State:

@@ -37,11 +37,11 @@ class Registers:
         while await self._put(Put(key, value, last, self._seconds(keep)), deadline) is None:
             await self._runtime.sleep(BUSY_PAUSE * self._runtime.jitter())
             (entry,) = await self._port.get([key], deadline=deadline, timed=True)
-            last, stored = 0 if entry is None else entry.seq, _parse(name, entry)
+            last, stored = entry.seq, _parse(name, entry)
             if stored:
                 if stored["number"] >= number:
                     return bool(stored == {"nonce": nonce, "number": number})
-                keep = max(keep, entry.remaining if entry else 0.0)  # promised for the previous number
+                keep = max(keep, entry.remaining)  # promised for the previous number
         return True
 
     async def read_registers(self, names: Sequence[str], *, deadline: float) -> list[int]:
@@ -61,9 +61,9 @@ class Registers:
         return math.ceil(ttl + self._skew)
 
 
-def _parse(name: str, entry: Entry | None) -> dict[str, Any]:
+def _parse(name: str, entry: Entry) -> dict[str, Any]:
     """The fields of an entry; empty if there is none."""
-    if entry is None or entry.is_marker:
+    if entry.is_marker:
         return {}
     try:
         return dict(json.loads(entry.value))
