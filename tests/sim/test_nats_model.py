@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from holdfast.backends.nats.port import Entry, Put
+from holdfast.backends.nats.port import ABSENT, Entry, Put
 from holdfast.backends.nats.protocol.bucket import MARKER_SECONDS, Bucket
 from holdfast_lab.sim.servers.nats.store import Store
 from tests.support.nats import shared
@@ -42,10 +42,10 @@ class Sides:
         )
         return answer, self.model.put(put, time.monotonic())
 
-    def get(self, key: str) -> tuple[Entry | None, Entry | None]:
+    def get(self, key: str) -> tuple[Entry, Entry]:
         message = self._connection.send_request(lambda reply: self._bucket.get_request(key, reply))
         stored = self.model.entries.get(key)
-        return self._bucket.get_answer(message, None), None if stored is None else Entry(*stored[:3])
+        return self._bucket.get_answer(message, None), ABSENT if stored is None else Entry(*stored[:3])
 
     def put_without_header(self, key: str, last: int, seconds: int) -> None:
         """An entry of another program, which has no Nats-Marker-Reason."""
@@ -89,12 +89,12 @@ def test_our_entries_and_markers_expire_by_their_number_and_others_leave_a_marke
     for key, is_marker in (("lock.a", False), ("lock.b", True)):
         seq, _ = sides.put(Put(key, b"", 0, 1, is_marker=is_marker))
         assert isinstance(seq, int)
-        eventually(lambda key=key: sides.get(key)[0] is None)  # type: ignore[misc]
+        eventually(lambda key=key: sides.get(key)[0] == ABSENT)  # type: ignore[misc]
         sides.model.remove(key, seq)
-        assert sides.get(key) == (None, None)
+        assert sides.get(key) == (ABSENT, ABSENT)
 
     sides.put_without_header("register.c", 0, 1)
-    eventually(lambda: (entry := sides.get("register.c")[0]) is not None and entry.is_marker)
+    eventually(lambda: sides.get("register.c")[0].is_marker)
     sides.model.replace("register.c", 0.0)
     real, model = sides.get("register.c")
     assert real == model
@@ -104,7 +104,7 @@ def test_an_entry_is_not_removed_before_its_ttl(sides: Sides) -> None:
     sent = time.monotonic()
     sides.put(Put("lock.a", b"", 0, 2))
 
-    eventually(lambda: sides.get("lock.a")[0] is None)
+    eventually(lambda: sides.get("lock.a")[0] == ABSENT)
 
     assert time.monotonic() - sent >= 2.0
 
@@ -116,7 +116,7 @@ def test_a_renewed_entry_survives_the_end_of_the_entry_before_it(sides: Sides) -
     other, _ = sides.put(Put("lock.b", b"", 0, 2))
     assert other is not None
 
-    eventually(lambda: sides.get("lock.b")[0] is None)
+    eventually(lambda: sides.get("lock.b")[0] == ABSENT)
 
     entry, _ = sides.get("lock.a")
     assert entry is not None

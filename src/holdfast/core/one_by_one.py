@@ -1,12 +1,16 @@
-"""Several locks one after the other, for stores that cannot acquire several in one step."""
+"""Several locks one after the other, for stores that cannot handle several in one step."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Awaitable, Sequence
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+from holdfast.errors import BackendError
 
 if TYPE_CHECKING:
     from holdfast.core.tickets import Claim, Granted, Waiting
+
+T = TypeVar("T")
 
 
 class _TryAcquires(Protocol):
@@ -20,3 +24,11 @@ class OneByOne:
         self: _TryAcquires, claims: Sequence[Claim], *, deadline: float
     ) -> list[Granted | Waiting]:
         return [await self.try_acquire(claims[0], queue=False, deadline=deadline)]
+
+
+async def result_or_error(work: Awaitable[T]) -> T | BackendError:
+    """The answer for one lock of several: an error must not stop the others."""
+    try:
+        return await work
+    except BackendError as error:
+        return error

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 import holdfast
+from tests.support.nats import servers as nats
 from tests.support.pages import blocks
 from tests.support.processes import PATIENCE, eventually
 from tests.support.redis.binaries import main_binary
@@ -76,6 +77,16 @@ def test_all_promises_hold_on_redis_while_connections_fail(server: Server) -> No
     assert statuses(data)["exclusion"] == statuses(data)["fence"] == statuses(data)["progress"] == "held"
     assert {fault["name"] for fault in data["faults"]} <= set(faults)
     assert data["faults"], data["not_exercised"]
+
+
+def test_a_run_on_one_nats_server_is_judged_by_the_guarantees_of_one_server(tmp_path: Path) -> None:
+    with running(nats.Server(tmp_path / "nats")) as server:
+        done = verify(server.url, "--only", "cut", "--only", "pause", "--json")
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    declared = {row["promise"]: row["declared"] for row in data_of(done)["promises"]}
+    assert declared["exclusion"] == "best-effort"
+    assert statuses(data_of(done))["exclusion"] == "held"
 
 
 def test_a_lock_that_does_nothing_is_found_and_pictured(tmp_path: Path) -> None:

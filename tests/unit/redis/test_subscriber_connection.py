@@ -20,7 +20,7 @@ from holdfast.backends.redis.io.topology import Topology
 from holdfast.backends.redis.protocol.keys import keys_of
 from holdfast.core.notifications import Wakeups
 from holdfast.core.tickets import Notification
-from holdfast.errors import BackendUnavailable, OutcomeUnknown
+from holdfast.errors import BackendUnavailable, OutcomeUnknown, ThreadStartError
 from holdfast.runtimes.system import now
 from holdfast.runtimes.threads import ThreadRuntime, run_sync
 from holdfast.url import parse
@@ -137,11 +137,11 @@ class NoThreads(blocking.ThreadSubscriberIO):
 
     failures = 1
 
-    def start(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    def start(self, work: Callable[[], Coroutine[Any, Any, None]], name: str) -> None:
         if self.failures:
             self.failures -= 1
-            raise RuntimeError("can't start new thread")
-        super().start(work)
+            raise ThreadStartError(thread=name, problem="can't start new thread")
+        super().start(work, name)
 
 
 @pytest.mark.parametrize("subscriber_io", [FlakySubscriberIO, NoThreads])

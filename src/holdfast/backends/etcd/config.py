@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from holdfast.backends.net.passwords import password_of
 from holdfast.backends.net.pool import CONNECTIONS
-from holdfast.backends.net.tls import tls_context, tls_options
+from holdfast.backends.net.servers import ServersConfig, servers_of
+from holdfast.backends.net.tls import tls_options
 from holdfast.errors import ConfigurationError
-from holdfast.url_parts import Node, Option, choice, flag, login_and_hosts, nodes_of, seconds, values_of
+from holdfast.url_parts import Option, choice, flag, seconds, values_of
 
 if TYPE_CHECKING:
-    import ssl
-
-    from holdfast.backends.net.passwords import Password
     from holdfast.url import Address
 
 _PORT = 2379
@@ -30,19 +27,12 @@ OPTIONS = (*_SETTINGS, *tls_options("etcds"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EtcdConfig:
+class EtcdConfig(ServersConfig):
     """One cluster, and how to use it."""
 
-    url: str  # without a password
-    nodes: tuple[Node, ...]
-    user: str
-    password: Password = field(repr=False)
-    tls: ssl.SSLContext | None
     prefix: str
     raw_names: bool
     method: str
-    connect_timeout: float
-    max_connections: int
 
 
 def config_of(address: Address) -> EtcdConfig:
@@ -51,20 +41,10 @@ def config_of(address: Address) -> EtcdConfig:
     Raises:
         ConfigurationError: names the part or the option that is wrong, and the fix.
     """
-    user, password, hosts = login_and_hosts(address.host, address.path)
-    if address.path.strip("/"):
-        raise ConfigurationError(f"url has the path {address.path!r}, but etcd has none: use prefix= for a part of it")
-    given = password_of(address, password)
-    if bool(user) != bool(given):
+    servers = servers_of(address, _PORT, "etcds", "etcd has none: use prefix= for a part of it")
+    if bool(servers["user"]) != bool(servers["password"]):
         raise ConfigurationError("url must have both a user and a password, etcd://user:password@host, or neither")
-    tls = tls_context(address.options, is_on=address.scheme == "etcds")
-    if tls is not None:
-        tls.set_alpn_protocols(["http/1.1"])
-    return EtcdConfig(
-        url=address.redacted,
-        nodes=nodes_of(hosts or "localhost", _PORT),
-        user=user,
-        password=given or "",
-        tls=tls,
-        **values_of(address.options, _SETTINGS),
-    )
+    config = EtcdConfig(**servers, **values_of(address.options, _SETTINGS))
+    if config.tls is not None:
+        config.tls.set_alpn_protocols(["http/1.1"])
+    return config

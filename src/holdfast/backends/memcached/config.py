@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 from holdfast.backends.memcached.protocol.keys import check_prefix
 from holdfast.backends.net.passwords import password_of
 from holdfast.backends.net.pool import CONNECTIONS
+from holdfast.backends.net.servers import ServersConfig
 from holdfast.backends.net.tls import tls_context, tls_options
 from holdfast.errors import ConfigurationError
-from holdfast.url_parts import Node, Option, login_and_hosts, nodes_of, seconds, values_of
+from holdfast.url_parts import Option, login_and_hosts, nodes_of, seconds, values_of
 
 if TYPE_CHECKING:
-    import ssl
-
-    from holdfast.backends.net.passwords import Password
     from holdfast.url import Address
 
 _PORT = 11211
@@ -31,18 +29,14 @@ OPTIONS = (*_SETTINGS, *tls_options("memcacheds"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MemcachedConfig:
-    """The servers of a client, and how the client uses them."""
+class MemcachedConfig(ServersConfig):
+    """The servers of a client, and how the client uses them.
 
-    url: str  # without a password
-    nodes: tuple[Node, ...]  # sorted, so that clients which list the same servers in another order agree on them
-    user: str
-    password: Password = field(repr=False)
-    tls: ssl.SSLContext | None
+    The nodes are sorted, so that clients which list the same servers in another order agree on them.
+    """
+
     prefix: str
-    connect_timeout: float
     io_timeout: float
-    max_connections: int
 
 
 def config_of(address: Address) -> MemcachedConfig:

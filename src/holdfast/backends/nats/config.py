@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from holdfast.backends.nats.protocol.keys import check_bucket
-from holdfast.backends.net.passwords import password_of
 from holdfast.backends.net.pool import CONNECTIONS
-from holdfast.backends.net.tls import tls_context, tls_options
+from holdfast.backends.net.servers import ServersConfig, servers_of
+from holdfast.backends.net.tls import tls_options
 from holdfast.errors import ConfigurationError
-from holdfast.url_parts import Node, Option, choice, login_and_hosts, nodes_of, seconds, values_of
+from holdfast.url_parts import Option, choice, seconds, values_of
 
 if TYPE_CHECKING:
-    import ssl
-
-    from holdfast.backends.net.passwords import Password
     from holdfast.url import Address
 
 _PORT = 4222
@@ -46,19 +43,12 @@ OPTIONS = (*_SETTINGS, *tls_options("natss"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NatsConfig:
-    """One server or cluster, and how to use it."""
+class NatsConfig(ServersConfig):
+    """One server or cluster, and how to use it. Without a user, a password is a token."""
 
-    url: str  # without a password
-    nodes: tuple[Node, ...]
-    user: str  # "" with a password: the password is a token
-    password: Password = field(repr=False)
-    tls: ssl.SSLContext | None
     bucket: str
     replicas: int  # 0: auto
     clock_skew: float
-    connect_timeout: float
-    max_connections: int
 
 
 def config_of(address: Address) -> NatsConfig:
@@ -67,19 +57,9 @@ def config_of(address: Address) -> NatsConfig:
     Raises:
         ConfigurationError: names the part or the option that is wrong, and the fix.
     """
-    user, password, hosts = login_and_hosts(address.host, address.path)
-    if address.path.strip("/"):
-        raise ConfigurationError(f"url has the path {address.path!r}, but NATS has none: use bucket= for a part of it")
-    given = password_of(address, password)
-    if user and not given:
+    servers = servers_of(address, _PORT, "natss", "NATS has none: use bucket= for a part of it")
+    if servers["user"] and not servers["password"]:
         raise ConfigurationError(
             "url has a user without a password: write nats://user:password@host, or nats://:token@host for a token"
         )
-    return NatsConfig(
-        url=address.redacted,
-        nodes=nodes_of(hosts or "localhost", _PORT),
-        user=user,
-        password=given or "",
-        tls=tls_context(address.options, is_on=address.scheme == "natss"),
-        **values_of(address.options, _SETTINGS),
-    )
+    return NatsConfig(**servers, **values_of(address.options, _SETTINGS))

@@ -28,6 +28,9 @@ class Entry(NamedTuple):
     remaining: float = float("inf")  # seconds until the server removes it, if that was requested
 
 
+ABSENT = Entry(0, b"", is_marker=True)  # a key without an entry: a put that expects the number 0 creates one
+
+
 class NatsPort(Protocol):
     """One bucket. The server is connected, and the bucket created, at the first use.
 
@@ -49,8 +52,8 @@ class NatsPort(Protocol):
         A put is refused if the last entry is another one, and while another put of the key is being executed.
         """
 
-    async def get(self, keys: Sequence[str], *, deadline: float, timed: bool = False) -> list[Entry | None]:
-        """The last entries of some keys, `timed` with the seconds that remain. They may be outdated.
+    async def get(self, keys: Sequence[str], *, deadline: float, timed: bool = False) -> list[Entry]:
+        """The last entries of some keys, or ABSENT; `timed` with the seconds that remain. They may be outdated.
 
         Raises:
             StoreMissing: the bucket does not exist.

@@ -29,5 +29,5 @@ class BlockingPoller:
 class BackgroundThreads(Threads):
     """A daemon thread for each piece of work."""
 
-    # Seconds. A listener ends at once when it is woken, unless it is connecting; then it ends soon by itself.
+    # Seconds. Each ends at once when it is woken; while it connects or waits for an answer, it ends soon by itself.
     join_max = 1.0

@@ -5,6 +5,7 @@ from __future__ import annotations
 from holdfast.backends.etcd.io.http import NotHttp, Response
 from holdfast.backends.net.connection import PolledConnection
 from holdfast.backends.net.poller import READ
+from holdfast.backends.net.pool import wait_ready
 from holdfast.errors import OutcomeUnknown
 
 
@@ -28,7 +29,11 @@ class Connection(PolledConnection):
                     written = 0  # `send` tries again, and reports the error if it is not temporary
             if written < len(request):
                 await self.send(request, until, written)
-            await self._read_all(response, until)
+            while not response.is_complete:
+                # Not `_wait`, which adds a frame to each request.
+                if not await wait_ready(self, self._poller, self.fileno(), READ, until):
+                    raise TimeoutError("no answer in time")
+                self.read_into(response)
         except BaseException as error:
             self.close()
             if isinstance(error, OSError | NotHttp):
@@ -37,11 +42,6 @@ class Connection(PolledConnection):
         if response.is_last:
             self.close()
         return response, sent
-
-    async def _read_all(self, response: Response, until: float) -> None:
-        while not response.is_complete:
-            await self._wait(READ, until)
-            self.read_into(response)
 
     def read_into(self, response: Response) -> None:
         """Read what has arrived. Raises OSError or NotHttp if the connection has failed."""

@@ -6,7 +6,7 @@ _END_OF_HEAD, _END_OF_LINE = b"\r\n\r\n", b"\r\n"
 HEAD_MAX = 65536  # bytes
 
 
-class NotHttp(Exception):
+class NotHttp(ValueError):
     """The received bytes are no valid HTTP response."""
 
 

@@ -18,28 +18,21 @@ from typing import TYPE_CHECKING, Protocol
 
 from holdfast.backends.etcd.io.http import NotHttp, Response
 from holdfast.backends.etcd.protocol.messages import b64, encoded, watch_request
-from holdfast.backends.net.listener import IDLE_MAX, Listener
-from holdfast.backends.net.poller import READ
-from holdfast.core.events import logger
+from holdfast.backends.net.watcher import OPENING_MAX, BaseWatcher
 from holdfast.core.tickets import Notification
-from holdfast.errors import HoldfastError
 
 if TYPE_CHECKING:
     from holdfast.backends.etcd.io.connection import Connection
     from holdfast.backends.etcd.port import Message, Watch
     from holdfast.backends.net.poller import Background, Poller
-    from holdfast.backends.net.waker import Waker
     from holdfast.core.ports import Runtime
     from holdfast.url_parts import Node
 
 WATCHES_MAX = 40  # on one stream, or a few more: those of one ticket stay together
 STREAMS_MAX = 4  # streams more than needed, at which they are merged
 CONFIRMED_MAX = 0.5  # seconds to the next confirmation of a watch, from the opening of its stream or the last one
-OPENING_MAX = 3.0  # seconds
-PAUSE_MIN, PAUSE_MAX = 0.05, 1.0  # seconds between attempts to open streams
 
 _OK = 200
-_ENDED = (OSError, NotHttp, ValueError)
 
 
 class StreamOpener(Protocol):
@@ -88,8 +81,7 @@ class WatchStream:
             if number <= self._confirmed or is_pending:
                 yield nonce, several
 
-    def read(self) -> list[Message]:
-        """The messages that have arrived. Raises one of _ENDED if the stream has ended."""
+    async def read(self) -> list[Message]:
         self.connection.read_into(self.response)
         if self.response.is_complete:  # a refusal, or the server shuts down
             raise NotHttp("the stream has ended")
@@ -107,88 +99,30 @@ class WatchStream:
             yield from (nonce for nonce, _ in self._ranges)
 
 
-class Watcher(Listener):
+class Watcher(BaseWatcher[Sequence["Watch"], WatchStream]):
     """The watches of one client."""
 
     def __init__(
         self, url: str, opener: StreamOpener, poller: Poller, background: Background, runtime: Runtime
     ) -> None:
-        super().__init__(poller, background, runtime)
-        self._url, self._opener = url, opener
-        self._wanted: dict[str, Sequence[Watch]] = {}
-        self._avoided: set[Node] = set()  # members that did not answer a call: their streams are replaced
-        self._has_warned = False
+        super().__init__(f"on {url}", poller, background, runtime)
+        self._opener = opener
 
-    def watch(self, nonce: str, watches: Sequence[Watch]) -> None:
-        with self._mutex:
-            known = self._wanted.get(nonce)
-            if self._closed or (known is not None and _same_keys(known, watches)):
-                return  # the known watches start at an earlier revision
-            self._wanted[nonce] = watches
-            if not self._start() and self._waker is not None:
-                self._waker.wake()
+    def _is_watched(self, known: Sequence[Watch], watched: Sequence[Watch]) -> bool:
+        # The known watches start at an earlier revision.
+        return [watch._replace(revision=0) for watch in known] == [watch._replace(revision=0) for watch in watched]
 
-    def unwatch(self, nonce: str) -> None:
-        with self._mutex:
-            self._wanted.pop(nonce, None)
-            self._idle_since = self._runtime.now()
+    def _receive_max(self, streams: Sequence[WatchStream]) -> float:
+        return super()._receive_max(streams) if all(stream.is_confirmed for stream in streams) else CONFIRMED_MAX
 
-    def avoid(self, node: Node) -> None:
-        """This member does not answer: watch on another one."""
-        with self._mutex:
-            if self._waker is not None:
-                self._avoided.add(node)
-                self._waker.wake()
-
-    # ── on its own thread or task ────────────────────────────────────────────────────────────────────────────────
-
-    async def _run(self, waker: Waker) -> None:
-        streams: list[WatchStream] = []
-        pause, not_before = PAUSE_MIN, 0.0
-        try:
-            while not self._is_done(waker):
-                now = self._runtime.now()
-                is_well = True
-                if now >= not_before:
-                    try:
-                        await self._open_missing(streams)
-                        self._has_warned = False
-                    except HoldfastError as error:
-                        is_well = False
-                        if not self._has_warned:
-                            logger().warning("cannot watch on %s, so waiters have to poll: %s", self._url, error)
-                        self._has_warned = True
-                if is_well:
-                    until = now + (IDLE_MAX / 2 if all(stream.is_confirmed for stream in streams) else CONFIRMED_MAX)
-                    is_well = await self._receive(
-                        streams, waker, until if now >= not_before else min(until, not_before)
-                    )
-                if not is_well:
-                    not_before = self._runtime.now() + pause
-                    pause = min(2 * pause, PAUSE_MAX)
-                elif now >= not_before + PAUSE_MAX:
-                    pause = PAUSE_MIN
-        finally:
-            for stream in streams:
-                stream.connection.close()
-            with self._mutex:
-                self._close_waker(waker)
-
-    async def _open_missing(self, streams: list[WatchStream]) -> None:
-        with self._mutex:
-            wanted = dict(self._wanted)
-            avoided, self._avoided = self._avoided, set()
+    async def _open_missing(self, streams: list[WatchStream], wanted: dict[str, Sequence[Watch]]) -> None:
         for stream in list(streams):
-            if stream.connection.node in avoided or not any(
-                wanted.get(nonce) is watches for nonce, watches in stream.watches.items()
-            ):
-                self._close_stream(streams, stream)  # or no waiter needs it
+            if not any(wanted.get(nonce) is watches for nonce, watches in stream.watches.items()):
+                self._close_stream(streams, stream)  # no waiter needs it
         now = self._runtime.now()
         active = {nonce for stream in streams for nonce, its in stream.active_watches(now) if wanted.get(nonce) is its}
         new = {nonce: watches for nonce, watches in wanted.items() if nonce not in active}
-        if not new:
-            return
-        if len(streams) >= STREAMS_MAX + len(list(_batches(wanted))):
+        if new and len(streams) >= STREAMS_MAX + len(list(_batches(wanted))):
             for old in list(streams):
                 self._close_stream(streams, old)
             new = wanted
@@ -196,27 +130,15 @@ class Watcher(Listener):
             body = b"".join(encoded(watch_request(watch)) for several in watches.values() for watch in several)
             connection = await self._opener.open_stream("watch", body, self._runtime.now() + OPENING_MAX)
             streams.append(WatchStream(connection, watches, self._runtime.now()))
+        self._has_warned = False
 
-    async def _receive(self, streams: list[WatchStream], waker: Waker, until: float) -> bool:
-        """Handle messages until a stream or the waker is ready; False if a stream has ended."""
-        wanted = [(waker.fileno(), READ), *((stream.connection.fileno(), READ) for stream in streams)]
-        ready = await self._poller.poll(wanted, until)
-        if waker.fileno() in ready:
-            waker.drain()
-        before = len(streams)
-        for stream in [stream for stream in streams if stream.connection.fileno() in ready]:
-            try:
-                for message in stream.read():
-                    self._handle(streams, stream, message)
-            except _ENDED:
-                # No event is lost: the next stream starts at the same revisions.
-                if stream.is_refused:
-                    self._opener.discard_token()
-                self._opener.avoid(stream.connection.node)
-                self._close_stream(streams, stream)
-        return len(streams) == before
+    def _lost(self, stream: WatchStream, error: Exception) -> None:
+        # No event is lost: the next stream starts at the same revisions.
+        if stream.is_refused:
+            self._opener.discard_token()
+        self._opener.avoid(stream.connection.node)
 
-    def _handle(self, streams: list[WatchStream], stream: WatchStream, message: Message) -> None:
+    async def _handle(self, streams: list[WatchStream], stream: WatchStream, message: Message) -> None:
         result = message.get("result")
         if result is None or result.get("canceled"):
             # Refused: for example an old token, or a compacted revision. The waiters poll, and watch again.
@@ -236,14 +158,6 @@ class Watcher(Listener):
             for nonce in stream.nonces_for(event):
                 self.wakeups.wake(Notification(nonce))
 
-    def _close_stream(self, streams: list[WatchStream], stream: WatchStream) -> None:
-        stream.connection.close()
-        if stream in streams:
-            streams.remove(stream)
-
-    def _has_waiters(self) -> bool:
-        return bool(self._wanted)
-
 
 def _batches(watches: Mapping[str, Sequence[Watch]]) -> Iterator[dict[str, Sequence[Watch]]]:
     """Groups of watches, each for one stream."""
@@ -257,7 +171,3 @@ def _batches(watches: Mapping[str, Sequence[Watch]]) -> Iterator[dict[str, Seque
             batch, number = {}, 0
     if batch:
         yield batch
-
-
-def _same_keys(old: Sequence[Watch], new: Sequence[Watch]) -> bool:
-    return [watch._replace(revision=0) for watch in old] == [watch._replace(revision=0) for watch in new]

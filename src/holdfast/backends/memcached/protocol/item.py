@@ -20,7 +20,7 @@ from __future__ import annotations
 import math
 from collections.abc import Awaitable, Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 from urllib.parse import unquote_to_bytes
 
 from holdfast.backends.memcached.port import Batch
@@ -32,7 +32,7 @@ from holdfast.backends.memcached.protocol.registers import Registers
 from holdfast.backends.memcached.protocol.values import FREE, Value, body_of, value_of
 from holdfast.backends.net.errors import no_answer
 from holdfast.core.clock import lease_deadline
-from holdfast.core.one_by_one import OneByOne
+from holdfast.core.one_by_one import OneByOne, result_or_error
 from holdfast.core.tickets import (
     Claim,
     Granted,
@@ -57,9 +57,6 @@ if TYPE_CHECKING:
     from holdfast.backends.memcached.protocol.meta import Reply
     from holdfast.core.ports import Runtime
     from holdfast.url_parts import Node
-
-T = TypeVar("T")
-
 
 GRANULARITY = 0.0  # the expiry of the item includes the time by which the server may be early (clock_check.py)
 # Seconds between polls of a held lock: short at first, for locks that are held briefly; with jitter, so that waiters do
@@ -260,7 +257,7 @@ class MemcachedBackend(OneByOne):
                 return [await self._released(claim, reply, deadline)]
         direct = [claim for claim in claims if not claim.unanswered]
         _, replies = await self._request_known(direct, self._deletion, deadline)
-        return [await _or_error(self._released(claim, replies.get(claim.nonce), deadline)) for claim in claims]
+        return [await result_or_error(self._released(claim, replies.get(claim.nonce), deadline)) for claim in claims]
 
     async def _released(self, claim: Claim, replies: Reply | BackendError | None, deadline: float) -> bool:
         if isinstance(replies, BackendError):
@@ -320,7 +317,7 @@ class MemcachedBackend(OneByOne):
         direct = (claim for claim, node in pairs if node not in failed and not self._clocks[node].needs_check(now))
         sent, replies = await self._request_known(direct, self._renewal, deadline)
         return [
-            await _or_error(self._renewed(claim, failed.get(node, replies.get(claim.nonce)), sent, deadline))
+            await result_or_error(self._renewed(claim, failed.get(node, replies.get(claim.nonce)), sent, deadline))
             for claim, node in pairs
         ]
 
@@ -564,10 +561,3 @@ class MemcachedBackend(OneByOne):
 def _known(claim: Claim) -> KnownItem | None:
     state: _State | None = claim.state
     return None if state is None else state.known
-
-
-async def _or_error(outcome: Awaitable[T]) -> T | BackendError:
-    try:
-        return await outcome
-    except BackendError as error:
-        return error

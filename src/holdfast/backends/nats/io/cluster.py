@@ -1,14 +1,11 @@
-"""The port for both runtimes: connections to the servers of one cluster, which are tried in turn, and the watcher.
+"""The port for both runtimes: requests about the bucket, to the servers of one cluster.
 
-A server that does not answer must not use up the caller's time: each gets its share of the time that is left, and the
-next request is sent first to the server that answered last. A put is sent once: the answer to a second one does not
-tell whether the first will be executed.
+A put is sent once: the answer to a second one does not tell whether the first will be executed.
 """
 
 from __future__ import annotations
 
-import weakref
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -19,15 +16,14 @@ from holdfast.backends.nats.port import Entry, Put
 from holdfast.backends.nats.protocol.bucket import NOT_FOUND, Bucket
 from holdfast.backends.nats.protocol.guarantees import REPLICAS_MIN
 from holdfast.backends.nats.protocol.lock import NatsBackend
-from holdfast.backends.net.pool import ConnectionPool
+from holdfast.backends.net.cluster import ServerCluster
 from holdfast.core.ports import StoreMissing
-from holdfast.errors import BackendError, BackendUnavailable, OutcomeUnknown
+from holdfast.errors import BackendError, BackendUnavailable
 
 if TYPE_CHECKING:
     from holdfast.backends.nats.config import NatsConfig
     from holdfast.backends.nats.protocol.wire import Message
     from holdfast.backends.net.poller import Background, Poller
-    from holdfast.core.notifications import Wakeups
     from holdfast.core.ports import Backend, Runtime
     from holdfast.url_parts import Node
 
@@ -39,27 +35,15 @@ def backend_on(config: NatsConfig, poller: Poller, background: Background, runti
     return NatsBackend(config.url, port, runtime, replicas=config.replicas, clock_skew=config.clock_skew)
 
 
-class Cluster:
+class Cluster(ServerCluster[Connection, str]):
     """A NatsPort on connections."""
 
     def __init__(self, config: NatsConfig, poller: Poller, background: Background, runtime: Runtime) -> None:
-        self._config, self._poller, self._runtime, self._now = config, poller, runtime, runtime.now
+        super().__init__(config, runtime, Watcher(config.bucket, self._open_any, poller, background, runtime))
+        self._config, self._poller = config, poller
         self._bucket = Bucket(config.url, config.bucket)
-        self._current = 0  # index of the server that is tried first
-        self._pools = {
-            node: ConnectionPool(
-                config.url, partial(self.open, node), runtime, config.max_connections, server=str(node)
-            )
-            for node in config.nodes
-        }
-        self._connections: weakref.WeakSet[Connection] = weakref.WeakSet()  # all, those in use included
         self.replicas = 0
         self._is_clustered = False
-        self._watcher = Watcher(self._bucket, self, poller, background, runtime)
-
-    @property
-    def wakeups(self) -> Wakeups:
-        return self._watcher.wakeups
 
     # ── verbs ────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -73,7 +57,7 @@ class Cluster:
             self.replicas = 0  # the bucket may be gone, so check it before the next request
         return results
 
-    async def get(self, keys: Sequence[str], *, deadline: float, timed: bool = False) -> list[Entry | None]:
+    async def get(self, keys: Sequence[str], *, deadline: float, timed: bool = False) -> list[Entry]:
         now = None
         if timed or not self.replicas:
             now = datetime.fromisoformat((await self._find_bucket(deadline, create=False))["ts"])
@@ -93,10 +77,7 @@ class Cluster:
                 return keys
 
     def watch(self, nonce: str, key: str) -> None:
-        self._watcher.watch(nonce, key)
-
-    def unwatch(self, nonce: str) -> None:
-        self._watcher.unwatch(nonce)
+        super().watch(nonce, self._bucket.notifications(key))
 
     # ── requests ─────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -121,10 +102,7 @@ class Cluster:
     async def _call(self, verb: str, deadline: float, **arguments: Any) -> dict[str, Any]:
         request = partial(self._bucket.api_request, verb, **arguments)
         (message,) = await self._exchange([request], deadline)
-        answer = self._bucket.answer(message)
-        if isinstance(answer, BackendError):
-            raise answer
-        return answer
+        return self._bucket.answer(message)
 
     async def _exchange(self, requests: Sequence[Request], deadline: float, *, repeat: bool = True) -> list[Message]:
         """The answers. A request that no server handles is repeated, because a leader may be elected soon."""
@@ -138,54 +116,22 @@ class Cluster:
         return answers
 
     async def _exchange_once(self, requests: Sequence[Request], deadline: float, *, repeat: bool) -> list[Message]:
-        nodes, started = self._config.nodes, self._current
-        unanswered: OutcomeUnknown | None = None
-        refused: BackendUnavailable | None = None
-        for number in range(len(nodes)):
-            node, now = nodes[(started + number) % len(nodes)], self._now()
-            until = now + (deadline - now) / (len(nodes) - number)
-            try:
-                return await self._pools[node].run(
-                    partial(Connection.exchange, requests=requests, until=until, repeat=repeat), until
-                )
-            except BackendUnavailable as error:
-                refused = error
-            except OutcomeUnknown as error:
-                unanswered = error
-            self._avoid(node)
-            if unanswered is not None and not repeat:
-                break
-        raise unanswered or refused or BackendUnavailable(backend=self._config.url, problem="no server is configured")
+        def exchange(node: Node, until: float) -> Awaitable[list[Message]]:
+            work = partial(Connection.exchange, requests=requests, until=until, repeat=repeat)
+            return self._pools[node].run(work, until)
 
-    def _avoid(self, node: Node) -> None:
-        """This server does not answer: try another one first."""
-        nodes = self._config.nodes
-        if nodes[self._current] == node:
-            self._current = (self._current + 1) % len(nodes)
-        self._watcher.avoid(node)
+        answers, _ = await self._try_each(exchange, deadline, once=not repeat)
+        return answers
 
     # ── connections ──────────────────────────────────────────────────────────────────────────────────────────────
 
     async def open(self, node: Node, until: float) -> Connection:
-        """A new connection for the caller alone. Raises BackendUnavailable or ConfigurationError."""
         connection = Connection(self._config, node, self._poller, self._runtime)
         self._connections.add(connection)
         await connection.open(until)
         self._is_clustered = "cluster" in connection.info
         return connection
 
-    async def open_any(self, until: float) -> Connection:
-        """The same, to the server that answered last."""
-        return await self.open(self._config.nodes[self._current], until)
-
-    async def close(self) -> None:
-        await self._watcher.close()
-        for pool in self._pools.values():
-            pool.close()
-
-    def abandon(self) -> None:
-        self._watcher.abandon()
-        for pool in self._pools.values():
-            pool.abandon()
-        for connection in list(self._connections):
-            connection.abandon()
+    async def _open_any(self, until: float) -> Connection:
+        connection, _ = await self._try_each(self.open, until)
+        return connection

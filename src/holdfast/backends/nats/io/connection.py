@@ -14,7 +14,7 @@ from holdfast.backends.net.passwords import ask_password
 from holdfast.backends.net.poller import READ
 from holdfast.backends.net.pool import wait_ready
 from holdfast.backends.net.sockets import wrap_tls
-from holdfast.errors import AccessDenied, BackendError, ConfigurationError
+from holdfast.errors import AccessDenied, BackendError, BackendUnavailable, ConfigurationError, OutcomeUnknown
 
 if TYPE_CHECKING:
     from holdfast.backends.nats.config import NatsConfig
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 OLDEST = (2, 12)  # the first version whose removals of expired entries are all proposed to the other servers
 REQUEST_HEADER_MAX = 4096  # bytes of a message beside its value
 REPEAT_AFTER = 0.25  # seconds
+_PONG_MAX = 1.0  # seconds to send the answer to a PING
 Request = Callable[[str], bytes]  # makes the bytes of a request from the subject for its answer
 
 
@@ -82,13 +83,10 @@ class Connection(PolledConnection):
     async def _next(self, verb: str, until: float) -> Message:
         """The next message of this kind, during the handshake."""
         while True:
-            for message in self.messages():
-                if message.verb == "-ERR":
-                    raise self._refused(message)
+            for message in await self.read_messages():
                 if message.verb == verb:
                     return message
             await self._wait(READ, until)
-            self.read()
 
     async def exchange(self, requests: Sequence[Request], until: float, *, repeat: bool = False) -> list[Message]:
         """Send requests and read their answers. `repeat`: send them again after a while without an answer.
@@ -110,45 +108,48 @@ class Connection(PolledConnection):
                 "bytes (max_payload)"
             )
         answers: dict[str, Message] = {}
+        is_sent = False
         try:
             await self.send(b"".join(packed), until)
+            is_sent = True
             while len(answers) < count:
                 pause = min(until, self._now() + REPEAT_AFTER) if repeat else until
-                if not await wait_ready(self, self._poller, self.fileno(), READ, pause):
-                    if pause >= until:
-                        raise TimeoutError("no answer in time")
+                if await wait_ready(self, self._poller, self.fileno(), READ, pause):
+                    messages = await self.read_messages()
+                    answers |= {message.subject: message for message in messages if message.subject in subjects}
+                elif pause < until:
                     missing = [data for data, subject in zip(packed, subjects, strict=True) if subject not in answers]
                     await self.send(b"".join(missing), until)
-                    continue
-                self.read()
-                for message in self.messages():
-                    if message.verb == "-ERR":
-                        raise self._refused(message)
-                    if message.verb == "PING":
-                        await self.send(wire.PONG, until)
-                    elif message.verb == "MSG" and message.subject in subjects:
-                        answers[message.subject] = message
+                else:
+                    raise TimeoutError("no answer in time")
         except BaseException as error:
             self.close()
+            if isinstance(error, BackendUnavailable) and is_sent:  # of a PONG, or of a repeated request
+                raise OutcomeUnknown(backend=self._url, problem=error.problem) from error
             if isinstance(error, OSError | ValueError) and not isinstance(error, BackendError):
                 raise no_answer(self._url, self.node, self._problem(error)) from error
             raise
         return [answers[subject] for subject in subjects]
 
-    def read(self) -> None:
-        """Read what has arrived, for `messages`. Raises OSError if the connection has failed."""
+    async def read_messages(self) -> list[Message]:
+        """The messages that have arrived. PINGs are answered.
+
+        Raises:
+            OSError, ValueError: the connection has failed, or this is not the protocol of NATS.
+            AccessDenied, ConfigurationError: the server refuses a request or the login.
+        """
         while (data := self.receive()) is not None:
             if not data:
                 raise ConnectionError("the server closed the connection")
             self._parser.feed(data)
             if not self.has_more:
-                return
-
-    def messages(self) -> list[Message]:
-        """The complete messages. Raises ValueError if this is not the protocol of NATS."""
-        messages = []
-        while (message := self._parser.next_message()) is not None:
-            messages.append(message)
+                break
+        messages = list(iter(self._parser.next_message, None))
+        for message in messages:
+            if message.verb == "-ERR":
+                raise self._refused(message)
+            if message.verb == "PING":
+                await self.send(wire.PONG, self._now() + _PONG_MAX)
         return messages
 
     def _refused(self, message: Message) -> Exception:

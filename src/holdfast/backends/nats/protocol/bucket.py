@@ -23,7 +23,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from holdfast.backends.nats.port import Entry, Put
+from holdfast.backends.nats.port import ABSENT, Entry, Put
 from holdfast.backends.nats.protocol.wire import Message, parse_headers, publish
 from holdfast.errors import BackendError, BackendUnavailable, ConfigurationError, OutcomeUnknown
 
@@ -97,23 +97,22 @@ class Bucket:
 
     def put_answer(self, message: Message) -> int | BackendError | None:
         """The sequence number of the new entry; None: refused, because the last entry is another one."""
-        answer = self.answer(message)
-        if isinstance(answer, BackendError):
-            return answer
+        try:
+            answer = self.answer(message)
+        except BackendError as problem:
+            return problem
         error = answer.get("error")
         if error is None:
             return int(answer["seq"])
         return None if error.get("err_code") in _WRONG_LAST else self.error(error)
 
-    def get_answer(self, message: Message, now: datetime | None) -> Entry | None:
-        """The entry; None if there is none. `now` is the time of the server, if the remaining time is wanted."""
+    def get_answer(self, message: Message, now: datetime | None) -> Entry:
+        """The entry, or ABSENT. `now` is the time of the server, if the remaining time is wanted."""
         answer = self.answer(message)
-        if isinstance(answer, BackendError):
-            raise answer
         error = answer.get("error")
         if error is not None:
             if error.get("code") == NOT_FOUND:
-                return None
+                return ABSENT
             raise self.error(error)
         entry = answer["message"]
         _, headers = parse_headers(base64.b64decode(entry.get("hdrs", "")))
@@ -122,15 +121,15 @@ class Bucket:
             remaining = int(headers[_TTL]) - (now - datetime.fromisoformat(entry["time"])).total_seconds()
         return Entry(int(entry["seq"]), base64.b64decode(entry.get("data", "")), is_marker(headers), remaining)
 
-    def answer(self, message: Message) -> dict[str, Any] | BackendError:
-        """The JSON of an answer, which may have an `error`."""
+    def answer(self, message: Message) -> dict[str, Any]:
+        """The JSON of an answer, which may have an `error`. Raises BackendUnavailable or OutcomeUnknown."""
         if message.status:
             problem = "no server has the bucket now: JetStream is off or starts, its leader is being elected, or"
-            return BackendUnavailable(backend=self._url, problem=f"{problem} the bucket {self.name!r} was deleted")
+            raise BackendUnavailable(backend=self._url, problem=f"{problem} the bucket {self.name!r} was deleted")
         try:
             return dict(json.loads(message.data))
         except (ValueError, TypeError) as error:
-            return OutcomeUnknown(backend=self._url, problem=f"its answer is not JSON: {error}")
+            raise OutcomeUnknown(backend=self._url, problem=f"its answer is not JSON: {error}") from error
 
     def error(self, error: Mapping[str, Any]) -> BackendError:
         """The error to raise. A code of 4xx is a refusal before anything was proposed to the other servers."""

@@ -15,18 +15,17 @@ The fence is the sequence number of the entry that acquired the lock.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from holdfast.backends.nats.port import Entry, Put
 from holdfast.backends.nats.protocol.bucket import MARKER_SECONDS
 from holdfast.backends.nats.protocol.guarantees import GUARANTEES, LACKS, REPLICAS_MIN, SINGLE
 from holdfast.backends.nats.protocol.keys import LOCKS, lock_key
-from holdfast.backends.nats.protocol.registers import Registers
+from holdfast.backends.nats.protocol.registers import BUSY_PAUSE, Registers
 from holdfast.backends.nats.protocol.values import Value
 from holdfast.core.clock import lease_deadline
-from holdfast.core.one_by_one import OneByOne
+from holdfast.core.one_by_one import OneByOne, result_or_error
 from holdfast.core.tickets import (
     POLL_INTERVAL,
     Claim,
@@ -47,7 +46,6 @@ if TYPE_CHECKING:
     from holdfast.guarantees import Guarantees
 
 GRANULARITY = 0.0  # the server never removes an entry before its ttl, which is rounded up to seconds
-_BUSY_PAUSE = 0.01  # seconds before a put is repeated that was refused although the key has not changed
 _KNOWN_MAX = 1000  # keys whose last marker is remembered
 _CHUNK = 200  # keys read at once
 _GONE = LeaseGone()
@@ -60,8 +58,12 @@ class _State:
     value: Value | None = None  # of the granted ticket
     expected: frozenset[int] = frozenset()  # by puts without an answer
 
+    def is_outdated(self, entry: Entry) -> bool:
+        """An old leader has answered: it does not know the last entry of the ticket yet."""
+        return 0 < entry.seq < self.seq
 
-class NatsBackend(OneByOne):
+
+class NatsBackend(OneByOne, Registers):
     """Locks in one bucket."""
 
     lacks = LACKS
@@ -73,7 +75,6 @@ class NatsBackend(OneByOne):
         self.url = url
         self._port, self._runtime, self._wakeups = port, runtime, port.wakeups
         self._replicas, self._skew = replicas, clock_skew
-        self._registers = Registers(port, runtime, self._seconds)
         self._markers: dict[str, int] = {}  # the last marker of a key that is known: only a hint, for the first put
 
     @property
@@ -104,15 +105,15 @@ class NatsBackend(OneByOne):
                 return granted
             entry = await self._get(key, deadline)
             stored, before = _value_of(entry), last
-            last = 0 if entry is None or not entry.is_marker else entry.seq
-            if entry is not None and stored is not None and stored.nonce == claim.nonce:
+            last = entry.seq if entry.is_marker else 0
+            if stored is not None and stored.nonce == claim.nonce:
                 granted = await self._take_over(claim, entry.seq, stored, deadline)
                 if granted is not None:
                     return granted
-            elif entry is not None and not entry.is_marker:
+            elif not entry.is_marker:
                 return Waiting(POLL_INTERVAL, "another program" if stored is None else process_text(stored.info))
             elif last == before:  # another put is being executed, or an old leader answered
-                await self._runtime.sleep(_BUSY_PAUSE)
+                await self._runtime.sleep(BUSY_PAUSE)
 
     async def _create(self, claim: Claim, last: int, deadline: float) -> Granted | None:
         """Granted, if this is the last entry of the key. A put without an answer is noted: it may be executed later."""
@@ -154,43 +155,38 @@ class NatsBackend(OneByOne):
     # ── release ──────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def release(self, claims: Sequence[Claim], *, deadline: float) -> list[bool | BackendError]:
-        known = [claim for claim in claims if _state_of(claim).seq]
-        markers = [self._marker(lock_key(claim.name), claim.nonce, _state_of(claim).seq) for claim in known]
-        answers = dict(zip(known, await self._port.put(markers, deadline=deadline) if markers else (), strict=True))
-        released: list[bool | BackendError] = []
-        for claim in claims:
-            answer = answers.get(claim)
-            if isinstance(answer, int):
-                self._remember(lock_key(claim.name), answer)
-                self._forget(claim)
-                released.append(True)
-            else:
-                try:
-                    released.append(answer or await self._release(claim, deadline))
-                except BackendError as error:
-                    released.append(error)
-        return released
+        answers = await self._put_known(claims, self._release_marker, deadline)
+        return [await result_or_error(self._released(claim, answers.get(claim), deadline)) for claim in claims]
+
+    async def _released(self, claim: Claim, answer: int | BackendError | None, deadline: float) -> bool:
+        if isinstance(answer, BackendError):
+            raise answer
+        if answer is None:
+            return await self._release(claim, deadline)
+        self._remember(lock_key(claim.name), answer)
+        self._forget(claim)
+        return True
 
     async def _release(self, claim: Claim, deadline: float) -> bool:
         """Release the entry of a ticket, whatever its number is, and make puts without an answer ineffective."""
+        was_ours = await self._put_marker(claim, deadline)
+        self._forget(claim)
+        return was_ours
+
+    async def _put_marker(self, claim: Claim, deadline: float) -> bool:
         key, state = lock_key(claim.name), _state_of(claim)
         while state.seq or state.expected:
             entry = await self._get(key, deadline)
-            stored, last = _value_of(entry), 0 if entry is None else entry.seq
-            if 0 < last < state.seq:  # old data
-                await self._runtime.sleep(_BUSY_PAUSE)
-                continue
-            is_ours = stored is not None and stored.nonce == claim.nonce
-            if entry is not None and entry.is_marker and entry.value == claim.nonce.encode():
-                self._forget(claim)
-                return True  # by a release that got no answer
-            if not is_ours and last not in state.expected:
-                break
-            if await self._put(self._marker(key, claim.nonce if is_ours else "", last), deadline) is not None:
-                self._forget(claim)
-                return is_ours
-            await self._runtime.sleep(_BUSY_PAUSE)
-        self._forget(claim)
+            if not state.is_outdated(entry):
+                if entry.is_marker and entry.value == claim.nonce.encode():
+                    return True  # by a release that got no answer
+                stored = _value_of(entry)
+                is_ours = stored is not None and stored.nonce == claim.nonce
+                if not is_ours and entry.seq not in state.expected:
+                    break
+                if await self._put(_marker(key, claim.nonce if is_ours else "", entry.seq), deadline) is not None:
+                    return is_ours
+            await self._runtime.sleep(BUSY_PAUSE)
         return False
 
     def _forget(self, claim: Claim) -> None:
@@ -201,40 +197,33 @@ class NatsBackend(OneByOne):
 
     async def renew(self, claims: Sequence[Claim], *, deadline: float) -> list[Live | LeaseGone | BackendError]:
         sent = self._runtime.now()
-        known = [claim for claim in claims if _state_of(claim).seq]
-        puts = [self._renewal(claim) for claim in known]
-        answers = dict(zip(known, await self._port.put(puts, deadline=deadline) if puts else (), strict=True))
-        renewed: list[Live | LeaseGone | BackendError] = []
-        for claim in claims:
-            answer = answers.get(claim)
-            try:
-                if isinstance(answer, BackendError):
-                    renewed.append(answer)
-                elif answer is None:
-                    renewed.append(await self._renew_any(claim, deadline))
-                else:
-                    renewed.append(self._renewed(claim, answer, sent))
-            except BackendError as error:
-                renewed.append(error)
-        return renewed
+        answers = await self._put_known(claims, self._renewal, deadline)
+        return [await result_or_error(self._renewed(claim, answers.get(claim), sent, deadline)) for claim in claims]
+
+    async def _renewed(
+        self, claim: Claim, answer: int | BackendError | None, sent: float, deadline: float
+    ) -> Live | LeaseGone:
+        if isinstance(answer, BackendError):
+            raise answer
+        return await self._renew_any(claim, deadline) if answer is None else self._live(claim, answer, sent)
 
     async def _renew_any(self, claim: Claim, deadline: float) -> Live | LeaseGone:
         """Renew the entry of a granted ticket, whatever its number is."""
         key, state = lock_key(claim.name), _state_of(claim)
         while state.seq:
             entry = await self._get(key, deadline)
-            if entry is None or entry.seq >= state.seq:  # otherwise it is old data
+            if not state.is_outdated(entry):
                 stored = _value_of(entry)
-                if entry is None or stored is None or state.value is None or stored[:2] != state.value[:2]:
+                if stored is None or state.value is None or stored[:2] != state.value[:2]:
                     break
                 state.seq, sent = entry.seq, self._runtime.now()
                 seq = await self._put(self._renewal(claim), deadline)
                 if seq is not None:
-                    return self._renewed(claim, seq, sent)
-            await self._runtime.sleep(_BUSY_PAUSE)
+                    return self._live(claim, seq, sent)
+            await self._runtime.sleep(BUSY_PAUSE)
         return _GONE
 
-    def _renewed(self, claim: Claim, seq: int, sent: float) -> Live:
+    def _live(self, claim: Claim, seq: int, sent: float) -> Live:
         _state_of(claim).seq = seq
         return Live(lease_deadline(sent, claim.ttl, GRANULARITY))
 
@@ -261,21 +250,19 @@ class NatsBackend(OneByOne):
 
     async def break_lock(self, name: str, fence: int, *, deadline: float) -> bool:
         while True:
-            (entry,) = await self._port.get([lock_key(name)], deadline=deadline)
+            entry = await self._get(lock_key(name), deadline)
             stored = _value_of(entry)
-            if entry is None or stored is None or stored.fence != fence:
+            if stored is None or stored.fence != fence:
                 return False
-            if await self._put(self._marker(lock_key(name), "", entry.seq), deadline) is not None:
+            if await self._put(_marker(lock_key(name), "", entry.seq), deadline) is not None:
                 return True
-            await self._runtime.sleep(_BUSY_PAUSE)  # it was renewed since
+            await self._runtime.sleep(BUSY_PAUSE)  # it was renewed since
 
-    def _lock_infos(self, entries: Sequence[Entry | None], name: str = "") -> Iterator[LockInfo]:
+    def _lock_infos(self, entries: Sequence[Entry], name: str = "") -> Iterator[LockInfo]:
         """The locks that a client holds. Without a `name`, only those whose value has the name."""
         for entry in entries:
-            if entry is None or entry.is_marker:
-                continue
             stored = _value_of(entry)
-            if stored is None and not name:
+            if entry.is_marker or (stored is None and not name):
                 continue
             value = stored or Value("", 0, 0.0, "another program", "", name)
             holder = make_ticket_info(
@@ -289,12 +276,6 @@ class NatsBackend(OneByOne):
             )
             yield LockInfo(value.name, (holder,), ())
 
-    async def advance_register(self, name: str, number: int, *, nonce: str, keep: float, deadline: float) -> bool:
-        return await self._registers.advance(name, number, nonce, keep, deadline)
-
-    async def read_registers(self, names: Sequence[str], *, deadline: float) -> list[int]:
-        return await self._registers.read(names, deadline)
-
     async def close(self) -> None:
         self._wakeups.wake_all()
         await self._port.close()
@@ -304,33 +285,35 @@ class NatsBackend(OneByOne):
 
     # ── requests ─────────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def _put(self, put: Put, deadline: float) -> int | None:
-        (answer,) = await self._port.put([put], deadline=deadline)
-        if isinstance(answer, BackendError):
-            raise answer
-        return answer
+    async def _put_known(
+        self, claims: Sequence[Claim], make: Callable[[Claim], Put], deadline: float
+    ) -> dict[Claim, int | BackendError | None]:
+        """The answers to a put for each ticket whose last entry is known."""
+        puts = {claim: make(claim) for claim in claims if _state_of(claim).seq}
+        return dict(zip(puts, await self._port.put([*puts.values()], deadline=deadline), strict=True)) if puts else {}
 
-    async def _get(self, key: str, deadline: float) -> Entry | None:
+    async def _get(self, key: str, deadline: float) -> Entry:
         (entry,) = await self._port.get([key], deadline=deadline)
         return entry
 
-    def _marker(self, key: str, nonce: str, last: int) -> Put:
-        """A marker over the last entry. With the nonce, a repeated release recognises its own marker."""
-        return Put(key, nonce.encode(), last, MARKER_SECONDS, is_marker=True)
+    def _release_marker(self, claim: Claim) -> Put:
+        return _marker(lock_key(claim.name), claim.nonce, _state_of(claim).seq)
 
     def _remember(self, key: str, seq: int) -> None:
         if len(self._markers) >= _KNOWN_MAX:
             self._markers.clear()
         self._markers[key] = seq
 
-    def _seconds(self, ttl: float) -> int:
-        return math.ceil(ttl + self._skew)
+
+def _marker(key: str, nonce: str, last: int) -> Put:
+    """A marker over the last entry. With the nonce, a repeated release recognises its own marker."""
+    return Put(key, nonce.encode(), last, MARKER_SECONDS, is_marker=True)
 
 
-def _value_of(entry: Entry | None) -> Value | None:
+def _value_of(entry: Entry) -> Value | None:
     """The value of a lock's entry, with its fence; None: there is no lease of holdfast."""
-    value = None if entry is None or entry.is_marker else Value.parse(entry.value)
-    return value if entry is None or value is None else value._replace(fence=value.fence or entry.seq)
+    value = None if entry.is_marker else Value.parse(entry.value)
+    return value and value._replace(fence=value.fence or entry.seq)
 
 
 def _state_of(claim: Claim) -> _State:

@@ -9,7 +9,8 @@ entry by it.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from holdfast.backends.nats.port import Put
@@ -21,47 +22,48 @@ if TYPE_CHECKING:
     from holdfast.backends.nats.port import Entry, NatsPort
     from holdfast.core.ports import Runtime
 
-_PAUSE = 0.01  # seconds before a put is repeated that was refused
+BUSY_PAUSE = 0.01  # seconds before a put is repeated that was refused although the key has not changed
 
 
 class Registers:
-    """The registers of one client."""
+    """The registers of one client; a part of its backend."""
 
-    def __init__(self, port: NatsPort, runtime: Runtime, seconds: Callable[[float], int]) -> None:
-        self._port, self._runtime, self._seconds = port, runtime, seconds
+    _port: NatsPort
+    _runtime: Runtime
+    _skew: float
 
-    async def advance(self, name: str, number: int, nonce: str, keep: float, deadline: float) -> bool:
-        """Raise the number. True if it was lower, or if this very call has raised it already."""
+    async def advance_register(self, name: str, number: int, *, nonce: str, keep: float, deadline: float) -> bool:
         key, value, last = register_key(name), json.dumps({"nonce": nonce, "number": number}).encode(), 0
-        while not await self._put(Put(key, value, last, self._seconds(keep)), deadline):
+        while await self._put(Put(key, value, last, self._seconds(keep)), deadline) is None:
+            await self._runtime.sleep(BUSY_PAUSE * self._runtime.jitter())
             (entry,) = await self._port.get([key], deadline=deadline, timed=True)
-            last, stored = 0 if entry is None else entry.seq, _parse(name, entry)
+            last, stored = entry.seq, _parse(name, entry)
             if stored:
                 if stored["number"] >= number:
                     return bool(stored == {"nonce": nonce, "number": number})
-                keep = max(keep, entry.remaining if entry else 0.0)  # promised for the previous number
+                keep = max(keep, entry.remaining)  # promised for the previous number
         return True
 
-    async def read(self, names: Sequence[str], deadline: float) -> list[int]:
-        """The number of each name; 0 for a register that does not exist."""
+    async def read_registers(self, names: Sequence[str], *, deadline: float) -> list[int]:
         try:
             entries = await self._port.get([register_key(name) for name in names], deadline=deadline)
         except StoreMissing:
             return [0] * len(names)
         return [_parse(name, entry).get("number", 0) for name, entry in zip(names, entries, strict=True)]
 
-    async def _put(self, put: Put, deadline: float) -> bool:
+    async def _put(self, put: Put, deadline: float) -> int | None:
         (answer,) = await self._port.put([put], deadline=deadline)
         if isinstance(answer, BackendError):
             raise answer
-        if answer is None:
-            await self._runtime.sleep(_PAUSE * self._runtime.jitter())
-        return answer is not None
+        return answer
+
+    def _seconds(self, ttl: float) -> int:
+        return math.ceil(ttl + self._skew)
 
 
-def _parse(name: str, entry: Entry | None) -> dict[str, Any]:
+def _parse(name: str, entry: Entry) -> dict[str, Any]:
     """The fields of an entry; empty if there is none."""
-    if entry is None or entry.is_marker:
+    if entry.is_marker:
         return {}
     try:
         return dict(json.loads(entry.value))

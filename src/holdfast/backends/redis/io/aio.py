@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import contextvars
-from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
+from holdfast.backends.net.aio import BackgroundTasks
 from holdfast.backends.net.errors import no_answer, not_sent
 from holdfast.backends.redis.config import Login, RedisConfig, config_of
 from holdfast.backends.redis.io.pipeline import DriverConnection, PipelineConnections
@@ -40,12 +40,12 @@ def open_port(config: RedisConfig, runtime: AsyncioRuntime) -> Topology:
     return topology_of(config, AsyncSubscriberIO(config, runtime), runtime, open_connections)
 
 
-class AsyncSubscriberIO:
+class AsyncSubscriberIO(BackgroundTasks):
     """Subscriber connections, and a task for each server with subscriptions."""
 
     def __init__(self, config: RedisConfig, runtime: AsyncioRuntime) -> None:
-        self._config, self._runtime = config, runtime
-        self._tasks: set[asyncio.Task[None]] = set()
+        super().__init__(runtime)
+        self._config = config
         self._open: set[AsyncSubscriberConnection] = set()
 
     async def open(self, node: Node, deadline: float) -> AsyncSubscriberConnection:
@@ -62,18 +62,10 @@ class AsyncSubscriberIO:
             raise
         return connection
 
-    def start(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        # In an empty context, because objects in the caller's context must not live as long as the client.
-        task = self._runtime.loop.create_task(work(), name="holdfast-listener", context=contextvars.Context())
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
     async def join(self) -> None:
-        for task in list(self._tasks):
-            task.cancel()
-        ending = [*self._tasks, *(connection.ended for connection in self._open)]
-        if ending:
-            await asyncio.wait(ending)
+        await super().join()
+        if self._open:
+            await asyncio.wait([connection.ended for connection in self._open])
 
     def abandon(self) -> None:
         for connection in self._open:

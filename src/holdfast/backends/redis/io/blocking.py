@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from holdfast.backends.net.blocking import BackgroundThreads
 from holdfast.backends.redis.config import Login, RedisConfig, config_of
 from holdfast.backends.redis.io.resp import pack
 from holdfast.backends.redis.io.sockets import SocketConnection, SocketConnections, connect
 from holdfast.backends.redis.io.subscriber_connection import SocketSubscriberConnection
 from holdfast.backends.redis.io.topology import Topology, topology_of
 from holdfast.backends.redis.protocol.queue import backend_on
-from holdfast.runtimes.threads import run_sync
 from holdfast.url_parts import Node
 
 if TYPE_CHECKING:
@@ -20,8 +18,6 @@ if TYPE_CHECKING:
     from holdfast.core.ports import Backend
     from holdfast.runtimes.threads import ThreadRuntime
     from holdfast.url import Address
-
-JOIN_MAX = 1.0  # seconds: a listener thread ends at once, or, while it connects, soon by itself
 
 
 def open_backend(address: Address, runtime: ThreadRuntime) -> Backend:
@@ -38,12 +34,12 @@ def open_port(config: RedisConfig, runtime: ThreadRuntime) -> Topology:
     return topology_of(config, ThreadSubscriberIO(config, runtime), runtime, open_connections)
 
 
-class ThreadSubscriberIO:
+class ThreadSubscriberIO(BackgroundThreads):
     """Subscriber connections, and a daemon thread for each server with subscriptions."""
 
     def __init__(self, config: RedisConfig, runtime: ThreadRuntime) -> None:
+        super().__init__()
         self._config, self._runtime = config, runtime
-        self._threads: list[threading.Thread] = []
         self._open: list[SocketSubscriberConnection] = []
 
     async def open(self, node: Node, deadline: float) -> SocketSubscriberConnection:
@@ -60,17 +56,6 @@ class ThreadSubscriberIO:
             raise
         self._open.append(subscriber)
         return subscriber
-
-    def start(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        thread = threading.Thread(target=lambda: run_sync(work()), name="holdfast-listener", daemon=True)
-        self._threads = [running for running in self._threads if running.is_alive()]
-        thread.start()
-        self._threads.append(thread)
-
-    async def join(self) -> None:
-        for thread in self._threads:
-            if thread is not threading.current_thread():
-                thread.join(JOIN_MAX)
 
     def abandon(self) -> None:
         for connection in self._open:

@@ -16,6 +16,7 @@ from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Protocol
 
 from holdfast.backends.net.errors import no_answer, not_sent
+from holdfast.backends.net.poller import Background
 from holdfast.backends.redis.io import errors
 from holdfast.backends.redis.io.resp import ErrorReply, pack
 from holdfast.backends.redis.port import Channel
@@ -61,16 +62,10 @@ class SubscriberConnection(Protocol):
     def close(self) -> None: ...
 
 
-class SubscriberIO(Protocol):
+class SubscriberIO(Background, Protocol):
     """Opens subscriber connections and runs listeners, on threads or asyncio."""
 
     async def open(self, node: Node, deadline: float) -> SubscriberConnection: ...
-
-    def start(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Run it in the background, in a thread or task."""
-
-    async def join(self) -> None:
-        """Wait a moment for the listeners, which must have been stopped before."""
 
     def abandon(self) -> None: ...
 
@@ -197,7 +192,7 @@ class Subscriber:
 
     def start(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Run it in the background until it ends by itself, or `close` ends it."""
-        self._io.start(work)
+        self._io.start(work, "listener")
 
     # ── for the listeners ────────────────────────────────────────────────────────────────────────────────────────
 
@@ -303,7 +298,7 @@ class Subscriber:
             listener.nudge()
             return
         try:
-            self._io.start(listener.run)
+            self._io.start(listener.run, "listener")
         except BaseException as error:
             self.ended(listener, node)
             if isinstance(error, RuntimeError):

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import contextvars
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
+from holdfast.backends.net.aio import BackgroundTasks
 from holdfast.backends.zookeeper.config import ZookeeperConfig, config_of
 from holdfast.backends.zookeeper.io.blocking import BlockingReply
 from holdfast.backends.zookeeper.io.driver import KazooSession, Reply
@@ -30,7 +30,7 @@ class LoopEnsemble(Ensemble):
     def __init__(self, config: ZookeeperConfig, runtime: AsyncioRuntime) -> None:
         super().__init__(config, runtime)
         self._loops = runtime
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._background = BackgroundTasks(runtime)
         self._has_loop = True
 
     def without_loop(self) -> None:
@@ -51,18 +51,11 @@ class LoopEnsemble(Ensemble):
         return isinstance(reply, _LoopReply) and await reply.wait(seconds)
 
     def start(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        if not self._has_loop:  # the process ends before a session needs its heartbeat
-            return
-        # With an empty context, so that values of the caller's context do not live as long as the client.
-        task = self._loops.loop.create_task(work(), name="holdfast-heartbeat", context=contextvars.Context())
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        if self._has_loop:  # otherwise the process ends before a session needs its heartbeat
+            self._background.start(work, "heartbeat")
 
     async def close(self, *, keeps_session: bool = False) -> None:
-        for task in self._tasks:
-            task.cancel()
-        if self._tasks:
-            await asyncio.wait(list(self._tasks))
+        await self._background.join()
         await super().close(keeps_session=keeps_session)
 
     def _post(self, function: Callable[..., None], *arguments: Any) -> None:

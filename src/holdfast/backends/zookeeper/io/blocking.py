@@ -6,18 +6,16 @@ import threading
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
-from holdfast.backends.zookeeper.config import config_of
+from holdfast.backends.net.blocking import BackgroundThreads
+from holdfast.backends.zookeeper.config import ZookeeperConfig, config_of
 from holdfast.backends.zookeeper.io.driver import Reply
 from holdfast.backends.zookeeper.io.ensemble import Ensemble
 from holdfast.backends.zookeeper.protocol.backend import ZookeeperBackend
-from holdfast.runtimes.threads import run_sync, start_thread
 
 if TYPE_CHECKING:
     from holdfast.core.ports import Backend
     from holdfast.runtimes.threads import ThreadRuntime
     from holdfast.url import Address
-
-JOIN_MAX = 1.0  # seconds: a heartbeat ends at once, or soon by itself if it waits for an answer
 
 
 def open_backend(address: Address, runtime: ThreadRuntime) -> Backend:
@@ -28,7 +26,9 @@ def open_backend(address: Address, runtime: ThreadRuntime) -> Backend:
 class BlockingEnsemble(Ensemble):
     """Waits for answers on the caller's thread."""
 
-    _threads: tuple[threading.Thread, ...] = ()
+    def __init__(self, config: ZookeeperConfig, runtime: ThreadRuntime) -> None:
+        super().__init__(config, runtime)
+        self._background = BackgroundThreads()
 
     def _new_reply(self) -> Reply:
         return BlockingReply()
@@ -37,14 +37,11 @@ class BlockingEnsemble(Ensemble):
         return isinstance(reply, BlockingReply) and reply.wait(max(0.0, deadline - self._runtime.now()))
 
     def start(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        thread = start_thread(lambda: run_sync(work()), "heartbeat")
-        self._threads = (*(running for running in self._threads if running.is_alive()), thread)
+        self._background.start(work, "heartbeat")
 
     async def close(self, *, keeps_session: bool = False) -> None:
         await super().close(keeps_session=keeps_session)
-        for thread in self._threads:
-            if thread is not threading.current_thread():
-                thread.join(JOIN_MAX)
+        await self._background.join()
 
     def without_loop(self) -> None:
         """Threads need no loop."""

@@ -49,7 +49,7 @@ class ReadsThenPuts(_Unconditional):
 
     def is_blind(self, put: Put) -> bool:
         entry, value = self.get([put.key])[0], Value.parse(put.value)
-        return value is not None and not value.fence and (entry is None or entry.is_marker)
+        return value is not None and not value.fence and entry.is_marker
 
 
 class ExpiresByMarker(NatsServer):

@@ -17,7 +17,7 @@ from holdfast.backends.redis.io.resp import ErrorReply, pack, pack_call, pack_te
 from holdfast.backends.redis.io.subscriber import Subscriber
 from holdfast.backends.redis.protocol.keys import slot_of
 from holdfast.backends.redis.protocol.scanning import SCAN_COUNT
-from holdfast.errors import BackendUnavailable, HoldfastError
+from holdfast.errors import AccessDenied, BackendError, BackendUnavailable, HoldfastError
 
 if TYPE_CHECKING:
     from holdfast.backends.redis.config import RedisConfig
@@ -62,6 +62,44 @@ class Topology(ABC):
         self._replicas = config.replicas
         self._connections = servers
         self._runtime = runtime
+
+    async def _first_reply(
+        self,
+        connections: Connections,
+        nodes: Sequence[Node],
+        request: bytes,
+        *,
+        empty: str,
+        missing: str,
+        deadline: float,
+    ) -> tuple[Node, Reply]:
+        """The first of these servers that replies, and its reply.
+
+        Raises:
+            AccessDenied: none replies, and this user lacks a permission at one of them.
+            BackendUnavailable: none replies. `missing` begins the message; `empty` is the problem of an empty reply.
+        """
+        problems = []
+        refused: HoldfastError | None = None
+        for number, node in enumerate(nodes):
+            # A server that does not answer must leave time for the others and for the primary.
+            left = deadline - self._runtime.now()
+            share = min(self._config.connect_timeout, left / (len(nodes) - number + 1))
+            try:
+                reply = await connections.exchange(node, request, self._runtime.now() + share)
+            except BackendError as error:
+                problems.append(error.problem)
+                continue
+            if isinstance(reply, ErrorReply):
+                problems.append(f"{node}: {reply}")
+                refused = errors.refusal(reply, self._config.url, node, "")
+            elif reply:
+                return node, reply
+            else:
+                problems.append(f"{node}: {empty}")
+        if isinstance(refused, AccessDenied):
+            raise refused
+        raise BackendUnavailable(backend=self._config.url, problem=f"{missing}: {'; '.join(problems)}")
 
     # ── primaries ────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from holdfast.backends.redis.io import errors
-from holdfast.backends.redis.io.resp import ErrorReply, pack
+from holdfast.backends.redis.io.resp import pack
 from holdfast.backends.redis.io.topology.base import Topology
 from holdfast.backends.redis.protocol.keys import SLOTS, slot_of
-from holdfast.errors import AccessDenied, BackendError, BackendUnavailable, HoldfastError
+from holdfast.errors import BackendError, BackendUnavailable
 from holdfast.url_parts import Node
 
 if TYPE_CHECKING:
@@ -104,27 +103,15 @@ class Cluster(Topology):
         """Load the map from the first server that answers. `not_first` is queried last, or not at all."""
         known = [node for node in self._nodes() if may_use_last or node != not_first]
         known.sort(key=lambda node: node == not_first)
-        problems = []
-        refused: HoldfastError | None = None
-        for number, node in enumerate(known):
-            left = deadline - self._runtime.now()
-            share = min(self._config.connect_timeout, left / (len(known) - number + 1))
-            try:
-                reply = await self._connections.exchange(node, _MAP, self._runtime.now() + share)
-            except BackendError as error:
-                problems.append(error.problem)
-                continue
-            if isinstance(reply, ErrorReply):
-                problems.append(f"{node}: {reply}")
-                refused = errors.refusal(reply, self._config.url, node, "")
-            elif reply:
-                self._read_map(reply, node)
-                return
-            else:
-                problems.append(f"{node}: it knows no slots; is it part of a Cluster?")
-        if isinstance(refused, AccessDenied):
-            raise refused
-        raise BackendUnavailable(backend=self._config.url, problem=f"no map of the Cluster: {'; '.join(problems)}")
+        node, reply = await self._first_reply(
+            self._connections,
+            known,
+            _MAP,
+            empty="it knows no slots; is it part of a Cluster?",
+            missing="no map of the Cluster",
+            deadline=deadline,
+        )
+        self._read_map(reply, node)
 
     def _read_map(self, reply: Reply, source: Node) -> None:
         """Parse [[first, last, [host, port, id, …], replicas …], …]. An empty host means the server that replied."""

@@ -13,11 +13,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from holdfast.backends.redis.io import errors
-from holdfast.backends.redis.io.resp import ErrorReply, pack
+from holdfast.backends.redis.io.resp import pack
 from holdfast.backends.redis.io.topology.base import Topology
 from holdfast.core.events import logger
-from holdfast.errors import AccessDenied, BackendError, BackendUnavailable, HoldfastError
+from holdfast.errors import AccessDenied, BackendUnavailable
 from holdfast.url_parts import Node
 
 if TYPE_CHECKING:
@@ -94,28 +93,14 @@ class Sentinel(Topology):
         self._sentinels.abandon()
 
     async def _query_sentinels(self, deadline: float) -> Node:
-        problems = []
-        refused: HoldfastError | None = None
-        for number, sentinel in enumerate(list(self._order)):
-            left = deadline - self._runtime.now()
-            # A Sentinel that does not answer must leave time for the others and for the primary.
-            share = min(self._config.connect_timeout, left / (len(self._order) - number + 1))
-            try:
-                reply = await self._sentinels.exchange(sentinel, self._question, self._runtime.now() + share)
-            except BackendError as error:
-                problems.append(error.problem)
-                continue
-            if isinstance(reply, ErrorReply):
-                problems.append(f"{sentinel}: {reply}")
-                refused = errors.refusal(reply, self._config.url, sentinel, "")
-            elif reply is None:
-                problems.append(f"{sentinel}: it monitors no service {self._config.service!r}; is the name right?")
-            else:
-                # A new list, because other threads may do the same.
-                self._order = [sentinel, *(other for other in self._order if other != sentinel)]
-                return Node(reply[0].decode(), int(reply[1]))
-        if isinstance(refused, AccessDenied):
-            raise refused
-        raise BackendUnavailable(
-            backend=self._config.url, problem=f"no Sentinel knows a primary: {'; '.join(problems)}"
+        sentinel, (host, port) = await self._first_reply(
+            self._sentinels,
+            self._order,
+            self._question,
+            empty=f"it monitors no service {self._config.service!r}; is the name right?",
+            missing="no Sentinel knows a primary",
+            deadline=deadline,
         )
+        # A new list, because other threads may do the same.
+        self._order = [sentinel, *(other for other in self._order if other != sentinel)]
+        return Node(host.decode(), int(port))

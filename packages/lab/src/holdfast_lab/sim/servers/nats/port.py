@@ -44,7 +44,7 @@ class SimPort:
     async def put(self, puts: Sequence[Put], *, deadline: float) -> list[int | BackendError | None]:
         return await self.link.request_in_this_run(lambda: [self._server.put(put) for put in puts], deadline)
 
-    async def get(self, keys: Sequence[str], *, deadline: float, timed: bool = False) -> list[Entry | None]:
+    async def get(self, keys: Sequence[str], *, deadline: float, timed: bool = False) -> list[Entry]:
         return await self._request(lambda: self._server.get(keys), deadline)
 
     async def keys(self, subjects: str, *, deadline: float) -> list[str]:

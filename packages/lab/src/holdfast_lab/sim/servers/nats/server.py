@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
-from holdfast.backends.nats.port import Entry, Put
+from holdfast.backends.nats.port import ABSENT, Entry, Put
 from holdfast.backends.nats.protocol.bucket import MARKER_SECONDS
 from holdfast.backends.nats.protocol.guarantees import GUARANTEES
 from holdfast.backends.nats.protocol.keys import LOCKS
@@ -79,9 +79,9 @@ class NatsServer(Server):
             self.stored(put.key)
         return seq
 
-    def get(self, keys: Sequence[str]) -> list[Entry | None]:
-        entries, now = self._old if self._old_leader_answers() else self.store.entries, self.clock()
-        return [None if (entry := entries.get(key)) is None else Entry(*entry[:3], entry.expires - now) for key in keys]
+    def get(self, keys: Sequence[str]) -> list[Entry]:
+        stored, now = self._old if self._old_leader_answers() else self.store.entries, self.clock()
+        return [Entry(*stored[key][:3], stored[key].expires - now) if key in stored else ABSENT for key in keys]
 
     def subscribe(self, port: SimPort) -> None:
         self._subscribers[port] = port.connection

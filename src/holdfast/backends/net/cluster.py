@@ -1,0 +1,111 @@
+"""The servers of one cluster, which are tried in turn, and the watcher: the common part of the ports.
+
+A server that does not answer must not use up the caller's time: each gets its share of the time that is left, and the
+next request is sent first to the server that answered last.
+"""
+
+from __future__ import annotations
+
+import weakref
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from holdfast.backends.net.connection import PolledConnection
+from holdfast.backends.net.pool import ConnectionPool
+from holdfast.errors import AccessDenied, BackendUnavailable, OutcomeUnknown
+
+if TYPE_CHECKING:
+    from holdfast.backends.net.servers import ServersConfig
+    from holdfast.backends.net.watcher import BaseWatcher
+    from holdfast.core.notifications import Wakeups
+    from holdfast.core.ports import Runtime
+    from holdfast.url_parts import Node
+
+T = TypeVar("T")
+W = TypeVar("W")
+C = TypeVar("C", bound=PolledConnection)
+
+
+class ServerCluster(ABC, Generic[C, W]):
+    """Connections to the servers, and the watcher."""
+
+    def __init__(self, config: ServersConfig, runtime: Runtime, watcher: BaseWatcher[W, Any]) -> None:
+        self._url, self._runtime, self._now, self._watcher = config.url, runtime, runtime.now, watcher
+        self._nodes = config.nodes  # in the order in which they are tried
+        self._pools = {
+            node: ConnectionPool(
+                config.url, partial(self.open, node), runtime, config.max_connections, server=str(node)
+            )
+            for node in config.nodes
+        }
+        self._connections: weakref.WeakSet[C] = weakref.WeakSet()  # all, those in use included
+
+    @abstractmethod
+    async def open(self, node: Node, until: float) -> C:
+        """A new connection for the caller alone, noted in `_connections`.
+
+        Raises:
+            BackendUnavailable, ConfigurationError: this server cannot be reached or used.
+        """
+
+    async def _try_each(
+        self, work: Callable[[Node, float], Awaitable[T]], deadline: float, *, once: bool = False
+    ) -> tuple[T, bool]:
+        """The result of `work`, with the first server that answers before its share of the time is over.
+
+        Also returns whether an earlier server got the request and may still execute it. `once`: there is none.
+        """
+        nodes = self._nodes
+        unanswered: OutcomeUnknown | None = None
+        refused: BackendUnavailable | None = None
+        for number, node in enumerate(nodes):
+            now = self._now()
+            try:
+                return await work(node, now + (deadline - now) / (len(nodes) - number)), unanswered is not None
+            except AccessDenied as error:
+                if unanswered is not None:  # another server may have executed it before
+                    raise unanswered from error
+                raise
+            except BackendUnavailable as error:
+                refused = error
+            except OutcomeUnknown as error:
+                unanswered = error
+            self.avoid(node)
+            self._watcher.avoid(node)
+            if unanswered is not None and once:
+                break
+        raise unanswered or refused or BackendUnavailable(backend=self._url, problem="no server is configured")
+
+    def avoid(self, node: Node) -> None:
+        """This server does not answer: try another one first."""
+        first, *others = self._nodes
+        if first == node:
+            self._nodes = (*others, first)
+
+    # ── watches ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def wakeups(self) -> Wakeups:
+        return self._watcher.wakeups
+
+    def watch(self, nonce: str, watched: W) -> None:
+        self._watcher.watch(nonce, watched)
+
+    def unwatch(self, nonce: str) -> None:
+        self._watcher.unwatch(nonce)
+
+    # ── closing ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def close(self) -> None:
+        await self._watcher.close()
+        for pool in self._pools.values():
+            pool.close()
+
+    def abandon(self) -> None:
+        self._watcher.abandon()
+        for pool in self._pools.values():
+            pool.abandon()
+        for connection in list(self._connections):
+            connection.abandon()
