@@ -130,6 +130,7 @@ CAUGHT_BY = {
     "record-overwritten": {"single starts"},
     "unique-record-overwritten": {"single starts"},
     "released-during-lock-delay": {"lock delays"},
+    "lock-delay-from-deadline": {"nothing left", "steady progress"},
     "deadline-includes-lock-delay": {"lock delays"},
     "min-hold-ends-at-release": {"minimum holds"},
     "min-hold-is-local": {"minimum holds", "steady progress"},

@@ -102,6 +102,25 @@ def test_a_holder_learns_at_its_next_renewal_that_it_lost_its_row_lock(
         pass
 
 
+def test_a_lease_that_lost_its_row_lock_keeps_the_lock_for_its_delay_and_not_until_its_deadline(
+    server: Server, database: str, url: str, open_client: OpenClient
+) -> None:
+    holder = open_client(url)
+    lease = holder.lock("a", ttl=600, lock_delay=1, on_lost="event").acquire(timeout=15)
+    assert lease is not None
+    server.rows(f"KILL {holder_connection(server, database)}", database="")
+
+    before = time.monotonic()
+    with pytest.raises(LockLost, match="row lock was lost"):
+        lease.renew()
+    next_one = open_client(url).lock("a").acquire(timeout=60)
+
+    assert next_one is not None
+    assert time.monotonic() >= before + 1
+    assert next_one.fence > lease.fence
+    next_one.release()
+
+
 def test_acquire_keeps_a_timeout_of_a_fraction_of_a_second(url: str, open_client: OpenClient) -> None:
     waiter = open_client(url)
     with waiter.lock("another", timeout=30):
