@@ -233,6 +233,7 @@ CAUGHT_AT = {
     "hand-over-by-old-notification": 271,
     "hand-over-from-notification": 45,
     "ignores-a-clock-set-back": 25,
+    "lock-delay-from-deadline": 238,
     "lock-all-cancelled-leaves-some": 27,
     "lock-all-in-the-callers-order": 39,
     "nats-deadline-from-reply": 16,
