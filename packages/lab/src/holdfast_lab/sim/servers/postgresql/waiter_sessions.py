@@ -51,13 +51,13 @@ class SimConnection(WaiterConnection):
     async def query(self, sql: str, deadline: float) -> list[Row]:
         """The settings of a new session."""
         del sql
-        return await self.request(lambda: self.port.server.ping(self), deadline)
+        return await self.exchange(lambda: self.port.server.ping(self), deadline)
 
-    async def request(self, step: Callable[[], list[Row]], deadline: float) -> list[Row]:
+    async def exchange(self, step: Callable[[], list[Row]], deadline: float) -> list[Row]:
         if not self.is_open:
             raise BackendUnavailable(backend="sim", problem="connection closed")
         try:
-            return await self.port.request(step, deadline)
+            return await self.request(step, deadline)
         except BaseException:
             self.close()
             raise
@@ -69,7 +69,7 @@ class SimConnection(WaiterConnection):
             self.is_waiting = True
             self._send(int(sql.rpartition("(")[2].rstrip(")")))
         try:
-            is_answered = await self._event.wait(until)
+            is_answered: bool = await self._event.wait(until)
         except BaseException:
             self.close()
             raise
@@ -89,7 +89,11 @@ class SimConnection(WaiterConnection):
         world, process = self.port.link.process.world, self.port.link.process
         if self.port.link.replies_cut:
             return
-        world.at(world.now + world.choices.between(0.0, NOTICED_MAX), process.do, self.close)
+        world.at(world.now + world.choices.between(0.0, NOTICED_MAX), process.do, self._ended)
+
+    def _ended(self) -> None:
+        self.fail_requests()
+        self.close()
 
     def _send(self, key: int) -> None:
         self.is_answered = False
@@ -138,7 +142,7 @@ class AdvisoryPort(SimPort):
     async def execute_on(
         self, connection: SimConnection, statement: Statement, values: Sequence[Value], deadline: float
     ) -> list[Row]:
-        return await connection.request(lambda: self.server.run_on(connection, statement, values), deadline)
+        return await connection.exchange(lambda: self.server.run_on(connection, statement, values), deadline)
 
 
 class AdvisoryServer(SessionDatabase[SimConnection], PostgresqlServer):
