@@ -205,6 +205,15 @@ def test_all_backends_advance_together() -> None:
     assert sum(task.key.backend == "memory" for task in half) == pytest.approx(50, abs=1)
 
 
+def test_a_search_begins_with_the_first_seed_of_its_request(ledger: Path) -> None:
+    search(ledger, *MEMORY, "--seeds", "10")
+
+    done = search(ledger, *MEMORY, "--first", "100", "--seeds", "30")
+
+    assert "0 of 30 worlds are in the ledger" in done.stdout
+    assert seeds(read(ledger)) == [*range(10), *range(100, 130)]
+
+
 def test_a_call_is_taken_only_when_a_worker_is_free_for_it() -> None:
     taken = 0
 

@@ -979,12 +979,15 @@ class Engine(Generic[L]):
         with self.mutex:
             if lease._phase is not HELD:
                 return
+            spec = lease._spec
+            if spec.stop_margin or spec.lock_delay:  # they count from now on if it is lost before its deadline
+                lease._deadline = min(lease._deadline, self.runtime.now() + spec.stop_margin)
             lease._phase = LOST
             lease._reason = reason
             self._leases.pop(lease._claim.nonce, None)
         # Release it, but not before the deadline if there is a stop margin, which is time for the body, and not before
         # the delay of the lock is over.
-        after = self._delayed(lease) or (lease._deadline if lease._spec.stop_margin else 0)
+        after = self._delayed(lease) or (lease._deadline if spec.stop_margin else 0)
         self._keeper.schedule(lease._claim, after=after, caller=lease._caller_ref)
         self._report_lost(lease, outcome)
 

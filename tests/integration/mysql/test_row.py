@@ -11,8 +11,12 @@ import time
 import pytest
 
 import holdfast
-from holdfast import LockLost
+from holdfast import BackendError, LockLost, OutcomeUnknown
+from holdfast.backends.mysql.config import config_of
 from holdfast.backends.mysql.io.blocking import create_tables
+from holdfast.backends.mysql.io.connections import Connections
+from holdfast.backends.net.blocking import BlockingPoller
+from holdfast.runtimes.threads import ThreadRuntime, run_sync
 from holdfast.url import parse
 from tests.integration.conftest import OpenClient
 from tests.integration.mysql.conftest import is_busy
@@ -100,6 +104,48 @@ def test_a_holder_learns_at_its_next_renewal_that_it_lost_its_row_lock(
         lease.check()
     with open_client(url).lock("a", timeout=30):
         pass
+
+
+def test_a_lease_that_lost_its_row_lock_keeps_the_lock_for_its_delay_and_not_until_its_deadline(
+    server: Server, database: str, url: str, open_client: OpenClient
+) -> None:
+    holder = open_client(url)
+    lease = holder.lock("a", ttl=600, lock_delay=1, on_lost="event").acquire(timeout=15)
+    assert lease is not None
+    server.rows(f"KILL {holder_connection(server, database)}", database="")
+
+    before = time.monotonic()
+    with pytest.raises(LockLost, match="row lock was lost"):
+        lease.renew()
+    next_one = open_client(url).lock("a").acquire(timeout=60)
+
+    assert next_one is not None
+    assert time.monotonic() >= before + 1
+    assert next_one.fence > lease.fence
+    next_one.release()
+
+
+def test_a_request_in_progress_fails_at_once_when_its_session_ends(server: Server, database: str, url: str) -> None:
+    runtime = ThreadRuntime()
+    connections = Connections(config_of(parse(url)), BlockingPoller(), runtime)
+    connection = run_sync(connections.open(runtime.now() + 60))
+    errors: list[BackendError] = []
+
+    def request() -> None:
+        try:
+            run_sync(connection.query("DO SLEEP(600)", runtime.now() + 600))
+        except BackendError as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=request, daemon=True)
+    thread.start()
+    sql = "SELECT id FROM information_schema.processlist WHERE db = %s AND info LIKE %s"
+    eventually(lambda: len(server.rows(sql, (database, "DO SLEEP%"), database="")) == 1)
+    server.rows(f"KILL {server.value(sql, (database, 'DO SLEEP%'), database='')}", database="")
+    thread.join(60)
+    run_sync(connections.close())
+
+    assert [type(error) for error in errors] == [OutcomeUnknown]
 
 
 def test_acquire_keeps_a_timeout_of_a_fraction_of_a_second(url: str, open_client: OpenClient) -> None:

@@ -68,6 +68,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="N",
         help=f"worlds of each backend and workload, 0.3 N of redlock (default: {SEEDS})",
     )
+    parser.add_argument("--first", type=options.whole(0), default=0, metavar="S", help="the first seed (default: 0)")
     parser.add_argument("--backends", nargs="+", choices=BACKENDS, default=BACKENDS, metavar="B", help="default: all")
     parser.add_argument(
         "--workloads",
@@ -101,6 +102,7 @@ def _search(arguments: argparse.Namespace) -> int:
         with_small=not arguments.no_small,
         stops_at_violation=not arguments.keep_going,
         mutant=arguments.mutant,
+        first=arguments.first,
     )
     with open_ledger(arguments.ledger) as ledger:
         search = LongSearch(request, ledger)

@@ -23,6 +23,7 @@ class Request(NamedTuple):
     with_small: bool  # also exhaustive search and cancellations
     stops_at_violation: bool
     mutant: str = ""
+    first: int = 0  # the first seed
 
 
 class State(NamedTuple):
@@ -66,7 +67,7 @@ class LongSearch:
         done, seconds = self._worlds(), 0.0 if self._began is None else time.monotonic() - self._began
         return State(
             worlds=done,
-            of=sum(len(seeds_of(key.backend, self._request.seeds)) for key in self._keys),
+            of=sum(len(seeds_of(key.backend, self._request.seeds, self._request.first)) for key in self._keys),
             small=len(self._small) - len(self._small_left()),
             small_of=len(self._small),
             violations=len(self.violations),
@@ -77,7 +78,8 @@ class LongSearch:
         """Search. `on_record` is called for each record, after it was written."""
         # The searches that take minutes come first: at the end they would leave the other processes without work.
         small = self._small_left()
-        self._run([*small, *seed_tasks(self._keys, self._request.seeds, self._ledger.of)], on_record)
+        seeds = seed_tasks(self._keys, self._request.seeds, self._ledger.of, self._request.first)
+        self._run([*small, *seeds], on_record)
 
     def _run(self, tasks: Sequence[Task], on_record: Callable[[Record], None]) -> None:
         with closing(call_in_workers(self._calls(tasks), self._request.shards)) as results:
@@ -104,5 +106,5 @@ class LongSearch:
         return sum(
             len(seeds) - sum(map(len, self._ledger.of(key).missing(seeds)))
             for key in self._keys
-            for seeds in (seeds_of(key.backend, self._request.seeds),)
+            for seeds in (seeds_of(key.backend, self._request.seeds, self._request.first),)
         )

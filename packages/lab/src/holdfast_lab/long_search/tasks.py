@@ -47,9 +47,9 @@ def command_of(key: Key, seed: int | None) -> str:
     return f"holdfast simulate {code} --workload {key.workload} {worlds}"
 
 
-def seeds_of(backend: str, seeds: int) -> range:
-    """The seeds of a backend, if the others have `seeds`."""
-    return range(round(seeds * REDLOCK_SHARE) if backend == "redlock" else seeds)
+def seeds_of(backend: str, seeds: int, first: int = 0) -> range:
+    """The seeds of a backend, if the others have `seeds` from `first` on."""
+    return range(first, first + (round(seeds * REDLOCK_SHARE) if backend == "redlock" else seeds))
 
 
 def small_tasks(code: str, backends: Collection[str], mutant: str) -> list[Task]:
@@ -57,11 +57,11 @@ def small_tasks(code: str, backends: Collection[str], mutant: str) -> list[Task]
     return [Task(Key(code, *small, mutant)) for small in SMALL if small[0] in backends]
 
 
-def seed_tasks(keys: Sequence[Key], seeds: int, searched: Callable[[Key], Searched]) -> Iterator[Task]:
+def seed_tasks(keys: Sequence[Key], seeds: int, searched: Callable[[Key], Searched], first: int = 0) -> Iterator[Task]:
     """The seeds that were not searched yet. All keys advance together, so that an early end leaves no gap."""
     return heapq.merge(
-        *(_chunks(key, seeds_of(key.backend, seeds), searched(key)) for key in keys),
-        key=lambda task: task.first / (REDLOCK_SHARE if task.key.backend == "redlock" else 1),
+        *(_chunks(key, seeds_of(key.backend, seeds, first), searched(key)) for key in keys),
+        key=lambda task: (task.first - first) / (REDLOCK_SHARE if task.key.backend == "redlock" else 1),
     )
 
 

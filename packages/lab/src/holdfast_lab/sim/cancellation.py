@@ -227,24 +227,27 @@ class _World(SmallWorld):
         return [member.lock(TTL), member.client.lock(FIRST_LOCK, options={"ttl": TTL})]
 
     async def _acquire_all_and_hold(self, member: ClientProcess, seconds: float) -> SimLeaseGroup:
-        group = await member.client.acquire_all(self._locks(member), None)
-        if group is None:
-            raise AssertionError("an acquire without a timeout ends with a lease")
+        group = await self._connected(lambda: member.client.acquire_all(self._locks(member), None))
         await member.client.runtime.sleep(seconds)
         return group
 
     async def _acquire_and_hold(self, member: ClientProcess, seconds: float) -> SimLease:
+        lease = await self._connected(lambda: member.client.acquire(member.lock(TTL), None))
+        await member.client.runtime.sleep(seconds)
+        return lease
+
+    async def _connected(self, acquire: Callable[[], Awaitable[T | None]]) -> T:
+        """The result of an acquire without a timeout, which is repeated if it could not connect."""
         try:
-            lease = await member.client.acquire(member.lock(TTL), None)
+            acquired = await acquire()
         except BackendUnavailable:
             if self._case.lost is None:
                 raise
             # The lost reply was one to connecting. This is reported at once and nothing has changed, so retry.
-            lease = await member.client.acquire(member.lock(TTL), None)
-        if lease is None:
+            acquired = await acquire()
+        if acquired is None:
             raise AssertionError("an acquire without a timeout ends with a lease")
-        await member.client.runtime.sleep(seconds)
-        return lease
+        return acquired
 
     async def _cancel_during(self, a: ClientProcess, call: Awaitable[T]) -> T:
         """Run the call with a cancellation armed, which is disarmed when the call returns."""

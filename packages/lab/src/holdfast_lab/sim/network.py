@@ -113,8 +113,21 @@ class Link:
                 connection.has_vanished = True
         return True
 
+    async def request_in_session(self, step: Callable[[], T], deadline: float, in_flight: list[SessionRequest]) -> T:
+        """Like `request_in_this_run`, on a connection of its own: `in_flight` has the request, which can fail early."""
+        request = SessionRequest(self, self._in_this_run(step), self.process.true_time(deadline))
+        in_flight.append(request)
+        try:
+            answer: T = await request
+        finally:
+            in_flight.remove(request)
+        return answer
+
     async def request_in_this_run(self, step: Callable[[], T], deadline: float) -> T:
         """Like `request`, but a restart of the server while it is in flight ends its connection."""
+        return await self.request(self._in_this_run(step), deadline)
+
+    def _in_this_run(self, step: Callable[[], T]) -> Callable[[], T]:
         server, before = self.server, self.server.starts
 
         def arrived() -> T:
@@ -122,7 +135,7 @@ class Link:
                 raise OutcomeUnknown(backend="sim", problem="connection reset")
             return step()
 
-        return await self.request(arrived, deadline)
+        return arrived
 
     def notify(self, action: Callable[..., None], *arguments: Any) -> None:
         """Send a notification from the server, which may be late or lost."""
@@ -200,3 +213,14 @@ class _Request(Trap):
             return
         if is_first and not link.replies_cut and not link.happens("lose_reply", link.faults.lose_reply):
             world.at(world.now + link.delay(), task.resume, self._turn, value, error)
+
+
+class SessionRequest(_Request):
+    """A request on a connection whose end the client can see before the answer."""
+
+    __slots__ = ()
+
+    def fail(self) -> None:
+        """The connection has ended. Ignored if the answer has arrived."""
+        error = OutcomeUnknown(backend="sim", problem="connection reset")
+        self._link.process.world.soon(self._task.resume, self._turn, None, error)

@@ -283,9 +283,8 @@ class Simulation:
         """The workload of this run. A very long ttl shows tickets that expire instead of being released."""
         ttl = workload.ttl
         primitives = self.primitives
-        # Revocations are received at the next renewal. A client that lost one lock of a group keeps the others for
-        # their ttl and delay.
-        is_short = self._may_orphan_tickets() or "revoke" in primitives or {"lock_all", "lock_delay"} <= {*primitives}
+        # Revocations are received at the next renewal.
+        is_short = self._may_orphan_tickets() or "revoke" in primitives
         choices = (ttl, ttl / 2, ttl / 6) if is_short else (ttl, ttl / 2, ttl / 6, LONG * ttl)
         ttl = self.choices.pick(choices)
         kinds = tuple(kind for kind in workload.kinds if kind in self.server.kinds) or self.server.kinds

@@ -67,11 +67,15 @@ class AcquireAll(EtcdBase):
                 else:
                     free.append(claim)
             wanted = free
-        if blocker is None:
-            return [granted[claim.nonce] for claim in claims]
-        index, waiting = blocker
-        await self._withdraw_rest(claims[index:], granted, deadline)
-        return [*(granted[claim.nonce] for claim in claims[:index]), waiting]
+        waiting: list[Waiting] = []
+        if blocker is not None:
+            index, waits = blocker
+            await self._withdraw_rest(claims[index:], granted, deadline)
+            claims, waiting = claims[:index], [waits]
+        return [
+            *[await self._cover_min_hold(claim, granted[claim.nonce], deadline) for claim in claims],
+            *waiting,
+        ]
 
     async def _undo_or_report_unknown(
         self, claim: Claim, error: BackendUnavailable | ConfigurationError, deadline: float

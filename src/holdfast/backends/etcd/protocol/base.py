@@ -125,6 +125,28 @@ class EtcdBase(ABC):
             self._delayed[claim.nonce] = lease
         return Granted(created, self._deadline(claim, lease, sent))
 
+    async def _cover_min_hold(self, claim: Claim, granted: Granted, deadline: float) -> Granted:
+        """Keep the lease of a new grant alive, if it could expire before the ticket's min_hold is over.
+
+        The time of the lease began before the grant: other tickets share it, and the request may have been slow.
+
+        Raises:
+            OutcomeUnknown: that got no answer, or the lease has expired. The ticket is released or acquired again.
+        """
+        own_key = state_of(claim).key
+        if not claim.min_hold or own_key is None or own_key.lease is None:
+            return granted
+        if own_key.lease.deadline >= self._runtime.now() + claim.min_hold:
+            return granted
+        (outcome,) = await self.renew([claim], deadline=deadline)
+        match outcome:
+            case Live():
+                return Granted(granted.fence, outcome.deadline)
+            case LeaseGone():
+                raise OutcomeUnknown(backend=self.url, problem=outcome.reason)
+            case error:
+                raise OutcomeUnknown(backend=self.url, problem=error.problem) from error
+
     def _deadline(self, claim: Claim, lease: Lease, sent: float) -> float:
         """The end of the ticket's ttl, or of the lease if its last keep-alive is older. A lease has whole seconds."""
         return min(lease_deadline(sent, claim.ttl, GRANULARITY), lease.deadline)

@@ -97,11 +97,12 @@ class EtcdBackend(QueueOperators):
     async def try_acquire(self, claim: Claim, *, queue: bool, deadline: float) -> Granted | Waiting:
         try:
             if state_of(claim).key is not None:
-                return await self._try_acquire(claim, deadline, queue=queue)
-            if queue:
-                self._wakeups.expect(claim)
-            async with self._port.name_mutex(claim.name, deadline=deadline):
-                return await self._try_acquire(claim, deadline, queue=queue)
+                outcome = await self._try_acquire(claim, deadline, queue=queue)
+            else:
+                if queue:
+                    self._wakeups.expect(claim)
+                async with self._port.name_mutex(claim.name, deadline=deadline):
+                    outcome = await self._try_acquire(claim, deadline, queue=queue)
         except (BackendUnavailable, ConfigurationError) as error:
             own_key = state_of(claim).key
             if isinstance(error, BackendUnavailable) and own_key is not None and own_key.watches:
@@ -110,6 +111,7 @@ class EtcdBackend(QueueOperators):
             else:
                 await self._undo_or_report_unknown(claim, error, deadline)
             raise
+        return await self._cover_min_hold(claim, outcome, deadline) if isinstance(outcome, Granted) else outcome
 
     async def _try_acquire(self, claim: Claim, deadline: float, *, queue: bool) -> Granted | Waiting:
         while True:
@@ -294,12 +296,16 @@ class EtcdBackend(QueueOperators):
         """Move its key from the waiter lease to the lease of its ttl, if it is still the key that was queued.
 
         A put keeps the create revision, which is the ticket's place and fence. It can be repeated, and does nothing if
-        it arrives after the key was deleted.
+        it arrives after the key was deleted. But if it arrives after the last renewal of a ticket with a min_hold, it
+        moves the key back to the lease of the ttl. So the ticket counts as unanswered, and is released after that time.
         """
         key = self._key(claim)
         take = put(key, encode_value(claim, self._runtime.wall()), lease.id)
         request = txn([created_at(key, own_key.created), *only_if], [take], reads)
-        return (await self._port.call("kv/txn", request, deadline=deadline)).message
+        was_unanswered, claim.unanswered = claim.unanswered, claim.unanswered or bool(claim.min_hold)
+        answer = await self._port.call("kv/txn", request, deadline=deadline)
+        claim.unanswered = was_unanswered or (answer.repeated and bool(claim.min_hold))
+        return answer.message
 
     def _watches(self, claim: Claim, view: View) -> tuple[Watch, ...]:
         """The keys that a waiting ticket has to watch; none if it may be granted."""

@@ -65,7 +65,7 @@ class KeyBackend(AcquireAll):
                 await self._withdraw([claim], deadline)
             else:
                 self._forget(claim)
-        return outcome
+        return await self._cover_min_hold(claim, outcome, deadline) if isinstance(outcome, Granted) else outcome
 
     async def _try_acquire(self, claim: Claim, deadline: float) -> Granted | Waiting:
         while True:

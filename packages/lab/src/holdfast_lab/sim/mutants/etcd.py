@@ -51,6 +51,17 @@ class WatchesFromNowOn(EtcdServer):
         super().watch(port, connection, late)
 
 
+class LateMoveAfterMinHold(EtcdBackend):
+    """A move that arrives after the last renewal puts the key back under the lease of the ttl, where it stays."""
+
+    async def _move_to_lease(self, claim: Claim, *arguments: Any, **options: Any) -> Message:
+        was_unanswered = claim.unanswered
+        try:
+            return await super()._move_to_lease(claim, *arguments, **options)
+        finally:
+            claim.unanswered = was_unanswered
+
+
 class OwnKeyNotChecked(EtcdBackend):
     """Like etcd's own Mutex once: it grants a ticket when none is ahead, without a check of its own key."""
 
@@ -161,6 +172,14 @@ ETCD = [
         mistake="a watch starts when it is opened, not at the revision that was read, and no waiter polls",
         backend="etcd",
         server=WatchesFromNowOn,
+        kinds=frozenset({"slow"}),
+    ),
+    Mutant(
+        name="etcd-late-move-after-min-hold",
+        mistake="the answer to a grant is lost, and nothing releases the ticket that it revives after a release",
+        backend="etcd",
+        server=_with(LateMoveAfterMinHold),
+        workload="min_hold",
         kinds=frozenset({"slow"}),
     ),
     Mutant(

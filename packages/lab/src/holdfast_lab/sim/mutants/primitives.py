@@ -134,6 +134,22 @@ class ReleasedDuringLockDelay(SimEngine):
         return 0.0
 
 
+class LockDelayFromDeadline(SimEngine):
+    """The delay of a lease that is lost early begins at its deadline, not at the loss."""
+
+    def __init__(self, backend: Any, runtime: Any, events: Any, lease_type: type[SimLease]) -> None:
+        super().__init__(backend, runtime, events, lease_type)
+        self._deadlines: dict[str, float] = {}  # by nonce
+
+    def lose(self, lease: BaseLease, reason: str, outcome: str = "gone") -> None:
+        self._deadlines.setdefault(lease._claim.nonce, lease._deadline)
+        super().lose(lease, reason, outcome)
+
+    def _delayed(self, lease: BaseLease) -> float:
+        delay = lease._spec.lock_delay
+        return self._deadlines.get(lease._claim.nonce, lease._deadline) + delay if delay else 0.0
+
+
 class _DelayCounts(SimLease):
     """The holder counts on it for as long as the server keeps it."""
 
@@ -329,6 +345,15 @@ PRIMITIVES = [
         mistake="a lost lease is removed from the server at once, although the lock has a delay",
         engine=ReleasedDuringLockDelay,
         workload="lock_delay",
+    ),
+    Mutant(
+        name="lock-delay-from-deadline",
+        mistake="a lease that is lost early keeps the lock until its old deadline and the delay",
+        engine=LockDelayFromDeadline,
+        backend="mysql-row",
+        workload="lock_delay",
+        kinds=frozenset({"restart"}),
+        budget=1000,
     ),
     Mutant(
         name="deadline-includes-lock-delay",

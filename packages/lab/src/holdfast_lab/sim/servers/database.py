@@ -20,6 +20,7 @@ from holdfast_lab.sim.servers.base import Server
 
 if TYPE_CHECKING:
     from holdfast_lab.sim.faults import Faults
+    from holdfast_lab.sim.network import SessionRequest
     from holdfast_lab.sim.process import Process
     from holdfast_lab.sim.recorder import Recorder
     from holdfast_lab.sim.world import World
@@ -30,6 +31,7 @@ T = TypeVar("T", bound=Any)  # a row of holdfast_tickets
 R = TypeVar("R", bound=Any)  # a row of holdfast_marks
 W = TypeVar("W", bound=Any)  # a row of holdfast_records
 C = TypeVar("C", bound="WaiterConnection")
+A = TypeVar("A")  # an answer
 
 CLOCKS_APART = 0.05  # seconds by which a replica's clock may be ahead of its primary's
 REAPED_EVERY = 2.0  # seconds after which a new lock elsewhere in the database triggers the removal of old rows
@@ -212,6 +214,17 @@ class WaiterConnection:
         self.is_over = False
         self.is_open = True
         self._event = port.runtime.event()
+        self._in_flight: list[SessionRequest] = []
+
+    async def request(self, step: Callable[[], A], deadline: float) -> A:
+        """Run the step on the server."""
+        answer: A = await self.port.link.request_in_session(step, deadline, self._in_flight)
+        return answer
+
+    def fail_requests(self) -> None:
+        """The client sees that the session has ended, so it does not wait for answers."""
+        for request in self._in_flight:
+            request.fail()
 
     def close(self) -> None:
         if self.is_open:

@@ -61,7 +61,7 @@ class SimConnection(WaiterConnection):
             seconds = _WAIT.search(sql)
             if seconds is not None:
                 return await self._wait(sql, int(seconds[1]), deadline, check)
-            return await self.port.request(lambda: self.port.server.query(self, sql), deadline)
+            return await self.request(lambda: self.port.server.query(self, sql), deadline)
         except TransactionConflict:
             raise
         except BaseException:
@@ -121,6 +121,7 @@ class SimConnection(WaiterConnection):
     def _ended(self) -> None:
         self._is_dead = True
         self._event.set()
+        self.fail_requests()
 
 
 class RowPort(SimPort):

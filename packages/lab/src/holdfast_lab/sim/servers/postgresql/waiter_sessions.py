@@ -1,8 +1,9 @@
 """The waiter sessions of method=advisory: sessions that hold or wait for advisory locks, and end at either end.
 
-A session ends when the server goes down, when a client terminates it, or when the server sees that its client has gone.
-The client sees that some time later; or never, if the network was cut at that moment, because no data arrives on that
-connection any more. A lost message ends the connection too.
+The shipped WaiterSessions run here, on simulated connections. A session ends when the server goes down, when a client
+terminates it, or when the server sees that its client has gone. The client sees that some time later; or never, if the
+network was cut at that moment, because no data arrives on that connection any more. A lost message ends the connection
+too.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from holdfast.backends.postgresql.io.waiter_sessions import WaiterSessions
 from holdfast.backends.postgresql.protocol import advisory
 from holdfast.backends.postgresql.protocol.advisory import AdvisoryBackend
 from holdfast.backends.postgresql.protocol.guarantees import GUARANTEES
@@ -20,7 +22,7 @@ from holdfast_lab.sim.servers.postgresql.server import PostgresqlServer
 from holdfast_lab.sim.servers.subscriptions import NOTICED_MAX
 
 if TYPE_CHECKING:
-    from holdfast.backends.postgresql.port import Row, Statement, Value
+    from holdfast.backends.postgresql.port import Row, Statement, Value, WaiterSession
     from holdfast.core.ports import Backend
     from holdfast_lab.sim.network import Link
     from holdfast_lab.sim.process import Process
@@ -29,51 +31,57 @@ if TYPE_CHECKING:
     from holdfast_lab.sim.world import World
 
 
-class SimSession(WaiterConnection):
+class SimConnection(WaiterConnection):
     """The connection of one ticket."""
 
     port: AdvisoryPort
 
     def __init__(self, port: AdvisoryPort, number: int) -> None:
         super().__init__(port, number)
-        self.has_advisory_lock = False
         self.is_waiting = False
+        self.is_answered = False  # its last request for an advisory lock
 
     @property
     def pid(self) -> int:
         return self.number
 
-    async def execute(self, statement: Statement, values: Sequence[Value], *, deadline: float) -> list[Row]:
+    def is_dead(self) -> bool:
+        return not self.is_open
+
+    async def query(self, sql: str, deadline: float) -> list[Row]:
+        """The settings of a new session."""
+        del sql
+        return await self.exchange(lambda: self.port.server.ping(self), deadline)
+
+    async def exchange(self, step: Callable[[], list[Row]], deadline: float) -> list[Row]:
         if not self.is_open:
             raise BackendUnavailable(backend="sim", problem="connection closed")
         try:
-            return await self.port.request(lambda: self.port.server.run_on(self, statement, values), deadline)
+            return await self.request(step, deadline)
         except BaseException:
             self.close()
             raise
 
-    async def wait(self, sql: str, until: float) -> None:
+    async def query_long(self, sql: str, until: float) -> bool:
         if not self.is_open:
             raise OutcomeUnknown(backend="sim", problem="connection closed")
         if not self.is_waiting:
             self.is_waiting = True
             self._send(int(sql.rpartition("(")[2].rstrip(")")))
         try:
-            is_answered = await self._event.wait(until)
+            is_answered: bool = await self._event.wait(until)
         except BaseException:
             self.close()
             raise
         if not self.is_open:
             raise OutcomeUnknown(backend="sim", problem="connection closed")
         if is_answered:
-            self.is_waiting, self.has_advisory_lock = False, True
-
-    def close(self) -> None:
-        self.has_advisory_lock = False
-        super().close()
+            self.is_waiting = False
+        return is_answered
 
     def _reply_arrived(self) -> None:
         """The answer has arrived: the session has the advisory lock."""
+        self.is_answered = True
         self._event.set()
 
     def end_soon(self) -> None:
@@ -81,9 +89,14 @@ class SimSession(WaiterConnection):
         world, process = self.port.link.process.world, self.port.link.process
         if self.port.link.replies_cut:
             return
-        world.at(world.now + world.choices.between(0.0, NOTICED_MAX), process.do, self.close)
+        world.at(world.now + world.choices.between(0.0, NOTICED_MAX), process.do, self._ended)
+
+    def _ended(self) -> None:
+        self.fail_requests()
+        self.close()
 
     def _send(self, key: int) -> None:
+        self.is_answered = False
         self._event.clear()
         link = self.port.link
         world = link.process.world
@@ -104,36 +117,46 @@ class SimSession(WaiterConnection):
 
 
 class AdvisoryPort(SimPort):
-    """A port with waiter sessions."""
+    """A port that opens connections for waiter sessions."""
 
     def __init__(self, server: AdvisoryServer, link: Link, runtime: SimRuntime, number: int) -> None:
         super().__init__(server, link, runtime, number)
         self.server = server
         self.runtime = runtime
-        self._idle: list[SimSession] = []
+        self._sessions = type(server).sessions_type(self)
 
-    async def open_waiter_session(self, *, deadline: float) -> SimSession:
-        while self._idle:
-            session = self._idle.pop()
-            if session.is_open:
-                return session
-        return await self.request(lambda: self.server.new_session(self), deadline)
+    async def open_waiter_session(self, *, deadline: float) -> WaiterSession:
+        return await self._sessions.open(deadline)
 
-    def return_waiter_session(self, session: SimSession) -> None:  # type: ignore[override]  # it is a SimSession
-        self._idle.append(session)
+    def return_waiter_session(self, session: WaiterSession) -> None:
+        self._sessions.put(session)
+
+    # ── for the waiter sessions ──────────────────────────────────────────────────────────────────────────────────
+
+    async def open(self, deadline: float) -> SimConnection:
+        try:
+            return await self.request(lambda: self.server.new_session(self), deadline)
+        except OutcomeUnknown as error:
+            raise BackendUnavailable(backend="sim", problem=error.problem) from error
+
+    async def execute_on(
+        self, connection: SimConnection, statement: Statement, values: Sequence[Value], deadline: float
+    ) -> list[Row]:
+        return await connection.exchange(lambda: self.server.run_on(connection, statement, values), deadline)
 
 
-class AdvisoryServer(SessionDatabase[SimSession], PostgresqlServer):
+class AdvisoryServer(SessionDatabase[SimConnection], PostgresqlServer):
     """A server for `method=advisory`."""
 
     guarantees = GUARANTEES["advisory"]
-    connection_type = SimSession
+    connection_type = SimConnection
+    sessions_type: Callable[..., WaiterSessions] = WaiterSessions
     backend: Callable[..., Backend] = AdvisoryBackend
 
     def __init__(self, world: World, recorder: Recorder) -> None:
         super().__init__(world, recorder)
-        self._holders: dict[int, SimSession] = {}  # by key of an advisory lock: its holder
-        self._queues: dict[int, list[SimSession]] = {}
+        self._holders: dict[int, SimConnection] = {}  # by key of an advisory lock: its holder
+        self._queues: dict[int, list[SimConnection]] = {}
 
     def open(self, link: Link, runtime: SimRuntime) -> Backend:
         port = AdvisoryPort(self, link, runtime, len(self.subscribers))
@@ -142,18 +165,18 @@ class AdvisoryServer(SessionDatabase[SimSession], PostgresqlServer):
 
     # ── sessions and advisory locks ────────────────────────────────────────────────────────────────────────────────
 
-    def release_locks(self, connection: SimSession) -> None:
+    def release_locks(self, connection: SimConnection) -> None:
         self._cancel(connection)
         for key in [key for key, holder in self._holders.items() if holder is connection]:
             self._unlock(key)
 
-    def _cancel(self, session: SimSession) -> None:
+    def _cancel(self, session: SimConnection) -> None:
         """End its wait for an advisory lock."""
         for queue in self._queues.values():
             if session in queue:
                 queue.remove(session)
 
-    def wait_for_lock(self, session: SimSession, key: int) -> None:
+    def wait_for_lock(self, session: SimConnection, key: int) -> None:
         if session.is_over:
             session.end_soon()
         elif self._try_lock(session, key):
@@ -161,7 +184,7 @@ class AdvisoryServer(SessionDatabase[SimSession], PostgresqlServer):
         else:
             self._queues.setdefault(key, []).append(session)
 
-    def _try_lock(self, session: SimSession, key: int) -> bool:
+    def _try_lock(self, session: SimConnection, key: int) -> bool:
         return self._holders.setdefault(key, session) is session
 
     def _unlock(self, key: int) -> None:
@@ -175,17 +198,22 @@ class AdvisoryServer(SessionDatabase[SimSession], PostgresqlServer):
         holders = [(key, holder.pid) for key, holder in self._holders.items()]
         queues = [(key, [session.pid for session in queue]) for key, queue in self._queues.items()]
         ends = [
-            (session.pid, session.has_advisory_lock, session.is_waiting, session.is_open)
+            (session.pid, session.is_answered, session.is_waiting, session.is_open)
             for session in self.sessions.values()
         ]
         return super().state(), holders, queues, ends
 
     # ── statements ───────────────────────────────────────────────────────────────────────────────────────────────
 
-    def run_on(self, session: SimSession, statement: Statement, values: Sequence[Value]) -> list[Row]:
-        """Execute a statement in a waiter session."""
+    def ping(self, session: SimConnection) -> list[Row]:
+        """Execute a statement that changes no data."""
         if session.is_over:
             raise OutcomeUnknown(backend="sim", problem="connection reset")
+        return []
+
+    def run_on(self, session: SimConnection, statement: Statement, values: Sequence[Value]) -> list[Row]:
+        """Execute a statement in a waiter session."""
+        self.ping(session)
         self.tables.caller = session.port.channel
         if statement is advisory._RELEASE:
             name, nonce, key = values
