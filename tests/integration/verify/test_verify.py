@@ -18,6 +18,7 @@ import holdfast
 from tests.support.pages import blocks
 from tests.support.processes import PATIENCE, eventually
 from tests.support.redis.binaries import main_binary
+from tests.support.redis.redlock import DURABLE
 from tests.support.redis.servers import Server
 from tests.support.server_process import dies_with_thread, free_ports, running
 
@@ -42,7 +43,7 @@ def statuses(data: dict[str, Any]) -> dict[str, str]:
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[Server]:
-    with running(Server(main_binary(), tmp_path / "redis")) as server:
+    with running(Server(main_binary(), tmp_path / "redis", options=DURABLE)) as server:
         yield server
 
 
@@ -74,6 +75,7 @@ def test_all_promises_hold_on_redis_while_connections_fail(server: Server) -> No
     assert done.returncode == 0, done.stdout + done.stderr
     data = data_of(done)
     assert statuses(data)["exclusion"] == statuses(data)["fence"] == statuses(data)["progress"] == "held"
+    assert data["guarantees"]["exclusion"] == "durable-authority", "the guarantees of this server"
     assert {fault["name"] for fault in data["faults"]} <= set(faults)
     assert data["faults"], data["not_exercised"]
 

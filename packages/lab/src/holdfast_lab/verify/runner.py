@@ -113,6 +113,10 @@ def _run(plan: Plan, progress: Progress) -> Evidence:
             return session.run()
 
 
+def _no_queue(_lock: str) -> None:
+    """The positions of waiters are not known."""
+
+
 def _is_busy(state: dict[str, Any]) -> bool:
     return bool(state["busy"] or state["taking"])
 
@@ -130,7 +134,7 @@ class _Run:
     ) -> None:
         self._plan = plan
         self._kinds = kinds
-        self._guarantees = store.guarantees()
+        self._guarantees: Guarantees | None = None
         self._store = store
         self._folder = folder
         self._progress = progress
@@ -154,6 +158,7 @@ class _Run:
 
     def __enter__(self) -> Self:
         self._store.require_free([*self.names, self._probed])
+        self._guarantees = self._store.guarantees()  # they depend on the server, which has answered by now
         self._hub.__enter__()
         return self
 
@@ -262,7 +267,9 @@ class _Run:
         if guarantees is None or (guarantees.order is not Order.FIFO and guarantees.wake is not Wake.PUSH):
             return Handovers()
         self._progress(0.0, "measuring hand-overs")
-        return probe(self.workers, self._probed, self._store.queue, self.record)
+        # Without an order of its own, a store need not list all waiters, so no position can be awaited.
+        queue = self._store.queue if guarantees.order is Order.FIFO else _no_queue
+        return probe(self.workers, self._probed, queue, self.record)
 
     def _command_all(self, do: str) -> None:
         for worker in self.workers:
