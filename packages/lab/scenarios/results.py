@@ -24,7 +24,8 @@ class Result(NamedTuple):
 
     def violated(self, scenario: Scenario) -> tuple[list[str], list[str]]:
         """The promises that are broken, and those that are broken within a limit that the store declares."""
-        broken, limited = [], []
+        broken: list[str] = []
+        limited: list[str] = []
         for row in self.data["promises"]:
             if row["status"] in ("broken", "documented"):
                 promise = row["promise"]
