@@ -19,7 +19,7 @@ PIP_INSTALL = PIP_BUILD_CONSTRAINT=constraints.txt PIP_CONSTRAINT=constraints.tx
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help venv servers run test test-all test-core lint format readme docs site site-serve cover sim publish-sim soak bench capacity safety dist clean
+.PHONY: help venv servers run test test-all test-core lint format readme docs site site-serve cover sim publish-sim soak bench capacity safety failovers dist clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' Makefile | \
@@ -125,6 +125,9 @@ capacity: servers ## measure what one server of each store carries, and write do
 safety: ## put holdfast and other libraries' locks through the same faults, and write docs/safety.md; about 20 minutes
 	@$(MAKE) -s --no-print-directory VENV=.venv-bench .venv-bench/.bench
 	@.venv-bench/bin/python -m benchmarks.safety $(ARGS)
+
+failovers: servers ## real failovers, restarts and migrations under load; writes docs/failovers.md; about an hour, ARGS="--only NAME" for one
+	@$(BIN)/python -m packages.lab.scenarios $(ARGS)
 
 dist: ## build the wheels and source archives of both distributions into dist/, and check them
 	@$(MAKE) -s --no-print-directory VENV=.venv-dist .venv-dist/.dist

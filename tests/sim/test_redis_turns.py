@@ -29,7 +29,7 @@ class Server:
         self.now = 1_700_000_000.0
         self.subscribed: set[str] = set()
         self.published: list[tuple[str, str]] = []
-        self._machine = Machine(lambda: round(self.now * 1_000_000), self._publish, is_cluster=False)
+        self._machine = Machine(lambda: round(self.now * 1_000_000), self._publish, self._subscribers)
         self.command = self._machine.command
 
     def try_acquire(
@@ -70,6 +70,9 @@ class Server:
         """The tickets that were woken since the last call."""
         woken, self.published = [message for _, message in self.published], []
         return woken
+
+    def _subscribers(self, channel: bytes) -> int:
+        return int(channel.decode().partition(":")[2] in self.subscribed)
 
     def _publish(self, channel: bytes, message: bytes) -> int:
         client = channel.decode().partition(":")[2]

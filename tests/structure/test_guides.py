@@ -20,7 +20,9 @@ LONG_PAGES = {
     "track-record.md": "a list that grows, as the changelog",
 }
 # Pages for contributors, and lists, explain code in place of showing how to use it.
-WITHOUT_PROGRAM = re.compile(r"internals/|benchmarks|safety\.md|reference\.md|track-record\.md|[\w/]+-permissions\.md")
+WITHOUT_PROGRAM = re.compile(
+    r"internals/|benchmarks|safety\.md|failovers\.md|reference\.md|track-record\.md|[\w/]+-permissions\.md"
+)
 # Pictures of text, output of programs, and diagrams, which the build of the site draws.
 NO_PROGRAMS = {"text", "mermaid"}
 TESTED_TOGETHER = {

@@ -73,7 +73,7 @@ class DatabaseConnections(ABC, Generic[C]):
     container: str  # what the tables are in, for error messages
 
     def __init__(self, url: str, max_connections: int, poller: Poller, runtime: Runtime) -> None:
-        self.is_durable = True  # a crash of the server's machine loses nothing, as far as the server has reported
+        self.is_durable = True  # a crash or failover loses nothing, as far as the server has reported
         self._url, self._poller, self._runtime, self._now = url, poller, runtime, runtime.now
         self._pool = ConnectionPool(url, self.open, runtime, max_connections)
         self._opened: weakref.WeakSet[C] = weakref.WeakSet()  # also those outside the pool

@@ -49,7 +49,7 @@ def schema_sql(package: str, **values: object) -> str:
 
 
 def guarantees_of(nominal: Guarantees, *, is_durable: bool) -> Guarantees:
-    """The nominal guarantees, unless a crash of the server's machine can lose what was committed."""
+    """The nominal guarantees, unless a crash of the server's machine or a failover can lose committed data."""
     return nominal if is_durable else nominal._replace(exclusion=Exclusion.BEST_EFFORT)
 
 

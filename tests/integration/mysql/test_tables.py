@@ -7,6 +7,7 @@ import subprocess
 import threading
 import uuid
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
@@ -20,8 +21,10 @@ from holdfast.guarantees import Exclusion
 from holdfast.url import parse
 from tests.integration.conftest import OpenClient
 from tests.integration.mysql.conftest import is_busy
-from tests.support.mysql.servers import Server
+from tests.support.mysql.servers import REPLICATED, Server
+from tests.support.processes import eventually
 from tests.support.redis.certificates import Certificates
+from tests.support.server_process import running
 
 METHODS = ["unique", "row", "version"]
 
@@ -177,6 +180,29 @@ def test_exclusion_is_best_effort_when_the_server_is_not_durable(
             assert strict.inspect("forgetful").holders == ()
     finally:
         own_server.run("SET GLOBAL innodb_flush_log_at_trx_commit = 1")
+
+
+def test_exclusion_is_best_effort_with_a_replica_unless_commits_wait_for_it(
+    folder: Path, open_client: OpenClient
+) -> None:
+    primary = Server(folder / "followed", options=[*REPLICATED, "--server-id=1"])
+    replica = Server(folder / "follower", options=[*REPLICATED, "--server-id=2"])
+    with running(primary), running(replica):
+        primary.run("CREATE USER app@'127.0.0.1'", "GRANT ALL ON locks.* TO app@'127.0.0.1'")
+
+        def exclusion() -> Exclusion:
+            client = open_client(primary.url_of(user="app"))
+            with client.lock("one"):
+                return client.guarantees.exclusion
+
+        assert exclusion() is Exclusion.DURABLE_AUTHORITY
+
+        replica.follow(primary)
+        assert exclusion() is Exclusion.BEST_EFFORT
+
+        primary.run("SET GLOBAL rpl_semi_sync_master_enabled = ON")
+        eventually(lambda: primary.status("Rpl_semi_sync_master_status") == "ON")
+        assert exclusion() is Exclusion.DURABLE_AUTHORITY
 
 
 def test_locks_work_with_a_statement_based_binary_log(

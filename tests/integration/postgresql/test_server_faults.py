@@ -253,3 +253,31 @@ def test_exclusion_is_best_effort_when_fsync_is_off(
         acquired(client, "a").release()
 
         assert client.guarantees.exclusion.value == exclusion
+
+
+def exclusion_at(url: str, open_client: OpenClient) -> str:
+    client = open_client(url)
+    acquired(client, "a").release()
+    return client.guarantees.exclusion.value
+
+
+def test_exclusion_is_best_effort_with_a_standby_unless_commits_wait_for_it(
+    folder: Path, open_client: OpenClient
+) -> None:
+    settings = ["fsync=on", "full_page_writes=on"]
+    with running(Server(folder / "followed", settings=settings)) as server:
+        restricted = server.url_of("plain")
+        server.rows("CREATE ROLE plain LOGIN; GRANT CREATE, USAGE ON SCHEMA public TO plain")
+        assert exclusion_at(restricted, open_client) == "durable-authority"
+
+        with running(Standby(folder / "follower", server)):
+            eventually(lambda: bool(server.rows("SELECT 1 FROM pg_stat_replication WHERE state = 'streaming'")))
+            assert exclusion_at(restricted, open_client) == "best-effort"
+
+            server.rows("ALTER SYSTEM SET synchronous_standby_names = '*'")
+            server.rows("SELECT pg_reload_conf()")
+            eventually(lambda: bool(server.rows("SELECT 1 FROM pg_stat_replication WHERE sync_state = 'sync'")))
+            assert exclusion_at(restricted, open_client) == "durable-authority"
+
+            server.rows("ALTER ROLE plain SET synchronous_commit = local")
+            assert exclusion_at(restricted, open_client) == "best-effort"

@@ -44,7 +44,7 @@ def test_a_pair_takes_12_commands_and_one_more_at_most(server: Server, open_clie
 
 
 @pytest.mark.parametrize("clients", [2, 8])
-async def test_a_turn_takes_at_most_16_commands_when_several_clients_contend(server: Server, clients: int) -> None:
+async def test_a_turn_takes_at_most_17_commands_when_several_clients_contend(server: Server, clients: int) -> None:
     """From the request of a waiter until the release by which it hands the lock over, scripts included."""
     turns = 50
 
@@ -62,7 +62,7 @@ async def test_a_turn_takes_at_most_16_commands_when_several_clients_contend(ser
             costs.append((server.commands_run() - before) / (clients * count))
 
     # On a busy machine waiters poll, so the cheapest round counts.
-    assert min(costs[1:]) <= 16
+    assert min(costs[1:]) <= 17
     assert server.all_keys() == {WATERMARK}
 
 

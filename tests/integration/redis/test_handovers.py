@@ -143,6 +143,34 @@ def test_a_killed_waiter_is_skipped_although_it_polled_just_now(
     assert now() - left < TTL / 2
 
 
+def test_a_hand_over_that_no_connection_of_the_primary_receives_is_not_announced_to_its_replicas(
+    pool: WorkerPool, pair: Pair, open_client: OpenClient
+) -> None:
+    """A client that is still subscribed at a former primary would believe the message and hold the lock too."""
+    primary = pair.primary
+    holder, other = open_client(primary.url), open_client(primary.url)
+    lease = take(holder.lock("one"))
+    killed = pool.start(primary.url)
+    killed.send("acquire", lock="one", ttl=TTL)
+    await_waiters(holder, "one", 1)
+    eventually(lambda: len(primary.subscribers()) == 1)
+    (channel,) = primary.call("PUBSUB", "CHANNELS")
+    killed.kill()
+    eventually(lambda: primary.subscribers() == [])
+
+    with pair.replica.connect() as replica:
+        replica.call("SUBSCRIBE", channel)
+        lease.release()
+        take(other.lock("one")).release()
+        primary.call("PUBLISH", channel, "the last message")
+        messages = []
+        while (message := replica.read()[2]) != "the last message":
+            messages.append(message)
+
+    assert messages, "it was woken"
+    assert [message for message in messages if " " in message] == []
+
+
 MANY = 20  # waiting threads of one process: far more than WOKEN_LEASE each would take too long
 
 

@@ -114,6 +114,19 @@ def test_the_guarantees_are_those_that_can_be_known(
     assert [warning in each for each in client.warnings] == ([True] if warning else [])
 
 
+@pytest.mark.parametrize(
+    ("method", "exclusion"), [("setnx", Exclusion.DURABLE_AUTHORITY), ("getset", Exclusion.BEST_EFFORT)]
+)
+def test_exclusion_of_getset_depends_on_the_clocks_of_clients_also_on_a_durable_server(
+    start_server: StartServer, open_client: OpenClient, method: str, exclusion: Exclusion
+) -> None:
+    client = open_client(f"{start_server(*DURABLE).url}?method={method}")
+
+    take(client.lock("one")).release()
+
+    assert client.guarantees.exclusion is exclusion
+
+
 def test_a_server_that_evicts_is_refused_without_info_when_config_shows_it(
     start_server: StartServer, open_client: OpenClient
 ) -> None:

@@ -19,6 +19,7 @@ from tests.support.nats import servers as nats
 from tests.support.pages import blocks
 from tests.support.processes import PATIENCE, eventually
 from tests.support.redis.binaries import main_binary
+from tests.support.redis.redlock import DURABLE
 from tests.support.redis.servers import Server
 from tests.support.server_process import dies_with_thread, free_ports, running
 
@@ -43,7 +44,7 @@ def statuses(data: dict[str, Any]) -> dict[str, str]:
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[Server]:
-    with running(Server(main_binary(), tmp_path / "redis")) as server:
+    with running(Server(main_binary(), tmp_path / "redis", options=DURABLE)) as server:
         yield server
 
 
@@ -75,6 +76,7 @@ def test_all_promises_hold_on_redis_while_connections_fail(server: Server) -> No
     assert done.returncode == 0, done.stdout + done.stderr
     data = data_of(done)
     assert statuses(data)["exclusion"] == statuses(data)["fence"] == statuses(data)["progress"] == "held"
+    assert data["guarantees"]["exclusion"] == "durable-authority", "the guarantees of this server"
     assert {fault["name"] for fault in data["faults"]} <= set(faults)
     assert data["faults"], data["not_exercised"]
 

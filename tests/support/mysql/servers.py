@@ -29,6 +29,12 @@ INSTALL_OPTIONS = (
     *("--no-defaults", "--auth-root-authentication-method=normal", "--skip-test-db"),
     *("--datadir={folder}/data", "--tmpdir={folder}", "--innodb-log-file-size=8M"),
 )
+# MariaDB: with the whole log, from which a new replica can start; after this timeout commits would not wait any more.
+REPLICATED = (
+    *("--log-bin=log", "--log-slave-updates", "--sync-binlog=1", "--binlog-format=ROW"),
+    *("--rpl-semi-sync-slave-enabled=ON", "--rpl-semi-sync-master-timeout=4294967295"),
+    "--rpl-semi-sync-master-wait-point=AFTER_SYNC",
+)
 _MYSQL_ONLY = ("--mysqlx=OFF", "--innodb-flush-method=nosync")
 
 
@@ -148,3 +154,24 @@ class Server(ServerProcess):
                 self.rows(f"KILL {number}", database="")
         eventually(lambda: not set(ids) & set(self.clients(database)))
         return len(ids)
+
+    def follow(self, primary: Server) -> None:
+        """As a new server of MariaDB: become a replica, which replays the whole log of the primary."""
+        self.rows(f"DROP DATABASE {DATABASE}", database="")
+        self.rows("RESET MASTER", database="")
+        self.rows(
+            f"CHANGE MASTER TO MASTER_HOST='127.0.0.1', MASTER_PORT={primary.port}, MASTER_USER='root',"
+            " MASTER_USE_GTID=slave_pos, MASTER_CONNECT_RETRY=1",
+            database="",
+        )
+        self.rows("START SLAVE", database="")
+        self.await_position_of(primary)
+
+    def await_position_of(self, primary: Server) -> None:
+        """Wait until this replica has applied all that the primary has committed by now."""
+        position = primary.value("SELECT @@gtid_binlog_pos")
+        has_all = f"SELECT MASTER_GTID_WAIT('{position}', 0.5)"
+        eventually(lambda: bool(self.value(has_all, database="") == 0))
+
+    def status(self, name: str) -> str:
+        return str(self.rows("SHOW GLOBAL STATUS LIKE %s", (name,), database="")[0][1])

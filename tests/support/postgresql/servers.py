@@ -146,8 +146,8 @@ class SmallDisk(Server):
 class Standby(Server):
     """A standby of another server."""
 
-    def __init__(self, folder: Path, primary: Server) -> None:
-        super().__init__(folder)
+    def __init__(self, folder: Path, primary: Server, *, settings: Sequence[str] = ()) -> None:
+        super().__init__(folder, settings=settings)
         self._primary = primary
 
     def create(self) -> None:

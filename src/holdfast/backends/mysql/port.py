@@ -39,7 +39,7 @@ class MysqlPort(Protocol):
 
     @property
     def is_durable(self) -> bool:
-        """Committed data survives a crash of the machine, as far as the server has reported."""
+        """Committed data survives a crash of the machine and a failover, as far as the server has reported."""
 
     async def execute(self, statement: Statement, values: Sequence[Value], *, deadline: float) -> Answer:
         """Run it; each statement is a transaction of its own, and all are committed when this returns."""

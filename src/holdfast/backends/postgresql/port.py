@@ -60,7 +60,7 @@ class PostgresqlPort(Protocol):
 
     @property
     def is_durable(self) -> bool:
-        """Committed data survives a crash of the machine, as far as the server has reported."""
+        """Committed data survives a crash of the machine and a failover, as far as the server has reported."""
 
     @property
     def warnings(self) -> tuple[str, ...]:

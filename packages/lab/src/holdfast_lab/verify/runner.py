@@ -113,12 +113,12 @@ def _run(plan: Plan, progress: Progress) -> Evidence:
             return session.run()
 
 
+def _no_queue(_lock: str) -> None:
+    """The positions of waiters are not known."""
+
+
 def _is_busy(state: dict[str, Any]) -> bool:
     return bool(state["busy"] or state["taking"])
-
-
-def _unknown(_: str) -> None:
-    """The number of waiters of a lock, where it is not needed."""
 
 
 class _Run:
@@ -158,7 +158,7 @@ class _Run:
 
     def __enter__(self) -> Self:
         self._store.require_free([*self.names, self._probed])
-        self._guarantees = self._store.guarantees()  # some stores know them only after a request
+        self._guarantees = self._store.guarantees()  # they depend on the server, which has answered by now
         self._hub.__enter__()
         return self
 
@@ -267,8 +267,8 @@ class _Run:
         if guarantees is None or (guarantees.order is not Order.FIFO and guarantees.wake is not Wake.PUSH):
             return Handovers()
         self._progress(0.0, "measuring hand-overs")
-        # Without an order, the places of the waiters do not matter, and many of these stores do not show waiters.
-        queue = self._store.queue if guarantees.order is Order.FIFO else _unknown
+        # Without an order of its own, a store need not list all waiters, so no position can be awaited.
+        queue = self._store.queue if guarantees.order is Order.FIFO else _no_queue
         return probe(self.workers, self._probed, queue, self.record)
 
     def _command_all(self, do: str) -> None:

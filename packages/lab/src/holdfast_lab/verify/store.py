@@ -51,7 +51,7 @@ class StoreClient:
                 self._runner.run(self._adapter.close())
 
     def guarantees(self) -> Guarantees | None:
-        """The guarantees that the backend declares, after it has been asked."""
+        """The guarantees that the backend declares; before the first request, those of any server."""
         guarantees: Guarantees | None = self._adapter.guarantees()
         return guarantees
 

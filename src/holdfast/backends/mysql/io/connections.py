@@ -43,8 +43,11 @@ _SETTINGS = f"""SET SESSION autocommit = 1, sql_mode = 'STRICT_ALL_TABLES,NO_ENG
 SET SESSION TRANSACTION READ WRITE;
 SHOW VARIABLES WHERE Variable_name IN
     ('log_bin', 'binlog_format', 'innodb_flush_log_at_trx_commit')"""
-_READ_COMMITTED = "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED"
-_REPEATABLE_READ = "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ"
+# The status is for the guarantees. MySQL does not report its replicas to users without further rights.
+_ISOLATION = """SET SESSION TRANSACTION ISOLATION LEVEL {level};
+SHOW GLOBAL STATUS WHERE Variable_name IN ('Slaves_connected', 'Rpl_semi_sync_master_status')"""
+_READ_COMMITTED = _ISOLATION.format(level="READ COMMITTED")
+_REPEATABLE_READ = _ISOLATION.format(level="REPEATABLE READ")
 
 
 def make_backend(config: MysqlConfig, connections: Connections, runtime: Runtime) -> Backend:
@@ -107,9 +110,12 @@ class Connections(DatabaseConnections[Connection]):
                 await connection.enable_multi_statements(deadline)
             answer = await connection.query(_SETTINGS, deadline)
             variables = {name: value for name, value in answer.rows}  # noqa: C416 (rows of two)
-            self.is_durable = variables.get("innodb_flush_log_at_trx_commit") == "1"
             logs_statements = variables.get("log_bin") == "ON" and variables.get("binlog_format") == "STATEMENT"
-            await connection.query(_REPEATABLE_READ if logs_statements else _READ_COMMITTED, deadline)
+            answer = await connection.query(_REPEATABLE_READ if logs_statements else _READ_COMMITTED, deadline)
+            status = {name: value for name, value in answer.rows}  # noqa: C416 (rows of two)
+            # Commits do not wait for asynchronous replicas, so a replica that takes over may lack the last ones.
+            has_all = status.get("Slaves_connected", "0") == "0" or status.get("Rpl_semi_sync_master_status") == "ON"
+            self.is_durable = variables.get("innodb_flush_log_at_trx_commit") == "1" and has_all
         except BaseException as error:
             connection.close()
             if isinstance(error, OutcomeUnknown | TransactionConflict | TablesMissing):

@@ -50,8 +50,13 @@ SET default_transaction_isolation = 'read committed';
 SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') = 'off';
 SELECT set_config('transaction_timeout', '0', false) WHERE current_setting('transaction_timeout', true) IS NOT NULL;
 """
-# Whether committed data survives a crash of the machine too.
-_IS_DURABLE = "SELECT current_setting('fsync') = 'on' AND current_setting('full_page_writes') = 'on'"
+# Whether committed data survives a crash of the machine, and a failover: there is no standby that commits do not
+# wait for. Every role can read these; for most of them the columns of pg_stat_replication but the pid are NULL. A
+# connection with a logical slot is not that of a standby.
+_IS_DURABLE = """SELECT current_setting('fsync') = 'on' AND current_setting('full_page_writes') = 'on' AND (
+current_setting('synchronous_standby_names') <> '' AND current_setting('synchronous_commit') NOT IN ('local', 'off')
+OR NOT EXISTS (SELECT FROM pg_stat_get_wal_senders() AS sender WHERE NOT EXISTS (
+SELECT FROM pg_replication_slots AS slot WHERE slot.active_pid = sender.pid AND slot.slot_type = 'logical')))"""
 
 CHANNEL = "holdfast_session_"  # before the client's nonce
 # The same for a client behind a pooler. It shares no advisory lock, and holdfast_is_gone does not expect that of it.

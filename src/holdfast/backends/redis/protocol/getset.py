@@ -32,6 +32,7 @@ from holdfast.core.clock import lease_deadline
 from holdfast.core.one_by_one import OneByOne
 from holdfast.core.tickets import Claim, Granted, LeaseGone, Live
 from holdfast.errors import BackendError, NameConflict, OutcomeUnknown
+from holdfast.guarantees import Exclusion, Guarantees
 
 if TYPE_CHECKING:
     from holdfast.backends.redis.port import RedisPort
@@ -81,6 +82,12 @@ class GetsetBackend(OneByOne, PlainBackend):
         super().__init__(url, port, runtime, prefix=prefix)
         # By nonce: tickets whose release is between its GET and the reply to its DEL, and the call that does it.
         self._releasing: dict[str, object] = {}
+
+    @property
+    def guarantees(self) -> Guarantees:
+        # The clocks of clients end leases, so a server that keeps all writes makes exclusion no stronger.
+        on_server = super().guarantees
+        return self.base if on_server.exclusion is Exclusion.DURABLE_AUTHORITY else on_server
 
     async def _try_take(self, claim: Claim, keys: Keys, deadline: float) -> Granted | tuple[str, float]:
         sent, wall = self._runtime.now(), self._runtime.wall()

@@ -59,6 +59,9 @@ class PushServer(Server):
             subscriber.link.notify(subscriber.receive, connection, message)
         return len(subscribers)
 
+    def count_subscribers(self, channel: str) -> int:
+        return len(self._channels.get(channel, {}))
+
     def subscription_state(self) -> object:
         """All subscriptions, for `state`."""
         return [

@@ -1,6 +1,9 @@
 -- Grant the lock at once to the first ticket in the queue, if it is exclusive, accepts hand-overs and has polled within
--- POLL_INTERVAL. The message carries the fence, which saves the new holder a round trip. If no connection receives the
--- message, the grant is undone.
+-- POLL_INTERVAL. The message carries the fence, which saves the new holder a round trip.
+--
+-- A client without a subscription here is passed over before any message is sent. PUBLISH returns how many connections to
+-- this server received a message, but the message also reaches those to its replicas and to other nodes of a Cluster. After
+-- a failover a client may still be subscribed there, and would hold a lock whose grant was undone here.
 --
 -- A server that is out of memory refuses none of these writes: the script has removed an element before, and Redis does
 -- not stop a script half-way.
@@ -10,7 +13,9 @@ if first then
   local entry, silent = unpack(redis.call('HMGET', waiters, first, SILENT_CLIENTS))
   local lapses, about, ttl = string.match(entry or '', '^x\n%d+\n(%d+)\n%-?%d+\n(%a+ (%d+)\n.*)')
   local polled_at = about and lapses - WAITER_LEASE
-  if about and polled_at > now - POLL_INTERVAL and polled_at >= (silent and silent_since(silent, channel_in(about)) or 0) then
+  local is_live = about and polled_at > now - POLL_INTERVAL
+    and polled_at >= (silent and silent_since(silent, channel_in(about)) or 0)
+  if is_live and has_subscriber(about) then
     local fence = take_fence(since)
     if kept < now + ttl then
       kept = now + ttl + KEEP
@@ -21,7 +26,7 @@ if first then
       redis.call('HDEL', waiters, first)
       return 1
     end
-    -- The rest of this script deletes the key.
+    -- The message was not allowed, so it was not sent. The rest of this script deletes the key.
   end
   redis.call('LPUSH', queue, first)
   redis.call('PEXPIREAT', queue, math.max(kept, now + WAITER_LEASE))

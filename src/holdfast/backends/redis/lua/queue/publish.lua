@@ -5,6 +5,14 @@ local function channel_in(about)
   return channel, command
 end
 
+-- Whether a connection to this server is subscribed to the channel of this client. False if the server does not allow the
+-- question.
+local function has_subscriber(about)
+  local channel, command = channel_in(about)
+  local reply = channel and redis.pcall('PUBSUB', command == 'SPUBLISH' and 'SHARDNUMSUB' or 'NUMSUB', channel)
+  return reply and (tonumber(reply[2]) or 0) > 0
+end
+
 -- Returns how many connections received the message; nil if the server cannot know. On a channel "wake-all:" it counts
 -- the subscribers of one server only, and a client with "?" was not subscribed when it polled. Publishing may fail:
 -- correctness does not depend on whether or when a message arrives.

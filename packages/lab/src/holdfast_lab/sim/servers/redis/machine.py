@@ -1,4 +1,4 @@
-"""A Redis server without a world: keys, commands, scripts and PUBLISH."""
+"""A Redis server without a world: keys, commands, scripts, PUBLISH and the number of subscribers."""
 
 from __future__ import annotations
 
@@ -13,18 +13,26 @@ from holdfast_lab.sim.servers.redis.lua import interpreter
 
 Word: TypeAlias = str | bytes | int
 Publish = Callable[[bytes, bytes], int]  # channel, message -> number of receivers
+CountSubscribers = Callable[[bytes], int]
 
 
 class Machine:
     """One server, or a Cluster in which every slot has its own server."""
 
     def __init__(
-        self, clock: Callable[[], int], publish: Publish, *, is_cluster: bool = False, is_strict: bool = True
+        self,
+        clock: Callable[[], int],
+        publish: Publish,
+        count_subscribers: CountSubscribers = lambda _channel: 0,
+        *,
+        is_cluster: bool = False,
+        is_strict: bool = True,
     ) -> None:
         """`is_strict`: scripts may use only keys in KEYS; a real single server does not check this."""
         self.space = Keyspace(clock)
         self.is_cluster = is_cluster
         self._publish = publish
+        self._count_subscribers = count_subscribers
         self._is_strict = is_strict
 
     def command(self, words: Sequence[Word]) -> Reply:
@@ -52,6 +60,8 @@ class Machine:
         name = words[0].upper()
         if name in (b"PUBLISH", b"SPUBLISH"):
             return self._publish_message(name, words[1:], declared)
+        if name == b"PUBSUB":
+            return self._subscriber_counts(words[1:])
         command = commands.find(name)
         command.check(name, words[1:])
         touched = words[1:][command.keys]
@@ -68,6 +78,14 @@ class Machine:
         if name == b"SPUBLISH" and declared and self.is_cluster:
             _in_one_slot([channel, *declared], _NOT_LOCAL)
         return self._publish(channel, message)
+
+    def _subscriber_counts(self, words: Words) -> list[Reply]:
+        if not words or words[0].upper() not in (b"NUMSUB", b"SHARDNUMSUB"):
+            raise Refused("ERR the model of PUBSUB has NUMSUB and SHARDNUMSUB only")
+        counts: list[Reply] = []
+        for channel in words[1:]:
+            counts += [channel, self._count_subscribers(channel)]
+        return counts
 
     def _check_touched(self, touched: Words, declared: Words) -> None:
         for key in touched:

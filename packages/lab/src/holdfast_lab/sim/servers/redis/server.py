@@ -60,7 +60,7 @@ class RedisServer(PushServer):
     def __init__(self, world: World, recorder: Recorder) -> None:
         super().__init__(world, recorder)
         self.is_cluster = world.choices.chance(self.clusters)
-        self.machine = Machine(self._clock, self._publish, is_cluster=self.is_cluster)
+        self.machine = Machine(self._clock, self._publish, self._count_subscribers, is_cluster=self.is_cluster)
         self._locks: dict[str, tuple[str, LockKeys]] = {}  # by the lock's key
         self._positions: dict[str, tuple[int, int]] = {}  # by nonce: number of the queue entry, position
         self._arrivals = 0
@@ -87,6 +87,9 @@ class RedisServer(PushServer):
 
     def _publish(self, channel: bytes, message: bytes) -> int:
         return self.publish(channel.decode(), message.decode())
+
+    def _count_subscribers(self, channel: bytes) -> int:
+        return self.count_subscribers(channel.decode())
 
     # ── state ────────────────────────────────────────────────────────────────────────────────────────────────────
 
