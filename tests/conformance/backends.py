@@ -42,15 +42,17 @@ def _plain(name: str, fresh_url: Callable[[], str], claims: Guarantees, *, shows
     return Case(name, lambda _: fresh_url(), claims, shares=False, shows_waiters=False, shows_who=shows_who)
 
 
+def _local(name: str, url: Callable[..., str], claims: Guarantees) -> Case:
+    """With local hand-over: callers of one client that wait for each other have no ticket on the server."""
+    claims = claims._replace(order=Order.TURNS)
+    return Case(f"{name}-local", lambda _: url(local_handover="yes"), claims, shows_waiters=False)
+
+
 # In our own suite, as far as they go: backends with less, and other shapes and methods of the backends above.
 _WITH_LESS = [
-    # Callers of one client that wait for each other have no ticket on the server.
-    Case(
-        "redis-local",
-        lambda _: redis.restricted_url(local_handover="yes"),
-        _REDIS._replace(order=Order.TURNS),
-        shows_waiters=False,
-    ),
+    _local("redis", redis.restricted_url, _REDIS),
+    _local("postgresql", postgresql.restricted_url, _SQL),
+    _local("mysql", mysql.restricted_url, _SQL._replace(wake=Wake.POLL)),
     Case("redlock", lambda _: redis.restricted_redlock_url(), _REDIS._replace(order=Order.NONE), shares=False),
     _plain("nats", nats.fresh_url, _NATS._replace(exclusion=Exclusion.BEST_EFFORT)),
     _plain("memcached", memcached.fresh_url, _CACHE),

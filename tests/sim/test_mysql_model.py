@@ -53,6 +53,7 @@ _WRITES = (
     s.ADVANCE_REGISTER,
     s.REBASE,
     s.ADOPT,
+    s.EXTEND_TURN,
 )  # whose count of changed rows is compared
 
 
@@ -168,6 +169,10 @@ class Steps:
         assert sorted(answer.rows, key=str) == sorted(expected.rows, key=str), what
         if statement in _WRITES:
             assert (answer.changed, answer.number) == (expected.changed, expected.number), what
+        if statement is s.RENEW_ALONE:  # the server does not count a row that it has set to the same values
+            assert answer.number == expected.number, what
+            how = "none" if not expected.number else "used" if expected.number == values[2] else "not used"
+            self.seen[f"renew_alone: {how}"] += 1
         for table in _COLUMNS:
             assert self._model.rows(table) == self._real.rows(table), what
         self._note(statement, expected)
@@ -220,6 +225,8 @@ class Steps:
             "renew": 2,
             "break": 1,
             "adopt": 2,
+            "extend": 3,
+            "renew alone": 2,
             "holder fence": 1,
             "poll": 2,
             "inspect": 1,
@@ -284,6 +291,15 @@ class Steps:
                 if lock is not None and lock.departed and lock.departed_until > self._model.now and draw.random() < 0.5:
                     adopter = lock.departed[-1]
                 return s.ADOPT, [key, draw.choice((holder, holder, nonce)), adopter, ttl, agent, info]
+            case "extend" | "renew alone":
+                holder = nonce if lock is None or lock.nonce is None else lock.nonce
+                nonce = draw.choice((holder, holder, holder, nonce))
+                if verb == "extend":
+                    count, may_stay = draw.choice((1, 2, 64)), draw.random() < 0.5
+                    return s.EXTEND_TURN, [key, nonce, count, may_stay, ttl, agent, info]
+                last = 1 if lock is None else lock.drawn
+                fence = draw.choice((last, last - 1, last + 1, draw.choice(self._fences[-3:])))
+                return s.RENEW_ALONE, [key, nonce, fence, ttl, agent, info]
             case "holder fence":
                 return s.HOLDER_FENCE, [key, nonce]
             case "poll" if owner:
@@ -381,6 +397,7 @@ SEEN = {
         "renew: found",
         "poll: found",
     ),
+    *("extend_turn: 0", "extend_turn: 1", "renew_alone: none", "renew_alone: used", "renew_alone: not used"),
     *("adopt: 0", "adopt: 1", "adopted by a released ticket", "holder_fence: found"),
     *("inspect: found", "locks: found", "state: found", "create: 0", "create: 1", "cas_acquire: 0", "cas_acquire: 1"),
     *("cas_release: 0", "cas_release: 1", "bump_version: 1", "reaped", "poll_owned: found", "with the same fence"),

@@ -248,6 +248,13 @@ class Steps:
         self.seen["notification"] += len(told)
         self.seen["adopted"] += statement is protocol._ADOPT and bool(rows)
         self.seen["holdfast_advance_register: refused"] += statement is protocol._ADVANCE_REGISTER and not rows
+        if statement is protocol._EXTEND_TURN:
+            self.seen[f"extend_turn: {'gone' if not rows else 'refused' if rows[0][0] is None else 'extended'}"] += 1
+            return
+        if statement is protocol._RENEW_ALONE:
+            how = "gone" if not rows else "used" if rows[0][0] == str(values[2]) else "not used"
+            self.seen[f"renew_alone: {how}"] += 1
+            return
         if statement is protocol._SWAP_RECORD:
             how = "none" if not rows else "own" if rows[0][0] == values[2] else "other"
             self.seen[f"swap_record of {'one' if values[1] else 'none'}: {how}"] += 1
@@ -300,6 +307,8 @@ class Steps:
             "renew all": 1,
             "break": 1,
             "adopt": 2,
+            "extend": 3,
+            "renew alone": 2,
             "holder": 1,
             "inspect": 1,
             "locks": 0.5,
@@ -391,6 +400,16 @@ class Steps:
                     adopter = lock.departed[-1]
                     self.seen["adopted by a released ticket"] += old == lock.nonce
                 return protocol._ADOPT, [name, old, adopter, ttl, agent, info]
+            case "extend" | "renew alone":
+                lock = self.model.locks.get(name)
+                holder = nonce if lock is None or lock.nonce is None else lock.nonce
+                nonce = draw.choice((holder, holder, holder, nonce))
+                if verb == "extend":
+                    fences, may_stay = draw.choice((1, 2, 64)), draw.random() < 0.5
+                    return protocol._EXTEND_TURN, [name, nonce, fences, may_stay, ttl, agent, info]
+                last = 1 if lock is None else lock.drawn
+                fence = draw.choice((last, last - 1, last + 1, draw.choice(self._fences[-3:])))
+                return protocol._RENEW_ALONE, [name, nonce, fence, ttl, agent, info]
             case "holder":
                 return protocol._HOLDER, [name]
             case "inspect":
@@ -449,6 +468,8 @@ SEEN = {
     ),
     *("holdfast_reap_marks: 1", "holdfast_enter_all: all", "delete", "opened"),
     *("expired waiter: ticket", "expired waiter: client", "gone waiter: client", "expired holder: ticket"),
+    *("extend_turn: extended", "extend_turn: refused", "extend_turn: gone"),
+    *("renew_alone: used", "renew_alone: not used", "renew_alone: gone"),
     *("adopted", "adopted by a released ticket", "holdfast_holder", "clock set back"),
     *("swap_record of none: own", "swap_record of none: other", "read_record: found", "records reaped"),
     *("swap_record of one: own", "swap_record of one: other", "swap_record of one: none"),

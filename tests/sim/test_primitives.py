@@ -38,7 +38,7 @@ def supports(backend: str, workload: str) -> bool:
 
 
 CASES = [(backend, name) for backend in SERVERS for name in WORKLOADS if name != "locks" and supports(backend, name)]
-CASES += [("memory", "callers"), ("redis-local", "callers")]
+CASES += [("memory", "callers"), *((backend, "callers") for backend in SERVERS if backend.endswith("-local"))]
 
 
 def test_each_primitive_has_a_workload_that_the_command_accepts() -> None:

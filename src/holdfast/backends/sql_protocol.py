@@ -6,16 +6,20 @@ Pure, as everything in `protocol/`: no sockets, threads or clocks.
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from importlib import resources
 from typing import TYPE_CHECKING
 
+from holdfast.backends.local_handover import break_in_use
 from holdfast.core.ports import Record
 from holdfast.core.tickets import Claim, LockInfo, TicketInfo, make_ticket_info, process_text
 from holdfast.errors import HoldfastError, LimitConflict, NameConflict, OutcomeUnknown
 from holdfast.guarantees import Exclusion, Guarantees
 
 if TYPE_CHECKING:
+    from holdfast.core.ports import Runtime
+
     Row = tuple[str | None, ...]
 
 GRANULARITY = 0.0  # the servers count microseconds
@@ -88,3 +92,45 @@ def lock_infos(rows: Iterable[Row], true: str, decode: Callable[[str], str] = st
         locks.setdefault(decode(name or ""), ([], []))[fence is None].append(ticket_info)
     infos = (LockInfo(name, tuple(holders), tuple(waiters)) for name, (holders, waiters) in locks.items())
     return sorted(infos, key=lambda info: info.name)
+
+
+class BreaksRanges:
+    """`break_lock` and `break_range` of a backend whose leases may have several fences, as their `info` says."""
+
+    url: str
+    _runtime: Runtime
+
+    @abstractmethod
+    async def inspect(self, name: str, *, deadline: float) -> LockInfo: ...
+
+    @abstractmethod
+    async def _break(self, name: str, fence: int, deadline: float) -> bool:
+        """End the lease whose row has exactly this fence. Returns whether there was one."""
+
+    async def break_lock(self, name: str, fence: int, *, deadline: float) -> bool:
+        if not 0 < fence <= FENCE_MAX:
+            return False
+
+        # A lease whose fences change after it was read has greater ones, so a break of the old one changes nothing.
+        async def request() -> bool | tuple[int, int]:
+            fences = await self._fences_with(name, fence, deadline)
+            return await self._break(name, fence, deadline) if fences is None else fences
+
+        return await break_in_use(request, name=name, url=self.url, runtime=self._runtime, deadline=deadline)
+
+    async def break_range(self, name: str, fence: int, *, deadline: float) -> bool:
+        if not 0 < fence <= FENCE_MAX:
+            return False
+        while True:
+            fences = await self._fences_with(name, fence, deadline)
+            if fences is None:
+                return await self._break(name, fence, deadline)
+            if await self._break(name, fences[0], deadline):
+                return True
+
+    async def _fences_with(self, name: str, fence: int, deadline: float) -> tuple[int, int] | None:
+        """The first and the last fence of a lease with several fences, if this is one of them."""
+        for holder in (await self.inspect(name, deadline=deadline)).holders:
+            if holder.fence and holder.last_fence and holder.fence <= fence <= holder.last_fence:
+                return holder.fence, holder.last_fence
+        return None

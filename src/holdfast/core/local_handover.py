@@ -53,6 +53,7 @@ class LocalQueue:
         "deadline",
         "fence",
         "is_over",
+        "is_range",
         "is_unpolled",
         "last",
         "outage",
@@ -75,12 +76,14 @@ class LocalQueue:
         self.passes_left = passes
         self.fence = self.last = 0  # the fence of the last lease, and the last one that is reserved
         self.deadline = self.usable_until = 0.0  # of the lease, and of a pass, by the last answer of the server
+        self.is_range = False  # the server shows several fences, one of which is in use
         self.is_over = False  # the server has answered that the ticket is gone
         self.outage: BackendError | None = None  # the last request of the active ticket got no answer
 
     def reserve(self, granted: Granted, fences: int) -> None:
         """The server has extended the turn: its answer has the first of so many fences, and the deadline."""
         self.fence, self.last, self.deadline = granted.fence - 1, granted.fence + fences - 1, granted.deadline
+        self.is_range = fences > 1
         answered = granted.deadline - self.ttl * (1 - DRIFT)  # not later than the request for it was sent
         self.usable_until = answered + min(CONTACT_MAX, SPENT_MAX * self.ttl)
 
@@ -189,6 +192,10 @@ class LocalHandover:
         lease = None if ref is None else ref()
         return lease is not None and lease._phase in (HELD, RELEASING)
 
+    def _is_renewing(self, claim: Claim) -> bool:
+        """A renewal of this lease is in flight: the server may execute it after a later request, with an older end."""
+        return any(claim in renewed for renewed in list(self._engine._renewing.values()))  # an atomic copy
+
     async def _probe(self, claim: Claim, deadline: float) -> Granted | None:
         """Try to acquire the lock with another ticket, without a place in the queue."""
         probe = Claim(claim.name, self._runtime.nonce(), claim.ttl, 1, True, claim.agent, claim.info)  # noqa: FBT003
@@ -266,11 +273,10 @@ class LocalHandover:
                 successor = next(iter(local.waiting.values()), None)
                 may_stay = local.passes_left > 0
                 fences = min(FENCES_MAX, len(local.waiting), local.passes_left if may_stay else FENCES_MAX)
-                if local.is_over or not _has_ttl_of(local, ticket, claim):
+                if local.is_over or not _has_ttl_of(local, ticket, claim) or self._is_renewing(claim):
                     fences = 0
         if fences and local is not None and successor is not None:
-            backend = cast("ReservesFences", self._backend)
-            outcome = await backend.extend_turn(ticket, successor, fences, may_stay=may_stay, deadline=deadline)
+            outcome = await self._extend(ticket, successor, fences, may_stay=may_stay, deadline=deadline)
             with self._mutex:
                 if isinstance(outcome, Granted) and self._turn_of(claim) is local:
                     local.reserve(outcome, fences)
@@ -280,6 +286,12 @@ class LocalHandover:
                 self._end(claim)
                 return [False]
         return await self.release([claim], deadline=deadline)
+
+    async def _extend(
+        self, ticket: Claim, successor: Claim, fences: int, *, may_stay: bool, deadline: float
+    ) -> Granted | Waiting | LeaseGone:
+        backend = cast("ReservesFences", self._backend)
+        return await backend.extend_turn(ticket, successor, fences, may_stay=may_stay, deadline=deadline)
 
     def _pass(self, claim: Claim) -> bool:
         """Pass the lease of this ticket on to the first waiting one, if that is allowed now."""
@@ -387,7 +399,8 @@ class LocalHandover:
         for claim in claims:
             fence = self._drop_fences(claim)
             if fence:
-                outcomes[claim] = await self._renew_alone(claim, fence, deadline)
+                outcome = outcomes[claim] = await self._renew_alone(claim, fence, deadline)
+                self._note_fence(claim, fence, outcome)
         others = [claim for claim in claims if claim not in outcomes]
         if others:
             tickets = [_renewed_ticket(claim) for claim in others]
@@ -402,22 +415,29 @@ class LocalHandover:
         return self.queues.get(claim.name) if self.active.get(claim.name) is claim else None
 
     def _drop_fences(self, claim: Claim) -> int:
-        """Give up the fences that are reserved after that of this lease. Returns its fence; 0 if there are none.
+        """Give up the fences that are reserved after that of this lease. Returns its fence; 0 if it is shown alone.
 
-        The lease is held for so long that it is renewed. The server then shows its fence alone, not the range, so that
-        an operator can break it.
+        The lease is held for so long that it is renewed. From then on the server shows its fence alone, not the range,
+        so that an operator can break it.
         """
         with self._mutex:
             local = self._turn_of(claim)
-            if local is None or local.fence >= local.last:
+            if local is None or not local.is_range:
                 return 0
             local.last = local.fence
             return local.fence
 
+    def _note_fence(self, claim: Claim, fence: int, outcome: Live | LeaseGone | BackendError) -> None:
+        """The server shows this fence alone if it has answered so."""
+        with self._mutex:
+            local = self._turn_of(claim)
+            if local is not None and local.fence == fence and isinstance(outcome, Live):
+                local.is_range = False
+
     async def _renew_alone(self, claim: Claim, fence: int, deadline: float) -> Live | LeaseGone | BackendError:
         try:
             backend = cast("ReservesFences", self._backend)
-            return await backend.renew_alone(_renewed_ticket(claim), fence, deadline=deadline)
+            return await backend.renew_alone(_renewed_ticket(claim), claim, fence, deadline=deadline)
         except BackendError as error:
             return error
 
@@ -434,8 +454,8 @@ class LocalHandover:
 
 
 def _has_ttl_of(local: LocalQueue, ticket: Claim, claim: Claim) -> bool:
-    """Whether the ticket has the ttl of the queue, and no renewal with a shorter one may still be executed."""
-    return local.ttl == ticket.ttl == claim.ttl <= min(ticket.unanswered_ttl, claim.unanswered_ttl)
+    """Whether the ticket has the ttl of the queue, and no earlier renewal may still be executed."""
+    return local.ttl == ticket.ttl == claim.ttl and ticket.unanswered_ttl == claim.unanswered_ttl == float("inf")
 
 
 def _renewed_ticket(claim: Claim) -> Claim:
@@ -457,3 +477,9 @@ def without_caller(info: str) -> str:
     """The `info` of a ticket that several callers use, without the name of one of them."""
     start, mark, rest = info.partition(', "caller": "')
     return f"{start}{rest.partition(chr(34))[2]}" if mark else info
+
+
+def with_fences(info: str, fences: int) -> str:
+    """The `info` of a lease for which so many fences are reserved, from the one in its row on, for SQL databases."""
+    info = without_caller(info)
+    return f'{info[:-1]}, "fences": {fences}}}' if fences > 1 else info

@@ -289,8 +289,11 @@ class ReservesFences(Protocol):
         without a change, if other tickets wait for the lock and not `may_stay`.
         """
 
-    async def renew_alone(self, claim: Claim, fence: int, *, deadline: float) -> Live | LeaseGone:
-        """Start the ttl of a granted ticket again. The other fences that are reserved for it are not used any more."""
+    async def renew_alone(self, claim: Claim, holder: Claim, fence: int, *, deadline: float) -> Live | LeaseGone:
+        """Start the ttl of a granted ticket again. The other fences that are reserved for it are not used any more.
+
+        Operators see the caller of `holder` with this fence.
+        """
 
     async def break_range(self, name: str, fence: int, *, deadline: float) -> bool:
         """End the lease for which this fence is reserved, whichever of its fences is in use."""

@@ -191,6 +191,7 @@ def make_ticket_info(
     """A ticket for operators, from the fields that a backend stores."""
     process, meta = describe(info)
     fields = _parsed(info)
+    fences = _whole(fields.get("fences"))  # reserved for callers of its client
     return TicketInfo(
         fence=fence,
         host=str(process.get("host", "?")),
@@ -209,6 +210,7 @@ def make_ticket_info(
         attempt=_whole(fields.get("attempt")),
         trace=str(fields.get("trace", "")),
         holds=_holds(fields.get("holds")),
+        last_fence=fence + fences - 1 if fence and fences > 1 else None,
     )
 
 

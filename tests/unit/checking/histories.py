@@ -85,6 +85,8 @@ ONE_OF_EACH: h.History = [
     h.Checked(1, "a", 1, "x", held=True),
     h.Read(1, "a", 1, "x", 9, None),
     h.Wrote(1, "a", 1, "x", 9, "ü\n", before=3, fenced=False),
+    h.TurnBegan(1, "a", 1, "x", waiting=1),
+    h.TurnExtended(1, "a", 1, "x", fences=3),
     h.Passed(1, "a", 2, "x", 10, giver=1),
     h.TakenOver(1, "a", 2, "x", giver=1),
     h.MemberGranted(1, "a", 1, "x", 9),

@@ -9,7 +9,7 @@ from holdfast_lab.checking import history as h
 from holdfast_lab.checking.checkers import LocalPasses
 from tests.unit.checking.histories import find
 
-PROMISES = Promises(passes_max=2)
+PROMISES = Promises()
 GRANTED: h.History = [
     h.ServerGranted(1, "a", 1, "x", 5),
     h.Granted(1, "a", 1, "x", fence=5, deadline=9),
@@ -38,17 +38,45 @@ def test_a_lease_must_be_held_and_released_when_it_is_passed_on(before: h.Histor
     assert problem in violation.message
 
 
-def test_a_client_may_not_pass_a_lease_on_again_and_again_while_another_waits() -> None:
-    history: h.History = [*RELEASED, h.ServerQueued(2, "b", 9, "x", position=2)]
-    for number in range(1, 4):
-        history += [
+def passes(count: int, first: int = 1) -> h.History:
+    """So many passes at one time, the first one of the lease of this ticket."""
+    events: h.History = []
+    for number in range(first, first + count):
+        events += [
             h.Passed(2.1, "a", number + 1, "x", 5 + number, giver=number),
             h.Granted(2.1, "a", number + 1, "x", fence=5 + number, deadline=9),
             h.ReleaseStarted(2.1, "a", number + 1, "x"),
         ]
+    return events
 
-    (violation,) = find(LocalPasses, [*history, h.End(3)], PROMISES)
 
-    assert "3 times while b waited" in violation.message
-    without_waiter = [*history[:4], h.Crashed(2, "b"), *history[4:], h.End(3)]
-    assert not find(LocalPasses, without_waiter, PROMISES)
+QUEUED = h.ServerQueued(2, "b", 9, "x", position=2)
+TURN = h.TurnBegan(1, "a", 1, "x", waiting=2)
+EXTENDED = h.TurnExtended(2, "a", 1, "x", fences=4)
+
+
+@pytest.mark.parametrize(
+    ("before", "allowed"),
+    [
+        ([TURN, *RELEASED, QUEUED], 2),
+        ([QUEUED._replace(at=1), TURN, *RELEASED], 2),
+        ([*RELEASED, QUEUED], 0),
+        ([TURN, *RELEASED, EXTENDED, QUEUED], 4),
+        ([TURN, *RELEASED, QUEUED, EXTENDED], 2),
+        ([TURN, *RELEASED, EXTENDED, QUEUED, h.TurnBegan(2, "a", 1, "x", waiting=1)], 1),
+    ],
+)
+def test_a_client_may_pass_a_lease_on_exactly_so_often_while_another_waits(before: h.History, allowed: int) -> None:
+    assert not find(LocalPasses, [*before, *passes(allowed), h.End(3)], PROMISES)
+
+    (violation,) = find(LocalPasses, [*before, *passes(allowed + 1), h.End(3)], PROMISES)
+
+    assert "although b waited and its turn was over" in violation.message
+    assert not find(LocalPasses, [*before, h.Crashed(2, "b"), *passes(allowed + 1), h.End(3)], PROMISES)
+
+
+def test_passes_before_a_ticket_was_queued_count_in_the_turn() -> None:
+    history = [TURN, *RELEASED, *passes(1), QUEUED._replace(at=2.1)]
+
+    assert not find(LocalPasses, [*history, *passes(1, first=2), h.End(3)], PROMISES)
+    assert find(LocalPasses, [*history, *passes(2, first=2), h.End(3)], PROMISES)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from holdfast.backends.local_handover import LOCAL_HANDOVER
 from holdfast.backends.mysql.sql import database_of
 from holdfast.backends.net.passwords import password_of
 from holdfast.backends.net.pool import CONNECTIONS
@@ -30,6 +31,7 @@ SETTINGS = (
     ),
     seconds("connect_timeout", "3", "seconds for connecting"),
     CONNECTIONS,
+    LOCAL_HANDOVER,
 )
 _TLS = choice(
     "tls",
@@ -63,6 +65,7 @@ class MysqlConfig:
     prefers_tls: bool = False  # used if the server supports it; its certificate is not verified
     connect_timeout: float
     max_connections: int
+    local_handover: bool
     connect: Callable[[], Any] | None = field(default=None, repr=False)  # makes connections; replaces the login
 
 

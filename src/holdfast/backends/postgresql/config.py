@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from holdfast.backends.local_handover import LOCAL_HANDOVER
 from holdfast.backends.net.addresses import is_numeric
 from holdfast.backends.net.passwords import password_of
 from holdfast.backends.net.pool import CONNECTIONS
@@ -51,6 +52,7 @@ SETTINGS = (
     ),
     seconds("connect_timeout", "3", "seconds for connecting, all hosts together"),
     CONNECTIONS,
+    LOCAL_HANDOVER,
 )
 _HOST = Option("host", None, "the host or the folder of a socket, if it is not before the path")
 _SOCKET_PORT = integer("port", None, "the port that belongs to `host`", maximum=PORT_MAX)
@@ -93,6 +95,7 @@ class PostgresqlConfig:
     listen: PostgresqlConfig | None  # where to listen for notifications; None: at the same address
     connect_timeout: float
     max_connections: int
+    local_handover: bool
 
 
 def config_of(address: Address) -> PostgresqlConfig:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
+from holdfast.backends.local_handover import LOCAL_HANDOVER
 from holdfast.backends.net.passwords import password_of
 from holdfast.backends.net.pool import CONNECTIONS
 from holdfast.backends.net.tls import VERIFY, tls_files, tls_options
@@ -71,11 +72,7 @@ _SETTINGS = (
     seconds("io_timeout", f"{IO_TIMEOUT:g}", "seconds for one request, at most"),
     CONNECTIONS,
     CLIENT_NAME,
-    flag(
-        "local_handover",
-        "no",
-        "`yes`: threads or tasks of one client pass the lock on without the server",
-    ),
+    LOCAL_HANDOVER,
 )
 OPTIONS = (
     *_SETTINGS,

@@ -87,6 +87,8 @@ def _because(reason: str) -> str:
 _DESCRIPTIONS: dict[type, Callable[[Any], str]] = {
     h.AcquireStarted: _acquire_started,
     h.Granted: _granted,
+    h.TurnBegan: lambda event: f"got {event.lock!r} while {event.waiting} of its calls waited for it",
+    h.TurnExtended: lambda event: f"reserved {event.fences} fences of {event.lock!r}",
     h.Passed: lambda event: f"passed {event.lock!r} on from ticket {event.giver}, fence {event.fence}",
     h.TakenOver: lambda event: f"took over ticket {event.giver} of {event.lock!r}",
     h.MemberGranted: lambda event: f"has {event.lock!r}, fence {event.fence}, and requests the next of its group",

@@ -106,6 +106,26 @@ class Passed(NamedTuple):
     giver: int
 
 
+class TurnBegan(NamedTuple):
+    """The lease of this ticket arrived at its client, where so many other calls waited for it."""
+
+    at: float
+    client: str
+    ticket: int
+    lock: str
+    waiting: int
+
+
+class TurnExtended(NamedTuple):
+    """The server reserved so many fences for the client of this ticket, which holds the lock."""
+
+    at: float
+    client: str
+    ticket: int
+    lock: str
+    fences: int
+
+
 class TakenOver(NamedTuple):
     """The call took over the granted ticket of another call of its client, which had given up and did not know."""
 
@@ -505,6 +525,8 @@ Event: TypeAlias = (
     AcquireStarted
     | Granted
     | Passed
+    | TurnBegan
+    | TurnExtended
     | TakenOver
     | MemberGranted
     | Reentered

@@ -47,8 +47,6 @@ class Promises:
     # The longest wait of a running waiter for a lock that no client has; None: not checked.
     grant_max: float | None = None
 
-    # How often a client may pass a lease on between its callers while another one waits; None: not checked.
-    passes_max: int | None = None
     pass_contact_max: float = 0.1  # from the end of a ticket on the server to the last pass of its lease
 
     # How often later calls may overtake a call; None: not checked. Needs no events of the server.

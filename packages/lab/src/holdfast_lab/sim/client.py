@@ -15,6 +15,7 @@ from holdfast.core.local_handover import LocalHandover
 from holdfast.core.locks import BaseLock, LockOptions, make_spec
 from holdfast.core.once import OnceCall
 from holdfast.core.periods import Period, claim
+from holdfast.core.tickets import Granted
 from holdfast.core.transfers import Transfer, decode_transfer, encode_transfer
 from holdfast.errors import BackendError, BackendUnavailable, HoldfastError, LockLost, NotHeld, WouldDeadlock
 from holdfast_lab.checking import history as h
@@ -23,7 +24,7 @@ from holdfast_lab.sim.world import Cancelled
 
 if TYPE_CHECKING:
     from holdfast.core.ports import Runtime
-    from holdfast.core.tickets import Claim
+    from holdfast.core.tickets import Claim, LeaseGone, Waiting
     from holdfast_lab.checking.history import WhyFailed
     from holdfast_lab.sim.network import Link
     from holdfast_lab.sim.process import Process
@@ -73,11 +74,23 @@ class _RecordingEvents(Events):
 
 
 class _RecordedHandover(LocalHandover):
-    """Records for which call a ticket on the server stands."""
+    """Records for which call a ticket on the server stands, and the turns of the client."""
 
-    async def _pass_on(self, claim: Claim, deadline: float) -> Sequence[bool | BackendError]:
-        self._recorder.extended.add((claim.server or claim).nonce)
-        return await super()._pass_on(claim, deadline)
+    async def _try_acquire(self, claim: Claim, queue: bool, deadline: float) -> Granted | Waiting:  # noqa: FBT001
+        outcome = await super()._try_acquire(claim, queue, deadline)
+        if isinstance(outcome, Granted) and claim.passable and claim.passed is None:
+            local = self.queues.get(claim.name)
+            self._recorder.turn_began(claim.nonce, claim.name, 0 if local is None else len(local.waiting))
+        return outcome
+
+    async def _extend(
+        self, ticket: Claim, successor: Claim, fences: int, *, may_stay: bool, deadline: float
+    ) -> Granted | Waiting | LeaseGone:
+        self._recorder.extended.add(ticket.nonce)
+        self._recorder.reserving[ticket.nonce] = fences
+        outcome = await super()._extend(ticket, successor, fences, may_stay=may_stay, deadline=deadline)
+        self._recorder.reserving.pop(ticket.nonce, None)  # refused
+        return outcome
 
     def _pass(self, claim: Claim) -> bool:
         is_passed = super()._pass(claim)

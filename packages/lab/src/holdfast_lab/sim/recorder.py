@@ -37,6 +37,7 @@ class Recorder:
         self.owners: dict[int, str] = {}  # ticket -> named owner
         self._seen: dict[str, Entry] = {}
         self.extended: set[str] = set()  # tickets whose leases are passed on: more fences are no new grant
+        self.reserving: dict[str, int] = {}  # by ticket: the number of fences that its client requests
 
     def new_call(self) -> int:
         """The number of a new attempt in the history."""
@@ -95,11 +96,18 @@ class Recorder:
             shape = (entry.position, entry.limit, entry.exclusive, self.owners.get(call, ""))
             if entry.fence is not None:
                 if nonce in self.extended and before is not None and before.fence is not None:
+                    if entry.fence > before.fence and nonce in self.reserving:
+                        self.add(h.TurnExtended(now, client, call, entry.lock, self.reserving.pop(nonce)))
                     continue
                 self.add(h.ServerGranted(now, client, call, entry.lock, entry.fence, *shape))
             elif before is None or before.position != entry.position:  # expired and queued again at once
                 self.add(h.ServerQueued(now, client, call, entry.lock, *shape))
         self._seen = tickets
+
+    def turn_began(self, nonce: str, lock: str, waiting: int) -> None:
+        """The client of this ticket has got the lock while so many of its calls wait for it."""
+        client, call = self._owner[nonce[:NONCE]]
+        self.add(h.TurnBegan(self._world.now, client, call, lock, waiting))
 
     def passed(self, nonce: str, successor: str, lock: str, fence: int) -> None:
         """The client passes the lease of the ticket `nonce` on to the call of `successor`."""

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from holdfast.core.engine import Engine
+from holdfast.core.local_handover import CONTACT_MAX, SPENT_MAX
 from holdfast_lab.checking import Promises, judge
 from holdfast_lab.checking import history as h
 from holdfast_lab.sim import faults as faults_
@@ -25,12 +26,15 @@ from holdfast_lab.sim.runtime import SimRuntime
 from holdfast_lab.sim.servers.etcd.server import EtcdKeyServer, EtcdServer
 from holdfast_lab.sim.servers.memcached.server import MemcachedServer
 from holdfast_lab.sim.servers.memory import MemoryServer
+from holdfast_lab.sim.servers.mysql.server import LocalHandoverServer as MysqlLocalServer
 from holdfast_lab.sim.servers.mysql.server import UniqueServer, VersionServer
 from holdfast_lab.sim.servers.mysql.waiter_sessions import RowServer
 from holdfast_lab.sim.servers.nats.server import NatsServer
+from holdfast_lab.sim.servers.postgresql.server import LocalHandoverServer as PostgresqlLocalServer
 from holdfast_lab.sim.servers.postgresql.server import PooledServer, PostgresqlServer
 from holdfast_lab.sim.servers.postgresql.waiter_sessions import AdvisoryServer
-from holdfast_lab.sim.servers.redis.server import GetsetServer, LocalHandoverServer, RedisServer, SetnxServer
+from holdfast_lab.sim.servers.redis.server import GetsetServer, RedisServer, SetnxServer
+from holdfast_lab.sim.servers.redis.server import LocalHandoverServer as RedisLocalServer
 from holdfast_lab.sim.servers.redlock.server import RedlockServer
 from holdfast_lab.sim.servers.sqlite import SqliteServer
 from holdfast_lab.sim.servers.zookeeper.ensemble import ZookeeperServer
@@ -47,14 +51,16 @@ SERVERS: Mapping[str, type[Server]] = {
     "memory": MemoryServer,
     "sqlite": SqliteServer,
     "redis": RedisServer,
-    "redis-local": LocalHandoverServer,
+    "redis-local": RedisLocalServer,
     "redis-setnx": SetnxServer,
     "redis-getset": GetsetServer,
     "redlock": RedlockServer,
     "postgresql": PostgresqlServer,
+    "postgresql-local": PostgresqlLocalServer,
     "postgresql-pooler": PooledServer,
     "postgresql-advisory": AdvisoryServer,
     "mysql": UniqueServer,
+    "mysql-local": MysqlLocalServer,
     "mysql-row": RowServer,
     "mysql-version": VersionServer,
     "memcached": MemcachedServer,
@@ -322,6 +328,7 @@ class Simulation:
         delay += WITHIN_MAX * 1.02 if "transfer" in self.primitives else 0.0
         bound = (ttl + 12.0 if may_orphan else 8.0) + extra_lease_time + recovery_time + delay
         idle = (ttl + self.server.idle_max if may_orphan else 8.0) + extra_idle_time + recovery_time + delay
+        has_other_ttls = self.workload.several_ttls or "renew(ttl)" in self.primitives
         dead_waiter_max = self.server.dead_waiter_max
         # The last requests of a dead process may be slow, and renew or grant its tickets.
         if dead_waiter_max is not None:
@@ -347,8 +354,7 @@ class Simulation:
             clock_error=1e-6,
             grant_max=self._grant_max(),
             revoke_max=ttl / 3 + 3.0 + recovery_time + delayed,
-            # A call that was cancelled may still be in the local queue, until its ticket is released.
-            passes_max=2 * self.workload.callers,
+            pass_contact_max=CONTACT_MAX if has_other_ttls else min(CONTACT_MAX, SPENT_MAX * ttl),
         )
 
     def _grant_max(self) -> float | None:

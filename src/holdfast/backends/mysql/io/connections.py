@@ -55,7 +55,7 @@ def make_backend(config: MysqlConfig, connections: Connections, runtime: Runtime
         return VersionBackend(config.url, connections, runtime)
     if config.method == "row":
         return RowBackend(config.url, connections, WaiterSessions(connections, runtime, config.url), runtime)
-    return UniqueBackend(config.url, connections, runtime)
+    return UniqueBackend(config.url, connections, runtime, local_handover=config.local_handover)
 
 
 class Connections(DatabaseConnections[Connection]):

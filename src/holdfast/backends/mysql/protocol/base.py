@@ -27,7 +27,7 @@ from holdfast.backends.mysql.protocol.statements import (
     SWAP_RECORD,
 )
 from holdfast.backends.mysql.sql import AGENT_MAX, REAP_EVERY, REAP_ROWS, lock_id
-from holdfast.backends.sql_protocol import FENCE_MAX, GRANULARITY, guarantees_of, keep_us, lock_infos, record_in, us
+from holdfast.backends.sql_protocol import GRANULARITY, BreaksRanges, guarantees_of, keep_us, lock_infos, record_in, us
 from holdfast.core.clock import lease_deadline
 from holdfast.core.engine import IO_TIMEOUT_MIN
 from holdfast.core.tickets import Claim, Granted, LeaseGone, Live, LockInfo
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from holdfast.primitives import Lacks
 
 
-class BaseMysqlBackend(ABC):
+class BaseMysqlBackend(BreaksRanges, ABC):
     """Locks, registers and records in one database."""
 
     nominal_guarantees: ClassVar[Guarantees]  # of a durable server
@@ -130,9 +130,7 @@ class BaseMysqlBackend(ABC):
     async def locks(self, prefix: str, *, deadline: float) -> list[LockInfo]:
         return lock_infos((await self._port.execute(LOCKS, (prefix.encode(),), deadline=deadline)).rows, true="1")
 
-    async def break_lock(self, name: str, fence: int, *, deadline: float) -> bool:
-        if not 0 < fence <= FENCE_MAX:
-            return False
+    async def _break(self, name: str, fence: int, deadline: float) -> bool:
         answer = await self._port.execute(BREAK, (lock_id(name), fence), deadline=deadline)
         return answer.rows[0][0] == "1"
 

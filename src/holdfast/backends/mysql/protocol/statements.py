@@ -128,6 +128,27 @@ ADOPT = Statement(
 HOLDER_FENCE = Statement(
     "holder_fence", "SELECT fence FROM holdfast_locks WHERE id = {0} AND nonce = {1} AND expires > {now}"
 )
+# For a client that passes its lease on between its callers: start the ttl again, and reserve {2} fences, with a new
+# agent and info, unless there are tickets and not {3}. The answer contains the first fence as LAST_INSERT_ID; it is 0
+# if nothing was changed. An end that is later was set by a concurrent renewal, or before the clock was set back.
+EXTEND_TURN = Statement(
+    "extend_turn",
+    "UPDATE holdfast_locks SET fence = LAST_INSERT_ID(GREATEST(drawn + 1, {now})), drawn = fence + {2} - 1, "
+    "renewed = IF(expires > {now} + {4}, renewed, {now}), expires = GREATEST(expires, {now} + {4}), since = {now}, "
+    "agent = {5}, info = {6} WHERE id = {0} AND nonce = {1} AND expires > {now} AND ({3} OR NOT tickets)",
+    is_prepared=True,
+)
+# The same client uses only the fence {2} from now on. A request that arrives late does not replace later fences. The
+# answer contains the fence of the lease as LAST_INSERT_ID; it is 0 if the ticket does not hold the lock.
+RENEW_ALONE = Statement(
+    "renew_alone",
+    "UPDATE holdfast_locks SET agent = IF({2} BETWEEN fence AND drawn, {4}, agent), "
+    "info = IF({2} BETWEEN fence AND drawn, {5}, info), "
+    "fence = LAST_INSERT_ID(IF({2} BETWEEN fence AND drawn, {2}, fence)), "
+    "renewed = IF(expires > {now} + {3}, renewed, {now}), expires = GREATEST(expires, {now} + {3}) "
+    "WHERE id = {0} AND nonce = {1} AND expires > {now}",
+    is_prepared=True,
+)
 BREAK = Statement("break", "CALL holdfast_break({0}, {1})", reads=True)
 REAP = Statement("reap", "CALL holdfast_reap({0})")
 # For several leases: {0} are the locks, {1} the nonces, {2} the ttl of all. A nonce belongs to one lock only. An expiry

@@ -14,13 +14,16 @@ from typing import TYPE_CHECKING
 from holdfast.backends.mysql.protocol.base import BaseMysqlBackend
 from holdfast.backends.mysql.protocol.guarantees import UNIQUE, UNIQUE_LACKS
 from holdfast.backends.mysql.protocol.statements import (
+    EXTEND_TURN,
     FAST_ACQUIRE,
     FAST_RELEASE,
     FAST_RELEASE_ALL,
+    HOLDER_FENCE,
     INSERTED,
     POLL,
     POLL_OWNED,
     RELEASE,
+    RENEW_ALONE,
     TRY_ACQUIRE,
     TRY_ACQUIRE_OWNED,
     fast_acquire_all,
@@ -30,15 +33,19 @@ from holdfast.backends.mysql.sql import AGENT_MAX, lock_id
 from holdfast.backends.sql_polling import POLL_MIN, Polled, PolledWaiters
 from holdfast.backends.sql_protocol import GRANULARITY, refused, us
 from holdfast.core.clock import lease_deadline
+from holdfast.core.local_handover import with_fences
 from holdfast.core.tickets import (
     POLL_INTERVAL_BEHIND,
     Claim,
     Granted,
+    LeaseGone,
+    Live,
     Waiting,
     note_unanswered,
     process_text,
 )
 from holdfast.errors import BackendError
+from holdfast.guarantees import Guarantees, Order
 
 if TYPE_CHECKING:
     from holdfast.backends.mysql.port import MysqlPort, Value
@@ -53,9 +60,15 @@ class UniqueBackend(BaseMysqlBackend):
     nominal_guarantees = UNIQUE
     lacks = UNIQUE_LACKS
 
-    def __init__(self, url: str, port: MysqlPort, runtime: Runtime) -> None:
+    def __init__(self, url: str, port: MysqlPort, runtime: Runtime, *, local_handover: bool = False) -> None:
         super().__init__(url, port, runtime)
+        self.hands_over_locally = local_handover
         self._waiters = PolledWaiters(runtime, self._poll)
+
+    @property
+    def guarantees(self) -> Guarantees:
+        guarantees = super().guarantees
+        return guarantees._replace(order=Order.TURNS) if self.hands_over_locally else guarantees
 
     async def try_acquire(self, claim: Claim, *, queue: bool, deadline: float) -> Granted | Waiting:
         try:
@@ -226,6 +239,28 @@ class UniqueBackend(BaseMysqlBackend):
             was_held = answer.rows[0][0] == "1"
         self._forget(claim)
         return was_held
+
+    async def extend_turn(
+        self, claim: Claim, successor: Claim, fences: int, *, may_stay: bool, deadline: float
+    ) -> Granted | Waiting | LeaseGone:
+        key, about = lock_id(claim.name), (successor.agent[:AGENT_MAX], with_fences(successor.info, fences))
+        values = (key, claim.nonce, fences, may_stay, us(claim.ttl), *about)
+        while True:
+            sent = self._runtime.now()
+            answer = await self._port.execute(EXTEND_TURN, values, deadline=deadline)
+            if answer.number:
+                return Granted(answer.number, lease_deadline(sent, claim.ttl, GRANULARITY))
+            if not (await self._port.execute(HOLDER_FENCE, (key, claim.nonce), deadline=deadline)).rows:
+                return LeaseGone()
+            if not may_stay:
+                return Waiting(0.0)
+
+    async def renew_alone(self, claim: Claim, holder: Claim, fence: int, *, deadline: float) -> Live | LeaseGone:
+        about = (holder.agent[:AGENT_MAX], holder.info)
+        values = (lock_id(claim.name), claim.nonce, fence, us(claim.ttl), *about)
+        sent = self._runtime.now()
+        answer = await self._port.execute(RENEW_ALONE, values, deadline=deadline)
+        return Live(lease_deadline(sent, claim.ttl, GRANULARITY)) if answer.number else LeaseGone()
 
     async def close(self) -> None:
         self._waiters.wake_all()

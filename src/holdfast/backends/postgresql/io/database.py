@@ -22,8 +22,8 @@ def make_backend(config: PostgresqlConfig, port: PostgresqlPort, runtime: Runtim
     if config.method == "advisory":
         return AdvisoryBackend(config.url, port, runtime, schema=config.schema)
     if config.is_pooled and config.listen is None:
-        return PolledBackend(config.url, port, runtime)
-    return PostgresqlBackend(config.url, port, runtime)
+        return PolledBackend(config.url, port, runtime, local_handover=config.local_handover)
+    return PostgresqlBackend(config.url, port, runtime, local_handover=config.local_handover)
 
 
 class Database(Connections):

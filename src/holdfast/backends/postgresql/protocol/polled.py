@@ -63,8 +63,8 @@ _POLL = Statement(
 class PolledBackend(PostgresqlBackend):
     """Locks in one database, in FIFO order, with waiters that poll."""
 
-    def __init__(self, url: str, port: PostgresqlPort, runtime: Runtime) -> None:
-        super().__init__(url, port, runtime)
+    def __init__(self, url: str, port: PostgresqlPort, runtime: Runtime, *, local_handover: bool = False) -> None:
+        super().__init__(url, port, runtime, local_handover=local_handover)
         self._waiters = PolledWaiters(runtime, self._poll, interval_max=_INTERVAL_MAX)
 
     @property

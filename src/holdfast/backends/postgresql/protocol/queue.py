@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 from holdfast.backends.postgresql.port import Row, Statement, Value
 from holdfast.backends.postgresql.protocol.guarantees import GUARANTEES, LACKS
 from holdfast.backends.sql_protocol import (
-    FENCE_MAX,
     GRANULARITY,
+    BreaksRanges,
     guarantees_of,
     keep_us,
     lock_infos,
@@ -22,6 +22,7 @@ from holdfast.backends.sql_protocol import (
     us,
 )
 from holdfast.core.clock import lease_deadline
+from holdfast.core.local_handover import with_fences
 from holdfast.core.notifications import Notifications
 from holdfast.core.tickets import (
     POLL_INTERVAL,
@@ -36,6 +37,7 @@ from holdfast.core.tickets import (
     process_text,
 )
 from holdfast.errors import BackendError, ConfigurationError
+from holdfast.guarantees import Order
 
 if TYPE_CHECKING:
     from holdfast.backends.postgresql.port import PostgresqlPort
@@ -126,6 +128,56 @@ _ADOPT = Statement(
     RETURNING l.fence
     """,
 )
+# For a client that passes its lease on between its callers: start the ttl again, and reserve $3 fences, with a new
+# agent and info, unless there may be waiters and not $4. It returns no row if the ticket does not hold the lock. The
+# columns are the first fence, or NULL, and whether there may be waiters. With neither, another client has changed the
+# row at the same moment. An end that is later was set by a concurrent renewal, or before the clock was set back.
+_EXTEND_TURN = Statement(
+    "holdfast_extend_turn",
+    """
+    WITH clock AS (SELECT {schema}.holdfast_clock() AS now),
+    newest AS (
+        SELECT n.ctid AS row_at, n.nonce, n.expires, n.queued FROM {schema}.holdfast_locks n WHERE n.name = $1::text
+        ORDER BY n.generation DESC LIMIT 1
+    ),
+    extended AS (
+        UPDATE {schema}.holdfast_locks l SET
+            drawn = greatest(l.drawn + 1, c.now) + $3::bigint - 1, fence = greatest(l.drawn + 1, c.now),
+            generation = CASE
+                WHEN greatest(l.drawn + 1, c.now) & 31 = 0 THEN greatest(l.drawn + 1, c.now) ELSE l.generation
+            END,
+            expires = greatest(l.expires, c.now + $5::bigint),
+            renewed = CASE WHEN l.expires > c.now + $5::bigint THEN l.renewed ELSE c.now END,
+            renewed_fence = greatest(l.drawn + 1, c.now), since = c.now, agent = $6::text, info = $7::text
+        FROM clock c
+        WHERE l.ctid = (SELECT n.row_at FROM newest n) AND l.nonce = $2::text AND l.expires > c.now
+        AND ($4::boolean OR NOT l.queued)
+        RETURNING l.fence
+    )
+    SELECT (SELECT e.fence FROM extended e), n.queued AND NOT $4::boolean FROM newest n, clock c
+    WHERE n.nonce = $2::text AND n.expires > c.now
+    """,
+)
+# The same client uses only the fence $3 from now on. A request that arrives late does not replace later fences. It
+# returns no row if the ticket does not hold the lock, and possibly none if another client changes the row at the same
+# moment.
+_RENEW_ALONE = Statement(
+    "holdfast_renew_alone",
+    """
+    UPDATE {schema}.holdfast_locks l SET
+        fence = CASE WHEN $3::bigint BETWEEN l.fence AND l.drawn THEN $3::bigint ELSE l.fence END,
+        renewed_fence = CASE WHEN $3::bigint BETWEEN l.fence AND l.drawn THEN $3::bigint ELSE l.fence END,
+        agent = CASE WHEN $3::bigint BETWEEN l.fence AND l.drawn THEN $5::text ELSE l.agent END,
+        info = CASE WHEN $3::bigint BETWEEN l.fence AND l.drawn THEN $6::text ELSE l.info END,
+        expires = greatest(l.expires, c.now + $4::bigint),
+        renewed = CASE WHEN l.expires > c.now + $4::bigint THEN l.renewed ELSE c.now END
+    FROM (SELECT {schema}.holdfast_clock() AS now) AS c
+    WHERE l.nonce = $2::text AND l.expires > c.now AND l.ctid = (
+        SELECT n.ctid FROM {schema}.holdfast_locks n WHERE n.name = $1::text ORDER BY n.generation DESC LIMIT 1
+    )
+    RETURNING l.fence
+    """,
+)
 _HOLDER = Statement(
     "holdfast_holder",
     "SELECT l.nonce, l.fence FROM {schema}.holdfast_locks l "
@@ -184,22 +236,24 @@ _READ_RECORD = Statement(
 )
 
 
-class PostgresqlBackend:
+class PostgresqlBackend(BreaksRanges):
     """Locks in one database, in FIFO order."""
 
     method = "queue"
     lacks = LACKS["queue"]
     liveness_fds: tuple[int, ...] = ()  # the server cannot see that a holder has died
 
-    def __init__(self, url: str, port: PostgresqlPort, runtime: Runtime) -> None:
+    def __init__(self, url: str, port: PostgresqlPort, runtime: Runtime, *, local_handover: bool = False) -> None:
         self.url = url
+        self.hands_over_locally = local_handover
         self._port = port
         self._runtime = runtime
         self._notifications = Notifications(port.subscriber, runtime, url)
 
     @property
     def guarantees(self) -> Guarantees:
-        return guarantees_of(GUARANTEES[self.method], is_durable=self._port.is_durable)
+        guarantees = guarantees_of(GUARANTEES[self.method], is_durable=self._port.is_durable)
+        return guarantees._replace(order=Order.TURNS) if self.hands_over_locally else guarantees
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -343,6 +397,33 @@ class PostgresqlBackend:
             if holder != nonce:
                 return LeaseGone()
 
+    async def extend_turn(
+        self, claim: Claim, successor: Claim, fences: int, *, may_stay: bool, deadline: float
+    ) -> Granted | Waiting | LeaseGone:
+        about = (_agent(successor), with_fences(successor.info, fences))
+        values = (encode_name(claim.name), claim.nonce, fences, may_stay, us(claim.ttl), *about)
+        while True:
+            sent = self._runtime.now()
+            rows = await self._port.execute(_EXTEND_TURN, values, deadline=deadline)
+            if not rows:
+                return LeaseGone()
+            ((fence, others_wait),) = rows
+            if fence is not None:
+                return Granted(int(fence), lease_deadline(sent, claim.ttl, GRANULARITY))
+            if others_wait == "t":
+                return Waiting(0.0)
+
+    async def renew_alone(self, claim: Claim, holder: Claim, fence: int, *, deadline: float) -> Live | LeaseGone:
+        name = encode_name(claim.name)
+        values = (name, claim.nonce, fence, us(claim.ttl), _agent(holder), holder.info)
+        while True:
+            sent = self._runtime.now()
+            if await self._port.execute(_RENEW_ALONE, values, deadline=deadline):
+                return Live(lease_deadline(sent, claim.ttl, GRANULARITY))
+            rows = await self._port.execute(_HOLDER, (name,), deadline=deadline)
+            if not rows or rows[0][0] != claim.nonce:
+                return LeaseGone()
+
     def intact(self, store: Hashable) -> bool:
         return True
 
@@ -353,9 +434,7 @@ class PostgresqlBackend:
     async def locks(self, prefix: str, *, deadline: float) -> list[LockInfo]:
         return _lock_infos(await self._port.execute(_LOCKS, (encode_name(prefix),), deadline=deadline))
 
-    async def break_lock(self, name: str, fence: int, *, deadline: float) -> bool:
-        if not 0 < fence <= FENCE_MAX:
-            return False
+    async def _break(self, name: str, fence: int, deadline: float) -> bool:
         ((broken,),) = await self._port.execute(_BREAK, (encode_name(name), fence), deadline=deadline)
         return broken == "t"
 

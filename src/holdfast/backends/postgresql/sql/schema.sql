@@ -676,6 +676,7 @@ BEGIN
     IF lock.nonce = p_nonce THEN
         SELECT l.ctid INTO lock.place FROM {schema}.holdfast_locks l WHERE l.name = p_name
         ORDER BY l.generation DESC LIMIT 1 FOR NO KEY UPDATE;
+        now_us := {schema}.holdfast_clock();  -- after the wait for the row: a concurrent renewal must not end earlier
         UPDATE {schema}.holdfast_locks l SET expires = now_us + p_ttl, renewed = now_us, renewed_fence = l.fence
         WHERE l.ctid = lock.place AND l.nonce = p_nonce AND l.expires > now_us;
     ELSE

@@ -13,6 +13,7 @@ from collections.abc import Callable, Hashable, Sequence
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
+from holdfast.backends.local_handover import break_in_use
 from holdfast.backends.redis.lua import load, load_all
 from holdfast.backends.redis.port import Call, PreparesCalls, call_of
 from holdfast.backends.redis.protocol import getset, setnx
@@ -51,7 +52,7 @@ from holdfast.core.tickets import (
     note_unanswered,
     process_text,
 )
-from holdfast.errors import BackendError, BackendUnavailable, HoldfastError, LimitConflict, NameConflict, OutcomeUnknown
+from holdfast.errors import BackendError, HoldfastError, LimitConflict, NameConflict, OutcomeUnknown
 from holdfast.guarantees import Guarantees, Order
 
 if TYPE_CHECKING:
@@ -82,7 +83,6 @@ _BREAK = load("queue", "layout", "fences", *_WAITERS, "break")
 _EXTEND_TURN = load("queue", "layout", "fences", "extend_turn", is_grant=True)
 _END_RANGE = load("queue", "layout", "fences", "end_range", is_grant=True)
 _OTHERS_WAIT = -1  # a reply of extend_turn.lua
-_BREAK_PAUSE = 0.1  # seconds between requests to break a lease that is passed on
 
 
 def backend_on(port: RedisPort, config: RedisConfig, runtime: Runtime) -> Backend:
@@ -308,10 +308,12 @@ class QueueBackend(ScriptRegisters, ScriptRecords):
             return Waiting(0.0)
         return Granted(reply, lease_deadline(sent, claim.ttl, GRANULARITY)) if reply else LeaseGone()
 
-    async def renew_alone(self, claim: Claim, fence: int, *, deadline: float) -> Live | LeaseGone:
+    async def renew_alone(self, claim: Claim, holder: Claim, fence: int, *, deadline: float) -> Live | LeaseGone:
+        keys, ttl_ms = self._keys(claim.name), math.ceil(claim.ttl * 1000)
+        channel = self._subscriber.channel(keys)
+        about = line_suffix(channel, ttl_ms, holder.agent, holder.info, is_subscribed=True)
         sent = self._runtime.now()
-        call = Call(_END_RANGE, self._keys(claim.name), (claim.nonce, math.ceil(claim.ttl * 1000), fence))
-        reply = await self._port.run(call, deadline=deadline)
+        reply = await self._port.run(Call(_END_RANGE, keys, (claim.nonce, ttl_ms, fence, about)), deadline=deadline)
         return Live(lease_deadline(sent, claim.ttl, GRANULARITY)) if reply else LeaseGone()
 
     async def adopt(self, nonce: str, claim: Claim, *, deadline: float) -> Granted | LeaseGone:
@@ -350,19 +352,14 @@ class QueueBackend(ScriptRegisters, ScriptRecords):
         return [info for info in infos if info.holders or info.waiters]
 
     async def break_lock(self, name: str, fence: int, *, deadline: float) -> bool:
-        while True:
+        async def request() -> bool | tuple[int, int]:
             reply = await self._break(name, fence, deadline, is_forced=False)
             if not isinstance(reply, list):
                 return bool(reply)
-            # One of several fences is held. The client reports which at the next renewal, or it uses a later range.
-            if self._runtime.now() + _BREAK_PAUSE >= deadline:
-                first, last = (int(each) for each in reply)
-                problem = (
-                    f"the holder of {name!r} passes it on between its threads or tasks with the fences {first} to "
-                    f"{last}, and has not reported which one is in use: try again, or break all of them by force"
-                )
-                raise BackendUnavailable(backend=self.url, problem=problem)
-            await self._runtime.sleep(_BREAK_PAUSE)
+            first, last = reply
+            return int(first), int(last)
+
+        return await break_in_use(request, name=name, url=self.url, runtime=self._runtime, deadline=deadline)
 
     async def break_range(self, name: str, fence: int, *, deadline: float) -> bool:
         return bool(await self._break(name, fence, deadline, is_forced=True))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
+from dataclasses import dataclass
 
 from holdfast_lab.checking.history import (
     Crashed,
@@ -15,10 +16,24 @@ from holdfast_lab.checking.history import (
     ServerQueued,
     ServerRemoved,
     StateLost,
+    TurnBegan,
+    TurnExtended,
 )
 from holdfast_lab.checking.promises import Promises
 
 from .base import Checker
+
+
+@dataclass(slots=True)
+class _Turn:
+    """The turn of a client: how often it may still pass the lease on although other clients wait."""
+
+    passes_left: int = 0  # as many calls waited when the lease arrived, minus the passes since
+    reserved: int = 0  # fences that are not used yet: the client does not ask who waits before it has used them
+
+    @property
+    def allowed(self) -> int:
+        return max(0, self.passes_left, self.reserved)
 
 
 class LocalPasses(Checker):
@@ -26,8 +41,9 @@ class LocalPasses(Checker):
 
     The giver was granted the lease, has begun to release it, and has not lost it. The fence is greater than that of the
     giver. The server had the ticket until `pass_contact_max` ago at most. While a ticket of another client is queued,
-    the lease is passed on at most `passes_max` times in one turn. A waiter whose client is paused or has crashed, or
-    that lost its place, does not count.
+    the lease is passed on at most as often as calls of its client waited when it arrived; or, if that ticket was queued
+    later, as often as fences were reserved then. A waiter whose client is paused or has crashed, or that lost its
+    place, does not count.
     """
 
     name = "local passes"
@@ -38,8 +54,9 @@ class LocalPasses(Checker):
         self._releasing: set[int] = set()
         self._lost: dict[int, Lost] = {}
         self._removed: dict[int, ServerRemoved] = {}
-        # By lock: the waiting tickets, each with the number of passes of each other client since it was queued.
-        self._waiting: defaultdict[str, dict[int, tuple[ServerQueued, Counter[str]]]] = defaultdict(dict)
+        self._turns: defaultdict[tuple[str, str], _Turn] = defaultdict(_Turn)  # by client and lock
+        # By lock: the waiting tickets, each with the number of passes that each other client has left.
+        self._waiting: defaultdict[str, dict[int, tuple[ServerQueued, dict[str, int]]]] = defaultdict(dict)
         self.on = {
             Granted: self._on_granted,
             ReleaseStarted: self._on_release,
@@ -47,6 +64,8 @@ class LocalPasses(Checker):
             ServerQueued: self._on_queued,
             ServerGranted: self._on_server_granted,
             ServerRemoved: self._on_removed,
+            TurnBegan: self._on_turn_began,
+            TurnExtended: self._on_turn_extended,
             Passed: self._on_passed,
             Crashed: self._on_stopped,
             Paused: self._on_stopped,
@@ -68,7 +87,8 @@ class LocalPasses(Checker):
         self._lost[event.ticket] = event
 
     def _on_queued(self, event: ServerQueued) -> None:
-        self._waiting[event.lock][event.ticket] = (event, Counter())
+        left = {client: turn.allowed for (client, lock), turn in self._turns.items() if lock == event.lock}
+        self._waiting[event.lock][event.ticket] = (event, left)
 
     def _on_server_granted(self, event: ServerGranted) -> None:
         self._waiting[event.lock].pop(event.ticket, None)
@@ -86,6 +106,14 @@ class LocalPasses(Checker):
     def _on_state_lost(self, event: StateLost) -> None:
         for lock in [*self._waiting] if event.lock is None else [event.lock]:
             self._waiting.pop(lock, None)
+
+    def _on_turn_began(self, event: TurnBegan) -> None:
+        self._turns[event.client, event.lock] = _Turn(event.waiting)
+        for _, left in self._waiting[event.lock].values():
+            left[event.client] = event.waiting
+
+    def _on_turn_extended(self, event: TurnExtended) -> None:
+        self._turns[event.client, event.lock].reserved = event.fences
 
     def _on_passed(self, event: Passed) -> None:
         self._was_tested = True
@@ -110,13 +138,15 @@ class LocalPasses(Checker):
         return self.promises.pass_contact_max * (1 + self.promises.drift) + self.promises.clock_error
 
     def _count(self, event: Passed) -> None:
-        waiting = self._waiting[event.lock]
-        for ticket, (queued, passes) in list(waiting.items()):
+        turn, waiting = self._turns[event.client, event.lock], self._waiting[event.lock]
+        turn.passes_left -= 1
+        turn.reserved -= 1
+        for ticket, (queued, left) in list(waiting.items()):
             if queued.client == event.client:
                 continue
-            passes[event.client] += 1
-            if self.promises.passes_max is not None and passes[event.client] > self.promises.passes_max:
-                self._fail(event, f"{passes[event.client]} times while {queued.client} waited", queued)
+            left[event.client] = left.get(event.client, 0) - 1
+            if left[event.client] < 0:
+                self._fail(event, f"although {queued.client} waited and its turn was over", queued)
                 del waiting[ticket]
 
     def _fail(self, event: Passed, problem: str, *events: Granted | Lost | ServerRemoved | ServerQueued | None) -> None:

@@ -1,9 +1,9 @@
-"""Local hand-overs with one bug each: of the engine's part, and of the scripts of Redis."""
+"""Local hand-overs with one bug each: of the engine's part, and of the requests to each store."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from holdfast.backends.redis.protocol.queue import _EXTEND_TURN
 from holdfast.core.clock import DRIFT
@@ -13,7 +13,15 @@ from holdfast.core.tickets import Claim
 from holdfast.errors import BackendError
 from holdfast_lab.sim.client import SimLease
 from holdfast_lab.sim.mutants.base import Mutant
+from holdfast_lab.sim.servers.mysql import server as mysql
+from holdfast_lab.sim.servers.mysql import tables as mysql_tables
+from holdfast_lab.sim.servers.postgresql import server as postgresql
+from holdfast_lab.sim.servers.postgresql import tables as postgresql_tables
 from holdfast_lab.sim.servers.redis.server import LocalHandoverServer
+
+if TYPE_CHECKING:
+    from holdfast.core.tickets import Granted, Waiting
+    from holdfast_lab.sim.servers.base import Server
 
 
 class _Engine(Engine[SimLease]):
@@ -87,6 +95,17 @@ class NeverYields(LocalHandover):
         return await super()._pass_on(claim, deadline)
 
 
+class OnePassTooMany(LocalHandover):
+    """A turn has one pass more than callers that waited when the lease arrived."""
+
+    async def _try_acquire(self, claim: Claim, queue: bool, deadline: float) -> Granted | Waiting:  # noqa: FBT001
+        outcome = await super()._try_acquire(claim, queue, deadline)
+        local = self.queues.get(claim.name)
+        if claim.is_granted and claim.passed is None and local is not None:
+            local.passes_left += 1
+        return outcome
+
+
 class GaveUpStaysActive(LocalHandover):
     """A caller that gives up while it waits at the server leaves the others without one that asks."""
 
@@ -111,6 +130,34 @@ class ExtendsAnyTicket(LocalHandoverServer):
     }
 
 
+class PostgresqlFencesNotReserved(postgresql_tables.Tables):
+    """The server does not count the fences that it reserves."""
+
+    def last_reserved(self, first: int, fences: int) -> int:
+        return first
+
+
+class PostgresqlExtendsAnyTicket(postgresql_tables.Tables):
+    """The server extends a turn that is over."""
+
+    def is_extendable(self, lock: postgresql_tables.Lock, nonce: str, now: int) -> bool:
+        return lock.nonce is not None
+
+
+class MysqlFencesNotReserved(mysql_tables.Tables):
+    """The server does not count the fences that it reserves."""
+
+    def last_reserved(self, first: int, fences: int) -> int:
+        return first
+
+
+class MysqlExtendsAnyTicket(mysql_tables.Tables):
+    """The server extends a turn that is over."""
+
+    def is_extendable(self, lock: mysql_tables.Lock, nonce: str, now: int) -> bool:
+        return lock.nonce is not None
+
+
 def _mutant(name: str, handover: type[LocalHandover], kinds: frozenset[str] | None = None) -> Mutant:
     engine = type(handover.__name__ + "Engine", (_Engine,), {"local_handover_type": handover})
     return Mutant(
@@ -123,15 +170,24 @@ def _mutant(name: str, handover: type[LocalHandover], kinds: frozenset[str] | No
     )
 
 
-def _server_mutant(name: str, server: type[LocalHandoverServer], kinds: frozenset[str] | None = None) -> Mutant:
+def _server_mutant(name: str, server: type[Server], mistake: str | None, store: str = "redis") -> Mutant:
     return Mutant(
-        name=f"local-{name}",
-        mistake=(server.__doc__ or "").strip(),
-        backend="redis-local",
+        name=f"local-{name}" if store == "redis" else f"{store}-local-{name}",
+        mistake=(mistake or "").strip(),
+        backend=f"{store}-local",
         server=server,
         workload="callers",
-        kinds=kinds,
     )
+
+
+def _postgresql_mutant(name: str, tables: type[postgresql_tables.Tables]) -> Mutant:
+    server = type("Mutated", (postgresql.LocalHandoverServer,), {"tables_type": tables})
+    return _server_mutant(name, server, tables.__doc__, "postgresql")
+
+
+def _mysql_mutant(name: str, tables: type[mysql_tables.Tables]) -> Mutant:
+    server = type("Mutated", (mysql.LocalHandoverServer,), {"tables_type": tables})
+    return _server_mutant(name, server, tables.__doc__, "mysql")
 
 
 LOCAL_HANDOVER = (
@@ -141,7 +197,12 @@ LOCAL_HANDOVER = (
     _mutant("two-holders", TwoHolders),
     _mutant("shared-ticket-released", ReleasesSharedTicket),
     _mutant("never-yields", NeverYields),
+    _mutant("one-pass-too-many", OnePassTooMany),
     _mutant("gave-up-stays-active", GaveUpStaysActive),
-    _server_mutant("fences-not-reserved", FencesNotReserved),
-    _server_mutant("extends-any-ticket", ExtendsAnyTicket),
+    _server_mutant("fences-not-reserved", FencesNotReserved, FencesNotReserved.__doc__),
+    _server_mutant("extends-any-ticket", ExtendsAnyTicket, ExtendsAnyTicket.__doc__),
+    _postgresql_mutant("fences-not-reserved", PostgresqlFencesNotReserved),
+    _postgresql_mutant("extends-any-ticket", PostgresqlExtendsAnyTicket),
+    _mysql_mutant("fences-not-reserved", MysqlFencesNotReserved),
+    _mysql_mutant("extends-any-ticket", MysqlExtendsAnyTicket),
 )

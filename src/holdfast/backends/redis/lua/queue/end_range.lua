@@ -1,5 +1,6 @@
--- Renew the lease of a client that uses no other fence of its range from now on. Returns 1 if the lease still exists.
-local nonce, ttl, fence = unpack(ARGV)
+-- Renew the lease of a client that uses no other fence of its range from now on, and store its caller with that fence.
+-- Returns 1 if the lease still exists.
+local nonce, ttl, fence, about = unpack(ARGV)
 local value = redis.call('GET', lock)
 if not is_held_by(nonce, value) then
   return 0
@@ -7,7 +8,7 @@ end
 local _, now = clock()
 -- First, because a server that is out of memory refuses the other writes unless the script has written before.
 redis.call('PEXPIRE', lock, ttl)
-local first, since, last, about = string.match(value, '^[^\n]*\n(%d+)\n(%d+)\n%d+ ?(%d*)\n(.*)')
+local first, since, last = string.match(value, '^[^\n]*\n(%d+)\n(%d+)\n%d+ ?(%d*)\n')
 -- A request that was delayed does not replace a later range.
 if last ~= '' and tonumber(first) <= tonumber(fence) and tonumber(fence) <= tonumber(last) then
   local kept = now + ttl + KEEP

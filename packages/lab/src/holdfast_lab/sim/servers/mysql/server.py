@@ -9,6 +9,7 @@ from holdfast.backends.mysql.protocol.guarantees import GUARANTEES
 from holdfast.backends.mysql.protocol.unique import UniqueBackend
 from holdfast.backends.mysql.protocol.version import VersionBackend
 from holdfast.backends.mysql.sql import REAP_ROWS, lock_id
+from holdfast.guarantees import Order
 from holdfast_lab.sim.servers.database import Database
 from holdfast_lab.sim.servers.mysql.port import SimPort
 from holdfast_lab.sim.servers.mysql.tables import Tables
@@ -33,8 +34,11 @@ class MysqlServer(Database):
         self.tables: Tables = self.tables_type(self._clock)
 
     def open(self, link: Link, runtime: SimRuntime) -> Backend:
-        backend: Backend = type(self).backend("sim://mysql", SimPort(self, link), runtime)
+        backend: Backend = type(self).backend("sim://mysql", SimPort(self, link), runtime, **self.backend_options())
         return backend
+
+    def backend_options(self) -> dict[str, Any]:
+        return {}
 
     # ── requests ─────────────────────────────────────────────────────────────────────────────────────
 
@@ -84,3 +88,12 @@ class UniqueServer(MysqlServer):
     guarantees = GUARANTEES["unique"]
     idle_max = 8.0  # less than a waiter lease: a dead waiter whose turn it is keeps 3.5 s of it
     backend = UniqueBackend
+
+
+class LocalHandoverServer(UniqueServer):
+    """The same with `local_handover=yes`."""
+
+    guarantees = GUARANTEES["unique"]._replace(order=Order.TURNS)
+
+    def backend_options(self) -> dict[str, Any]:
+        return {"local_handover": True}

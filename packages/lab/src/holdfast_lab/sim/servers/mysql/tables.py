@@ -559,6 +559,46 @@ class Tables(Values[Lock, Ticket]):
             return Answer()
         return self._hold(lock, nonce, now, ttl, lock.method, agent, info)
 
+    def extend_turn_answer(  # noqa: PLR0917  (the parameters of the statement)
+        self,
+        key: bytes,
+        nonce: str,
+        fences: int,
+        may_stay: bool,  # noqa: FBT001  (likewise)
+        ttl: int,
+        agent: str,
+        info: str,
+    ) -> Answer:
+        lock, now = self.locks.get(key), self.clock()
+        if lock is None or not self.is_extendable(lock, nonce, now) or (lock.tickets and not may_stay):
+            return Answer()
+        lock.fence = self.draw(lock, now)
+        lock.drawn = self.last_reserved(lock.fence, fences)
+        self.prolong(lock, now, ttl)
+        lock.since, lock.agent, lock.info = now, agent, info
+        return Answer(1, lock.fence)
+
+    def is_extendable(self, lock: Lock, nonce: str, now: int) -> bool:
+        """The ticket holds the lock."""
+        return lock.nonce == nonce and lock.expires > now
+
+    def last_reserved(self, first: int, fences: int) -> int:
+        return first + fences - 1
+
+    def prolong(self, lock: Lock, now: int, ttl: int) -> None:
+        """To its ttl from now, unless it ends later."""
+        if lock.expires <= now + ttl:
+            lock.expires, lock.renewed = now + ttl, now
+
+    def renew_alone_answer(self, key: bytes, nonce: str, fence: int, ttl: int, agent: str, info: str) -> Answer:  # noqa: PLR0917  (the parameters of the statement)
+        lock, now = self.locks.get(key), self.clock()
+        if lock is None or not self.is_extendable(lock, nonce, now):
+            return Answer()
+        if lock.fence <= fence <= lock.drawn:
+            lock.fence, lock.agent, lock.info = fence, agent, info
+        self.prolong(lock, now, ttl)
+        return Answer(1, lock.fence)
+
     def holder_fence_answer(self, key: bytes, nonce: str) -> Answer:
         lock = self.locks.get(key)
         is_holder = lock is not None and lock.nonce == nonce and lock.expires > self.clock()

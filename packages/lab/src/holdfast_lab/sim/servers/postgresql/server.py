@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from holdfast.backends.postgresql.protocol.guarantees import GUARANTEES
 from holdfast.backends.postgresql.protocol.polled import PolledBackend
 from holdfast.backends.postgresql.protocol.queue import PostgresqlBackend, decode_name, encode_name
-from holdfast.guarantees import Wake
+from holdfast.guarantees import Order, Wake
 from holdfast_lab.sim.servers.database import Database
 from holdfast_lab.sim.servers.postgresql.port import SimPort
 from holdfast_lab.sim.servers.postgresql.tables import REAPED_MAX, Tables
@@ -44,8 +44,11 @@ class PostgresqlServer(Database, PushServer):
     def open(self, link: Link, runtime: SimRuntime) -> Backend:
         port = SimPort(self, link, runtime, len(self.subscribers))
         self.subscribers.append(port)
-        backend: Backend = type(self).backend("sim://postgresql", port, runtime)
+        backend: Backend = type(self).backend("sim://postgresql", port, runtime, **self.backend_options())
         return backend
+
+    def backend_options(self) -> dict[str, Any]:
+        return {}
 
     # ── requests ─────────────────────────────────────────────────────────────────────────────────────
 
@@ -82,6 +85,15 @@ class PostgresqlServer(Database, PushServer):
 
     def state(self) -> object:
         return self.tables.snapshot(), self.starts, self.wall_step, self.subscription_state()
+
+
+class LocalHandoverServer(PostgresqlServer):
+    """The same with `local_handover=yes`."""
+
+    guarantees = GUARANTEES["queue"]._replace(order=Order.TURNS)
+
+    def backend_options(self) -> dict[str, Any]:
+        return {"local_handover": True}
 
 
 class PooledServer(PostgresqlServer):

@@ -239,6 +239,50 @@ class Tables(DatabaseTables[str, Lock, Ticket, Register, StoredRecord]):
         self.hold(lock, nonce, now, ttl, (agent, info))
         return [(_text(lock.fence),)]
 
+    def extend_turn_rows(  # noqa: PLR0917  (the parameters of the statement)
+        self,
+        name: str,
+        nonce: str,
+        fences: int,
+        may_stay: bool,  # noqa: FBT001  (likewise)
+        ttl: int,
+        agent: str,
+        info: str,
+    ) -> list[Row]:
+        lock, now = self.locks.get(name), self.clock()
+        if lock is None or not self.is_extendable(lock, nonce, now):
+            return []
+        if lock.queued and not may_stay:
+            return [(None, "t")]
+        lock.fence = lock.renewed_fence = self.draw(lock, now)
+        lock.generation = _generation(lock, lock.fence)
+        lock.drawn = self.last_reserved(lock.fence, fences)
+        self.prolong(lock, now, ttl)
+        lock.since, lock.agent, lock.info = now, agent, info
+        return [(_text(lock.fence), "f")]
+
+    def is_extendable(self, lock: Lock, nonce: str, now: int) -> bool:
+        """The ticket holds the lock."""
+        return lock.nonce == nonce and _is_after(lock.expires, now)
+
+    def last_reserved(self, first: int, fences: int) -> int:
+        return first + fences - 1
+
+    def prolong(self, lock: Lock, now: int, ttl: int) -> None:
+        """To its ttl from now, unless it ends later."""
+        if not _is_after(lock.expires, now + ttl):
+            lock.expires, lock.renewed = now + ttl, now
+
+    def renew_alone_rows(self, name: str, nonce: str, fence: int, ttl: int, agent: str, info: str) -> list[Row]:  # noqa: PLR0917  (the parameters of the statement)
+        lock, now = self.locks.get(name), self.clock()
+        if lock is None or not self.is_extendable(lock, nonce, now):
+            return []
+        if (lock.fence or 0) <= fence <= lock.drawn:
+            lock.fence, lock.agent, lock.info = fence, agent, info
+        lock.renewed_fence = lock.fence
+        self.prolong(lock, now, ttl)
+        return [(_text(lock.fence),)]
+
     def holder_rows(self, name: str) -> list[Row]:
         lock = self.locks.get(name)
         return [(lock.nonce, _text(lock.fence))] if lock is not None and _is_after(lock.expires, self.clock()) else []

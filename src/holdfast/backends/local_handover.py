@@ -1,0 +1,49 @@
+"""Shared by the backends whose clients can pass a lease on between their callers (core/local_handover.py)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any
+
+from holdfast.errors import BackendUnavailable
+from holdfast.url_parts import flag
+
+if TYPE_CHECKING:
+    from holdfast.core.ports import Runtime
+
+LOCAL_HANDOVER = flag(
+    "local_handover",
+    "no",
+    "`yes`: threads or tasks of one client pass the lock on without the server",
+)
+BREAK_PAUSE = 0.1  # seconds between requests to break a lease that is passed on
+
+
+async def break_in_use(
+    request: Callable[[], Coroutine[Any, Any, bool | tuple[int, int]]],
+    *,
+    name: str,
+    url: str,
+    runtime: Runtime,
+    deadline: float,
+) -> bool:
+    """Break a lease by one of its fences. Returns whether that fence was in use.
+
+    `request` breaks it, or returns the first and the last fence of its client if one of several is in use. Then the
+    client reports which one at its next renewal, or uses later ones.
+
+    Raises:
+        BackendUnavailable: the client has not reported it before the deadline.
+    """
+    while True:
+        outcome = await request()
+        if isinstance(outcome, bool):
+            return outcome
+        if runtime.now() + BREAK_PAUSE >= deadline:
+            first, last = outcome
+            problem = (
+                f"the holder of {name!r} passes it on between its threads or tasks with the fences {first} to "
+                f"{last}, and has not reported which one is in use: try again, or break all of them by force"
+            )
+            raise BackendUnavailable(backend=url, problem=problem)
+        await runtime.sleep(BREAK_PAUSE)
