@@ -120,7 +120,7 @@ bench: ## measure speed, with peers in the same run, in .venv-bench; ARGS=--quic
 	@.venv-bench/bin/python -m benchmarks $(ARGS)
 
 safety: ## put holdfast and other libraries' locks through the same faults, and write docs/safety.md; about 20 minutes
-	@$(MAKE) -s --no-print-directory VENV=.venv-bench .venv-bench/.safety
+	@$(MAKE) -s --no-print-directory VENV=.venv-bench .venv-bench/.bench
 	@.venv-bench/bin/python -m benchmarks.safety $(ARGS)
 
 dist: ## build the wheels and source archives of both distributions into dist/, and check them
@@ -168,8 +168,11 @@ $(VENV)/.dist: $(BIN)/python pyproject.toml constraints.txt
 	@$(PIP_INSTALL) hatchling --group release
 	@touch $@
 
-$(VENV)/.bench: $(VENV)/.package benchmarks/peers.txt benchmarks/peers-apart.txt benchmarks/peers-built.txt
+# The lab has `holdfast verify`, and helpers for processes and servers.
+$(VENV)/.bench: $(VENV)/.package benchmarks/peers.txt benchmarks/peers-apart.txt benchmarks/peers-built.txt \
+		packages/lab/pyproject.toml
 	@echo "holdfast: installing the peers into $(VENV)"
+	@$(PIP_INSTALL) -e . -e packages/lab
 	@$(PIP_INSTALL) -r benchmarks/peers.txt
 	@$(PIP_INSTALL) --no-deps --upgrade --target $(VENV)/apart -r benchmarks/peers-apart.txt
 	@$(PIP_INSTALL) -r benchmarks/peers-built.txt 2>/dev/null || { \
@@ -177,11 +180,6 @@ $(VENV)/.bench: $(VENV)/.package benchmarks/peers.txt benchmarks/peers-apart.txt
 		$(APT_INSTALL) >/dev/null 2>&1 || { apt-get update -qq && $(APT_INSTALL); } >/dev/null 2>&1; \
 		$(PIP_INSTALL) -r benchmarks/peers-built.txt; \
 	} || echo "holdfast: without the peers of benchmarks/peers-built.txt, which could not be compiled" >&2
-	@touch $@
-
-# `holdfast verify` is in the lab.
-$(VENV)/.safety: $(VENV)/.bench packages/lab/pyproject.toml
-	@$(PIP_INSTALL) -e . -e packages/lab
 	@touch $@
 
 HEADERS := libmemcached-dev zlib1g-dev
