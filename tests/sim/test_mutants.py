@@ -49,6 +49,7 @@ CAUGHT_BY = {
     "trusts-the-server-only": {"mutual exclusion"},
     "straight-deadline-from-reply": {"mutual exclusion", "growing fences", "losses reported"},
     "straight-interrupt-leaves-ticket": {"nothing left", "steady progress"},
+    "straight-release-not-repeated": {"nothing left", "steady progress"},
     "straight-grant-without-reply": {"mutual exclusion", "growing fences", "fair order", "losses reported"},
     "busy-without-answer": {"exact outcomes"},
     "cancelled-acquire-leaves-ticket": {"nothing left", "steady progress"},

@@ -90,8 +90,8 @@ class AsyncLease(AsyncBlocks, BaseLease):
         if isinstance(runtime, AsyncioRuntime):
             runtime.check_loop()
 
-    async def _release_at_end(self) -> None:
-        await self._engine.release_after_body(self)
+    def _release_at_end(self) -> Coroutine[Any, Any, None]:
+        return self._engine.release_after_body(self)
 
     @property
     def _cancels_bodies(self) -> bool:

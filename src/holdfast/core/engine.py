@@ -40,7 +40,7 @@ from holdfast.core.ports import AdoptsLeases, PreparesRequests, ReportsGone, Res
 from holdfast.core.requests import ObservedBackend
 from holdfast.core.schedule import BATCH_MAX
 from holdfast.core.stats import Stats, make_stats
-from holdfast.core.straight_path import Begun, acquire_straight, prepare
+from holdfast.core.straight_path import Begun, acquire_straight, prepare, release_straight
 from holdfast.core.tickets import Claim, LeaseGone, Live, Waiting, may_have_happened, note_unanswered
 from holdfast.errors import (
     BackendError,
@@ -91,6 +91,7 @@ class Engine(Generic[L]):
     detector_type = DeadlockDetector
     local_handover_type = LocalHandover
     acquire_straight: Callable[..., Coroutine[Any, Any, AcquireResult[Any]]] = staticmethod(acquire_straight)
+    release_straight: Callable[..., Coroutine[Any, Any, None]] = staticmethod(release_straight)
 
     def __init__(
         self,
@@ -158,17 +159,17 @@ class Engine(Generic[L]):
             BackendUnavailable, OutcomeUnknown: the server gave no answer, at first or when the time was up.
         """
         current = self.runtime.caller()
-        claimant = caller or current
         preparing = self._preparing
-        if preparing is not None and claimant is current:
-            kept = lock._kept.get(id(claimant))
+        if preparing is not None and (caller is None or caller is current):
+            kept = lock._kept.get(id(current))
             if kept is not None and not kept:  # the caller has acquired this lock before, and has released it
                 if kept.prepared_by is not preparing:
-                    kept.path, kept.prepared_by = prepare(self, preparing, lock._spec, claimant), preparing
+                    kept.path, kept.prepared_by = prepare(self, preparing, lock, current), preparing
                 path = kept.path
-                is_plain = path is not None and path.key not in claimant.leases and not path.waiting
-                if path is not None and is_plain and self.events.trace is None:
-                    return self.acquire_straight(self, lock, claimant, kept, path, timeout)
+                is_plain = path is not None and not path.waiting and path.key not in current.leases
+                if is_plain and self.events.trace is None:
+                    return self.acquire_straight(self, lock, current, kept, path, timeout)
+        claimant = caller or current
         held = self.held_by(claimant, lock._spec) if claimant.leases else None
         if held is not None and claimant is not current and not lock._spec.reentrant:
             held = None  # this runs in a task of its own, which may wait until the calling task has released it
@@ -512,7 +513,7 @@ class Engine(Generic[L]):
 
     # ── release, renew, lose ─────────────────────────────────────────────────────────────────────────────────────
 
-    async def release(self, lease: L) -> None:
+    def release(self, lease: L) -> Coroutine[Any, Any, None]:
         """Release a lease; an inner release of a re-entered lease only counts.
 
         Raises:
@@ -520,13 +521,17 @@ class Engine(Generic[L]):
             LockLost: it had ended or was broken before this release.
             BackendError: no answer; the keeper repeats the release, and the caller may do so too.
         """
+        return self.release_straight(self, lease)
+
+    async def release_any(self, lease: L, *, is_begun: bool) -> None:
+        """Release a lease by the general path. `is_begun`: the straight path has begun it, and got an error reply."""
         phase, now = lease._phase, self.runtime.now()
         if phase is LOST or (phase is HELD and now >= lease._deadline - lease._spec.stop_margin):
             self._end_lost(lease)
         if lease._depth > 1 and lease._phase is HELD:
             lease._depth -= 1  # no call follows: an interrupt is raised before this, or after the release
             return
-        is_repeated = is_begun = False
+        is_repeated = False
         try:
             with self.mutex:
                 if lease._phase is HELD or lease._phase is UNCONFIRMED:
@@ -537,19 +542,11 @@ class Engine(Generic[L]):
                 if lease._phase is LOST:  # since the check above
                     self._end_lost(lease)
                 raise NotHeld(lock=lease.name, reason=lease._reason or f"this lease was {lease._phase.value} already")
-            claim, reply, was_held = lease._claim, None, False
-            path = claim.path
-            if path is not None and path.prepared_by is self._preparing and not (claim.unanswered or is_repeated):
-                reply = path.exchange(path.release, claim.nonce, now, now + self.io_timeout)
-                if reply.__class__ is not int:
-                    reply = await reply
-                was_held = reply == 1
-            if reply.__class__ is not int:  # no straight path, or an error reply
-                release = self.send_releases if claim.kept_until else self._release_held
-                outcome = (await release([claim], deadline=now + self.io_timeout))[0]
-                if isinstance(outcome, BackendError):
-                    raise outcome
-                was_held = outcome
+            claim = lease._claim
+            release = self.send_releases if claim.kept_until else self._release_held
+            was_held = (await release([claim], deadline=now + self.io_timeout))[0]
+            if isinstance(was_held, BackendError):
+                raise was_held
             if is_repeated or claim.is_final:
                 self._keeper.cancel(claim)
             self._settle(lease, was_held=was_held or is_repeated)
@@ -703,7 +700,7 @@ class Engine(Generic[L]):
         self._forget(lease)
         self._keeper.schedule(lease._claim, after=self._delayed(lease))
 
-    async def release_after_body(self, lease: L) -> None:
+    def release_after_body(self, lease: L) -> Coroutine[Any, Any, None]:
         """Release at the end of a `with` body. If this returns, the whole body ran under the lock.
 
         A release without an answer raises nothing: the keeper repeats it, and the ttl is the backstop.
@@ -711,12 +708,7 @@ class Engine(Generic[L]):
         Raises:
             LockLost: the lease ended before the body.
         """
-        if lease._phase is TRANSFERRED:
-            return
-        try:
-            await self.release(lease)
-        except BackendError as error:
-            logger().warning("release of %r got no answer, trying again in the background: %s", lease.name, error)
+        return self.release_straight(self, lease, after_body=True)
 
     async def transfer(self, lease: L, within: float) -> tuple[str, float]:
         """End the lease here and leave a ticket for `within` seconds.

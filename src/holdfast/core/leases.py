@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from holdfast.core.engine import Engine
     from holdfast.core.locks import BaseLock
     from holdfast.core.ports import Caller, Event
-    from holdfast.core.tickets import Claim, Granted
+    from holdfast.core.tickets import Claim
 
 OnLost = Callable[..., object] | str | None
 
@@ -142,7 +142,7 @@ class BaseLease:
         engine: Engine[Any],
         spec: LockSpec,
         claim: Claim,
-        granted: Granted,
+        granted: tuple[int, float, Hashable],
         since: float,
         caller: Caller,
         lock: BaseLock[Any],
@@ -150,19 +150,23 @@ class BaseLease:
         self._engine = engine
         self._spec = spec
         self._claim = claim
-        self._fence = granted.fence
-        self._store: Hashable = granted.store
+        self._fence, deadline, store = granted
+        self._store: Hashable = store
         self._since = since
-        self._end = None if spec.max_hold is None else since + spec.max_hold
-        deadline = before_delay(granted.deadline, spec.lock_delay) if spec.lock_delay else granted.deadline
+        path = claim.path
+        if path is None:
+            self._end = None if spec.max_hold is None else since + spec.max_hold
+            deadline = before_delay(deadline, spec.lock_delay) if spec.lock_delay else deadline
+            # Both weak: the lock keeps the leases of its callers, not the reverse.
+            self._caller_ref, self._lock = weakref.ref(caller), weakref.ref(lock)
+        else:  # no lock on the straight path has these options, and reading them takes time
+            self._end, self._caller_ref, self._lock = None, path.caller_ref, path.lock_ref
         self._deadline = deadline if self._end is None else self._bounded(deadline)
         self._renew_at = since + (deadline - since) / 3  # as next_renewal(); a lease is granted before its deadline
         self._phase = RELEASED  # HELD when the engine publishes it, so that no half-initialised lease is ever held
         self._depth = 1
         self._revoke_requested = False
         self._reason = ""
-        self._caller_ref = weakref.ref(caller)  # both weak: the lock keeps the leases of its callers, not the reverse
-        self._lock = weakref.ref(lock)
         self._lost_event: Event | None = None
         self._hook: Callable[[], object] | None = None  # called at a loss: `async with` cancels its body by it
 
@@ -240,7 +244,11 @@ class BaseLease:
     def __del__(self, not_released: tuple[Phase, ...] = _NOT_RELEASED) -> None:
         # The default is bound here, because Python may set module variables to None before it frees the last leases.
         # Nothing is released here: code that dropped the lease may still work under it. The lease expires instead.
-        if getattr(self, "_phase", None) in not_released:
+        try:
+            phase = self._phase
+        except AttributeError:  # an interrupt hit its creation
+            return
+        if phase in not_released:
             self._engine.dropped(self)
 
     @property

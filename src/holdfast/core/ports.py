@@ -43,6 +43,10 @@ class Runtime(Protocol):
     def nonce(self) -> str:
         """32 unguessable hexadecimal digits."""
 
+    @property
+    def spare_nonces(self) -> list[str]:
+        """Some results of `nonce` that were not used yet, perhaps none. The user of one removes it."""
+
     def jitter(self) -> float:
         """A random number from 0 up to 1."""
 

@@ -8,7 +8,7 @@ An acquire is plain if the lock is exclusive and has no rare option, and if no t
 are prepared once for a lock and a caller (core/ports.py: PreparesRequests). The path ends at the first reply that is
 not a grant, at an error and at an interrupt: Engine.acquire_new continues with the same claim and with that reply or
 exception, as if its own first request had returned or raised it. So there is one implementation of waiting, retries and
-undoing.
+undoing. A release does the same with Engine.release_any.
 
 The invariant of the engine holds here too: after the request is sent, everything runs inside the `try`.
 """
@@ -18,16 +18,17 @@ from __future__ import annotations
 import weakref
 from typing import TYPE_CHECKING, Any
 
-from holdfast.core.leases import HELD, result_of
-from holdfast.core.tickets import Claim, granted_of, note_unanswered
-from holdfast.errors import UsageError
+from holdfast.core.events import logger
+from holdfast.core.leases import HELD, RELEASED, RELEASING, TRANSFERRED, result_of
+from holdfast.core.tickets import Claim, Granted, note_unanswered
+from holdfast.errors import BackendError, UsageError
 
 if TYPE_CHECKING:
     from holdfast.core.engine import Engine, L
-    from holdfast.core.leases import AcquireResult, LockSpec
+    from holdfast.core.leases import AcquireResult
     from holdfast.core.locks import BaseLock, Kept
     from holdfast.core.ports import Caller, PreparedRequests, PreparesRequests
-    from holdfast.core.tickets import Granted, Waiting
+    from holdfast.core.tickets import Waiting
 
 
 class StraightPath:
@@ -36,10 +37,12 @@ class StraightPath:
     __slots__ = (
         "acquire",
         "agent",
+        "caller_ref",
         "exchange",
         "info",
         "key",
         "lifetime",
+        "lock_ref",
         "name",
         "prepared_by",
         "read_reply",
@@ -50,10 +53,18 @@ class StraightPath:
         "waiting",
     )
 
-    def __init__(
-        self, prepared_by: PreparesRequests, requests: PreparedRequests, spec: LockSpec, claim: Claim, serial: int
+    def __init__(  # noqa: PLR0917
+        self,
+        prepared_by: PreparesRequests,
+        requests: PreparedRequests,
+        lock: BaseLock[Any],
+        caller: Caller,
+        claim: Claim,
+        serial: int,
     ) -> None:
+        spec = lock._spec
         self.prepared_by = prepared_by
+        self.caller_ref, self.lock_ref = weakref.ref(caller), weakref.ref(lock)  # weak, as in BaseLease
         self.key = (serial, spec.name)  # in Caller.leases
         # Copied, because reading a field of a named tuple takes several times as long.
         self.exchange, self.acquire, self.try_acquire, self.release = requests[:4]
@@ -75,14 +86,15 @@ class Begun:
         self.is_taken = False  # the guards of the general path apply
 
 
-def prepare(engine: Engine[Any], backend: PreparesRequests, spec: LockSpec, caller: Caller) -> StraightPath | None:
-    """The straight path of this caller to a lock with this specification; None if there is none."""
+def prepare(engine: Engine[Any], backend: PreparesRequests, lock: BaseLock[Any], caller: Caller) -> StraightPath | None:
+    """The straight path of this caller to a lock; None if there is none."""
+    spec = lock._spec
     is_plain = spec.exclusive and spec.renew and spec.max_hold is None
     if not is_plain or spec.lock_delay or spec.stop_margin or spec.min_hold or spec.owner or spec.detect_deadlocks:
         return None
     claim = engine._claim(spec, caller)
     requests = backend.prepare_requests(claim)
-    return None if requests is None else StraightPath(backend, requests, spec, claim, engine._serial)
+    return None if requests is None else StraightPath(backend, requests, lock, caller, claim, engine._serial)
 
 
 async def acquire_straight(  # noqa: PLR0917  (by position, because every acquire calls this)
@@ -90,7 +102,10 @@ async def acquire_straight(  # noqa: PLR0917  (by position, because every acquir
 ) -> AcquireResult[L]:
     """Acquire a lock that the caller does not hold, as `Engine.acquire_new` does. `kept` has no lease so far."""
     runtime, spec = engine.runtime, path.spec
-    nonce = runtime.nonce()
+    try:
+        nonce = runtime.spare_nonces.pop()  # atomic
+    except IndexError:
+        nonce = runtime.nonce()
     claim = Claim(path.name, nonce, path.ttl, 1, True, path.agent, path.info)  # noqa: FBT003  (exclusive)
     claim.path = path
     lease: L | None = None
@@ -109,10 +124,9 @@ async def acquire_straight(  # noqa: PLR0917  (by position, because every acquir
             reply = await reply
         outcome: Granted | Waiting | None
         if reply.__class__ is int:
-            outcome = granted_of((reply, sent + path.lifetime, None))
-            since = runtime.now()
-            if since < outcome.deadline:
-                lease = engine._lease_type(engine, spec, claim, outcome, since, caller, lock)
+            since, deadline = runtime.now(), sent + path.lifetime
+            if since < deadline:
+                lease = engine._lease_type(engine, spec, claim, (reply, deadline, None), since, caller, lock)
                 # As Engine._publish does.
                 lease._phase = HELD
                 ref = caller.leases[path.key] = weakref.ref(lease)
@@ -126,6 +140,7 @@ async def acquire_straight(  # noqa: PLR0917  (by position, because every acquir
                     engine._emit(claim.attempt, "acquired", lease.fence, since - sent)
                 engine._acquiring.pop(nonce, None)
                 return result_of((lease, None, 0.0))
+            outcome = Granted(reply, deadline)
         else:
             outcome = path.read_reply(claim, reply, sent)
         begun = Begun(claim, sent, None, outcome)
@@ -135,3 +150,56 @@ async def acquire_straight(  # noqa: PLR0917  (by position, because every acquir
             raise
         note_unanswered([claim], error)
         return await engine.acquire_new(lock, caller, timeout, begun=Begun(claim, sent, lease, error))
+
+
+async def release_straight(engine: Engine[L], lease: L, *, after_body: bool = False) -> None:
+    """Release a lease, as `Engine.release` or `Engine.release_after_body` describes: if it was acquired on the straight
+    path, also here; else, and if it is not plain any more, by `Engine.release_any`.
+    """
+    claim, now, is_begun, reply = lease._claim, engine.runtime.now(), False, None
+    path = claim.path
+    try:
+        if (
+            path is not None
+            and path.prepared_by is engine._preparing
+            and now < lease._deadline
+            and not claim.unanswered
+        ):
+            with engine.mutex:
+                if lease._phase is HELD and lease._depth == 1:
+                    is_begun = True
+                    lease._phase = RELEASING
+            if is_begun:
+                reply = path.exchange(path.release, claim.nonce, now, now + engine.io_timeout)
+                if reply.__class__ is not int:
+                    reply = await reply
+        if path is None or reply.__class__ is not int:  # also for an error reply
+            if not after_body or lease._phase is not TRANSFERRED:
+                await engine.release_any(lease, is_begun=is_begun)
+            return
+        if reply != 1:
+            engine._settle(lease, was_held=False)
+            raise lease._loss()
+        # As Engine._settle does, without the mutex: no other code changes the phase of a lease that is being released.
+        lease._phase = RELEASED
+        ref = engine._leases.pop(claim.nonce, None)
+        caller, lock = lease._caller_ref(), lease._lock()
+        if caller is not None:
+            if caller.leases.get(path.key) is ref:
+                caller.leases.pop(path.key, None)
+            if lock is not None and (kept := lock._kept.get(id(caller))):
+                try:  # noqa: SIM105  (suppress() would cost half a microsecond at every release)
+                    kept.remove(lease)
+                except ValueError:
+                    pass  # the thread of the caller has just removed it
+        if lease._lost_event is not None:
+            lease._lost_event.set()  # ends `wait_lost`
+        if engine.events.subscribers:
+            engine._released(lease, "released")
+    except BaseException as error:
+        # The ticket is kept until the server has answered: the keeper repeats the release.
+        if is_begun and lease._phase is RELEASING:
+            engine.unconfirmed(lease)
+        if not after_body or not isinstance(error, BackendError):
+            raise
+        logger().warning("release of %r got no answer, trying again in the background: %s", lease.name, error)

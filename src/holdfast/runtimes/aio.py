@@ -57,6 +57,7 @@ class AsyncioRuntime(IdleCallbacks):
     now = staticmethod(system.now)
     wall = staticmethod(time.time)
     nonce = staticmethod(system.nonce)
+    spare_nonces = system.spare_nonces
     jitter = staticmethod(system.jitter)
     process_info = staticmethod(system.process_info)
     process_id = staticmethod(system.process_id)
@@ -125,8 +126,10 @@ class AsyncioRuntime(IdleCallbacks):
     mutex = staticmethod(threading.RLock)
 
     def caller(self) -> Caller:
-        task = asyncio.current_task()
-        return self.caller_of(current_task() if task is None else task)
+        task = asyncio.current_task() or current_task()
+        last_task, last_caller = self._last_caller
+        # The first step of `caller_of`, because every acquire calls this.
+        return known if last_task() is task and (known := last_caller()) is not None else self.caller_of(task)
 
     def has_ended(self, caller: Caller | None) -> bool:
         if self._loop is None or self._loop.is_closed():
@@ -275,30 +278,22 @@ class Body:
             self.task.cancel()
 
 
-class Bodies:
+class Bodies(list[Body]):
     """The open bodies of one lease. A loss cancels the outermost one of each task, and through it the inner ones."""
 
-    __slots__ = ("_open",)
-
-    def __init__(self) -> None:
-        self._open: list[Body] = []
-
-    def begin(self, task: asyncio.Task[Any] | None) -> Body:
-        body = Body(task)
-        self._open.append(body)
-        return body
+    __slots__ = ()
 
     def end(self, body: Body | None, error: BaseException | None) -> bool:
         """As `Body.end`; None stands for the body that began last."""
-        if body is None and not self._open:
+        if body is None and not self:
             return False
-        body = body or self._open[-1]
-        self._open.remove(body)
+        body = body or self[-1]
+        self.remove(body)
         return body.end(error)
 
     def report_lost(self) -> None:
         reported: set[asyncio.Task[Any]] = set()
-        for body in self._open:
+        for body in self:
             if body.task not in reported:
                 reported.add(body.task)
                 body.report_lost()
@@ -329,7 +324,8 @@ class AsyncBlocks:
                 lease: Any = self  # the subclass has these slots
                 lease._bodies = bodies = Bodies()
                 lease._hook = bodies.report_lost
-            body = self._bodies.begin(task)
+            body = Body(task)
+            self._bodies.append(body)
         if block is not None:
             block.lease, block.body = self, body
         return self
@@ -352,7 +348,7 @@ class AsyncBlocks:
 
         def check(self) -> None: ...
         def _loss(self) -> LockLost: ...
-        async def _release_at_end(self) -> None: ...
+        def _release_at_end(self) -> Coroutine[Any, Any, None]: ...
         @property
         def _cancels_bodies(self) -> bool: ...
 

@@ -26,12 +26,12 @@ B = TypeVar("B")
 class Block:
     """The exit function of one `with` block."""
 
-    __slots__ = ("_lock", "lease")
+    # Set by ExitOfBlock: a method would be a further frame in every block.
+    __slots__ = ("_lock", "body", "lease")
 
-    def __init__(self, lock: Any) -> None:
-        """`lock` is None if it was loaded from the class, as ExitStack does: the lock is then the first argument."""
-        self._lock = lock
-        self.lease: Any = None
+    _lock: Any  # None if it was loaded from the class, as ExitStack does: the lock is then the first argument
+    lease: Any
+    body: Any  # of an `async with`, cancelled at a loss; None with on_lost="event"
 
     def _last(self, arguments: tuple[Any, ...]) -> Any:
         """The lease that a call by hand leaves."""
@@ -68,11 +68,7 @@ class ThreadBlock(Block):
 class TaskBlock(Block):
     """The exit function of an `async with` block."""
 
-    __slots__ = ("body",)
-
-    def __init__(self, lock: Any) -> None:
-        super().__init__(lock)
-        self.body: Any = None  # cancelled at a loss; None with on_lost="event"
+    __slots__ = ()
 
     if TYPE_CHECKING:
 
@@ -98,7 +94,8 @@ class ExitOfBlock(Generic[B]):
         self._kind: Any = kind
 
     def __get__(self, lock: Any, caller: type[Any]) -> B:
-        _entering.block = block = self._kind(lock)
+        entering.block = block = self._kind()
+        block._lock, block.lease, block.body = lock, None, None
         result: B = block
         return result
 
@@ -107,10 +104,10 @@ class _Entering(threading.local):
     block: Any = None  # the exit function that this thread loaded last, until an `__enter__` takes it
 
 
-_entering = _Entering()
+entering = _Entering()
 
 
 def entered_block(lock: object) -> Any:
     """The block that is being entered: the first step of `__enter__`. None if that is called by hand."""
-    block, _entering.block = _entering.block, None
+    block, entering.block = entering.block, None
     return block if block is not None and (block._lock is lock or block._lock is None) else None

@@ -31,15 +31,15 @@ CLOCK_CHECK_INTERVAL = 1.0  # seconds: the longest timer of the kernel, which do
 def nonce() -> str:
     """32 hexadecimal digits from the kernel: unguessable, and different after a fork."""
     try:
-        return _nonces.pop()  # atomic
+        return spare_nonces.pop()  # atomic
     except IndexError:
         mine, *others = os.urandom(16 * _NONCES_AT_ONCE).hex(" ", 16).split()
-        _nonces.extend(others)
+        spare_nonces.extend(others)
         return mine
 
 
 # One system call for many nonces, because a system call for each is measurable.
-_nonces: list[str] = []
+spare_nonces: list[str] = []
 _NONCES_AT_ONCE = 64
 
 
@@ -120,7 +120,7 @@ def after_fork_in_child(function: Callable[[], object]) -> None:
         os.register_at_fork(after_in_child=function)
 
 
-after_fork_in_child(_nonces.clear)
+after_fork_in_child(spare_nonces.clear)
 after_fork_in_child(_process_ids.clear)
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(

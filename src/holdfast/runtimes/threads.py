@@ -269,6 +269,7 @@ class ThreadRuntime(IdleCallbacks):
     now = staticmethod(system.now)
     wall = staticmethod(time.time)
     nonce = staticmethod(system.nonce)
+    spare_nonces = system.spare_nonces
     jitter = staticmethod(system.jitter)
     process_info = staticmethod(system.process_info)
     process_id = staticmethod(system.process_id)

@@ -6,6 +6,7 @@ The first acquire of a lock by a thread uses the general path, each later one of
 from __future__ import annotations
 
 import asyncio
+import linecache
 import sys
 from collections.abc import Callable
 from types import FrameType
@@ -155,13 +156,18 @@ def test_an_unknown_script_is_loaded(server: Server, open_client: OpenClient) ->
 def interrupted_at(step: int, call: Callable[[], object]) -> bool:
     """Interrupt a call at its nth line of the straight path or of its exchange. False if it has fewer lines."""
     files = {straight_path.__file__, sockets.__file__}
-    left = step
+    left, last = step, 0
 
     def trace(frame: FrameType, event: str, _: object) -> Any:
-        nonlocal left
+        nonlocal left, last
         if frame.f_code.co_filename not in files:
             return trace if event == "call" else None
         if event == "line":
+            # Not at the exit of a mutex: CPython runs no signal handler between the last line of a body without calls
+            # and the call of `__exit__` (runtimes/threads.py: Mutex).
+            line, last = last, frame.f_lineno
+            if line > last and linecache.getline(frame.f_code.co_filename, last).strip().startswith("with "):
+                return trace
             left -= 1
             if left == 0:
                 sys.settrace(None)

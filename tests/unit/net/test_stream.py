@@ -48,11 +48,20 @@ def read(sock: socket.socket) -> None:
     Stream(sock).read(system.now() + DEADLINE)
 
 
+def receive(sock: socket.socket) -> None:
+    stream = Stream(sock, receive_timeout=DEADLINE)
+    try:
+        assert stream.receive is not None
+        stream.receive(1)
+    finally:
+        stream.close()
+
+
 def send(sock: socket.socket) -> None:
     send_all(sock, b"x" * (1 << 24), system.now() + DEADLINE)
 
 
-@pytest.mark.parametrize("wait", [exchange, read, send])
+@pytest.mark.parametrize("wait", [exchange, read, receive, send])
 def test_signals_do_not_delay_the_deadline(
     pair: tuple[socket.socket, socket.socket], signals: list[int], wait: Callable[[socket.socket], None]
 ) -> None:

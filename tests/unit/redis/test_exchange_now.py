@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -20,15 +21,20 @@ NODE = Node("127.0.0.1", 6379)
 AROUND = (b"*1\r\n$3\r\n", b"\r\n")
 
 
+IO_TIMEOUT = 0.2
+
+
 class Wire(NamedTuple):
     """Connections with one idle connection, and the other end of it."""
 
     connections: SocketConnections
     server: socket.socket
 
+    seconds: float  # for an exchange
+
     def exchange(self) -> object:
         started = now()
-        reply = self.connections.exchange_now(NODE, AROUND, "abc", started, started + 0.2)
+        reply = self.connections.exchange_now(NODE, AROUND, "abc", started, started + self.seconds)
         return reply if isinstance(reply, int) else run_sync(reply)  # type: ignore[arg-type]  # a coroutine
 
     @property
@@ -36,16 +42,18 @@ class Wire(NamedTuple):
         return self.connections._pool(NODE).idle
 
 
-@pytest.fixture
-def wire() -> Iterator[Wire]:
-    config, runtime = config_of(parse("redis://127.0.0.1:6379", {}), is_asyncio=False), ThreadRuntime()
+@pytest.fixture(params=["usual", "short"])
+def wire(request: pytest.FixtureRequest) -> Iterator[Wire]:
+    """With the usual time, which is a timeout of the socket, or with less, which is polled for."""
+    config = config_of(parse(f"redis://127.0.0.1:6379?io_timeout={IO_TIMEOUT}", {}), is_asyncio=False)
+    runtime = ThreadRuntime()
     ours, theirs = socket.socketpair()
     with theirs:
         connections = SocketConnections(config, config.login_of(NODE), 0, runtime, None)
         connection = SocketConnection(config, NODE, runtime)
         connection.attach(ours)
         connections._pool(NODE).put(connection)
-        yield Wire(connections, theirs)
+        yield Wire(connections, theirs, IO_TIMEOUT * (1.0 if request.param == "usual" else 0.9))
         run_sync(connections.close())
 
 
@@ -89,3 +97,18 @@ def test_a_connection_that_the_server_has_closed_is_not_reused(wire: Wire) -> No
 
     assert connection not in wire.idle
     assert not connection.is_open
+
+
+def test_a_closed_or_abandoned_connection_has_no_open_descriptor(wire: Wire) -> None:
+    (connection,) = wire.idle
+    stream = connection.stream
+    assert stream is not None
+    descriptors = [stream._sock.fileno(), *([] if stream._receiver is None else [stream._receiver.fileno()])]
+
+    connection.abandon()
+
+    assert len(descriptors) == 2
+    for descriptor in descriptors:
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            os.fstat(descriptor)
+    assert wire.server.recv(1) == b""

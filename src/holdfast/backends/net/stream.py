@@ -1,7 +1,8 @@
 """One non-blocking socket, read and written by threads. Every wait ends at its deadline.
 
 A blocking socket with SO_RCVTIMEO needs one system call less per answer, but every signal restarts its timeout (PEP 475
-repeats recv()), and gevent's sockets ignore it. poll() continues with the time that is left.
+repeats recv()), and gevent's sockets ignore it. poll() continues with the time that is left, also inside of recv() on a
+socket with a timeout.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import contextlib
 import os
 import socket
 import ssl
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from holdfast.backends.net.poller import READ, WRITE, is_readable, new_poll
@@ -30,14 +32,25 @@ class NotSent(OSError):
 class Stream:
     """One socket. Its user closes it after any exception, so that no request reads the answer to an earlier one."""
 
-    __slots__ = ("_sock", "is_plain", "poll", "recv", "send_some")
+    __slots__ = ("_receiver", "_sock", "is_plain", "poll", "receive", "recv", "send_some")
 
-    def __init__(self, sock: socket.socket) -> None:
+    def __init__(self, sock: socket.socket, *, receive_timeout: float | None = None) -> None:
+        """With `receive_timeout` and without TLS, `receive` is `recv` with that timeout, else None.
+
+        It waits and reads in one call. It belongs to a second descriptor, because with a timeout `send` would poll too.
+        """
         sock.setblocking(False)  # noqa: FBT003 (its name says it)
         self._sock = sock
         self.is_plain = not isinstance(sock, ssl.SSLSocket)
         # Bound once, because every request uses them.
         self.poll, self.send_some, self.recv = new_poll((sock, READ)).poll, sock.send, sock.recv
+        self._receiver: socket.socket | None = None
+        self.receive: Callable[[int], bytes] | None = None
+        if receive_timeout is not None and self.is_plain:
+            with contextlib.suppress(OSError):  # too few descriptors: poll() and recv() do the same
+                self._receiver = sock.dup()
+                self._receiver.settimeout(receive_timeout)
+                self.receive = self._receiver.recv
 
     def exchange(self, request: bytes, seconds: float, until: float, probe: Probe | None) -> bytes:
         """Send a request and read the first part of its answer.
@@ -105,16 +118,23 @@ class Stream:
 
     def detach(self) -> socket.socket:
         """Return the socket for another use. This stream must not be used any more."""
+        if self._receiver is not None:
+            self._receiver.close()
         return self._sock
 
     def close(self) -> None:
+        with contextlib.suppress(OSError):
+            if self._receiver is not None:
+                self._receiver.close()
         with contextlib.suppress(OSError):
             self._sock.close()
 
     def abandon(self) -> None:
         """In a forked child: close the descriptor only. The connection belongs to the parent."""
-        with contextlib.suppress(OSError):
-            os.close(self._sock.detach())
+        for sock in (self._sock, self._receiver):
+            if sock is not None:
+                with contextlib.suppress(OSError):
+                    os.close(sock.detach())
 
 
 class StreamConnection:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Coroutine
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from holdfast.core.ports import Caller, IdleCallbacks
 from holdfast.errors import ThreadStartError
@@ -97,6 +97,8 @@ class SimMutex:
 
 class SimRuntime(IdleCallbacks):
     """The runtime of an engine in a simulated process."""
+
+    spare_nonces: ClassVar[list[str]] = []  # none: each nonce is recorded with the call that uses it
 
     def __init__(self, process: Process, recorder: Recorder) -> None:
         super().__init__()

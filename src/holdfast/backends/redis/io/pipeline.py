@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.backends.net.aio import LoopPoller
 from holdfast.backends.net.errors import not_sent
-from holdfast.backends.net.pipeline import NO_REPLY, LoopConnection, Pipeline, SharedPipelines
+from holdfast.backends.net.pipeline import NO_REPLY, DirectReply, LoopConnection, Pipeline, SharedPipelines
 from holdfast.backends.net.stream import READ_SIZE
 from holdfast.backends.redis.io import driver, errors
 from holdfast.backends.redis.io.connection import Batch, OnConnect
@@ -33,6 +33,7 @@ class DriverConnection(LoopConnection, asyncio.Protocol):
     """A transport of redis-py with our own protocol."""
 
     _driver: Any = None  # redis-py's connection, which closes the transport when it is collected
+    _is_plain = False
 
     async def open(self, login: Login, db: int, timeout: float) -> None:
         """Connect and authenticate.
@@ -58,6 +59,8 @@ class DriverConnection(LoopConnection, asyncio.Protocol):
         self._driver = connection
         self._transport = driver.transport_of(connection)
         self._transport.set_protocol(self)
+        # Only the loop calls the protocol of a plain transport. TLS may do so while a task runs.
+        self._is_plain = self._transport.get_extra_info("ssl_object") is None
         self.is_open = True
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -74,22 +77,28 @@ class RedisPipeline(Pipeline["Reply"], DriverConnection, asyncio.BufferedProtoco
         parser = new_parser()
         super().__init__(config.url, node, runtime, config.io_timeout, parser)
         self._gets, self._has_data = parser.gets, parser.has_data
-        self._buffer = memoryview(bytearray(READ_SIZE))  # else the loop allocates 256 KiB for each reply
+        self._is_partial = False  # the parser has a part of a reply
+        self._buffer = bytearray(READ_SIZE)  # else the loop allocates 256 KiB for each reply
 
-    def get_buffer(self, sizehint: int) -> memoryview:
+    def get_buffer(self, sizehint: int) -> bytearray:
         return self._buffer
 
     def buffer_updated(self, nbytes: int) -> None:
-        data = bytes(self._buffer[:nbytes])
-        if data[0] == _NUMBER and data[-1] == _END and len(self._pending) == 1 and not self._has_data():
-            future, _, _, replies = self._pending[0]
+        pending, buffer = self._pending, self._buffer
+        if buffer[0] == _NUMBER and buffer[nbytes - 1] == _END and len(pending) == 1 and not self._is_partial:
+            future, _, _, replies = pending[0]
             if replies is None and self.is_open and not self.is_slow:
-                reply = int(data[1:])  # an integer and nothing else, as most replies are
-                self._pending.popleft()
-                if not future.done():
+                reply = int(buffer[1:nbytes])  # an integer and nothing else, as most replies are
+                pending.popleft()
+                if future.done():
+                    return  # its task was cancelled
+                if future.__class__ is DirectReply and self._is_plain:
+                    future.resume(reply)  # nothing may follow: the task runs here
+                else:
                     future.set_result(reply)
                 return
-        self.deliver(data)
+        self.deliver(bytes(buffer[:nbytes]))
+        self._is_partial = self._has_data()
 
     def next_reply(self) -> Reply:
         reply = self._gets()
@@ -109,7 +118,7 @@ class PipelineConnections(SharedPipelines[RedisPipeline]):
     def exchange_now(
         self, node: Node, around: tuple[bytes, bytes], nonce: str, now: float, deadline: float
     ) -> Awaitable[Reply]:
-        request = around[0] + nonce.encode() + around[1]
+        request = b"".join((around[0], nonce.encode(), around[1]))
         try:
             future = self._shared[node].submit_now(request, now, deadline)
         except KeyError:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from holdfast.backends.net.blocking import BlockingPoller
 from holdfast.backends.net.errors import no_answer, not_sent
 from holdfast.backends.net.pool import IDLE_CHECK, IDLE_KEPT, ConnectionPool, exchange_each
-from holdfast.backends.net.stream import CLOSED, READ_SIZE, NotSent, Stream, StreamConnection
+from holdfast.backends.net.stream import CLOSED, NotSent, Stream, StreamConnection
 from holdfast.backends.redis.io import driver, errors
 from holdfast.backends.redis.io.connection import Batch, OnConnect
 from holdfast.backends.redis.io.resp import Parser, new_parser
@@ -31,6 +31,9 @@ if TYPE_CHECKING:
     from holdfast.url_parts import Node
 
 _NUMBER, _END = b":\n"
+# Enough for the usual replies of the scripts. Python allocates a buffer of at most 512 bytes from its own memory, which
+# takes less time; a longer reply is read in parts.
+_REPLY_SIZE = 400
 
 
 async def connect(config: RedisConfig, login: Login, node: Node, *, db: int, timeout: float) -> socket.socket:
@@ -60,7 +63,7 @@ class SocketConnection(StreamConnection):
         self._parser: Parser = new_parser()
 
     def attach(self, sock: socket.socket) -> None:
-        self.stream, self.used_at = Stream(sock), self._now()
+        self.stream, self.used_at = Stream(sock, receive_timeout=self._io_timeout / 2), self._now()
 
     def detach(self) -> socket.socket:
         """Detach the socket for another use."""
@@ -168,6 +171,7 @@ class SocketConnections:
     ) -> None:
         self._config, self._login, self._db, self._runtime, self._on_connect = config, login, db, runtime, on_connect
         self._now, self._io_timeout = runtime.now, config.io_timeout
+        self._usual = 0.99 * config.io_timeout  # seconds: a request with more uses the timeout of `Stream.receive`
         self._pools: dict[Node, ConnectionPool[SocketConnection]] = {}
         self._all: weakref.WeakSet[SocketConnection] = weakref.WeakSet()  # for a forked child
         self._closed = False
@@ -177,7 +181,7 @@ class SocketConnections:
     ) -> int | Awaitable[Reply]:
         # All steps of a usual exchange are in one function: when the server has just run on the same core, each further
         # function costs a microsecond.
-        request = around[0] + nonce.encode() + around[1]
+        request = b"".join((around[0], nonce.encode(), around[1]))
         try:
             pool = self._pools[node]
             idle = pool.idle
@@ -192,14 +196,17 @@ class SocketConnections:
             idle.append(connection)
             return self.exchange(node, request, deadline)
         connection.used_at = now
-        sent, data = 0, None
+        sent, data, receive = 0, None, stream.receive
         try:
             try:
                 sent = stream.send_some(request)
-                if sent == len(request) and stream.poll(seconds * 500):
-                    data = stream.recv(READ_SIZE)
+                if sent == len(request):
+                    if receive is not None and seconds > self._usual:
+                        data = receive(_REPLY_SIZE)
+                    elif stream.poll(seconds * 500):
+                        data = stream.recv(_REPLY_SIZE)
             except OSError:
-                pass  # `finish` repeats the step that failed, and reports it
+                pass  # no reply in the first half of the time; or `finish` repeats the step that failed, and reports it
             if not data or data[0] != _NUMBER or data[-1] != _END:
                 return self._finish(pool, connection, request[sent:], data, deadline)
             reply = int(data[1:])  # an integer and nothing else, as most replies are

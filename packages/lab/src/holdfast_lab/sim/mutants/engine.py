@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from holdfast.core import straight_path
@@ -274,22 +274,33 @@ class NoPendingReleases(_WithKeeper):
     keeper_type = _NoPendingReleases
 
 
-def _edited(old: str, new: str) -> Any:
-    """The straight path with one fragment replaced, which must exist exactly once."""
-    source = inspect.getsource(straight_path.acquire_straight)
+def _edited(function: Callable[..., Any], old: str, new: str) -> Any:
+    """A function of the straight path with one fragment replaced, which must exist exactly once."""
+    source = inspect.getsource(function)
     if source.count(old) != 1:
-        raise AssertionError(f"acquire_straight does not contain {old!r} exactly once")
+        raise AssertionError(f"{function.__name__} does not contain {old!r} exactly once")
     names = {**vars(straight_path), "OutcomeUnknown": OutcomeUnknown}
     exec(source.replace(old, new), names)  # noqa: S102  (the shipped text)
-    return staticmethod(names["acquire_straight"])
+    return staticmethod(names[function.__name__])
 
 
 class StraightDeadlineFromReply(SimEngine):
-    acquire_straight = _edited("sent + path.lifetime", "runtime.now() + path.lifetime")
+    acquire_straight = _edited(straight_path.acquire_straight, "sent + path.lifetime", "runtime.now() + path.lifetime")
+
+
+class StraightReleaseNotRepeated(SimEngine):
+    release_straight = _edited(
+        straight_path.release_straight,
+        "engine.unconfirmed(lease)",
+        """engine._unpublish(lease, RELEASED)
+            if engine.events.subscribers:
+                engine._released(lease, "unanswered")""",
+    )
 
 
 class StraightInterruptLeavesTicket(SimEngine):
     acquire_straight = _edited(
+        straight_path.acquire_straight,
         "return await engine.acquire_new(lock, caller, timeout, begun=Begun(claim, sent, lease, error))",
         """engine._acquiring.pop(nonce, None)
         if claim.attempt is not None:
@@ -300,6 +311,7 @@ class StraightInterruptLeavesTicket(SimEngine):
 
 class StraightGrantWithoutReply(SimEngine):
     acquire_straight = _edited(
+        straight_path.acquire_straight,
         "            reply = await reply\n",
         """
             try:
@@ -426,6 +438,14 @@ ENGINES = [
         mistake="an interrupt or an error on the straight path leaves the ticket on the server",
         backend="redis",
         engine=StraightInterruptLeavesTicket,
+        workload="free",
+        kinds=frozenset({"cancel", "slow"}),
+    ),
+    Mutant(
+        name="straight-release-not-repeated",
+        mistake="a release on the straight path that is interrupted or gets no answer is not repeated",
+        backend="redis",
+        engine=StraightReleaseNotRepeated,
         workload="free",
         kinds=frozenset({"cancel", "slow"}),
     ),

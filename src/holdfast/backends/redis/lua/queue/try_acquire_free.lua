@@ -4,9 +4,9 @@ local nonce, kind, ttl, may_queue, about = unpack(ARGV)
 local value = redis.call('GET', lock)
 if not value and kind == 'x' and redis.call('EXISTS', queue, waiters, shared) == 0 then
   local time = redis.call('TIME')
-  local since = string.format('%s%06d', time[1], time[2])
-  local fence, number = since, tonumber(since)
-  local kept = string.format('%.0f', number / 1000 + ttl + KEEP)
+  local number = time[1] * 1000000 + time[2]
+  local since = time[1] .. string.sub('00000' .. time[2], -6)
+  local fence, kept = since, string.format('%.0f', number / 1000 + ttl + KEEP)
   local last = tonumber(redis.call('SET', watermark, since, 'GET') or 0) or 0
   if last >= number then
     number = last + 1
