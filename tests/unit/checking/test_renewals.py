@@ -52,3 +52,36 @@ def test_one_renewal_may_be_in_flight_when_the_server_removes_the_ticket_but_not
     assert not find(TrueRenewals, history)
     assert "although the server had let go of it" in message(TrueRenewals, [*history, renewed(14, "a", 1)])
     assert not find(TrueRenewals, [*history, server_granted(13.5, "a", 1), renewed(14, "a", 1)])
+
+
+GROUP = [LEASE._replace(group=1), LEASE._replace(ticket=2, lock="other", group=1)]
+
+
+def lost_together(at: float) -> h.History:
+    """The lease that ended by itself is recorded last, after those that are lost with it."""
+    return [lost(at, "a", 2)._replace(lock="other"), lost(at, "a", 1)]
+
+
+def test_a_group_is_lost_when_the_server_has_removed_one_of_its_leases() -> None:
+    gone = removed(15, "a", 1)
+
+    assert find(TrueRenewals, [*GROUP, HEALED, *lost_together(20)])
+    assert not find(TrueRenewals, [*GROUP, HEALED, gone, *lost_together(20)])
+    assert find(TrueRenewals, [*GROUP, HEALED, gone._replace(ticket=3), *lost_together(20)]), "not of this group"
+
+
+def test_a_group_may_be_lost_at_any_later_renewal_when_one_of_its_leases_is_from_before_a_state_loss() -> None:
+    broken = h.StateLost(9.5, "lease", LOCK)
+
+    assert not find(TrueRenewals, [*GROUP, broken, HEALED, *lost_together(20)])
+    assert find(TrueRenewals, [*GROUP, broken._replace(lock="third"), HEALED, *lost_together(20)])
+    ungrouped = GROUP[1]._replace(group=None)
+    assert find(TrueRenewals, [GROUP[0], ungrouped, broken, HEALED, *lost_together(20)]), "not of a group"
+
+
+def test_a_group_may_be_lost_when_one_of_its_locks_was_broken_during_the_wait_for_the_next() -> None:
+    broken = h.StateLost(8.5, "lease", LOCK)
+    history: h.History = [server_granted(8, "a", 1), broken, *GROUP, HEALED, *lost_together(20)]
+
+    assert not find(TrueRenewals, history)
+    assert find(TrueRenewals, [server_granted(8, "a", 1), broken._replace(lock="third"), *history[2:]])

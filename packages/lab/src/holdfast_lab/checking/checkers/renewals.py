@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+
 from holdfast_lab.checking.history import (
     Crashed,
     Granted,
@@ -22,7 +24,8 @@ from .in_flight import GrantsInFlight
 class TrueRenewals(Checker):
     """A lease is renewed only while the server has it, and does not run out while the server can be reached.
 
-    One renewal may have been in flight when the server removed the ticket; a second one cannot.
+    One renewal may have been in flight when the server removed the ticket; a second one cannot. The leases of a group
+    are lost together, so a group may be lost if one of its leases may.
     """
 
     name = "true renewals"
@@ -35,8 +38,10 @@ class TrueRenewals(Checker):
         self._renewed_since: dict[int, Renewed] = {}
         self._has_lost_state = False
         self._was_tested = False
-        # The other leases of a group are lost with the first, although the server still has them.
-        self._lost_groups: set[int] = set()
+        self._tickets_of_group: defaultdict[int, list[int]] = defaultdict(list)
+        # One of their leases was lost, or may be lost at any time. The others are lost with it, although the server
+        # still has them, and are recorded before it.
+        self._ended_groups: set[int] = set()
         self._in_flight = GrantsInFlight(promises)
         self.on = {
             **self._in_flight.on,
@@ -59,7 +64,12 @@ class TrueRenewals(Checker):
         return self._was_tested
 
     def _granted(self, event: Granted) -> None:
-        if not self._in_flight.arrived(event.ticket, event.fence) and event.renews:
+        is_lost_already = self._in_flight.arrived(event.ticket, event.fence)
+        if event.group is not None:
+            self._tickets_of_group[event.group].append(event.ticket)
+            if is_lost_already:
+                self._ended_groups.add(event.group)
+        if not is_lost_already and event.renews:
             self._was_tested = True
             self._leases[event.ticket] = event
 
@@ -89,11 +99,13 @@ class TrueRenewals(Checker):
         lease = self._leases.pop(event.ticket, None)
         if lease is None:
             return
+        tickets = [event.ticket]
         if lease.group is not None:
-            if lease.group in self._lost_groups:
+            if lease.group in self._ended_groups:
                 return
-            self._lost_groups.add(lease.group)
-        if self._healed is None or event.ticket in self._gone or self._has_lost_state:
+            self._ended_groups.add(lease.group)
+            tickets = self._tickets_of_group[lease.group]
+        if self._healed is None or self._has_lost_state or any(ticket in self._gone for ticket in tickets):
             return
         since = event.at - self._healed.at
         if since > self.promises.renew_max:
@@ -114,6 +126,8 @@ class TrueRenewals(Checker):
             for ticket, lease in list(self._leases.items()):
                 if event.lock in (None, lease.lock):
                     del self._leases[ticket]
+                    if lease.group is not None:
+                        self._ended_groups.add(lease.group)
 
     def _crashed(self, event: Crashed) -> None:
         for ticket in [ticket for ticket, lease in self._leases.items() if lease.client == event.client]:
