@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 
@@ -53,6 +54,14 @@ def test_worlds_keep_every_promise(backend: str, name: str) -> None:
     plan = Plan(backend=backend, workload=WORKLOADS[name])
     # `make sim` runs 10,000 of `everything`, which has all primitives.
     for seed in range((4 if name == "everything" else 2) // (2 if backend in SLOW else 1)):
+        ran = run(plan, seed)
+        assert ran.failure is None, f"seed {seed}: {ran.error or report(ran.history, ran.verdict)}"
+
+
+def test_worlds_with_several_callers_of_each_client_keep_every_promise() -> None:
+    """Callers of one client hold a lock together, with one fence, if they have the same owner, or are in a deadlock."""
+    plan = Plan(backend="memory", workload=replace(WORKLOADS["everything"], callers=3))
+    for seed in range(50, 66):
         ran = run(plan, seed)
         assert ran.failure is None, f"seed {seed}: {ran.error or report(ran.history, ran.verdict)}"
 

@@ -71,3 +71,22 @@ def test_readers_do_not_wait_for_readers_but_for_waiting_writers() -> None:
 
     assert find(ProvenDeadlocks, [*reads, reader, ended(5, "b", 5, "x")], PROMISES)
     assert not find(ProvenDeadlocks, [*reads, writer, reader, ended(5, "b", 5, "x")], PROMISES)
+
+
+def test_each_caller_of_a_client_waits_and_holds_for_itself() -> None:
+    """Two callers of a client are two parties of a cycle, and a call of one of them does not end a wait of another."""
+    history: h.History = [
+        h.AcquireStarted(0, "a", 1, "x", caller=1),
+        h.AcquireStarted(0, "a", 2, "y", caller=2),
+        h.Granted(1, "a", 1, "x", fence=1),
+        h.Granted(1, "a", 2, "y", fence=1),
+        h.AcquireStarted(2, "a", 3, "y", caller=1),
+    ]
+    second_wait = h.AcquireStarted(3, "a", 4, "x", caller=2)
+    third_caller = h.AcquireStarted(3, "a", 5, "x", caller=3)
+    end: h.History = [ended(4, "a", 3, "y"), h.End(9)]
+
+    assert not find(ProvenDeadlocks, [*history, second_wait, *end], PROMISES)
+    assert not find(ProvenDeadlocks, [*history, second_wait, third_caller, *end], PROMISES)
+    assert find(ProvenDeadlocks, [*history, third_caller, *end], PROMISES), "the third caller holds nothing"
+    assert find(ProvenDeadlocks, [*history, *end], PROMISES), "the second caller does not wait"

@@ -70,6 +70,7 @@ class AcquireStarted(NamedTuple):
     group: int | None = None  # the same for all locks of one call; events in the order of acquisition
     owner: str = ""  # leases of the same named owner overlap, with one fence
     adopts: int | None = None  # the ticket of a transferred lease, which this call takes over
+    caller: int = 0  # the thread or task that makes the call, if its client has several
 
 
 class Granted(NamedTuple):

@@ -141,9 +141,10 @@ class SimClient:
         events.subscribe(self._record_delivered)  # the runtime simulates that it is slow
         recorded = _recorded(cast("Any", engine_type))
         self.engine: Engine[SimLease] = recorded(server.open(link, self.runtime), self.runtime, events, SimLease)
-        self._calls: dict[tuple[str, int], int] = {}  # lock, fence -> its call
+        # By attempt, because several callers of one owner have the same fence.
+        self._calls: dict[int, int] = {}
         # Locks that `lock_all` has so far: whether a revocation request came before it has all of them.
-        self._early_revocations: dict[tuple[str, int], bool] = {}
+        self._early_revocations: dict[int, bool] = {}
         self._leases: dict[int, SimLease] = {}
         self._locks: dict[tuple[str, int | None, bool, str], SimLock] = {}
 
@@ -160,8 +161,8 @@ class SimClient:
         spec, client = lock._spec, self._process.name
         call = self.runtime.task.call = self._recorder.new_call()
         self._set_owner(call, lock)
-        shape = (spec.limit, spec.exclusive)
-        self._add(h.AcquireStarted(self._world.now, client, call, lock.name, timeout, *shape, owner=spec.owner))
+        shape = (spec.limit, spec.exclusive, None, spec.owner, None, self._caller)
+        self._add(h.AcquireStarted(self._world.now, client, call, lock.name, timeout, *shape))
         try:
             lease = (await self.engine.acquire(lock, timeout)).lease
         except BaseException as error:
@@ -218,7 +219,7 @@ class SimClient:
         lock, client = self.lock(transfer.name, options=options), self._process.name
         call = self.runtime.task.call = self._recorder.new_call()
         adopts = self._recorder.call_of(transfer.nonce)
-        self._add(h.AcquireStarted(self._world.now, client, call, lock.name, adopts=adopts))
+        self._add(h.AcquireStarted(self._world.now, client, call, lock.name, adopts=adopts, caller=self._caller))
         try:
             lease = await self.engine.adopt(lock, transfer.nonce, transfer.kept)
         except BaseException as error:
@@ -278,8 +279,8 @@ class SimClient:
         for ticket, lock in zip(tickets, ordered, strict=True):
             spec = lock._spec
             self._set_owner(ticket, lock)
-            shape = (spec.limit, spec.exclusive)
-            self._add(h.AcquireStarted(started, client, ticket, lock.name, timeout, *shape, call, spec.owner))
+            shape = (spec.limit, spec.exclusive, call, spec.owner, None, self._caller)
+            self._add(h.AcquireStarted(started, client, ticket, lock.name, timeout, *shape))
         parts = [Part(self.engine, SimLock(lock._spec._replace(on_lost=None), None)) for lock in ordered]
         try:
             group = (await self._take_all(parts, timeout, self._make_group)).lease
@@ -378,13 +379,14 @@ class SimClient:
     def _record_granted(self, call: int, lease: SimLease, group: int | None = None, adopts: int | None = None) -> None:
         spec, name = lease._spec, lease.name
         lease.call, lease.on_ttl_changed = call, self._record_ttl_changed
-        self._calls[name, lease.fence] = call
+        attempt = self._attempt(lease)
+        self._calls[attempt] = call
         self._leases[call] = lease
         until = self._process.true_time(lease._stop_at)
         renews = spec.renew and spec.max_hold is None
         shape = (spec.limit, spec.exclusive, renews, group, spec.lock_delay, spec.owner, spec.revocable, spec.min_hold)
         self._add(h.Granted(self._world.now, self._process.name, call, name, lease.fence, until, *shape, adopts))
-        if self._early_revocations.pop((name, lease.fence), False):
+        if self._early_revocations.pop(attempt, False):
             self._add(h.RevokeReceived(self._world.now, self._process.name, call, name))
 
     def _record_ttl_changed(self, lease: SimLease) -> None:
@@ -392,10 +394,16 @@ class SimClient:
         self._add(h.Renewed(self._world.now, self._process.name, lease.call, lease.name, until, is_answered=False))
 
     def _drop(self, lease: SimLease) -> None:
-        """Forget a released lease: later events with this fence concern another lease of the same owner."""
+        """Forget a released lease."""
         self._leases.pop(lease.call, None)
-        if self._calls.get((lease.name, lease.fence)) == lease.call:
-            del self._calls[lease.name, lease.fence]
+        self._calls.pop(self._attempt(lease), None)
+
+    @property
+    def _caller(self) -> int:
+        return self.runtime.task.caller.number
+
+    def _attempt(self, lease: SimLease) -> int:
+        return self.engine._attempt_of(lease).fields.attempt
 
     def _set_owner(self, ticket: int, lock: SimLock) -> None:
         if lock._spec.owner:
@@ -404,18 +412,18 @@ class SimClient:
     def _record(self, event: Event) -> None:
         if event.kind == "acquired":
             self._record_member(event)
-        if event.fence is None or event.kind not in ("renewed", "lost", "revoke requested"):
+        if event.kind not in ("renewed", "lost", "revoke requested"):
             return
-        call = self._calls.get((event.lock, event.fence))
+        call = self._calls.get(event.attempt)
         if call is None:
-            if event.kind == "revoke requested" and (event.lock, event.fence) in self._early_revocations:
-                self._early_revocations[event.lock, event.fence] = True
+            if event.kind == "revoke requested" and event.attempt in self._early_revocations:
+                self._early_revocations[event.attempt] = True
             return
         fields = (self._process.name, call, event.lock)
         if event.kind == "renewed":
             self._add(h.Renewed(self._world.now, *fields, self._process.true_time(self._leases[call]._stop_at)))
         elif event.kind == "lost":
-            del self._calls[event.lock, event.fence]  # another call of the same owner may get that fence again
+            del self._calls[event.attempt]
             self._add(h.Lost(self._world.now, *fields, event.reason or ""))
         else:
             self._add(h.RevokeReceived(self._world.now, *fields))
@@ -423,7 +431,7 @@ class SimClient:
     def _record_member(self, event: Event) -> None:
         ticket = self._recorder.member(self.runtime.task.call, event.lock)
         if ticket is not None and event.fence is not None:
-            self._early_revocations[event.lock, event.fence] = False
+            self._early_revocations[event.attempt] = False
             self._add(h.MemberGranted(self._world.now, self._process.name, ticket, event.lock, event.fence))
 
     def _record_delivered(self, event: Event) -> None:
