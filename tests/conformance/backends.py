@@ -51,8 +51,6 @@ def _local(name: str, url: Callable[..., str], claims: Guarantees) -> Case:
 # In our own suite, as far as they go: backends with less, and other shapes and methods of the backends above.
 _WITH_LESS = [
     _local("redis", redis.restricted_url, _REDIS),
-    _local("postgresql", postgresql.restricted_url, _SQL),
-    _local("mysql", mysql.restricted_url, _SQL._replace(wake=Wake.POLL)),
     Case("redlock", lambda _: redis.restricted_redlock_url(), _REDIS._replace(order=Order.NONE), shares=False),
     _plain("nats", nats.fresh_url, _NATS._replace(exclusion=Exclusion.BEST_EFFORT)),
     _plain("memcached", memcached.fresh_url, _CACHE),
@@ -60,6 +58,8 @@ _WITH_LESS = [
 _OTHER_METHODS = [
     case._replace(has_one_runtime=True)
     for case in (
+        _local("postgresql", postgresql.restricted_url, _SQL),
+        _local("mysql", mysql.restricted_url, _SQL._replace(wake=Wake.POLL)),
         Case("redis-cluster", lambda _: redis.restricted_cluster_url(), _REDIS),
         Case("zookeeper-kazoo", lambda _: zookeeper.restricted_url(layout="kazoo"), _ZOOKEEPER),
         _plain("redis-setnx", lambda: redis.restricted_url(method="setnx"), _PLAIN, shows_who=False),
