@@ -455,7 +455,7 @@ def _set_result(future: asyncio.Future[bool], *, result: bool) -> None:
 
 
 # Functions that run the coroutine of a call, which is their variable `coroutine`.
-_RUN_CALLS = (run_sync.__code__, Lock._try.__code__, Lease.release.__code__)
+_RUN_CALLS = (run_sync.__code__, Lock._try.__code__, Lease.release.__code__, Lease._exit_block.__code__)
 
 
 def _outermost_call() -> Coroutine[Any, Any, Any] | None:

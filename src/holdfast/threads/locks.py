@@ -166,20 +166,8 @@ class Lock(BaseLock[Lease]):
         return bool(self._client.inspect(self.name).holders)
 
     def __enter__(self) -> Lease:
-        # The steps of `entered_block` and `_try`, because with cold caches each further function costs a microsecond.
-        block, entering.block = entering.block, None
-        if runtime.running_loop is None or runtime.running_loop() is not None:
-            runtime.warn_inside_loop()
-        client = self._client
-        engine = client._current if client._current is not None and not client._closed else client._engine
-        coroutine = engine.acquire(self, self._timeout)
-        try:
-            coroutine.send(None)
-        except StopIteration as stop:
-            result: AcquireResult[Lease] = stop.value
-        else:
-            raise suspended(coroutine)
-        lease, holder, waited = result
+        block, entering.block = entering.block, None  # as `entered_block` does, without a function call
+        lease, holder, waited = self._try(self._timeout)
         if lease is None:
             raise AcquireTimeout(lock=self.name, waited=waited, holder=holder)
         if block is not None and (block._lock is self or block._lock is None):
