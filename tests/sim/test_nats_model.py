@@ -89,7 +89,7 @@ def test_our_entries_and_markers_expire_by_their_number_and_others_leave_a_marke
     for key, is_marker in (("lock.a", False), ("lock.b", True)):
         seq, _ = sides.put(Put(key, b"", 0, 1, is_marker=is_marker))
         assert isinstance(seq, int)
-        eventually(lambda key=key: sides.get(key)[0] == ABSENT)  # type: ignore[misc]
+        eventually(lambda key=key: sides.get(key)[0] == ABSENT)  # type: ignore[misc]  # untyped default
         sides.model.remove(key, seq)
         assert sides.get(key) == (ABSENT, ABSENT)
 

@@ -42,7 +42,7 @@ class Cluster(ServerCluster[Any, str]):
         super().__init__(config, StoppedClock(), cast("Any", self.watched_elsewhere))
 
     async def open(self, node: Node, until: float) -> Any:
-        raise NotImplementedError
+        raise NotImplementedError  # the requests of this test use no connection
 
     def request(self, errors: Mapping[Node, BackendError], *, once: bool = False) -> tuple[Node, bool]:
         self.tried.clear()

@@ -151,7 +151,7 @@ class RedisServer(PushServer):
         if self._copy is None:
             return
         self.machine.space = self._copy.snapshot()
-        self._positions = {}  # the order of the queue is that of the copy, also for tickets that were skipped since
+        self._positions = {}  # the queue has the order of the copy, also for tickets that were skipped since
         self.step_clock(self.world.choices.between(0.0, CLOCKS_APART))
         self.restart()
         self.recorder.observe(self.tickets())
