@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import pytest
@@ -9,8 +10,6 @@ import pytest
 from holdfast.backends.redis.io.resp import (
     ErrorReply,
     Parser,
-    PythonParser,
-    new_parser,
     pack,
     pack_call,
     pack_text,
@@ -35,7 +34,7 @@ NASTY = ["a", "ä", "order{42}", "{x}y", "a}b", "{}", "}{", "{{x}}", "{", "}", "
 
 def words(packed: bytes) -> list[list[bytes]]:
     """The words, as a server parses them."""
-    parser = PythonParser()
+    parser = Parser()
     parser.feed(packed)
     found = []
     while (command := parser.gets()) is not False:
@@ -119,11 +118,9 @@ def test_a_queue_is_known_for_its_lock_and_other_side_keys_are_not(prefix: str, 
     assert [name_of(prefix, key) for key in others] == [None] * 9
 
 
-@pytest.fixture(params=["hiredis", "python"])
-def parser(request: pytest.FixtureRequest) -> Parser:
-    if request.param == "hiredis":
-        pytest.importorskip("hiredis")
-    return new_parser() if request.param == "hiredis" else PythonParser()
+@pytest.fixture
+def parser() -> Parser:
+    return Parser()
 
 
 REPLIES: list[tuple[bytes, Any]] = [
@@ -135,6 +132,7 @@ REPLIES: list[tuple[bytes, Any]] = [
     (b"*-1\r\n", None),
     (b"*0\r\n", []),
     (b"*3\r\n$2\r\nin\r\n:7\r\n*1\r\n$-1\r\n", [b"in", 7, [None]]),
+    (b"*3\r\n*2\r\n*0\r\n:1\r\n*-1\r\n:2\r\n", [[[], 1], None, 2]),
 ]
 
 
@@ -143,10 +141,36 @@ def test_a_reply_is_parsed_when_it_arrives_in_pieces(parser: Parser, data: bytes
     for cut in range(1, len(data)):
         parser.feed(data[:cut])
         assert parser.gets() is False
+        assert parser.has_data()
         parser.feed(data[cut:] + b":1\r\n")
         assert parser.gets() == reply
         assert parser.gets() == 1
         assert parser.gets() is False
+        assert not parser.has_data()
+
+
+def test_a_long_reply_in_many_pieces_is_parsed_once(parser: Parser) -> None:
+    elements = [pack(b"waiter", number) for number in range(500)]
+    head = b"*%d\r\n" % len(elements)
+
+    def calls(*pieces: bytes) -> int:
+        counted = 0
+
+        def count(_frame: object, _event: str, _argument: object) -> None:
+            nonlocal counted
+            counted += 1
+
+        sys.setprofile(count)
+        try:
+            for piece in pieces:
+                parser.feed(piece)
+                reply = parser.gets()
+        finally:
+            sys.setprofile(None)
+        assert len(reply) == len(elements)
+        return counted
+
+    assert calls(head, *elements) < 3 * calls(b"".join((head, *elements)))
 
 
 def test_an_error_reply_keeps_its_code(parser: Parser) -> None:

@@ -10,7 +10,7 @@ from holdfast.backends.net.aio import BackgroundTasks
 from holdfast.backends.net.errors import no_answer, not_sent
 from holdfast.backends.redis.config import Login, RedisConfig, config_of
 from holdfast.backends.redis.io.pipeline import DriverConnection, PipelineConnections
-from holdfast.backends.redis.io.resp import new_parser, pack
+from holdfast.backends.redis.io.resp import Parser, pack
 from holdfast.backends.redis.io.topology import Topology, topology_of
 from holdfast.backends.redis.protocol.queue import backend_on
 from holdfast.runtimes.aio import AsyncioEvent
@@ -77,7 +77,7 @@ class AsyncSubscriberConnection(DriverConnection):
 
     def __init__(self, config: RedisConfig, node: Node, runtime: AsyncioRuntime) -> None:
         super().__init__(config.url, node, runtime)
-        self._parser = new_parser()
+        self._parser = Parser()
         self._received: list[Reply] = []
         self._wakeup = AsyncioEvent()
         self._problem = ""

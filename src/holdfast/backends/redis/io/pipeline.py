@@ -16,7 +16,7 @@ from holdfast.backends.net.pipeline import NO_REPLY, DirectReply, LoopConnection
 from holdfast.backends.net.stream import READ_SIZE
 from holdfast.backends.redis.io import driver, errors
 from holdfast.backends.redis.io.connection import Batch, OnConnect
-from holdfast.backends.redis.io.resp import new_parser
+from holdfast.backends.redis.io.resp import Parser
 from holdfast.errors import BackendError, BackendUnavailable, HoldfastError
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ class RedisPipeline(Pipeline["Reply"], DriverConnection, asyncio.BufferedProtoco
     """One connection that is shared by all tasks."""
 
     def __init__(self, config: RedisConfig, node: Node, runtime: AsyncioRuntime) -> None:
-        parser = new_parser()
+        parser = Parser()
         super().__init__(config.url, node, runtime, config.io_timeout, parser)
         self._gets, self._has_data = parser.gets, parser.has_data
         self._is_partial = False  # the parser has a part of a reply

@@ -5,8 +5,7 @@ Optimised for EVALSHA. Usually all of its words but the nonce are the same as th
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from holdfast.backends.redis.protocol.keys import OtherKeys
 
@@ -16,14 +15,6 @@ if TYPE_CHECKING:
 
 class ErrorReply(Exception):
     """An error reply of the server, `-CODE text`. It is returned like other replies, not raised."""
-
-
-class Parser(Protocol):
-    """Bytes in, replies out. `gets` returns False if no reply is complete: RESP2 has no such value."""
-
-    def feed(self, data: bytes, /) -> object: ...
-    def gets(self) -> Reply: ...
-    def has_data(self) -> bool: ...
 
 
 def pack(*words: Word) -> bytes:
@@ -67,65 +58,74 @@ def pack_text(call: Call) -> bytes:
     return _begin("EVAL", call.script.text, call) + call.keys.packed + _packed(call.arguments)
 
 
-def new_parser() -> Parser:
-    """The parser of hiredis if it is installed, as in redis-py itself."""
-    if _hiredis is None or not hasattr(_hiredis.Reader, "has_data"):
-        return PythonParser()
-    parser: Parser = _hiredis.Reader(replyError=ErrorReply)
-    return parser
+class Parser:
+    """Bytes in, replies out.
 
-
-class PythonParser:
-    """A parser in Python, for use without hiredis."""
+    The elements of an incomplete array are kept, so each byte of a long reply is parsed once, however many parts it
+    arrives in.
+    """
 
     def __init__(self) -> None:
         self._data = b""
         self._at = 0
+        self._arrays: list[tuple[list[Reply], int]] = []  # incomplete, each inside the one before it; and their sizes
 
     def feed(self, data: bytes, /) -> None:
         self._data = data if self._at == len(self._data) else self._data[self._at :] + data
         self._at = 0
 
     def has_data(self) -> bool:
-        return self._at < len(self._data)
+        """Whether a part of a reply has arrived."""
+        return self._at < len(self._data) or bool(self._arrays)
 
     def gets(self) -> Reply:
-        start = self._at
-        if start == len(self._data):
-            return False
-        try:
-            return self._read()
-        except IndexError:  # incomplete
-            self._at = start
-            return False
+        """The next reply. False if it is incomplete: RESP2 has no such value."""
+        arrays = self._arrays
+        while (value := self._next_value()) is not _INCOMPLETE:
+            while arrays:
+                array, size = arrays[-1]
+                array.append(value)
+                if len(array) < size:
+                    break
+                value = arrays.pop()[0]
+            else:
+                return value
+        return False
 
-    def _read(self) -> Reply:
-        end = self._data.find(b"\r\n", self._at)
-        if end < 0:
-            raise IndexError
-        kind, line = self._data[self._at : self._at + 1], self._data[self._at + 1 : end]
-        self._at = end + 2
-        match kind:
-            case b"+":
-                return line
-            case b"-":
-                return ErrorReply(line.decode(errors="replace"))
-            case b":":
-                return int(line)
-            case b"$":
-                return self._read_bytes(int(line))
-            case b"*":
-                return None if line == b"-1" else [self._read() for _ in range(int(line))]
-            case _:
-                raise ValueError(f"unknown type of reply {kind!r}")
-
-    def _read_bytes(self, length: int) -> bytes | None:
-        if length < 0:
-            return None
-        start, self._at = self._at, self._at + length + 2
-        if self._at > len(self._data):
-            raise IndexError
-        return self._data[start : start + length]
+    def _next_value(self) -> Reply:
+        """The next value that is not an array, or an empty array. Other arrays are opened."""
+        data = self._data
+        while (end := data.find(b"\r\n", self._at)) >= 0:
+            kind, line, after = data[self._at : self._at + 1], data[self._at + 1 : end], end + 2
+            value: Reply
+            match kind:
+                case b":":
+                    value = int(line)
+                case b"$":
+                    length = int(line)
+                    if length < 0:
+                        value = None
+                    else:
+                        start, after = after, after + length + 2
+                        if after > len(data):
+                            return _INCOMPLETE
+                        value = data[start : start + length]
+                case b"*":
+                    size = int(line)
+                    if size > 0:
+                        self._arrays.append(([], size))
+                        self._at = after
+                        continue
+                    value = [] if size == 0 else None
+                case b"+":
+                    value = line
+                case b"-":
+                    value = ErrorReply(line.decode(errors="replace"))
+                case _:
+                    raise ValueError(f"unknown type of reply {kind!r}")
+            self._at = after
+            return value
+        return _INCOMPLETE
 
 
 def single_message(data: bytes) -> bytes:
@@ -137,14 +137,7 @@ def single_message(data: bytes) -> bytes:
             return b""
 
 
-def _import_hiredis() -> Any:
-    try:
-        return importlib.import_module("hiredis")
-    except ImportError:
-        return None
-
-
-_hiredis = _import_hiredis()
+_INCOMPLETE: Any = object()
 _prepared: dict[tuple[str, bytes, tuple[Word, ...]], tuple[bytes, bytes]] = {}
 # At most 4096 entries of 2 KiB, which is 16 MiB with the arguments that are their keys, and about 2 MB at the usual
 # size. A call with more arguments is packed each time.

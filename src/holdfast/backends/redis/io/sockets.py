@@ -17,7 +17,7 @@ from holdfast.backends.net.pool import IDLE_CHECK, IDLE_KEPT, ConnectionPool, ex
 from holdfast.backends.net.stream import CLOSED, NotSent, Stream, StreamConnection
 from holdfast.backends.redis.io import driver, errors
 from holdfast.backends.redis.io.connection import Batch, OnConnect
-from holdfast.backends.redis.io.resp import Parser, new_parser
+from holdfast.backends.redis.io.resp import Parser
 from holdfast.errors import BackendError, BackendUnavailable, HoldfastError
 from holdfast.runtimes import system
 from holdfast.runtimes.threads import run_sync
@@ -60,7 +60,7 @@ class SocketConnection(StreamConnection):
         super().__init__()
         self._url, self._node, self._now = config.url, node, runtime.now
         self._io_timeout = config.io_timeout
-        self._parser: Parser = new_parser()
+        self._parser = Parser()
 
     def attach(self, sock: socket.socket) -> None:
         self.stream, self.used_at = Stream(sock, receive_timeout=self._io_timeout / 2), self._now()

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING
 from holdfast.backends.net.errors import no_answer
 from holdfast.backends.net.poller import READ, Poll, new_poll
 from holdfast.backends.net.stream import send_all
-from holdfast.backends.redis.io.resp import new_parser, single_message
+from holdfast.backends.redis.io.resp import Parser, single_message
 from holdfast.core.handovers import notification_of
 from holdfast.errors import HoldfastError
 from holdfast.runtimes.threads import ThreadEvent
@@ -52,7 +52,7 @@ class SocketSubscriberConnection:
 
     def __init__(self, sock: socket.socket, node: Node, config: RedisConfig, runtime: ThreadRuntime) -> None:
         self._sock, self._node, self._config, self._now = sock, node, config, runtime.now
-        self._parser = new_parser()
+        self._parser = Parser()
         self._waker, self._woken, self._reader_waker, self._reader_woken = _wakers()  # the listener's two ends first
         self._mutex = runtime.mutex()
         self._listener_reads = False
