@@ -155,6 +155,7 @@ def test_a_long_reply_in_many_pieces_is_parsed_once(parser: Parser) -> None:
 
     def calls(*pieces: bytes) -> int:
         counted = 0
+        reply: Any = False
 
         def count(_frame: object, _event: str, _argument: object) -> None:
             nonlocal counted

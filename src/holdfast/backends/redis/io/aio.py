@@ -72,7 +72,7 @@ class AsyncSubscriberIO(BackgroundTasks):
             connection.abandon()
 
 
-class AsyncSubscriberConnection(DriverConnection):
+class AsyncSubscriberConnection(DriverConnection, asyncio.Protocol):
     """One subscriber connection."""
 
     def __init__(self, config: RedisConfig, node: Node, runtime: AsyncioRuntime) -> None:

@@ -29,8 +29,12 @@ if TYPE_CHECKING:
 _NUMBER, _END = b":\n"
 
 
-class DriverConnection(LoopConnection, asyncio.Protocol):
-    """A transport of redis-py with our own protocol."""
+class DriverConnection(LoopConnection, asyncio.BaseProtocol):
+    """A transport of redis-py with our own protocol.
+
+    A subclass is an asyncio.Protocol or an asyncio.BufferedProtocol. It must not be both, because event loops differ in
+    which of the two they prefer.
+    """
 
     _driver: Any = None  # redis-py's connection, which closes the transport when it is collected
     _is_plain = False
