@@ -10,6 +10,7 @@ from holdfast_lab.sim.run import Plan, run
 
 # The promises (or errors) by which each mutant may be caught. A mutant that is caught by another one is not understood.
 CAUGHT_BY = {
+    "hand-over-undone-after-message": {"mutual exclusion", "growing fences"},
     "local-old-answers": {"mutual exclusion", "growing fences", "local passes"},
     "local-deadline-from-pass": {"mutual exclusion", "growing fences", "local passes", "steady progress"},
     "local-lost-leases": {"local passes", "mutual exclusion"},
@@ -276,7 +277,7 @@ CAUGHT_AT = {
     "pending-release-dropped": 284,
     "postgresql-local-extends-any-ticket": 236,
     "postgresql-local-fences-not-reserved": 89,
-    "queue-renews-blindly": 73,
+    "queue-renews-blindly": 309,
     "queue-renews-many-blindly": 224,
     "reader-marker-expires-with-first": 27,
     "reaps-by-number": 5,

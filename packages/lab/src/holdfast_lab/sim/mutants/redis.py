@@ -56,6 +56,13 @@ def _with(backend: Callable[..., Any], **more: Any) -> type[RedisServer]:
     return type("Mutated", (RedisServer,), {"backend": backend, **more})
 
 
+class HandOverUndone(RedisServer):
+    """The release did this before the failovers on real servers found two holders."""
+
+    texts: ClassVar = edited(_QUEUE, ("if is_live and has_subscriber(about) then", "if is_live then"))
+    switches, noticed_max = 1.0, 10.0
+
+
 # ── SETNX ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -505,6 +512,7 @@ REDIS = [
             ("if not is_held_by(nonce, value) then\n    return 0", "if not value then\n    return 0"),
             ("if kept_in(value) >= now + ttl then\n", "if true then\n"),
         ),
+        budget=1000,
     ),
     Mutant(
         name="reader-marker-expires-with-first",
@@ -575,5 +583,12 @@ REDIS = [
         backend="redis-getset",
         server=RefusalIsSuccessServer,
         by_seeds=False,
+    ),
+    Mutant(
+        name="hand-over-undone-after-message",
+        mistake="a hand-over is undone if the server counts no receiver of its message, but a client at a replica got it",
+        backend="redis",
+        server=HandOverUndone,
+        kinds=frozenset({"restart"}),
     ),
 ]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from holdfast.core.notifications import Wakeups
 from holdfast.core.tickets import Notification
@@ -34,10 +34,15 @@ RECONNECT_TIMEOUT, RECONNECT_PAUSE = 1.0, 0.2
 class PushServer(Server):
     """A server with subscriptions that can restart."""
 
+    noticed_max: ClassVar[float] = NOTICED_MAX
+
     def __init__(self, world: World, recorder: Recorder) -> None:
         super().__init__(world, recorder)
         self.subscribers: list[SimSubscriber[Any]] = []  # all clients, with or without subscriptions
         self._channels: dict[str, dict[SimSubscriber[Any], int]] = {}  # by channel: each subscriber and its connection
+        # Their connection is one to a replica, which has been the primary before. It gets the messages that are
+        # published here, but is not counted.
+        self._at_replica: set[SimSubscriber[Any]] = set()
 
     def subscribe(self, subscriber: SimSubscriber[Any], connection: int, channels: Sequence[str]) -> None:
         if connection != subscriber.connection:
@@ -50,22 +55,28 @@ class PushServer(Server):
 
     def disconnect(self, subscriber: SimSubscriber[Any]) -> bool:
         """End the subscriber connection of this client. Whether it had subscriptions."""
+        self._at_replica.discard(subscriber)
         return sum(channel.pop(subscriber, None) is not None for channel in self._channels.values()) > 0
 
     def publish(self, channel: str, message: str) -> int:
-        """Send a message. Returns the number of subscribers."""
-        subscribers = self._channels.get(channel, {})
-        for subscriber, connection in subscribers.items():
+        """Send a message. Returns the number of subscribers of this server."""
+        for subscriber, connection in self._channels.get(channel, {}).items():
             subscriber.link.notify(subscriber.receive, connection, message)
-        return len(subscribers)
+        return self.count_subscribers(channel)
 
     def count_subscribers(self, channel: str) -> int:
-        return len(self._channels.get(channel, {}))
+        return len(self._channels.get(channel, {}).keys() - self._at_replica)
 
     def subscription_state(self) -> object:
         """All subscriptions, for `state`."""
         return [
-            (channel, [(subscriber.link.process.name, connection) for subscriber, connection in subscribers.items()])
+            (
+                channel,
+                [
+                    (subscriber.link.process.name, connection, subscriber in self._at_replica)
+                    for subscriber, connection in subscribers.items()
+                ],
+            )
             for channel, subscribers in self._channels.items()
         ]
 
@@ -73,6 +84,14 @@ class PushServer(Server):
         self.starts += 1
         for subscriber in self.subscribers:
             self._cut(subscriber)
+
+    def switch_to_replica(self) -> None:
+        """A replica becomes the primary. The former one is a replica now, and keeps its connections."""
+        self.starts += 1
+        for subscriber in self.subscribers:
+            if any(subscriber in channel for channel in self._channels.values()):
+                self._at_replica.add(subscriber)
+                self._lose_connection_later(subscriber)
 
     def drop(self, process: Process) -> bool:
         return sum(self._cut(subscriber) for subscriber in self.subscribers if subscriber.link.process is process) > 0
@@ -85,10 +104,14 @@ class PushServer(Server):
     def _cut(self, subscriber: SimSubscriber[Any]) -> bool:
         if not self.disconnect(subscriber):
             return False
-        world = self.world
-        noticed = world.now + world.choices.between(0.0, NOTICED_MAX)
-        world.at(noticed, subscriber.link.process.do, subscriber.connection_lost, subscriber.connection)
+        self._lose_connection_later(subscriber)
         return True
+
+    def _lose_connection_later(self, subscriber: SimSubscriber[Any]) -> None:
+        """The client notices some time later that its connection has ended, or is to the wrong server."""
+        world = self.world
+        noticed = world.now + world.choices.between(0.0, self.noticed_max)
+        world.at(noticed, subscriber.link.process.do, subscriber.connection_lost, subscriber.connection)
 
 
 class SimSubscriber(Generic[C]):

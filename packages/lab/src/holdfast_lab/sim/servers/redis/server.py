@@ -1,8 +1,9 @@
 """Redis in a simulated world: one server or a Cluster, with its clock, restarts and failovers.
 
 Keys expire by the server's wall clock, which can be set: forward, and leases expire early; back, and they expire late.
-A restart (with or without data) and a failover end all connections: requests in transit are lost, and all subscriptions
-end. A replica that takes over has old data.
+After a restart (with all data, old data or none) requests in transit are lost. Half of all restarts end all
+connections. The other half are failovers: the former primary is a replica then, where clients stay subscribed until
+they notice.
 """
 
 from __future__ import annotations
@@ -56,6 +57,7 @@ class RedisServer(PushServer):
     backend: Callable[..., Any] = QueueBackend
     texts: ClassVar[Mapping[str, str]] = {}  # scripts that a mutant has changed, by name
     clusters: ClassVar[float] = 0.5  # of all worlds
+    switches: ClassVar[float] = 0.5  # of all restarts are failovers to a replica
 
     def __init__(self, world: World, recorder: Recorder) -> None:
         super().__init__(world, recorder)
@@ -138,6 +140,12 @@ class RedisServer(PushServer):
 
     # ── faults ───────────────────────────────────────────────────────────────────────────────────────────────────
 
+    def restart(self) -> None:
+        if self.world.choices.chance(self.switches):
+            self.switch_to_replica()
+        else:
+            super().restart()
+
     def lose_data(self) -> None:
         self.machine.space.clear()
         self.restart()
@@ -147,7 +155,7 @@ class RedisServer(PushServer):
         self._copy = self.machine.space.snapshot()
 
     def restore_data(self) -> None:
-        """A failover to a replica with old data. It takes longer than the clocks differ, so time does not go back."""
+        """Go on with old data, as after a failover. It takes longer than the clocks differ: time does not go back."""
         if self._copy is None:
             return
         self.machine.space = self._copy.snapshot()

@@ -25,7 +25,7 @@ UP_FOR = 100_000.0  # uptime in seconds at the start of the world
 class Node(RedisServer):
     """Requests, restarts and clocks belong to the node; the recorder sees all nodes together."""
 
-    clusters = 0.0
+    clusters = switches = 0.0
 
     def __init__(self, whole: RedlockServer, number: int) -> None:
         super().__init__(whole.world, whole.recorder)
