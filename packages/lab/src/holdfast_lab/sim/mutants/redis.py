@@ -586,7 +586,7 @@ REDIS = [
     ),
     Mutant(
         name="hand-over-undone-after-message",
-        mistake="a hand-over is undone if the server counts no receiver of its message, but a client at a replica got it",
+        mistake="a hand-over is undone if the server counts no receiver of its message; a client at a replica got it",
         backend="redis",
         server=HandOverUndone,
         kinds=frozenset({"restart"}),
