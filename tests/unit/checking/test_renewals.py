@@ -28,11 +28,11 @@ def test_a_lease_that_the_server_removed_may_be_lost() -> None:
     assert not find(TrueRenewals, [LEASE, HEALED, removed(15, "a", 1), lost(20, "a", 1)])
 
 
-@pytest.mark.parametrize(("what_forgot", "is_excused"), [("data", True), ("lease", True), ("clock", False)])
+@pytest.mark.parametrize(("state", "is_excused"), [("data", True), ("lease", True), ("clock", False)])
 def test_a_lease_from_before_a_state_loss_may_be_lost_at_any_later_renewal(
-    what_forgot: h.StateKind, *, is_excused: bool
+    state: h.StateKind, *, is_excused: bool
 ) -> None:
-    state_lost = h.StateLost(9.5, what_forgot)
+    state_lost = h.StateLost(9.5, state)
 
     assert bool(find(TrueRenewals, [LEASE, state_lost, HEALED, lost(20, "a", 1)])) != is_excused
     assert find(TrueRenewals, [LEASE, state_lost._replace(lock="other"), HEALED, lost(20, "a", 1)])
@@ -50,7 +50,7 @@ def test_one_renewal_may_be_in_flight_when_the_server_removes_the_ticket_but_not
     history: h.History = [LEASE, removed(12, "a", 1), renewed(13, "a", 1)]
 
     assert not find(TrueRenewals, history)
-    assert "although the server had let go of it" in message(TrueRenewals, [*history, renewed(14, "a", 1)])
+    assert "although the server had removed it" in message(TrueRenewals, [*history, renewed(14, "a", 1)])
     assert not find(TrueRenewals, [*history, server_granted(13.5, "a", 1), renewed(14, "a", 1)])
 
 

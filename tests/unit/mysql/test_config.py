@@ -69,7 +69,7 @@ def test_a_connect_function_is_not_called_before_it_is_needed() -> None:
 def test_incomplete_or_unsupported_objects_are_refused() -> None:
     with pytest.raises(ConfigurationError, match="no database"):
         make_config(connection(host="db.example"))
-    with pytest.raises(ConfigurationError, match="tls is what the connection itself says"):
+    with pytest.raises(ConfigurationError, match="tls is read from the connection"):
         make_config(connection(host="db.example", database="shop"), tls="yes")
 
 

@@ -166,9 +166,9 @@ class _LayoutBuilder:
             if id(event) in self.involved:
                 self._mark(self.world, event, "leftover", "the server ")
         elif not isinstance(event, h.End) and self.lock in (None, getattr(event, "lock", self.lock)):
-            self._of_client(self.clients[event.client], event)
+            self._add_client_event(self.clients[event.client], event)
 
-    def _of_client(self, client: _Client, event: h.Event) -> None:
+    def _add_client_event(self, client: _Client, event: h.Event) -> None:
         is_involved = id(event) in self.involved
         client.is_involved |= is_involved
         match event:
@@ -199,9 +199,9 @@ class _LayoutBuilder:
                 self._restarted(client, event.at)
             case _:
                 pass
-        call_of = client.calls.get(getattr(event, "ticket", None) or 0)
-        if is_involved and call_of is not None:
-            call_of.is_involved = True
+        involved_call = client.calls.get(getattr(event, "ticket", None) or 0)
+        if is_involved and involved_call is not None:
+            involved_call.is_involved = True
         kind = _mark_kind(event)
         if kind != "other" or is_involved:
             self._mark(client.marks, event, kind)
@@ -222,12 +222,12 @@ class _LayoutBuilder:
             self._add(client.spans, Span(call.started.at, until, "waiting", "", title, call.is_involved))
 
     def _held(self, client: _Client, call: _Call, granted: h.Granted, until: float) -> None:
-        over = until if call.deadline is None else min(until, call.deadline)
-        title = f"{describe(granted)}; believed from {granted.at:g} s to {over:g} s"
-        self._add(client.spans, Span(granted.at, over, "holding", str(granted.fence), title, call.is_involved))
-        if over < until:
-            title = f"has not noticed that its deadline for {granted.lock!r} has passed, from {over:g} s to {until:g} s"
-            self._add(client.spans, Span(over, until, "expired", "", title, call.is_involved))
+        last = until if call.deadline is None else min(until, call.deadline)
+        title = f"{describe(granted)}; believed from {granted.at:g} s to {last:g} s"
+        self._add(client.spans, Span(granted.at, last, "holding", str(granted.fence), title, call.is_involved))
+        if last < until:
+            title = f"has not noticed that its deadline for {granted.lock!r} has passed, from {last:g} s to {until:g} s"
+            self._add(client.spans, Span(last, until, "expired", "", title, call.is_involved))
 
     def _resumed(self, client: _Client, at: float) -> None:
         if client.paused is not None:

@@ -32,7 +32,7 @@ def address_of(client: object, options: dict[str, str]) -> Address:
     """
     check_options("mysql", options)
     for name in sorted(options.keys() - {option.name for option in SETTINGS}):
-        raise ConfigurationError(f"{name} is what the connection itself says: leave it out, or give a URL")
+        raise ConfigurationError(f"{name} is read from the connection: leave it out, or give a URL")
     usage = values_of(options, SETTINGS)
     if type(client) is Connection:
         config = _config_of(client, usage)

@@ -43,7 +43,7 @@ def address_of(client: object, options: dict[str, str]) -> Address:
     """
     check_options("postgresql", options)
     for name in sorted(options.keys() - {option.name for option in SETTINGS}):
-        raise ConfigurationError(f"{name} is what the connection itself says: leave it out, or give a URL")
+        raise ConfigurationError(f"{name} is read from the connection: leave it out, or give a URL")
     password: str | PasswordFunction
     if isinstance(client, psycopg.Connection | psycopg.AsyncConnection):
         parameters, password = _of_connection(client)

@@ -24,7 +24,7 @@ def address_of(client: Any, options: dict[str, str]) -> Address:
     """
     check_options("zookeeper", options)
     for name in sorted(options.keys() - {option.name for option in SETTINGS}):
-        raise ConfigurationError(f"{name} is what the KazooClient itself says: leave it out, or give a URL")
+        raise ConfigurationError(f"{name} is read from the KazooClient: leave it out, or give a URL")
     if not isinstance(client, KazooClient):
         kind = f"{type(client).__module__}.{type(client).__qualname__}"
         raise ConfigurationError(f"url is a {kind}: give a KazooClient or a URL")

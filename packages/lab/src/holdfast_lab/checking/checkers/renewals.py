@@ -86,7 +86,7 @@ class TrueRenewals(Checker):
         if left is None or not event.is_answered:
             return
         if event.ticket in self._renewed_since:
-            message = f"{event.client}'s lease of {event.lock!r} was renewed, although the server had let go of it"
+            message = f"{event.client}'s lease of {event.lock!r} was renewed, although the server had removed it"
             self.violated(event.at, event.lock, message, left, self._renewed_since[event.ticket], event)
         self._renewed_since[event.ticket] = event
 
