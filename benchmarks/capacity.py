@@ -34,7 +34,7 @@ from benchmarks.capacity_stores import STORES, Store
 from benchmarks.machine import describe
 
 CLIENTS = 8  # of pairs and hand-overs
-CROWD_CLIENTS = 10  # of waiters and leases
+SHARED_CLIENTS = 10  # clients that all waiters, or all leases, share
 STEPS = (1_000, 3_000)  # waiters before the number that was asked for
 STEP_MAX = 40.0  # seconds in which the waiters of a step have to be queued
 CHUNKS = 20  # of a step: its waiters are started in so many parts, because a server does not queue all at once
@@ -109,7 +109,7 @@ async def leases(server: Server, options: Options, _: Report) -> Figures:
 
     It acquires no more of them after LEASES_MAX, or if one is lost because renewals are late.
     """
-    clients = [holdfast.AsyncClient(server.url, ttl=LEASE_TTL) for _ in range(CROWD_CLIENTS)]
+    clients = [holdfast.AsyncClient(server.url, ttl=LEASE_TTL) for _ in range(SHARED_CLIENTS)]
     for client in clients:
         async with client.lock("warm-up"):
             pass
@@ -119,7 +119,7 @@ async def leases(server: Server, options: Options, _: Report) -> Figures:
 
     async def take(client: holdfast.AsyncClient, part: int) -> None:
         nonlocal failed
-        for number in range(part, options.leases, CROWD_CLIENTS * LEASE_TASKS):
+        for number in range(part, options.leases, SHARED_CLIENTS * LEASE_TASKS):
             if time.monotonic() - started > LEASES_MAX or failed or (held and held[0].lost):
                 return
             try:
@@ -152,7 +152,7 @@ async def waiters(server: Server, options: Options, report: Report) -> Figures:
     """Many tasks wait for one lock: what the server pays while nothing happens, and for each hand-over."""
     turns = itertools.count()  # reading it counts as one
     failed: list[Exception] = []
-    clients = [holdfast.AsyncClient(server.url) for _ in range(CROWD_CLIENTS)]
+    clients = [holdfast.AsyncClient(server.url) for _ in range(SHARED_CLIENTS)]
     watching = holdfast.AsyncClient(server.url)  # its connections are not busy
     holder = await watching.lock("crowd", ttl=LIMIT).acquire()
     assert holder is not None
@@ -183,7 +183,7 @@ async def waiters(server: Server, options: Options, report: Report) -> Figures:
         is_carried, shares = True, (0.0, 0.0)
         while is_carried and len(tasks) < step:
             more = min(step - len(tasks), max(50, step // CHUNKS))
-            tasks += [asyncio.create_task(wait(clients[number % CROWD_CLIENTS])) for number in range(more)]
+            tasks += [asyncio.create_task(wait(clients[number % SHARED_CLIENTS])) for number in range(more)]
             is_carried = await queued(len(tasks), until)
         if is_carried:
             await asyncio.sleep(SETTLE)
@@ -363,10 +363,12 @@ def main() -> None:
     ran["holdfast"] = machine["holdfast"].replace("?", holdfast.__version__)
     for fact, text in ran.items():
         print(f"{fact}: {text}")
-    plan = [(name, one) for name in stores for one in measures if one != "fleet" or STORES[name].carries_fleet]
+    plan = [
+        (name, measure) for name in stores for measure in measures if measure != "fleet" or STORES[name].carries_fleet
+    ]
     started, data = time.monotonic(), capacity_pages.load()
     for measured, (name, measure) in enumerate(plan):
-        left = sum(USUAL[one] for _, one in plan[measured:])
+        left = sum(USUAL[measure] for _, measure in plan[measured:])
         elapsed = time.monotonic() - started
         print(f"\n{elapsed / 60:.1f} min, about {left / 60:.0f} min left: {name}, {measure}", flush=True)
         figures = run(STORES[name], MEASURES[measure], options)

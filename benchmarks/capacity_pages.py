@@ -52,7 +52,7 @@ def write(data: Data) -> None:
 
 def with_blocks(page: str, blocks: Mapping[str, str]) -> str:
     """Return the page with these texts between their markers."""
-    return MARKED.sub(lambda found: f"{found[1]}{blocks[found[2]]}{found[4]}", page)
+    return MARKED.sub(lambda match: f"{match[1]}{blocks[match[2]]}{match[4]}", page)
 
 
 def capacity_block(data: Data) -> str:
@@ -155,12 +155,12 @@ def _figures(entry: Mapping[str, Any]) -> Figures:
     return {key: value for figures in entry["measures"].values() for key, value in figures.items()}
 
 
-def _carried(of: Figures, what: str) -> str:
-    """The number, and the one that was asked for, if it was not reached."""
-    if not of.get(what):
-        return f"fewer than {_number(1000)}" if what in of else NONE
-    asked = of.get(f"{what}_asked", 0)
-    return _number(of[what]) + (f" of {_number(asked)}" if of[what] < asked else "")
+def _carried(of: Figures, key: str) -> str:
+    """The number that was reached, and the requested number if it is greater."""
+    if not of.get(key):
+        return f"fewer than {_number(1000)}" if key in of else NONE
+    asked = of.get(f"{key}_asked", 0)
+    return _number(of[key]) + (f" of {_number(asked)}" if of[key] < asked else "")
 
 
 def _number(value: float | None) -> str:

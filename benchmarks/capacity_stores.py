@@ -70,10 +70,10 @@ def _tree(root: int) -> list[int]:
     for name in filter(str.isdecimal, os.listdir("/proc")):
         with contextlib.suppress(OSError):  # it has ended
             parents[int(name)] = int(_stat(int(name))[1])
-    found = [root]
-    for pid in found:
-        found += [child for child, parent in parents.items() if parent == pid]
-    return found
+    pids = [root]
+    for pid in pids:
+        pids += [child for child, parent in parents.items() if parent == pid]
+    return pids
 
 
 def _cpu_of(pid: int, *, with_ended: bool) -> float:

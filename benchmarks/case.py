@@ -1,6 +1,6 @@
 """One contender, one measure, one round: the program of a process that the runner starts.
 
-    python -m benchmarks.case '{"measure": …, "contender": …, "numbers": …, "place": …, "cores": [1], "limit": 60}'
+    python -m benchmarks.case '{"measure": …, "contender": …, "numbers": …, "location": …, "cores": [1], "limit": 60}'
 
 Its last line on stdout is the answer as JSON: {"figures": {…}} or {"failed": "…"}.
 """
@@ -30,7 +30,7 @@ def main(text: str) -> None:
     answer: dict[str, Any]
     try:
         contender.load()
-        answer = {"figures": measure.run(contender, job["numbers"], job["place"])}
+        answer = {"figures": measure.run(contender, job["numbers"], job["location"])}
     except Exception as error:
         traceback.print_exc()
         answer = {"failed": f"{type(error).__name__}: {error}"}

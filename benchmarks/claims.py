@@ -31,20 +31,20 @@ class Judged:
 def judge(outcomes: Sequence[Outcome]) -> list[Judged]:
     """Return the claims that this run can judge, without those whose cases were not run or failed."""
     run = _Run(outcomes)
-    found = []
+    judged = []
     for claim, sense, limit, measure in CLAIMS:
         measured = measure(run)
         if measured is not None:
-            found.append(Judged(claim, measured, sense, limit))
-    return found
+            judged.append(Judged(claim, measured, sense, limit))
+    return judged
 
 
 def claims_table(judged: Sequence[Judged]) -> Table:
     table = Table("What is claimed", ["", "measured", "limit", "holds"])
-    for one in judged:
-        sign = "≤" if one.sense == "at most" else "≥"
-        cells = [one.claim, number(one.measured), f"{sign} {one.limit:g}", "yes" if one.holds else "NO"]
-        table.rows.append(Row(cells, mark=None if one.holds else "broken"))
+    for claim in judged:
+        sign = "≤" if claim.sense == "at most" else "≥"
+        cells = [claim.claim, number(claim.measured), f"{sign} {claim.limit:g}", "yes" if claim.holds else "NO"]
+        table.rows.append(Row(cells, mark=None if claim.holds else "broken"))
     return table
 
 
@@ -60,8 +60,8 @@ class _Run:
 
     def ratio(self, measure: str, setting: str, key: str, mine: str, theirs: str) -> float | None:
         """Return the median of the ratios of two contenders within each round."""
-        one, other = (self._records.get((measure, setting, name)) for name in (mine, theirs))
-        return one.ratio(other, key) if one is not None and other is not None else None
+        first, second = (self._records.get((measure, setting, name)) for name in (mine, theirs))
+        return first.ratio(second, key) if first is not None and second is not None else None
 
     def values(self, measure: str, setting: str, key: str, name: str) -> list[float]:
         record = self._records.get((measure, setting, name))
@@ -133,8 +133,8 @@ def _fair(name: str) -> list[Claim]:
 def _constant(name: str, *waiting: str) -> Claim:
     """A hand-over costs the server the same for any number of waiters."""
     few, many = int(waiting[0]), int(waiting[-1])
-    said = f"{name}, {few} to {many:,} wait: commands per hand-over, range"
-    return said, "at most", 1.0, _difference(name, *waiting)
+    claim = f"{name}, {few} to {many:,} wait: commands per hand-over, range"
+    return claim, "at most", 1.0, _difference(name, *waiting)
 
 
 _PAIR = ("uncontended", "pairs", "pair")

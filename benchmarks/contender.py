@@ -119,7 +119,11 @@ BEFORE = ", before"  # the end of the name of a contender with another version o
 
 def versions_before(contenders: Sequence[Contender], source: str) -> list[Contender]:
     """Return our contenders as they are in another folder of sources, to be measured in the same rounds."""
-    return [replace(one, name=f"{one.name}{BEFORE}", source=source) for one in contenders if one.ours]
+    return [
+        replace(contender, name=f"{contender.name}{BEFORE}", source=source)
+        for contender in contenders
+        if contender.ours
+    ]
 
 
 def peer(module: str, *, apart: bool = False) -> Any:
@@ -132,12 +136,12 @@ def peer(module: str, *, apart: bool = False) -> Any:
 def all_contenders() -> list[Contender]:
     """Return the contenders of all families: ours first, then by family name and in the order of the list."""
     package = importlib.import_module("benchmarks.contenders")
-    found: list[Contender] = []
+    contenders: list[Contender] = []
     for family in sorted(module.name for module in pkgutil.iter_modules(package.__path__)):
-        found += importlib.import_module(f"{package.__name__}.{family}").CONTENDERS
-    return sorted(found, key=lambda one: not one.ours)
+        contenders += importlib.import_module(f"{package.__name__}.{family}").CONTENDERS
+    return sorted(contenders, key=lambda contender: not contender.ours)
 
 
 def _version(package: str) -> str | None:
-    found = importlib.metadata.distributions(name=package, path=[*sys.path, APART])
-    return next((one.version for one in found), None)
+    distributions = importlib.metadata.distributions(name=package, path=[*sys.path, APART])
+    return next((distribution.version for distribution in distributions), None)

@@ -25,13 +25,13 @@ LOCKS, WAITERS, PROCESSES, SECONDS = 200, 1000, 4, 30.0
 
 # Reports (name of the lock, fence, Unix time in ms) of each row that is drawn with a new fence.
 OBSERVE = """() => {
-    window.seen = [];
+    window.changes = [];
     for (const row of document.querySelectorAll('#rows tr')) row.recorded = row.children[2].textContent;
     const record = () => requestAnimationFrame(() => setTimeout(() => {
         const time = Date.now();
         for (const row of document.querySelectorAll('#rows tr')) {
             const fence = row.children[2].textContent;
-            if (row.recorded !== fence) { row.recorded = fence; window.seen.push([fence, time]); }
+            if (row.recorded !== fence) { row.recorded = fence; window.changes.push([fence, time]); }
         }
     }));
     new MutationObserver(record).observe(document.querySelector('#rows'),
@@ -52,7 +52,7 @@ def main(url: str, server: int | None) -> None:
     dashboard = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     assert dashboard.stdout is not None
     try:
-        seen = _watch(dashboard.stdout.readline().strip(), url, dashboard.pid, server)
+        changes = _watch(dashboard.stdout.readline().strip(), url, dashboard.pid, server)
         dashboard.terminate()
         dashboard.wait()
         if server is not None:
@@ -62,7 +62,7 @@ def main(url: str, server: int | None) -> None:
         granted: dict[str, float] = {}
         for child in children:
             granted |= dict(json.loads(child.communicate(b"end\n")[0]))
-    latencies = sorted(at / 1000 - granted[fence] for fence, at in seen if fence in granted)
+    latencies = sorted(at / 1000 - granted[fence] for fence, at in changes if fence in granted)
     if not latencies:
         raise SystemExit("no change reached the screen")
     p50, p99 = (latencies[int(len(latencies) * share)] for share in (0.5, 0.99))
@@ -88,12 +88,12 @@ def _watch(address: str, url: str, dashboard: int, server: int | None) -> list[t
         cost, server_cost = _cpu_seconds(dashboard) - before, _cpu_seconds(server) - server_before
         held, waits = page.locator("#held").inner_text(), page.locator("#waiting").inner_text()
         print(f"the page shows {held} holders and {waits} waiters")
-        seen: list[tuple[str, int]] = page.evaluate("() => window.seen")
+        changes: list[tuple[str, int]] = page.evaluate("() => window.changes")
         browser.close()
     print(f"the dashboard's process used {cost / SECONDS:.1%} of a core")
     if server is not None:
         print(f"the server used {server_cost / SECONDS:.1%} of a core")
-    return seen
+    return changes
 
 
 def _share(pid: int) -> float:

@@ -60,65 +60,65 @@ def delayed(url: str, seconds: float, folder: str, cores: Sequence[int]) -> Iter
         process.communicate()
 
 
-class Way:
-    """All connections, on one thread, because a process for each would use too much CPU."""
+class DelayingProxy:
+    """Forwards all connections on one thread, because a process for each would use too much CPU."""
 
     def __init__(self, seconds: float, ports: Sequence[int]) -> None:
         self._seconds = seconds
-        self._doors = {socket.create_server((HOST, 0)): port for port in ports}
+        self._listeners = {socket.create_server((HOST, 0)): port for port in ports}
         self._servers: dict[socket.socket, socket.socket] = {}  # by their clients
         self._clients: dict[socket.socket, socket.socket] = {}  # by their servers
         # The delay is constant, so the first data received is due first.
-        self._under_way: deque[tuple[float, socket.socket, bytes]] = deque()
+        self._delayed: deque[tuple[float, socket.socket, bytes]] = deque()
 
     @property
     def ports(self) -> list[int]:
         """Its own ports, in the order of the servers."""
-        return [door.getsockname()[1] for door in self._doors]
+        return [listener.getsockname()[1] for listener in self._listeners]
 
     def serve(self) -> None:
         """Forward until killed."""
         while True:
-            wait = max(0.0, self._under_way[0][0] - time.monotonic()) if self._under_way else None
+            wait = max(0.0, self._delayed[0][0] - time.monotonic()) if self._delayed else None
             # select(), because epoll rounds up to milliseconds.
-            ready, _, _ = select.select([*self._doors, *self._servers, *self._clients], [], [], wait)
-            for one in ready:
-                if one in self._doors:
-                    self._open(one)
+            ready, _, _ = select.select([*self._listeners, *self._servers, *self._clients], [], [], wait)
+            for ready_socket in ready:
+                if ready_socket in self._listeners:
+                    self._open(ready_socket)
                 else:
-                    self._read(one)
-            while self._under_way and self._under_way[0][0] <= time.monotonic():
-                _, server, data = self._under_way.popleft()
+                    self._read(ready_socket)
+            while self._delayed and self._delayed[0][0] <= time.monotonic():
+                _, server, data = self._delayed.popleft()
                 self._send(server, data)
 
-    def _open(self, door: socket.socket) -> None:
-        client, _ = door.accept()
-        server = socket.create_connection((HOST, self._doors[door]))
-        for one in (client, server):
-            one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    def _open(self, listener: socket.socket) -> None:
+        client, _ = listener.accept()
+        server = socket.create_connection((HOST, self._listeners[listener]))
+        for connection in (client, server):
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._servers[client], self._clients[server] = server, client
 
-    def _read(self, one: socket.socket) -> None:
+    def _read(self, connection: socket.socket) -> None:
         try:
-            data = one.recv(CHUNK)
+            data = connection.recv(CHUNK)
         except OSError:  # closed in this round, or reset
             data = b""
         if not data:
-            self._close(one)
-        elif one in self._servers:
-            self._under_way.append((time.monotonic() + self._seconds, self._servers[one], data))
+            self._close(connection)
+        elif connection in self._servers:
+            self._delayed.append((time.monotonic() + self._seconds, self._servers[connection], data))
         else:
-            self._send(self._clients[one], data)
+            self._send(self._clients[connection], data)
 
-    def _send(self, one: socket.socket, data: bytes) -> None:
+    def _send(self, connection: socket.socket, data: bytes) -> None:
         try:
-            one.sendall(data)
+            connection.sendall(data)
         except OSError:
-            self._close(one)
+            self._close(connection)
 
-    def _close(self, one: socket.socket) -> None:
+    def _close(self, connection: socket.socket) -> None:
         """Close both ends; delayed data is lost."""
-        client = self._clients.get(one, one)
+        client = self._clients.get(connection, connection)
         server = self._servers.pop(client, None)
         if server is not None:
             del self._clients[server]
@@ -128,9 +128,9 @@ class Way:
 
 def main(seconds: str, *ports: str) -> None:
     """Run the proxy until killed."""
-    way = Way(float(seconds), [int(port) for port in ports])
-    print(*way.ports, flush=True)
-    way.serve()
+    proxy = DelayingProxy(float(seconds), [int(port) for port in ports])
+    print(*proxy.ports, flush=True)
+    proxy.serve()
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from typing import NamedTuple
 class Turn(NamedTuple):
     """One hold of the lock, with the times that its holder read."""
 
-    who: int
+    client: int
     asked: float  # before the acquire
     acquired: float  # after it returned: the holder certainly held the lock from here …
     leaving: float  # … to here, before the release
@@ -65,12 +65,12 @@ def overlaps(turns: Sequence[Turn]) -> int:
     The turns must be in order. A holder reads its clock inside its turn, so there are no false positives; but a broken
     lock may not be detected.
     """
-    found, last_leaving = 0, float("-inf")
+    count, last_leaving = 0, float("-inf")
     for turn in turns:
         if turn.acquired < last_leaving:
-            found += 1
+            count += 1
         last_leaving = max(last_leaving, turn.leaving)
-    return found
+    return count
 
 
 def gaps(turns: Sequence[Turn]) -> list[float]:
@@ -81,4 +81,4 @@ def gaps(turns: Sequence[Turn]) -> list[float]:
 def changes(turns: Sequence[Turn]) -> float:
     """Return the share of turns that were followed by a turn of another client."""
     pairs = list(pairwise(turns))
-    return sum(before.who != after.who for before, after in pairs) / len(pairs) if pairs else 0.0
+    return sum(before.client != after.client for before, after in pairs) / len(pairs) if pairs else 0.0

@@ -62,8 +62,8 @@ def clock_cost() -> float:
 
 def _cpu_model() -> str:
     with open("/proc/cpuinfo") as file:
-        found = re.search(r"^model name\s*: (.*)$", file.read(), re.MULTILINE)
-    return found[1].strip() if found else platform.machine()
+        match = re.search(r"^model name\s*: (.*)$", file.read(), re.MULTILINE)
+    return match[1].strip() if match else platform.machine()
 
 
 def _commit() -> str:

@@ -135,9 +135,9 @@ class Measure:
 def all_measures() -> list[Measure]:
     """Return all measures in the order of the run and of the output."""
     package = importlib.import_module("benchmarks.measures")
-    found = [
+    measures = [
         importlib.import_module(f"{package.__name__}.{module.name}").MEASURE
         for module in pkgutil.iter_modules(package.__path__)
     ]
     order: list[str] = package.ORDER
-    return sorted(found, key=lambda measure: order.index(measure.name) if measure.name in order else len(order))
+    return sorted(measures, key=lambda measure: order.index(measure.name) if measure.name in order else len(order))

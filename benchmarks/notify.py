@@ -69,15 +69,15 @@ def round_trip(url: str, listening: int) -> float:
     for _ in helpers:
         ready.acquire(timeout=PATIENCE)
     taken = []
-    with psycopg.connect(url, autocommit=True) as speaker, psycopg.connect(url, autocommit=True) as hearer:
-        hearer.execute("LISTEN pong")
-        answers = hearer.notifies(timeout=PATIENCE)
+    with psycopg.connect(url, autocommit=True) as notifier, psycopg.connect(url, autocommit=True) as listener:
+        listener.execute("LISTEN pong")
+        answers = listener.notifies(timeout=PATIENCE)
         for _ in range(ROUND_TRIPS):
             began = time.perf_counter()
-            speaker.execute("NOTIFY ping, 'again'")
+            notifier.execute("NOTIFY ping, 'again'")
             next(answers)
             taken.append(time.perf_counter() - began)
-        speaker.execute("NOTIFY ping, 'end'")
+        notifier.execute("NOTIFY ping, 'end'")
         answers.close()  # it uses the connection until then
     stop.set()
     for helper in helpers:
@@ -87,15 +87,15 @@ def round_trip(url: str, listening: int) -> float:
 
 def hand_over(url: str, clients: int) -> float:
     """Return the median seconds from the end of one turn to the beginning of the next."""
-    found: multiprocessing.Queue[list[tuple[float, float]]] = multiprocessing.Queue()
+    results: multiprocessing.Queue[list[tuple[float, float]]] = multiprocessing.Queue()
     start = multiprocessing.Barrier(clients)
     processes = [
-        multiprocessing.Process(target=_wait_in_line, args=(url, WAITERS // clients, start, found))
+        multiprocessing.Process(target=_wait_in_line, args=(url, WAITERS // clients, start, results))
         for _ in range(clients)
     ]
     for process in processes:
         process.start()
-    turns = sorted(turn for _ in processes for turn in found.get(timeout=4 * PATIENCE))
+    turns = sorted(turn for _ in processes for turn in results.get(timeout=4 * PATIENCE))
     for process in processes:
         process.join(PATIENCE)
     gaps = [after[0] - before[1] for before, after in pairwise(turns)]
@@ -103,25 +103,25 @@ def hand_over(url: str, clients: int) -> float:
 
 
 def _listen(url: str, ready: Semaphore, stop: Event) -> None:
-    with psycopg.connect(url, autocommit=True) as hearer:
-        hearer.execute("LISTEN another")
+    with psycopg.connect(url, autocommit=True) as listener:
+        listener.execute("LISTEN another")
         ready.release()
         while not stop.is_set():
-            list(hearer.notifies(timeout=0.2))
+            list(listener.notifies(timeout=0.2))
 
 
 def _answer(url: str, ready: Semaphore) -> None:
-    with psycopg.connect(url, autocommit=True) as hearer, psycopg.connect(url, autocommit=True) as speaker:
-        hearer.execute("LISTEN ping")
+    with psycopg.connect(url, autocommit=True) as listener, psycopg.connect(url, autocommit=True) as notifier:
+        listener.execute("LISTEN ping")
         ready.release()
-        with contextlib.closing(hearer.notifies(timeout=PATIENCE)) as questions:
+        with contextlib.closing(listener.notifies(timeout=PATIENCE)) as questions:
             for question in questions:
                 if question.payload == "end":
                     return
-                speaker.execute("NOTIFY pong")
+                notifier.execute("NOTIFY pong")
 
 
-def _wait_in_line(url: str, count: int, start: Any, found: Any) -> None:
+def _wait_in_line(url: str, count: int, start: Any, results: Any) -> None:
     turns: list[tuple[float, float]] = []
 
     def take_turns() -> None:
@@ -139,7 +139,7 @@ def _wait_in_line(url: str, count: int, start: Any, found: Any) -> None:
             thread.start()
         for thread in threads:
             thread.join()
-    found.put(turns)
+    results.put(turns)
 
 
 if __name__ == "__main__":

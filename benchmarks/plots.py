@@ -48,8 +48,8 @@ def dots(title: str, panels: Sequence[Dots]) -> str:
     for row, label in enumerate(order):
         drawing.text(LABELS, _row(row) + 4, label, kind=kinds[label], anchor="end")
     width = (WIDTH - LABELS - MARGIN) / len(panels)
-    for place, panel in enumerate(panels):
-        left = LABELS + 14 + place * width
+    for column, panel in enumerate(panels):
+        left = LABELS + 14 + column * width
         _panel(drawing, panel, order, left, left + width - VALUES - 14)
     return drawing.to_svg()
 
@@ -103,15 +103,15 @@ def lines(title: str, subtitle: str, series: Sequence[Line]) -> str:
         drawing.text(left - 8, up(value) + 4, _tick(value), kind="small", anchor="end")
     for value in sorted({x for line in series for x, _ in line.points}):
         drawing.text(across(value), bottom + 20, f"{value:,.0f}", kind="small", anchor="middle")
-    ordered = sorted(series, key=lambda one: one.kind == "ours")  # ours on top
-    for one in ordered:
-        points = [(across(x), up(y)) for x, y in one.points]
-        drawing.path(points, one.kind)
+    ordered = sorted(series, key=lambda line: line.kind == "ours")  # ours on top
+    for line in ordered:
+        points = [(across(x), up(y)) for x, y in line.points]
+        drawing.path(points, line.kind)
         for x, y in points:
-            drawing.dot(x, y, one.kind, 4)
+            drawing.dot(x, y, line.kind, 4)
     for x in {line.points[-1][0] for line in series}:
         ending = {line.label: line for line in series if line.points[-1][0] == x}
-        heights = {label: up(one.points[-1][1]) for label, one in ending.items()}
+        heights = {label: up(line.points[-1][1]) for label, line in ending.items()}
         for label, y in _apart(heights).items():
             drawing.text(across(x) + 12, y + 4, label, kind=ending[label].kind)
     return drawing.to_svg()
@@ -135,8 +135,8 @@ def rows(title: str, panels: Sequence[Rows], order: Sequence[str]) -> str:
         drawing.text(labels, _row(row) + 4, label, kind="peer", anchor="end")
     width = (WIDTH - labels - MARGIN) / len(panels)
     bottom = _row(len(order) - 1) + ROW / 2
-    for place, panel in enumerate(panels):
-        left = labels + 14 + place * width
+    for column, panel in enumerate(panels):
+        left = labels + 14 + column * width
         right = left + width - 72
         every = [mark.dot for marks in panel.rows.values() for mark in marks]
         scale = _Log(every, left, right)
@@ -188,7 +188,7 @@ def _apart(heights: dict[str, float], least: float = 15.0) -> dict[str, float]:
     """Move labels apart vertically where they would overlap, and centre the result."""
     placed: dict[str, float] = {}
     last = -math.inf
-    for label, height in sorted(heights.items(), key=lambda one: one[1]):
+    for label, height in sorted(heights.items(), key=lambda item: item[1]):
         last = max(height, last + least)
         placed[label] = last
     moved = max((placed[label] - heights[label] for label in heights), default=0.0)

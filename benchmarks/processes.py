@@ -31,14 +31,13 @@ class ProcessGroup:
     """Several processes, each running `part`."""
 
     def __init__(self, number: int, part: Part) -> None:
-        # A fork of a process without threads and connections is equivalent to a new process, and 64 of them are
-        # there at once.
+        # A fork of a process without threads and connections is equivalent to a new process, and faster to start.
         context = multiprocessing.get_context("fork")
         self._ends: list[Connection] = []
         self._processes = []
-        for who in range(number):
+        for index in range(number):
             ours, theirs = context.Pipe()
-            process = context.Process(target=_play, args=(part, who, theirs), daemon=True)
+            process = context.Process(target=_run_part, args=(part, index, theirs), daemon=True)
             process.start()
             theirs.close()
             self._ends.append(ours)
@@ -48,7 +47,7 @@ class ProcessGroup:
     def pids(self) -> list[int]:
         return [process.pid for process in self._processes if process.pid is not None]
 
-    def hear(self) -> list[Any]:
+    def receive(self) -> list[Any]:
         """Return the next answer of each process.
 
         Raises:
@@ -59,23 +58,23 @@ class ProcessGroup:
             for end in wait([end for end in self._ends if end not in answers]):
                 assert isinstance(end, Connection)
                 try:
-                    kind, said = end.recv()
+                    kind, content = end.recv()
                 except EOFError:
                     raise Failed("a process ended without an answer") from None
                 if kind == "failed":  # at once, because the others may wait for its lock
-                    raise Failed(said)
-                answers[end] = said
+                    raise Failed(content)
+                answers[end] = content
         return [answers[end] for end in self._ends]
 
-    def tell(self, what: object) -> None:
+    def send(self, message: object) -> None:
         for end in self._ends:
-            end.send(what)
+            end.send(message)
 
     def start(self) -> float:
         """Wait until all are ready, send them the time of the start, and return it."""
-        self.hear()
+        self.receive()
         begin = now() + HEAD_START
-        self.tell(begin)
+        self.send(begin)
         return begin
 
     def __enter__(self) -> Self:
@@ -89,9 +88,9 @@ class ProcessGroup:
             process.kill()
 
 
-def answer(end: Connection, what: object) -> None:
+def answer(end: Connection, content: object) -> None:
     """Send an answer to the parent process."""
-    end.send(("ok", what))
+    end.send(("ok", content))
 
 
 def ready(end: Connection) -> float:
@@ -110,10 +109,10 @@ def cpu_of(pid: int) -> float:
     return time.clock_gettime((~pid << 3) | 2)
 
 
-def _play(part: Part, who: int, end: Connection) -> None:
+def _run_part(part: Part, index: int, end: Connection) -> None:
     signal.alarm(LIFE_MAX)
     try:
-        end.send(("ok", part(who, end)))
+        end.send(("ok", part(index, end)))
     except BaseException as error:
         traceback.print_exc()
         end.send(("failed", f"{type(error).__name__}: {error}"))

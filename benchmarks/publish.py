@@ -29,7 +29,7 @@ def published(folder: str, measures: Sequence[Measure], contenders: Sequence[Con
     except FileNotFoundError:
         return []
     groups = {_key(group): group for group in make_plan(measures, contenders, FULL)}
-    found = []
+    outcomes = []
     for table in data["tables"]:
         group = groups.get((table["measure"], table["arena"], table["setting"]))
         if group is None:
@@ -38,7 +38,7 @@ def published(folder: str, measures: Sequence[Measure], contenders: Sequence[Con
         rows = [row for row in table["rows"] if row["contender"] in cases]
         records = [Record(cases[row["contender"]], row["rounds"], row["problem"]) for row in rows]
         number = max((len(record.rounds) for record in records), default=0)
-        found.append(
+        outcomes.append(
             Outcome(
                 replace(group, cases=tuple(record.case for record in records), rounds=number),
                 {row["contender"]: row["cores"] for row in rows},
@@ -46,13 +46,13 @@ def published(folder: str, measures: Sequence[Measure], contenders: Sequence[Con
                 table.get("run") or run_text(data["machine"]),
             )
         )
-    return found
+    return outcomes
 
 
 def merged(earlier: Sequence[Outcome], latest: Sequence[Outcome], order: Sequence[Group]) -> list[Outcome]:
     """Return the tables of both in this order, the latest of each."""
-    found = {_key(outcome.group): outcome for outcome in (*earlier, *latest)}
-    return [found[_key(group)] for group in order if _key(group) in found]
+    outcomes = {_key(outcome.group): outcome for outcome in (*earlier, *latest)}
+    return [outcomes[_key(group)] for group in order if _key(group) in outcomes]
 
 
 def run_text(machine: dict[str, str]) -> str:

@@ -96,7 +96,9 @@ class Report:
             names = _plot_names(outcome)
             for name, panel in zip(names, outcome.group.measure.lines, strict=False):
                 alike = [outcome for outcome in self._outcomes if name in _plot_names(outcome)]
-                if name not in drawn and any(record.values(panel.dot) for one in alike for record in one.records):
+                if name not in drawn and any(
+                    record.values(panel.dot) for alike_outcome in alike for record in alike_outcome.records
+                ):
                     drawn[name] = _draw_lines(alike, panel)
             if not outcome.group.measure.lines and any(record.good for record in outcome.records):
                 drawn[names[0]] = _draw_dots(outcome)
@@ -292,5 +294,5 @@ def _draw_lines(outcomes: Sequence[Outcome], panel: Panel) -> str:
                 name = record.case.contender.name
                 kinds[name] = "bad" if "bad" in (_kind(record), kinds.get(name)) else _kind(record)
                 points.setdefault(name, []).append((across, panel.scale * figures.median(record.values(panel.dot))))
-    series = [plots.Line(name, kinds[name], found) for name, found in points.items()]
+    series = [plots.Line(name, kinds[name], points_of_name) for name, points_of_name in points.items()]
     return plots.lines(_plot_title(outcomes[0]), panel.title, series)

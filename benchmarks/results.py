@@ -26,22 +26,22 @@ class Record:
 
     @property
     def good(self) -> list[Figures]:
-        return [one for one in self.rounds if one is not None]
+        return [round_figures for round_figures in self.rounds if round_figures is not None]
 
     @property
     def is_broken(self) -> bool:
         """Whether two clients held the lock at the same time."""
-        return any(one.get("overlaps", 0) > 0 for one in self.good)
+        return any(round_figures.get("overlaps", 0) > 0 for round_figures in self.good)
 
     def value(self, column: Column) -> float | None:
-        """The values of all rounds, in the unit of the column."""
+        """The median of all rounds, or their maximum for a column that says so, in the unit of the column."""
         values = self.values(column.key)
         if not values:
             return None
         return column.scale * (max(values) if column.over_rounds == "max" else figures.median(values))
 
     def values(self, key: str) -> list[float]:
-        return [one[key] for one in self.good if key in one]
+        return [round_figures[key] for round_figures in self.good if key in round_figures]
 
     def ratio(self, baseline: Record, key: str) -> float | None:
         """Return the median of the ratios within each round, so that a slow round has no effect."""
@@ -74,8 +74,8 @@ class Outcome:
     @property
     def baseline(self) -> Record | None:
         case = self.group.baseline
-        found = next((record for record in self.records if record.case == case), None)
-        return found if found and found.good else None
+        record = next((record for record in self.records if record.case == case), None)
+        return record if record and record.good else None
 
     @property
     def broken(self) -> list[Record]:

@@ -49,7 +49,7 @@ def run(
     """
     outcomes = []
     schedule = schedule or Schedule(plan, None)
-    with tempfile.TemporaryDirectory(prefix="holdfast-bench-", dir=folder) as place:
+    with tempfile.TemporaryDirectory(prefix="holdfast-bench-", dir=folder) as root:
         for group in plan:
             records = [Record(case, problem=case.problem) for case in group.cases]
             running = [record for record in records if record.problem is None]
@@ -64,7 +64,7 @@ def run(
                         continue
                     before(record.case, number, group.rounds, record)
                     started = now()
-                    _run_case(record, pinned[record.case.contender.name], place)
+                    _run_case(record, pinned[record.case.contender.name], root)
                     record.seconds = now() - started
                     schedule.ran(record.case)
                     after(record.case, number, group.rounds, record)
@@ -80,18 +80,18 @@ def _cores_for(case: Case, cores: Sequence[int]) -> list[int]:
     return list(cores) if is_all else [cores[-1]]
 
 
-def _run_case(record: Record, cores: list[int], place: str) -> None:
+def _run_case(record: Record, cores: list[int], root: str) -> None:
     """Add the figures of a round, or its error, to the record."""
-    folder, server = tempfile.mkdtemp(dir=place), record.case.contender.server
+    folder, server = tempfile.mkdtemp(dir=root), record.case.contender.server
     delay = record.case.setting.delay
-    theirs = cores
+    server_cores = cores
     if record.case.setting.is_apart and len(cores) > 1:
-        theirs, cores = cores[:-1], cores[-1:]
+        server_cores, cores = cores[:-1], cores[-1:]
     try:
         if server is None:
             _run_at(record, cores, folder, folder)
         else:
-            with server.run(folder, theirs) as near, delayed(near, delay, folder, cores) as url:
+            with server.run(folder, server_cores) as near, delayed(near, delay, folder, cores) as url:
                 _run_at(record, cores, folder, url)
     except ServerFailed as failed:
         record.add_failure(str(failed))
@@ -99,13 +99,13 @@ def _run_case(record: Record, cores: list[int], place: str) -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _run_at(record: Record, cores: list[int], folder: str, place: str) -> None:
+def _run_at(record: Record, cores: list[int], folder: str, location: str) -> None:
     case = record.case
     job = {
         "measure": case.measure.name,
         "contender": case.contender.name.removesuffix(BEFORE),
         "numbers": dict(case.setting.numbers),
-        "place": place,
+        "location": location,
         "cores": cores,
         "limit": case.measure.limit,
     }

@@ -88,8 +88,8 @@ class Worker:
         os.kill(self._process.pid or 0, number)
 
 
-def row(what: str, cells: list[str]) -> None:
-    print("".join([f"{what:<34}", *(f"{cell:<22}" for cell in cells)]).rstrip(), flush=True)
+def row(label: str, cells: list[str]) -> None:
+    print("".join([f"{label:<34}", *(f"{cell:<22}" for cell in cells)]).rstrip(), flush=True)
 
 
 def main() -> int:

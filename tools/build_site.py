@@ -49,15 +49,15 @@ def page_of(path: PurePosixPath) -> PurePosixPath:
 def with_links_of_the_site(text: str, source: PurePosixPath, outside: set[PurePosixPath]) -> str:
     """The text of a page, with links for the site. Files outside of docs that it links to are added to `outside`."""
 
-    def replace(found: re.Match[str]) -> str:
-        if found["code"]:
-            return found[0]
-        target = PurePosixPath(os.path.normpath(source.parent / found["target"]))
+    def replace(match: re.Match[str]) -> str:
+        if match["code"]:
+            return match[0]
+        target = PurePosixPath(os.path.normpath(source.parent / match["target"]))
         if str(target) not in PAGES and not (ROOT / target).is_file():
-            raise BrokenLink(f"{source} links to {found['target']}, which is not a file")
+            raise BrokenLink(f"{source} links to {match['target']}, which is not a file")
         if str(target) not in PAGES and target.parts[0] != "docs":
             outside.add(target)
-        return found["open"] + os.path.relpath(page_of(target), page_of(source).parent)
+        return match["open"] + os.path.relpath(page_of(target), page_of(source).parent)
 
     return LINK.sub(replace, text)
 
@@ -66,10 +66,10 @@ def with_pictures(text: str, page: PurePosixPath, files: dict[PurePosixPath, byt
     """The text of a page, with a picture for each diagram. The pictures are added to `files`."""
     numbers = itertools.count(1)
 
-    def replace(found: re.Match[str]) -> str:
+    def replace(match: re.Match[str]) -> str:
         picture = page.with_name(f"{page.stem}-{next(numbers)}.svg")
-        files[picture] = sequence_diagram.draw(found["text"]).encode()
-        steps = escape("; ".join(line.strip() for line in found["text"].splitlines()[1:]))
+        files[picture] = sequence_diagram.draw(match["text"]).encode()
+        steps = escape("; ".join(line.strip() for line in match["text"].splitlines()[1:]))
         return f"![Sequence diagram. {steps}]({picture.name})\n"
 
     return DIAGRAM.sub(replace, text)

@@ -20,11 +20,11 @@ LINK = re.compile(
 
 
 def with_absolute_links(text: str, repository: str, version: str) -> str:
-    def replace(found: re.Match[str]) -> str:
-        if found["path"] is None:
-            return found[0]
-        view = "raw" if found["image"] else "blob"
-        return f"{found['image']}{found['text']}({repository}/{view}/v{version}/{found['path']})"
+    def replace(match: re.Match[str]) -> str:
+        if match["path"] is None:
+            return match[0]
+        view = "raw" if match["image"] else "blob"
+        return f"{match['image']}{match['text']}({repository}/{view}/v{version}/{match['path']})"
 
     return LINK.sub(replace, text)
 

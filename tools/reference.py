@@ -98,7 +98,7 @@ def page() -> str:
 def groups() -> dict[str, list[str]]:
     """Return all public names in the order of the page, without their asyncio counterparts."""
     placed = {name: title for title, names in SECTIONS.items() for name in names}
-    found: dict[str, list[str]] = {title: [] for title in (*SECTIONS, "Functions", "Values", "Errors")}
+    sections: dict[str, list[str]] = {title: [] for title in (*SECTIONS, "Functions", "Values", "Errors")}
     for name in holdfast.__all__:
         member = getattr(holdfast, name)
         if name.startswith("Async") and name.removeprefix("Async") in holdfast.__all__:
@@ -109,12 +109,12 @@ def groups() -> dict[str, list[str]]:
             title = "Functions"
         else:
             title = "Errors" if issubclass(member, BaseException) else "Values"
-        found[title].append(name)
-    for title, names in found.items():
+        sections[title].append(name)
+    for title, names in sections.items():
         order = SECTIONS.get(title)
         names.sort(key=order.index if order else str.lower)
-    found["Errors"].sort(key=lambda name: [base.__name__ for base in reversed(getattr(holdfast, name).__mro__)])
-    return found
+    sections["Errors"].sort(key=lambda name: [base.__name__ for base in reversed(getattr(holdfast, name).__mro__)])
+    return sections
 
 
 def public_of_module(module: Any) -> dict[str, Any]:
@@ -130,15 +130,15 @@ def public_of_module(module: Any) -> dict[str, Any]:
 
 def members(owner: type) -> dict[str, Any]:
     """Return the public methods and properties of a class, including those inherited from our classes."""
-    found: dict[str, Any] = {}
+    public: dict[str, Any] = {}
     for name in sorted(dir(owner)):
         if name.startswith("_") or name in getattr(owner, "_fields", ()):
             continue
         member = inspect.getattr_static(owner, name)
         home = next(base for base in owner.__mro__ if name in vars(base))
         if home.__module__.startswith("holdfast") and (callable(member) or isinstance(member, property | classmethod)):
-            found[name] = member
-    return found
+            public[name] = member
+    return public
 
 
 def read_examples() -> dict[str, str]:
@@ -213,8 +213,8 @@ def _awaited(words: list[str]) -> str:
 
 def _data_of(error: type) -> str:
     makers = [vars(base)["__init__"] for base in reversed(error.__mro__) if "__init__" in vars(base)]
-    found = [name for make in makers if inspect.isfunction(make) for name in inspect.signature(make).parameters]
-    names = [name for name in dict.fromkeys(found) if name != "self"]
+    parameters = [name for make in makers if inspect.isfunction(make) for name in inspect.signature(make).parameters]
+    names = [name for name in dict.fromkeys(parameters) if name != "self"]
     return f" Attributes: {', '.join(f'`{name}`' for name in names)}." if names else ""
 
 
@@ -238,10 +238,10 @@ def _cell(kind: str) -> str:
 
 def _values(owner: type, kind: str) -> str:
     """Return the possible values of a field with a Literal or Enum type."""
-    found = getattr(importlib.import_module(owner.__module__), kind, None)
-    if inspect.isclass(found) and issubclass(found, Enum):
-        return f"{inspect.getdoc(found)} One of: {', '.join(f'`{member.value}`' for member in found)}."
-    return ", ".join(f"`{attribute}`" for attribute in get_args(found) if isinstance(attribute, str))
+    target = getattr(importlib.import_module(owner.__module__), kind, None)
+    if inspect.isclass(target) and issubclass(target, Enum):
+        return f"{inspect.getdoc(target)} One of: {', '.join(f'`{member.value}`' for member in target)}."
+    return ", ".join(f"`{attribute}`" for attribute in get_args(target) if isinstance(attribute, str))
 
 
 def _signature(name: str, function: Callable[..., Any], *, is_method: bool = False) -> str:
@@ -263,7 +263,7 @@ def _words(text: str) -> str:
     text = re.sub(r"-> '([^']*)'", r"-> \1", text)
     text = re.sub(r"\b(?:[a-z_]+\.)+(?=[A-Z])", "", text)  # modules before a type
     text = text.replace(" | Unset", "").replace("= UNSET", "= …").replace(" -> Any", "").replace(" -> None", "")
-    return re.sub(r"\b(\w+)T\b", lambda found: found[1] if found[1] in holdfast.__all__ else found[0], text)
+    return re.sub(r"\b(\w+)T\b", lambda match: match[1] if match[1] in holdfast.__all__ else match[0], text)
 
 
 def _prose(member: Any) -> str:
@@ -287,9 +287,11 @@ def _list(text: str) -> str:
     items = re.split(r"\n(?! )", textwrap.dedent(text))
     shown = []
     for item in items:
-        name, _, what = " ".join(line.strip() for line in item.splitlines()).partition(": ")
+        name, _, meaning = " ".join(line.strip() for line in item.splitlines()).partition(": ")
         names = ", ".join(f"`{part}`" for part in name.split(", "))
-        shown.append(textwrap.fill(f"- {names}: {_escaped(what)}", 130, subsequent_indent="  ", break_on_hyphens=False))
+        shown.append(
+            textwrap.fill(f"- {names}: {_escaped(meaning)}", 130, subsequent_indent="  ", break_on_hyphens=False)
+        )
     return "\n".join(shown)
 
 

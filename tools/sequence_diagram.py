@@ -50,42 +50,42 @@ class _Drawing:
             raise ValueError("only sequence diagrams can be drawn")
         self.lines = [line for line in lines[1:] if line]
         self.labels = {
-            found["key"]: found["label"] or found["key"]
+            match["key"]: match["label"] or match["key"]
             for line in self.lines
-            if (found := PARTICIPANT.fullmatch(line))
+            if (match := PARTICIPANT.fullmatch(line))
         }
         self.order = list(self.labels)
-        self.x = self._places()
+        self.x = self._positions()
         self.right = self.x[self.order[-1]] + self._space_after_the_last()
         self.y: float = _MARGIN + _BOX
         self.shapes: list[str] = []
         self.frames: list[tuple[float, int]] = []  # the top of each open frame, and its depth
 
-    def _places(self) -> dict[str, float]:
+    def _positions(self) -> dict[str, float]:
         """The x of each participant: neighbours are as far apart as the texts between them need."""
         labels = [self.labels[key] for key in self.order]
         gaps = [(_width(a) + _width(b)) / 2 + 2 * _PADDING + 12 for a, b in itertools.pairwise(labels)]
         for line in self.lines:
-            if not (found := MESSAGE.fullmatch(line)):
+            if not (match := MESSAGE.fullmatch(line)):
                 continue
-            first, last = sorted(self.order.index(found[end]) for end in ("sender", "receiver"))
-            needed = _width(found["text"]) + (40 if first == last else 24)
+            first, last = sorted(self.order.index(match[end]) for end in ("sender", "receiver"))
+            needed = _width(match["text"]) + (40 if first == last else 24)
             last = max(last, first + 1)
             if last <= len(gaps):
                 missing = needed - sum(gaps[first:last])
                 for index in range(first, last):
                     gaps[index] += max(0.0, missing) / (last - first)
-        places = {self.order[0]: _MARGIN + _width(labels[0]) / 2 + 3 * _PADDING}
+        positions = {self.order[0]: _MARGIN + _width(labels[0]) / 2 + 3 * _PADDING}
         for key, before, gap in zip(self.order[1:], self.order, gaps, strict=False):
-            places[key] = places[before] + gap
-        return places
+            positions[key] = positions[before] + gap
+        return positions
 
     def _space_after_the_last(self) -> float:
         last = self.order[-1]
         to_itself = [
-            _width(found["text"]) + 40
+            _width(match["text"]) + 40
             for line in self.lines
-            if (found := MESSAGE.fullmatch(line)) and found["sender"] == found["receiver"] == last
+            if (match := MESSAGE.fullmatch(line)) and match["sender"] == match["receiver"] == last
         ]
         return max([_width(self.labels[last]) / 2 + 3 * _PADDING, *to_itself])
 
@@ -116,19 +116,19 @@ class _Drawing:
     def _draw(self, line: str) -> None:
         if PARTICIPANT.fullmatch(line):
             return
-        if found := MESSAGE.fullmatch(line):
-            self._message(found)
-        elif found := NOTE.fullmatch(line):
-            self._note(found)
-        elif found := FRAME.fullmatch(line):
+        if match := MESSAGE.fullmatch(line):
+            self._message(match)
+        elif match := NOTE.fullmatch(line):
+            self._note(match)
+        elif match := FRAME.fullmatch(line):
             self.y += 14
             self.frames.append((self.y, len(self.frames)))
-            self._caption(f"{found['kind']} {found['text'] or ''}")
-        elif self.frames and (found := SECTION.fullmatch(line)):
+            self._caption(f"{match['kind']} {match['text'] or ''}")
+        elif self.frames and (match := SECTION.fullmatch(line)):
             self.y += 12
             left, width = self._sides()
             self.shapes.append(f'<path class="f d" d="M{left:.0f} {self.y:.0f}h{width:.0f}"/>')
-            self._caption(f"else {found['text'] or ''}")
+            self._caption(f"else {match['text'] or ''}")
         elif self.frames and line == "end":
             self.y += 12
             left, width = self._sides()
@@ -148,10 +148,10 @@ class _Drawing:
         self.y += 16
         self.shapes.append(_text(self._sides()[0] + 8, self.y, text, "k"))
 
-    def _message(self, found: re.Match[str]) -> None:
-        start, end = self.x[found["sender"]], self.x[found["receiver"]]
-        style = "a d" if found["arrow"] == "-->>" else "a"
-        lines = _lines(found["text"])
+    def _message(self, match: re.Match[str]) -> None:
+        start, end = self.x[match["sender"]], self.x[match["receiver"]]
+        style = "a d" if match["arrow"] == "-->>" else "a"
+        lines = _lines(match["text"])
         self.y += _ROW + 15 * (len(lines) - 1)
         for number, text in enumerate(reversed(lines)):
             if start == end:
@@ -164,11 +164,11 @@ class _Drawing:
             path = f"M{start:.0f} {self.y:.0f}H{end - 2 if end > start else end + 2:.0f}"
         self.shapes.append(f'<path class="{style}" marker-end="url(#h)" d="{path}"/>')
 
-    def _note(self, found: re.Match[str]) -> None:
-        left, right = sorted(self.x[found[end] or found["first"]] for end in ("first", "last"))
+    def _note(self, match: re.Match[str]) -> None:
+        left, right = sorted(self.x[match[end] or match["first"]] for end in ("first", "last"))
         wide = max(right - left + 80, 260)
         left = min(max((left + right - wide) / 2, _MARGIN), self.right - wide)
-        lines = textwrap.wrap(found["text"], int((wide - 2 * _PADDING) / _LETTER))
+        lines = textwrap.wrap(match["text"], int((wide - 2 * _PADDING) / _LETTER))
         self.y += 16
         height = 16 * len(lines) + _PADDING
         self.shapes.append(

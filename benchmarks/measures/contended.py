@@ -24,38 +24,40 @@ from benchmarks.processes import HEAD_START, ProcessGroup, ready, sleep_until
 HOLD = 0.002  # seconds
 
 
-def run(contender: Contender, numbers: Mapping[str, float], place: str) -> Figures:
+def run(contender: Contender, numbers: Mapping[str, float], location: str) -> Figures:
     """Return the figures of one window; see the columns below."""
-    crowd, seconds, hold = int(numbers["crowd"]), numbers["seconds"], numbers["hold"]
+    clients, seconds, hold = int(numbers["crowd"]), numbers["seconds"], numbers["hold"]
     if not contender.arena.has_processes:
         seconds /= 2  # no client polls there, or waits for seconds
     if contender.arena is Arena.TASKS:
         assert contender.tasks is not None
-        begin, seen = asyncio.run(_many_tasks(contender.tasks(place), crowd, seconds, hold))
+        begin, times_of_clients = asyncio.run(_many_tasks(contender.tasks(location), clients, seconds, hold))
     elif contender.arena is Arena.THREADS:
         assert contender.threads is not None
-        begin, seen = _many_threads(contender.threads(place), crowd, seconds, hold)
+        begin, times_of_clients = _many_threads(contender.threads(location), clients, seconds, hold)
     else:
-        begin, seen = _many_processes(contender, place, crowd, seconds, hold)
+        begin, times_of_clients = _many_processes(contender, location, clients, seconds, hold)
     turns = [
-        Turn(who, *times[at : at + 3])
-        for who, times in enumerate(seen)
+        Turn(client, *times[at : at + 3])
+        for client, times in enumerate(times_of_clients)
         for at in range(0, len(times), 3)  # flat arrays of (requested, acquired, releasing) are cheap to fill
     ]
-    return judge(turns, crowd, begin, begin + seconds)
+    return judge(turns, clients, begin, begin + seconds)
 
 
-def judge(turns: list[Turn], crowd: int, begin: float, end: float) -> Figures:
+def judge(turns: list[Turn], clients: int, begin: float, end: float) -> Figures:
     """Compute the figures from the turns of a window."""
     turns = figures.in_order(turns)
     inside = [turn for turn in turns if begin <= turn.acquired <= end]
     # A wait that began in the window counts in full, also if it ended later. Otherwise starvation would not show.
     waits = [turn.acquired - turn.asked for turn in turns if turn.asked <= end]
     gaps = figures.gaps(inside) or [end - begin]
-    handed_over = [after.acquired - before.leaving for before, after in pairwise(inside) if before.who != after.who]
-    counts = [0] * crowd
+    handed_over = [
+        after.acquired - before.leaving for before, after in pairwise(inside) if before.client != after.client
+    ]
+    counts = [0] * clients
     for turn in inside:
-        counts[turn.who] += 1
+        counts[turn.client] += 1
     held = sum(min(turn.leaving, end) - turn.acquired for turn in inside)
     judged: Figures = {
         "overlaps": figures.overlaps(turns),
@@ -73,20 +75,20 @@ def judge(turns: list[Turn], crowd: int, begin: float, end: float) -> Figures:
         judged["gap_to_another"] = figures.median(handed_over)  # only between different clients
         # The wait if all clients take their turns in order, with the measured holds and gaps.
         hold = figures.median(turn.leaving - turn.acquired for turn in inside)
-        judged["fair_share"] = crowd * (hold + judged["gap_to_another"])
+        judged["fair_share"] = clients * (hold + judged["gap_to_another"])
         judged["wait_p99_of_share"] = judged["wait_p99"] / judged["fair_share"]
         judged["wait_max_of_share"] = judged["wait_max"] / judged["fair_share"]
     return judged
 
 
 def _many_processes(
-    contender: Contender, place: str, crowd: int, seconds: float, hold: float
+    contender: Contender, location: str, clients: int, seconds: float, hold: float
 ) -> tuple[float, list[array[float]]]:
     def part(_: int, end: Connection) -> array[float]:
         if contender.tasks is not None:
-            return asyncio.run(_one_task(contender.tasks(place), end, seconds, hold))
+            return asyncio.run(_one_task(contender.tasks(location), end, seconds, hold))
         assert contender.threads is not None
-        locks = contender.threads(place)
+        locks = contender.threads(location)
         lock = locks.lock("wanted")
         with lock:  # warm-up; creates the file
             pass
@@ -96,9 +98,9 @@ def _many_processes(
         locks.close()
         return times
 
-    with ProcessGroup(crowd, part) as processes:
+    with ProcessGroup(clients, part) as processes:
         begin = processes.start()
-        return begin, processes.hear()
+        return begin, processes.receive()
 
 
 async def _one_task(locks: AsyncLocks, end: Connection, seconds: float, hold: float) -> array[float]:
@@ -112,30 +114,30 @@ async def _one_task(locks: AsyncLocks, end: Connection, seconds: float, hold: fl
     return times
 
 
-def _many_threads(locks: Locks, crowd: int, seconds: float, hold: float) -> tuple[float, list[array[float]]]:
+def _many_threads(locks: Locks, clients: int, seconds: float, hold: float) -> tuple[float, list[array[float]]]:
     begin = now() + HEAD_START
-    seen: list[array[float]] = [array("d") for _ in range(crowd)]
+    times_of_clients: list[array[float]] = [array("d") for _ in range(clients)]
 
-    def part(who: int) -> None:
+    def part(client: int) -> None:
         lock = locks.lock("wanted")
         sleep_until(begin)
-        seen[who] = take_turns(lock, begin + seconds, hold)
+        times_of_clients[client] = take_turns(lock, begin + seconds, hold)
 
-    threads = [threading.Thread(target=part, args=(who,)) for who in range(crowd)]
+    threads = [threading.Thread(target=part, args=(client,)) for client in range(clients)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
     locks.close()
-    return begin, seen
+    return begin, times_of_clients
 
 
-async def _many_tasks(locks: AsyncLocks, crowd: int, seconds: float, hold: float) -> tuple[float, list[array[float]]]:
+async def _many_tasks(locks: AsyncLocks, clients: int, seconds: float, hold: float) -> tuple[float, list[array[float]]]:
     begin = now()
-    parts = [_take_turns_awaited(locks.lock("wanted"), begin + seconds, hold) for _ in range(crowd)]
-    seen = await asyncio.gather(*parts)
+    parts = [_take_turns_awaited(locks.lock("wanted"), begin + seconds, hold) for _ in range(clients)]
+    times_of_clients = await asyncio.gather(*parts)
     await locks.close()
-    return begin, seen
+    return begin, times_of_clients
 
 
 def take_turns(lock: AbstractContextManager[object], end: float, hold: float) -> array[float]:
@@ -159,9 +161,8 @@ async def _take_turns_awaited(lock: AbstractAsyncContextManager[object], end: fl
     while (asked := now()) < end:
         async with lock:
             acquired = now()
-            await asyncio.sleep(
-                hold
-            )  # without a hold, one iteration of the loop, so that other tasks can request the lock
+            # Without a hold, one iteration of the loop, so that other tasks can request the lock.
+            await asyncio.sleep(hold)
             leaving = now()
         note(asked)
         note(acquired)
@@ -170,19 +171,19 @@ async def _take_turns_awaited(lock: AbstractAsyncContextManager[object], end: fl
 
 
 def _settings(effort: Effort) -> list[Setting]:
-    found = [
+    settings = [
         Setting(
-            f"{crowd}-hold-2ms",
-            f"{crowd} contend, each holds it 2 ms",
-            {"crowd": crowd, "seconds": effort.contended_seconds, "hold": HOLD},
+            f"{clients}-hold-2ms",
+            f"{clients} contend, each holds it 2 ms",
+            {"crowd": clients, "seconds": effort.contended_seconds, "hold": HOLD},
         )
-        for crowd in effort.crowds
+        for clients in effort.crowds
     ]
     if effort.back_to_back:
         most = max(effort.crowds)
         numbers = {"crowd": most, "seconds": effort.contended_seconds, "hold": 0.0}
-        found.append(Setting(f"{most}-back-to-back", f"{most} contend, back to back", numbers))
-    return found
+        settings.append(Setting(f"{most}-back-to-back", f"{most} contend, back to back", numbers))
+    return settings
 
 
 def _cannot(contender: Contender, _: Setting) -> str | None:

@@ -15,7 +15,7 @@ from benchmarks.measure import Column, Effort, Figures, Measure, Panel, Setting
 COUNT = "\nprint(len(sys.modules))"
 
 
-def run(contender: Contender, numbers: Mapping[str, float], place: str) -> Figures:
+def run(contender: Contender, numbers: Mapping[str, float], location: str) -> Figures:
     """Run bare Python, the import, and a first lock in turn. Return medians and differences to bare Python."""
     programs = {
         "bare": "import sys",
@@ -26,8 +26,8 @@ def run(contender: Contender, numbers: Mapping[str, float], place: str) -> Figur
     def own(name: str) -> str:
         """Return a folder for each run, so that every first lock is the first; a server is the same for all."""
         if contender.server is not None:
-            return place
-        folder = os.path.join(place, name)
+            return location
+        folder = os.path.join(location, name)
         os.mkdir(folder)
         return folder
 
@@ -46,14 +46,14 @@ def run(contender: Contender, numbers: Mapping[str, float], place: str) -> Figur
     }
 
 
-def _seconds(code: str, place: str) -> float:
+def _seconds(code: str, location: str) -> float:
     started = time.perf_counter()
-    subprocess.run([sys.executable, "-c", code, place], check=True, stdin=subprocess.DEVNULL)
+    subprocess.run([sys.executable, "-c", code, location], check=True, stdin=subprocess.DEVNULL)
     return time.perf_counter() - started
 
 
-def _modules(code: str, place: str) -> int:
-    shown = subprocess.run([sys.executable, "-c", code + COUNT, place], check=True, capture_output=True, text=True)
+def _modules(code: str, location: str) -> int:
+    shown = subprocess.run([sys.executable, "-c", code + COUNT, location], check=True, capture_output=True, text=True)
     return int(shown.stdout)
 
 

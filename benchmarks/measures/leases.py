@@ -14,13 +14,13 @@ WINDOW = 2 / 3  # part of the ttl in which a contender that renews every third o
 PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
-def run(contender: Contender, numbers: Mapping[str, float], place: str) -> Figures:
+def run(contender: Contender, numbers: Mapping[str, float], location: str) -> Figures:
     """Acquire the leases one by one, sleep while they are renewed, release them one by one."""
     count, ttl = int(numbers["leases"]), numbers["ttl"]
     if contender.tasks is not None:
-        return asyncio.run(_tasks(contender.tasks(place), count, ttl))
+        return asyncio.run(_tasks(contender.tasks(location), count, ttl))
     assert contender.threads is not None
-    return _threads(contender.threads(place), count, ttl)
+    return _threads(contender.threads(location), count, ttl)
 
 
 def _threads(locks: Locks, count: int, ttl: float) -> Figures:

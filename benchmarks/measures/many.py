@@ -15,19 +15,18 @@ from benchmarks.measure import Column, Effort, Figures, Measure, Panel, Setting,
 TASKS = 50
 
 
-def run(contender: Contender, numbers: Mapping[str, float], place: str) -> Figures:
+def run(contender: Contender, numbers: Mapping[str, float], location: str) -> Figures:
     """Return the seconds per pair, from the total throughput of all tasks."""
     assert contender.tasks is not None
-    return asyncio.run(_tasks(contender.tasks(place), int(numbers["tasks"]), numbers["seconds"]))
+    return asyncio.run(_tasks(contender.tasks(location), int(numbers["tasks"]), numbers["seconds"]))
 
 
 async def _tasks(locks: AsyncLocks, number: int, seconds: float) -> Figures:
-    mine = [locks.lock(f"own-{which}") for which in range(number)]
-    await asyncio.gather(
-        *(_take(lock, now()) for lock in mine)
-    )  # warm-up: everything is imported, created and connected
+    own_locks = [locks.lock(f"own-{which}") for which in range(number)]
+    # Warm-up: everything is imported, created and connected.
+    await asyncio.gather(*(_take(lock, now()) for lock in own_locks))
     begin = now()
-    turns = await asyncio.gather(*(_take(lock, begin + seconds) for lock in mine))
+    turns = await asyncio.gather(*(_take(lock, begin + seconds) for lock in own_locks))
     took = now() - begin
     await locks.close()
     return {"pair": took / sum(turns), "rate": sum(turns) / took}

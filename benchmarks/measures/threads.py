@@ -20,58 +20,58 @@ COMPARED = ("redis-py Lock", "python-redis-lock")
 AWAY = 0.0005  # seconds that a request takes to arrive, as a network with 0.25 ms each way delays a round trip
 
 
-def run(contender: Contender, numbers: Mapping[str, float], place: str) -> Figures:
-    """Return the figures of one window, in which each process has so many threads, or a first process has only one."""
+def run(contender: Contender, numbers: Mapping[str, float], location: str) -> Figures:
+    """Return the figures of one window. Each process has the given number of threads; a lone first process has one."""
     processes, threads, seconds = int(numbers["processes"]), int(numbers["threads"]), numbers["seconds"]
-    crowd = [threads] * processes
+    thread_counts = [threads] * processes
     if numbers.get("lone"):
-        crowd.insert(0, 1)
-    stats = contender.server.stats(place) if contender.server is not None else None
+        thread_counts.insert(0, 1)
+    stats = contender.server.stats(location) if contender.server is not None else None
 
-    def part(who: int, end: Connection) -> list[array[float]]:
+    def part(process: int, end: Connection) -> list[array[float]]:
         assert contender.threads is not None
-        locks = contender.threads(place)
+        locks = contender.threads(location)
         with locks.lock("wanted"):  # warm-up
             pass
         begin = ready(end)
-        seen: list[array[float]] = [array("d") for _ in range(crowd[who])]
+        times_of_threads: list[array[float]] = [array("d") for _ in range(thread_counts[process])]
 
         def work(number: int) -> None:
             lock = locks.lock("wanted")
             sleep_until(begin)
-            seen[number] = take_turns(lock, begin + seconds, 0.0)
+            times_of_threads[number] = take_turns(lock, begin + seconds, 0.0)
 
-        workers = [threading.Thread(target=work, args=(number,)) for number in range(crowd[who])]
+        workers = [threading.Thread(target=work, args=(number,)) for number in range(thread_counts[process])]
         for worker in workers:
             worker.start()
         for worker in workers:
             worker.join()
         locks.close()
-        return seen
+        return times_of_threads
 
-    with ProcessGroup(len(crowd), part) as group:
+    with ProcessGroup(len(thread_counts), part) as group:
         begin = group.start()
         before = stats.commands() if stats is not None else 0.0
-        seen = group.hear()
+        times_of_processes = group.receive()
     commands = stats.commands() - before if stats is not None else 0.0
     if stats is not None:
         stats.close()
     turns = [
-        Turn(who, *times[at : at + 3])
-        for who, of_threads in enumerate(seen)
+        Turn(process, *times[at : at + 3])
+        for process, of_threads in enumerate(times_of_processes)
         for times in of_threads
         for at in range(0, len(times), 3)
     ]
-    return _judge(turns, len(crowd), begin, begin + seconds, commands, is_lone=bool(numbers.get("lone")))
+    return _judge(turns, len(thread_counts), begin, begin + seconds, commands, is_lone=bool(numbers.get("lone")))
 
 
 def _judge(turns: list[Turn], processes: int, begin: float, end: float, commands: float, *, is_lone: bool) -> Figures:
     turns = figures.in_order(turns)
     inside = [turn for turn in turns if begin <= turn.acquired <= end]
-    waits = [turn.acquired - turn.asked for turn in turns if turn.asked <= end and not (is_lone and turn.who)]
+    waits = [turn.acquired - turn.asked for turn in turns if turn.asked <= end and not (is_lone and turn.client)]
     counts = [0] * processes
     for turn in inside:
-        counts[turn.who] += 1
+        counts[turn.client] += 1
     judged: Figures = {
         "overlaps": figures.overlaps(turns),
         "turns": len(inside) / (end - begin),

@@ -22,12 +22,12 @@ DELAY = 0.005  # seconds, to a remote server
 AWAY_FACTOR = 3  # pairs are slow there, so that more time is needed
 
 
-def run(contender: Contender, numbers: Mapping[str, float], place: str) -> Figures:
+def run(contender: Contender, numbers: Mapping[str, float], location: str) -> Figures:
     """Return the seconds per pair: the median of many batches, and the p99 of single pairs."""
     if contender.tasks is not None:
-        return asyncio.run(_tasks(contender.tasks(place), numbers["seconds"]))
+        return asyncio.run(_tasks(contender.tasks(location), numbers["seconds"]))
     assert contender.threads is not None
-    return _threads(contender.threads(place), numbers["seconds"])
+    return _threads(contender.threads(location), numbers["seconds"])
 
 
 def _threads(locks: Locks, seconds: float) -> Figures:

@@ -34,7 +34,7 @@ CALM = 4  # waiters connect first, which takes time, and few commands need a lon
 NAME = "queued"
 
 
-class Seen(NamedTuple):
+class Report(NamedTuple):
     """The report of the waiters of one process."""
 
     turns: list[Turn]
@@ -51,7 +51,7 @@ class _Script(NamedTuple):
     idle: float  # seconds of that measurement, in the first pass
 
 
-def run(contender: Contender, numbers: Mapping[str, float], place: str) -> Figures:
+def run(contender: Contender, numbers: Mapping[str, float], location: str) -> Figures:
     """Return the figures per hand-over, the median of all passes; see the columns below."""
     calm = CALM if contender.arena is Arena.MYSQL else 1
     waiters = int(numbers["waiters"])
@@ -63,11 +63,11 @@ def run(contender: Contender, numbers: Mapping[str, float], place: str) -> Figur
         idle=numbers["idle"] * calm,
     )
     if contender.arena.has_processes:
-        return _between_processes(contender, place, script)
+        return _between_processes(contender, location, script)
     if contender.tasks is not None:
-        return asyncio.run(_in_one_loop(contender.tasks(place), script))
+        return asyncio.run(_in_one_loop(contender.tasks(location), script))
     assert contender.threads is not None
-    return _in_one_process(contender.threads(place), script)
+    return _in_one_process(contender.threads(location), script)
 
 
 # ── the holder ───────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -86,8 +86,8 @@ def _in_one_process(locks: Locks, script: _Script) -> Figures:
                 time.sleep(script.idle)
                 ledger.idle_ends()
             ledger.leaving()
-        seen = waiters.get_through()
-        ledger.add([seen], seen.cpu)
+        report = waiters.get_through()
+        ledger.add([report], report.cpu)
     locks.close()
     return ledger.figures()
 
@@ -105,41 +105,41 @@ async def _in_one_loop(locks: AsyncLocks, script: _Script) -> Figures:
                 await asyncio.sleep(script.idle)
                 ledger.idle_ends()
             ledger.leaving()
-        seen = await waiters.get_through()
-        ledger.add([seen], seen.cpu)
+        report = await waiters.get_through()
+        ledger.add([report], report.cpu)
     await locks.close()
     return ledger.figures()
 
 
-def _between_processes(contender: Contender, place: str, script: _Script) -> Figures:
+def _between_processes(contender: Contender, location: str, script: _Script) -> Figures:
     """This process is the holder; the waiters are in others."""
     processes = PROCESSES if contender.threads_exclude else script.waiters
 
-    def part(who: int, end: Connection) -> None:
-        share = script.waiters // processes + (who < script.waiters % processes)
+    def part(index: int, end: Connection) -> None:
+        share = script.waiters // processes + (index < script.waiters % processes)
         mine = script._replace(waiters=share)
         if contender.tasks is not None:
-            asyncio.run(_wait_as_tasks(contender.tasks(place), mine, end))
+            asyncio.run(_wait_as_tasks(contender.tasks(location), mine, end))
         else:
             assert contender.threads is not None
-            _wait_as_threads(contender.threads(place), mine, end)
+            _wait_as_threads(contender.threads(location), mine, end)
 
-    with ProcessGroup(processes, part) as crowd:
-        stats = contender.server.stats(place) if contender.server is not None else None
+    with ProcessGroup(processes, part) as group:
+        stats = contender.server.stats(location) if contender.server is not None else None
         if contender.tasks is not None:
-            return asyncio.run(_hold_as_task(contender.tasks(place), crowd, script, stats))
+            return asyncio.run(_hold_as_task(contender.tasks(location), group, script, stats))
         assert contender.threads is not None
-        return _hold_as_thread(contender.threads(place), crowd, script, stats)
+        return _hold_as_thread(contender.threads(location), group, script, stats)
 
 
-def _hold_as_thread(locks: Locks, crowd: ProcessGroup, script: _Script, stats: Stats | None) -> Figures:
-    ledger = _Ledger(lambda: time.process_time() + sum(map(cpu_of, crowd.pids)), stats)
+def _hold_as_thread(locks: Locks, group: ProcessGroup, script: _Script, stats: Stats | None) -> Figures:
+    ledger = _Ledger(lambda: time.process_time() + sum(map(cpu_of, group.pids)), stats)
     _warm_up(locks)
-    crowd.hear()  # all are ready
+    group.receive()  # all are ready
     for number in range(script.passes):
         with locks.lock(NAME):
-            crowd.tell("held")
-            crowd.hear()  # all have requested the lock
+            group.send("held")
+            group.receive()  # all have requested the lock
             time.sleep(script.settle + _any_phase())
             if number == 0:
                 time.sleep(script.calm)
@@ -147,9 +147,9 @@ def _hold_as_thread(locks: Locks, crowd: ProcessGroup, script: _Script, stats: S
                 time.sleep(script.idle)
                 ledger.idle_ends()
             ledger.leaving()
-        seen: list[Seen] = crowd.hear()
-        ledger.add(seen, time.process_time() + sum(one.cpu for one in seen))
-    crowd.hear()
+        reports: list[Report] = group.receive()
+        ledger.add(reports, time.process_time() + sum(report.cpu for report in reports))
+    group.receive()
     with locks.lock(NAME):
         ledger.last_release_begins()
     ledger.last_release_ends()
@@ -157,14 +157,14 @@ def _hold_as_thread(locks: Locks, crowd: ProcessGroup, script: _Script, stats: S
     return ledger.figures()
 
 
-async def _hold_as_task(locks: AsyncLocks, crowd: ProcessGroup, script: _Script, stats: Stats | None) -> Figures:
-    ledger = _Ledger(lambda: time.process_time() + sum(map(cpu_of, crowd.pids)), stats)
+async def _hold_as_task(locks: AsyncLocks, group: ProcessGroup, script: _Script, stats: Stats | None) -> Figures:
+    ledger = _Ledger(lambda: time.process_time() + sum(map(cpu_of, group.pids)), stats)
     await _warm_up_awaited(locks)
-    await asyncio.to_thread(crowd.hear)
+    await asyncio.to_thread(group.receive)
     for number in range(script.passes):
         async with locks.lock(NAME):
-            crowd.tell("held")
-            await asyncio.to_thread(crowd.hear)
+            group.send("held")
+            await asyncio.to_thread(group.receive)
             await asyncio.sleep(script.settle + _any_phase())
             if number == 0:
                 await asyncio.sleep(script.calm)
@@ -172,9 +172,9 @@ async def _hold_as_task(locks: AsyncLocks, crowd: ProcessGroup, script: _Script,
                 await asyncio.sleep(script.idle)
                 ledger.idle_ends()
             ledger.leaving()
-        seen: list[Seen] = await asyncio.to_thread(crowd.hear)
-        ledger.add(seen, time.process_time() + sum(one.cpu for one in seen))
-    await asyncio.to_thread(crowd.hear)
+        reports: list[Report] = await asyncio.to_thread(group.receive)
+        ledger.add(reports, time.process_time() + sum(report.cpu for report in reports))
+    await asyncio.to_thread(group.receive)
     async with locks.lock(NAME):
         ledger.last_release_begins()
     ledger.last_release_ends()
@@ -232,12 +232,12 @@ class _ThreadWaiters:
         for _ in self._threads:
             begun.acquire()
 
-    def get_through(self) -> Seen:
+    def get_through(self) -> Report:
         for thread in self._threads:
             thread.join()
         if self._errors:
             raise self._errors[0]
-        return Seen(self._turns, time.process_time())
+        return Report(self._turns, time.process_time())
 
 
 class _TaskWaiters:
@@ -261,13 +261,13 @@ class _TaskWaiters:
         await asyncio.sleep(0)  # a task begins at the next iteration of the loop
         return cls(tasks, turns)
 
-    async def get_through(self) -> Seen:
+    async def get_through(self) -> Report:
         await asyncio.gather(*self._tasks)
-        return Seen(self._turns, time.process_time())
+        return Report(self._turns, time.process_time())
 
 
 def _any_phase() -> float:
-    """Sleep for a random time, up to the longest poll interval, so that the release is not aligned with polls."""
+    """Return a random time up to the longest poll interval, so that the release is not aligned with polls."""
     return random.uniform(0.0, 0.25)  # noqa: S311  not secret
 
 
@@ -315,10 +315,10 @@ class _Ledger:
         """The holder is about to release."""
         self._begin()
 
-    def add(self, seen: Sequence[Seen], cpu: float) -> None:
+    def add(self, reports: Sequence[Report], cpu: float) -> None:
         """All waiters have had their turn; `cpu` is the CPU time of the clients so far."""
         cpu_before, commands_before, leaving = self._from
-        turns = figures.in_order(turn for one in seen for turn in one.turns)
+        turns = figures.in_order(turn for report in reports for turn in report.turns)
         self._overlaps += figures.overlaps([Turn(0, 0.0, float("-inf"), leaving), *turns])
         self._handovers.append((turns[-1].acquired - leaving) / len(turns))
         self._cpus.append((cpu + self._cpu_of_server() - cpu_before) / len(turns))
@@ -332,7 +332,7 @@ class _Ledger:
         self._last_release = self._run_by_server() - self._last_release
 
     def figures(self) -> Figures:
-        found: Figures = {
+        measured: Figures = {
             "overlaps": self._overlaps,
             "handover": figures.median(self._handovers),
             "cpu": figures.median(self._cpus),
@@ -340,10 +340,12 @@ class _Ledger:
         }
         if self._stats is not None:
             # With n waiters the lock is released n + 1 times and handed over n times: the last release has no waiter.
-            found["commands"] = figures.median((count - self._last_release) / turns for count, turns in self._commands)
-            found["idle_commands"] = self._idle_commands
+            measured["commands"] = figures.median(
+                (count - self._last_release) / turns for count, turns in self._commands
+            )
+            measured["idle_commands"] = self._idle_commands
             self._stats.close()
-        return found
+        return measured
 
     def _begin(self) -> None:
         self._from = (self._cpu_of_clients() + self._cpu_of_server(), self._run_by_server(), now())

@@ -414,8 +414,8 @@ def check_transfer(lease: BaseLease, within: object) -> float:
     """
     seconds, spec, backend = names.check_within(within), lease._spec, lease._engine.backend
     if not spec.exclusive or spec.owner or spec.primitive in ("election", "lock_all"):
-        what = "a lease with an owner" if spec.owner else f"a lease of {spec.primitive}"
-        raise ConfigurationError(f"{what} cannot be transferred: only that of lock() or rwlock().write() can")
+        refused = "a lease with an owner" if spec.owner else f"a lease of {spec.primitive}"
+        raise ConfigurationError(f"{refused} cannot be transferred: only that of lock() or rwlock().write() can")
     require_primitive(Primitive.TRANSFER, backend.url, backend.lacks)
     return seconds
 

@@ -220,16 +220,16 @@ class _Spans:
 
         store: Any = client  # both kinds have `inspect`; that of an AsyncClient has to be awaited
 
-        async def add_later(found: Awaitable[LockInfo]) -> None:
+        async def add_later(pending_info: Awaitable[LockInfo]) -> None:
             with suppress(HoldfastError):
-                _add_links(span, await found)
+                _add_links(span, await pending_info)
 
         def read() -> object:
             with suppress(HoldfastError):
-                found = store.inspect(lock)
-                if not isinstance(found, LockInfo):
-                    return add_later(found)
-                _add_links(span, found)
+                info = store.inspect(lock)
+                if not isinstance(info, LockInfo):
+                    return add_later(info)
+                _add_links(span, info)
             return None
 
         client._engine.runtime.call(read)  # noqa: SLF001

@@ -71,10 +71,10 @@ def client(connection: HTTPConnection) -> AsyncClient:
     Raises:
         UsageError: the application has no `lifespan` of this module, or the server does not run it.
     """
-    found: AsyncClient | None = getattr(connection.state, _KEY, None)
-    if found is None:
+    shared: AsyncClient | None = getattr(connection.state, _KEY, None)
+    if shared is None:
         raise UsageError(
             "this application has no client: give it lifespan=holdfast.starlette.lifespan(url); a lifespan of your own "
             "must pass the state of that one on, and only that of the outermost application is run"
         )
-    return found
+    return shared

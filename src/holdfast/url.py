@@ -339,12 +339,12 @@ def _scheme_of_engine(client: object) -> str:
     raise ConfigurationError(f"url is an engine of {name}: only engines of {known} are accepted; give a url")
 
 
-def unknown_client(what: str, kind: type) -> ConfigurationError:
+def unknown_client(prefix: str, kind: type) -> ConfigurationError:
     """The error for an object that may not be connected to the server that its attributes name."""
     return ConfigurationError(
-        f"url is {what} {kind.__module__}.{kind.__qualname__}, which holdfast does not know: it may be connected to "
-        "another server than its attributes name, or to none. Give a client object of the driver itself, or a url; for "
-        "tests there is memory://, a store without a server"
+        f"url is {prefix} {kind.__module__}.{kind.__qualname__}, which holdfast does not know: it may be connected "
+        "to another server than its attributes name, or to none. Give a client object of the driver itself, or a url; "
+        "for tests there is memory://, a store without a server"
     )
 
 

@@ -104,10 +104,10 @@ def test_the_format_on_the_server_is_the_promised_one(store: str, tmp_path: Path
     with used(url, store):
         with contextlib.suppress(AssertionError):
             eventually(lambda: describe(url) == promised, within=10)  # a waiter subscribes, then polls again
-        found = describe(url)
+        actual = describe(url)
 
-    changes = difflib.unified_diff(promised.splitlines(), found.splitlines(), path.name, "on the server", lineterm="")
-    assert found == promised, ADVICE.format(store=store, path=path.name) + "\n".join(changes)
+    changes = difflib.unified_diff(promised.splitlines(), actual.splitlines(), path.name, "on the server", lineterm="")
+    assert actual == promised, ADVICE.format(store=store, path=path.name) + "\n".join(changes)
 
 
 def write() -> None:

@@ -128,32 +128,32 @@ def test_a_lock_changes_hands_between_versions_and_is_never_held_twice(
 @DIRECTIONS
 @having(Primitive.RWLOCK)
 def test_readers_of_both_versions_share_a_lock_and_exclude_writers(versions: Versions, first: str, name: str) -> None:
-    one, other = versions.from_(first)
+    worker, other = versions.from_(first)
 
-    one.call("acquire", name=name, kind="read")
+    worker.call("acquire", name=name, kind="read")
     assert other.call("acquire", name=name, kind="read", timeout=0)["fence"]
-    one.call("release", name=name)
+    worker.call("release", name=name)
 
-    assert one.call("acquire", name=name, kind="write", timeout=0) == {"fence": None}
-    one.send("acquire", name=name, kind="write")
-    assert one.is_silent(PAUSE)
+    assert worker.call("acquire", name=name, kind="write", timeout=0) == {"fence": None}
+    worker.send("acquire", name=name, kind="write")
+    assert worker.is_silent(PAUSE)
     other.call("release", name=name)
-    one.receive()
+    worker.receive()
     assert other.call("acquire", name=name, kind="read", timeout=0) == {"fence": None}
-    one.call("release", name=name)
+    worker.call("release", name=name)
 
 
 @DIRECTIONS
 @having(Primitive.SEMAPHORE)
 def test_permits_are_counted_across_versions(versions: Versions, first: str, name: str) -> None:
-    one, other = versions.from_(first)
-    one.call("acquire", name=name, kind="permit")
+    worker, other = versions.from_(first)
+    worker.call("acquire", name=name, kind="permit")
 
     assert other.call("acquire", name=name, kind="permit", timeout=0)["fence"]
-    assert one.call("acquire", name=name, kind="permit", timeout=0) == {"fence": None}
+    assert worker.call("acquire", name=name, kind="permit", timeout=0) == {"fence": None}
     assert other.call("acquire", name=name, kind="permit", timeout=0) == {"fence": None}
 
-    one.call("release", name=name)
+    worker.call("release", name=name)
     other.call("release", name=name)
 
 

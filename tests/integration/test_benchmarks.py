@@ -119,7 +119,7 @@ def test_a_window_includes_waits_that_end_after_it() -> None:
     greedy = [Turn(0, at, at + 0.1, at + 1.0) for at in range(4)]
     starved = Turn(1, 0.0, 7.0, 7.1)
 
-    judged = contended.judge([*greedy, starved], crowd=2, begin=0.0, end=4.0)
+    judged = contended.judge([*greedy, starved], clients=2, begin=0.0, end=4.0)
 
     assert judged["overlaps"] == 0
     assert judged["jain"] == 0.5
@@ -131,7 +131,7 @@ def test_a_window_includes_waits_that_end_after_it() -> None:
 def test_waits_are_compared_with_their_fair_share() -> None:
     turns = [Turn(at % 2, at * 3.0 - 3.0, at * 3.0, at * 3.0 + 2.0) for at in range(1, 11)]
 
-    judged = contended.judge(turns, crowd=2, begin=0.0, end=40.0)
+    judged = contended.judge(turns, clients=2, begin=0.0, end=40.0)
 
     assert judged["gap_to_another"] == 1
     assert judged["fair_share"] == 6
@@ -730,10 +730,10 @@ def test_an_interrupt_leaves_no_process_and_no_file(tmp_path: Path) -> None:
         time.sleep(0.01)
 
     run.send_signal(signal.SIGINT)
-    _, said = run.communicate(timeout=30)
+    _, errors = run.communicate(timeout=30)
 
     assert run.returncode == 130
-    assert "interrupted" in said
+    assert "interrupted" in errors
     eventually(lambda: not _processes_with(str(tmp_path)))  # killed processes may take a moment to end
     assert not list(tmp_path.iterdir())
 
@@ -776,16 +776,16 @@ def _ones(measure: Measure) -> dict[str, float]:
 
 
 def _processes_with(words: str) -> list[str]:
-    """Return the pids of processes with these words in their command line."""
-    found = []
+    """Return the command lines of other processes that contain these words."""
+    commands = []
     for pid in filter(str.isdecimal, os.listdir("/proc")):
         try:
             command = Path("/proc", pid, "cmdline").read_text()
         except OSError:  # it has ended
             continue
         if words in command and int(pid) != os.getpid():
-            found.append(command)
-    return found
+            commands.append(command)
+    return commands
 
 
 def _measure(name: str) -> Measure:

@@ -45,17 +45,17 @@ def at(host: Host) -> contextlib.AbstractContextManager[None]:
     return inside(host.namespace)
 
 
-def assert_passed(one: socket.socket, other: socket.socket) -> None:
-    one.send(b"!")
-    other.settimeout(PATIENCE)
-    assert other.recv(1) == b"!"
+def assert_passed(sender: socket.socket, receiver: socket.socket) -> None:
+    sender.send(b"!")
+    receiver.settimeout(PATIENCE)
+    assert receiver.recv(1) == b"!"
 
 
-def assert_lost(one: socket.socket, other: socket.socket) -> None:
-    one.send(b"!")
-    other.settimeout(SOON)
+def assert_lost(sender: socket.socket, receiver: socket.socket) -> None:
+    sender.send(b"!")
+    receiver.settimeout(SOON)
     with pytest.raises(TimeoutError):
-        other.recv(1)
+        receiver.recv(1)
 
 
 @pytest.mark.parametrize(
@@ -67,19 +67,21 @@ def assert_lost(one: socket.socket, other: socket.socket) -> None:
         (Cut.LOSE_REPLIES, ("requests",)),
     ],
 )
-def test_what_gets_through_on_a_connection_that_was_there(pair: Network, how: Cut, passed: Sequence[str]) -> None:
+def test_a_cut_stops_the_chosen_directions_of_an_open_connection(
+    pair: Network, how: Cut, passed: Sequence[str]
+) -> None:
     with connected(pair) as (client, server):
-        ways = {"requests": (client, server), "replies": (server, client)}
-        for ends in ways.values():
+        directions = {"requests": (client, server), "replies": (server, client)}
+        for ends in directions.values():
             assert_passed(*ends)
 
         pair.cut_off(pair.hosts["client"], [pair.hosts["server"]], how)
 
-        for way, ends in ways.items():
-            (assert_passed if way in passed else assert_lost)(*ends)
+        for direction, ends in directions.items():
+            (assert_passed if direction in passed else assert_lost)(*ends)
 
 
-def test_a_reset_reaches_who_sends(pair: Network) -> None:
+def test_a_reset_reaches_the_sender(pair: Network) -> None:
     with connected(pair) as (client, server):
         pair.cut_off(pair.hosts["client"], [pair.hosts["server"]], Cut.RESET)
 

@@ -159,9 +159,9 @@ STORES: dict[str, Callable[[Path], contextlib.AbstractContextManager[Store]]] = 
 
 @pytest.fixture(scope="module", params=STORES)
 def store(request: pytest.FixtureRequest, folder: Path) -> Iterator[Store]:
-    place = folder / str(request.param)
-    place.mkdir()
-    with STORES[request.param](place) as made:
+    store_folder = folder / str(request.param)
+    store_folder.mkdir()
+    with STORES[request.param](store_folder) as made:
         yield made
 
 

@@ -83,8 +83,8 @@ def periods_since(began: float) -> int:
 def start_two_schedulers(start: Start, kind: str) -> tuple[Program, Program]:
     """They append to one file, so its lines are in the order in which they were written."""
     options = ["--asyncio"] if kind == "asyncio" else []
-    one, two = (start(sys.executable, "apscheduler_job.py", *options, output="output") for _ in range(2))
-    return one, two
+    first, second = (start(sys.executable, "apscheduler_job.py", *options, output="output") for _ in range(2))
+    return first, second
 
 
 def lines_of(program: Program) -> str:

@@ -41,7 +41,7 @@ BLOCKS = [
     "block", [block for block in BLOCKS if block.language == "python"], ids=lambda block: block.page
 )
 def test_the_program_of_a_page_runs_on_its_store(block: Block) -> None:
-    exec(compile(_with_test_servers(block.code), block.place, "exec"), {})  # noqa: S102  (the examples are ours)
+    exec(compile(_with_test_servers(block.code), block.location, "exec"), {})  # noqa: S102  (the examples are ours)
 
 
 def _with_test_servers(code: str) -> str:

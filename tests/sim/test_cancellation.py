@@ -10,10 +10,10 @@ from holdfast_lab.sim.cancellation import cancellations
 from holdfast_lab.sim.mutants import MUTANTS
 from holdfast_lab.sim.run import Plan
 
-ONE = {"acquire, free", "acquire, busy", "acquire, timeout", "release", "renew", "keeper"}
+SINGLE = {"acquire, free", "acquire, busy", "acquire, timeout", "release", "renew", "keeper"}
 AGAIN = {"acquire again, free", "release again"}
 SEVERAL = {"acquire all, free", "acquire all, busy", "acquire all, timeout", "release all", "renew all"}
-CALLS = ONE | AGAIN | SEVERAL
+CALLS = SINGLE | AGAIN | SEVERAL
 
 # A call suspends ten times as often on these as on the others. `make sim` cancels it at each suspension there too.
 STEPS = {"redlock": 4, "mysql": 8, "memcached": 3, "zookeeper": 3, "mysql-row": 3}
@@ -56,7 +56,7 @@ def test_a_cancelled_call_for_several_locks_that_leaves_tickets_is_found() -> No
 
     assert "acquire all, free" in wrong
     assert "acquire all, busy" in wrong
-    assert not wrong & (ONE | AGAIN)
+    assert not wrong & (SINGLE | AGAIN)
 
 
 def test_a_cancelled_call_whose_pending_release_is_not_sent_is_found() -> None:

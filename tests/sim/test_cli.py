@@ -51,15 +51,15 @@ def test_a_search_without_failures_prints_counts() -> None:
 
 
 def test_json_does_not_depend_on_the_number_of_processes() -> None:
-    one, two = (simulate("--seeds", "30", "--first", "7", "--json", "--jobs", jobs).json for jobs in ("1", "2"))
+    first, second = (simulate("--seeds", "30", "--first", "7", "--json", "--jobs", jobs).json for jobs in ("1", "2"))
 
-    for data in (one, two):
+    for data in (first, second):
         assert data.pop("seconds") > 0
         assert data.pop("steps_per_second") > 0
-    assert one == two
-    assert (one["ok"], one["worlds"], one["failing"]) == (True, 30, [])
-    assert one["promises"]["mutual exclusion"] == {"tested": 30, "broken": 0}
-    assert one["faults"]["pause"] > 0
+    assert first == second
+    assert (first["ok"], first["worlds"], first["failing"]) == (True, 30, [])
+    assert first["promises"]["mutual exclusion"] == {"tested": 30, "broken": 0}
+    assert first["faults"]["pause"] > 0
 
 
 def test_a_world_without_faults_has_none() -> None:

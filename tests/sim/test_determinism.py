@@ -34,10 +34,10 @@ def printed(backend: str, hash_seed: str) -> bytes:
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_two_processes_with_different_hash_seeds_write_the_same_histories(backend: str) -> None:
-    one, other = printed(backend, "1"), printed(backend, "2")
+    first, second = printed(backend, "1"), printed(backend, "2")
 
-    assert one.count(b'"event":"Granted"') > 25
-    assert one == other
+    assert first.count(b'"event":"Granted"') > 25
+    assert first == second
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

@@ -146,9 +146,9 @@ def test_the_model_and_a_real_etcd_return_the_same_answers(real: Server, seed: i
             expected: Any = plain(store.call(method, message, now=0.0))
         except LeaseNotFound as error:
             expected = str(error)
-        found = real.call(method, **message)
+        answer = real.call(method, **message)
 
-        assert (found["message"] if "message" in found else plain(found)) == expected, (number, method, message)
+        assert (answer["message"] if "message" in answer else plain(answer)) == expected, (number, method, message)
 
     assert store.revision > STEPS / 10
     changes = [(change.revision, change.key, change.is_delete) for change in store.changes]
@@ -164,8 +164,8 @@ def test_the_model_and_a_real_etcd_return_the_same_answers_after_a_restore(real:
             expected: Any = plain(store.call(method, message, now=0.0))
         except LeaseNotFound as error:
             expected = str(error)
-        found = real.call(method, **message)
-        assert (found["message"] if "message" in found else plain(found)) == expected, (number, method, message)
+        answer = real.call(method, **message)
+        assert (answer["message"] if "message" in answer else plain(answer)) == expected, (number, method, message)
 
     for number in range(60):
         ask(number)
@@ -242,13 +242,13 @@ def test_a_running_waiter_keeps_its_place_while_it_waits() -> None:
     plan = Plan(backend="etcd", faults=CALM, workload=replace(USUAL, hold_max=12.0))
     waits: list[float] = []
     for seed in range(10):
-        places: dict[int, h.ServerQueued] = {}
+        queued: dict[int, h.ServerQueued] = {}
         for event in run(plan, seed).history:
             if isinstance(event, h.ServerQueued):
-                assert event.ticket not in places, f"seed {seed}: a second place"
-                places[event.ticket] = event
-            elif isinstance(event, h.Granted) and event.ticket in places:
-                waits.append(event.at - places[event.ticket].at)
+                assert event.ticket not in queued, f"seed {seed}: a second place"
+                queued[event.ticket] = event
+            elif isinstance(event, h.Granted) and event.ticket in queued:
+                waits.append(event.at - queued[event.ticket].at)
 
     assert max(waits) > 5 * WAITER_TTL
 

@@ -99,12 +99,12 @@ def test_violations_are_shown_with_the_command_that_repeats_them_and_end_the_sea
     done = search(ledger, *wanted)
 
     assert done.returncode == 1
-    found = re.search(r"^VIOLATION memory, locks, seed (\d+): (.*)\n  again: holdfast (.*)$", done.stdout, re.MULTILINE)
-    assert found
+    match = re.search(r"^VIOLATION memory, locks, seed (\d+): (.*)\n  again: holdfast (.*)$", done.stdout, re.MULTILINE)
+    assert match
     last = read(ledger)[-1]
-    assert last.violations[0] == Violation(found[2], int(found[1]))
+    assert last.violations[0] == Violation(match[2], int(match[1]))
     assert len(seeds(read(ledger))) < 2000
-    repeated = [sys.executable, "-m", "holdfast", *found[3].split(), "--no-shrink"]
+    repeated = [sys.executable, "-m", "holdfast", *match[3].split(), "--no-shrink"]
     assert subprocess.run(repeated, capture_output=True, check=False).returncode == 1
 
 

@@ -44,7 +44,7 @@ class Sides:
         """The real reply, and that of the model with the versions of the real one."""
         translated = re.sub(
             rb"\A(m[sd] \S+(?: \d+)?) C(\d+)",
-            lambda found: b"%b C%d" % (found[1], self._real_version.get(int(found[2]), 0)),
+            lambda match: b"%b C%d" % (match[1], self._real_version.get(int(match[2]), 0)),
             request,
         )
         before = self._time()

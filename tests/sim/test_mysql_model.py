@@ -107,8 +107,8 @@ class Modelled(Tables):
             "holdfast_records": [*self.records.values()],
         }
         rows = tables[table]
-        found = [tuple(_as_text(getattr(row, column)) for column in _COLUMNS[table]) for row in rows]
-        return sorted(found, key=str)
+        texts = [tuple(_as_text(getattr(row, column)) for column in _COLUMNS[table]) for row in rows]
+        return sorted(texts, key=str)
 
 
 def _as_text(value: str | bytes | int | tuple[str, ...] | None) -> str | None:
@@ -165,16 +165,16 @@ class Steps:
         if statement is s.SWAP_RECORD:
             how = "none" if not answer.rows else "own" if answer.rows[0][0] == values[3] else "other"
             self.seen[f"swap_record of {'one' if values[2] else 'none'}: {how}"] += 1
-        what = f"{statement.name} {values} at {self._model.now}"
-        assert sorted(answer.rows, key=str) == sorted(expected.rows, key=str), what
+        description = f"{statement.name} {values} at {self._model.now}"
+        assert sorted(answer.rows, key=str) == sorted(expected.rows, key=str), description
         if statement in _WRITES:
-            assert (answer.changed, answer.number) == (expected.changed, expected.number), what
+            assert (answer.changed, answer.number) == (expected.changed, expected.number), description
         if statement is s.RENEW_ALONE:  # the server does not count a row that it has set to the same values
-            assert answer.number == expected.number, what
+            assert answer.number == expected.number, description
             how = "none" if not expected.number else "used" if expected.number == values[2] else "not used"
             self.seen[f"renew_alone: {how}"] += 1
         for table in _COLUMNS:
-            assert self._model.rows(table) == self._real.rows(table), what
+            assert self._model.rows(table) == self._real.rows(table), description
         self._note(statement, expected)
 
     def _note(self, statement: Statement, answer: Answer) -> None:
@@ -182,8 +182,8 @@ class Steps:
             self.seen[f"{statement.name}: {answer.changed}"] += 1
             self._fences += [answer.number] if answer.number else []
         for row in answer.rows:
-            is_told = statement.name in {"try_acquire", "try_acquire_owned", "release", "release_all", "break"}
-            self.seen[f"{statement.name}: {row[0] if is_told else 'found'}"] += 1
+            has_outcome = statement.name in {"try_acquire", "try_acquire_owned", "release", "release_all", "break"}
+            self.seen[f"{statement.name}: {row[0] if has_outcome else 'found'}"] += 1
             if statement is s.TRY_ACQUIRE_OWNED and row[0] == "in":
                 self.seen["with the same fence"] += int(row[1] or 0) in self._fences
             self._fences += [int(row[1] or 0)] if statement in (s.TRY_ACQUIRE, s.TRY_ACQUIRE_OWNED) else []

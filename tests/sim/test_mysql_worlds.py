@@ -331,12 +331,12 @@ def lost_reply(number: int) -> tuple[str, int]:
 
 def test_a_request_of_method_row_is_repeated_when_its_reply_is_lost() -> None:
     _, replies = lost_reply(0)
-    found = {number: lost_reply(number)[0] for number in range(1, replies + 1)}
+    ends = {number: lost_reply(number)[0] for number in range(1, replies + 1)}
 
     # The login and the settings: a failure there means that the server is unavailable.
-    connecting = {number for number, end in found.items() if end == "BackendUnavailable"}
+    connecting = {number for number, end in ends.items() if end == "BackendUnavailable"}
     assert len(connecting) == 2
-    assert set(found.values()) == {"held", "BackendUnavailable"}
+    assert set(ends.values()) == {"held", "BackendUnavailable"}
     assert replies >= 6, "the gate row, login, settings, the named lock, the row lock, the lease"
 
 
@@ -361,9 +361,9 @@ class LossyWorld(SmallWorld):
 
 
 def advance_registers(plan: Plan, seed: int) -> Counter[int]:
-    """Three clients advance a register step by step: for each number, how many were told that they did."""
+    """Three clients advance a register step by step. Returns for each number how many clients were confirmed."""
     small = LossyWorld(plan, Choices(seed=seed))
-    told: Counter[int] = Counter()
+    winners: Counter[int] = Counter()
 
     async def raise_it(member: ClientProcess, client: int) -> None:
         runtime, backend = member.client.runtime, member.client.engine.backend
@@ -373,22 +373,22 @@ def advance_registers(plan: Plan, seed: int) -> Counter[int]:
                 with contextlib.suppress(BackendError):
                     soon = runtime.now() + 1.0
                     is_ours = await backend.advance_register("job", number, nonce=nonce, keep=3600.0, deadline=soon)
-                    told[number] += is_ours
+                    winners[number] += is_ours
                     break
 
     for client, name in enumerate("abc"):
         member = small.add(name)
         member.start(raise_it(member, client))
     small.live(300.0)
-    return told
+    return winners
 
 
 @pytest.mark.parametrize("backend", ["mysql", "mysql-row", "mysql-version"])
 def test_one_client_advances_a_register_when_messages_get_lost(backend: str) -> None:
-    told = [advance_registers(Plan(backend=backend), seed) for seed in SEEDS]
+    winners = [advance_registers(Plan(backend=backend), seed) for seed in SEEDS]
 
-    assert all(count == 1 for numbers in told for count in numbers.values() if count), told
-    assert sum(sum(numbers.values()) for numbers in told) > len(SEEDS), "somebody was told so, as a rule"
+    assert all(count == 1 for numbers in winners for count in numbers.values() if count), winners
+    assert sum(sum(numbers.values()) for numbers in winners) > len(SEEDS), "most numbers have a confirmed client"
 
 
 def test_a_register_advanced_in_two_steps_is_advanced_twice() -> None:
@@ -422,8 +422,8 @@ def run_owners(plan: Plan, seed: int) -> Grants:
                 if lease is None:
                     continue
                 holds[name] = lease
-                held = {who: hold for who, hold in holds.items() if hold.held}
-                inside.owners.append({caller_of[who] or who for who in held})
+                held = {holder: hold for holder, hold in holds.items() if hold.held}
+                inside.owners.append({caller_of[holder] or holder for holder in held})
                 inside.fences.append({hold.fence for hold in held.values()})
                 await member.client.runtime.sleep(1.5)
                 await member.client.release(lease)
@@ -492,7 +492,7 @@ def several(plan: Plan, seed: int) -> Several:
                     lock: member.process.true_time(outcome.deadline)
                     for lock, outcome in zip(wanted, granted, strict=True)
                 }
-                others = [theirs for who, theirs in believed.items() if who != name]
+                others = [theirs for client, theirs in believed.items() if client != name]
                 overlaps += any(theirs.get(lock, 0.0) > small.world.now for theirs in others for lock in wanted)
                 believed[name], taken = until, taken + 1
                 await runtime.sleep(0.2)
@@ -508,17 +508,17 @@ def several(plan: Plan, seed: int) -> Several:
         member.start(take_turns(name, member))
     with quiet():
         small.world.run(600.0)
-        still_there = len(small.server.live())
+        left_over = len(small.server.live())
         small.end()
-    return Several(taken, overlaps, still_there)
+    return Several(taken, overlaps, left_over)
 
 
 def test_several_locks_are_exclusive_and_all_released_when_messages_get_lost() -> None:
-    found = [several(Plan(backend="mysql"), seed) for seed in SEEDS]
+    results = [several(Plan(backend="mysql"), seed) for seed in SEEDS]
 
-    assert sum(result.taken for result in found) > len(SEEDS)
-    assert not any(result.overlaps for result in found), found
-    assert not any(result.left for result in found), found
+    assert sum(result.taken for result in results) > len(SEEDS)
+    assert not any(result.overlaps for result in results), results
+    assert not any(result.left for result in results), results
 
 
 def test_locks_acquired_blindly_have_two_holders() -> None:

@@ -96,10 +96,10 @@ class Real:
 
     def notified(self) -> list[tuple[str, str]]:
         self._pgconn.consume_input()
-        found = []
+        notifications = []
         while (notification := self._pgconn.notifies()) is not None:
-            found.append((notification.relname.decode(), notification.extra.decode()))
-        return found
+            notifications.append((notification.relname.decode(), notification.extra.decode()))
+        return notifications
 
     def rows(self, table: str) -> list[Row]:
         columns = ", ".join(f'"{column}"' for column in _COLUMNS[table])
@@ -176,9 +176,9 @@ class Modelled(Tables):
             "holdfast_records": [*self.records.values()],
         }
         rows = every[table]
-        found = [[getattr(row, column) for column in _COLUMNS[table]] for row in rows]
-        found.sort(key=lambda row: (row[0].encode(), row[1]))
-        return [tuple(map(_as_text, row)) for row in found]
+        values = [[getattr(row, column) for column in _COLUMNS[table]] for row in rows]
+        values.sort(key=lambda row: (row[0].encode(), row[1]))
+        return [tuple(map(_as_text, row)) for row in values]
 
 
 def _decoded(value: bytes | None) -> str | None:
@@ -234,19 +234,19 @@ class Steps:
         else:
             expected = self._real.query(statement.sql, values)
             answer = self.model.run(statement, values)
-        what = f"{statement.name} {values} at {self.model.now}"
-        assert answer == expected, what
-        told = self._real.notified()
-        assert self.model.notified() == told, what
+        description = f"{statement.name} {values} at {self.model.now}"
+        assert answer == expected, description
+        notifications = self._real.notified()
+        assert self.model.notified() == notifications, description
         for table in _COLUMNS:
-            assert self.model.rows(table) == self._real.rows(table), what
-        self._note(statement, values, expected, told)
+            assert self.model.rows(table) == self._real.rows(table), description
+        self._note(statement, values, expected, notifications)
 
     def _note(
-        self, statement: Statement, values: Sequence[Value], rows: list[Row], told: list[tuple[str, str]]
+        self, statement: Statement, values: Sequence[Value], rows: list[Row], notifications: list[tuple[str, str]]
     ) -> None:
         self.seen[statement.name] += 1
-        self.seen["notification"] += len(told)
+        self.seen["notification"] += len(notifications)
         self.seen["adopted"] += statement is protocol._ADOPT and bool(rows)
         self.seen["holdfast_advance_register: refused"] += statement is protocol._ADVANCE_REGISTER and not rows
         if statement is protocol._EXTEND_TURN:

@@ -186,28 +186,28 @@ def test_several_locks_are_exclusive_and_all_released() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "told"), [("acquires-past-the-queue", "is in while"), ("releases-not-remembered", "is left")]
+    ("name", "expected"), [("acquires-past-the-queue", "is in while"), ("releases-not-remembered", "is left")]
 )
-def test_a_mutant_of_several_locks_is_caught(name: str, told: str) -> None:
+def test_a_mutant_of_several_locks_is_caught(name: str, expected: str) -> None:
     plan = MUTANTS[name].apply(PLAN)
 
-    assert any(told in message for seed in range(WORLDS) for message in several(plan, seed))
+    assert any(expected in message for seed in range(WORLDS) for message in several(plan, seed))
 
 
-# ── marks ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── registers ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def advance_registers(plan: Plan, seed: int) -> list[list[bool]]:
     """For each of several numbers: the answers to three clients that advance the register to it."""
-    told: list[list[bool]] = []
+    answers_by_number: list[list[bool]] = []
     with run_world(plan, seed, clients=3) as (world, members):
         for number in range(1, 5):
             answers: list[bool] = []
-            told.append(answers)
+            answers_by_number.append(answers)
             for member in members:
                 member.start(_advance(member, number, answers))
             world.world.run(world.world.now + 30.0)
-    return told
+    return answers_by_number
 
 
 def _advance(member: ClientProcess, number: int, answers: list[bool]) -> Coroutine[Any, Any, None]:
@@ -248,16 +248,16 @@ def test_a_mutant_of_owners_is_caught(name: str) -> None:
     assert any(WRONG_IN[name] in message for message in wrong), wrong
 
 
-WRONGLY_TOLD = {"register-in-two-steps": {2, 3}, "register-without-nonce": {0}}
+WRONG_WINNER_COUNTS = {"register-in-two-steps": {2, 3}, "register-without-nonce": {0}}
 
 
-@pytest.mark.parametrize(("name", "told"), WRONGLY_TOLD.items())
-def test_a_mutant_of_registers_is_caught(name: str, told: set[int]) -> None:
+@pytest.mark.parametrize(("name", "winner_counts"), WRONG_WINNER_COUNTS.items())
+def test_a_mutant_of_registers_is_caught(name: str, winner_counts: set[int]) -> None:
     plan = MUTANTS[name].apply(PLAN)
 
     winners = {sum(answers) for seed in range(WORLDS) for answers in advance_registers(plan, seed)}
 
-    assert winners & told
+    assert winners & winner_counts
 
 
 def test_every_mutant_that_seeds_do_not_catch_is_tested_here() -> None:
@@ -265,4 +265,4 @@ def test_every_mutant_that_seeds_do_not_catch_is_tested_here() -> None:
 
     # these are in tests/sim/test_postgresql_worlds.py
     passed_over = {"dead-waiters-in-turn", "stopped-waiters-in-turn", "woken-keeps-its-lease"}
-    assert left == {*WRONG_IN, *WRONGLY_TOLD, *passed_over}
+    assert left == {*WRONG_IN, *WRONG_WINNER_COUNTS, *passed_over}

@@ -225,13 +225,13 @@ def test_the_model_replies_to_each_command_like_the_server(sides: Sides, seed: i
 
     for number in range(600):
         sides.synchronise()
-        said = words.next(sides.now // 1000)
-        real, model = sides.command(*said)
-        if said[0] == "PTTL" and isinstance(real, int) and real >= 0:
+        command = words.next(sides.now // 1000)
+        real, model = sides.command(*command)
+        if command[0] == "PTTL" and isinstance(real, int) and real >= 0:
             real, model = _rounded(real), _rounded(model)
-        if said[0] == "HGETALL" and isinstance(real, list):
+        if command[0] == "HGETALL" and isinstance(real, list):
             real, model = _pairs(real), _pairs(model)
-        assert model == real, f"step {number}: {said}"
+        assert model == real, f"step {number}: {command}"
         if number % 20 == 0:
             real, model = sides.dumps()
             assert model == real, f"after step {number}"
@@ -319,7 +319,7 @@ def test_replies_of_scripts_are_converted_like_on_the_server(sides: Sides, text:
     assert sides.dumps()[0] == sides.dumps()[1]
 
 
-ASKS_TIME, TOLD_TIME = "redis.call('TIME')", "{ARGV[#ARGV - 1], ARGV[#ARGV]}"
+SERVER_TIME, GIVEN_TIME = "redis.call('TIME')", "{ARGV[#ARGV - 1], ARGV[#ARGV]}"
 NAMES = ("plain", "with{tag}", "odd}brace")
 KINDS = ("x", "x", "x", "r", "3", "@a", "@a", "@b")
 SIGNAL = "signal"
@@ -333,7 +333,7 @@ def with_fixed_time(script: Script, *, waiter_lease: int) -> str:
     names, _, _ = constants.partition(" = ")
     constants = f"{names} = {waiter_lease}, {woken}, {poll_after}, {waiter_lease}, {4 * LONG}"
     text = text.replace("redis.call('PEXPIRE', signal, 1000)", f"redis.call('PEXPIRE', signal, {LONG})")
-    return f"{constants}\n{text}".replace(ASKS_TIME, TOLD_TIME)
+    return f"{constants}\n{text}".replace(SERVER_TIME, GIVEN_TIME)
 
 
 ABOUT = "PUBLISH\nwake:client\nagent\ninfo"
@@ -401,8 +401,8 @@ class Steps:
         keys = [key for name in names for key in keys_of(name).names]
         real, model = self._sides.script(text, keys, arguments)
         self.outcomes.add("all" if len(real) == len(names) and isinstance(real[-1], int) else "not all")
-        said, modelled = ([_comparable(queue._TRY_ACQUIRE, reply) for reply in side] for side in (real, model))
-        return f"enter_all {arguments}", said, modelled
+        replied, modelled = ([_comparable(queue._TRY_ACQUIRE, reply) for reply in side] for side in (real, model))
+        return f"enter_all {arguments}", replied, modelled
 
     def _run(self, script: Script, name: str, arguments: list[Any], lease: int) -> tuple[str, Any, Any]:
         now = divmod(self._sides.now, 1_000_000)
@@ -445,12 +445,12 @@ def test_the_shipped_scripts_do_the_same_on_both(sides: Sides, seed: int) -> Non
     steps = Steps(sides, seed)
 
     for number in range(150):
-        what, real, model = steps.step()
-        assert model == real, f"step {number}: {what}"
+        description, real, model = steps.step()
+        assert model == real, f"step {number}: {description}"
         if number % 10 == 0:
             sides.let_pass()
             real, model = sides.dumps()
-            assert model == real, f"after step {number}: {what}"
+            assert model == real, f"after step {number}: {description}"
 
     assert steps.outcomes >= {"in", "wait", "all", "not all"}
 
@@ -507,7 +507,7 @@ def test_the_plain_scripts_do_the_same_on_both(sides: Sides) -> None:
         script = draw.choice(
             [setnx._TRY_ACQUIRE, setnx._TRY_ACQUIRE, setnx._TRY_ACQUIRE_ALL, setnx._RELEASE, setnx._RENEW, setnx._BREAK]
         )
-        text = script.text.replace(ASKS_TIME, TOLD_TIME)
+        text = script.text.replace(SERVER_TIME, GIVEN_TIME)
         is_all = script is setnx._TRY_ACQUIRE_ALL
         touched = [*keys, *plain_keys("", "other").names] if is_all else keys
         second = draw.choice([0, 1]) if script is setnx._RELEASE else ttl

@@ -176,8 +176,8 @@ class Steps:
     def _now(self) -> float:
         return self._sides[0].now
 
-    def _both(self, what: str, step: Callable[[Side], T]) -> T:
-        self.history.append(what)
+    def _both(self, description: str, step: Callable[[Side], T]) -> T:
+        self.history.append(description)
         first, second = (step(side) for side in self._sides)
         latest = max(side.now for side in self._sides)
         for side in self._sides:
@@ -219,8 +219,8 @@ class Steps:
             self._known[ticket.nonce] = Known(ticket, None)
 
     def _pick(self, *, is_in: bool | None = None) -> Claim | None:
-        found = [known.ticket for known in self._known.values() if is_in is None or (known.ends is not None) == is_in]
-        return self._draw.choice(found) if found else None
+        tickets = [known.ticket for known in self._known.values() if is_in is None or (known.ends is not None) == is_in]
+        return self._draw.choice(tickets) if tickets else None
 
     def _release(self) -> None:
         tickets = [ticket for ticket in {self._pick(), self._pick()} if ticket is not None]

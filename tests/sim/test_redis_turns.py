@@ -58,13 +58,13 @@ class Server:
 
     def fence(self) -> int:
         """The watermark."""
-        found: Any = self.command(["GET", KEYS.watermark])
-        return int(found)
+        watermark: Any = self.command(["GET", KEYS.watermark])
+        return int(watermark)
 
     def queue(self) -> list[str]:
         """The waiting tickets that count, in order."""
-        found = in_queue(self._machine.space, "one", KEYS)
-        return [ticket.nonce for ticket in found if ticket.entry.fence is None and not ticket.is_skipped]
+        tickets = in_queue(self._machine.space, "one", KEYS)
+        return [ticket.nonce for ticket in tickets if ticket.entry.fence is None and not ticket.is_skipped]
 
     def woken(self) -> list[str]:
         """The tickets that were woken since the last call."""

@@ -25,7 +25,7 @@ NEEDS = {
 }
 
 
-def found(mutant: Mutant, size: Size) -> Search:
+def search_mutant(mutant: Mutant, size: Size) -> Search:
     searched = search_fences(mutant.apply(Plan()), size)
     assert searched.broken is not None, f"{mutant.name} survived {searched.states} states: {mutant.mistake}"
     return searched
@@ -49,7 +49,7 @@ def test_every_mutant_that_random_runs_miss_is_searched_here() -> None:
 
 @pytest.mark.parametrize("name", NEEDS)
 def test_a_mutant_is_found_with_a_trace_that_ends_in_two_grants(name: str) -> None:
-    searched = found(MUTANTS[name], NEEDS[name])
+    searched = search_mutant(MUTANTS[name], NEEDS[name])
 
     assert 5 < len(searched.path) < 40
     assert sum("begins an attempt" in line for line in searched.path) == 2
@@ -67,7 +67,7 @@ def test_comparing_the_nonce_alone_is_enough_when_nothing_is_sent_twice() -> Non
 
 
 def test_half_of_the_nodes_as_majority_is_found() -> None:
-    assert "which was granted before" in str(found(MUTANTS["half-is-a-majority"], SIZES[0]).broken)
+    assert "which was granted before" in str(search_mutant(MUTANTS["half-is-a-majority"], SIZES[0]).broken)
 
 
 def test_a_search_that_ends_early_is_not_complete() -> None:

@@ -143,15 +143,15 @@ def publish(redlock: SimRedlock, number: int, channel: Channel) -> Any:
 
 
 def test_the_store_is_cut_off_only_when_a_majority_stalls(redlock: SimRedlock) -> None:
-    said = []
+    events = []
     for node in redlock.server.nodes[:2]:
         node.is_stalled = True
-        said.append(node.stall_event())
+        events.append(node.stall_event())
     for node in redlock.server.nodes[:2]:
-        said.append(node.stall_end_event())
+        events.append(node.stall_end_event())
         node.resume()
 
-    assert [type(event) for event in said] == [h.FaultStarted, h.Unreachable, h.Reachable, h.FaultEnded]
+    assert [type(event) for event in events] == [h.FaultStarted, h.Unreachable, h.Reachable, h.FaultEnded]
 
 
 def vote(redlock: SimRedlock, *numbers: int) -> None:
@@ -159,8 +159,8 @@ def vote(redlock: SimRedlock, *numbers: int) -> None:
     redlock.ask(*((number, acquire()) for number in numbers))
 
 
-def forgotten(node: Node, what: h.StateKind) -> list[str]:
-    return [event.kind for event in node.state_lost(what) if isinstance(event, h.StateLost)]
+def forgotten(node: Node, kind: h.StateKind) -> list[str]:
+    return [event.kind for event in node.state_lost(kind) if isinstance(event, h.StateLost)]
 
 
 @pytest.mark.parametrize(("votes", "lost"), [((0, 1, 2), []), ((0, 1), ["lease"]), ((1, 2), []), ((), [])])
@@ -174,11 +174,11 @@ def test_a_clock_leap_affects_leases_without_a_majority_on_other_nodes(
 
 def test_lost_data_excuses_no_violation_unless_a_clock_is_wrong_too(redlock: SimRedlock) -> None:
     vote(redlock, 0, 1)
-    one, other, _ = redlock.server.nodes
+    first, second, _ = redlock.server.nodes
 
-    assert forgotten(one, "data") == []
-    assert forgotten(other, "data") == []
-    assert forgotten(one, "clock") == ["data", "clock"]
+    assert forgotten(first, "data") == []
+    assert forgotten(second, "data") == []
+    assert forgotten(first, "clock") == ["data", "clock"]
 
 
 def test_a_majority_holds_the_lock_and_a_lease_that_lost_it_does_not_return(redlock: SimRedlock) -> None:

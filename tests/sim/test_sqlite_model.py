@@ -140,33 +140,33 @@ class Steps:
         if verb == "restart" and draw.random() < 0.7:
             verb = "inspect"
         name = draw.choice(NAMES)
-        one, other = (
+        first, second = (
             self._do(side, client, verb, ticket, queue=queue, name=name, broken=broken) for side in self._sides
         )
-        return (verb, one), (verb, other)
+        return (verb, first), (verb, second)
 
     def _newer(self, verb: str, client: str) -> tuple[object, object]:
         draw = self._random
         if verb == "enter_all":
             tickets = [replaced(self._new_ticket(client, name), limit=1, exclusive=True) for name in sorted(NAMES)]
             self._tickets[client] += tickets
-            one, other = (self._try_acquire_all(side, client, tickets) for side in self._sides)
+            first, second = (self._try_acquire_all(side, client, tickets) for side in self._sides)
         elif verb == "mark":
             name, number, nonce = draw.choice(NAMES), draw.randint(1, 8), draw.choice("ab") * 32
-            one, other = (
+            first, second = (
                 side.do(
                     client,
                     lambda backend, by: backend.advance_register(name, number, nonce=nonce, keep=LONG, deadline=by),
                 )
                 for side in self._sides
             )
-            self.kinds.add(f"mark {one}")
+            self.kinds.add(f"mark {first}")
         else:
-            one, other = (
+            first, second = (
                 side.do(client, lambda backend, by: backend.read_registers([*NAMES, "none"], deadline=by))
                 for side in self._sides
             )
-        return (verb, one), (verb, other)
+        return (verb, first), (verb, second)
 
     def _new_ticket(self, client: str, name: str | None = None) -> Claim:
         draw = self._random

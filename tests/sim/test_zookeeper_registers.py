@@ -111,10 +111,10 @@ class Often(ZookeeperBackend):
 
     port_type: type[SimPort] = SimPort
 
-    def __init__(self, place: Any, port: Any, runtime: Any) -> None:
+    def __init__(self, config: Any, port: Any, runtime: Any) -> None:
         port.__class__ = self.port_type
-        super().__init__(place, port, runtime)
-        self._registers = OftenReaped(place.url, place.root, port, runtime, self._parents)
+        super().__init__(config, port, runtime)
+        self._registers = OftenReaped(config.url, config.root, port, runtime, self._parents)
 
 
 class Changed(SimPort):

@@ -69,12 +69,12 @@ class Scenario:
         self.run(seconds)
         member.process.resume()
 
-    def run_until(self, what: str) -> None:
+    def run_until(self, client: str) -> None:
         """Run until this client has acquired the lock."""
         with quiet():
-            while what not in self.granted and self.world.now < 100.0:
+            while client not in self.granted and self.world.now < 100.0:
                 self.world.run(self.world.now + 0.001)
-        assert what in self.granted
+        assert client in self.granted
 
 
 @pytest.fixture

@@ -68,13 +68,13 @@ def test_every_code_block_is_run_by_a_test(page: str) -> None:
     for block in blocks(page):
         together = TESTED_TOGETHER.get(block.language)
         if block.run_by:
-            assert (ROOT / block.run_by).is_file(), block.place
+            assert (ROOT / block.run_by).is_file(), block.location
         elif not (
             block.not_run
             or block.language in {"python", *NO_PROGRAMS}
             or (together and block.page.startswith(together))
         ):
-            unknown.append(block.place)
+            unknown.append(block.location)
 
     assert unknown == [], "no test runs these: see tests/support/pages.py"
 

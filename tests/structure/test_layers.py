@@ -119,9 +119,9 @@ def test_every_backend_has_the_same_shape() -> None:
 
     assert folders
     for folder in folders:
-        found = {path.name for path in folder.iterdir()} - {"__pycache__"}
-        assert {"__init__.py", "config.py", "port.py", "protocol", "io"} <= found
-        assert found <= {"__init__.py", "config.py", "port.py", "protocol", "io", "lua", "sql"}
+        entries = {path.name for path in folder.iterdir()} - {"__pycache__"}
+        assert {"__init__.py", "config.py", "port.py", "protocol", "io"} <= entries
+        assert entries <= {"__init__.py", "config.py", "port.py", "protocol", "io", "lua", "sql"}
         assert {"blocking.py", "aio.py"} <= {path.name for path in (folder / "io").iterdir()}
         assert (folder / "protocol" / "guarantees.py").exists()
 

@@ -94,21 +94,21 @@ def test_an_unused_client_has_the_guarantees_of_the_table() -> None:
 
 @pytest.mark.parametrize("page", [README, CHOOSING], ids=lambda page: page.stem)
 def test_the_table_of_guarantees_matches_the_backends(page: Path) -> None:
-    found = MARKED.search(page.read_text())
+    match = MARKED.search(page.read_text())
 
-    assert found is not None
-    assert found[3] == table(), "run `make readme`"
+    assert match is not None
+    assert match[3] == table(), "run `make readme`"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_the_page_of_a_backend_lists_its_options(page: Path) -> None:
-    found = MARKED.search(page.read_text())
+    match = MARKED.search(page.read_text())
 
     if options_of(PAGES[page]):
-        assert found is not None
-        assert found[3] == options_table(PAGES[page]), "run `make readme`"
+        assert match is not None
+        assert match[3] == options_table(PAGES[page]), "run `make readme`"
     else:
-        assert found is None
+        assert match is None
 
 
 @pytest.mark.parametrize("package", PAGES.values())
@@ -143,7 +143,7 @@ def test_the_examples_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def write(path: Path, written: str) -> None:
-    path.write_text(MARKED.sub(lambda found: found[1] + written + found[4], path.read_text()))
+    path.write_text(MARKED.sub(lambda match: match[1] + written + match[4], path.read_text()))
 
 
 if __name__ == "__main__":

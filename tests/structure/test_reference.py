@@ -59,12 +59,12 @@ def objects() -> list[Any]:
     return made + asyncio.run(awaited())
 
 
-@pytest.mark.parametrize("found", objects(), ids=lambda found: type(found).__name__)
-def test_dir_of_an_object_lists_only_documented_names(found: Any) -> None:
-    kind = type(found)
+@pytest.mark.parametrize("instance", objects(), ids=lambda instance: type(instance).__name__)
+def test_dir_of_an_object_lists_only_documented_names(instance: Any) -> None:
+    kind = type(instance)
     builtin = next(base for base in kind.__mro__ if not base.__module__.startswith("holdfast"))  # tuple, Exception
 
-    public = {word for word in dir(found) if not word.startswith("_")} - set(dir(builtin))
+    public = {word for word in dir(instance) if not word.startswith("_")} - set(dir(builtin))
 
     assert public == documented(kind)
 
@@ -115,12 +115,12 @@ def test_an_example_is_correct(name: str, monkeypatch: pytest.MonkeyPatch) -> No
         example = doctest.DocTestParser().get_doctest(
             EXAMPLES[name], {"holdfast": holdfast, "client": client, "other": other}, name, None, None
         )
-        said: list[str] = []
+        output: list[str] = []
 
-        results = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS).run(example, out=said.append)
+        results = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS).run(example, out=output.append)
 
     assert results.attempted > 0
-    assert results.failed == 0, "".join(said)
+    assert results.failed == 0, "".join(output)
     made = vars(importlib.import_module("holdfast.default"))["_default"]
     if made is not None:
         made.close()

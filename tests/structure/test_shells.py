@@ -70,9 +70,9 @@ def test_both_apis_have_the_same_arguments(sync: type, aio: type) -> None:
 
 def test_both_apis_have_the_same_docstrings(sync: type, aio: type) -> None:
     for name, member in public(sync).items():
-        said = inspect.getdoc(getattr(aio, name)) or ""
-        assert said, f"{aio.__name__}.{name} has no docstring"
-        assert said.replace("from any task", "from any thread") == inspect.getdoc(member), name
+        docstring = inspect.getdoc(getattr(aio, name)) or ""
+        assert docstring, f"{aio.__name__}.{name} has no docstring"
+        assert docstring.replace("from any task", "from any thread") == inspect.getdoc(member), name
 
 
 def test_only_methods_that_contact_the_server_are_awaited(sync: type, aio: type) -> None:

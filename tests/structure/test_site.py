@@ -132,10 +132,10 @@ def test_a_line_that_cannot_be_drawn_is_an_error(line: str) -> None:
 
 
 def test_every_page_is_in_the_navigation_once() -> None:
-    found = list(_pages_in(yaml.safe_load((build_site.ROOT / build_site.CONFIG).read_text())["nav"]))
+    listed = list(_pages_in(yaml.safe_load((build_site.ROOT / build_site.CONFIG).read_text())["nav"]))
     written = [path.relative_to(DOCS).as_posix() for path in DOCS.rglob("*.md")]
 
-    assert sorted(found) == sorted([*written, "changelog.md", "contributing.md"])
+    assert sorted(listed) == sorted([*written, "changelog.md", "contributing.md"])
 
 
 def _pages_in(entry: Any) -> list[str]:

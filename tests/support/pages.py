@@ -35,7 +35,7 @@ class Block(NamedTuple):
     not_run: str  # the reason, or ""
 
     @property
-    def place(self) -> str:
+    def location(self) -> str:
         return f"docs/{self.page}:{self.line}"
 
 
@@ -46,12 +46,12 @@ def pages() -> list[str]:
 
 def blocks(page: str) -> Iterator[Block]:
     text = (DOCS / page).read_text()
-    for found in _FENCE.finditer(text):
-        comment = _COMMENT.search(text, 0, found.start())
+    for match in _FENCE.finditer(text):
+        comment = _COMMENT.search(text, 0, match.start())
         run_by = comment["what"] if comment and comment["how"] == "run by" else ""
         not_run = comment["what"] if comment and comment["how"] == "not run:" else ""
-        line = text.count("\n", 0, found.start()) + 1
-        yield Block(page, line, found["language"], found["code"], run_by, not_run)
+        line = text.count("\n", 0, match.start()) + 1
+        yield Block(page, line, match["language"], match["code"], run_by, not_run)
 
 
 def words(page: str) -> int:

@@ -94,11 +94,11 @@ def _use_shared_locks(name: str, first: Verbs, second: Verbs) -> None:
         assert isinstance(second.try_acquire(writer), Granted)
         _raise_error_of(second.release(writer))
     if Primitive.OWNER not in lacks:
-        one, two = first.ticket(f"{name}-o", owner="x"), second.ticket(f"{name}-o", owner="x")
-        assert isinstance(first.try_acquire(one), Granted)
-        assert isinstance(second.try_acquire(two), Granted)
-        _raise_error_of(first.renew(one))
-        _raise_error_of([*first.release(one), *second.release(two)])
+        ticket_a, ticket_b = first.ticket(f"{name}-o", owner="x"), second.ticket(f"{name}-o", owner="x")
+        assert isinstance(first.try_acquire(ticket_a), Granted)
+        assert isinstance(second.try_acquire(ticket_b), Granted)
+        _raise_error_of(first.renew(ticket_a))
+        _raise_error_of([*first.release(ticket_a), *second.release(ticket_b)])
 
 
 def _use_several_locks(name: str, client: Verbs) -> None:

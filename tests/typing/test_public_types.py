@@ -66,9 +66,9 @@ def elect(client: holdfast.Client) -> None:
     for seen in election.observe(every=0.1, timeout=0):
         assert_type(seen, holdfast.Leader | None)
 
-    def told(leader: holdfast.Leader | None) -> None: ...
+    def report(leader: holdfast.Leader | None) -> None: ...
 
-    end = election.on_change(told)
+    end = election.on_change(report)
     end()
 
     def work(lease: holdfast.Lease) -> None:
@@ -87,9 +87,9 @@ async def elect_in_asyncio(client: holdfast.AsyncClient) -> None:
     async for seen in election.observe(timeout=0):
         assert_type(seen, holdfast.Leader | None)
 
-    async def told(leader: holdfast.Leader | None) -> None: ...
+    async def report(leader: holdfast.Leader | None) -> None: ...
 
-    election.on_change(told)()
+    election.on_change(report)()
 
     async def work(lease: holdfast.AsyncLease) -> None:
         election.stop()
@@ -116,8 +116,8 @@ def decorate(client: holdfast.Client) -> None:
 
     class Shop:
         @client.locked("shop:{self}", busy="raise")
-        def sell(self, what: str) -> str:
-            return what
+        def sell(self, item: str) -> str:
+            return item
 
         def __str__(self) -> str:
             return "corner"
@@ -136,8 +136,8 @@ def decorate(client: holdfast.Client) -> None:
 
     class Stock:
         @client.locked("a", lease="lease")
-        def count(self, lease: holdfast.Lease, what: str) -> str:
-            return what
+        def count(self, lease: holdfast.Lease, item: str) -> str:
+            return item
 
     assert_type(leased("monday", count=2), int)
     assert_type(leased_or_else("monday"), str | bytes)
@@ -173,8 +173,8 @@ async def decorate_in_asyncio(client: holdfast.AsyncClient) -> None:
 
     class Stock:
         @client.locked("a", busy="skip", lease="lease")
-        async def count(self, lease: holdfast.AsyncLease, what: str) -> str:
-            return what
+        async def count(self, lease: holdfast.AsyncLease, item: str) -> str:
+            return item
 
     assert_type(await leased("monday"), int)
     assert_type(await Stock().count("tea"), str | None)

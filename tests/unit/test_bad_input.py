@@ -669,13 +669,13 @@ def test_arguments(make: Any, case: Any) -> None:
     async def bad_call() -> None:
         client = make(f"memory://{uuid.uuid4().hex}")
         with pytest.raises(kind) as refused:
-            found = call(client)
-            if inspect.isawaitable(found):
-                await found
+            result = call(client)
+            if inspect.isawaitable(result):
+                await result
         check(refused.value, message)
         assert type(refused.value) is kind
-        for found in (client.locks(), client.close()):
-            assert not (await found if inspect.isawaitable(found) else found)
+        for result in (client.locks(), client.close()):
+            assert not (await result if inspect.isawaitable(result) else result)
 
     asyncio.run(bad_call())
 
@@ -763,13 +763,13 @@ def test_a_file_is_not_a_folder(make: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user to be refused")
-@pytest.mark.parametrize("what", ["file", "folder"])
-def test_no_permission(tmp_path: Path, what: str) -> None:
+@pytest.mark.parametrize("target", ["file", "folder"])
+def test_no_permission(tmp_path: Path, target: str) -> None:
     (tmp_path / "locks.db").touch()
     for folder in [tmp_path, *tmp_path.parents]:
         if folder.stat().st_uid == 0 and str(folder) not in ("/", "/tmp"):  # noqa: S108
             folder.chmod(0o755)
-    (tmp_path / "locks.db").chmod(0o600 if what == "file" else 0o666)
+    (tmp_path / "locks.db").chmod(0o600 if target == "file" else 0o666)
     source = str(Path(holdfast.__file__).parents[1])
     program = (  # as another user, who may not read this Python installation: everything is imported before
         f"import os, sys; sys.path.insert(0, {source!r})\n"
@@ -779,7 +779,7 @@ def test_no_permission(tmp_path: Path, what: str) -> None:
     )
     ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
 
-    may_not = "may not read and write" if what == "file" else "may not write to the folder"
+    may_not = "may not read and write" if target == "file" else "may not write to the folder"
     assert may_not in ran.stderr, ran.stderr
     assert "ConfigurationError" in ran.stderr
 
@@ -802,10 +802,10 @@ def test_the_two_shells_do_not_mix_in_several() -> None:
 
 
 def test_one_name_on_two_clients_of_the_same_kind(make: Any, tmp_path: Path) -> None:
-    one, two = make("memory://one"), make("memory://two")
-    other = make(f"sqlite://{tmp_path}/locks.db")
+    client, same_kind = make("memory://one"), make("memory://two")
+    other_kind = make(f"sqlite://{tmp_path}/locks.db")
 
     with refused(r"lock_all\(\) has 'a' twice, on two clients of memory.*give them different names"):
-        one.lock_all(["a", two.lock("a")])
-    assert one.lock_all(["a", two.lock("b"), one.lock("a")]).names == ("a", "b")
-    assert one.lock_all(["a", other.lock("a")]).names == ("a", "a")
+        client.lock_all(["a", same_kind.lock("a")])
+    assert client.lock_all(["a", same_kind.lock("b"), client.lock("a")]).names == ("a", "b")
+    assert client.lock_all(["a", other_kind.lock("a")]).names == ("a", "a")

@@ -23,15 +23,15 @@ from holdfast.runtimes.threads import ThreadRuntime, run_sync
 from tests.support.wakeups import claim_of
 
 
-class Place(NamedTuple):
+class QueueEntry(NamedTuple):
     exclusive: bool
 
 
-READ, WRITE = Place(exclusive=False), Place(exclusive=True)
+READ, WRITE = QueueEntry(exclusive=False), QueueEntry(exclusive=True)
 
 
 @pytest.mark.parametrize(
-    ("limit", "ahead", "may_go_in"),
+    ("limit", "ahead", "is_granted"),
     [
         (1, [], True),
         (1, [WRITE], False),
@@ -44,8 +44,8 @@ READ, WRITE = Place(exclusive=False), Place(exclusive=True)
         (3, [WRITE], False),
     ],
 )
-def test_the_rule(limit: int | None, ahead: list[Place], may_go_in: bool) -> None:  # noqa: FBT001
-    assert (first_blocker(limit, ahead) is None) == may_go_in
+def test_the_rule(limit: int | None, ahead: list[QueueEntry], is_granted: bool) -> None:  # noqa: FBT001
+    assert (first_blocker(limit, ahead) is None) == is_granted
 
 
 @pytest.mark.parametrize(

@@ -82,7 +82,7 @@ async def test_a_store_that_is_down_at_the_first_poll_raises_at_once(lab: Lab, f
         await seen(lab, timeout=30)
 
 
-async def test_an_outage_is_looked_through_and_logged_once(
+async def test_an_observation_continues_after_an_outage_and_logs_it_once(
     lab: Lab, faults: Faults, caplog: pytest.LogCaptureFixture
 ) -> None:
     faults.plan("inspect", held(holder(7)), DOWN, LOST, TOO_FEW, held(holder(7)), held(holder(8)))
@@ -90,9 +90,9 @@ async def test_an_outage_is_looked_through_and_logged_once(
 
     assert await seen(lab, timeout=1.0) == [7, 8]
 
-    said = [record.message for record in caplog.records]
-    assert ["does not answer" in line for line in said].count(True) == 1
-    assert ["answers again" in line for line in said].count(True) == 1
+    messages = [record.message for record in caplog.records]
+    assert ["does not answer" in line for line in messages].count(True) == 1
+    assert ["answers again" in line for line in messages].count(True) == 1
 
 
 async def test_an_outage_when_the_time_is_up_is_not_called_no_change(lab: Lab, faults: Faults) -> None:
@@ -102,7 +102,7 @@ async def test_an_outage_when_the_time_is_up_is_not_called_no_change(lab: Lab, f
         await seen(lab, timeout=0.2)
 
 
-async def test_what_is_no_outage_ends_the_observation(lab: Lab, faults: Faults) -> None:
+async def test_an_error_that_is_no_outage_ends_the_observation(lab: Lab, faults: Faults) -> None:
     faults.plan("inspect", held(holder(7)), BUG)
 
     with pytest.raises(ZeroDivisionError):
@@ -113,22 +113,22 @@ async def test_a_callback_that_fails_is_logged_and_called_again(
     lab: Lab, faults: Faults, caplog: pytest.LogCaptureFixture
 ) -> None:
     faults.plan("inspect", DOWN, held(holder(7)), held(holder(8)), held(holder(9)))
-    told: list[int] = []
+    reported: list[int] = []
     actor = lab.actor()
 
     def fail_at_first(leader: holdfast.Leader | None) -> Any:
         assert leader is not None
-        told.append(leader.term)
+        reported.append(leader.term)
         if leader.term == 7:
             raise ZeroDivisionError
         return asyncio.sleep(0) if lab.runtime == "asyncio" else None
 
     end = await actor(lambda client: client.election("a").on_change(fail_at_first, every=OFTEN))
 
-    async def is_told() -> bool:
-        return told == [7, 8, 9]
+    async def is_reported() -> bool:
+        return reported == [7, 8, 9]
 
-    await until(is_told, "all three")
+    await until(is_reported, "all three")
     await actor(lambda _: end())
     assert [record.message for record in caplog.records if record.exc_info] == [
         "an on_change callback of election 'a' failed"
@@ -137,13 +137,13 @@ async def test_a_callback_that_fails_is_logged_and_called_again(
 
 async def test_closing_the_client_ends_its_callbacks(lab: Lab) -> None:
     actor = lab.actor()
-    told: list[Any] = []
-    await actor(lambda client: client.election("a").on_change(told.append, every=3600))
+    reported: list[Any] = []
+    await actor(lambda client: client.election("a").on_change(reported.append, every=3600))
 
-    async def is_told() -> bool:
-        return told == [None]
+    async def is_reported() -> bool:
+        return reported == [None]
 
-    await until(is_told, "the first look")
+    await until(is_reported, "the first poll")
     async with asyncio.timeout(30):
         await actor(lambda client: client.close())
 

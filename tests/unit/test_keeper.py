@@ -73,29 +73,29 @@ def renewals_of(client: holdfast.Client) -> list[str]:
 
 
 def test_a_loss_is_reported_while_a_log_handler_blocks(client: holdfast.Client, slow_log: Blocked) -> None:
-    told: list[holdfast.Lease] = []
+    reported: list[holdfast.Lease] = []
     renewed = renewals_of(client)
-    first = client.lock("first", ttl=SHORT, renew=False, on_lost=told.append).acquire()
+    first = client.lock("first", ttl=SHORT, renew=False, on_lost=reported.append).acquire()
     other = client.lock("other", ttl=3 * SHORT).acquire()
     assert first is not None
     assert other is not None
 
     assert first.wait_lost(30)
-    eventually(lambda: told == [first])
+    eventually(lambda: reported == [first])
     eventually(lambda: slow_log.entered == 1)
 
     # The handler is still inside its first call, and other leases are renewed and lost as ever.
     count = len(renewed)
     eventually(lambda: len(renewed) > count + 2)
-    second = client.lock("second", ttl=SHORT, renew=False, on_lost=told.append).acquire()
-    eventually(lambda: told == [first, second])
+    second = client.lock("second", ttl=SHORT, renew=False, on_lost=reported.append).acquire()
+    eventually(lambda: reported == [first, second])
     assert slow_log.entered == 1
     assert other.held
     other.release()
 
 
 def test_a_loss_is_reported_while_a_subscriber_blocks(client: holdfast.Client, blocked: Blocked) -> None:
-    told: list[holdfast.Lease] = []
+    reported: list[holdfast.Lease] = []
     events: list[tuple[str, str]] = []
 
     def subscriber(event: holdfast.Event) -> None:
@@ -104,12 +104,12 @@ def test_a_loss_is_reported_while_a_subscriber_blocks(client: holdfast.Client, b
             blocked.emit(event)
 
     client.subscribe(subscriber)
-    first = client.lock("first", ttl=SHORT, renew=False, on_lost=told.append).acquire()
-    eventually(lambda: told == [first])
+    first = client.lock("first", ttl=SHORT, renew=False, on_lost=reported.append).acquire()
+    eventually(lambda: reported == [first])
     eventually(lambda: blocked.entered == 1)
 
-    second = client.lock("second", ttl=SHORT, renew=False, on_lost=told.append).acquire()  # does not wait either
-    eventually(lambda: told == [first, second])
+    second = client.lock("second", ttl=SHORT, renew=False, on_lost=reported.append).acquire()  # does not wait either
+    eventually(lambda: reported == [first, second])
     path = ("acquiring", "acquired", "lost")
     assert events == [(kind, "first") for kind in path]
 
@@ -129,18 +129,18 @@ async def test_a_log_handler_that_blocks_does_not_stop_a_loop(slow_log: Blocked)
 
 def test_a_loss_is_reported_while_requests_block_past_their_deadline(client: holdfast.Client, blocked: Blocked) -> None:
     """As connecting does while a name server is silent."""
-    told: list[holdfast.Lease] = []
+    reported: list[holdfast.Lease] = []
 
     async def stuck(claims: Any, *, deadline: float) -> Any:
         blocked.emit(claims)
         raise holdfast.BackendUnavailable(backend="memory://", problem="no such name")
 
     client._engine.backend.renew = stuck  # type: ignore[method-assign]
-    first = client.lock("first", ttl=SHORT, on_lost=told.append).acquire()
+    first = client.lock("first", ttl=SHORT, on_lost=reported.append).acquire()
     eventually(lambda: blocked.entered == 1)
-    second = client.lock("second", ttl=SHORT, on_lost=told.append).acquire()
+    second = client.lock("second", ttl=SHORT, on_lost=reported.append).acquire()
 
-    eventually(lambda: sorted(lease.name for lease in told) == ["first", "second"])
+    eventually(lambda: sorted(lease.name for lease in reported) == ["first", "second"])
     assert not blocked.free.is_set()
     assert first is not None
     assert second is not None
@@ -282,11 +282,11 @@ def test_renewals_continue_when_a_thread_can_be_started_again(client: holdfast.C
 
 
 def test_a_loss_is_reported_although_no_thread_can_be_started(client: holdfast.Client, no_threads: NoThreads) -> None:
-    told: list[holdfast.Lease] = []
-    lease = client.lock("a", ttl=SHORT, renew=False, on_lost=told.append).acquire()
+    reported: list[holdfast.Lease] = []
+    lease = client.lock("a", ttl=SHORT, renew=False, on_lost=reported.append).acquire()
     no_threads.refused = ("holdfast",)
 
-    eventually(lambda: told == [lease])
+    eventually(lambda: reported == [lease])
 
     assert lease is not None
     assert lease.lost

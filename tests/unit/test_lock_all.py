@@ -44,11 +44,11 @@ def nothing_is_published(actor: Actor) -> bool:
     return not engine._leases and not engine._acquiring
 
 
-async def soon(condition: Callable[[], bool], what: str) -> None:
+async def soon(condition: Callable[[], bool], description: str) -> None:
     async def is_so() -> bool:
         return condition()
 
-    await until(is_so, what)
+    await until(is_so, description)
 
 
 # ── faults ───────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -226,8 +226,8 @@ async def test_each_lease_has_its_events(lab: Lab) -> None:
 async def test_of_two_concurrent_releases_one_succeeds_and_no_loss_is_reported(lab: Lab, faults: Faults) -> None:
     first = lab.actor()
     second = lab.actor(like=first)
-    told: list[Any] = []
-    lease = await first(lambda client: client.lock_all(NAMES, on_lost=told.append).acquire())
+    reported: list[Any] = []
+    lease = await first(lambda client: client.lock_all(NAMES, on_lost=reported.append).acquire())
     faults.plan("release", 0.5, OK)
 
     releasing = lab.start(first, lambda _: lease.release())
@@ -237,7 +237,7 @@ async def test_of_two_concurrent_releases_one_succeeds_and_no_loss_is_reported(l
     await releasing
 
     assert not lease.lost
-    assert told == []
+    assert reported == []
 
 
 async def test_a_loss_raised_at_the_end_of_a_body_is_not_raised_again_by_the_lock(lab: Lab) -> None:
@@ -284,33 +284,33 @@ async def test_a_renewal_that_finds_one_lease_gone_reports_the_loss_of_all(lab: 
 # ── two stores ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def across(one: Actor, two: Actor, **options: Any) -> Any:
-    """Two of them on each store; there are two by the name of "c"."""
-    return one.client.lock_all([two.client.lock("b"), "c", two.client.lock("c"), "a"], **options)
+def across(actor_a: Actor, actor_b: Actor, **options: Any) -> Any:
+    """A group of two locks on each store; both stores have a lock named "c"."""
+    return actor_a.client.lock_all([actor_b.client.lock("b"), "c", actor_b.client.lock("c"), "a"], **options)
 
 
 async def test_locks_of_two_stores_are_acquired_and_released_as_one(lab: Lab, second: Lab) -> None:
-    one, two = lab.actor(), second.actor()
-    locks = across(one, two)
+    actor_a, actor_b = lab.actor(), second.actor()
+    locks = across(actor_a, actor_b)
 
-    lease = await one(lambda _: locks.acquire(timeout=60))
+    lease = await actor_a(lambda _: locks.acquire(timeout=60))
 
     assert lease.names == ("a", "b", "c", "c")
-    for place, name in ((lab, "a"), (second, "b"), (lab, "c"), (second, "c")):
-        assert len((await place.state(name)).holders) == 1
+    for store_lab, name in ((lab, "a"), (second, "b"), (lab, "c"), (second, "c")):
+        assert len((await store_lab.state(name)).holders) == 1
     assert (await lab.state("b")).holders == ()
-    await one(lambda _: lease.renew())
-    await one(lambda _: lease.release())
+    await actor_a(lambda _: lease.renew())
+    await actor_a(lambda _: lease.release())
     await free(lab)
     await free(second)
 
 
 @pytest.mark.parametrize("timeout", [0, 0.05])
 async def test_with_one_store_s_lock_busy_nothing_is_kept_on_the_other(lab: Lab, second: Lab, timeout: float) -> None:
-    one, two, holder = lab.actor(), second.actor(), second.actor()
+    actor_a, actor_b, holder = lab.actor(), second.actor(), second.actor()
     held = await holder(lambda client: client.lock("c").acquire())
 
-    assert await one(lambda _: across(one, two).acquire(timeout=timeout)) is None
+    assert await actor_a(lambda _: across(actor_a, actor_b).acquire(timeout=timeout)) is None
 
     await free(lab)
     await free(second, "b")
@@ -320,11 +320,11 @@ async def test_with_one_store_s_lock_busy_nothing_is_kept_on_the_other(lab: Lab,
 async def test_two_clients_with_the_opposite_order_never_deadlock(lab: Lab, second: Lab) -> None:
     pairs = [(lab.actor(), second.actor()) for _ in range(2)]
 
-    async def rounds(one: Actor, two: Actor, step: int) -> int:
+    async def rounds(actor_a: Actor, actor_b: Actor, step: int) -> int:
         done = 0
         for _ in range(10):
-            names = ["a", two.client.lock("b"), "c", two.client.lock("d")][::step]
-            done += await one.body(lambda client, names=names: client.lock_all(names, timeout=60), lambda _: 1)
+            names = ["a", actor_b.client.lock("b"), "c", actor_b.client.lock("d")][::step]
+            done += await actor_a.body(lambda client, names=names: client.lock_all(names, timeout=60), lambda _: 1)
         return done
 
     counts = await asyncio.gather(*(rounds(*pair, step) for pair, step in zip(pairs, (1, -1), strict=True)))
@@ -333,11 +333,11 @@ async def test_two_clients_with_the_opposite_order_never_deadlock(lab: Lab, seco
 
 
 async def test_a_loss_on_one_store_is_reported_once_and_frees_the_other(lab: Lab, second: Lab) -> None:
-    one, two, operator = lab.actor(), second.actor(), second.actor()
-    told: list[Any] = []
-    locks = one.client.lock_all(["a", two.client.lock("b", ttl=SHORT)], on_lost=told.append)
-    lease = await one(lambda _: locks.acquire())
-    waiting = lab.start(one, lambda _: lease.wait_lost(60))
+    actor_a, actor_b, operator = lab.actor(), second.actor(), second.actor()
+    reported: list[Any] = []
+    locks = actor_a.client.lock_all(["a", actor_b.client.lock("b", ttl=SHORT)], on_lost=reported.append)
+    lease = await actor_a(lambda _: locks.acquire())
+    waiting = lab.start(actor_a, lambda _: lease.wait_lost(60))
 
     assert await operator(lambda client: client.break_lock("b", lease.fences["b"]))
 
@@ -346,26 +346,26 @@ async def test_a_loss_on_one_store_is_reported_once_and_frees_the_other(lab: Lab
     with pytest.raises(holdfast.LockLost, match=r"lock 'b'.*and with it a"):
         lease.check()
     await free(lab)
-    await soon(lambda: bool(told), "the callback was called")
+    await soon(lambda: bool(reported), "the callback was called")
     with pytest.raises(holdfast.LockLost):
-        await one(lambda _: lease.release())
-    assert told == [lease]
+        await actor_a(lambda _: lease.release())
+    assert reported == [lease]
 
 
 async def test_a_loss_on_one_store_during_the_release_of_the_other_stays_a_loss(
     lab: Lab, second: Lab, faults: Faults
 ) -> None:
-    one, two = lab.actor(), second.actor()
+    actor_a, actor_b = lab.actor(), second.actor()
     lost: list[holdfast.Event] = []
-    two.client.subscribe(lambda event: lost.append(event) if event.kind == "lost" else None)
-    locks = one.client.lock_all(["a", two.client.lock("b", ttl=0.3, renew=False)])
-    lease = await one(lambda _: locks.acquire())
+    actor_b.client.subscribe(lambda event: lost.append(event) if event.kind == "lost" else None)
+    locks = actor_a.client.lock_all(["a", actor_b.client.lock("b", ttl=0.3, renew=False)])
+    lease = await actor_a(lambda _: locks.acquire())
     first, last = sorted(lease._leases, key=lambda hold: hold._engine._serial)
     assert (first.name, last.name) == ("a", "b")
     faults.plan("release", 0.5, OK)
 
     with pytest.raises(holdfast.LockLost, match="'b'"):
-        await one(lambda _: lease.release())
+        await actor_a(lambda _: lease.release())
 
     assert lease.lost
     await soon(lambda: len(lost) == 1, "the event")
@@ -374,35 +374,35 @@ async def test_a_loss_on_one_store_during_the_release_of_the_other_stays_a_loss(
 
 
 async def test_one_store_that_is_down_leaves_nothing_on_the_other(lab: Lab, second: Lab, faults: Faults) -> None:
-    one, two = lab.actor(), second.actor()
+    actor_a, actor_b = lab.actor(), second.actor()
     faults.plan("try_acquire_all", DOWN)
     faults.plan("try_acquire", DOWN)
-    locks = one.client.lock_all([two.client.lock("a"), two.client.lock("b"), "c"])
+    locks = actor_a.client.lock_all([actor_b.client.lock("a"), actor_b.client.lock("b"), "c"])
 
     for timeout in (0, 60):
         with pytest.raises(holdfast.BackendUnavailable):
-            await one(lambda _, timeout=timeout: locks.acquire(timeout=timeout))
+            await actor_a(lambda _, timeout=timeout: locks.acquire(timeout=timeout))
         await free(second)
 
-    assert nothing_is_published(two)
+    assert nothing_is_published(actor_b)
 
 
 async def test_a_release_that_one_store_does_not_answer_is_done_on_the_other(
     lab: Lab, second: Lab, faults: Faults
 ) -> None:
-    one, two = lab.actor(), second.actor()
-    locks = across(one, two)
-    lease = await one(lambda _: locks.acquire())
+    actor_a, actor_b = lab.actor(), second.actor()
+    locks = across(actor_a, actor_b)
+    lease = await actor_a(lambda _: locks.acquire())
     faults.plan("release", DOWN)
 
     with pytest.raises(holdfast.BackendUnavailable):
-        await one(lambda _: lease.release())
+        await actor_a(lambda _: lease.release())
 
     await free(second)
     assert not lease.held
     assert not lease.lost
     faults.plan("release", OK)
-    await one(lambda _: locks.release())
+    await actor_a(lambda _: locks.release())
     await free(lab)
 
 
@@ -566,13 +566,13 @@ async def test_a_grant_after_the_client_was_closed_is_released(lab: Lab, faults:
 
 @pytest.mark.parametrize("closed", ["the one that is waited for", "the one that is held"])
 async def test_closing_one_of_two_clients_ends_the_wait(lab: Lab, second: Lab, closed: str) -> None:
-    one, two, holder = lab.actor(), second.actor(), second.actor()
+    actor_a, actor_b, holder = lab.actor(), second.actor(), second.actor()
     held = await holder(lambda client: client.lock("c").acquire())
-    locks = one.client.lock_all(["a", "b", two.client.lock("c")], timeout=60)
-    waiting = lab.start(one, lambda _: locks.acquire())
+    locks = actor_a.client.lock_all(["a", "b", actor_b.client.lock("c")], timeout=60)
+    waiting = lab.start(actor_a, lambda _: locks.acquire())
     await second.until_waiting("c", 1)
 
-    closer = lab.actor(like=one) if closed == "the one that is held" else second.actor(like=two)
+    closer = lab.actor(like=actor_a) if closed == "the one that is held" else second.actor(like=actor_b)
     await closer(lambda client: client.close())
     await holder(lambda _: held.release())
 
@@ -618,8 +618,8 @@ async def test_a_lease_that_was_lost_before_all_were_one_is_the_loss_of_all(lab:
 
 async def test_a_forked_child_has_no_leases_and_its_callbacks_are_not_called(lab: Lab) -> None:
     actor = lab.actor()
-    told: list[Any] = []
-    lease = await actor(lambda client: client.lock_all(NAMES, on_lost=told.append).acquire())
+    reported: list[Any] = []
+    lease = await actor(lambda client: client.lock_all(NAMES, on_lost=reported.append).acquire())
 
     actor.client._after_fork()  # as the runtime calls it in the child
 
@@ -629,7 +629,7 @@ async def test_a_forked_child_has_no_leases_and_its_callbacks_are_not_called(lab
     with pytest.raises(holdfast.LockLost, match="this process is a fork"):
         await actor(lambda _: lease.release())
     await actor(lambda client: client.lock("z").acquire(timeout=0))  # whatever was to be called is called before this
-    assert told == []
+    assert reported == []
 
 
 def test_a_failed_attempt_does_not_release_a_lost_lease_before_its_deadline() -> None:

@@ -119,8 +119,8 @@ def test_methods(client: holdfast.Client) -> None:
 
 
 def test_a_call_whose_name_is_invalid_is_refused(client: holdfast.Client) -> None:
-    @client.locked("{thing}")
-    def work(thing: object) -> None:
+    @client.locked("{item}")
+    def work(item: object) -> None:
         pytest.fail("ran without a lock")
 
     @client.locked("{order[id]}")
@@ -271,16 +271,16 @@ def test_the_lease_may_be_the_first_parameter_or_the_one_behind_self(client: hol
 
 
 def test_a_loss_is_raised_at_the_end_as_with_does(client: holdfast.Client) -> None:
-    told = threading.Event()
+    reported = threading.Event()
 
-    @client.locked("a", lease="lease", ttl=3, max_hold=0.05, on_lost=lambda _: told.set())
+    @client.locked("a", lease="lease", ttl=3, max_hold=0.05, on_lost=lambda _: reported.set())
     def work(lease: holdfast.Lease) -> str:
         assert lease.wait_lost(30)
         return "too late"
 
     with pytest.raises(holdfast.LockLost, match="max_hold"):
         work()
-    assert told.wait(30)
+    assert reported.wait(30)
 
 
 def test_an_exception_of_the_body_is_raised_and_the_lock_is_released(client: holdfast.Client) -> None:

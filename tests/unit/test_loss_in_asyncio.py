@@ -199,19 +199,19 @@ async def test_on_lost_event_leaves_the_body_alone(rig: Rig) -> None:
 
 
 async def test_a_function_is_called_and_the_body_cancelled(rig: Rig) -> None:
-    told: list[Any] = []
+    reported: list[Any] = []
 
-    async def tell(lease: holdfast.AsyncLease) -> None:
+    async def report(lease: holdfast.AsyncLease) -> None:
         await asyncio.sleep(0)
-        told.append(lease.fence)
+        reported.append(lease.fence)
 
     with pytest.raises(holdfast.LockLost) as caught:
-        async with rig.lock(on_lost=tell):
+        async with rig.lock(on_lost=report):
             await rig.be_cancelled()
     for _ in range(3):
         await asyncio.sleep(0)
 
-    assert told == [caught.value.fence]
+    assert reported == [caught.value.fence]
 
 
 async def test_only_the_outermost_of_nested_bodies_turns_it_into_a_loss(rig: Rig) -> None:
@@ -242,8 +242,8 @@ async def test_a_lease_can_be_the_body_s_own_context(rig: Rig) -> None:
 
 async def test_a_thread_beside_the_loop_sees_the_loss_and_the_loop_reports_it(real: RealTime) -> None:
     """As `asyncio.to_thread` has it: the work is in a thread, and looks at its lease there."""
-    told: list[int] = []
-    lease = await real.lock(on_lost=lambda lost: told.append(lost.fence)).acquire()
+    reported: list[int] = []
+    lease = await real.lock(on_lost=lambda lost: reported.append(lost.fence)).acquire()
     assert lease is not None
     seen: list[object] = []
 
@@ -257,12 +257,12 @@ async def test_a_thread_beside_the_loop_sees_the_loss_and_the_loop_reports_it(re
     in_a_thread(work)
 
     assert seen == [False, 0.0]
-    assert told == []
+    assert reported == []
     await asyncio.wait_for(lease.wait_lost(), 10)
-    while not told:
+    while not reported:
         await asyncio.sleep(0.01)
     await asyncio.sleep(0.05)
-    assert told == [lease.fence]  # once
+    assert reported == [lease.fence]  # once
 
 
 async def test_a_thread_sees_the_loss_of_several_locks(real: RealTime) -> None:

@@ -70,7 +70,7 @@ def test_holders_that_were_there_before_the_search_ended_are_not_reported_as_acq
     second = tracker.update(locks[:2], 2.0, is_complete=True)
     third = tracker.update(locks[:3], 3.0, is_complete=True)
 
-    assert [(change.lock, change.what) for change in (*first, *second, *third)] == [
+    assert [(change.lock, change.kind) for change in (*first, *second, *third)] == [
         ("a", "holds"),
         ("b", "holds"),
         ("c", "acquired"),
@@ -144,9 +144,9 @@ def test_an_outage_is_reported_once_and_keeps_the_last_locks() -> None:
     error = BackendUnavailable(backend="redis", problem="down")
     first, second = tracker.fail(error, 2.0), tracker.fail(error, 3.0)
 
-    assert [(change.what, change.problem) for change in (*first, *second)] == [("unavailable", "redis: down")]
+    assert [(change.kind, change.problem) for change in (*first, *second)] == [("unavailable", "redis: down")]
     assert (tracker.read_at, [lock.name for lock in tracker.locks]) == (1.0, ["a"])
-    assert [change.what for change in tracker.update([held("a", 1)], 4.0)] == ["available"]
+    assert [change.kind for change in tracker.update([held("a", 1)], 4.0)] == ["available"]
     assert tracker.error is None
 
 
@@ -193,9 +193,9 @@ def test_a_monitor_reports_locks_of_its_prefix_with_guarantees() -> None:
             held_snapshot = monitor.poll()
         free_snapshot = monitor.poll()
 
-        assert [(change.what, change.lock) for change in held_snapshot.changes] == [("holds", "order:1")]
+        assert [(change.kind, change.lock) for change in held_snapshot.changes] == [("holds", "order:1")]
         assert lock_as_dict(held_snapshot.infos[0])["holders"][0]["meta"] == {"n": 1}
-        assert [change.what for change in free_snapshot.changes] == ["released"]
+        assert [change.kind for change in free_snapshot.changes] == ["released"]
         assert free_snapshot.locks == ()
         assert (held_snapshot.error, held_snapshot.searched, held_snapshot.warnings) == (None, 1.0, ())
         assert held_snapshot.guarantees == client.guarantees
@@ -219,7 +219,7 @@ def test_a_monitor_in_asyncio_yields_snapshots() -> None:
                     return seen
         raise AssertionError
 
-    assert [change.what for change in asyncio.run(watch())] == ["holds", "released"]
+    assert [change.kind for change in asyncio.run(watch())] == ["holds", "released"]
 
 
 # ── helpers ──────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -229,8 +229,8 @@ def changes(before: LockInfo, after: LockInfo) -> list[Change]:
     return diff({before.name: before}, {after.name: after}, 0.0)
 
 
-def pids(found: Sequence[Change]) -> list[tuple[str, int]]:
-    return [(change.what, change.ticket.pid) for change in found if change.ticket is not None]
+def pids(changes: Sequence[Change]) -> list[tuple[str, int]]:
+    return [(change.kind, change.ticket.pid) for change in changes if change.ticket is not None]
 
 
 def held(name: str, fence: int) -> LockInfo:

@@ -80,8 +80,8 @@ def store(result: Result) -> None:
 
 def stored() -> dict[str, Result]:
     """All stored results by name."""
-    found = {}
+    results = {}
     for path in sorted(FOLDER.glob("*.json")):
         data = json.loads(path.read_text())
-        found[path.stem] = Result(path.stem, data.pop("begun"), data)
-    return found
+        results[path.stem] = Result(path.stem, data.pop("begun"), data)
+    return results

@@ -65,10 +65,10 @@ class AsyncOnce(Generic[D]):
             ConfigurationError: a field or the kind of function is refused.
         """
         plan = self._plan
-        _, seen = check_function(function, plan.lease, is_async=True, decorator="once")
+        _, visible_signature = check_function(function, plan.lease, is_async=True, decorator="once")
         call = None if plan.lease is None else with_lease(function, plan.lease)
-        key_of = text_for(plan.key, function, seen, "key")
-        check_of = None if plan.check is None else text_for(plan.check, function, seen, "check")
+        key_of = text_for(plan.key, function, visible_signature, "key")
+        check_of = None if plan.check is None else text_for(plan.check, function, visible_signature, "check")
 
         @functools.wraps(function)
         async def once_function(*args: P.args, **kwargs: P.kwargs) -> T | D:
@@ -77,8 +77,8 @@ class AsyncOnce(Generic[D]):
             outcome: Outcome[T | D] = await self._run(key, check, plan.key, function, call, args, kwargs)
             return outcome.value
 
-        if seen is not None:
-            once_function.__signature__ = seen  # type: ignore[attr-defined]  # inspect reads it
+        if visible_signature is not None:
+            once_function.__signature__ = visible_signature  # type: ignore[attr-defined]  # inspect reads it
         return once_function
 
     async def _run(  # noqa: PLR0917

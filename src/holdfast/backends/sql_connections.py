@@ -116,31 +116,31 @@ class DatabaseConnections(ABC, Generic[C]):
             ConfigurationError: the tables are of a newer version; or this user has no right to create them.
         """
         try:
-            found = await self._read_version(connection, deadline)
-            self._check_version(found, is_complete=missing is None, creates=creates)
-            if creates and (found < self.version or missing is not None):
-                await self._create_tables(connection, deadline, missing, found)
+            version = await self._read_version(connection, deadline)
+            self._check_version(version, is_complete=missing is None, creates=creates)
+            if creates and (version < self.version or missing is not None):
+                await self._create_tables(connection, deadline, missing, version)
         except OutcomeUnknown as error:
             raise unavailable(error.backend, error.problem) from error
         self._has_tables = True
 
-    def _check_version(self, found: int, *, is_complete: bool, creates: bool) -> None:
-        """Raise unless tables of version `found` (0: there are none) can be used, or created or upgraded first."""
-        if found > self.version:
+    def _check_version(self, version: int, *, is_complete: bool, creates: bool) -> None:
+        """Raise unless tables of this version (0: there are none) can be used, or created or upgraded first."""
+        if version > self.version:
             raise ConfigurationError(
-                f"{self._url}: the tables are of a newer holdfast (version {found}, this one knows {self.version}): "
+                f"{self._url}: the tables are of a newer holdfast (version {version}, this one knows {self.version}): "
                 f"use that one, or another {self.container}"
             )
-        if creates or (found == self.version and is_complete):
+        if creates or (version == self.version and is_complete):
             return
-        if not found:
+        if not version:
             problem = (
                 "there are no tables of holdfast yet: they are created when a lock is taken, or by `holdfast init`"
             )
             raise StoreMissing(backend=self._url, problem=problem)
         problem = "some of the tables are missing"
-        if found < self.version:
-            problem = f"the tables are of an older holdfast (version {found}, this one knows {self.version})"
+        if version < self.version:
+            problem = f"the tables are of an older holdfast (version {version}, this one knows {self.version})"
         fix = "they are brought up to date when a lock is taken, or by `holdfast init`, not by a call that only reads"
         raise unavailable(self._url, f"{problem}: {fix}")
 
@@ -149,5 +149,5 @@ class DatabaseConnections(ABC, Generic[C]):
         """The version of the tables; 0 if there are none."""
 
     @abstractmethod
-    async def _create_tables(self, connection: C, deadline: float, missing: TablesMissing | None, found: int) -> None:
-        """Create or upgrade the tables, of which version `found` exists."""
+    async def _create_tables(self, connection: C, deadline: float, missing: TablesMissing | None, version: int) -> None:
+        """Create the tables, or upgrade those of `version` (0: there are none)."""

@@ -116,9 +116,9 @@ def make_parser(*, with_lab: bool = True) -> argparse.ArgumentParser:
     return parser
 
 
-def _show_warning(message: Warning | str, category: type[Warning], *place: Any, **_: Any) -> None:
+def _show_warning(message: Warning | str, category: type[Warning], *source: Any, **_: Any) -> None:
     """Print a warning. Omit the source line of a warning of holdfast, because the user did not write that code."""
-    text = message if issubclass(category, HoldfastWarning) else warnings.formatwarning(message, category, *place[:2])
+    text = message if issubclass(category, HoldfastWarning) else warnings.formatwarning(message, category, *source[:2])
     print("holdfast: warning:", escape(str(text).strip()), file=sys.stderr)
 
 

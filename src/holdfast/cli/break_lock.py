@@ -95,8 +95,8 @@ def _no_target(info: LockInfo, fence: int | None) -> str:
 
 
 def _confirm(leases: int) -> bool:
-    what = "this lease" if leases == 1 else f"these {leases} leases"
-    return confirm(f"break {what}? The holder may keep working until its next renewal. [y/N] ", "no lease was broken")
+    target = "this lease" if leases == 1 else f"these {leases} leases"
+    return confirm(f"break {target}? The holder may keep working until its next renewal. [y/N] ", "no lease was broken")
 
 
 def confirm(question: str, not_done: str) -> bool:

@@ -19,13 +19,13 @@ def missing(name: str) -> str:
 
 def add_parsers(commands: Commands[argparse.ArgumentParser], *, load: bool) -> None:
     """Add the commands; without options and functions if holdfast-lab is not installed, or if `load` is false."""
-    found = {}
+    installed = {}
     if load:
         from importlib.metadata import entry_points  # 20 ms, which other commands do not spend
 
-        found = {entry_point.name: entry_point for entry_point in entry_points(group="holdfast.commands")}
+        installed = {entry_point.name: entry_point for entry_point in entry_points(group="holdfast.commands")}
     for name, summary in SUMMARIES.items():
-        if name in found:
-            found[name].load()(commands)
+        if name in installed:
+            installed[name].load()(commands)
         else:
             commands.add_parser(name, help=summary)

@@ -105,12 +105,12 @@ def format_change(change: Change) -> str:
     from holdfast.cli.times import long, timestamp
     from holdfast.monitor.status import age
 
-    line = f"{timestamp(change.at)} {change.what:<11}  "
+    line = f"{timestamp(change.at)} {change.kind:<11}  "
     ticket = change.ticket
     if ticket is None:
         return f"{line}{escape(change.problem)}".rstrip()
     fence = f"  fence {ticket.fence}" if ticket.fence is not None else ""
-    word = {"holds": "for", "released": "after", "left": "after"}.get(change.what)
+    word = {"holds": "for", "released": "after", "left": "after"}.get(change.kind)
     duration = f"  {word} {long(age(ticket.since, change.at))}" if word and ticket.since else ""
     return f"{line}{display_name(change.lock)}  {host_pid(ticket)}{fence}{duration}"
 

@@ -125,7 +125,7 @@ class DeadlockDetector:
         """A shortest cycle through this ticket, as the records show it, searched against the direction of the edges."""
         edges_at: dict[str, list[WaitEdge]] = {}
         me, ends = attempt_of(self._me), self._engine.runtime.now() + WALK_MAX
-        ways: dict[Attempt, tuple[WaitEdge, Attempt]] = {}  # the next step towards this ticket
+        next_edges: dict[Attempt, tuple[WaitEdge, Attempt]] = {}  # the next step towards this ticket
         queue = deque([(self.claim.name, self._me)])
         while queue:
             lock, ticket = queue.popleft()
@@ -137,11 +137,11 @@ class DeadlockDetector:
                     edges_at[name] = [edge for edge in edges_of(info) if self._counts(edge)]
                 for edge in edges_at[name]:
                     waiter = attempt_of(edge.waiter)
-                    if not _is_blocked_by(edge, ticket, lock) or waiter in ways:
+                    if not _is_blocked_by(edge, ticket, lock) or waiter in next_edges:
                         continue
-                    ways[waiter] = (edge, attempt_of(ticket))
+                    next_edges[waiter] = (edge, attempt_of(ticket))
                     if waiter == me:
-                        return tuple(_followed(me, ways))
+                        return tuple(_followed(me, next_edges))
                     queue.append((edge.lock, edge.waiter))
         return ()
 
@@ -198,10 +198,10 @@ def _is_blocked_by(edge: WaitEdge, ticket: TicketInfo, lock: str) -> bool:
     return (ticket.holds or {}).get(edge.lock) == (blocker.attempt or blocker.fence)
 
 
-def _followed(start: Attempt, ways: dict[Attempt, tuple[WaitEdge, Attempt]]) -> Iterator[WaitEdge]:
+def _followed(start: Attempt, next_edges: dict[Attempt, tuple[WaitEdge, Attempt]]) -> Iterator[WaitEdge]:
     """The edges on the way from this attempt back to it."""
-    edge, attempt = ways[start]
+    edge, attempt = next_edges[start]
     yield edge
     while attempt != start:
-        edge, attempt = ways[attempt]
+        edge, attempt = next_edges[attempt]
         yield edge

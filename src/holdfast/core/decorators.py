@@ -133,7 +133,7 @@ def spec_of(plan: Plan, function: Callable[..., Any], *, is_async: bool) -> tupl
     Raises:
         ConfigurationError: this kind of function cannot be decorated, or it lacks the named parameters.
     """
-    called, seen = check_function(function, plan.lease, is_async=is_async)
+    called, visible_signature = check_function(function, plan.lease, is_async=is_async)
     name, spec = plan.name, plan.spec
     if not spec.group:
         spec = spec._replace(group=name if isinstance(name, str) else called.removesuffix("()"))
@@ -142,16 +142,16 @@ def spec_of(plan: Plan, function: Callable[..., Any], *, is_async: bool) -> tupl
         def by_function(args: tuple[Any, ...], kwargs: dict[str, Any]) -> LockSpec:
             return spec._replace(name=names.check_lock_name(name(*args, **kwargs)))
 
-        return by_function, seen
-    text_of = text_for(name, function, seen)
+        return by_function, visible_signature
+    text_of = text_for(name, function, visible_signature)
     if isinstance(text_of, str):
         fixed = spec._replace(name=names.check_lock_name(text_of))
-        return lambda _args, _kwargs: fixed, seen
+        return lambda _args, _kwargs: fixed, visible_signature
 
     def by_arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> LockSpec:
         return spec._replace(name=names.check_lock_name(text_of(args, kwargs)))
 
-    return by_arguments, seen
+    return by_arguments, visible_signature
 
 
 def check_function(
@@ -167,7 +167,7 @@ def check_function(
 
 
 def text_for(
-    template: str, function: Callable[..., Any], seen: Signature | None, argument: str = "name"
+    template: str, function: Callable[..., Any], visible_signature: Signature | None, argument: str = "name"
 ) -> str | Callable[[tuple[Any, ...], dict[str, Any]], str]:
     """The text of a template: itself if it has no fields, else a function of the arguments of a call.
 
@@ -177,7 +177,7 @@ def text_for(
     pieces = parse_template(template, argument)
     if all(isinstance(piece, str) for piece in pieces):
         return "".join(map(str, pieces))
-    called, signature = _title(function), seen or _signature(function)
+    called, signature = _title(function), visible_signature or _signature(function)
     for piece in pieces:
         if isinstance(piece, TemplateField) and piece.parameter not in signature.parameters:
             known = ", ".join(signature.parameters) or "none"
@@ -212,7 +212,7 @@ class TemplateField(NamedTuple):
 
     text: str
     parameter: str
-    way: tuple[tuple[bool, str | int], ...]  # is it an attribute (True) or a key, and its name
+    path: tuple[tuple[bool, str | int], ...]  # is it an attribute (True) or a key, and its name
     conversion: str | None
     format_spec: str
 
@@ -224,7 +224,7 @@ class TemplateField(NamedTuple):
         """
         try:
             value = given[self.parameter]
-            for is_attribute, key in self.way:
+            for is_attribute, key in self.path:
                 value = getattr(value, cast("str", key)) if is_attribute else value[key]
             if self.conversion is not None:
                 value = _CONVERSIONS[self.conversion](value)
@@ -234,9 +234,9 @@ class TemplateField(NamedTuple):
                 )
             return format(value, self.format_spec)
         except Exception as error:
-            what = error if isinstance(error, ConfigurationError) else f"{type(error).__name__}: {error}"
+            problem = error if isinstance(error, ConfigurationError) else f"{type(error).__name__}: {error}"
             raise ConfigurationError(
-                f"the field {self.text!r} of the lock's {self.argument} cannot be filled: {what}"
+                f"the field {self.text!r} of the lock's {self.argument} cannot be filled: {problem}"
             ) from error
 
 
@@ -291,8 +291,8 @@ def _field(argument: str, text: str, format_spec: str, conversion: str | None) -
         raise ConfigurationError(
             f"{argument} has a field within the format of the field {text!r}: name_of= can compute it"
         )
-    way = tuple((True, attribute) if attribute else (False, _key(key)) for attribute, key in steps)
-    return TemplateField(argument, text, match[1], way, conversion, format_spec)
+    path = tuple((True, attribute) if attribute else (False, _key(key)) for attribute, key in steps)
+    return TemplateField(argument, text, match[1], path, conversion, format_spec)
 
 
 def _key(text: str) -> str | int:
@@ -313,16 +313,16 @@ def _check_kind(function: Any, *, is_async: bool, decorator: str) -> None:
         )
     called = _title(function)
     is_plain = inspect.isroutine(function) or isinstance(function, functools.partial)
-    seen = function if is_plain else type(function).__call__  # a callable object
-    if inspect.isasyncgenfunction(seen):
+    inspected = function if is_plain else type(function).__call__  # a callable object
+    if inspect.isasyncgenfunction(inspected):
         how = "take it inside, with `async with` on the lock of an AsyncClient"
         raise ConfigurationError(f"{called} is an async generator, whose body runs after the call: {how}")
-    if inspect.isgeneratorfunction(seen):
+    if inspect.isgeneratorfunction(inspected):
         how = "take it inside, with `with` on the lock of a Client"
         raise ConfigurationError(f"{called} is a generator, whose body runs after the call: {how}")
-    if inspect.iscoroutinefunction(seen) and not is_async:
+    if inspect.iscoroutinefunction(inspected) and not is_async:
         raise ConfigurationError(f"{called} is a coroutine function: use AsyncClient.{decorator} for it")
-    if is_async and not inspect.iscoroutinefunction(seen):
+    if is_async and not inspect.iscoroutinefunction(inspected):
         raise ConfigurationError(f"{called} is not a coroutine function: use Client.{decorator} for it")
 
 

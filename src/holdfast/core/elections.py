@@ -113,7 +113,7 @@ class Observation:
         self._end = float("inf")  # on the runtime's clock; set at the first poll
         self._backoff = OutageBackoff(name, from_the_start=is_patient)
         self._newest = 0  # the greatest term so far
-        self._has_looked = False
+        self._has_polled = False
         self._is_over = False
 
     def end(self) -> None:
@@ -130,16 +130,16 @@ class Observation:
             engine = self._engine()
             if engine is None:
                 break
-            if self._has_looked and (await self._rests(engine, self._every) or engine.runtime.now() >= self._end):
+            if self._has_polled and (await self._rests(engine, self._every) or engine.runtime.now() >= self._end):
                 break
-            if await self._sees_news(engine):
+            if await self._poll_change(engine):
                 return not self._is_over
         return False
 
-    async def _sees_news(self, engine: Engine[Any]) -> bool:
+    async def _poll_change(self, engine: Engine[Any]) -> bool:
         """Poll until there is an answer. Returns whether the leader has changed."""
         now = engine.runtime.now
-        if not self._has_looked and self._timeout is not None:
+        if not self._has_polled and self._timeout is not None:
             self._end = min(self._end, now() + self._timeout)
         while not self._is_over:
             try:
@@ -156,7 +156,7 @@ class Observation:
                     break
             else:
                 self._backoff.answered()
-                return self._is_news(leader_of(info))
+                return self._is_change(leader_of(info))
         self.end()
         return False
 
@@ -164,14 +164,14 @@ class Observation:
         """Sleep. Returns whether the client was closed."""
         return await engine.closing.wait(min(engine.runtime.now() + seconds, self._end))
 
-    def _is_news(self, seen: Leader | None) -> bool:
-        first, self._has_looked = not self._has_looked, True
-        if seen is not None and 0 < seen.term < self._newest:
+    def _is_change(self, leader: Leader | None) -> bool:
+        first, self._has_polled = not self._has_polled, True
+        if leader is not None and 0 < leader.term < self._newest:
             return False  # from a server that lags behind, or has lost its data
-        if not first and _identity(seen) == _identity(self.leader):
+        if not first and _identity(leader) == _identity(self.leader):
             return False
-        self.leader = seen
-        self._newest = max(self._newest, 0 if seen is None else seen.term)
+        self.leader = leader
+        self._newest = max(self._newest, 0 if leader is None else leader.term)
         return True
 
 

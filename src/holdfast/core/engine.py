@@ -485,8 +485,8 @@ class Engine(Generic[L]):
             apart = ', "detached": true' if detached else ""
             # A ticket that stays after its release does not show that its caller holds the lock.
             known = "" if spec.min_hold else f', "caller": "{self._process_id}-{caller.number}"'
-            who = f'"who": {self._process_info}{known}{apart}'
-            info = f"{{{who}, {spec.about}}}"
+            client = f'"who": {self._process_info}{known}{apart}'
+            info = f"{{{client}, {spec.about}}}"
             self._last_info = (spec.about, caller.number, detached, info)
         if spec.detect_deadlocks:
             info = f"{info[:-1]}, {wait_json(self, caller)}}}"

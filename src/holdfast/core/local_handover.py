@@ -117,11 +117,11 @@ class LocalHandover:
         name, was_answered = claim.name, claim.is_answered
         if self.active.setdefault(name, claim) is not claim or name in self.queues:
             with self._mutex:
-                place = self._place(claim, queue)
-            if isinstance(place, Granted):
-                return place
-            if place is not None:
-                return await self._wait_here(claim, place, deadline)
+                local_outcome = self._queue_locally(claim, queue)
+            if isinstance(local_outcome, Granted):
+                return local_outcome
+            if local_outcome is not None:
+                return await self._wait_here(claim, local_outcome, deadline)
         ticket = claim.server or claim
         try:
             outcome = await self._backend.try_acquire(ticket, queue=queue, deadline=deadline)
@@ -151,8 +151,8 @@ class LocalHandover:
             return Waiting(0.0)
         return outcome
 
-    def _place(self, claim: Claim, queue: bool) -> Granted | Waiting | None:  # noqa: FBT001
-        """The lease that was passed on to this ticket, or its place here; None if it has to ask the server.
+    def _queue_locally(self, claim: Claim, queue: bool) -> Granted | Waiting | None:  # noqa: FBT001
+        """The lease that was passed on to this ticket, or Waiting if it queues here; None if it has to ask the server.
 
         Raises:
             BackendUnavailable: the server does not answer the active ticket.
@@ -175,7 +175,7 @@ class LocalHandover:
         local.waiting[claim.nonce] = claim
         return Waiting(POLL_INTERVAL, self._process)
 
-    async def _wait_here(self, claim: Claim, place: Waiting, deadline: float) -> Granted | Waiting:
+    async def _wait_here(self, claim: Claim, waiting: Waiting, deadline: float) -> Granted | Waiting:
         """A ticket that waits here. If its caller gives up soon, the server must confirm that the lock is busy."""
         active = self.active.get(claim.name)
         is_held = active is not None and self._is_held(active)
@@ -184,7 +184,7 @@ class LocalHandover:
             if granted is not None:
                 return granted
         claim.is_answered = True
-        return place
+        return waiting
 
     def _is_held(self, active: Claim) -> bool:
         """A caller of this client has the lease, so the lock is busy without an answer of the server."""

@@ -204,7 +204,7 @@ class _EventStream(Response):
                 state = await self._feed.newer(state, _HEARTBEAT)
                 if state is None:
                     continue
-                texts = self._news(state)
+                texts = self._changed_fields(state)
                 if not texts and status == state.status and loop.time() < sent_at + _HEARTBEAT:
                     continue
                 event = f"id: {state.epoch}-{state.version}\ndata: {state.message(texts)}\n\n"
@@ -213,7 +213,7 @@ class _EventStream(Response):
                 status, sent_at = state.status, loop.time()
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
-    def _news(self, state: State) -> dict[str, str]:
+    def _changed_fields(self, state: State) -> dict[str, str]:
         """The fields of the message that this page does not know yet, as JSON texts."""
         if self._view == "table":
             return state.table(self._version if self._epoch == state.epoch else None)

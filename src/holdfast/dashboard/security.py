@@ -173,5 +173,5 @@ def _without_port(host: str) -> str:
     return host.partition(":")[0]
 
 
-def _equal(one: str, other: str) -> bool:
-    return hmac.compare_digest(one.encode(), other.encode())
+def _equal(first: str, second: str) -> bool:
+    return hmac.compare_digest(first.encode(), second.encode())

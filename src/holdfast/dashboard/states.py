@@ -238,10 +238,10 @@ def _meta(ticket: TicketInfo) -> list[tuple[str, str]]:
 def _change(change: Change) -> dict[str, Any]:
     ticket = change.ticket
     assert ticket is not None  # noqa: S101 - for the type checker
-    is_end = change.what in ("released", "left")
+    is_end = change.kind in ("released", "left")
     return {
         "at": change.at,
-        "kind": change.what,
+        "kind": change.kind,
         "lock": change.lock,
         "seconds": max(0.0, change.at - ticket.since) if is_end and ticket.since else None,
         **ticket_fields(ticket),

@@ -155,8 +155,8 @@ def _value_or_stale(key: str, fence: int, reply: Any) -> Any:
     return value
 
 
-def _must_store(key: str, fence: int, seen: Any) -> bool:
-    newest = int(seen or 0)
+def _must_store(key: str, fence: int, stored: Any) -> bool:
+    newest = int(stored or 0)
     refuse_stale(key, fence, newest)
     return fence > newest
 

@@ -33,14 +33,14 @@ def check_resource(resource: object) -> str:
     return check_name(resource, "resource")
 
 
-def check_identifier(what: str, name: object) -> None:
+def check_identifier(argument: str, name: object) -> None:
     """Check the name of a table or column, which becomes a part of a statement.
 
     Raises:
         ConfigurationError: it is not a plain name.
     """
     if not isinstance(name, str) or not _IDENTIFIER.fullmatch(name):
-        raise ConfigurationError(f"{what} must be a plain SQL name, with its schema or without, not {name!r}")
+        raise ConfigurationError(f"{argument} must be a plain SQL name, with its schema or without, not {name!r}")
 
 
 def refuse_stale(resource: str, fence: int, newest: int) -> None:

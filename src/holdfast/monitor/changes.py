@@ -23,14 +23,14 @@ class Change(NamedTuple):
     """One change."""
 
     at: float  # Unix time of the read that found it
-    what: ChangeKind
+    kind: ChangeKind
     lock: str = ""
     ticket: TicketInfo | None = None
     problem: str = ""  # why the store is unavailable
 
     def as_dict(self) -> dict[str, Any]:
         """Return the JSON object."""
-        known: dict[str, Any] = {"time": self.at, "change": self.what}
+        known: dict[str, Any] = {"time": self.at, "change": self.kind}
         if self.ticket is not None:
             known |= {"lock": self.lock, **ticket_as_dict(self.ticket)}
         if self.problem:
@@ -50,8 +50,8 @@ def diff(
     for name in sorted(old.keys() | new.keys()):
         free = LockInfo(name, (), ())
         is_found = not is_complete and name not in old
-        for what, ticket in _of_lock(old.get(name, free), new.get(name, free)):
-            changes.append(Change(at, "holds" if is_found and what == "acquired" else what, name, ticket))
+        for kind, ticket in _of_lock(old.get(name, free), new.get(name, free)):
+            changes.append(Change(at, "holds" if is_found and kind == "acquired" else kind, name, ticket))
     return changes
 
 

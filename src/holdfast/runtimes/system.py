@@ -101,17 +101,17 @@ class Forkable(Protocol):
 _forkables: weakref.WeakSet[Forkable] = weakref.WeakSet()
 
 
-def on_fork(thing: Forkable) -> None:
-    """Call the methods of `thing` at every fork of this process while it exists."""
-    _forkables.add(thing)
+def on_fork(target: Forkable) -> None:
+    """Call the methods of `target` at every fork of this process while `target` exists."""
+    _forkables.add(target)
 
 
-def _tell(of: str) -> Callable[[], None]:
-    def tell() -> None:
-        for thing in list(_forkables):
-            getattr(thing, of)()
+def _call_at_fork(method: str) -> Callable[[], None]:
+    def call_all() -> None:
+        for target in list(_forkables):
+            getattr(target, method)()
 
-    return tell
+    return call_all
 
 
 def after_fork_in_child(function: Callable[[], object]) -> None:
@@ -124,7 +124,7 @@ after_fork_in_child(spare_nonces.clear)
 after_fork_in_child(_process_ids.clear)
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(
-        before=_tell("_before_fork"),
-        after_in_parent=_tell("_after_fork_in_parent"),
-        after_in_child=_tell("_after_fork"),
+        before=_call_at_fork("_before_fork"),
+        after_in_parent=_call_at_fork("_after_fork_in_parent"),
+        after_in_child=_call_at_fork("_after_fork"),
     )

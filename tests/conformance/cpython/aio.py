@@ -136,7 +136,7 @@ class Suite(NamedTuple):
     """One class of CPython's cases. They make their lock by asyncio's name for it."""
 
     case: str
-    way: str
+    release_mode: str
 
 
 SUITES = [Suite("LockTests", "by lease"), Suite("SemaphoreTests", "by lease")]
@@ -151,7 +151,9 @@ class OnAsyncio(unittest.IsolatedAsyncioTestCase):
 
     def setUp(self) -> None:
         reason = why_not_run(
-            f"test_locks.{self.suite.case}.{self._testMethodName}", way=self.suite.way, backend=self.backend.name
+            f"test_locks.{self.suite.case}.{self._testMethodName}",
+            release_mode=self.suite.release_mode,
+            backend=self.backend.name,
         )
         if reason is not None:
             self.skipTest(reason)
@@ -178,7 +180,7 @@ def make_classes(test_locks: ModuleType) -> list[type[unittest.TestCase]]:
     """CPython's classes, each on every backend."""
     return [
         type(
-            f"Test{suite.case}{suite.way.title()}On{backend.name.title()}".replace(" ", ""),
+            f"Test{suite.case}{suite.release_mode.title()}On{backend.name.title()}".replace(" ", ""),
             (OnAsyncio, getattr(test_locks, suite.case)),
             {"suite": suite, "backend": backend, "cases": test_locks},
         )

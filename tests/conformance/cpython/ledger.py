@@ -19,11 +19,11 @@ _DROPPED = re.compile(r"\(fence (\d+)\) was dropped without release")
 
 
 class Ledger:
-    """Leases taken and not given back, by lock; and what was said about dropped ones."""
+    """Leases that were acquired and not released, by lock; and the warnings about dropped leases."""
 
     def __init__(self) -> None:
         self.held: dict[str, set[int]] = defaultdict(set)
-        self._told: list[warnings.WarningMessage] = []
+        self._warnings: list[warnings.WarningMessage] = []
 
     def note(self, event: holdfast.Event) -> None:
         """A subscriber for a client's events."""
@@ -36,26 +36,26 @@ class Ledger:
 
     @contextlib.contextmanager
     def listening(self) -> Iterator[None]:
-        """Meanwhile ResourceWarnings are written down, whatever thread they come from, instead of being raised."""
-        with warnings.catch_warnings(record=True) as told:
+        """During the block, ResourceWarnings of all threads are recorded instead of raised."""
+        with warnings.catch_warnings(record=True) as recorded:
             warnings.simplefilter("always", ResourceWarning)
-            self._told = told
+            self._warnings = recorded
             yield
 
     def is_balanced(self) -> bool:
-        """Each lease that was not given back, and nothing else, has been warned of, once."""
+        """Whether there is exactly one warning for each lease that was not released, and no other warning."""
         gc.collect()
         return self._left() == self._warned_of()
 
     def __str__(self) -> str:
-        return f"leases not given back: {self._left()}; ResourceWarnings: {self._warned_of()}"
+        return f"leases not released: {self._left()}; ResourceWarnings: {self._warned_of()}"
 
     def _left(self) -> list[str]:
         return sorted(f"fence {fence}" for fences in self.held.values() for fence in fences)
 
     def _warned_of(self) -> list[str]:
-        messages = [str(warning.message) for warning in self._told]
-        found = [_DROPPED.search(message) for message in messages]
+        messages = [str(warning.message) for warning in self._warnings]
+        matches = [_DROPPED.search(message) for message in messages]
         return sorted(
-            message if match is None else f"fence {match[1]}" for message, match in zip(messages, found, strict=True)
+            message if match is None else f"fence {match[1]}" for message, match in zip(messages, matches, strict=True)
         )

@@ -69,11 +69,13 @@ LEFT_OUT: dict[str, str] = {
 }
 
 
-def keys(case: str, *, way: str, backend: str) -> tuple[str, ...]:
+def keys(case: str, *, release_mode: str, backend: str) -> tuple[str, ...]:
     """Under which keys a reason can be found not to run module.class.test here."""
-    return (case, f"{case} {way}", *([] if backend == "memory" else [f"{case} with I/O"]))
+    return (case, f"{case} {release_mode}", *([] if backend == "memory" else [f"{case} with I/O"]))
 
 
-def why_not_run(case: str, *, way: str, backend: str) -> str | None:
+def why_not_run(case: str, *, release_mode: str, backend: str) -> str | None:
     """The reason not to run module.class.test here, if there is one."""
-    return next((NOT_RUN[key] for key in keys(case, way=way, backend=backend) if key in NOT_RUN), None)
+    return next(
+        (NOT_RUN[key] for key in keys(case, release_mode=release_mode, backend=backend) if key in NOT_RUN), None
+    )

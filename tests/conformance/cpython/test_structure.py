@@ -17,10 +17,10 @@ from tests.conformance.cpython import aio, not_run, sources, test_asyncio, test_
 
 def test_every_class_of_cases_runs_on_every_backend_or_is_named_as_left_out() -> None:
     collected = sorted(
-        (_cases_of(case_class), case_class.suite.way, case_class.backend.name) for case_class in _our_classes()
+        (_cases_of(case_class), case_class.suite.release_mode, case_class.backend.name) for case_class in _our_classes()
     )
     wanted = [
-        (f"{module}.{suite.case}", suite.way, backend.name)
+        (f"{module}.{suite.case}", suite.release_mode, backend.name)
         for module, suites in (("lock_tests", threads.SUITES), ("test_locks", aio.SUITES))
         for suite in suites
         for backend in BACKENDS
@@ -48,7 +48,9 @@ def test_every_entry_of_the_table_keeps_some_case_from_running() -> None:
         key
         for ours in _our_classes()
         for test in _tests(ours)
-        for key in not_run.keys(f"{_cases_of(ours)}.{test}", way=ours.suite.way, backend=ours.backend.name)
+        for key in not_run.keys(
+            f"{_cases_of(ours)}.{test}", release_mode=ours.suite.release_mode, backend=ours.backend.name
+        )
     }
     to_come = {case for case, version in not_run.SINCE.items() if sys.version_info < version}
 
@@ -69,8 +71,8 @@ def test_a_python_without_its_tests_skips_ours_but_fails_in_ci(
 
 def _our_classes() -> list[type[Any]]:
     """As pytest finds them."""
-    found = [*vars(test_threads).values(), *vars(test_asyncio).values()]
-    return [member for member in found if isinstance(member, type) and issubclass(member, unittest.TestCase)]
+    members = [*vars(test_threads).values(), *vars(test_asyncio).values()]
+    return [member for member in members if isinstance(member, type) and issubclass(member, unittest.TestCase)]
 
 
 def _cases_of(ours: type[Any]) -> str:
@@ -79,7 +81,7 @@ def _cases_of(ours: type[Any]) -> str:
 
 def _cpythons_classes() -> dict[str, type[Any]]:
     """All classes of cases, without those that others are made from."""
-    found = {}
+    cases = {}
     for name in ("test.lock_tests", "test.test_asyncio.test_locks"):
         module = sources.load(name)
         classes = [
@@ -88,10 +90,10 @@ def _cpythons_classes() -> dict[str, type[Any]]:
             if isinstance(member, type) and issubclass(member, unittest.TestCase)
         ]
         bases = {base for class_ in classes for base in class_.__mro__[1:]}
-        found.update(
+        cases.update(
             {f"{name.rpartition('.')[2]}.{class_.__name__}": class_ for class_ in classes if class_ not in bases}
         )
-    return found
+    return cases
 
 
 def _tests(cases: type[Any]) -> list[str]:

@@ -117,7 +117,7 @@ class Suite(NamedTuple):
 
     case: str  # the class
     makes: str  # the attribute by which its cases make their lock
-    way: str  # how release() finds what to give back
+    release_mode: str  # how release() finds what to give back
     face: Callable[..., Any]
     bare: Callable[..., Any]  # the same lock without a face
 
@@ -158,7 +158,9 @@ class OnThreads(unittest.TestCase):
 
     def setUp(self) -> None:
         reason = why_not_run(
-            f"lock_tests.{self.suite.case}.{self._testMethodName}", way=self.suite.way, backend=self.backend.name
+            f"lock_tests.{self.suite.case}.{self._testMethodName}",
+            release_mode=self.suite.release_mode,
+            backend=self.backend.name,
         )
         if reason is not None:
             self.skipTest(reason)
@@ -192,7 +194,7 @@ def make_classes(lock_tests: ModuleType) -> list[type[unittest.TestCase]]:
     """CPython's classes, each on every backend."""
     return [
         type(
-            f"Test{suite.case}{suite.way.title()}On{backend.name.title()}".replace(" ", ""),
+            f"Test{suite.case}{suite.release_mode.title()}On{backend.name.title()}".replace(" ", ""),
             (OnThreads, getattr(lock_tests, suite.case)),
             {"suite": suite, "backend": backend},
         )

@@ -42,7 +42,7 @@ def test_a_task_goes_on_with_the_lease_of_a_handler_that_is_killed(workers: Flee
     workers.wait_for("ship", "adopted")
     workers.wait_for("ship", "refused")
 
-    (adopted,) = [int(event.what.partition("-")[2]) for event in workers.events("ship", "adopted")]
+    (adopted,) = [int(event.state.partition("-")[2]) for event in workers.events("ship", "adopted")]
     (holder,) = client.inspect("order:7").holders
     assert adopted == holder.fence
     assert adopted > response["fence"]

@@ -49,9 +49,9 @@ def result(sent: Any) -> Any:
 
 def error(sent: Any) -> str:
     """The error of a task that has failed. Of JSON, Celery makes an Exception whose text has the name of the class."""
-    found = sent.get(timeout=60, propagate=False)
+    raised = sent.get(timeout=60, propagate=False)
     assert sent.state == "FAILURE"
-    return repr(found)
+    return repr(raised)
 
 
 def test_bodies_with_one_key_take_turns_and_busy_messages_do_not_count_as_retries(workers: Fleet) -> None:
@@ -147,7 +147,7 @@ def test_a_message_of_a_killed_child_runs_again_at_once_where_the_store_knows_of
     on_sqlite.wait_for("waiting", "begin", 2)
 
     assert result(sent) == "done"
-    first, second, *_ = on_sqlite.events("waiting", "begin")  # the broker may deliver the message once more
+    first, second, *_ = on_sqlite.events("waiting", "begin")  # the broker may deliver the message again
     assert second.at - first.at < 30
     assert overlaps(on_sqlite.events("waiting"), on_sqlite.killed) == []
 
@@ -171,7 +171,7 @@ def test_a_message_that_is_delivered_again_while_its_task_runs_does_not_overlap(
     own.program.requeued.delay("a", 5)
 
     own.wait_for("requeued", "begin", 2)
-    assert [event.what for event in own.events("requeued")] == ["begin", "end", "begin"]
+    assert [event.state for event in own.events("requeued")] == ["begin", "end", "begin"]
 
 
 def test_a_worker_with_gevent_takes_turns(own: Fleet) -> None:
@@ -206,7 +206,7 @@ def assert_turns(fleet: Fleet, task: str, number: int) -> None:
     assert len(fleet.events(task, "end")) >= number
     events = fleet.events(task)
     for key in {event.key for event in events}:
-        of_key = [event.what for event in events if event.key == key]
+        of_key = [event.state for event in events if event.key == key]
         assert of_key == (["begin", "end"] * len(of_key))[: len(of_key)]
 
 

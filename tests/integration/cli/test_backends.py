@@ -150,13 +150,13 @@ def test_url_limits_the_primitives_to_its_method(store: CliStore) -> None:
 def test_a_third_party_backend_is_described_from_its_declarations(third_party: types.ModuleType) -> None:
     scheme = Scheme("elsewhere", driver="no_such_driver", extra="elsewhere")
 
-    found = describe("elsewhere", scheme)
+    description = describe("elsewhere", scheme)
 
-    assert found.guarantees == {"queue": STRONG, "plain": WEAK}
-    assert found.lacks == {"queue": {}, "plain": ALONE}
-    assert (found.is_installed, found.version) == (False, None)
-    assert found.install == "pip install 'holdfast[elsewhere]'"
-    assert [method["method"] for method in found.as_dict()["methods"]] == ["queue", "plain"]
+    assert description.guarantees == {"queue": STRONG, "plain": WEAK}
+    assert description.lacks == {"queue": {}, "plain": ALONE}
+    assert (description.is_installed, description.version) == (False, None)
+    assert description.install == "pip install 'holdfast[elsewhere]'"
+    assert [method["method"] for method in description.as_dict()["methods"]] == ["queue", "plain"]
 
 
 def test_an_installed_driver_is_found_with_its_version_but_not_imported() -> None:

@@ -65,12 +65,12 @@ class Part(NamedTuple):
 def parts() -> Iterator[Part]:
     for document in DOCUMENTS:
         text = document.read_text()
-        for found in PART.finditer(text):
-            if found["program"]:
-                yield Part([], json.loads(found["program"]))
+        for match in PART.finditer(text):
+            if match["program"]:
+                yield Part([], json.loads(match["program"]))
             else:
-                first = text.count("\n", 0, found.start("block")) + 1
-                yield Part(list(commands(found["block"].splitlines(), document.name, first)), None)
+                first = text.count("\n", 0, match.start("block")) + 1
+                yield Part(list(commands(match["block"].splitlines(), document.name, first)), None)
 
 
 def commands(lines: list[str], document: str, first: int) -> Iterator[Command]:
@@ -202,10 +202,10 @@ def run(block: list[Command], environment: dict[str, str], folder: Path) -> list
 def write(text: str) -> str:
     """Return the document with updated output of the commands in WRITTEN, without version numbers."""
 
-    def fresh(found: re.Match[str]) -> str:
-        first, *rest = found["block"].splitlines()
+    def fresh(match: re.Match[str]) -> str:
+        first, *rest = match["block"].splitlines()
         if any(line.startswith("$ ") for line in rest) or not WRITTEN.fullmatch(first.removeprefix("$ ")):
-            return found[0]
+            return match[0]
         environment = {**os.environ, "COLUMNS": "80", "LC_ALL": "C.UTF-8", "PYTHONUTF8": "1"}
         done = subprocess.run(
             [sys.executable, "-m", *first.split()[1:]], env=environment, capture_output=True, text=True, check=True
@@ -216,8 +216,8 @@ def write(text: str) -> str:
     return re.sub(r"```console\n(?P<block>.*?)```", fresh, text, flags=re.DOTALL)
 
 
-def _without_version(found: re.Match[str]) -> str:
-    return found[1] + ("3.…" if found[1].endswith("Python ") else "…")
+def _without_version(match: re.Match[str]) -> str:
+    return match[1] + ("3.…" if match[1].endswith("Python ") else "…")
 
 
 if __name__ == "__main__":

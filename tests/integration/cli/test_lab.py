@@ -59,6 +59,6 @@ def test_other_commands_do_not_search_the_installed_distributions(arguments: lis
 
 
 def test_the_laboratory_provides_its_commands() -> None:
-    found = {entry_point.name: entry_point.value for entry_point in entry_points(group="holdfast.commands")}
+    commands = {entry_point.name: entry_point.value for entry_point in entry_points(group="holdfast.commands")}
 
-    assert found == {"simulate": "holdfast_lab.cli:add_parser", "verify": "holdfast_lab.cli.verify:add_parser"}
+    assert commands == {"simulate": "holdfast_lab.cli:add_parser", "verify": "holdfast_lab.cli.verify:add_parser"}

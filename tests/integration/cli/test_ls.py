@@ -22,9 +22,9 @@ def test_a_lock_in_use_is_listed_with_its_holder_and_its_waiters(
 
     heading, row = result.lines
     assert heading.split() == ["lock", "kind", "holder", "fence", "held", "left", "waiters"]
-    name, kind, who, shown, *_, waiters = row.split()
+    name, kind, shown_holder, shown, *_, waiters = row.split()
     assert (name, kind, int(shown), int(waiters)) == ("nightly-report", "lock", fence, 2)
-    assert who.endswith(f"/{holder.pid}")
+    assert shown_holder.endswith(f"/{holder.pid}")
     assert (result.status, result.errors) == (0, "")
 
 

@@ -35,8 +35,8 @@ def test_show_lists_waiters_in_queue_order(store: CliStore, pool: WorkerPool, ho
     shown = store.run("show", "a")
     as_json = store.run("show", "a", "--json").json
 
-    places = re.findall(r"^(\d)  \S+/(\d+)", shown.out, re.MULTILINE)
-    assert places == [(str(number), str(waiter.pid)) for number, waiter in enumerate(waiters, start=1)]
+    shown_waiters = re.findall(r"^(\d)  \S+/(\d+)", shown.out, re.MULTILINE)
+    assert shown_waiters == [(str(number), str(waiter.pid)) for number, waiter in enumerate(waiters, start=1)]
     assert [waiter["pid"] for waiter in as_json["waiters"]] == [waiter.pid for waiter in waiters]
 
 
@@ -69,6 +69,6 @@ def test_show_reports_a_free_lock_with_status_1(store: CliStore) -> None:
 
 
 def fact(name: str, text: str) -> str:
-    found = re.search(rf"^{name} +(.*)$", text, re.MULTILINE)
-    assert found is not None, f"no {name} in:\n{text}"
-    return found[1]
+    match = re.search(rf"^{name} +(.*)$", text, re.MULTILINE)
+    assert match is not None, f"no {name} in:\n{text}"
+    return match[1]

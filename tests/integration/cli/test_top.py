@@ -26,8 +26,8 @@ def masked(screen: Screen) -> str:
     for pattern, mark in (
         (r"\d\d:\d\d:\d\d", "HH:MM:SS"),
         (r"\d{13,}", "FFFFFFFFFFFFFFFF"),
-        (r"(?<=web-\d/)\d+ *", lambda found: "PID".ljust(len(found[0]))),
-        (r"sqlite://\S+", lambda found: "URL".ljust(len(found[0]))),
+        (r"(?<=web-\d/)\d+ *", lambda match: "PID".ljust(len(match[0]))),
+        (r"sqlite://\S+", lambda match: "URL".ljust(len(match[0]))),
         (r"[█▉▊▋▌▍▎▏]+ *\d+s", "BAR    29s"),
         (r"\d\.\ds", "0.1s"),
         (r"\d\.\d\d s", "0.01 s"),

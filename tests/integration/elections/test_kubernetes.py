@@ -106,8 +106,8 @@ class Deployment:
 
     def steps(self) -> list[tuple[str, int]]:
         """The pod and the term of each step."""
-        found = re.findall(r"(\S+) dispatches, term (\d+)\n", self.output())
-        return [(name, int(term)) for name, term in found]
+        matches = re.findall(r"(\S+) dispatches, term (\d+)\n", self.output())
+        return [(name, int(term)) for name, term in matches]
 
     def end(self, pod: Pod, number: signal.Signals, within: float) -> int:
         pod.process.send_signal(number)

@@ -120,25 +120,25 @@ def _contend(server: Server, prefix: str, client: holdfast.Client, notes: Path) 
         passed = time.monotonic() - begin
         return passed < SECONDS or (min(turns.values()) < TURNS_MIN and passed < SECONDS + PATIENCE)
 
-    def with_etcdctl(who: str) -> None:
+    def with_etcdctl(name: str) -> None:
         while goes_on():
-            command = (sys.executable, str(script), str(notes), who)
+            command = (sys.executable, str(script), str(notes), name)
             with etcdctl(server, "lock", f"{prefix}both", *command) as process:
                 _, output = process.communicate(timeout=30)
                 assert process.returncode == 0, output  # otherwise pytest reports the output
-            turns[who] += 1
+            turns[name] += 1
 
-    def with_holdfast(who: str) -> None:
+    def with_holdfast(name: str) -> None:
         while goes_on():
             with client.lock("both", timeout=30), open(notes, "a") as file:
-                file.write(f"{who} in {time.monotonic()}\n")
+                file.write(f"{name} in {time.monotonic()}\n")
                 file.flush()
                 time.sleep(0.01)
-                file.write(f"{who} out {time.monotonic()}\n")
-            turns[who] += 1
+                file.write(f"{name} out {time.monotonic()}\n")
+            turns[name] += 1
 
-    works = {who: with_etcdctl if who.startswith("their") else with_holdfast for who in turns}
-    threads = [threading.Thread(target=work, args=(who,)) for who, work in works.items()]
+    works = {name: with_etcdctl if name.startswith("their") else with_holdfast for name in turns}
+    threads = [threading.Thread(target=work, args=(name,)) for name, work in works.items()]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -157,6 +157,6 @@ def test_mixed_contention_never_overlaps_and_all_clients_get_turns(
 
     visits = [line.split() for line in notes.read_text().splitlines()]
     assert len(visits) == 2 * sum(turns.values())
-    for (who, start, _), (same, end, _) in zip(visits[::2], visits[1::2], strict=True):
-        assert (who, start, end) == (same, "in", "out")
+    for (name, start, _), (same, end, _) in zip(visits[::2], visits[1::2], strict=True):
+        assert (name, start, end) == (same, "in", "out")
     assert min(turns.values()) >= TURNS_MIN, turns

@@ -240,7 +240,7 @@ def test_the_next_waiter_keeps_its_place_while_the_database_is_full(
         first, second = ticket("a"), ticket("a")
         holder.try_acquire(first)
         waiter.try_acquire(second, queue=True)
-        place = server.revision()
+        revision = server.revision()
         for number in range(60):
             server.put(f"filler {number}", "x" * 100_000)
         holder.release([first])
@@ -252,7 +252,7 @@ def test_the_next_waiter_keeps_its_place_while_the_database_is_full(
         granted = waiter.try_acquire(second, queue=True)
 
         assert isinstance(granted, Granted)
-        assert granted.fence == place
+        assert granted.fence == revision
         waiter.release([second])
 
 

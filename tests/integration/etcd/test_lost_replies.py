@@ -74,12 +74,12 @@ def test_an_abandoned_acquire_leaves_no_key(server: Server, proxy: Proxy, prefix
 
 @pytest.mark.parametrize("limit", [1, 3])
 def test_an_acquire_does_nothing_when_it_arrives_after_a_withdrawal(server: Server, prefix: str, limit: int) -> None:
-    place = config_of(parse(direct(server, prefix)))
-    if place.method == "key" and limit > 1:
+    config = config_of(parse(direct(server, prefix)))
+    if config.method == "key" and limit > 1:
         pytest.skip("method=key has no permits")
     runtime = ThreadRuntime()
-    cluster = FaultyCluster(place, BlockingPoller(), BackgroundThreads(), runtime)
-    backend = backend_on(cluster, place, runtime)
+    cluster = FaultyCluster(config, BlockingPoller(), BackgroundThreads(), runtime)
+    backend = backend_on(cluster, config, runtime)
     ticket = Claim("a", "f" * 32, 30.0, limit, limit == 1, "me", '{"who": {}, "meta": {}}')
     earlier = replaced(ticket, nonce="0" * 32)
     run_sync(backend.try_acquire(earlier, queue=False, deadline=system.now() + 5))

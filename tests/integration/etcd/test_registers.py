@@ -57,8 +57,8 @@ def test_a_register_outlives_its_client_for_the_requested_time(server: Server, u
 
     with harness(url) as second:
         assert second.read_registers("a") == [7]
-    found = server.call("kv/range", key=b64(f"{prefix_in(url)}%mark/a".encode()))["kvs"][0]
-    left = server.call("lease/timetolive", ID=found["lease"])
+    entry = server.call("kv/range", key=b64(f"{prefix_in(url)}%mark/a".encode()))["kvs"][0]
+    left = server.call("lease/timetolive", ID=entry["lease"])
     assert int(left["TTL"]) >= 500
 
 

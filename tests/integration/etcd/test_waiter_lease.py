@@ -49,8 +49,8 @@ def key_of(server: Server, prefix: str, created: int) -> dict[str, Any]:
     """The key on the server that was created at this revision."""
     start = base64.b64encode(f"{prefix}a/".encode()).decode()
     end = base64.b64encode(f"{prefix}a0".encode()).decode()
-    found = server.call("kv/range", key=start, range_end=end)["kvs"]
-    (entry,) = [entry for entry in found if int(entry["create_revision"]) == created]
+    entries = server.call("kv/range", key=start, range_end=end)["kvs"]
+    (entry,) = [entry for entry in entries if int(entry["create_revision"]) == created]
     return dict(entry)
 
 
@@ -165,17 +165,17 @@ def test_a_waiter_queues_again_at_the_end_when_its_lease_ends_before_its_grant(
     server: Server, url: str, prefix: str, holder: Harness, waiter: Harness
 ) -> None:
     first, second = queued_behind(holder, waiter)
-    place = created_last(server, prefix)
+    revision = created_last(server, prefix)
     third = ticket("a")
     assert isinstance(holder.try_acquire(third, queue=True), Waiting)
 
     holder.release([first])
-    server.revoke(int(key_of(server, prefix, place)["lease"]))
+    server.revoke(int(key_of(server, prefix, revision)["lease"]))
 
     assert isinstance(waiter.try_acquire(second, queue=True), Waiting)
     assert isinstance(holder.try_acquire(third, queue=True), Granted)
     holder.release([third])
     granted = waiter.try_acquire(second, queue=True)
     assert isinstance(granted, Granted)
-    assert granted.fence > place
+    assert granted.fence > revision
     waiter.release([second])

@@ -77,7 +77,7 @@ def test_the_answers_are_redis_s_own(client: Any, key: str) -> None:
         guard.write(6, "HSET left", key)
 
 
-def test_a_transaction_begins_anew_when_a_newer_fence_comes_in_between(client: Any, key: str) -> None:
+def test_a_transaction_starts_again_when_a_newer_fence_is_stored_in_between(client: Any, key: str) -> None:
     guard = RedisGuard(client)
     calls: list[int] = []
 
@@ -148,8 +148,8 @@ async def test_the_asyncio_twin_does_the_same(url: str, key: str) -> None:
 
 @pytest.mark.parametrize("name", ["plain", "a{42}b", "a}b", "{}x"])
 def test_on_a_cluster_the_fence_is_in_the_slot_of_its_key(name: str) -> None:
-    place = urlsplit(shared.fresh_cluster_url())
-    node = place.netloc.split(",")[0].rpartition(":")
+    url = urlsplit(shared.fresh_cluster_url())
+    node = url.netloc.split(",")[0].rpartition(":")
     with redis.RedisCluster(host=node[0], port=int(node[2])) as client:
         guard, key = RedisGuard(client), f"{uuid.uuid4().hex}{name}"
 

@@ -96,9 +96,9 @@ def test_an_item_of_another_program_blocks_the_lock_and_is_not_changed(server: S
 
 def test_every_name_has_the_same_server_for_all_clients(start_server: StartServer, open_client: OpenClient) -> None:
     servers = [start_server() for _ in range(3)]
-    places = [server.address for server in servers]
-    client = open_client("memcached://" + ",".join(places))
-    other = open_client("memcached://" + ",".join(reversed(places)))
+    addresses = [server.address for server in servers]
+    client = open_client("memcached://" + ",".join(addresses))
+    other = open_client("memcached://" + ",".join(reversed(addresses)))
     names = [f"name-{number}" for number in range(60)]
 
     leases = [take(client, name, ttl=30) for name in names]

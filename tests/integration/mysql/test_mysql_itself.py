@@ -60,15 +60,15 @@ def test_locks_exclude_wait_renew_and_break(mysql: Server, open_client: OpenClie
 
 
 def test_readers_permits_and_methods(mysql: Server, open_client: OpenClient) -> None:
-    one, two, three = (open_client(mysql.url) for _ in range(3))
+    client_a, client_b, client_c = (open_client(mysql.url) for _ in range(3))
 
-    with one.rwlock("book").read(), two.rwlock("book").read():
-        assert three.rwlock("book").write().acquire(timeout=0.2) is None
+    with client_a.rwlock("book").read(), client_b.rwlock("book").read():
+        assert client_c.rwlock("book").write().acquire(timeout=0.2) is None
         with pytest.raises(NameConflict):
             open_client(mysql.url_of(method="version")).lock("book").acquire(timeout=0)
-    with one.semaphore("pool", limit=2), two.semaphore("pool", limit=2):
-        assert three.semaphore("pool", limit=2).acquire(timeout=0) is None
-    with three.rwlock("book", timeout=5).write():
+    with client_a.semaphore("pool", limit=2), client_b.semaphore("pool", limit=2):
+        assert client_c.semaphore("pool", limit=2).acquire(timeout=0) is None
+    with client_c.rwlock("book", timeout=5).write():
         rows = mysql.rows("SELECT name, holder, since_utc FROM holdfast_locks WHERE holder IS NOT NULL")
         assert [name for name, _, _ in rows] == ["book"]
 
@@ -95,13 +95,13 @@ def test_several_locks_owners_registers_and_records(mysql: Server, driver_of: Dr
     assert isinstance(driver.try_acquire_all([driver.ticket("of many 7"), driver.ticket("z")])[0], Waiting)
     assert driver.release(*tickets) == [True] * 20
 
-    one, two = (driver.ticket("owned", owner="ann") for _ in range(2))
-    first, second = driver.try_acquire(one), driver.try_acquire(two)
+    ticket_a, ticket_b = (driver.ticket("owned", owner="ann") for _ in range(2))
+    first, second = driver.try_acquire(ticket_a), driver.try_acquire(ticket_b)
     assert isinstance(first, Granted)
     assert isinstance(second, Granted)
     assert first.fence == second.fence
     assert isinstance(driver.try_acquire(driver.ticket("owned", owner="ann ")), Waiting)
-    assert driver.release(one, two) == [True, True]
+    assert driver.release(ticket_a, ticket_b) == [True, True]
 
     assert driver.advance_register("report", 7, nonce="1" * 32)
     assert driver.advance_register("report", 7, nonce="1" * 32)

@@ -45,11 +45,11 @@ def test_each_ticket_of_an_owner_has_its_own_lease(driver: Driver) -> None:
 
 
 def test_a_late_request_does_not_change_the_fence_of_a_granted_ticket(driver: Driver) -> None:
-    one, two = driver.ticket("a", owner="ann"), driver.ticket("a", owner="ann")
-    first = driver.try_acquire(one)
+    ticket_a, ticket_b = driver.ticket("a", owner="ann"), driver.ticket("a", owner="ann")
+    first = driver.try_acquire(ticket_a)
 
-    driver.try_acquire(one)
-    second = driver.try_acquire(two)
+    driver.try_acquire(ticket_a)
+    second = driver.try_acquire(ticket_b)
 
     assert isinstance(first, Granted)
     assert isinstance(second, Granted)

@@ -28,9 +28,9 @@ TTL = 4.0
 
 @pytest.fixture
 def url(server: Server, database: str) -> str:
-    found = server.url_of(database, method="row")
-    create_tables(parse(found))
-    return found
+    row_url = server.url_of(database, method="row")
+    create_tables(parse(row_url))
+    return row_url
 
 
 def holder_connection(server: Server, database: str) -> int:

@@ -54,11 +54,11 @@ def seen(backend: Backend, name: str) -> tuple[list[list[str]], list[str]]:
 
 def outcomes(backend: Backend, tickets: list[Claim]) -> list[str]:
     """The outcomes of several at once, as the engine acquires them."""
-    found: list[str] = []
-    while len(found) < len(tickets) and "wait" not in found:
-        answers = run_sync(backend.try_acquire_all(tickets[len(found) :], deadline=system.now() + 20))
-        found += ["in" if isinstance(answer, Granted) else "wait" for answer in answers]
-    return found
+    results: list[str] = []
+    while len(results) < len(tickets) and "wait" not in results:
+        answers = run_sync(backend.try_acquire_all(tickets[len(results) :], deadline=system.now() + 20))
+        results += ["in" if isinstance(answer, Granted) else "wait" for answer in answers]
+    return results
 
 
 def broken(backend: Backend, ticket: Claim) -> bool:

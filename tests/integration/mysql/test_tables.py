@@ -333,21 +333,21 @@ def test_rows_of_idle_locks_are_removed_by_every_kind_of_acquire(
     client = open_client(server.url_of(database, method=method))
     take = client.semaphore if "limit" in options else client.lock
 
-    def is_there() -> bool:
+    def exists() -> bool:
         of_both = "SELECT id FROM holdfast_locks UNION SELECT id FROM holdfast_gates"
         return (lock_id("idle"),) in server.rows(of_both, database=database)
 
     with take("idle", **options):
-        assert is_there()
+        assert exists()
     server.rows("UPDATE holdfast_locks SET drawn = 1", database=database)
 
     for number in range(5000):
         with take(f"new {number}", **options):
             pass
-        if number % 64 == 0 and not is_there():
+        if number % 64 == 0 and not exists():
             break
 
-    assert not is_there(), "one of 256 clients that add a row removes idle rows"
+    assert not exists(), "one of 256 clients that add a row removes idle rows"
 
 
 def test_the_first_lock_of_a_database_is_granted_although_its_tables_take_longer_than_the_call(

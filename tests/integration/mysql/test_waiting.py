@@ -30,14 +30,14 @@ class Waiters:
 
     def grow(self, number: int) -> None:
         while len(self._threads) < number:
-            place = len(self._threads)
-            self._threads.append(threading.Thread(target=self._take, args=(place,)))
+            position = len(self._threads)
+            self._threads.append(threading.Thread(target=self._take, args=(position,)))
             self._threads[-1].start()
             eventually(lambda: len(self._client.inspect("crowd").waiters) == len(self._threads))
 
-    def _take(self, place: int) -> None:
+    def _take(self, position: int) -> None:
         with self._client.lock("crowd", ttl=30, timeout=100):
-            self.served.append(place)
+            self.served.append(position)
             self.served_at.append(time.monotonic())
 
     def join(self) -> None:
@@ -57,32 +57,32 @@ def test_sixty_four_waiters_load_the_server_less_than_twice_as_much_as_four_and_
 ) -> None:
     lease = open_client(url).lock("crowd", ttl=60).acquire(timeout=15)
     assert lease is not None
-    crowd = Waiters(open_client(url))
+    waiters = Waiters(open_client(url))
 
-    crowd.grow(4)
+    waiters.grow(4)
     of_four = load(server, 4.0)
-    crowd.grow(64)
+    waiters.grow(64)
     of_many = load(server, 6.0)
     lease.release()
-    crowd.join()
+    waiters.join()
 
     assert of_many < 2 * of_four, (of_four, of_many)
-    assert sorted(crowd.served) == list(range(64))
+    assert sorted(waiters.served) == list(range(64))
     # Later, a waiter that a busy machine has kept from polling may lose its place.
-    in_time = sum(at < crowd.served_at[0] + WOKEN - 1 for at in crowd.served_at)
-    assert crowd.served[:in_time] == list(range(in_time))
+    in_time = sum(at < waiters.served_at[0] + WOKEN - 1 for at in waiters.served_at)
+    assert waiters.served[:in_time] == list(range(in_time))
 
 
 def test_all_waiters_of_the_client_that_is_next_have_to_poll_soon_and_no_others(url: str, driver_of: Drive) -> None:
-    one, two = driver_of(url), driver_of(url)
-    holder = one.ticket("a")
-    one.try_acquire(holder)
-    for driver in (one, one, two, one):
+    driver_a, driver_b = driver_of(url), driver_of(url)
+    holder = driver_a.ticket("a")
+    driver_a.try_acquire(holder)
+    for driver in (driver_a, driver_a, driver_b, driver_a):
         driver.try_acquire(driver.ticket("a"), queue=True)
 
-    one.release(holder)
+    driver_a.release(holder)
 
-    waiters = one.inspect("a").waiters
+    waiters = driver_a.inspect("a").waiters
     assert [waiter.remaining <= WOKEN for waiter in waiters] == [True, True, False, True]
 
 

@@ -157,18 +157,18 @@ def test_a_stopped_process_keeps_the_advisory_lock_no_longer_than_its_lease(
 
 @pytest.mark.parametrize(("first", "second"), [("queue", "advisory"), ("advisory", "queue")])
 def test_a_lock_of_another_method_is_refused(url: str, open_client: OpenClient, first: str, second: str) -> None:
-    one, two = open_client(url.replace("advisory", first)), open_client(url.replace("advisory", second))
-    lease = acquired(one, "a")
+    client_a, client_b = open_client(url.replace("advisory", first)), open_client(url.replace("advisory", second))
+    lease = acquired(client_a, "a")
 
     for timeout in (0, 5):
         with pytest.raises(NameConflict, match=f"in use with method={first}"):
-            two.lock("a").acquire(timeout=timeout)
+            client_b.lock("a").acquire(timeout=timeout)
     lease.renew()
     lease.release()
 
-    with two.lock("a", timeout=0) as after:
+    with client_b.lock("a", timeout=0) as after:
         assert after.fence > lease.fence
-    with one.lock("a", timeout=0) as last:
+    with client_a.lock("a", timeout=0) as last:
         assert last.fence > after.fence
 
 

@@ -38,8 +38,8 @@ class Queue:
         return ticket
 
     def nonces(self) -> list[str]:
-        found = sql.SQL("SELECT nonce FROM {}.holdfast_tickets ORDER BY number").format(self._schema)
-        return [nonce for (nonce,) in self.server.rows(found)]
+        query = sql.SQL("SELECT nonce FROM {}.holdfast_tickets ORDER BY number").format(self._schema)
+        return [nonce for (nonce,) in self.server.rows(query)]
 
     def end_sessions_of_first(self) -> None:
         """Close the sockets, as the kernel does for a killed process."""

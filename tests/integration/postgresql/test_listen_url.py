@@ -159,8 +159,8 @@ def test_an_object_of_a_driver_is_adopted_with_listen_url(
     conninfo = f"host=127.0.0.1 port={guarded_pooler.port} user=app dbname=postgres"
     theirs: object = psycopg_pool.ConnectionPool(conninfo, kwargs={"password": PASSWORD}, open=False)
     if kind == "engine":
-        place = {"host": "127.0.0.1", "port": guarded_pooler.port, "database": "postgres"}
-        theirs = sqlalchemy.create_engine(sqlalchemy.URL.create("postgresql+psycopg", "app", PASSWORD, **place))
+        location = {"host": "127.0.0.1", "port": guarded_pooler.port, "database": "postgres"}
+        theirs = sqlalchemy.create_engine(sqlalchemy.URL.create("postgresql+psycopg", "app", PASSWORD, **location))
 
     client = hand_over(theirs, open_client, listen_url=f"postgresql://127.0.0.1:{guarded.port}")
 

@@ -110,9 +110,9 @@ def test_a_name_that_looks_like_placeholders_is_taken_literally(
     name = "{schema} $1 $2 \\' \\"
 
     with client.lock(name, timeout=15) as lease:
-        (there,) = client.inspect(name).holders
+        (holder,) = client.inspect(name).holders
 
-    assert there.fence == lease.fence
+    assert holder.fence == lease.fence
 
 
 def test_a_grant_depends_on_no_setting_of_another_program_and_leaves_none(

@@ -135,10 +135,10 @@ def test_operators_and_functions_of_another_role_in_the_search_path_are_not_run(
 def test_every_function_has_a_search_path_of_its_own(server: Server, url: str, open_schema: OpenSchema) -> None:
     create_tables(urls.parse(url))
 
-    found = server.rows(
+    functions = server.rows(
         "SELECT proname FROM pg_proc WHERE pronamespace = %(schema)s::regnamespace "
         "AND proconfig IS DISTINCT FROM ARRAY['search_path=pg_catalog, pg_temp']",
         {"schema": open_schema.schema},
     )
 
-    assert found == [("holdfast_clock",)], "which is inlined, and has its operator qualified"
+    assert functions == [("holdfast_clock",)], "which is inlined, and has its operator qualified"

@@ -38,10 +38,10 @@ def test_user_password_database_and_options_come_with_it(start_server: StartServ
     server = start_server("--requirepass", "s3cret")
     theirs = redis.Redis(port=server.port, password="s3cret", db=3)  # noqa: S106  of a server that lives for a test
     with contextlib.closing(theirs), holdfast.Client(theirs, prefix="mine:") as client, client.lock("one"):
-        found = theirs.exists("mine:one")
+        key_count = theirs.exists("mine:one")
         assert "s3cret" not in repr(client)
 
-    assert found == 1
+    assert key_count == 1
 
 
 async def test_asyncio_clients_take_asyncio_s_object_and_blocking_clients_the_other_one(server: Server) -> None:

@@ -222,4 +222,4 @@ def test_the_programs_of_the_page_on_migrating_run(server: Server, theirs: Any) 
     for block in examples:
         code = block.code.replace("redis://host/0", server.url)
         names = {"holdfast": holdfast, "redis_client": theirs, "redis_lock": redis_lock}
-        exec(compile(code, block.place, "exec"), names)  # noqa: S102  (the examples are ours)
+        exec(compile(code, block.location, "exec"), names)  # noqa: S102  (the examples are ours)

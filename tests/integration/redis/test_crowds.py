@@ -140,8 +140,8 @@ async def _costs_of_hand_overs(server: Server, url: str, waiters: int) -> list[i
 async def _queue(
     holder: holdfast.AsyncClient, client: holdfast.AsyncClient, waiters: int
 ) -> list[asyncio.Task[holdfast.AsyncLease | None]]:
-    there = len((await holder.inspect("one")).waiters)
+    waiters_before = len((await holder.inspect("one")).waiters)
     tasks = [asyncio.create_task(client.lock("one").acquire()) for _ in range(waiters)]
-    while len((await holder.inspect("one")).waiters) < there + waiters:
+    while len((await holder.inspect("one")).waiters) < waiters_before + waiters:
         await asyncio.sleep(0.01)
     return tasks

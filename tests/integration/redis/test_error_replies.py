@@ -277,7 +277,7 @@ def test_a_server_without_room_for_another_connection_is_unavailable(
 def test_a_server_that_is_not_redis_gives_a_holdfast_error(open_client: OpenClient) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
-        def speak() -> None:
+        def serve() -> None:
             while True:
                 try:
                     connection, _ = listener.accept()
@@ -287,7 +287,7 @@ def test_a_server_that_is_not_redis_gives_a_holdfast_error(open_client: OpenClie
                 connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
                 connection.close()
 
-        threading.Thread(target=speak, daemon=True).start()
+        threading.Thread(target=serve, daemon=True).start()
         error = refusal(open_client(f"redis://127.0.0.1:{listener.getsockname()[1]}/0?io_timeout=2"))
 
     assert isinstance(error, holdfast.BackendError)

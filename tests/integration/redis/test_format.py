@@ -151,5 +151,5 @@ def test_fences_of_all_locks_continue_after_a_lock_whose_fence_is_ahead_of_the_c
     ahead = 2**52
     server.call("SET", WATERMARK, ahead)
 
-    with client.lock("one") as one, client.lock("two") as two:
-        assert (one.fence, two.fence) == (ahead + 1, ahead + 2)
+    with client.lock("one") as lease_a, client.lock("two") as lease_b:
+        assert (lease_a.fence, lease_b.fence) == (ahead + 1, ahead + 2)

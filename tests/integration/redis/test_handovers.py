@@ -106,9 +106,9 @@ def test_the_server_reports_the_same_holder_fence_and_ttl_after_a_hand_over(
         lease.release()
         handed = coming.result()
 
-        (there,) = holder.inspect("one").holders
-        assert there.fence == handed.fence
-        assert handed.remaining < there.remaining <= TTL
+        (holder_info,) = holder.inspect("one").holders
+        assert holder_info.fence == handed.fence
+        assert handed.remaining < holder_info.remaining <= TTL
         handed.renew()
         handed.release()
         fences += [lease.fence, handed.fence]
@@ -273,10 +273,10 @@ def test_a_client_ignores_invalid_notifications(server: Server, open_client: Ope
     (channel,) = server.call("PUBSUB", "CHANNELS")
     (nonce,) = server.call("LRANGE", queue_keys("holdfast:", "one", per_slot=False).queue, 0, -1)
 
-    for said in ("", " ", "x", "0 1", nonce, *(f"{nonce} {news}" for news in ("", "0", "-1", "x", "1 2", "²"))):
-        assert server.call("PUBLISH", channel, said) == 1
-    looked = scripts_run(server)
-    eventually(lambda: scripts_run(server) > looked)  # it goes on looking
+    for message in ("", " ", "x", "0 1", nonce, *(f"{nonce} {fence}" for fence in ("", "0", "-1", "x", "1 2", "²"))):
+        assert server.call("PUBLISH", channel, message) == 1
+    scripts_before = scripts_run(server)
+    eventually(lambda: scripts_run(server) > scripts_before)  # it goes on polling
 
     assert not coming.done()
     lease.release()

@@ -57,9 +57,9 @@ def test_processes_killed_at_any_point_leave_no_key_without_a_ttl(
     observer = open_client(server.url)
     queued, busy = pool.start_many(5, server.url), pool.start_many(4, server.url)
     queued[0].call("acquire", lock="one", ttl=5)
-    for place, worker in enumerate(queued[1:], start=1):
+    for waiter_count, worker in enumerate(queued[1:], start=1):
         worker.send("acquire", lock="one", ttl=5)
-        await_waiters(observer, "one", place)
+        await_waiters(observer, "one", waiter_count)
     start = now()
     for worker in busy:
         worker.send("turns", lock="two", start=start, seconds=60.0, hold=0.001)

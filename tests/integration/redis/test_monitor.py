@@ -39,7 +39,7 @@ def test_a_monitor_shows_new_locks_without_another_full_search(server: Server, o
         third = poll_until(monitor, lambda snapshot: not snapshot.locks)
 
     assert (first.locks, first.searched) == ((), 1.0)
-    assert [(change.what, change.lock) for change in (*second.changes, *third.changes)] == [
+    assert [(change.kind, change.lock) for change in (*second.changes, *third.changes)] == [
         ("acquired", "a"),
         ("released", "a"),
     ]
@@ -54,11 +54,11 @@ def test_a_short_first_search_returns_early_and_the_rest_is_found_later(
 
     with Monitor(client, first_search=0.0) as monitor:
         first = monitor.poll()
-        found = poll_until(monitor, lambda snapshot: bool(snapshot.locks))
+        later = poll_until(monitor, lambda snapshot: bool(snapshot.locks))
         poll_until(monitor, lambda snapshot: snapshot.searched == 1.0)
 
     assert first.searched < 1.0
-    assert [change.what for change in found.changes] == ["holds"]
+    assert [change.kind for change in later.changes] == ["holds"]
     lease.release()
 
 
@@ -73,9 +73,9 @@ def test_a_monitor_goes_on_after_an_outage(start_server: StartServer) -> None:
         start_server(port=server.port)
         up = poll_until(monitor, lambda snapshot: snapshot.error is None)
 
-        assert [change.what for change in down.changes] == ["unavailable"]
+        assert [change.kind for change in down.changes] == ["unavailable"]
         assert [lock.name for lock in down.locks] == ["a"]
-        assert up.changes[0].what == "available"
+        assert up.changes[0].kind == "available"
         assert up.read_at > down.read_at > 0.0
         with pytest.raises(holdfast.LockLost):  # the server lost its data
             lease.release()

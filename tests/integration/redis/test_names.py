@@ -70,28 +70,28 @@ def test_a_lock_of_any_name_does_all_that_a_lock_does(name: str, url: str, open_
 
 @pytest.mark.parametrize("name", ["x", "a{b}", "a}b", "{}"])
 def test_two_prefixes_that_form_the_same_key_are_one_lock(name: str, url: str, open_client: OpenClient) -> None:
-    one, other = open_client(url), open_client(f"{url}?prefix=")
+    client, other = open_client(url), open_client(f"{url}?prefix=")
     whole = f"holdfast:{name}"
 
-    with take(one.rwlock(name).read(), timeout=0) as reader:
+    with take(client.rwlock(name).read(), timeout=0) as reader:
         assert other.lock(whole).acquire(timeout=0) is None
         with take(other.rwlock(whole).read(), timeout=0) as second:
-            assert one.rwlock(name).write().acquire(timeout=0) is None
-    with take(other.semaphore(whole, 2), timeout=0), take(one.semaphore(name, 2), timeout=0) as permit:
+            assert client.rwlock(name).write().acquire(timeout=0) is None
+    with take(other.semaphore(whole, 2), timeout=0), take(client.semaphore(name, 2), timeout=0) as permit:
         assert other.semaphore(whole, 2).acquire(timeout=0) is None
-        assert one.lock(name).acquire(timeout=0) is None
-    with take(one.lock(name, owner="job"), timeout=0), take(other.lock(whole, owner="job"), timeout=0) as of_owner:
+        assert client.lock(name).acquire(timeout=0) is None
+    with take(client.lock(name, owner="job"), timeout=0), take(other.lock(whole, owner="job"), timeout=0) as of_owner:
         assert other.rwlock(whole).read().acquire(timeout=0) is None
     with take(other.lock(whole), timeout=0) as lease:
-        assert one.lock(name).acquire(timeout=0) is None
+        assert client.lock(name).acquire(timeout=0) is None
     assert reader.fence < second.fence < permit.fence < of_owner.fence < lease.fence
 
 
 def test_a_waiter_is_woken_by_a_release_under_another_prefix(url: str, open_client: OpenClient) -> None:
-    one, other = open_client(url), open_client(f"{url}?prefix=")
-    lease = take(one.lock("x"))
+    client, other = open_client(url), open_client(f"{url}?prefix=")
+    lease = take(client.lock("x"))
     coming = acquiring(other.lock("holdfast:x"))
-    await_waiters(one, "x", 1)
+    await_waiters(client, "x", 1)
 
     lease.release()
 
@@ -126,10 +126,12 @@ def test_the_key_of_a_lock_is_its_prefix_and_its_name(server: Server, open_clien
         assert all(key.startswith("my:") for key in server.all_keys())
 
 
-@pytest.mark.parametrize("what", ["queue", "waiters", "shared", "sharers"])
-def test_a_name_that_equals_a_side_key_is_never_mixed_up_with_it(what: str, url: str, open_client: OpenClient) -> None:
+@pytest.mark.parametrize("side_key", ["queue", "waiters", "shared", "sharers"])
+def test_a_name_that_equals_a_side_key_is_never_mixed_up_with_it(
+    side_key: str, url: str, open_client: OpenClient
+) -> None:
     client, other = open_client(url), open_client(url)
-    lookalike = f"beside{{holdfast:beside}}:{what}"
+    lookalike = f"beside{{holdfast:beside}}:{side_key}"
 
     def use(name: str) -> bool:
         """Whether it can be used at all; if so, as any lock."""

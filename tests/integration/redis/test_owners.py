@@ -32,10 +32,10 @@ def theirs(server: Server) -> Any:
 def test_an_owner_and_its_fence_are_in_the_key_and_its_tickets_in_the_side_keys(
     server: Server, open_client: OpenClient
 ) -> None:
-    one, two, other = (open_client(server.url) for _ in range(3))
-    with one.lock("a", owner="job"), two.lock("a", owner="job"):
+    client_a, client_b, other = (open_client(server.url) for _ in range(3))
+    with client_a.lock("a", owner="job"), client_b.lock("a", owner="job"):
         coming = acquiring(other.lock("a", owner="another"))
-        await_waiters(one, "a", 1)
+        await_waiters(client_a, "a", 1)
 
         value = server.call("GET", "holdfast:a")
         keys = queue_keys("holdfast:", "a", per_slot=False)
@@ -55,8 +55,8 @@ def test_an_owner_and_its_fence_are_in_the_key_and_its_tickets_in_the_side_keys(
 def test_another_program_is_blocked_until_the_last_ticket_of_an_owner_is_released(
     server: Server, theirs: Any, open_client: OpenClient
 ) -> None:
-    one, two = open_client(server.url), open_client(server.url)
-    first, second = take(one.lock("a", owner="job")), take(two.lock("a", owner="job"))
+    client_a, client_b = open_client(server.url), open_client(server.url)
+    first, second = take(client_a.lock("a", owner="job")), take(client_b.lock("a", owner="job"))
     lock = redis.lock.Lock(theirs, "holdfast:a", timeout=30)
 
     assert not lock.acquire(blocking=False)
@@ -65,16 +65,16 @@ def test_another_program_is_blocked_until_the_last_ticket_of_an_owner_is_release
     second.release()
     assert lock.acquire(blocking=False)
 
-    assert one.lock("a", owner="job").acquire(timeout=0) is None
+    assert client_a.lock("a", owner="job").acquire(timeout=0) is None
     lock.release()
-    take(one.lock("a", owner="job"), timeout=0).release()
+    take(client_a.lock("a", owner="job"), timeout=0).release()
 
 
 def test_the_last_release_of_an_owner_wakes_python_redis_lock(
     server: Server, theirs: Any, open_client: OpenClient
 ) -> None:
-    one, two = (open_client(f"{server.url}?compat=python-redis-lock") for _ in range(2))
-    first, second = take(one.lock("a", owner="job")), take(two.lock("a", owner="job"))
+    client_a, client_b = (open_client(f"{server.url}?compat=python-redis-lock") for _ in range(2))
+    first, second = take(client_a.lock("a", owner="job")), take(client_b.lock("a", owner="job"))
     lock = redis_lock.Lock(theirs, "a", expire=30)
 
     coming = in_background(lambda: lock.acquire(timeout=20))
@@ -93,10 +93,10 @@ def test_waiters_of_the_same_owner_are_woken_when_the_first_is_granted(
     topology: str, open_client: OpenClient, request: pytest.FixtureRequest
 ) -> None:
     url = request.getfixturevalue(topology).url
-    holder, one, other, two = (open_client(url) for _ in range(4))
+    holder, client_a, other, client_b = (open_client(url) for _ in range(4))
     held = take(holder.lock("a"))
     coming = []
-    same_owner = [client.lock("a", owner="job") for client in (one, two, one)]
+    same_owner = [client.lock("a", owner="job") for client in (client_a, client_b, client_a)]
     for position, lock in enumerate([same_owner[0], other.lock("a"), *same_owner[1:]], start=1):
         coming.append(acquiring(lock))
         await_waiters(holder, "a", position)

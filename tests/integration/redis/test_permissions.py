@@ -26,12 +26,12 @@ EXPIRED = "holdfast:getset:0123456789abcdef0123456789abcdef:1000000:1"  # method
 
 def executed(servers: list[Server]) -> set[str]:
     """The commands that were run, in scripts too, and not refused."""
-    found = set()
+    commands = set()
     for server in servers:
         for name, facts in server.info("commandstats").items():
             if not facts.startswith("calls=0,"):
-                found.add(name.removeprefix("cmdstat_"))
-    return found
+                commands.add(name.removeprefix("cmdstat_"))
+    return commands
 
 
 def commands(lines: list[str]) -> set[str]:

@@ -66,13 +66,12 @@ def test_fences_grow_in_a_split_brain_when_a_stopped_primary_resumes(
     new = take(open_client(watched.url).lock("one", ttl=30), timeout=10)
     watched.primary.resume()
 
-    assert (
-        new.fence > old.fence
-    )  # they may both be in now, but no resource takes the old one's word after the new one's
-    here, there = open_client(watched.primary.url), open_client(watched.replica.url)
+    # Both may hold the lock now, but a resource that knows the new fence refuses the old one.
+    assert new.fence > old.fence
+    on_primary, on_replica = open_client(watched.primary.url), open_client(watched.replica.url)
     fences = []
     for number in range(20):  # each on its own side, and each after the other
-        lease = take((here, there)[number % 2].lock("two"), timeout=0)
+        lease = take((on_primary, on_replica)[number % 2].lock("two"), timeout=0)
         fences.append(lease.fence)
         lease.release()
     assert fences == sorted(set(fences))

@@ -21,7 +21,7 @@ HANDOVERS = 40
 
 
 @pytest.fixture
-def crowd(server: Server) -> Iterator[subprocess.Popen[str]]:
+def waiters(server: Server) -> Iterator[subprocess.Popen[str]]:
     command = [sys.executable, str(PROGRAM), server.url]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
@@ -31,16 +31,16 @@ def crowd(server: Server) -> Iterator[subprocess.Popen[str]]:
 
 
 @pytest.mark.slow
-def test_top_follows_200_locks_with_1000_waiters(server: Server, crowd: subprocess.Popen[str]) -> None:
+def test_top_follows_200_locks_with_1000_waiters(server: Server, waiters: subprocess.Popen[str]) -> None:
     """It prints the delay from a hand-over to the screen, and the time that watching takes the server."""
     delays: list[float] = []
 
     def hand_over(name: str) -> tuple[int, float]:
-        assert crowd.stdin is not None
-        assert crowd.stdout is not None
-        crowd.stdin.write(f"{name}\n")
-        crowd.stdin.flush()
-        fence, at = crowd.stdout.readline().split()
+        assert waiters.stdin is not None
+        assert waiters.stdout is not None
+        waiters.stdin.write(f"{name}\n")
+        waiters.stdin.flush()
+        fence, at = waiters.stdout.readline().split()
         return int(fence), float(at)
 
     def server_seconds() -> float:

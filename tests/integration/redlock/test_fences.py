@@ -28,8 +28,8 @@ SLICE = 2.0  # seconds for which the processes work before they report
 def test_fences_grow_under_two_prefixes_that_form_the_same_key(redlock: RedlockServers) -> None:
     fences = []
     urls = redlock.url(quarantine="no"), redlock.url(quarantine="no", prefix="")
-    with holdfast.Client(urls[0]) as one, holdfast.Client(urls[1]) as other:
-        for client, name in ((one, "x"), (other, "holdfast:x"), (one, "x"), (other, "holdfast:x")):
+    with holdfast.Client(urls[0]) as first, holdfast.Client(urls[1]) as second:
+        for client, name in ((first, "x"), (second, "holdfast:x"), (first, "x"), (second, "holdfast:x")):
             with client.lock(name) as lease:
                 fences.append(lease.fence)
 
@@ -83,41 +83,42 @@ def test_fences_grow_while_nodes_are_killed_restarted_empty_and_paused(
 
 
 def _reports(workers: list[Worker], problems: Counter[str]) -> list[Turn]:
-    found = []
+    turns = []
     for worker in workers:
         answer = worker.receive(within=60)
-        found += turns_of([answer["turns"]])
+        turns += turns_of([answer["turns"]])
         for problem, number in answer["problems"].items():
             problems[problem.partition(":")[0]] += number
-    return found
+    return turns
 
 
 def _assert_growing(turns: list[Turn]) -> None:
-    """Of two leases of which one was asked for after the other had been granted, it has the greater fence."""
+    """Check that a lease requested after another was granted has the greater fence."""
     highest: list[tuple[float, int]] = []  # (granted at, the greatest fence until then)
     for turn in turns:
         highest.append((turn.acquired, max(turn.fence, highest[-1][1] if highest else 0)))
-    place = 0
+    index = 0
     for turn in sorted(turns, key=lambda turn: turn.asked):
-        while place < len(highest) and highest[place][0] < turn.asked:
-            place += 1
-        if place:
-            assert turn.fence > highest[place - 1][1], f"{turn} follows a greater fence"
+        while index < len(highest) and highest[index][0] < turn.asked:
+            index += 1
+        if index:
+            assert turn.fence > highest[index - 1][1], f"{turn} follows a greater fence"
 
 
 def _overlaps(turns: list[Turn]) -> int:
-    ends, found = 0.0, 0
+    ends, count = 0.0, 0
     for turn in turns:
-        found += turn.acquired < ends
+        count += turn.acquired < ends
         ends = max(ends, turn.leaving)
-    return found
+    return count
 
 
 class _Faults:
-    """Rounds of five, each with the nodes in another order.
+    """Rounds of five steps, each with the nodes in another order.
 
-    One forgets. It is away: whatever it alone has counted is not known. Another one forgets. The three that remember
-    are away all at once, and when one of them is back it has forgotten too: a majority without a memory decides.
+    A node loses its data. Then it is paused, so that numbers that only it has counted are not known. Another node loses
+    its data. The other three nodes are paused or killed, and one of them starts again without its data: now a majority
+    of nodes that have lost their data decides. In the last step all nodes run.
     """
 
     def __init__(self, redlock: RedlockServers) -> None:
@@ -129,12 +130,12 @@ class _Faults:
 
     @property
     def are_all_done(self) -> bool:
-        """Each of the five, with the nodes in each order."""
+        """Whether each of the five steps was done with the nodes in each order."""
         return self._number >= 5 * len(self._redlock.servers)
 
     def next(self) -> None:
         turn, step = divmod(self._number, 5)
-        first, second, third, fourth, fifth = ((turn + place) % 5 for place in range(5))
+        first, second, third, fourth, fifth = ((turn + offset) % 5 for offset in range(5))
         self._number += 1
         self.heal()
         match step:

@@ -122,7 +122,7 @@ def test_a_lost_vote_is_restored_at_a_renewal(
     for number in killed:
         old_nodes.servers[number].restart()
 
-    eventually(lambda: [bool(found and found.startswith(vote)) for found in old_nodes.votes("one")] == [True] * 5)
+    eventually(lambda: [bool(stored and stored.startswith(vote)) for stored in old_nodes.votes("one")] == [True] * 5)
     assert other.lock("one", ttl=3).acquire(timeout=0) is None
     assert [holder.fence for holder in other.inspect("one").holders] == [lease.fence]
     lease.release()

@@ -19,11 +19,11 @@ from tests.integration.redlock.conftest import StartRedlock
 from tests.support.processes import eventually, now
 from tests.support.redis.redlock import RedlockServers
 
-Said = Callable[[], list[str]]
+LoggedLines = Callable[[], list[str]]
 
 
 def test_two_of_five_nodes_down_have_no_effect_but_one_warning_each(
-    own_redlock: RedlockServers, open_client: OpenClient, logged: Said
+    own_redlock: RedlockServers, open_client: OpenClient, logged: LoggedLines
 ) -> None:
     url = own_redlock.url(quarantine="no")
     client, other = open_client(url), open_client(url)
@@ -276,7 +276,7 @@ async def test_closing_an_asyncio_client_does_not_wait_for_nodes_that_do_not_ans
 
 
 def test_a_node_with_another_password_is_tolerated_and_named(
-    own_redlock: RedlockServers, open_client: OpenClient, logged: Said
+    own_redlock: RedlockServers, open_client: OpenClient, logged: LoggedLines
 ) -> None:
     own_redlock.servers[4].call("CONFIG", "SET", "requirepass", "right")
     url = own_redlock.url(quarantine="no").replace(own_redlock.addresses[4], f":wrong@{own_redlock.addresses[4]}")
@@ -313,7 +313,7 @@ def test_each_node_may_have_its_own_password_and_database(own_redlock: RedlockSe
 
 
 def test_a_node_that_may_evict_is_refused_and_no_lease_is_lost(
-    own_redlock: RedlockServers, open_client: OpenClient, logged: Said
+    own_redlock: RedlockServers, open_client: OpenClient, logged: LoggedLines
 ) -> None:
     holder = open_client(own_redlock.url(quarantine="no"))
     lease = take(holder.lock("one", ttl=3))

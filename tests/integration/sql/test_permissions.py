@@ -24,11 +24,11 @@ GRANT = re.compile(r"GRANT (?P<rights>.*) ON (?P<objects>.*) TO (?P<user>.*);")
 def single_rights(grants: list[str]) -> Iterator[tuple[str, str, str]]:
     """Each right on each table, procedure or schema, and the user."""
     for grant in grants:
-        found = GRANT.fullmatch(grant)
-        assert found is not None, grant
-        for right in found["rights"].split(", "):
-            for item in found["objects"].split(", "):
-                yield right, item, found["user"]
+        match = GRANT.fullmatch(grant)
+        assert match is not None, grant
+        for right in match["rights"].split(", "):
+            for item in match["objects"].split(", "):
+                yield right, item, match["user"]
 
 
 def test_each_grant_on_postgresql_is_needed() -> None:

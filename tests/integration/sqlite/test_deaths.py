@@ -87,10 +87,10 @@ def test_a_waiter_that_follows_a_dead_one_is_woken_by_the_death_of_the_holder(
     pool: WorkerPool, store: Store, observer: Observer
 ) -> None:
     holder, first, second = _queue(pool, store, observer, 3)
-    places = "SELECT number, expires FROM tickets ORDER BY number DESC LIMIT 1"
-    before = store.query(places)
+    last_ticket = "SELECT number, expires FROM tickets ORDER BY number DESC LIMIT 1"
+    before = store.query(last_ticket)
     first.kill()
-    eventually(lambda: store.query(places) != before)  # the second has polled, and the holder was alive
+    eventually(lambda: store.query(last_ticket) != before)  # the second has polled, and the holder was alive
 
     killed = now()
     holder.kill()
@@ -157,7 +157,7 @@ def _queue(pool: WorkerPool, store: Store, observer: Observer, number: int) -> l
     """A holder and its waiters, in order."""
     workers = pool.start_many(number, store.url)
     workers[0].call("acquire", lock="one", ttl=30)
-    for place, worker in enumerate(workers[1:], start=2):
+    for end, worker in enumerate(workers[1:], start=2):
         worker.send("acquire", lock="one", ttl=30)
-        observer.await_queue("one", *(queued.pid for queued in workers[1:place]))
+        observer.await_queue("one", *(queued.pid for queued in workers[1:end]))
     return workers

@@ -23,15 +23,15 @@ from tests.integration.sqlite.conftest import Observer, Store
 from tests.support.intervals import assert_exclusive, report, turns_of
 from tests.support.processes import Refused, Worker, WorkerPool, eventually, now
 
-WAYS = {
+SUFFIXES = {
     "the file": ("",),
     "the file and SQLite's two": ("", "-wal", "-shm"),
     "everything": ("", "-wal", "-shm", "-sessions"),
 }
 
 
-def delete(store: Store, way: str) -> None:
-    for suffix in WAYS[way]:
+def delete(store: Store, files: str) -> None:
+    for suffix in SUFFIXES[files]:
         victim = f"{store.path}{suffix}"
         if os.path.isdir(victim):
             shutil.rmtree(victim)
@@ -50,53 +50,55 @@ def open_files(pid: int) -> list[str]:
     return paths
 
 
-@pytest.mark.parametrize("way", WAYS)
-def test_a_holder_learns_at_the_next_check_that_its_file_was_deleted(way: str, pool: WorkerPool, store: Store) -> None:
+@pytest.mark.parametrize("files", SUFFIXES)
+def test_a_holder_learns_at_the_next_check_that_its_file_was_deleted(
+    files: str, pool: WorkerPool, store: Store
+) -> None:
     holder = pool.start(store.url)
     holder.call("acquire", lock="one")
 
-    delete(store, way)
+    delete(store, files)
 
     with pytest.raises(Refused, match="LockLost"):
         holder.call("check", lock="one")
     assert holder.call("state", lock="one")["lost"] is True
 
 
-@pytest.mark.parametrize("way", WAYS)
-def test_a_holder_whose_file_was_deleted_loses_at_the_next_renewal(way: str, pool: WorkerPool, store: Store) -> None:
+@pytest.mark.parametrize("files", SUFFIXES)
+def test_a_holder_whose_file_was_deleted_loses_at_the_next_renewal(files: str, pool: WorkerPool, store: Store) -> None:
     holder = pool.start(store.url)
     holder.call("acquire", lock="one", ttl=3)
 
     deleted = now()
-    delete(store, way)
+    delete(store, files)
     lost = holder.call("wait_lost", lock="one", timeout=20)
 
-    report(f"told after {lost['at'] - deleted:.2f} s; renewed every second")
+    report(f"reported after {lost['at'] - deleted:.2f} s; renewed every second")
     assert lost["lost"] is True
     assert lost["at"] - deleted < 2.5  # before the ttl has passed: by the renewal, not by the clock
 
 
-@pytest.mark.parametrize("way", WAYS)
-def test_a_holder_whose_file_was_deleted_cannot_release(way: str, pool: WorkerPool, store: Store) -> None:
+@pytest.mark.parametrize("files", SUFFIXES)
+def test_a_holder_whose_file_was_deleted_cannot_release(files: str, pool: WorkerPool, store: Store) -> None:
     holder = pool.start(store.url)
     holder.call("acquire", lock="one")
 
-    delete(store, way)
+    delete(store, files)
 
     with pytest.raises(Refused, match="LockLost"):
         holder.call("release", lock="one")
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("who", ["same process", "other process", "process that used the old file"])
-def test_a_lock_in_a_new_file_has_a_greater_fence(who: str, way: str, pool: WorkerPool, store: Store) -> None:
+@pytest.mark.parametrize("files", SUFFIXES)
+@pytest.mark.parametrize("taker_kind", ["same process", "other process", "process that used the old file"])
+def test_a_lock_in_a_new_file_has_a_greater_fence(taker_kind: str, files: str, pool: WorkerPool, store: Store) -> None:
     holder, other = pool.start_many(2, store.url)
     old = holder.call("acquire", lock="one")
-    if who == "process that used the old file":
+    if taker_kind == "process that used the old file":
         assert other.call("acquire", lock="one", timeout=0)["acquired"] is None
 
-    delete(store, way)
-    taker = holder if who == "same process" else other
+    delete(store, files)
+    taker = holder if taker_kind == "same process" else other
     if taker is holder:
         with pytest.raises(Refused, match="LockLost"):
             holder.call("check", lock="one")

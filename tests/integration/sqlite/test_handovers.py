@@ -71,8 +71,8 @@ def test_a_hand_over_needs_no_transaction_of_the_new_holder(store: Store, holder
 
     assert isinstance(outcome, Granted)
     assert outcome.deadline == lease_deadline(sent, ticket.ttl, 0.0)
-    (there,) = waiter.inspect("one").holders
-    assert there.fence == outcome.fence
+    (holder_info,) = waiter.inspect("one").holders
+    assert holder_info.fence == outcome.fence
     assert waiter.release(ticket) == [True]
     assert store.tickets == 0
 

@@ -27,30 +27,30 @@ def opens(request: pytest.FixtureRequest, store: Store) -> Iterator[Callable[[],
 
 
 def test_waiting_tickets_of_the_owner_are_woken_and_granted(opens: Callable[[], Verbs]) -> None:
-    one, other = opens(), opens()
-    stranger = one.ticket("a")
-    one.try_acquire(stranger)
-    first, between, second = one.ticket("a", owner="x"), other.ticket("a"), other.ticket("a", owner="x")
+    client, other = opens(), opens()
+    stranger = client.ticket("a")
+    client.try_acquire(stranger)
+    first, between, second = client.ticket("a", owner="x"), other.ticket("a"), other.ticket("a", owner="x")
     for ticket in (first, between, second):
-        assert isinstance((one if ticket is first else other).try_acquire(ticket), Waiting)
+        assert isinstance((client if ticket is first else other).try_acquire(ticket), Waiting)
 
-    one.release(stranger)
-    fence = _fence(one.try_acquire(first))
+    client.release(stranger)
+    fence = _fence(client.try_acquire(first))
 
     assert other.wait(second, 0.9) < 0.5
     assert _fence(other.try_acquire(second)) == fence
     assert isinstance(other.try_acquire(between), Waiting)
-    assert len(one.inspect("a").holders) == 2
+    assert len(client.inspect("a").holders) == 2
 
 
 def test_the_death_of_one_process_keeps_the_tickets_of_others(store: Store) -> None:
-    one, other = Verbs(store.url), Verbs(store.url)
-    one.try_acquire(one.ticket("a", owner="x"))
+    client, other = Verbs(store.url), Verbs(store.url)
+    client.try_acquire(client.ticket("a", owner="x"))
     kin, waiting = other.ticket("a", owner="x"), other.ticket("a")
     other.try_acquire(kin)
     other.try_acquire(waiting)
 
-    one.close()  # its ticket stays, as after the death of a process
+    client.close()  # its ticket stays, as after the death of a process
 
     assert isinstance(other.try_acquire(waiting), Waiting)
     other.release(kin)

@@ -18,13 +18,13 @@ async def _requests_per_handover(server: Server, url: str, waiters: int) -> floa
         nonlocal waiting
         waiting += event.kind == "queued"
 
-    async with holdfast.AsyncClient(url) as holder, holdfast.AsyncClient(url) as crowd:
-        crowd.subscribe(count)
+    async with holdfast.AsyncClient(url) as holder, holdfast.AsyncClient(url) as waiter_client:
+        waiter_client.subscribe(count)
         lease = await holder.lock("a").acquire()
         assert lease is not None
 
         async def turn() -> None:
-            async with crowd.lock("a"):
+            async with waiter_client.lock("a"):
                 pass
 
         turns = [asyncio.create_task(turn()) for _ in range(waiters)]
@@ -46,8 +46,8 @@ async def test_a_hand_over_costs_the_same_with_2_waiters_and_with_200(server: Se
     assert many <= few + 1
 
 
-@pytest.mark.parametrize("way", ["lock", "read", "semaphore"])
-async def test_every_waiter_of_several_clients_is_granted(url: str, way: str) -> None:
+@pytest.mark.parametrize("kind", ["lock", "read", "semaphore"])
+async def test_every_waiter_of_several_clients_is_granted(url: str, kind: str) -> None:
     clients = [holdfast.AsyncClient(url) for _ in range(4)]
     inside = most = 0
 
@@ -59,8 +59,8 @@ async def test_every_waiter_of_several_clients_is_granted(url: str, way: str) ->
             "semaphore": client.semaphore("a", limit=3),
         }
         for number in range(8):
-            reads = way == "read" and number % 2
-            async with client.rwlock("a").read() if reads else locks[way]:
+            reads = kind == "read" and number % 2
+            async with client.rwlock("a").read() if reads else locks[kind]:
                 inside += 1
                 most = max(most, inside)
                 await asyncio.sleep(0.001)
@@ -71,4 +71,4 @@ async def test_every_waiter_of_several_clients_is_granted(url: str, way: str) ->
     for client in clients:
         await client.close()
 
-    assert most <= {"lock": 1, "read": len(clients) * 8, "semaphore": 3}[way]
+    assert most <= {"lock": 1, "read": len(clients) * 8, "semaphore": 3}[kind]

@@ -103,18 +103,18 @@ def test_fifty_waiters_are_granted_after_their_server_is_killed_and_restarted(
     own_server: Server, open_client: OpenClient
 ) -> None:
     url = f"{own_server.url}/crowd?session_timeout=60"  # a busy machine takes long to start the server
-    holder, crowd = open_client(url), open_client(url)
+    holder, waiter_client = open_client(url), open_client(url)
     lease = holder.lock("a").acquire(timeout=0)
     assert lease is not None
     served: list[int] = []
     waiting: list[str] = []
-    crowd.subscribe(lambda event: waiting.append(event.kind) if event.kind == "queued" else None)
+    waiter_client.subscribe(lambda event: waiting.append(event.kind) if event.kind == "queued" else None)
     inside = threading.Lock()
     outages: list[BackendUnavailable] = []
 
     def take() -> None:
         try:
-            with crowd.lock("a", timeout=3 * PATIENCE) as taken:
+            with waiter_client.lock("a", timeout=3 * PATIENCE) as taken:
                 assert inside.acquire(blocking=False), "two holders at the same time"
                 served.append(taken.fence)
                 inside.release()

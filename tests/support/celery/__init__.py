@@ -30,7 +30,7 @@ class Event(NamedTuple):
 
     task: str
     key: str
-    what: str
+    state: str
     pid: int
     at: float
 
@@ -89,17 +89,17 @@ class Fleet:
             return [int(pid) for pid in pids]
         return []
 
-    def events(self, task: str, what: str = "") -> list[Event]:
+    def events(self, task: str, state: str = "") -> list[Event]:
         """The events of the task, or of all of them, in the order in which they were written."""
         path = self.folder / "events"
         lines = path.read_text().splitlines() if path.exists() else []
         words = [line.split() for line in lines]
         events = [Event(name, key, state, int(pid), float(at)) for name, key, state, pid, at in words]
-        return [event for event in events if task in ("", event.task) and event.what.startswith(what)]
+        return [event for event in events if task in ("", event.task) and event.state.startswith(state)]
 
-    def wait_for(self, task: str, what: str, number: int = 1, within: float = 60.0) -> None:
+    def wait_for(self, task: str, state: str, number: int = 1, within: float = 60.0) -> None:
         try:
-            eventually(lambda: len(self.events(task, what)) >= number, within=within)
+            eventually(lambda: len(self.events(task, state)) >= number, within=within)
         except AssertionError as error:
             error.add_note(self.output())
             raise
@@ -175,14 +175,14 @@ def load(path: Path, name: str, environment: Mapping[str, str]) -> Any:
 
 def overlaps(events: Sequence[Event], killed: Mapping[int, float]) -> list[tuple[Event, Event]]:
     """Pairs of bodies of one key that ran at the same time. A body without an end ended when its process was killed."""
-    found = []
+    pairs = []
     runs: dict[str, list[tuple[Event, float]]] = {}
     for event in events:
-        if event.what == "begin":
+        if event.state == "begin":
             ends = (other.at for other in events if other[:2] == event[:2] and other.pid == event.pid)
             end = next((at for at in ends if at > event.at), killed.get(event.pid, math.inf))
             runs.setdefault(event.key, []).append((event, end))
     for of_key in runs.values():
         of_key.sort(key=lambda run: run[0].at)
-        found += [(first, second) for (first, end), (second, _) in pairwise(of_key) if second.at < end]
-    return found
+        pairs += [(first, second) for (first, end), (second, _) in pairwise(of_key) if second.at < end]
+    return pairs

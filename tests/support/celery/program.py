@@ -37,8 +37,8 @@ app.conf.worker_proc_alive_timeout = 60
 client = holdfast.Client(os.environ["STORE_URL"], ttl=float(os.environ.get("TTL", "3")))
 
 
-def write(task: str, key: str, what: str) -> None:
-    line = f"{task} {key} {what} {os.getpid()} {time.clock_gettime(time.CLOCK_BOOTTIME)}\n"
+def write(task: str, key: str, state: str) -> None:
+    line = f"{task} {key} {state} {os.getpid()} {time.clock_gettime(time.CLOCK_BOOTTIME)}\n"
     events = os.open(f"{FOLDER}/events", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     os.write(events, line.encode())  # one call: lines of several processes do not mix
     os.close(events)

@@ -178,8 +178,8 @@ def _read(pid: int, path: Path) -> Record:
                 beats.setdefault(int(term), []).append(float(at))
             case ["lost", term, _]:
                 lost.append(int(term))
-            case ["seen", term, who, at]:
-                seen.append(Observation(int(term), int(who), float(at)))
+            case ["seen", term, leader, at]:
+                seen.append(Observation(int(term), int(leader), float(at)))
             case words:
                 raise AssertionError(f"{path} has {words}")
     turns = [Turn(times[0], times[0], times[-1], term) for term, times in beats.items()]

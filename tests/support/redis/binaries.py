@@ -81,7 +81,7 @@ def _examine(path: str) -> Binary | None:
     match = re.match(r"(Redis|Valkey) server v=(\d+)\.(\d+)\.(\d+)", output)
     if match is None:
         return None  # does not run here, say because its C library is another one
-    return Binary(match[1].lower(), tuple(int(match[place]) for place in (2, 3, 4)), path, _has_tls(path))
+    return Binary(match[1].lower(), tuple(int(match[group]) for group in (2, 3, 4)), path, _has_tls(path))
 
 
 def _has_tls(path: str) -> bool:

@@ -200,9 +200,9 @@ class Proxy:
             self.round_trips += not link.is_asked
             link.is_asked = True
             if self._plan is not None and self._plan[1] in data:
-                what, _, link.then = self._plan
+                lost, _, link.then = self._plan
                 self._plan = None
-                if what == "request":
+                if lost == "request":
                     link.loses_requests = True
                     self._bit.set()
                     if link.then == "cut":

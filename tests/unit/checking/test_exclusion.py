@@ -271,7 +271,7 @@ def believes(history: h.History, index: int, lease: h.Granted, *, until: int) ->
 
 def could_be_in_together(leases: list[h.Granted]) -> bool:
     return any(
-        all(first_blocker(lease.limit, order[:place]) is None for place, lease in enumerate(order))
+        all(first_blocker(lease.limit, order[:position]) is None for position, lease in enumerate(order))
         for order in itertools.permutations(leases)
     )
 

@@ -114,11 +114,11 @@ def test_a_server_that_lost_its_counter_may_repeat_a_fence_unless_fences_are_unc
 
 
 def test_a_grant_in_flight_when_the_counter_is_lost_counts_as_earlier() -> None:
-    on_its_way: h.History = [server_granted(0, "a", 1), DATA, granted(2, "a", 1, fence=7)]
+    in_flight: h.History = [server_granted(0, "a", 1), DATA, granted(2, "a", 1, fence=7)]
     again: h.History = [granted(3, "b", 2, fence=7), h.Reentered(4, "b", 3, LOCK, 7), h.Reentered(4, "a", 4, LOCK, 7)]
 
-    assert not find(SingleGrants, [*on_its_way, *again], Promises(fence=FenceOrder.DURABLE_STORAGE))
-    assert find(SingleGrants, [*on_its_way, *again])
+    assert not find(SingleGrants, [*in_flight, *again], Promises(fence=FenceOrder.DURABLE_STORAGE))
+    assert find(SingleGrants, [*in_flight, *again])
 
 
 def test_a_lease_from_before_a_state_loss_can_be_reentered() -> None:

@@ -16,7 +16,7 @@ from holdfast_lab.checking import history as h
 from tests.unit.checking.histories import LOCK
 
 
-def crowd(rounds: int) -> h.History:
+def busy_history(rounds: int) -> h.History:
     """Many wait at once and are served in turn, some twice at a time; some are paused past their deadlines, crash,
     give up; and all of it goes wrong now and then.
     """
@@ -64,7 +64,7 @@ def crowd(rounds: int) -> h.History:
 
 @pytest.mark.parametrize("kind", CHECKERS, ids=lambda kind: kind.name)
 def test_a_checker_takes_linear_time(kind: type[Checker]) -> None:
-    short, long = crowd(300), crowd(3000)
+    short, long = busy_history(300), busy_history(3000)
 
     per_event = lines_run(kind, short) / len(short)
     per_event_of_many = lines_run(kind, long) / len(long)

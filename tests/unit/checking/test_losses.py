@@ -97,11 +97,11 @@ def test_a_held_lease_is_not_reported_lost() -> None:
     assert "although it was held" in message(LossesReported, [LEASE, reported(1, "a", 1), released(2, "a", 1)])
 
 
-@pytest.mark.parametrize("news", [[lost(2, "a", 1), reported(2, "a", 1)], [reported(2, "a", 1)], []])
-def test_a_release_may_find_that_the_lease_was_lost(news: h.History) -> None:
-    history: h.History = [LEASE, released(1, "a", 1), *news, ended(2, "lost")]
+@pytest.mark.parametrize("events", [[lost(2, "a", 1), reported(2, "a", 1)], [reported(2, "a", 1)], []])
+def test_a_release_may_find_that_the_lease_was_lost(events: h.History) -> None:
+    history: h.History = [LEASE, released(1, "a", 1), *events, ended(2, "lost")]
 
-    assert not find(LossesReported, history if news else [*history, reported(2, "a", 1)])
+    assert not find(LossesReported, history if events else [*history, reported(2, "a", 1)])
 
 
 def test_a_pending_release_is_a_release() -> None:

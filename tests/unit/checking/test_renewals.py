@@ -28,11 +28,11 @@ def test_a_lease_that_the_server_removed_may_be_lost() -> None:
     assert not find(TrueRenewals, [LEASE, HEALED, removed(15, "a", 1), lost(20, "a", 1)])
 
 
-@pytest.mark.parametrize(("state", "is_excused"), [("data", True), ("lease", True), ("clock", False)])
+@pytest.mark.parametrize(("state_kind", "is_excused"), [("data", True), ("lease", True), ("clock", False)])
 def test_a_lease_from_before_a_state_loss_may_be_lost_at_any_later_renewal(
-    state: h.StateKind, *, is_excused: bool
+    state_kind: h.StateKind, *, is_excused: bool
 ) -> None:
-    state_lost = h.StateLost(9.5, state)
+    state_lost = h.StateLost(9.5, state_kind)
 
     assert bool(find(TrueRenewals, [LEASE, state_lost, HEALED, lost(20, "a", 1)])) != is_excused
     assert find(TrueRenewals, [LEASE, state_lost._replace(lock="other"), HEALED, lost(20, "a", 1)])

@@ -13,7 +13,7 @@ from holdfast_lab.checking.layout import lay_out, ticks
 from tests.unit.checking.histories import ONE_OF_EACH
 
 LOCK = "nightly"
-STORY: h.History = [
+HISTORY: h.History = [
     h.AcquireStarted(0.0, "web-1", 1, LOCK, timeout=10),
     h.Granted(0.2, "web-1", 1, LOCK, 1, deadline=6.0),
     h.AcquireStarted(0.6, "web-2", 2, LOCK),
@@ -31,8 +31,8 @@ STORY: h.History = [
     h.ReleaseStarted(8.0, "web-2", 2, LOCK),
     h.End(8.0),
 ]
-KEPT: h.History = [event for event in STORY if not (isinstance(event, h.Granted) and event.client == "web-2")]
-OVERLAP = judge(STORY).gravest
+KEPT: h.History = [event for event in HISTORY if not (isinstance(event, h.Granted) and event.client == "web-2")]
+OVERLAP = judge(HISTORY).gravest
 
 
 # ── the verdict ──────────────────────────────────────────────────────────────────────────────────────────────────
@@ -53,7 +53,7 @@ def test_a_promise_that_was_not_tested_is_not_reported_as_kept() -> None:
 
 
 def test_a_history_with_an_overlap_is_not_ok() -> None:
-    verdict = judge(STORY)
+    verdict = judge(HISTORY)
 
     assert not verdict.ok
     assert verdict.broken["mutual exclusion"] == 1
@@ -61,7 +61,7 @@ def test_a_history_with_an_overlap_is_not_ok() -> None:
 
 
 def test_the_statistics_count() -> None:
-    statistics = judge(STORY).statistics
+    statistics = judge(HISTORY).statistics
 
     assert (statistics.events, statistics.seconds, statistics.calls, statistics.grants) == (16, 8.0, 3, 2)
     assert statistics.longest_wait == pytest.approx(4.2)
@@ -83,12 +83,12 @@ def test_a_history_out_of_order_is_refused() -> None:
 def test_a_caller_that_feeds_events_can_stop_at_the_first_violation() -> None:
     judging = Judge()
 
-    for event in STORY:
+    for event in HISTORY:
         judging.feed(event)
         if judging.broken:
             break
 
-    assert event is STORY[9]
+    assert event is HISTORY[9]
 
 
 def test_every_checker_has_a_name_of_two_words_and_a_promise_of_one_line() -> None:
@@ -111,7 +111,7 @@ def test_promises_follow_from_guarantees() -> None:
 
 
 def test_the_report_of_a_violation_has_the_promise_the_time_and_the_events() -> None:
-    text = report(STORY, judge(STORY))
+    text = report(HISTORY, judge(HISTORY))
     lines = text.splitlines()
 
     assert lines[0].startswith("BROKEN  mutual exclusion: At no time do more clients believe")
@@ -119,7 +119,7 @@ def test_the_report_of_a_violation_has_the_promise_the_time_and_the_events() -> 
     assert "  ->    4.800000  web-2        granted 'nightly', fence 2, until 9 s" in lines
     assert "  ->    0.200000  web-1        granted 'nightly', fence 1, until 6 s" in lines
     assert "        2.000000  web-1        paused" in lines
-    assert timeline(STORY, OVERLAP) in text
+    assert timeline(HISTORY, OVERLAP) in text
     assert "Violations: mutual exclusion 1." in text
     assert max(map(len, lines)) <= 100
 
@@ -161,12 +161,12 @@ violation │                                         ▲ 4.8 s
 
 
 def test_the_timeline_is_drawn_as_expected() -> None:
-    assert timeline(STORY, OVERLAP, width=80) == GOLDEN
+    assert timeline(HISTORY, OVERLAP, width=80) == GOLDEN
 
 
 @pytest.mark.parametrize("width", [60, 80, 100, 200])
 def test_the_timeline_is_as_wide_as_asked_for(width: int) -> None:
-    assert max(map(len, timeline(STORY, OVERLAP, width=width).splitlines())) <= width
+    assert max(map(len, timeline(HISTORY, OVERLAP, width=width).splitlines())) <= width
 
 
 def test_concurrent_calls_have_separate_lanes() -> None:
@@ -200,7 +200,7 @@ def calm(first: int, last: int) -> h.History:
 
 def test_only_the_lock_of_the_violation_is_shown() -> None:
     other = h.Granted(1.0, "web-9", 9, "other", 1)
-    history: h.History = sorted([*STORY, other], key=lambda event: event.at)
+    history: h.History = sorted([*HISTORY, other], key=lambda event: event.at)
 
     assert "web-9" not in timeline(history, judge(history).gravest)
     assert "web-9" in timeline(history)
@@ -249,10 +249,10 @@ def test_a_leftover_is_drawn_in_the_row_of_the_server() -> None:
 
 
 def test_more_clients_than_rows_are_counted() -> None:
-    crowd: h.History = [h.AcquireStarted(number, f"c{number}", number, LOCK) for number in range(20)]
+    history: h.History = [h.AcquireStarted(number, f"c{number}", number, LOCK) for number in range(20)]
 
-    assert "… and 4 more clients" in timeline(crowd)
-    assert "… and 4 more clients" in svg(crowd)
+    assert "… and 4 more clients" in timeline(history)
+    assert "… and 4 more clients" in svg(history)
 
 
 # ── the SVG ──────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -261,7 +261,7 @@ SVG = "{http://www.w3.org/2000/svg}"
 
 
 def test_the_svg_is_well_formed_and_marks_the_violation() -> None:
-    root = ET.fromstring(svg(STORY, OVERLAP))  # noqa: S314  (our own)
+    root = ET.fromstring(svg(HISTORY, OVERLAP))  # noqa: S314  (our own)
 
     classes = [element.get("class") or "" for element in root.iter()]
     assert root.tag == f"{SVG}svg"
@@ -271,7 +271,7 @@ def test_the_svg_is_well_formed_and_marks_the_violation() -> None:
 
 
 def test_the_svg_has_details_in_tooltips() -> None:
-    titles = [title.text or "" for title in ET.fromstring(svg(STORY, OVERLAP)).iter(f"{SVG}title")]  # noqa: S314
+    titles = [title.text or "" for title in ET.fromstring(svg(HISTORY, OVERLAP)).iter(f"{SVG}title")]  # noqa: S314
 
     assert any("granted 'nightly', fence 2" in title for title in titles)
     assert any("paused from 2 s to 7 s" in title for title in titles)
@@ -288,7 +288,7 @@ def test_any_name_fits_into_the_svg() -> None:
 
 
 def test_rows_of_the_svg_and_of_the_text_are_the_same() -> None:
-    root = ET.fromstring(svg(STORY, OVERLAP))  # noqa: S314
+    root = ET.fromstring(svg(HISTORY, OVERLAP))  # noqa: S314
     labels = [text.text for text in root.iter(f"{SVG}text") if text.get("text-anchor") == "end"]
 
     rows = [label for label in labels if label and "broken" not in label]

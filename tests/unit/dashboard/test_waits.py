@@ -71,12 +71,12 @@ def test_only_the_arrows_of_a_deadlock_are_marked() -> None:
     }
 
 
-@pytest.mark.parametrize("place", ["first", "last"])
-def test_a_deadlock_is_shown_before_chains_and_queues_if_there_are_too_many_arrows(place: str) -> None:
+@pytest.mark.parametrize("position", ["first", "last"])
+def test_a_deadlock_is_shown_before_chains_and_queues_if_there_are_too_many_arrows(position: str) -> None:
     queues = [lock(f"q{number}", f"h{number}", f"w{number}") for number in range(ARROWS_MAX + 50)]
     chain = [lock("c1", "c", "d"), lock("c2", "d", "e")]
     deadlock = [lock("a", "x", "y"), lock("b", "y", "x")]
-    locks = [*deadlock, *chain, *queues] if place == "first" else [*queues, *chain, *deadlock]
+    locks = [*deadlock, *chain, *queues] if position == "first" else [*queues, *chain, *deadlock]
 
     picture = shown(*locks)
 

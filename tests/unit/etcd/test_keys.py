@@ -40,16 +40,16 @@ def test_tombstones_belong_to_no_lock() -> None:
 def test_parse_key_returns_the_kind_of_ticket(exclusive: bool, limit: int | None) -> None:  # noqa: FBT001 (parametrised)
     key = Keys("", raw_names=False).ticket("a", "0123456789abcdef" * 2, limit, exclusive=exclusive)
 
-    found = parse_key(key, 7)
+    parsed = parse_key(key, 7)
 
-    assert (found.exclusive, found.limit, found.is_ours, found.created) == (exclusive, limit, True, 7)
+    assert (parsed.exclusive, parsed.limit, parsed.is_ours, parsed.created) == (exclusive, limit, True, 7)
 
 
 @pytest.mark.parametrize("last", ["694d81a1f5c0e702", "", "0" * 32, "0" * 32 + ".s", "0" * 32 + ".x2"])
 def test_a_key_of_another_program_is_exclusive(last: str) -> None:
-    found = parse_key(b"locks/a/" + last.encode(), 7)
+    parsed = parse_key(b"locks/a/" + last.encode(), 7)
 
-    assert (found.exclusive, found.is_ours) == (True, False)
+    assert (parsed.exclusive, parsed.is_ours) == (True, False)
 
 
 def test_range_end_follows_all_keys_with_the_prefix() -> None:

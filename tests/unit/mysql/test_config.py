@@ -17,28 +17,28 @@ def make_config(url: object, **options: str) -> MysqlConfig:
 
 
 def test_config_of_reads_every_part_of_the_url() -> None:
-    found = make_config("mysql://me:p%40ss@db.example:3307/shop?method=row&connect_timeout=1.5&tls=no")
+    config = make_config("mysql://me:p%40ss@db.example:3307/shop?method=row&connect_timeout=1.5&tls=no")
 
-    assert (found.host, found.port, found.socket) == ("db.example", 3307, "")
-    assert (found.user, found.password, found.database) == ("me", b"p@ss", "shop")
-    assert (found.method, found.connect_timeout) == ("row", 1.5)
-    assert (found.tls, found.prefers_tls) == (None, False)
+    assert (config.host, config.port, config.socket) == ("db.example", 3307, "")
+    assert (config.user, config.password, config.database) == ("me", b"p@ss", "shop")
+    assert (config.method, config.connect_timeout) == ("row", 1.5)
+    assert (config.tls, config.prefers_tls) == (None, False)
 
 
 def test_config_of_fills_in_defaults() -> None:
-    found = make_config("mariadb://db.example/shop")
+    config = make_config("mariadb://db.example/shop")
 
-    assert (found.port, found.user, found.password, found.method) == (3306, None, b"", "unique")
-    assert found.prefers_tls
+    assert (config.port, config.user, config.password, config.method) == (3306, None, b"", "unique")
+    assert config.prefers_tls
     assert make_config("mysql://[::1]:3307/shop").host == "::1"
     assert make_config("mysql:///shop?socket=/run/s.sock").socket == "/run/s.sock"
 
 
 def test_repr_and_messages_do_not_show_the_password() -> None:
-    found = make_config("mysql://me:secret@db.example/shop")
+    config = make_config("mysql://me:secret@db.example/shop")
 
-    assert "secret" not in found.url
-    assert "secret" not in repr(found)
+    assert "secret" not in config.url
+    assert "secret" not in repr(config)
     assert "secret" not in make_config("mysql://me@db.example/shop?password=secret").url
 
 
@@ -51,19 +51,19 @@ def connection(**arguments: Any) -> Any:
 
 
 def test_config_of_a_driver_connection_has_its_server_and_login() -> None:
-    found = make_config(connection(host="db.example", port=3307, database="shop", ssl_disabled=True), method="version")
+    config = make_config(connection(host="db.example", port=3307, database="shop", ssl_disabled=True), method="version")
 
-    assert (found.host, found.port, found.database, found.method) == ("db.example", 3307, "shop", "version")
-    assert (found.user, found.password) == ("me", "sécret".encode("latin1"))
-    assert "cret" not in found.url + repr(found)
+    assert (config.host, config.port, config.database, config.method) == ("db.example", 3307, "shop", "version")
+    assert (config.user, config.password) == ("me", "sécret".encode("latin1"))
+    assert "cret" not in config.url + repr(config)
     assert make_config(connection(unix_socket="/run/s.sock", database="shop")).socket == "/run/s.sock"
 
 
 def test_a_connect_function_is_not_called_before_it_is_needed() -> None:
-    found = make_config(lambda: 1 / 0, method="row")
+    config = make_config(lambda: 1 / 0, method="row")
 
-    assert found.connect is not None
-    assert found.method == "row"
+    assert config.connect is not None
+    assert config.method == "row"
 
 
 def test_incomplete_or_unsupported_objects_are_refused() -> None:

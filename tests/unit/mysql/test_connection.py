@@ -29,8 +29,8 @@ def ok(changed: int = 0, number: int = 0, status: int = 2) -> bytes:
 
 def rows(*values: bytes, status: int = 2) -> bytes:
     end = b"\xfe" + struct.pack("<HH", 0, status)
-    found = b"".join(packet(bytes([len(value)]) + value) for value in values)
-    return packet(b"\x01") + packet(b"a column") + packet(end) + found + packet(end)
+    packets = b"".join(packet(bytes([len(value)]) + value) for value in values)
+    return packet(b"\x01") + packet(b"a column") + packet(end) + packets + packet(end)
 
 
 def failed(code: int) -> bytes:
@@ -159,7 +159,7 @@ def test_a_connection_with_unrequested_data_is_dead() -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "said"),
+    ("value", "text"),
     [
         (None, "NULL"),
         (True, "TRUE"),
@@ -172,8 +172,8 @@ def test_a_connection_with_unrequested_data_is_dead() -> None:
         (("a", 1), "'a', 1"),
     ],
 )
-def test_literals_do_not_depend_on_settings_of_the_session(value: object, said: str) -> None:
-    assert literal(value) == said
+def test_literals_do_not_depend_on_settings_of_the_session(value: object, text: str) -> None:
+    assert literal(value) == text
 
 
 def test_every_server_error_is_translated() -> None:

@@ -23,7 +23,7 @@ from holdfast.runtimes.threads import run_sync
 from tests.support.processes import eventually
 
 HOST = "db.holdfast.example"
-FOUND = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("192.0.2.7", 0))]
+ADDRESSES = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("192.0.2.7", 0))]
 URLS = {
     "redis": f"redis://{HOST}/0?connect_timeout=0.3",
     "sentinel": f"redis+sentinel://{HOST}/service?connect_timeout=0.3",
@@ -50,7 +50,7 @@ class NameServers:
         self.answer.wait(60)
         if self.error is not None:
             raise self.error
-        return FOUND
+        return ADDRESSES
 
 
 @pytest.fixture

@@ -36,8 +36,8 @@ def test_every_connection_has_keepalive_and_a_user_timeout(silent: socket.socket
 
 
 def test_the_next_address_is_tried_when_one_refuses(silent: socket.socket, monkeypatch: pytest.MonkeyPatch) -> None:
-    places = [(socket.AF_INET6, 1, 6, "", ("::1", 0, 0, 0)), (socket.AF_INET, 1, 6, "", ("127.0.0.1", 0))]
-    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: places)
+    addresses = [(socket.AF_INET6, 1, 6, "", ("::1", 0, 0, 0)), (socket.AF_INET, 1, 6, "", ("127.0.0.1", 0))]
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: addresses)
 
     with run_sync(
         open_socket("db.example", silent.getsockname()[1], BlockingPoller(), system.now() + PATIENCE)

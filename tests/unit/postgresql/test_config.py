@@ -17,30 +17,30 @@ def make_config(url: str) -> PostgresqlConfig:
 
 
 def test_config_of_reads_every_part_of_the_url() -> None:
-    found = make_config(
+    config = make_config(
         "postgresql://me:p%40ss@db.example:5433/shop?schema=locks&sslmode=verify-full&connect_timeout=1.5"
     )
 
-    assert found.endpoints == (Endpoint("db.example", 5433),)
-    assert found.parameters["user"] == "me"
-    assert found.password == "p@ss"  # noqa: S105 (that is the point)
-    assert found.parameters["dbname"] == "shop"
-    assert found.parameters["sslmode"] == "verify-full"
-    assert found.schema == '"locks"'
-    assert found.connect_timeout == 1.5
+    assert config.endpoints == (Endpoint("db.example", 5433),)
+    assert config.parameters["user"] == "me"
+    assert config.password == "p@ss"  # noqa: S105 (that is the point)
+    assert config.parameters["dbname"] == "shop"
+    assert config.parameters["sslmode"] == "verify-full"
+    assert config.schema == '"locks"'
+    assert config.connect_timeout == 1.5
 
 
 def test_repr_and_messages_do_not_show_the_password() -> None:
-    found = make_config("postgresql://me:secret@db.example/shop?password=secret")
+    config = make_config("postgresql://me:secret@db.example/shop?password=secret")
 
-    assert "secret" not in found.url
-    assert "secret" not in repr(found)
+    assert "secret" not in config.url
+    assert "secret" not in repr(config)
 
 
 def test_hosts_are_tried_in_order() -> None:
-    found = make_config("postgresql://a.example,[::1]:5433,10.0.0.1/shop")
+    config = make_config("postgresql://a.example,[::1]:5433,10.0.0.1/shop")
 
-    tries = connection_parameters(found, "", {Endpoint("a.example", 5432): ["192.0.2.1", "192.0.2.2"]})
+    tries = connection_parameters(config, "", {Endpoint("a.example", 5432): ["192.0.2.1", "192.0.2.2"]})
 
     assert [(options["host"], options.get("hostaddr"), options["port"]) for options in tries] == [
         ("a.example", "192.0.2.1", "5432"),
@@ -60,34 +60,34 @@ def test_pooler_is_an_option() -> None:
 
 
 def test_listen_url_takes_what_it_leaves_out_from_the_url() -> None:
-    found = make_config(
+    config = make_config(
         "postgresql://me:secret@pool.example:6432/shop?sslmode=verify-full&application_name=web&schema=locks"
         "&pooler=transaction&listen_url=postgresql://db.example"
     )
 
-    assert found.listen is not None
-    assert found.listen.endpoints == (Endpoint("db.example", 5432),)
-    assert found.listen.parameters == found.parameters
-    assert found.listen.password == "secret"  # noqa: S105 (that is the point)
-    assert not found.listen.is_pooled
+    assert config.listen is not None
+    assert config.listen.endpoints == (Endpoint("db.example", 5432),)
+    assert config.listen.parameters == config.parameters
+    assert config.listen.password == "secret"  # noqa: S105 (that is the point)
+    assert not config.listen.is_pooled
 
 
 @pytest.mark.parametrize(("login", "password"), [("", "secret"), ("me@", "secret"), ("me:x@", "x"), ("other@", "")])
 def test_listen_url_does_not_send_the_password_of_one_user_for_another(login: str, password: str) -> None:
-    found = make_config(f"postgresql://me:secret@pool/d?pooler=transaction&listen_url=postgresql://{login}db")
+    config = make_config(f"postgresql://me:secret@pool/d?pooler=transaction&listen_url=postgresql://{login}db")
 
-    assert found.listen is not None
-    assert found.listen.password == password
+    assert config.listen is not None
+    assert config.listen.password == password
 
 
 def test_listen_url_has_parts_of_its_own() -> None:
     query = "pooler=transaction&listen_url=" + quote("postgresql://you:own@db:1/real?sslmode=require", safe="")
-    found = make_config(f"postgresql://me:secret@pool/alias?sslmode=disable&{query}")
+    config = make_config(f"postgresql://me:secret@pool/alias?sslmode=disable&{query}")
 
-    assert found.listen is not None
-    parameters = found.listen.parameters
+    assert config.listen is not None
+    parameters = config.listen.parameters
     assert [parameters[name] for name in ("user", "dbname", "sslmode")] == ["you", "real", "require"]
-    for text in (found.url, found.listen.url, repr(found)):
+    for text in (config.url, config.listen.url, repr(config)):
         assert "secret" not in text
         assert "own" not in text
 

@@ -87,9 +87,9 @@ def test_scripts_are_sent_by_digest_and_loaded_again_when_the_server_forgets_the
         server.call("SCRIPT", "FLUSH")
         calls = [Call(ECHO, keys_of("holdfast:", str(number)), (number,)) for number in range(10)]
 
-        said = await port.run_all(calls, deadline=soon())
+        replies = await port.run_all(calls, deadline=soon())
 
-        assert said == [[f"holdfast:{number}".encode(), str(number).encode()] for number in range(10)]
+        assert replies == [[f"holdfast:{number}".encode(), str(number).encode()] for number in range(10)]
         assert await port.run_all([], deadline=soon()) == []
 
     run(scenario)
@@ -140,13 +140,13 @@ def test_all_keys_are_found(server: Server, run: Run) -> None:
         server.call("MSET", *(word for name in names for word in (name, "1")))
 
         (node,) = await port.servers(deadline=soon())
-        cursor, found = b"0", set[str]()
+        cursor, scanned = b"0", set[str]()
         while True:
             cursor, keys = await port.scan(node, cursor, "scanned:*", deadline=soon())
-            found.update(keys)
+            scanned.update(keys)
             if cursor == b"0":
                 break
-        assert found == names
+        assert scanned == names
         assert await port.key_count(node, deadline=soon()) == len(names)
 
     run(scenario)
@@ -277,10 +277,10 @@ def _silence_of(other: Server) -> Scenario:
         from holdfast.backends.redis.io.resp import pack
         from holdfast.url_parts import Node
 
-        here, there = port._config.nodes[0], Node("127.0.0.1", other.port)
-        for node in (here, there):
+        own_node, other_node = port._config.nodes[0], Node("127.0.0.1", other.port)
+        for node in (own_node, other_node):
             await port._connections.exchange(node, pack("PING"), soon())
-        batches = [Batch(there, pack("BLPOP", "never", "1"), 1), Batch(here, pack("PING"), 1)]
+        batches = [Batch(other_node, pack("BLPOP", "never", "1"), 1), Batch(own_node, pack("PING"), 1)]
 
         unresponsive, replied = await port._connections.exchange_batches(batches, soon(0.3))
 

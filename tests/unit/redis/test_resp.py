@@ -36,10 +36,10 @@ def words(packed: bytes) -> list[list[bytes]]:
     """The words, as a server parses them."""
     parser = Parser()
     parser.feed(packed)
-    found = []
+    commands = []
     while (command := parser.gets()) is not False:
-        found.append(command)
-    return found
+        commands.append(command)
+    return commands
 
 
 def test_words_are_counted_in_bytes() -> None:

@@ -82,7 +82,7 @@ def test_an_even_number_warns_and_fewer_than_three_need_an_option(
 
 
 @pytest.mark.parametrize(
-    ("urls", "one"),
+    ("urls", "url"),
     [
         (["redis://a:1/0", "redis://b:2/1", "redis://c"], "redlock://a:1/0,b:2/1,c"),
         (["redis://u:p@a", "redis://:q@b", "redis://c"], "redlock://u:p@a,:q@b,c"),
@@ -90,9 +90,9 @@ def test_an_even_number_warns_and_fewer_than_three_need_an_option(
         (["rediss://a", "rediss://b", "rediss://c?verify=none"], "redlock://a,b,c?verify=none&tls=yes"),
     ],
 )
-def test_urls_of_single_servers_make_one_redlock_url(urls: list[str], one: str) -> None:
-    assert redlock_url(urls) == one
-    assert config(redlock_url(urls)).redis.nodes == config(one).redis.nodes
+def test_urls_of_single_servers_make_one_redlock_url(urls: list[str], url: str) -> None:
+    assert redlock_url(urls) == url
+    assert config(redlock_url(urls)).redis.nodes == config(url).redis.nodes
 
 
 @pytest.mark.parametrize("kind", [holdfast.Client, holdfast.AsyncClient])

@@ -123,7 +123,7 @@ def test_the_plugin_can_be_switched_off(project: pytest.Pytester) -> None:
 
 
 def test_the_stores_are_isolated() -> None:
-    with memory_client() as one, memory_client() as other, one.lock("a"):
+    with memory_client() as client, memory_client() as other, client.lock("a"):
         assert other.locks() == []
 
 

@@ -80,8 +80,8 @@ def test_two_leases_that_overlap_break_exclusion_and_name_the_last_fault() -> No
 
     assert not judged.is_ok
     assert row(judged, "exclusion").status == "broken"
-    (found,) = judged.found
-    assert (found.promise, found.fault, found.status) == ("exclusion", "pause", "broken")
+    (finding,) = judged.findings
+    assert (finding.promise, finding.fault, finding.status) == ("exclusion", "pause", "broken")
 
 
 def test_a_fence_that_goes_back_breaks_the_fence() -> None:
@@ -122,7 +122,7 @@ def test_an_update_that_a_former_holder_overwrote_breaks_writes_without_fences()
     judged = result(lease("a", 1, 101.0, 102.0), others=writes, kinds=(Nothing,), guarantees=None)
 
     assert row(judged, "writes").status == "broken"
-    assert judged.found[0].violation.message.startswith("a replaced 2")
+    assert judged.findings[0].violation.message.startswith("a replaced 2")
 
 
 def test_what_a_library_does_not_have_is_not_promised() -> None:
@@ -155,7 +155,7 @@ def test_a_run_without_grants_is_not_exercised() -> None:
 @pytest.mark.parametrize(("position", "status"), [((1, 2), "held"), ((2, 1), "broken")])
 def test_a_waiter_that_is_overtaken_breaks_the_order(position: tuple[int, int], status: str) -> None:
     queued = tuple(
-        h.ServerQueued(100.99, f"worker-{number}", number + 1, LOCK, place) for number, place in enumerate(position)
+        h.ServerQueued(100.99, f"worker-{number}", number + 1, LOCK, index) for number, index in enumerate(position)
     )
 
     judged = result(*APART, others=queued, handovers=Handovers(LOCK, is_ordered=True))
@@ -191,7 +191,7 @@ def test_the_text_has_the_table_the_timeline_and_the_command_and_no_password() -
 def test_the_page_has_a_picture_of_each_violation_and_no_password() -> None:
     page = as_html(result(*OVERLAP))
 
-    (start,) = [place for place in range(len(page)) if page.startswith("<svg", place)]
+    (start,) = [index for index in range(len(page)) if page.startswith("<svg", index)]
     picture = page[start : page.index("</svg>") + len("</svg>")]
     assert ET.fromstring(picture).tag.endswith("svg")  # noqa: S314  (we wrote it)
     assert "exclusion broken at 2 s" in picture  # since the start of the run

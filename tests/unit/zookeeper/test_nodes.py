@@ -57,10 +57,10 @@ def test_path_problem_names_why_zookeeper_would_refuse_a_path(path: str) -> None
 def test_parse_node_returns_all_that_the_rule_needs(layout: str, limit: int | None, exclusive: bool) -> None:  # noqa: FBT001
     node = node_prefix(layout, 0xF100005D2F8A0001, NONCE, limit, exclusive=exclusive) + "0000000017"
 
-    found = parse_node(node)
+    parsed = parse_node(node)
 
-    assert found == (node, 17, NONCE, 0xF100005D2F8A0001, limit, exclusive, True)
-    assert not found.is_foreign
+    assert parsed == (node, 17, NONCE, 0xF100005D2F8A0001, limit, exclusive, True)
+    assert not parsed.is_foreign
 
 
 @pytest.mark.parametrize(
@@ -78,10 +78,10 @@ def test_parse_node_returns_all_that_the_rule_needs(layout: str, limit: int | No
     ],
 )
 def test_a_sequential_node_of_another_program_counts_as_exclusive(node: str, number: int) -> None:
-    found = parse_node(node)
+    parsed = parse_node(node)
 
-    assert found is not None
-    assert (found.number, found.exclusive, found.is_foreign) == (number, True, True)
+    assert parsed is not None
+    assert (parsed.number, parsed.exclusive, parsed.is_foreign) == (number, True, True)
 
 
 @pytest.mark.parametrize("node", ["config", "b", "a-17", "a%2Fb"])

@@ -107,15 +107,15 @@ def is_running(pid: int) -> bool:
 
 
 def children(pid: int) -> list[int]:
-    found = []
+    pids = []
     for name in filter(str.isdigit, os.listdir("/proc")):
         try:
             parent = Path(f"/proc/{name}/stat").read_text().rpartition(")")[2].split()[1]
         except (FileNotFoundError, ProcessLookupError):
             continue
         if int(parent) == pid:
-            found.append(int(name))
-    return found
+            pids.append(int(name))
+    return pids
 
 
 @pytest.fixture

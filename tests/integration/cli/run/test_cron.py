@@ -92,8 +92,8 @@ def client(url: str) -> Iterator[holdfast.Client]:
 
 
 def command(job: str) -> str:
-    [found] = [line for line in COMMANDS if line.startswith(f"jobs/job.sh {job} ")]
-    return found
+    [command_line] = [line for line in COMMANDS if line.startswith(f"jobs/job.sh {job} ")]
+    return command_line
 
 
 def runs(machines: list[Machine], name: str, text: str) -> list[list[int]]:

@@ -55,9 +55,9 @@ def test_run_returns_128_plus_the_signal_that_ended_the_command(runs: Runs) -> N
 
 @pytest.mark.parametrize(("command", "status"), [("no-such-command", 127), ("/", 126)])
 def test_run_names_a_command_that_cannot_start_and_releases_the_lock(runs: Runs, command: str, status: int) -> None:
-    found, _, errors = runs.run("a", "--", command)
+    returned, _, errors = runs.run("a", "--", command)
 
-    assert found == status
+    assert returned == status
     assert repr(command) in errors
     assert runs.run("a", "-n", "--", "true")[0] == 0
 

@@ -180,11 +180,11 @@ async def _has_waiters(observer: Actor, name: str, count: int) -> bool:
     return len(info.waiters) == count
 
 
-async def until(condition: Callable[[], Awaitable[bool]], what: str, seconds: float = 30.0) -> None:
-    """Look until it is so; fails after a time that only a hang takes."""
+async def until(condition: Callable[[], Awaitable[bool]], description: str, seconds: float = 30.0) -> None:
+    """Poll until the condition holds; fail after `seconds`, which only a hang takes."""
     try:
         async with asyncio.timeout(seconds):
             while not await condition():
                 await asyncio.sleep(0.005)
     except TimeoutError:
-        raise AssertionError(f"did not happen in {seconds:g} s: {what}") from None
+        raise AssertionError(f"did not happen in {seconds:g} s: {description}") from None

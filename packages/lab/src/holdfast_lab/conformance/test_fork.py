@@ -95,7 +95,7 @@ def test_a_child_never_hangs_on_a_mutex_of_another_thread_of_its_parent(
     parent = pool.start(store_url)
 
     for _ in range({"sqlite": 10, "redis": 4}.get(case.name, 2)):
-        parent.send("fork_in_a_crowd", times=5, backoff=PATIENCE)
+        parent.send("fork_beside_threads", times=5, backoff=PATIENCE)
         outcomes = parent.receive(within=2 * PATIENCE)["outcomes"]
         assert outcomes == {"fine": 5}, parent.errors()
 

@@ -64,8 +64,8 @@ async def test_a_lease_lives_beyond_its_ttl_by_renewal(lab: Lab) -> None:
     await holder(lambda _: lease.release())
 
 
-async def _reached(things: list[Any], count: int) -> bool:
-    return len(things) >= count
+async def _reached(reports: list[Any], count: int) -> bool:
+    return len(reports) >= count
 
 
 async def _is_lost_or_renewed(lease: Any, renewals: list[Any], times: int) -> bool:

@@ -19,11 +19,11 @@ KEEP = 3600.0
 pytestmark = pytest.mark.needs(Primitive.ONCE_PER)
 
 
-def job(lab: Lab, actor: Actor, runs: list[str], who: str, **options: Any) -> Callable[[], Any]:
-    """A function of this lab's kind that notes who ran it."""
+def job(lab: Lab, actor: Actor, runs: list[str], runner: str, **options: Any) -> Callable[[], Any]:
+    """A function of this lab's kind that adds the name of its runner to `runs`."""
 
     def plain() -> str:
-        runs.append(who)
+        runs.append(runner)
         return "ran"
 
     async def awaited() -> str:
@@ -37,7 +37,7 @@ def job(lab: Lab, actor: Actor, runs: list[str], who: str, **options: Any) -> Ca
 
 
 def verb(lab: Lab, call: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """One of the backend's own verbs, in the actor's way."""
+    """A call of a verb of the backend, with threads or in asyncio as the lab has it."""
     return lambda client: (
         run_sync(call(client._engine.backend)) if lab.runtime == "threads" else call(client._engine.backend)
     )
@@ -159,7 +159,7 @@ async def test_of_many_concurrent_advances_of_a_register_one_succeeds(lab: Lab) 
 
     for number in range(1, 6):
         advanced = await asyncio.gather(
-            *(raise_it(actor, number, f"{number}{place}".zfill(32)) for place, actor in enumerate(actors))
+            *(raise_it(actor, number, f"{number}{index}".zfill(32)) for index, actor in enumerate(actors))
         )
         assert sum(advanced) == 1, number
 

@@ -52,9 +52,9 @@ async def test_waiters_of_one_owner_are_granted_together(lab: Lab) -> None:
     holder, actor_a, actor_b, other = (lab.actor() for _ in range(4))
     held = await holder(lambda client: client.lock("a").acquire())
     waiting = []
-    for place, (actor, owner) in enumerate(((actor_a, "job"), (other, "another"), (actor_b, "job"))):
+    for index, (actor, owner) in enumerate(((actor_a, "job"), (other, "another"), (actor_b, "job"))):
         waiting.append(lab.start(actor, lambda client, owner=owner: client.lock("a", owner=owner).acquire(timeout=60)))
-        await lab.until_waiting("a", place + 1)
+        await lab.until_waiting("a", index + 1)
 
     await holder(lambda _: held.release())
 

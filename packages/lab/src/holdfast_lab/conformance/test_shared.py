@@ -167,7 +167,7 @@ async def test_a_semaphore_is_locked_when_no_permit_is_left(lab: Lab) -> None:
 
 async def test_lock_rwlock_and_semaphore_of_one_name_exclude_each_other(lab: Lab) -> None:
     first, second = lab.actor(), lab.actor()
-    ways = [
+    makers = [
         lambda client: client.lock("a"),
         lambda client: client.rwlock("a").write(),
         lambda client: client.rwlock("a").read(),
@@ -175,12 +175,12 @@ async def test_lock_rwlock_and_semaphore_of_one_name_exclude_each_other(lab: Lab
     ]
     shared = {2, 3}
 
-    for index, held in enumerate(ways):
-        for other, wanted in enumerate(ways):
+    for index, held in enumerate(makers):
+        for other, wanted in enumerate(makers):
             if {index, other} <= shared:
                 continue  # readers share, permits share, and the two together are a LimitConflict
-            lease = await first(lambda client, way=held: way(client).acquire(timeout=0))
-            assert await second(lambda client, way=wanted: way(client).acquire(timeout=0)) is None, (index, other)
+            lease = await first(lambda client, make=held: make(client).acquire(timeout=0))
+            assert await second(lambda client, make=wanted: make(client).acquire(timeout=0)) is None, (index, other)
             await first(lambda _, taken=lease: taken.release())
 
 

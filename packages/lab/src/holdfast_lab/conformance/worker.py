@@ -159,7 +159,7 @@ class Worker:
         self._commands, self._answers = os.fdopen(commands, "rb"), answers
         return {"pid": os.getpid()}
 
-    def fork_in_a_crowd(self, times: int, backoff: float) -> Answer:
+    def fork_beside_threads(self, times: int, backoff: float) -> Answer:
         """Fork repeatedly while other threads acquire locks; each child acquires and releases a lock of its own."""
         sys.setswitchinterval(1e-5)  # so that forks happen at every point of the other threads
         over = threading.Event()

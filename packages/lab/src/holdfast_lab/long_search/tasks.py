@@ -113,8 +113,8 @@ def _sizes(plan: Plan, *, is_redlock: bool) -> Iterator[_Size]:
             yield _Size(fences.states, [fences.broken] if fences.broken is not None else [], fences.is_complete)
     else:
         for small in exhaustive.SIZES:
-            found = exhaustive.search_all(plan, small)
-            yield _Size(found.runs, [run.failure for run in found.failures], found.is_complete)
+            searched = exhaustive.search_all(plan, small)
+            yield _Size(searched.runs, [run.failure for run in searched.failures], searched.is_complete)
 
 
 def _cancel_everywhere(key: Key, *_: Any) -> Record:

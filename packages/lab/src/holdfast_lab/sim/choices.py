@@ -41,6 +41,6 @@ class Choices:
         """A number from `low` to `high`."""
         return low + (high - low) * self.below(FINENESS) / FINENESS if high > low else low
 
-    def pick(self, things: Sequence[T]) -> T:
+    def pick(self, options: Sequence[T]) -> T:
         """One of them; the first is the harmless one."""
-        return things[self.below(len(things))] if len(things) > 1 else things[0]
+        return options[self.below(len(options))] if len(options) > 1 else options[0]

@@ -524,18 +524,18 @@ def _described(action: object, arguments: tuple[Any, ...]) -> str:
     return f"{_name(action)}({', '.join(map(_name, arguments))})"
 
 
-def _name(thing: object) -> str:
+def _name(value: object) -> str:
     """A name that does not depend on memory addresses."""
-    owner = getattr(thing, "__self__", None)
-    match thing:
+    owner = getattr(value, "__self__", None)
+    match value:
         case Process() | Task():
-            return thing.name
+            return value.name
         case _Request():
-            return f"{thing.task.name}:{thing.turn}"
+            return f"{value.task.name}:{value.turn}"
         case BaseException():
-            return type(thing).__name__
-        case _ if callable(thing):
+            return type(value).__name__
+        case _ if callable(value):
             owner = _name(owner) if isinstance(owner, (Process, Task, _Request)) else ""
-            return f"{owner}.{getattr(thing, '__qualname__', '')}"
+            return f"{owner}.{getattr(value, '__qualname__', '')}"
         case _:
-            return repr(thing)
+            return repr(value)

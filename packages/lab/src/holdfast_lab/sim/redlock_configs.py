@@ -450,8 +450,8 @@ class _Searching:
             path.append(self._label(before, after, step))
         return path
 
-    def _label(self, before: State, after: State, what: tuple[Any, ...]) -> str:
-        kind, about = what
+    def _label(self, before: State, after: State, step: tuple[Any, ...]) -> str:
+        kind, about = step
         then = self._heads.values[after[-1]]
         outcomes = [
             f"; {NAMES[number]} {_outcome(then, self._heads.values[before[-1]])}"

@@ -117,9 +117,9 @@ def _links(stage: Stage) -> tuple[list[Proxy], str]:
         clients = [stage.holder().client]
     if len(servers) > 1 and rng.choice((True, False)):
         servers = [rng.choice(servers)]
-    who = clients[0] if len(clients) == 1 else "all workers"
-    where = f"{servers[0][0]}:{servers[0][1]}" if len(servers) == 1 else "all servers"
-    return stage.proxies.chosen(clients, servers), f"{who} to {where}"
+    source = clients[0] if len(clients) == 1 else "all workers"
+    target = f"{servers[0][0]}:{servers[0][1]}" if len(servers) == 1 else "all servers"
+    return stage.proxies.chosen(clients, servers), f"{source} to {target}"
 
 
 def _outage(stage: Stage) -> float:

@@ -63,9 +63,9 @@ class Journal:
 
 def read(folder: Path) -> list[dict[str, Any]]:
     """All observations of all journals in this folder, in the order of time; a half-written last line is skipped."""
-    found = [line for file in sorted(folder.glob("*.journal")) for line in _lines(file)]
-    found.sort(key=lambda line: float(line["at"]))
-    return found
+    lines = [line for file in sorted(folder.glob("*.journal")) for line in _lines(file)]
+    lines.sort(key=lambda line: float(line["at"]))
+    return lines
 
 
 def _lines(file: Path) -> Iterator[dict[str, Any]]:

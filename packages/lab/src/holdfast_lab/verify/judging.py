@@ -64,7 +64,7 @@ class Row(NamedTuple):
     detail: str
 
 
-class Found(NamedTuple):
+class Finding(NamedTuple):
     """A violation, with the promise that it breaks and the fault during or after which it happened."""
 
     promise: str
@@ -87,7 +87,7 @@ class Result(NamedTuple):
 
     evidence: Evidence
     rows: tuple[Row, ...]
-    found: tuple[Found, ...]
+    findings: tuple[Finding, ...]
     recoveries: tuple[Recovery, ...]
     grants: int
     losses: int
@@ -135,18 +135,18 @@ class _Judging:
             judge_beliefs(histories, guarantees),
             _verdict(histories.complete, promises, _COMPLETE),
         ]
-        self._found: list[Found] = []
+        self._findings: list[Finding] = []
         self._documented = {key: text for kind in evidence.kinds for key, text in kind.documented.items()}
         self._counts = Counter(type(event) for event in histories.complete)
         self._has_fences = any(isinstance(event, h.Granted) and event.fence for event in histories.beliefs)
 
     def result(self) -> Result:
         rows = tuple(self._row(promise) for promise in PROMISES)
-        found = sorted(self._found, key=lambda each: (list(PROMISES).index(each.promise), each.violation.at))
+        findings = sorted(self._findings, key=lambda each: (list(PROMISES).index(each.promise), each.violation.at))
         return Result(
             self._evidence,
             (*rows, self._scope()),
-            tuple(found),
+            tuple(findings),
             _recoveries(self._evidence.faults),
             self._counts[h.Granted],
             max(self._counts[h.Lost], self._counts[h.LossReported]),  # a release can find out that the lease was lost
@@ -183,7 +183,7 @@ class _Judging:
         for violation in violations:
             fault = _fault_at(self._evidence.faults, violation.at)
             limit = self._documented.get(promise) or self._documented.get(f"{promise}/{fault}")
-            self._found.append(Found(promise, fault, violation, "broken" if limit is None else "documented"))
+            self._findings.append(Finding(promise, fault, violation, "broken" if limit is None else "documented"))
             if limit is None:
                 status = "broken"
             elif limit not in limits:
@@ -290,8 +290,8 @@ class _Judging:
         return Row("scope", declared, "held", 0, f"{self._evidence.plan.workers} processes of this machine")
 
 
-def _count(number: int, one: str, many: str = "") -> str:
-    return f"{number:,} {one if number == 1 else many or one + 's'}"
+def _count(number: int, singular: str, plural: str = "") -> str:
+    return f"{number:,} {singular if number == 1 else plural or singular + 's'}"
 
 
 def _verdict(history: h.History, promises: Promises, checkers: tuple[type[Checker], ...]) -> Verdict:

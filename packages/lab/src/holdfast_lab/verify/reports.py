@@ -14,7 +14,7 @@ from holdfast_lab.checking import Violation, svg, timeline
 from holdfast_lab.checking import history as h
 
 from .adapter import HOLDFAST, PROMISES
-from .judging import Found, Recovery, Result
+from .judging import Finding, Recovery, Result
 from .runner import Plan
 
 PICTURES_MAX = 10  # of each promise
@@ -60,8 +60,8 @@ def as_text(result: Result, *, width: int) -> str:
         lines += wrap(f"not exercised: {name}: {reason}", width, subsequent_indent="  ")
     for problem in result.evidence.histories.problems[:1]:
         lines += ["", f"{len(result.evidence.histories.problems)} turns failed in the load itself. The first:", problem]
-    for found in _first_of_each(result.found):
-        lines += ["", *_described(result, found, width)]
+    for finding in _first_of_each(result.findings):
+        lines += ["", *_described(result, finding, width)]
     lines += ["", f"seed {plan.seed}; to repeat: {command_for(plan)}"]
     return "\n".join(lines) + "\n"
 
@@ -91,31 +91,31 @@ def _table(heading: tuple[str, ...], cells: Sequence[tuple[str, ...]], width: in
     return lines
 
 
-def _first_of_each(found: Sequence[Found]) -> list[Found]:
+def _first_of_each(findings: Sequence[Finding]) -> list[Finding]:
     """The first violation of each promise that is broken."""
-    first: dict[str, Found] = {}
-    for each in found:
+    first: dict[str, Finding] = {}
+    for each in findings:
         if each.status == "broken":
             first.setdefault(each.promise, each)
     return list(first.values())[:_SHOWN]
 
 
-def _described(result: Result, found: Found, width: int) -> list[str]:
-    history, violation = pictured(result, found)
-    text = f"{found.promise} broken, after the fault {found.fault!r}: {violation.message}"
+def _described(result: Result, finding: Finding, width: int) -> list[str]:
+    history, violation = pictured(result, finding)
+    text = f"{finding.promise} broken, after the fault {finding.fault!r}: {violation.message}"
     return [*wrap(text, width), timeline(history, violation, width=width).rstrip()]
 
 
 # ── the part of a history that a picture needs ───────────────────────────────────────────────────────────────────
 
 
-def pictured(result: Result, found: Found) -> tuple[h.History, Violation]:
+def pictured(result: Result, finding: Finding) -> tuple[h.History, Violation]:
     """The events of the lock and the faults near the violation, and the violation; times since the start of the run.
 
     Pictures mark the events of a violation by identity, so each event is copied once.
     """
     started = result.evidence.started
-    violation = _with_grants(result, found.violation)
+    violation = _with_grants(result, finding.violation)
     lock = violation.lock
     near = [event for event in result.evidence.histories.complete if getattr(event, "lock", lock) in (lock, None)]
     times = [violation.at, *(event.at for event in violation.events)]
@@ -178,13 +178,13 @@ def as_data(result: Result) -> dict[str, Any]:
         "not_exercised": evidence.not_exercised,
         "violations": [
             {
-                "promise": found.promise,
-                "status": found.status,
-                "fault": found.fault,
-                "at": round(found.violation.at - started, 6),
-                "message": found.violation.message,
+                "promise": finding.promise,
+                "status": finding.status,
+                "fault": finding.fault,
+                "at": round(finding.violation.at - started, 6),
+                "message": finding.violation.message,
             }
-            for found in result.found
+            for finding in result.findings
         ],
         "problems": list(evidence.histories.problems),
     }
@@ -230,10 +230,10 @@ def as_html(result: Result) -> str:
             "<h2>Not exercised</h2>",
             _html_table(("fault", "reason"), list(evidence.not_exercised.items())),
         ]
-    pictures = [found for found in result.found if _rank(result.found, found) < PICTURES_MAX]
-    for found in pictures:
-        history, violation = pictured(result, found)
-        title = f"{found.promise}: {found.status}, after the fault {found.fault!r}"
+    pictures = [finding for finding in result.findings if _rank(result.findings, finding) < PICTURES_MAX]
+    for finding in pictures:
+        history, violation = pictured(result, finding)
+        title = f"{finding.promise}: {finding.status}, after the fault {finding.fault!r}"
         parts += [
             f"<h2>{escape(title)}</h2>",
             svg(history, violation),
@@ -244,9 +244,9 @@ def as_html(result: Result) -> str:
     return "\n".join([*parts, "</body></html>", ""])
 
 
-def _rank(found: Sequence[Found], each: Found) -> int:
+def _rank(findings: Sequence[Finding], each: Finding) -> int:
     """How many violations of the same promise come before this one."""
-    return [other for other in found if other.promise == each.promise].index(each)
+    return [other for other in findings if other.promise == each.promise].index(each)
 
 
 def _html_table(heading: tuple[str, ...], cells: Sequence[tuple[str, ...]]) -> str:

@@ -28,8 +28,8 @@ class TicketValue(NamedTuple):
 
 def encode_value(claim: Claim, since: float, method: str = "") -> bytes:
     extra = f'"method":"{method}",' if method else ""
-    who_and_when = f'"nonce":"{claim.nonce}","since":{since:.6f},"agent":{json.dumps(claim.agent)}'
-    return f'{{"holdfast":1,{extra}{who_and_when},"info":{claim.info}}}'.encode()
+    ticket_fields = f'"nonce":"{claim.nonce}","since":{since:.6f},"agent":{json.dumps(claim.agent)}'
+    return f'{{"holdfast":1,{extra}{ticket_fields},"info":{claim.info}}}'.encode()
 
 
 def parse_value(value: bytes) -> TicketValue:

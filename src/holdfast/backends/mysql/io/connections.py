@@ -142,7 +142,7 @@ class Connections(DatabaseConnections[Connection]):
         return int(answer.rows[0][0] or 0)
 
     async def _create_tables(
-        self, connection: Connection, deadline: float, missing: TablesMissing | None, found: int
+        self, connection: Connection, deadline: float, missing: TablesMissing | None, version: int
     ) -> None:
         # One client creates the tables; the others wait for the named lock and find them.
         deadline = max(deadline, self._now() + CREATE_MAX)
@@ -151,9 +151,9 @@ class Connections(DatabaseConnections[Connection]):
         if answer.rows[0][0] != "1":
             raise unavailable(self._url, "another client was creating our tables all the time")
         try:
-            found = await self._read_version(connection, deadline)
-            self._check_version(found, is_complete=True, creates=True)
-            is_outdated = found < VERSION or (missing is not None and missing.is_outdated)
+            version = await self._read_version(connection, deadline)
+            self._check_version(version, is_complete=True, creates=True)
+            is_outdated = version < VERSION or (missing is not None and missing.is_outdated)
             existing = set() if is_outdated else await self._objects(connection, deadline)
             for created, statement in statements():
                 if is_outdated or (created and created not in existing):

@@ -129,8 +129,8 @@ class RowBackend(PlainBackend):
         if state is not None and state.nonce == holder:
             await self._sessions.terminate(holder, deadline=deadline)  # its lease has expired
             return Waiting(longest, process_text(state.info))
-        seen, since = self._leaseless.pop(key, ("", 0.0))
-        if seen != holder:
+        previous, since = self._leaseless.pop(key, ("", 0.0))
+        if previous != holder:
             since = self._runtime.now()
         elif self._runtime.now() - since >= LEASELESS_MAX:
             await self._sessions.terminate_client(key, holder, deadline=deadline)

@@ -190,14 +190,16 @@ _SAME_OWNER = (
     "AND k.expires > {now} AND CAST(k.owner AS BINARY) = CAST({2} AS BINARY))"
 )
 POLL_OWNED = Statement("poll_owned", _POLL.replace("{more}", _SAME_OWNER))
-_SEEN = (
+_TICKETS = (
     "SELECT l.name, l.fence, TRUE, 1, l.expires - {now}, l.since, l.agent, l.info, 0 AS place "
     "FROM holdfast_locks l WHERE l.nonce IS NOT NULL AND l.expires > {now} AND {condition} UNION ALL "
     "SELECT l.name, l.fence, l.exclusive, l.`limit`, l.expires - {now}, l.since, l.agent, l.info, l.number "
     "FROM holdfast_tickets l WHERE l.expires > {now} AND {condition} ORDER BY place"
 )
-INSPECT = Statement("inspect", _SEEN.replace("{condition}", "l.id = {0}"), reads=True)
-LOCKS = Statement("locks", _SEEN.replace("{condition}", "LEFT(CAST(l.name AS BINARY), LENGTH({0})) = {0}"), reads=True)
+INSPECT = Statement("inspect", _TICKETS.replace("{condition}", "l.id = {0}"), reads=True)
+LOCKS = Statement(
+    "locks", _TICKETS.replace("{condition}", "LEFT(CAST(l.name AS BINARY), LENGTH({0})) = {0}"), reads=True
+)
 
 # The state of a lock, for the two plain methods.
 STATE = Statement(

@@ -71,9 +71,9 @@ class Cluster(ServerCluster[Connection, str]):
             info = await self._find_bucket(
                 deadline, create=False, subjects_filter=self._bucket.subject(subjects), offset=len(keys)
             )
-            found = info["state"].get("subjects") or {}
-            keys += [subject.removeprefix(self._bucket.subject("")) for subject in found]
-            if not found or len(keys) >= info.get("total", 0):
+            listed = info["state"].get("subjects") or {}
+            keys += [subject.removeprefix(self._bucket.subject("")) for subject in listed]
+            if not listed or len(keys) >= info.get("total", 0):
                 return keys
 
     def watch(self, nonce: str, key: str) -> None:

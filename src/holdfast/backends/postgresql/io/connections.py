@@ -240,10 +240,10 @@ class Connections(DatabaseConnections[Connection]):
             ConfigurationError: an object of ours belongs to a role that is not trusted.
         """
         name = self._config.schema[1:-1]
-        ((has_tables, is_open, what, owner),) = await connection.query(ownership_query(name), deadline)
-        if what is not None:
+        ((has_tables, is_open, object_name, owner),) = await connection.query(ownership_query(name), deadline)
+        if object_name is not None:
             raise ConfigurationError(
-                f"{self._url}: {what} in schema {name} belongs to the role {owner}, which could run anything "
+                f"{self._url}: {object_name} in schema {name} belongs to the role {owner}, which could run anything "
                 f"with the rights of this user: drop it and have the owner of the schema run `holdfast init`; or use a "
                 f"schema in which no other role may create objects; or, if {owner} is to be trusted, GRANT CREATE ON "
                 f"SCHEMA {name} TO {owner}"
@@ -254,7 +254,7 @@ class Connections(DatabaseConnections[Connection]):
         return has_tables == "t"
 
     async def _create_tables(
-        self, connection: Connection, deadline: float, missing: TablesMissing | None, found: int
+        self, connection: Connection, deadline: float, missing: TablesMissing | None, version: int
     ) -> None:
         schema = self._config.schema
         try:
@@ -265,13 +265,13 @@ class Connections(DatabaseConnections[Connection]):
             await connection.query(
                 f"""DO $holdfast$
                 DECLARE
-                    found integer;
+                    existing_version integer;
                 BEGIN
                     PERFORM pg_advisory_xact_lock({_CREATING});
                     IF to_regclass('{schema}.holdfast_schema') IS NOT NULL AND {missing is None} THEN
-                        EXECUTE 'SELECT max(version) FROM {schema}.holdfast_schema' INTO found;
+                        EXECUTE 'SELECT max(version) FROM {schema}.holdfast_schema' INTO existing_version;
                     END IF;
-                    IF coalesce(found, 0) < {VERSION} THEN
+                    IF coalesce(existing_version, 0) < {VERSION} THEN
                         EXECUTE $ddl${create}{tables_ddl(schema[1:-1])}$ddl$;
                     END IF;
                 END
@@ -280,8 +280,8 @@ class Connections(DatabaseConnections[Connection]):
             )
         except HoldfastError as error:
             older = ""
-            if found:
-                reason = missing or f"version {found} does not do what version {VERSION} does"
+            if version:
+                reason = missing or f"version {version} does not do what version {VERSION} does"
                 older = f"; the tables are of an older holdfast: {reason}"
             refused = creation_error(error, self._url, older)
             if refused is error:

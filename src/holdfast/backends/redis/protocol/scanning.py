@@ -167,7 +167,7 @@ class Listing(Generic[S]):
         self._pattern = pattern_of(lister.prefix + prefix)
         self._servers: list[S] = []  # not yet searched in this pass, the current one last
         self._cursor = b"0"
-        self._found: set[str] = set()  # names that have not been read yet
+        self._unread: set[str] = set()  # names that have not been read yet
         self._in_use: set[str] = set()  # at the last read
         self._free: dict[str, None] = {}  # in use before, the latest last
         self._free_turn = 0
@@ -193,7 +193,7 @@ class Listing(Generic[S]):
     async def read(self) -> list[LockInfo]:
         """The locks in use among those found so far."""
         await self._receive()
-        names = sorted(self._found | self._in_use | self._free_to_read())
+        names = sorted(self._unread | self._in_use | self._free_to_read())
         infos: list[LockInfo] = []
         self.locks_total = len(names)
         try:
@@ -203,7 +203,7 @@ class Listing(Generic[S]):
         finally:
             self.locks_total = self.locks_read = 0
         used_before, self._in_use = self._in_use, {info.name for info in infos}
-        self._found.clear()
+        self._unread.clear()
         self._free |= dict.fromkeys(sorted(used_before - self._in_use))
         for name in [*(self._in_use & self._free.keys()), *list(self._free)[:-FREE_NAMES]]:
             self._free.pop(name, None)
@@ -244,7 +244,7 @@ class Listing(Generic[S]):
         for key in keys:
             name = self._lister.name_in(key)
             if name and name.startswith(self._prefix) and name not in self._in_use:
-                self._found.add(name)
+                self._unread.add(name)
 
     async def _subscribe(self, server: S) -> None:
         # Called before the keys are searched, so that no new lock is missed in between.

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from holdfast.core.ports import Runtime
 
 
-_LAST_PLACE = 2**63 - 1  # after all tickets
+_MAX_NUMBER = 2**63 - 1  # after all tickets
 _NO_STATE = (0, True)  # another program has emptied the table: then only the clock is the floor
 REGISTER_GRACE = 3600.0  # seconds for which a register is kept longer, because wall clocks are set
 WATCH_MAX = 32  # sessions that one waiter watches; for more of them it relies on polling
@@ -307,7 +307,7 @@ def _fence_of_same_owner(txn: Transaction, claim: Claim) -> int | None:
 
 def _join(txn: Transaction, claim: Claim, number: int | None, fence: int) -> tuple[int, Hashable]:
     """Grant the ticket together with those of its owner: with their fence, and a number before all waiters."""
-    (first,) = txn.row(_FIRST, claim.name) or (_LAST_PLACE,)
+    (first,) = txn.row(_FIRST, claim.name) or (_MAX_NUMBER,)
     expires = txn.now + claim.ttl
     if number is None:
         _insert(txn, claim, first - 1, fence=fence, expires=expires)
@@ -430,7 +430,7 @@ def _live_ahead(txn: Transaction, claim: Claim, number: int | None) -> Iterator[
     Readers do not block a reader, so they are skipped without a check whether they are alive.
     """
     with_shared = claim.limit is not None
-    rows = txn.rows(_AHEAD, claim.name, _LAST_PLACE if number is None else number, with_shared)
+    rows = txn.rows(_AHEAD, claim.name, _MAX_NUMBER if number is None else number, with_shared)
     for entry in map(_QueueEntry._make, rows):
         if not _reaped(txn, claim.name, entry):
             yield entry

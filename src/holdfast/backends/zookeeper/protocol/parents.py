@@ -66,14 +66,14 @@ class Parents:
         elif (refused := next((answer for answer in answers if answer not in _DONE), None)) is not None:
             raise self.error_for(refused, path)
 
-    def error_for(self, answer: Answer, what: str) -> HoldfastError:
+    def error_for(self, answer: Answer, path: str) -> HoldfastError:
         """The error for a refusal."""
         if answer is Refusal.NO_RIGHT:
             problem = (
-                f"this user may not use {what}: log in with zookeeper://user:password@host, or add the user to its ACL "
+                f"this user may not use {path}: log in with zookeeper://user:password@host, or add the user to its ACL "
                 "(the node of the url: `cr`, nodes below it: `cdrwa`)"
             )
             return AccessDenied(backend=self._url, problem=problem)
         if answer is Refusal.OTHER:
-            return NameConflict(lock=what, reason="there is an ephemeral node in its place")
-        return BackendUnavailable(backend=self._url, problem=f"{what}: {answer}")
+            return NameConflict(lock=path, reason="there is an ephemeral node in its place")
+        return BackendUnavailable(backend=self._url, problem=f"{path}: {answer}")

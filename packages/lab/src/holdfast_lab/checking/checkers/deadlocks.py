@@ -98,9 +98,9 @@ class ProvenDeadlocks(Checker):
         if not any(lock != event.lock for lock in self._held_by[caller].values()):
             return  # most calls; a caller that holds nothing closes no cycle
         self._was_tested = True
-        for way in self._ways([event], caller):
+        for path in self._paths_back([event], caller):
             cycle = _Cycle()
-            for waiting in way:
+            for waiting in path:
                 self._cycles[waiting.ticket].append(cycle)
 
     def _granted(self, event: Granted) -> None:
@@ -169,13 +169,13 @@ class ProvenDeadlocks(Checker):
         for cycle in cycles:
             cycle.ended_by = cycle.ended_by or event
 
-    def _ways(self, way: list[AcquireStarted], start: _Caller) -> Iterator[list[AcquireStarted]]:
-        """Every way along the waits that leads back to this caller."""
-        for caller in self._blockers(way[-1]):
+    def _paths_back(self, path: list[AcquireStarted], start: _Caller) -> Iterator[list[AcquireStarted]]:
+        """Every path along the waits that leads back to this caller."""
+        for caller in self._blockers(path[-1]):
             if caller == start:
-                yield list(way)
-            elif caller in self._waiting and all(self._caller_of(waiting) != caller for waiting in way):
-                yield from self._ways([*way, self._waiting[caller]], start)
+                yield list(path)
+            elif caller in self._waiting and all(self._caller_of(waiting) != caller for waiting in path):
+                yield from self._paths_back([*path, self._waiting[caller]], start)
 
     def _blockers(self, waiting: AcquireStarted) -> set[_Caller]:
         """The callers that have to release the lock, or to get it, before this attempt can be granted."""

@@ -132,9 +132,9 @@ class BalancedEvents(Checker):
             if client in self._paused or at <= settled:
                 continue
             calls, leases = self._calls[client, lock], self._leases[client, lock]
-            # A call of lock_all for several locks has attempts only for those that it has come to.
-            for kind, found_max, found_min in (("acquiring", calls, 0), ("acquired", leases, leases)):
-                found = attempts[client, lock, kind]
-                if not found_min <= len(found) <= found_max:
-                    message = f"{client} has {found_max} of {lock!r}, but {len(found)} by its events: {kind!r}"
-                    self.violated(at, lock, message, *found[:3])
+            # A call of lock_all for several locks has attempts only for the locks that it has requested so far.
+            for kind, reported_max, reported_min in (("acquiring", calls, 0), ("acquired", leases, leases)):
+                reported = attempts[client, lock, kind]
+                if not reported_min <= len(reported) <= reported_max:
+                    message = f"{client} has {reported_max} of {lock!r}, but {len(reported)} by its events: {kind!r}"
+                    self.violated(at, lock, message, *reported[:3])

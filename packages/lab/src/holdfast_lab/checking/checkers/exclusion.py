@@ -122,8 +122,8 @@ class MutualExclusion(Checker):
         self.violated(now, event.lock, message, blocker, event)
 
 
-def _same_owner(one: Granted, other: Granted) -> bool:
-    return one.owner != "" and one.owner == other.owner and one.fence == other.fence
+def _same_owner(first: Granted, second: Granted) -> bool:
+    return first.owner != "" and first.owner == second.owner and first.fence == second.fence
 
 
 class _Lock:

@@ -107,8 +107,8 @@ class VersionKeptByRelease(Tables):
 class _ChecksFirst(_Port):
     async def execute(self, statement: Statement, values: Sequence[Value], *, deadline: float) -> Answer:
         if statement is statements.FAST_ACQUIRE:
-            found = await self._port.execute(statements.STATE, values[:1], deadline=deadline)
-            for _, _, nonce, remaining, _, has_tickets, _ in found.rows:
+            state = await self._port.execute(statements.STATE, values[:1], deadline=deadline)
+            for _, _, nonce, remaining, _, has_tickets, _ in state.rows:
                 if has_tickets == "1" or (nonce is not None and int(remaining or 0) > 0):
                     return Answer()
         return await self._port.execute(statement, values, deadline=deadline)
@@ -215,8 +215,8 @@ class _ReadsRegisterFirst(_Port):
     async def execute(self, statement: Statement, values: Sequence[Value], *, deadline: float) -> Answer:
         if statement is statements.ADVANCE_REGISTER:
             key, _, number, *_ = values
-            found = await self._port.execute(statements.READ_REGISTERS, ((key,),), deadline=deadline)
-            if any(int(known or 0) >= int(str(number)) for _, known in found.rows):
+            registers = await self._port.execute(statements.READ_REGISTERS, ((key,),), deadline=deadline)
+            if any(int(known or 0) >= int(str(number)) for _, known in registers.rows):
                 return Answer()
         return await self._port.execute(statement, values, deadline=deadline)
 

@@ -203,8 +203,8 @@ class FenceByClock(Tables):
 class SequenceFence(Tables):
     sequence = 0
 
-    def hold(self, lock: Lock, nonce: str, since: int, ttl: int, who: tuple[str, str]) -> None:
-        super().hold(lock, nonce, since, ttl, who)
+    def hold(self, lock: Lock, nonce: str, since: int, ttl: int, agent_and_info: tuple[str, str]) -> None:
+        super().hold(lock, nonce, since, ttl, agent_and_info)
         self.sequence += 1
         lock.fence = self.sequence
 
@@ -286,19 +286,23 @@ class RecordOverwritten(Tables):
 class AdvisoryLockBeforeLease(Tables):
     """An earlier bug: a ticket with an unknown lease waits for a ticket that waits for that lease."""
 
-    def pass_(self, name: str, nonce: str, ttl: int, who: tuple[str, str], *, has_advisory_lock: bool) -> Row:
+    def pass_(
+        self, name: str, nonce: str, ttl: int, agent_and_info: tuple[str, str], *, has_advisory_lock: bool
+    ) -> Row:
         if has_advisory_lock or name not in self.locks:
-            return super().pass_(name, nonce, ttl, who, has_advisory_lock=has_advisory_lock)
-        return super().pass_(name, "nobody", ttl, who, has_advisory_lock=False)
+            return super().pass_(name, nonce, ttl, agent_and_info, has_advisory_lock=has_advisory_lock)
+        return super().pass_(name, "nobody", ttl, agent_and_info, has_advisory_lock=False)
 
 
 class AdvisoryLockIsTheLock(Tables):
     """The ticket with the advisory lock is granted, even if there is a lease."""
 
-    def pass_(self, name: str, nonce: str, ttl: int, who: tuple[str, str], *, has_advisory_lock: bool) -> Row:
+    def pass_(
+        self, name: str, nonce: str, ttl: int, agent_and_info: tuple[str, str], *, has_advisory_lock: bool
+    ) -> Row:
         if has_advisory_lock and name in self.locks:
             self.locks[name].nonce = None
-        return super().pass_(name, nonce, ttl, who, has_advisory_lock=has_advisory_lock)
+        return super().pass_(name, nonce, ttl, agent_and_info, has_advisory_lock=has_advisory_lock)
 
 
 class WaitsOnDeadConnection(AdvisoryBackend):

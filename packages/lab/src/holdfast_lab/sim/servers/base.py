@@ -101,9 +101,9 @@ class Server(ABC):
     def prepare(self, faults: Faults, ttl: float) -> None:  # noqa: B027  (optional)
         """Called before the run, with its faults and ttl."""
 
-    def state_lost(self, what: h.StateKind, detail: str = "") -> list[h.Event]:
+    def state_lost(self, kind: h.StateKind, detail: str = "") -> list[h.Event]:
         """The events that record a loss of state which is about to happen."""
-        return [h.StateLost(self.world.now, what, detail=detail)]
+        return [h.StateLost(self.world.now, kind, detail=detail)]
 
     def stall_event(self) -> h.Event:
         """The event that records the start of a stall."""

@@ -109,7 +109,7 @@ class Database(Server):
 
     def __init__(self, world: World, recorder: Recorder) -> None:
         super().__init__(world, recorder)
-        self._places: dict[str, int] = {}  # by nonce: the number in the queue
+        self._numbers: dict[str, int] = {}  # by nonce: the number in the queue
         self._copy: object = None
         self._delete_rate = 0.0
 
@@ -152,20 +152,20 @@ class Database(Server):
     def _entries(self) -> list[tuple[str, Entry, int]]:
         """Every ticket, holders first: its nonce, its entry, and when it expires."""
         entries = []
-        places = {}
+        numbers = {}
         for lock in self.tables.locks.values():
             if lock.nonce is not None and lock.fence is not None:
                 # An exclusive holder has no queue entry any more. It keeps the number of the one that it had, also if
                 # it is granted again with a new fence because the first grant got no answer.
-                place = places[lock.nonce] = self._places.get(lock.nonce, lock.fence)
-                entry = Entry(self.decode_name(lock.name), place, lock.fence, 1, exclusive=True)
+                number = numbers[lock.nonce] = self._numbers.get(lock.nonce, lock.fence)
+                entry = Entry(self.decode_name(lock.name), number, lock.fence, 1, exclusive=True)
                 entries.append((lock.nonce, entry, lock.expires or 0))
         for ticket in sorted(self.tables.tickets, key=_waits):
-            places[ticket.nonce] = ticket.number
+            numbers[ticket.nonce] = ticket.number
             name = self.decode_name(ticket.name)
             entry = Entry(name, ticket.number, ticket.fence, ticket.limit, ticket.exclusive)
             entries.append((ticket.nonce, entry, ticket.expires))
-        self._places = places
+        self._numbers = numbers
         return entries
 
     def decode_name(self, name: str) -> str:

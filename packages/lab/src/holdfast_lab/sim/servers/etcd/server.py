@@ -178,8 +178,8 @@ class EtcdServer(Server):
             self._break_connection(port)
         self.recorder.observe(self.tickets())
 
-    def state_lost(self, what: h.StateKind, detail: str = "") -> list[h.Event]:
-        return [h.StateLost(self.world.now, what, detail=detail, restored=what == "data")]
+    def state_lost(self, kind: h.StateKind, detail: str = "") -> list[h.Event]:
+        return [h.StateLost(self.world.now, kind, detail=detail, restored=kind == "data")]
 
     def drop(self, process: Process) -> bool:
         return sum(self._break_connection(port) for port in self.ports if port.link.process is process) > 0

@@ -221,17 +221,17 @@ class Tables(Values[Lock, Ticket]):
         is_held = None if lock.nonce is None and lock.expires > now else lock.nonce not in {None, nonce}
         excluding = max((ticket.exclusive for ticket in ahead), default=None)
         waiting = sum(ticket.fence is None for ticket in ahead)
-        is_there = 0 if mine is None else max(1, len(ahead))
-        row = (is_held and lock.expires > now, len(ahead), excluding, waiting, is_there)
+        is_queued = 0 if mine is None else max(1, len(ahead))
+        row = (is_held and lock.expires > now, len(ahead), excluding, waiting, is_queued)
         return Answer(rows=[tuple(map(_text, row))])
 
     def poll_owned_answer(self, key: bytes, nonce: str, owner: str) -> Answer:
-        ((*row, is_there),) = self.poll_answer(key, nonce).rows
+        ((*row, is_queued),) = self.poll_answer(key, nonce).rows
         if key not in self.locks:
-            return Answer(rows=[(*row, is_there, "0")])
+            return Answer(rows=[(*row, is_queued, "0")])
         now = self.clock()
         same_owner = [entry for entry in self.same_owner(key, owner) if entry.nonce != nonce and entry.expires > now]
-        return Answer(rows=[(*row, is_there, str(len(same_owner)))])
+        return Answer(rows=[(*row, is_queued, str(len(same_owner)))])
 
     def state_answer(self, key: bytes) -> Answer:
         now = self.clock()
@@ -329,8 +329,10 @@ class Tables(Values[Lock, Ticket]):
         self.rebase(lock, self._queue(key), now)
         outcome = self._step(lock, row, method, now, ttl, queue=queue)
         lock.tickets = self.has_tickets(key)
-        place = outcome.place
-        ahead = [entry for entry in self._queue(key) if entry.fence is None and (place is None or entry.number < place)]
+        number = outcome.number
+        ahead = [
+            entry for entry in self._queue(key) if entry.fence is None and (number is None or entry.number < number)
+        ]
         answer = (outcome.outcome, lock.drawn, len(ahead), outcome.remaining, outcome.limit, outcome.other, is_new)
         return Answer(rows=[tuple(map(_text, answer))])
 
@@ -369,15 +371,15 @@ class Tables(Values[Lock, Ticket]):
             mine = self._ticket(lock.id, nonce)
             if lock.nonce == nonce and any(entry.fence is not None for entry in self._queue(lock.id)):
                 lock.nonce = None
-        place = None if mine is None else mine.number
+        number = None if mine is None else mine.number
         if had_tickets and self._queue(lock.id):
             lock.method = "unique"
         if lock.method != method:
             if lock.nonce is not None or (had_tickets and self._queue(lock.id)):
-                return _Outcome("method", place, other=lock.method)
+                return _Outcome("method", number, other=lock.method)
             lock.method = method
         if was_departed and mine is None and lock.nonce != nonce:
-            return _Outcome("gone", place)
+            return _Outcome("gone", number)
         if had_tickets and not row.exclusive:
             others = [
                 entry
@@ -386,17 +388,17 @@ class Tables(Values[Lock, Ticket]):
             ]
             if others:
                 limit = min((entry.limit for entry in others if entry.limit is not None), default=None)
-                return _Outcome("limit", place, limit=limit, other=min(entry.info for entry in others))
+                return _Outcome("limit", number, limit=limit, other=min(entry.info for entry in others))
 
-        outcome = _Outcome("in", place)
+        outcome = _Outcome("in", number)
         if lock.nonce not in {None, nonce}:
-            outcome = _Outcome("wait", place, expires - now, other=info)
+            outcome = _Outcome("wait", number, expires - now, other=info)
         elif lock.nonce is None and had_tickets:
             blocker = self.blocker(
                 [entry for entry in self._queue(lock.id) if mine is None or entry.number < mine.number], row
             )
             if blocker is not None:
-                outcome = _Outcome("wait", place, blocker.expires - now, other=blocker.info)
+                outcome = _Outcome("wait", number, blocker.expires - now, other=blocker.info)
 
         if outcome.outcome == "in":
             if row.exclusive:
@@ -445,8 +447,10 @@ class Tables(Values[Lock, Ticket]):
         self.rebase(lock, self._queue(key), now)
         outcome, fence = self._step_owned(lock, row, now, ttl, queue=queue)
         lock.tickets = self.has_tickets(key)
-        place = outcome.place
-        ahead = [entry for entry in self._queue(key) if entry.fence is None and (place is None or entry.number < place)]
+        number = outcome.number
+        ahead = [
+            entry for entry in self._queue(key) if entry.fence is None and (number is None or entry.number < number)
+        ]
         fence = lock.drawn if fence is None else fence
         answer = (outcome.outcome, fence, len(ahead), outcome.remaining, None, outcome.other, is_new)
         return Answer(rows=[tuple(map(_text, answer))])
@@ -463,15 +467,15 @@ class Tables(Values[Lock, Ticket]):
         self._remove(dead)
         has_purged = has_purged or bool(dead)
         mine = self._ticket(lock.id, row.nonce)
-        place = None if mine is None else mine.number
+        own_number = None if mine is None else mine.number
         if lock.method != "unique":
             if lock.nonce is not None:
-                return _Outcome("method", place, other=lock.method), None
+                return _Outcome("method", own_number, other=lock.method), None
             lock.method = "unique"
         if was_departed and mine is None:
-            return _Outcome("gone", place), None
+            return _Outcome("gone", own_number), None
 
-        outcome, fence = _Outcome("in", place), lock.drawn
+        outcome, fence = _Outcome("in", own_number), lock.drawn
         number = lock.drawn if mine is None else mine.number
         same_owner = self.same_owner(lock.id, row.owner)
         blocker = self.blocker([entry for entry in self._queue(lock.id) if mine is None or entry.number < number], row)
@@ -480,9 +484,9 @@ class Tables(Values[Lock, Ticket]):
             if mine is None or mine.fence is None:
                 number = self._queue(lock.id)[0].number - 1
         elif lock.nonce is not None:
-            outcome = _Outcome("wait", place, lock.expires - now, other=lock.info)
+            outcome = _Outcome("wait", own_number, lock.expires - now, other=lock.info)
         elif blocker is not None:
-            outcome = _Outcome("wait", place, blocker.expires - now, other=blocker.info)
+            outcome = _Outcome("wait", own_number, blocker.expires - now, other=blocker.info)
 
         if outcome.outcome == "in":
             if mine is None:
@@ -510,8 +514,8 @@ class Tables(Values[Lock, Ticket]):
 
     def blocker(self, ahead: list[Ticket], row: Ticket) -> Ticket | None:
         """The first ticket before this one that blocks it."""
-        for place, ticket in enumerate(ahead, 1):
-            if ticket.exclusive or place == row.limit:
+        for position, ticket in enumerate(ahead, 1):
+            if ticket.exclusive or position == row.limit:
                 return ticket
         return None
 
@@ -662,13 +666,13 @@ class _Outcome:
     """The result of holdfast_try_acquire."""
 
     outcome: str
-    place: int | None  # its number in the queue
+    number: int | None  # its number in the queue
     remaining: int | None = None
     limit: int | None = None
     other: str | None = None
 
     def at(self, number: int) -> _Outcome:
-        return replace(self, place=number)
+        return replace(self, number=number)
 
 
 def _text(value: str | int | None) -> str | None:

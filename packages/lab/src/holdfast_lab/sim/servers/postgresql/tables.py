@@ -120,7 +120,9 @@ class Tables(DatabaseTables[str, Lock, Ticket, Register, StoredRecord]):
             self.reap(reaps_at)
         return [(_text(fence),)]
 
-    def take(self, name: str, nonce: str, ttl: int, who: tuple[str, str]) -> tuple[int | None, int | None] | None:
+    def take(
+        self, name: str, nonce: str, ttl: int, agent_and_info: tuple[str, str]
+    ) -> tuple[int | None, int | None] | None:
         """The fence, and the time if this triggers the removal of old locks; None if the lock is not free."""
         now = self.clock()
         lock = self.locks.get(name)
@@ -134,7 +136,7 @@ class Tables(DatabaseTables[str, Lock, Ticket, Register, StoredRecord]):
             lock.generation = _generation(lock, lock.drawn)
         else:
             return None
-        self.hold(lock, nonce, now, ttl, who)
+        self.hold(lock, nonce, now, ttl, agent_and_info)
         return lock.fence, lock.drawn if is_new and lock.drawn & 255 == 0 else None
 
     def is_free(self, lock: Lock) -> bool:
@@ -299,7 +301,7 @@ class Tables(DatabaseTables[str, Lock, Ticket, Register, StoredRecord]):
     def _described(self, is_wanted: Callable[[str], bool]) -> list[Row]:
         """The rows of the view holdfast_status, in order."""
         now = self.clock()
-        found = [
+        tickets = [
             Ticket(
                 *(lock.name, 0, lock.nonce, lock.fence, True, 1),
                 *(lock.expires or 0, lock.since or 0, lock.agent, lock.info, ""),
@@ -307,13 +309,13 @@ class Tables(DatabaseTables[str, Lock, Ticket, Register, StoredRecord]):
             for lock in self.locks.values()
             if lock.nonce is not None
         ]
-        found = [ticket for ticket in found + self.tickets if ticket.expires > now and is_wanted(ticket.name)]
+        tickets = [ticket for ticket in tickets + self.tickets if ticket.expires > now and is_wanted(ticket.name)]
         return [
             (
                 *(ticket.name, _text(ticket.fence), _text(ticket.exclusive), _text(ticket.limit)),
                 *(_text(ticket.expires - now), _text(ticket.since), ticket.agent, ticket.info),
             )
-            for ticket in sorted(found, key=_place)
+            for ticket in sorted(tickets, key=_sort_key)
         ]
 
     # ── the functions of schema.sql ──────────────────────────────────────────────────────────────────────────────
@@ -441,7 +443,7 @@ class Tables(DatabaseTables[str, Lock, Ticket, Register, StoredRecord]):
         if holder is not None and holder != nonce:
             outcome, remaining, other = "wait", (lock.expires or 0) - now, lock.info
         elif holder is None and lock.queued:
-            place, first = 0, None
+            position, first = 0, None
             dropped: set[str] = set()
             for ticket in self._queue(name, head):
                 if mine is not None and ticket.number >= mine.number:
@@ -455,8 +457,8 @@ class Tables(DatabaseTables[str, Lock, Ticket, Register, StoredRecord]):
                     has_purged = True
                     continue
                 first = ticket.number if first is None else first
-                place += 1
-                if ticket.exclusive or place == limit:
+                position += 1
+                if ticket.exclusive or position == limit:
                     outcome, remaining, other = "wait", ticket.expires - now, ticket.info
                     break
             head = first or (drawn if mine is None else mine.number)
@@ -538,8 +540,8 @@ class Tables(DatabaseTables[str, Lock, Ticket, Register, StoredRecord]):
         first = self.first_number(lock, drawn)
         lock.nonce, lock.queued, lock.drawn, lock.head = None, True, drawn, first
         if mine is None:
-            place = (name, first, nonce, fence, True, 1)
-            self._insert(Ticket(*place, now + ttl, now, agent, info, channel, owner, now))
+            columns = (name, first, nonce, fence, True, 1)
+            self._insert(Ticket(*columns, now + ttl, now, agent, info, channel, owner, now))
         else:
             mine.number = first if mine.fence is None else mine.number
             mine.fence, mine.expires, mine.renewed, mine.since = fence, now + ttl, now, now
@@ -608,16 +610,18 @@ class Tables(DatabaseTables[str, Lock, Ticket, Register, StoredRecord]):
         if lock is not None and lock.nonce is not None and lock.fence == fence:
             lock.nonce = None
         else:
-            found = [ticket for ticket in self._queue(name, 0 if lock is None else lock.head) if ticket.fence == fence]
-            if not found:
+            broken = [ticket for ticket in self._queue(name, 0 if lock is None else lock.head) if ticket.fence == fence]
+            if not broken:
                 return False
-            for ticket in found:
+            for ticket in broken:
                 self.tickets.remove(ticket)
         if lock is None or lock.queued:
             self.wake(name, self.clock(), 0 if lock is None else lock.head)
         return True
 
-    def pass_(self, name: str, nonce: str, ttl: int, who: tuple[str, str], *, has_advisory_lock: bool) -> Row:
+    def pass_(
+        self, name: str, nonce: str, ttl: int, agent_and_info: tuple[str, str], *, has_advisory_lock: bool
+    ) -> Row:
         """holdfast_pass without its advisory lock, which the session holds: outcome, fence, remaining, other."""
         now = self.clock()
         if has_advisory_lock:
@@ -642,7 +646,7 @@ class Tables(DatabaseTables[str, Lock, Ticket, Register, StoredRecord]):
         lock.method, lock.drawn, lock.queued = "advisory", self.draw(lock, now), False
         lock.generation = _generation(lock, lock.drawn)
         lock.departed = lock.departed if is_remembered else None
-        self.hold(lock, nonce, now, ttl, who)
+        self.hold(lock, nonce, now, ttl, agent_and_info)
         return "in", _text(lock.fence), None, None
 
     def poll_rows(self, name: str) -> list[Row]:
@@ -698,11 +702,11 @@ class Tables(DatabaseTables[str, Lock, Ticket, Register, StoredRecord]):
 
     # ── shared ──────────────────────────────────────────────────────────────────────────────────
 
-    def hold(self, lock: Lock, nonce: str, since: int, ttl: int, who: tuple[str, str]) -> None:
+    def hold(self, lock: Lock, nonce: str, since: int, ttl: int, agent_and_info: tuple[str, str]) -> None:
         """Grant the lock with its last number as the fence."""
         lock.nonce, lock.fence, lock.expires, lock.since = nonce, lock.drawn, since + ttl, since
         lock.renewed, lock.renewed_fence = since, lock.drawn
-        lock.agent, lock.info = who
+        lock.agent, lock.info = agent_and_info
 
     def has_tickets(self, name: str, head: int) -> bool:
         return bool(self._queue(name, head))
@@ -744,7 +748,7 @@ def _is_after(moment: int | None, now: int) -> bool:
     return moment is not None and moment > now
 
 
-def _place(ticket: Ticket) -> tuple[bytes, int]:
+def _sort_key(ticket: Ticket) -> tuple[bytes, int]:
     return ticket.name.encode(), ticket.number
 
 

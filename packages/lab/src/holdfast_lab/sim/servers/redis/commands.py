@@ -546,10 +546,10 @@ def _lrem(space: Keyspace, words: Words) -> int:
     entries = _typed(space, words[0], list)
     if entries is None:
         return 0
-    found = [place for place, entry in enumerate(entries) if entry == words[2]]
-    chosen = found[:most] if most else found
-    for place in reversed(chosen):
-        del entries[place]
+    matches = [index for index, entry in enumerate(entries) if entry == words[2]]
+    chosen = matches[:most] if most else matches
+    for index in reversed(chosen):
+        del entries[index]
     _delete_if_empty(space, words[0], entries)
     return len(chosen)
 

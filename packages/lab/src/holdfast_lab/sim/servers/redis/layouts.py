@@ -17,7 +17,7 @@ _SETNX, _GETSET = b"holdfast:setnx:", b"holdfast:getset:"
 _WAITER_LEASE = WAITER_LEASE * 1000
 
 
-class Found(NamedTuple):
+class StoredTicket(NamedTuple):
     """A ticket on the server."""
 
     nonce: str
@@ -26,7 +26,7 @@ class Found(NamedTuple):
     is_skipped: bool = False  # its client did not respond: the ticket does not count until it polls
 
 
-def in_queue(space: Keyspace, name: str, keys: QueueKeys) -> Iterator[Found]:
+def in_queue(space: Keyspace, name: str, keys: QueueKeys) -> Iterator[StoredTicket]:
     """The tickets in the keys of layout.lua: holders first, then waiters in the order of the queue.
 
     The position of a waiter is the number of its entry, which another one may have too; that of a holder is 0.
@@ -35,7 +35,7 @@ def in_queue(space: Keyspace, name: str, keys: QueueKeys) -> Iterator[Found]:
     now = space.now
     if isinstance(value, bytes) and value.startswith(_OURS) and not value.startswith(_SEVERAL):
         holder, fence = value[len(_OURS) :].split(b"\n")[:2]
-        yield Found(holder.decode(), Entry(name, 0, int(fence), 1, exclusive=True), is_live=True)
+        yield StoredTicket(holder.decode(), Entry(name, 0, int(fence), 1, exclusive=True), is_live=True)
     elif isinstance(value, bytes) and value.startswith(_SEVERAL):
         sharers = space.peek(keys.sharers.encode())
         for ends, member in _members(space, keys.shared.encode()):
@@ -43,7 +43,7 @@ def in_queue(space: Keyspace, name: str, keys: QueueKeys) -> Iterator[Found]:
             shown = Entry(
                 name, 0, _fence(sharers.get(nonce) if isinstance(sharers, dict) else None, nonce), *_shape(kind)
             )
-            yield Found(nonce.decode(), shown, is_live=ends > now)
+            yield StoredTicket(nonce.decode(), shown, is_live=ends > now)
     queue, entries = space.peek(keys.queue.encode()), space.peek(keys.waiters.encode())
     if not isinstance(queue, list) or not isinstance(entries, dict):
         return
@@ -56,23 +56,23 @@ def in_queue(space: Keyspace, name: str, keys: QueueKeys) -> Iterator[Found]:
             polled_at = int(lapses) - _WAITER_LEASE
             is_skipped = (int(turn) != 0 and int(turn) <= now) or polled_at < silent.get(channel, 0)
             shown = Entry(name, int(number), None, *_shape(kind))
-            yield Found(nonce.decode(), shown, int(lapses) > now, is_skipped)
+            yield StoredTicket(nonce.decode(), shown, int(lapses) > now, is_skipped)
 
 
-def in_setnx(space: Keyspace, name: str, keys: LockKeys) -> Iterator[Found]:
+def in_setnx(space: Keyspace, name: str, keys: LockKeys) -> Iterator[StoredTicket]:
     """The holder and its fence are in the value."""
     value = space.peek(keys.lock.encode())
     if isinstance(value, bytes) and value.startswith(_SETNX):
         nonce, fence = value[len(_SETNX) :].split(b":")
-        yield Found(nonce.decode(), Entry(name, int(fence), int(fence), 1, exclusive=True), is_live=True)
+        yield StoredTicket(nonce.decode(), Entry(name, int(fence), int(fence), 1, exclusive=True), is_live=True)
 
 
-def in_getset(space: Keyspace, name: str, keys: LockKeys) -> Iterator[Found]:
+def in_getset(space: Keyspace, name: str, keys: LockKeys) -> Iterator[StoredTicket]:
     """The holder, its end and its fence are in the value. An expired value is not deleted."""
     value = space.peek(keys.lock.encode())
     if isinstance(value, bytes) and value.startswith(_GETSET):
         nonce, end, fence = value[len(_GETSET) :].split(b":")
-        yield Found(
+        yield StoredTicket(
             nonce.decode(), Entry(name, int(fence), int(fence), 1, exclusive=True), is_live=int(end) > space.clock()
         )
 

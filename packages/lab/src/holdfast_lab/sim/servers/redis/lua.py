@@ -80,7 +80,7 @@ class Lua:
 
     def __init__(self) -> None:
         self._lua = lua51.LuaRuntime(encoding=None, register_eval=False, register_builtins=False)
-        self._is_table = functools.partial(lambda kind, thing: kind(thing) == "table", lua51.lua_type)
+        self._is_table = functools.partial(lambda kind, value: kind(value) == "table", lua51.lua_type)
         self._caller: Caller | None = None
         sandbox = self._lua.eval(b"loadstring")(_SANDBOX.encode(), b"@sandbox")
         self._compile, self._run = sandbox(self._call)
@@ -135,21 +135,21 @@ class Lua:
             return reply
         return self._lua.table_from([self._to_lua(value) for value in reply])
 
-    def _to_reply(self, thing: Any) -> Reply:
-        if thing is None or thing is False:
+    def _to_reply(self, value: Any) -> Reply:
+        if value is None or value is False:
             return None
-        if isinstance(thing, bytes):
-            return thing
-        if isinstance(thing, (int, float)):  # True is 1
-            return _cut(thing)
-        if not self._is_table(thing):
+        if isinstance(value, bytes):
+            return value
+        if isinstance(value, (int, float)):  # True is 1
+            return _cut(value)
+        if not self._is_table(value):
             return None
-        if thing[b"err"] is not None:
-            raise Refused(_text(thing[b"err"]))
-        if thing[b"ok"] is not None:
-            return Status(thing[b"ok"])
+        if value[b"err"] is not None:
+            raise Refused(_text(value[b"err"]))
+        if value[b"ok"] is not None:
+            return Status(value[b"ok"])
         entries: list[Reply] = []
-        while (entry := thing[len(entries) + 1]) is not None:
+        while (entry := value[len(entries) + 1]) is not None:
             entries.append(self._to_reply(entry))
         return entries
 
@@ -167,8 +167,8 @@ def _word(word: Any) -> bytes:
     return b"%d" % word if isinstance(word, int) and abs(word) < 10**17 else b"%.17g" % word
 
 
-def _text(thing: Any) -> str:
-    return thing.decode(errors="replace") if isinstance(thing, bytes) else str(thing)
+def _text(value: Any) -> str:
+    return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
 
 
 @functools.cache

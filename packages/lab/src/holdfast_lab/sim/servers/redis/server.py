@@ -19,7 +19,7 @@ from holdfast.backends.redis.protocol.watchers import WATCH
 from holdfast.core.tickets import POLL_INTERVAL, WOKEN_LEASE
 from holdfast.guarantees import Order
 from holdfast_lab.sim.faults import POOLED
-from holdfast_lab.sim.servers.redis.layouts import Found, in_getset, in_queue, in_setnx
+from holdfast_lab.sim.servers.redis.layouts import StoredTicket, in_getset, in_queue, in_setnx
 from holdfast_lab.sim.servers.redis.machine import Machine
 from holdfast_lab.sim.servers.redis.port import PREFIX, SimPort
 from holdfast_lab.sim.servers.subscriptions import PushServer
@@ -96,11 +96,11 @@ class RedisServer(PushServer):
     # ── state ────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def tickets(self) -> dict[str, Entry]:
-        found = self._found()
+        tickets = self._stored_tickets()
         # This is called after every step, so a queue entry arrives when it is first found. A skipped ticket keeps its
         # position, and so does a granted one, also if it is granted again because the first reply was lost.
         before, self._positions = self._positions, {}
-        for nonce, entry, *_ in found:
+        for nonce, entry, *_ in tickets:
             known = before.get(nonce)
             if known is None or (entry.fence is None and known[0] != entry.position):
                 self._arrivals += 1
@@ -108,18 +108,20 @@ class RedisServer(PushServer):
             self._positions[nonce] = known
         return {
             ticket.nonce: ticket.entry._replace(position=self._positions[ticket.nonce][1])
-            for ticket in found
+            for ticket in tickets
             if not ticket.is_skipped
         }
 
     def live(self) -> dict[str, Entry]:
-        return {found.nonce: found.entry for found in self._found() if found.is_live and not found.is_skipped}
+        return {
+            ticket.nonce: ticket.entry for ticket in self._stored_tickets() if ticket.is_live and not ticket.is_skipped
+        }
 
-    def _found(self) -> list[Found]:
+    def _stored_tickets(self) -> list[StoredTicket]:
         locks = self._locks.values()
-        return [found for name, keys in locks for found in self.found_in(name, keys)]
+        return [ticket for name, keys in locks for ticket in self.tickets_in(name, keys)]
 
-    def found_in(self, name: str, keys: LockKeys) -> Iterator[Found]:
+    def tickets_in(self, name: str, keys: LockKeys) -> Iterator[StoredTicket]:
         return in_queue(self.machine.space, name, keys) if isinstance(keys, QueueKeys) else iter(())
 
     def state(self) -> object:
@@ -201,7 +203,7 @@ class SetnxServer(RedisServer):
         """End the lease that was read just before."""
         self.machine.command(["DEL", keys.lock])
 
-    def found_in(self, name: str, keys: LockKeys) -> Iterator[Found]:
+    def tickets_in(self, name: str, keys: LockKeys) -> Iterator[StoredTicket]:
         return in_setnx(self.machine.space, name, keys)
 
 
@@ -216,5 +218,5 @@ class GetsetServer(SetnxServer):
     excluded_faults = POOLED | {"drift", "slow", "pause", "stall"}
     backend = getset.GetsetBackend
 
-    def found_in(self, name: str, keys: LockKeys) -> Iterator[Found]:
+    def tickets_in(self, name: str, keys: LockKeys) -> Iterator[StoredTicket]:
         return in_getset(self.machine.space, name, keys)

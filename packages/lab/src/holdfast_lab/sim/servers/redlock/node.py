@@ -68,8 +68,8 @@ class Node(RedisServer):
             self.restart()
             self.recorder.observe(self.tickets())
 
-    def state_lost(self, what: h.StateKind, detail: str = "") -> list[h.Event]:
-        return self.whole.forgets(self, what, detail)
+    def state_lost(self, kind: h.StateKind, detail: str = "") -> list[h.Event]:
+        return self.whole.forgets(self, kind, detail)
 
     def stall_event(self) -> h.Event:
         return self.whole.stall(self, begins=True)

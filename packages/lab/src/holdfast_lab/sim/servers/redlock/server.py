@@ -113,7 +113,7 @@ class RedlockServer(Server):
 
         A lease that has lost its majority does not count again, even if it gets votes again.
         """
-        found: dict[str, Entry] = {}
+        entries: dict[str, Entry] = {}
         now = self.world.now
         granted = set()
         for name, keys in self._locks():
@@ -122,34 +122,34 @@ class RedlockServer(Server):
                 for waiter in waiters_in(node.machine.space, keys):
                     waiting[waiter.nonce] = min(waiter.since, waiting.get(waiter.nonce, waiter.since))
             for nonce, since in waiting.items():
-                found[nonce] = Entry(name, since, None, 1, exclusive=True)
+                entries[nonce] = Entry(name, since, None, 1, exclusive=True)
             for claim, votes in counted(self._votes(keys)).items():
                 nonce, _ = claim
                 is_doubtful = nonce in self._doubtful
                 if len(votes) >= self._quorum or is_doubtful:
                     if now - self._lost_at.get(claim, now) <= BLINK:
                         granted.add(claim)
-                        found[nonce] = Entry(name, 0, max(vote.fence for vote in votes), 1, exclusive=True)
-                    elif nonce in found:
-                        del found[nonce]
+                        entries[nonce] = Entry(name, 0, max(vote.fence for vote in votes), 1, exclusive=True)
+                    elif nonce in entries:
+                        del entries[nonce]
         for claim in self._granted - granted:
             self._lost_at.setdefault(claim, now)
         for claim in granted:
             self._lost_at.pop(claim, None)
         self._granted = granted
-        return found
+        return entries
 
     def live(self) -> dict[str, Entry]:
         """All tickets, because even a single vote blocks others."""
-        found: dict[str, Entry] = {}
+        entries: dict[str, Entry] = {}
         for name, keys in self._locks():
             for node in self._nodes:
                 for waiter in waiters_in(node.machine.space, keys):
                     if waiter.is_live:
-                        found[waiter.nonce] = Entry(name, waiter.since, None, 1, exclusive=True)
+                        entries[waiter.nonce] = Entry(name, waiter.since, None, 1, exclusive=True)
             for (nonce, _), votes in counted(self._votes(keys)).items():
-                found[nonce] = Entry(name, 0, max(vote.fence for vote in votes), 1, exclusive=True)
-        return found
+                entries[nonce] = Entry(name, 0, max(vote.fence for vote in votes), 1, exclusive=True)
+        return entries
 
     def break_lock(self, name: str, fence: int) -> None:
         for known, keys in self._locks():
@@ -173,15 +173,15 @@ class RedlockServer(Server):
 
     # ── faults ───────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def forgets(self, node: Node, what: h.StateKind, detail: str) -> list[h.Event]:
+    def forgets(self, node: Node, kind: h.StateKind, detail: str) -> list[h.Event]:
         """The events that tell the checker what this fault may break."""
         now = self.world.now
         events: list[h.Event] = []
-        self._have_forgotten |= what == "data"
-        self._clock_was_wrong |= what != "data"
+        self._have_forgotten |= kind == "data"
+        self._clock_was_wrong |= kind != "data"
         if self._have_forgotten and self._clock_was_wrong:
             events += [h.StateLost(now, "data", detail=detail), h.StateLost(now, "clock", detail=detail)]
-        if what == "lease":
+        if kind == "lease":
             is_new = node.uptime < self._max_ttl
             for name, keys in self._locks():
                 vote = vote_in(node.machine.space, keys)
@@ -194,7 +194,7 @@ class RedlockServer(Server):
                 if is_new or (vote is not None and len(together) - 1 < self._quorum):
                     self._doubt(vote)
                     events.append(h.StateLost(now, "lease", name, detail=detail))
-        name = {"data": "lose_data", "clock": "step_clock", "lease": "leap_clock"}[what]
+        name = {"data": "lose_data", "clock": "step_clock", "lease": "leap_clock"}[kind]
         return [h.FaultStarted(now, name, node.name), *events, h.FaultEnded(now, name, node.name)]
 
     def _doubt(self, vote: Vote | None) -> None:

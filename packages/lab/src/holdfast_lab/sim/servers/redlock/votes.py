@@ -53,8 +53,8 @@ def waiters_in(space: Keyspace, keys: Keys) -> Iterator[Waiter]:
 
 def counted(votes: Sequence[Vote | None]) -> dict[tuple[str, int], list[Vote]]:
     """Votes by nonce and attempt, because a vote for another attempt of the same ticket does not count."""
-    found: defaultdict[tuple[str, int], list[Vote]] = defaultdict(list)
+    by_attempt: defaultdict[tuple[str, int], list[Vote]] = defaultdict(list)
     for vote in votes:
         if vote is not None:
-            found[vote.nonce, vote.attempt].append(vote)
-    return found
+            by_attempt[vote.nonce, vote.attempt].append(vote)
+    return by_attempt
