@@ -82,6 +82,7 @@ class ProxiedEnsemble(Ensemble):
     def __init__(self, folder: Path, *, sync_limit: int = 10) -> None:
         self._stack = contextlib.ExitStack()
         self.links: dict[tuple[int, int], Proxy] = {}  # from a follower to each possible leader
+        self._parted: set[Server] = set()
         super().__init__(folder, sync_limit=sync_limit)
 
     def part(self, follower: Server, leader: Server) -> None:
@@ -89,12 +90,20 @@ class ProxiedEnsemble(Ensemble):
         link = self.links[follower.number, leader.number]
         link.lose_requests()
         link.lose_replies()
+        self._parted.add(follower)
 
     def heal(self) -> None:
-        """Remove all cuts, and make all members run."""
+        """Let all data pass, and make all members run.
+
+        A follower that was parted is restarted, because data on its connection were lost. If the connection were only
+        closed, it would report for a while that it follows, and then drop its clients.
+        """
         for link in self.links.values():
             link.heal()
-            link.cut()  # data on them were lost: use new connections
+        for follower in self._parted:
+            if follower.is_running:
+                follower.kill()
+        self._parted.clear()
         super().heal()
 
     def end(self) -> None:
