@@ -13,11 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from redis.exceptions import RedisError
 
 import holdfast
 from holdfast.backends.net.errors import located
 from holdfast.backends.redis.config import RedisConfig, config_of
 from holdfast.backends.redis.io import aio, blocking
+from holdfast.backends.redis.io.errors import network_error
 from holdfast.backends.redis.io.topology import Topology
 from holdfast.backends.redis.lua import Script
 from holdfast.backends.redis.port import Call
@@ -327,3 +329,16 @@ def test_an_error_of_a_server_that_the_url_does_not_name_alone_names_it() -> Non
     assert located("redis://me:***@a:1/0?x=a", Node("a", 1), "gone") == "gone"
     assert located("redis+cluster://a:1,b:1", Node("a", 1), "gone") == "a:1: gone"
     assert located("redis://a", Node("a", 6379), "gone") == "a:6379: gone"
+
+
+def test_an_error_that_the_caller_handles_is_not_taken_for_the_cause() -> None:
+    refused = RedisError("WRONGPASS invalid username-password pair")
+
+    try:
+        raise FileNotFoundError(2, "No such file or directory")
+    except FileNotFoundError:  # a program may acquire a lock while it handles an error
+        with pytest.raises(RedisError) as caught:
+            raise refused from None
+
+    assert isinstance(caught.value.__context__, FileNotFoundError)
+    assert network_error(caught.value) is refused

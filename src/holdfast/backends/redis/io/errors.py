@@ -116,7 +116,8 @@ def not_connected(error: BaseException, url: str, node: Node) -> BackendError:
 
 def network_error(error: BaseException) -> BaseException:
     """The error of the network that the driver has wrapped; otherwise the error itself."""
-    return error.__context__ if isinstance(error.__context__, OSError) else error
+    inner = error.__context__  # possibly an error that the caller handles, which the driver's text does not repeat
+    return inner if isinstance(inner, OSError) and inner.strerror and inner.strerror in str(error) else error
 
 
 def _unwrapped(text: str) -> str:
