@@ -62,34 +62,34 @@ def page() -> str:
         for name in names:
             parts += _entry(name, name, getattr(holdfast, name), examples)
     parts.append("## holdfast.fencing\n")
-    parts.append("Guards for the resource that a lock protects, explained in [fencing-guards.md](fencing-guards.md).\n")
+    parts.append("Guards for the resource that a lock protects, explained in [Guards](fencing-guards.md).\n")
     for module in GUARDS:
         guards = importlib.import_module(f"holdfast.fencing.{module}")
         for name, member in public_of_module(guards).items():
             parts += _entry(f"fencing.{module}.{name}", name, member, examples)
     parts.append("## holdfast.sql\n")
     parts.append(
-        "In the caller's own transaction: once for a key, explained in [once-sql.md](once-sql.md), and "
-        "locks, explained in [xact-lock.md](xact-lock.md).\n"
+        "In the caller's own transaction: once for a key, explained in [Once, in your own transaction](once-sql.md), "
+        "and locks, explained in [A lock for one transaction](xact-lock.md).\n"
     )
     for module in SQL:
         for name, member in public_of_module(importlib.import_module(f"holdfast.sql.{module}")).items():
             parts += _entry(f"sql.{name}", name, member, examples)
     parts.append("## Web frameworks\n")
-    parts.append("Modules for Starlette, FastAPI and ASGI; [fastapi.md](fastapi.md) explains them.\n")
+    parts.append("Modules for Starlette, FastAPI and ASGI; [FastAPI](fastapi.md) explains them.\n")
     for module in WEB:
         for name, member in public_of_module(importlib.import_module(f"holdfast.{module}")).items():
             parts += _entry(f"{module}.{name}", name, member, examples)
     parts.append("## holdfast.celery\n")
-    parts.append("Locks around tasks, and messages that run once; [celery.md](celery.md) explains them.\n")
+    parts.append("Locks around tasks, and messages that run once; [Celery](celery.md) explains them.\n")
     for name, member in public_of_module(importlib.import_module("holdfast.celery")).items():
         parts += _entry(f"celery.{name}", name, member, examples)
     parts.append("## holdfast.django\n")
-    parts.append("For projects of Django; [django.md](django.md) explains it.\n")
+    parts.append("For projects of Django; [Django](django.md) explains it.\n")
     for name in django.__all__:
         parts += _entry(f"django.{name}", name, getattr(django, name), examples)
     parts.append("## holdfast.testing\n")
-    parts.append("For tests of programs that use locks; [testing.md](testing.md) explains it.\n")
+    parts.append("For tests of programs that use locks; [Testing your code](testing.md) explains it.\n")
     for name in testing.__all__:
         parts += _entry(f"testing.{name}", name, getattr(testing, name), examples)
     return "\n".join(parts).rstrip() + "\n"

@@ -94,8 +94,8 @@ class StaleFence(HoldfastError):
         """`newest` is None if the resource only reports that it has a newer one."""
         seen = "a newer one" if newest is None else f"fence {newest}"
         super().__init__(
-            f"{resource!r} refused fence {fence}: it has seen {seen}, so the lock has had another holder since; "
-            "this write was not done, it is not your turn any more: stop"
+            f"{resource!r} refused fence {fence}: it has seen {seen}, so the lock has had another holder since, "
+            "or its store was changed or reset; this write was not done, it is not your turn any more: stop"
         )
         self.resource, self.fence, self.newest = resource, fence, newest
 

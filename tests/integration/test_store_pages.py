@@ -48,9 +48,8 @@ def _with_test_servers(code: str) -> str:
     (url,) = [url for url in URLS if f'"{url}"' in code]
     fresh = URLS[url]()
     if f'psycopg.connect("{url}")' in code:
-        fresh = _url_of_psycopg(fresh)
-    elif f'from_url("{url}")' in code:
-        fresh = fresh.partition("?")[0]
+        code = code.replace(f'psycopg.connect("{url}")', f"psycopg.connect({_url_of_psycopg(fresh)!r})")
+    code = code.replace(f'from_url("{url}")', f"from_url({fresh.partition('?')[0]!r})")
     return code.replace(f'"{url}"', repr(fresh))
 
 

@@ -25,6 +25,10 @@ WITHOUT_PROGRAM = re.compile(
 )
 # Pictures of text, output of programs, and diagrams, which the build of the site draws.
 NO_PROGRAMS = {"text", "mermaid"}
+# A reader copies the first program of a page: a lock that excludes no other process has to say so.
+ON_MEMORY = re.compile(r"""(?:Client|lifespan)\(["']memory://["']\)""")
+ON_MEMORY_COMMENT = "# memory:// excludes only callers of this process: use your store's URL"
+ABOUT_MEMORY = {"backends/memory.md", "guarantees.md", "reference.md"}  # these explain it
 TESTED_TOGETHER = {
     "pycon": "reference.md",
     "console": "cli",
@@ -49,6 +53,7 @@ def restored_signals() -> Iterator[None]:
 @pytest.mark.parametrize("guide", [page for page in pages() if guide_examples(page)])
 def test_the_examples_of_a_guide_run(guide: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOLDFAST_URL", f"sqlite://{tmp_path}/default.db")
+    monkeypatch.setenv("DASHBOARD_TOKEN", "a-token-of-this-test")
     names: dict[str, Any] = {"__name__": guide}
 
     for block in guide_examples(guide):
@@ -79,6 +84,14 @@ def test_every_code_block_is_run_by_a_test(page: str) -> None:
     assert unknown == [], "no test runs these: see tests/support/pages.py"
 
 
+@pytest.mark.parametrize("page", [page for page in pages() if page not in ABOUT_MEMORY])
+def test_the_first_program_of_a_page_says_that_memory_excludes_no_other_process(page: str) -> None:
+    programs = [block.code for block in blocks(page) if block.language == "python"]
+
+    for code in programs[:1]:
+        assert len(ON_MEMORY.findall(code)) == 0 or ON_MEMORY_COMMENT in code
+
+
 @pytest.mark.parametrize("page", pages())
 def test_a_page_is_short(page: str) -> None:
     if page in LONG_PAGES:
@@ -94,6 +107,11 @@ def test_a_page_begins_with_a_program(page: str) -> None:
 
     assert programs
     assert programs[0] <= before_sections
+
+
+@pytest.mark.parametrize("page", pages())
+def test_a_link_to_a_page_names_the_page_and_not_its_file(page: str) -> None:
+    assert re.findall(r"\[(?:docs/[^]]*|[a-z0-9/-]+\.md)\]\(", (DOCS / page).read_text()) == []
 
 
 @pytest.mark.parametrize("page", LINKED)

@@ -26,6 +26,11 @@ def use_threads(client: holdfast.Client) -> None:
         assert_type(client.semaphore("d", 2).acquire(False), holdfast.Lease | None)  # noqa: FBT003 - as in threading
         assert_type(client.rwlock("e").read().acquire(blocking=True, timeout=0), holdfast.Lease | None)
         assert_type(client.lock_all(["f"]).acquire(blocking=False), holdfast.LeaseAll | None)
+
+        async def enter() -> None:
+            async with client.lock("a"):  # type: ignore[attr-defined]  # `with` is meant: mypy reports it
+                pass
+
     assert_type(client.rwlock("b").read(), holdfast.Lock)
     assert_type(client.semaphore("c", limit=2), holdfast.Semaphore)
     assert_type(client.inspect("a"), holdfast.LockInfo)
@@ -49,6 +54,8 @@ async def use_asyncio(client: holdfast.AsyncClient) -> None:
     if TYPE_CHECKING:
         assert_type(await lock.acquire(blocking=False), holdfast.AsyncLease | None)
         assert_type(await client.lock_all(["f"]).acquire(blocking=False), holdfast.AsyncLeaseAll | None)
+        with client.lock("a"):  # type: ignore[attr-defined]  # `async with` is meant: mypy reports it
+            pass
 
 
 def elect(client: holdfast.Client) -> None:

@@ -370,6 +370,27 @@ def test_what_asyncio_cannot_decorate(function: Any, pattern: str) -> None:
         holdfast.AsyncClient("memory://").locked("a")(function)
 
 
+@pytest.mark.parametrize("decorator", ["locked", "once_per", "once"])
+def test_an_error_of_a_decorator_names_the_same_decorator_of_the_other_client(
+    client: holdfast.Client, decorator: str
+) -> None:
+    def decorate(client: Any, function: Any) -> Any:
+        return (
+            client.once_per("1h", name="a")(function)
+            if decorator == "once_per"
+            else getattr(client, decorator)("a")(function)
+        )
+
+    with refused(f"use AsyncClient.{decorator} for it"):
+        decorate(client, coroutine)
+    with refused(f"use Client.{decorator} for it"):
+        decorate(holdfast.AsyncClient("memory://"), plain)
+    with refused(f"returned a coroutine: use AsyncClient.{decorator} on"):
+        decorate(client, lambda: coroutine())()  # noqa: PLW0108 - a plain function
+    with refused(f"{decorator} is for functions and methods"):
+        decorate(client, "monday")
+
+
 def test_a_function_that_hides_its_coroutine_is_found_out_before_that_runs(client: holdfast.Client) -> None:
     @client.locked("a")
     def work() -> Any:

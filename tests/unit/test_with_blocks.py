@@ -476,3 +476,38 @@ async def test_closing_does_not_wait_for_the_callbacks_of_a_user(url: str) -> No
     closed.set()
     assert lease is not None
     assert lease.lost
+
+
+def test_async_with_on_an_object_for_threads_names_the_async_client(client: holdfast.Client) -> None:
+    lease = client.lock("a").acquire()
+    assert lease
+    group = client.lock_all(["b"]).acquire()
+    assert group
+    objects: list[Any] = [client, client.lock("c"), client.semaphore("d", 2), client.lock_all(["e"]), lease, group]
+
+    async def enter(entered: Any) -> None:
+        async with entered:
+            pytest.fail("the body ran")
+
+    for entered in objects:
+        with pytest.raises(holdfast.UsageError, match=rf"this {type(entered).__name__} is .*holdfast\.AsyncClient"):
+            asyncio.run(enter(entered))
+
+    lease.release()
+    group.release()
+
+
+async def test_with_on_an_object_for_asyncio_names_the_client(aclient: holdfast.AsyncClient) -> None:
+    lease = await aclient.lock("a").acquire()
+    assert lease
+    group = await aclient.lock_all(["b"]).acquire()
+    assert group
+    objects: list[Any] = [aclient, aclient.lock("c"), aclient.semaphore("d", 2), aclient.lock_all(["e"]), lease, group]
+
+    for entered in objects:
+        with pytest.raises(holdfast.UsageError, match=rf"this {type(entered).__name__} is .*holdfast\.Client"), entered:
+            pytest.fail("the body ran")
+
+    await lease.release()
+    await group.release()
+    await aclient.close()

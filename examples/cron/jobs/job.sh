@@ -11,6 +11,7 @@ holdfast run --verbose "$@" >>"$log" 2>&1
 status=$?
 case $status in
     0) exit 0 ;;
+    121) problem="an earlier run of this key was interrupted or failed, so the job has not run" ;;
     123) problem="the lock was lost while the job ran, and the job was ended" ;;
     124) problem="the lock was not acquired in time: another run still works" ;;
     125) problem="the store of the locks is not available, so the job has not run" ;;

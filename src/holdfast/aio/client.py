@@ -37,6 +37,7 @@ from holdfast.core.tickets import LockInfo
 from holdfast.core.wait_graph import WaitGraph
 from holdfast.primitives import Primitive
 from holdfast.runtimes.aio import AsyncioRuntime, run_in_new_loop
+from holdfast.runtimes.blocks import ForTasks
 from holdfast.runtimes.exits import release_at_exit
 from holdfast.runtimes.threads import ThreadRuntime
 from holdfast.url import opener
@@ -53,7 +54,7 @@ D = TypeVar("D")
 D_co = TypeVar("D_co", covariant=True)
 
 
-class AsyncClient(BaseClient[AsyncLease, AsyncLock, AsyncSemaphore, AsyncRWLock, AsyncLockAll]):
+class AsyncClient(ForTasks, BaseClient[AsyncLease, AsyncLock, AsyncSemaphore, AsyncRWLock, AsyncLockAll]):
     """Locks on one store: `url`, or $HOLDFAST_URL, or a file in the user's state folder.
 
     Instead of the URL it takes a list of redis:// URLs (independent servers, of which a majority decides: redlock), or

@@ -13,7 +13,7 @@ from holdfast.core.locks import ACQUIRE_OPTIONS, UNSET, BaseLock, Unset
 from holdfast.core.names import Duration
 from holdfast.errors import AcquireTimeout
 from holdfast.runtimes.aio import AsyncBlocks, AsyncioRuntime, calling_task
-from holdfast.runtimes.blocks import ExitOfBlock, TaskBlock, entered_block
+from holdfast.runtimes.blocks import ExitOfBlock, ForTasks, TaskBlock, entered_block
 
 if TYPE_CHECKING:
     from asyncio import Task
@@ -66,7 +66,7 @@ class AsyncLeaseAll(AsyncBlocks, LeaseGroup):
         return self._on_lost != "event"
 
 
-class AsyncLockAll(BaseLock[AsyncLeaseAll]):
+class AsyncLockAll(ForTasks, BaseLock[AsyncLeaseAll]):
     """Several named locks, acquired as one. Tasks can share one object, because the state is in the leases."""
 
     def __init__(self, locks: Sequence[AsyncLock], spec: LockSpec, timeout: float | None) -> None:

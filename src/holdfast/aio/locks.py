@@ -16,7 +16,7 @@ from holdfast.core.locks import ACQUIRE_OPTIONS, UNSET, BaseLock, Unset
 from holdfast.core.names import Duration
 from holdfast.errors import AcquireTimeout
 from holdfast.runtimes.aio import AsyncBlocks, AsyncioRuntime, calling_task
-from holdfast.runtimes.blocks import ExitOfBlock, TaskBlock, entered_block
+from holdfast.runtimes.blocks import ExitOfBlock, ForTasks, TaskBlock, entered_block
 
 if TYPE_CHECKING:
     from asyncio import Task
@@ -98,7 +98,7 @@ class AsyncLease(AsyncBlocks, BaseLease):
         return self._spec.on_lost != "event"
 
 
-class AsyncLock(BaseLock[AsyncLease]):
+class AsyncLock(ForTasks, BaseLock[AsyncLease]):
     """A named lock. Tasks can share one object, because the state is in the leases."""
 
     def __init__(self, client: AsyncClient, spec: LockSpec, timeout: float | None) -> None:

@@ -40,6 +40,11 @@ class Plan(NamedTuple):
     lease: str | None  # the parameter that is filled in with the lease
     period: Period | None = None  # there is at most one run in each
 
+    @property
+    def decorator(self) -> str:
+        """The name of the decorator, for messages."""
+        return "locked" if self.period is None else "once_per"
+
 
 def make_plan_once(
     period: object, offset: object, name: object, *, skipped: object, lease: object, ttl: float, options: LockOptions
@@ -133,7 +138,7 @@ def spec_of(plan: Plan, function: Callable[..., Any], *, is_async: bool) -> tupl
     Raises:
         ConfigurationError: this kind of function cannot be decorated, or it lacks the named parameters.
     """
-    called, visible_signature = check_function(function, plan.lease, is_async=is_async)
+    called, visible_signature = check_function(function, plan.lease, is_async=is_async, decorator=plan.decorator)
     name, spec = plan.name, plan.spec
     if not spec.group:
         spec = spec._replace(group=name if isinstance(name, str) else called.removesuffix("()"))
@@ -155,7 +160,7 @@ def spec_of(plan: Plan, function: Callable[..., Any], *, is_async: bool) -> tupl
 
 
 def check_function(
-    function: Callable[..., Any], lease: str | None, *, is_async: bool, decorator: str = "locked"
+    function: Callable[..., Any], lease: str | None, *, is_async: bool, decorator: str
 ) -> tuple[str, Signature | None]:
     """The name of the function for messages, and the signature that callers see, if it is another one.
 
@@ -198,7 +203,7 @@ def text_for(
     return by_arguments
 
 
-def refuse_coroutine(function: object, decorator: str = "locked") -> NoReturn:
+def refuse_coroutine(function: object, decorator: str) -> NoReturn:
     """A plain function returned a coroutine, whose body would run after the release of the lock."""
     raise ConfigurationError(
         f"{_title(function)} returned a coroutine: use AsyncClient.{decorator} on a coroutine function"

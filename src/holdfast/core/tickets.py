@@ -127,7 +127,7 @@ class Live(NamedTuple):
 class LeaseGone(NamedTuple):
     """The lease does not exist on the server any more."""
 
-    reason: str = "the server no longer knows this lease: it ran out or was broken"
+    reason: str = "the server no longer knows this lease: it ran out or was broken, or the server lost its data"
 
 
 class QueueEntry(Protocol):

@@ -15,7 +15,7 @@ from holdfast.core.events import logger
 from holdfast.core.ports import Caller, IdleCallbacks
 from holdfast.errors import HoldfastError, LockLost, UsageError
 from holdfast.runtimes import system
-from holdfast.runtimes.blocks import ExitOfBlock, TaskBlock, entered_block
+from holdfast.runtimes.blocks import ExitOfBlock, ForTasks, TaskBlock, entered_block
 
 
 class AsyncioEvent:
@@ -299,7 +299,7 @@ class Bodies(list[Body]):
                 body.report_lost()
 
 
-class AsyncBlocks:
+class AsyncBlocks(ForTasks):
     """`async with` on a lease: the part that AsyncLease and AsyncLeaseAll share."""
 
     __slots__ = ()

@@ -17,7 +17,7 @@ from collections.abc import Coroutine
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from holdfast.errors import HoldfastError
+from holdfast.errors import HoldfastError, UsageError
 
 Raised = type[BaseException] | None
 B = TypeVar("B")
@@ -98,6 +98,41 @@ class ExitOfBlock(Generic[B]):
         block._lock, block.lease, block.body = lock, None, None
         result: B = block
         return result
+
+
+class ForThreads:
+    """A base of the objects that `with` accepts: `async with` on one is an error with advice.
+
+    Type checkers do not see the methods, so that they report the mistake too.
+    """
+
+    __slots__ = ()
+
+    if not TYPE_CHECKING:
+
+        def __aenter__(self, *_: object) -> Any:
+            raise UsageError(
+                f"`async with` is for asyncio, and this {type(self).__name__} is for threads: use `with`, or "
+                "holdfast.AsyncClient and its locks"
+            )
+
+        __aexit__ = __aenter__  # `async with` loads both before it calls the first
+
+
+class ForTasks:
+    """A base of the objects that `async with` accepts: `with` on one is an error with advice."""
+
+    __slots__ = ()
+
+    if not TYPE_CHECKING:
+
+        def __enter__(self, *_: object) -> Any:
+            raise UsageError(
+                f"`with` is for threads, and this {type(self).__name__} is for asyncio: use `async with`, or "
+                "holdfast.Client and its locks"
+            )
+
+        __exit__ = __enter__  # `with` loads both before it calls the first
 
 
 class _Entering(threading.local):

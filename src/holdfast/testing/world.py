@@ -456,7 +456,10 @@ class _Probe:
                 "lease.check() before each step"
             )
         elif not self._world._leases():
-            problem = f"step {self._steps} was done while no lock was held"
+            problem = (
+                f"step {self._steps} was done while no lock of this world was held: does the program hold a "
+                "lock there, and does it use a client of `world.client()`?"
+            )
         self._problem = self._problem or problem
         return self._steps == self._lost_after
 

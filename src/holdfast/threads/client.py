@@ -25,6 +25,7 @@ from holdfast.core.once import OnceOptions, check_key, forget, make_once_plan
 from holdfast.core.tickets import LockInfo
 from holdfast.core.wait_graph import WaitGraph
 from holdfast.primitives import Primitive
+from holdfast.runtimes.blocks import ForThreads
 from holdfast.runtimes.exits import release_at_exit
 from holdfast.runtimes.threads import ThreadRuntime, run_sync
 from holdfast.threads.decorators import Locked, LockedOrSkipped, LockedOrSkippedWithLease, LockedWithLease, decorated
@@ -42,7 +43,7 @@ D = TypeVar("D")
 D_co = TypeVar("D_co", covariant=True)
 
 
-class Client(BaseClient[Lease, Lock, Semaphore, RWLock, LockAll]):
+class Client(ForThreads, BaseClient[Lease, Lock, Semaphore, RWLock, LockAll]):
     """Locks on one store: `url`, or $HOLDFAST_URL, or a file in the user's state folder.
 
     Instead of the URL it takes a list of redis:// URLs (independent servers, of which a majority decides: redlock), or

@@ -94,7 +94,7 @@ def decorated(
                 result = function(*args, **kwargs) if call is None else call(lease, args, kwargs)
                 if isinstance(result, CoroutineType):  # of a function that is no coroutine function
                     result.close()
-                    refuse_coroutine(function)
+                    refuse_coroutine(function, plan.decorator)
                 return result
         except AcquireTimeout as error:
             if lease is not None or not skips:  # the body raised it

@@ -13,7 +13,7 @@ from holdfast.core.lease_groups import LeaseGroup, interrupted_exit, release_aft
 from holdfast.core.locks import ACQUIRE_OPTIONS, UNSET, BaseLock, Unset
 from holdfast.core.names import Duration
 from holdfast.errors import AcquireTimeout, HoldfastError
-from holdfast.runtimes.blocks import ExitOfBlock, ThreadBlock, entered_block
+from holdfast.runtimes.blocks import ExitOfBlock, ForThreads, ThreadBlock, entered_block
 from holdfast.runtimes.threads import run_sync, warn_inside_loop
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from holdfast.threads.locks import Lease, Lock
 
 
-class LeaseAll(LeaseGroup):
+class LeaseAll(ForThreads, LeaseGroup):
     """The leases of several locks, as one. Truthy; ends with `release()` or a `with` block."""
 
     __slots__ = ()
@@ -84,7 +84,7 @@ class LeaseAll(LeaseGroup):
         interrupted_exit(self)
 
 
-class LockAll(BaseLock[LeaseAll]):
+class LockAll(ForThreads, BaseLock[LeaseAll]):
     """Several named locks, acquired as one. Threads can share one object, because the state is in the leases."""
 
     def __init__(self, locks: Sequence[Lock], spec: LockSpec, timeout: float | None) -> None:

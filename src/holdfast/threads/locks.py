@@ -16,7 +16,7 @@ from holdfast.core.locks import ACQUIRE_OPTIONS, UNSET, BaseLock, Unset
 from holdfast.core.names import Duration
 from holdfast.errors import AcquireTimeout, HoldfastError
 from holdfast.runtimes import threads as runtime
-from holdfast.runtimes.blocks import ExitOfBlock, ThreadBlock, entering
+from holdfast.runtimes.blocks import ExitOfBlock, ForThreads, ThreadBlock, entering
 from holdfast.runtimes.threads import run_sync, suspended
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from holdfast.threads.client import Client
 
 
-class Lease(BaseLease):
+class Lease(ForThreads, BaseLease):
     """One successful acquisition, until it is released or lost. Truthy; ends with `release()` or a `with` block."""
 
     __slots__ = ()
@@ -115,7 +115,7 @@ class Lease(BaseLease):
         self._engine.interrupted_exit(self)
 
 
-class Lock(BaseLock[Lease]):
+class Lock(ForThreads, BaseLock[Lease]):
     """A named lock. Threads can share one object, because the state is in the leases."""
 
     def __init__(self, client: Client, spec: LockSpec, timeout: float | None) -> None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from tests.integration.cli.conftest import CliStore, StartOnTerminal
+from tests.support.pages import blocks
 from tests.support.processes import Worker, WorkerPool
 
 
@@ -85,6 +88,27 @@ def test_break_asks_on_a_terminal_and_ends_the_lease_after_yes(
     assert terminal.finish() == 0
     assert f"a, fence {fence}: broken" in terminal.output
     assert store.fences("a") == []
+
+
+def test_the_dialogue_is_the_one_of_the_page(holder: Worker, start_on_terminal: StartOnTerminal) -> None:
+    [page] = [
+        block.code for block in blocks("cli-operators.md") if block.run_by == "tests/integration/cli/test_break.py"
+    ]
+    name = "nightly-report"
+    fence = holder.call("hold", lock=name)["fence"]
+
+    terminal = start_on_terminal("break", name)
+    terminal.read_until("[y/N] ")
+    terminal.type("y\n")
+    assert terminal.finish() == 0
+
+    def normalized(text: str, fence: str) -> list[str]:
+        """The lines, with only the first word of a property of the holder, whose value differs."""
+        lines = text.replace("\r", "").replace(fence, "N").splitlines()
+        return [re.split(" {2,}", line)[0] for line in lines]
+
+    [shown] = re.findall(r"fence (\d+): broken", page)
+    assert normalized(terminal.text, str(fence)) == normalized(page, shown)[1:]
 
 
 @pytest.mark.parametrize("keys", ["\n", "n\n", "yesterday\n", "\x04"], ids=["return", "n", "nonsense", "end of file"])

@@ -26,3 +26,14 @@ def test_create_is_idempotent() -> None:
 
     SQLiteGuard().check(connection.cursor(), "stock", 1)
     connection.close()
+
+
+def test_a_refused_fence_names_both_causes() -> None:
+    connection = sqlite3.connect(":memory:")
+    SQLiteGuard().create(connection.cursor())
+    SQLiteGuard().check(connection.cursor(), "stock", 7)
+
+    with pytest.raises(holdfast.StaleFence, match="another holder since, or its store was changed or reset"):
+        SQLiteGuard().check(connection.cursor(), "stock", 6)
+
+    connection.close()

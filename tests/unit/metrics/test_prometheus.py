@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import os
 import subprocess
 import sys
 import threading
+import urllib.request
 import weakref
 from pathlib import Path
 from typing import Any
@@ -20,7 +22,9 @@ import holdfast
 from holdfast.metrics import METRICS
 from holdfast.prometheus import instrument, render
 from tests.support.faulty import DOWN, OK, Faults
+from tests.support.pages import blocks
 from tests.support.processes import eventually
+from tests.support.server_process import free_ports
 from tests.support.telemetry import total
 
 
@@ -37,6 +41,27 @@ def client(faulty_url: str) -> Any:
 
 def value(registry: CollectorRegistry, name: str, **labels: str) -> float | None:
     return registry.get_sample_value(name, labels)
+
+
+def test_the_program_of_the_page_exports_the_lines_that_the_page_shows(tmp_path: Path) -> None:
+    program, output = itertools.islice(blocks("metrics.md"), 2)
+    [port] = free_ports(1)
+    environment = {**os.environ, "HOLDFAST_URL": f"sqlite://{tmp_path}/locks.db"}
+    shown = {line.rpartition(" ")[0] for line in output.code.splitlines()}
+
+    def exported() -> set[str]:
+        try:
+            with urllib.request.urlopen(f"http://localhost:{port}/metrics", timeout=10) as response:
+                return {line.rpartition(" ")[0] for line in response.read().decode().splitlines()}
+        except OSError:  # it has not started yet
+            return set()
+
+    assert len(shown) == 5
+    with subprocess.Popen([sys.executable, "-c", program.code.replace("9100", str(port))], env=environment) as process:
+        try:
+            eventually(lambda: shown <= exported())
+        finally:
+            process.kill()
 
 
 def test_a_lease_is_counted_and_measured(client: holdfast.Client, registry: CollectorRegistry) -> None:

@@ -13,10 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from redis.exceptions import RedisError
 
 import holdfast
+from holdfast.backends.net.errors import located
 from holdfast.backends.redis.config import RedisConfig, config_of
 from holdfast.backends.redis.io import aio, blocking
+from holdfast.backends.redis.io.errors import network_error
 from holdfast.backends.redis.io.topology import Topology
 from holdfast.backends.redis.lua import Script
 from holdfast.backends.redis.port import Call
@@ -25,10 +28,11 @@ from holdfast.runtimes.aio import AsyncioRuntime
 from holdfast.runtimes.system import now
 from holdfast.runtimes.threads import ThreadRuntime, run_sync
 from holdfast.url import parse
+from holdfast.url_parts import Node
 from tests.support.processes import eventually
 from tests.support.redis.binaries import main_binary
 from tests.support.redis.servers import Server
-from tests.support.server_process import running
+from tests.support.server_process import free_ports, running
 from tests.support.wakeups import RecordedWakeups
 
 ECHO = Script.of("test/echo", "return {KEYS[1], ARGV[1]}")
@@ -303,3 +307,38 @@ def test_a_listener_ends_after_a_time_without_waiters(server: Server) -> None:
         assert port.subscriber.subscription(port.subscriber.channel(KEYS))
 
     run_on(scenario, "threads", server.url)
+
+
+@pytest.mark.parametrize("kind", ["threads", "asyncio"])
+def test_a_refused_connection_names_its_address_once_with_advice(kind: str) -> None:
+    [port] = free_ports(1)
+    url = f"redis://localhost:{port}/0"
+
+    async def acquire() -> None:
+        async with holdfast.AsyncClient(url) as client:
+            await client.lock("a").acquire()
+
+    with pytest.raises(holdfast.BackendUnavailable) as caught:
+        asyncio.run(acquire()) if kind == "asyncio" else holdfast.Client(url).lock("a").acquire()
+
+    assert str(caught.value) == f"{url}: connection refused: is the server running?"
+    assert isinstance(caught.value.__cause__, ConnectionRefusedError)  # and not the error of the driver around it
+
+
+def test_an_error_of_a_server_that_the_url_does_not_name_alone_names_it() -> None:
+    assert located("redis://me:***@a:1/0?x=a", Node("a", 1), "gone") == "gone"
+    assert located("redis+cluster://a:1,b:1", Node("a", 1), "gone") == "a:1: gone"
+    assert located("redis://a", Node("a", 6379), "gone") == "a:6379: gone"
+
+
+def test_an_error_that_the_caller_handles_is_not_taken_for_the_cause() -> None:
+    refused = RedisError("WRONGPASS invalid username-password pair")
+
+    try:
+        raise FileNotFoundError(2, "No such file or directory")
+    except FileNotFoundError:  # a program may acquire a lock while it handles an error
+        with pytest.raises(RedisError) as caught:
+            raise refused from None
+
+    assert isinstance(caught.value.__context__, FileNotFoundError)
+    assert network_error(caught.value) is refused

@@ -156,10 +156,48 @@ class UnittestCase(unittest.TestCase):
             assert self.client.lock("a").locked()
 
 
-def test_the_examples_of_the_guide_are_tests_that_pass(project: pytest.Pytester) -> None:
+SHOP = """
+import holdfast
+
+client = holdfast.Client()
+
+
+def pay_all(payments, pay):
+    with client.lock("payments") as lease:
+        for payment in payments:
+            lease.check()
+            pay(payment)
+"""
+
+
+def test_a_client_of_a_module_keeps_its_store_and_the_message_says_so(
+    project: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOLDFAST_URL", f"sqlite://{project.path}/locks.db")
+    project.makepyfile(
+        """
+        import shop
+
+        def test_it(holdfast_world, holdfast_default):
+            assert shop.client.url != holdfast_default.url
+            holdfast_world.assert_checks_lease(lambda step: shop.pay_all([1], step))
+        """,
+        shop=SHOP,
+    )
+
+    result = project.runpytest_subprocess()
+
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["*no lock of this world was held: * does it use a client of `world.client()`?"])
+
+
+def test_the_examples_of_the_guide_are_tests_that_pass(
+    project: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOLDFAST_URL", f"sqlite://{project.path}/locks.db")
     guide = Path(__file__).parents[3] / "docs" / "testing.md"
     examples = "\n".join(re.findall(r"```python\n(.*?)```", guide.read_text(), re.DOTALL))
-    project.makepyfile(examples)
+    project.makepyfile(examples, shop=SHOP)
 
     result = project.runpytest_subprocess()
 

@@ -489,7 +489,10 @@ def test_a_step_outside_of_the_lock_is_found(world: World) -> None:
             step()
         step()
 
-    with pytest.raises(AssertionError, match="step 2 was done while no lock was held"):
+    with pytest.raises(
+        AssertionError,
+        match=r"step 2 was done while no lock of this world was held: does the .* use a client of `world.client",
+    ):
         world.assert_checks_lease(program)
     with pytest.raises(AssertionError, match="has done no step"):
         world.assert_checks_lease(lambda _: None)

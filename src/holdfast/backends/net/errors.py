@@ -12,9 +12,15 @@ if TYPE_CHECKING:
 
 def not_sent(url: str, node: Node, problem: str) -> BackendUnavailable:
     """The server has not received the request."""
-    return BackendUnavailable(backend=url, problem=f"{node}: {problem}")
+    return BackendUnavailable(backend=url, problem=located(url, node, problem))
 
 
 def no_answer(url: str, node: Node, problem: str) -> OutcomeUnknown:
     """The server may have executed the request."""
-    return OutcomeUnknown(backend=url, problem=f"{node}: {problem}")
+    return OutcomeUnknown(backend=url, problem=located(url, node, problem))
+
+
+def located(url: str, node: Node, problem: str) -> str:
+    """The problem of a server of this URL. It names the server, unless the URL names it and no other."""
+    hosts = url.partition("://")[2].partition("/")[0].partition("?")[0].rpartition("@")[2]
+    return problem if hosts == str(node) else f"{node}: {problem}"

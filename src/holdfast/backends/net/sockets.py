@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import socket
 import ssl
@@ -26,6 +27,7 @@ _OPTIONS = (
     ("TCP_KEEPCNT", KEEPALIVE_COUNT),
     ("TCP_USER_TIMEOUT", USER_TIMEOUT_MS),
 )
+_ADVICE = {errno.ECONNREFUSED: "connection refused: is the server running?"}
 _IN_PROGRESS = (0, 36, 115, 10035)  # EINPROGRESS, on macOS, Linux and Windows
 
 # Every socket opened here, by its descriptor; device and inode distinguish it from a later one with the same number. A
@@ -62,12 +64,12 @@ async def _connect(address: str, port: int, poller: Poller, until: float) -> soc
         set_options(sock)
         status = sock.connect_ex(_sockaddr(address, port))
         if status not in _IN_PROGRESS:
-            raise OSError(status, os.strerror(status))
+            raise OSError(status, _ADVICE.get(status) or os.strerror(status))
         if not await poller.poll([(sock.fileno(), WRITE)], until):
             raise TimeoutError("no answer in time")
         status = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
         if status:
-            raise OSError(status, os.strerror(status))
+            raise OSError(status, _ADVICE.get(status) or os.strerror(status))
     except BaseException:
         sock.close()
         raise

@@ -45,7 +45,9 @@ def _path(address: Address) -> str:
     """The absolute path in a URL: `sqlite:///folder/file`, or with four slashes as in SQLAlchemy."""
     host, path = unquote(address.host).rpartition("@")[2], address.path  # before an @ there may be a password
     if host:
-        right = os.path.abspath(os.path.expanduser(host + path) if host[0] in "~." else f"/{host}{path}")
+        # A path of the root folder without its slash, or a path of the working folder.
+        is_of_root = path and os.path.isdir(f"/{host}") and host[0] not in "~."
+        right = f"/{host}{path}" if is_of_root else os.path.abspath(os.path.expanduser(host + path))
         raise ConfigurationError(
             f"url has the host {host!r}, but a lock file is on this machine: write its absolute path after three "
             f"slashes, {_url(right)}"

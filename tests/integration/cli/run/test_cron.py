@@ -69,7 +69,7 @@ class Machine:
         return process.returncode, mail
 
     def log(self, name: str) -> str:
-        return (self.home / "log" / name).read_text()
+        return (self.home / "log" / f"{name}.log").read_text()
 
 
 @pytest.fixture
@@ -92,7 +92,7 @@ def client(url: str) -> Iterator[holdfast.Client]:
 
 
 def command(job: str) -> str:
-    [command_line] = [line for line in COMMANDS if line.startswith(f"jobs/job.sh {job} ")]
+    [command_line] = [line for line in COMMANDS if line.startswith(f"jobs/job.sh {job}.log ")]
     return command_line
 
 
@@ -154,14 +154,20 @@ def test_backups_of_all_machines_run_one_after_the_other(machines: list[Machine]
     [
         ("-n busy true", 124, "the lock was not acquired in time: another run still works; see "),
         ("--url redis://127.0.0.1:1 free true", 125, "the store of the locks is not available, so the job has not run"),
+        (
+            "--once failed true",
+            121,
+            "an earlier run of this key was interrupted or failed, so the job has not run; see ",
+        ),
         ("free -- sh -c 'exit 7'", 7, "the job failed with status 7; see "),
     ],
 )
 def test_a_job_that_did_not_run_or_failed_gives_one_line(
     machines: list[Machine], client: holdfast.Client, arguments: str, status: int, mail: str
 ) -> None:
+    machines[0].run("holdfast run --once --after-error remember failed false")
     with client.lock("busy"):
-        outcome = machines[0].run(f"jobs/job.sh log {arguments}")
+        outcome = machines[0].run(f"jobs/job.sh job.log {arguments}")
 
     assert outcome[0] == status
     assert mail in outcome[1]

@@ -110,7 +110,7 @@ class Cluster(ServerCluster[Connection, Sequence[Watch]]):
         try:
             await connection.connect(self._config.tls, min(until, self._now() + self._config.connect_timeout))
         except OSError as error:
-            raise BackendUnavailable(backend=self._url, problem=f"{node}: {error}") from error
+            raise not_sent(self._url, node, str(error)) from error
         return connection
 
     async def open_stream(self, method: str, body: bytes, until: float) -> Connection:

@@ -15,7 +15,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, NamedTuple
 
-from holdfast.errors import AccessDenied, BackendError, BackendUnavailable, HoldfastError, NameConflict, OutcomeUnknown
+from holdfast.backends.net.errors import located, no_answer, not_sent
+from holdfast.errors import AccessDenied, BackendError, HoldfastError, NameConflict
 
 if TYPE_CHECKING:
     from holdfast.backends.redis.io.resp import ErrorReply
@@ -95,22 +96,28 @@ def refusal(reply: ErrorReply, url: str, node: Node, lock: str) -> HoldfastError
             reason="its key or one of its side keys exists with another type; use another name or prefix",
         )
     if code == "NOPERM":
-        return AccessDenied(backend=url, problem=f"{node}: {_NOPERM} ({text})")
+        return AccessDenied(backend=url, problem=located(url, node, f"{_NOPERM} ({text})"))
     if any(words in text for words in _NOPERM_IN_SCRIPT):  # earlier commands of the script were executed
-        return OutcomeUnknown(backend=url, problem=f"{node}: {_NOPERM} ({text})")
+        return no_answer(url, node, f"{_NOPERM} ({text})")
     advice = _NOTHING_CHANGED.get(code)
     if advice is None:
-        return OutcomeUnknown(backend=url, problem=f"{node}: {text}")
-    return BackendUnavailable(backend=url, problem=f"{node}: {advice} ({text})")
+        return no_answer(url, node, text)
+    return not_sent(url, node, f"{advice} ({text})")
 
 
 def not_connected(error: BaseException, url: str, node: Node) -> BackendError:
     """The exception for a failed connect: nothing but the login and SELECT was sent."""
-    text = str(error) or type(error).__name__
+    text = (isinstance(error, OSError) and error.strerror) or str(error) or type(error).__name__
     if _known(text) == "NOPERM":
-        return AccessDenied(backend=url, problem=f"{node}: {_NOPERM} ({text})")
+        return AccessDenied(backend=url, problem=located(url, node, f"{_NOPERM} ({text})"))
     advice = _NOTHING_CHANGED.get(_known(text))
-    return BackendUnavailable(backend=url, problem=f"{node}: {advice} ({text})" if advice else f"{node}: {text}")
+    return not_sent(url, node, f"{advice} ({text})" if advice else text)
+
+
+def network_error(error: BaseException) -> BaseException:
+    """The error of the network that the driver has wrapped; otherwise the error itself."""
+    inner = error.__context__  # possibly an error that the caller handles, which the driver's text does not repeat
+    return inner if isinstance(inner, OSError) and inner.strerror and inner.strerror in str(error) else error
 
 
 def _unwrapped(text: str) -> str:

@@ -58,7 +58,8 @@ class DriverConnection(LoopConnection, asyncio.BaseProtocol):
             if connection is not None:
                 driver.close_transport(connection)
             if isinstance(error, driver.FAILURES):
-                raise errors.not_connected(error, self._url, self._node) from error
+                cause = errors.network_error(error)
+                raise errors.not_connected(cause, self._url, self._node) from cause
             raise
         self._driver = connection
         self._transport = driver.transport_of(connection)

@@ -48,7 +48,8 @@ async def connect(config: RedisConfig, login: Login, node: Node, *, db: int, tim
     try:
         return driver.connected_socket(login, node, db=db, until=until)
     except driver.FAILURES as error:
-        raise errors.not_connected(error, config.url, node) from error
+        cause = errors.network_error(error)
+        raise errors.not_connected(cause, config.url, node) from cause
 
 
 class SocketConnection(StreamConnection):

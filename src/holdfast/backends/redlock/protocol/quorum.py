@@ -468,7 +468,10 @@ class RedlockBackend(OneByOne):
             return Live(lease_deadline(sent, min(claim.ttl, state.unanswered_ttl), GRANULARITY))
         lost = sum(_is(reply, _TAKEN) or _is(reply, _FREE) for reply in replied.values())
         if len(self._nodes) - lost < self._quorum:
-            return LeaseGone("a majority of the nodes does not know this lease any more: it ran out or was broken")
+            return LeaseGone(
+                "a majority of the nodes does not know this lease any more: it ran out or was broken, "
+                "or they lost their data"
+            )
         causes = self._health.unresponsive
         for number, reply in replied.items():
             if isinstance(reply, HoldfastError):
