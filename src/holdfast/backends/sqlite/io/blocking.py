@@ -39,7 +39,7 @@ class BlockingPort:
         # Descriptors may be added and removed while another thread waits on the selector.
         self._selector = selectors.DefaultSelector()
         self._watcher = SessionWatcher(
-            self._file.sessions_folder, self.wakeups.wake, self._add_reader, self._remove_reader
+            self._file.sessions_folder, self.wakeups.wake, self._add_reader, self._selector.unregister
         )
         self._thread: threading.Thread | None = None
         self._listening_to: Session | None = None  # the session whose FIFO is read
@@ -91,17 +91,16 @@ class BlockingPort:
         self._file.abandon()
 
     def _add_reader(self, fd: int, callback: Callable[[], None]) -> None:
-        self._remove_reader(fd)  # of a file with this number that another program has closed
+        with contextlib.suppress(KeyError):
+            self._selector.unregister(fd)  # of a file with this number that another program has closed
         self._selector.register(fd, selectors.EVENT_READ, callback)
-
-    def _remove_reader(self, fd: int) -> None:
-        with contextlib.suppress(KeyError):  # an interrupt before it was registered
-            self._selector.unregister(fd)
 
     def _ensure_listener(self) -> None:
         session = self._file.session
         if session is not None and session is not self._listening_to:
-            listens = session.listen(self._add_reader, self._remove_reader, lambda: self._read_notifications(session))
+            listens = session.listen(
+                self._add_reader, self._selector.unregister, lambda: self._read_notifications(session)
+            )
             self._listening_to = session if listens else None
         if self._thread is None:
             try:

@@ -237,7 +237,8 @@ class SessionWatcher:
                 self._wake(Notification(nonce))
 
     def _close(self, fd: int) -> None:
-        self._remove_reader(fd)
+        with contextlib.suppress(KeyError):  # an interrupt before it was registered
+            self._remove_reader(fd)
         os.close(fd)
 
 
