@@ -47,7 +47,7 @@ test: servers ## run the tests, in WORKERS processes
 # Any one patch release stands for its minor version.
 PROBE := import sys, venv, ensurepip; v = sys.version_info; print("%d.%d.%d" % v[:3]); sys.exit(v < (3, 11))
 
-test-all: ## run the tests on every installed Python >= 3.11, each in its own .venvs/<version>
+test-all: ## run all tests of all methods on every installed Python >= 3.11, each in its own .venvs/<version>
 	@seen=; summary=; status=0; \
 	pyenv=$$(pyenv root 2>/dev/null) || pyenv=$$HOME/.pyenv; \
 	for python in "$(PYTHON)" python3.11 python3.12 python3.13 python3.14 python3.15 \
@@ -56,7 +56,7 @@ test-all: ## run the tests on every installed Python >= 3.11, each in its own .v
 		case "$$seen " in *" $${version%.*} "*) continue ;; esac; \
 		seen="$$seen $${version%.*}"; \
 		echo "== Python $$version"; \
-		if $(MAKE) --no-print-directory test VENV=".venvs/$$version" PYTHON="$$python"; \
+		if $(MAKE) --no-print-directory test VENV=".venvs/$$version" PYTHON="$$python" ARGS="$(ARGS) --all-methods"; \
 		then result=passed; else result=FAILED; status=1; fi; \
 		summary="$$summary  Python $$version: $$result\n"; \
 	done; \

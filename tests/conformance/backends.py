@@ -56,7 +56,7 @@ _WITH_LESS = [
     _plain("memcached", memcached.fresh_url, _CACHE),
 ]
 _OTHER_METHODS = [
-    case._replace(has_one_runtime=True)
+    case._replace(is_variant=True)
     for case in (
         _local("postgresql", postgresql.restricted_url, _SQL),
         _local("mysql", mysql.restricted_url, _SQL._replace(wake=Wake.POLL)),

@@ -16,7 +16,7 @@ SEVERAL = {"acquire all, free", "acquire all, busy", "acquire all, timeout", "re
 CALLS = SINGLE | AGAIN | SEVERAL
 
 # A call suspends ten times as often on these as on the others. `make sim` cancels it at each suspension there too.
-STEPS = {"redlock": 4, "mysql": 8, "memcached": 3, "zookeeper": 3, "mysql-row": 3}
+STEPS = {"redlock": 4, "mysql": 12, "memcached": 3, "zookeeper": 3, "mysql-row": 3}
 
 
 @pytest.mark.parametrize(

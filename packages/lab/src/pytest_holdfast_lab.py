@@ -38,9 +38,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "{fresh} in the URL is replaced in each test; without it the path is extended",
     )
     group.addoption(
-        "--all-runtimes",
+        "--all-methods",
         action="store_true",
-        help="run each conformance test of every method of a backend with both threads and asyncio",
+        help="run all conformance tests on every method of a backend, each with both threads and asyncio",
     )
 
 
@@ -51,5 +51,6 @@ def pytest_configure(config: pytest.Config) -> None:
         "needs(primitive, ...): only for stores that have these primitives",
         "not_on(name, ...): not on these backends",
         "cases(list): on these backends, instead of all",
+        "on_every_method: also on every other method of a backend, where only a part of the other tests runs",
     ):
         config.addinivalue_line("markers", marker)

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import threading
+from collections.abc import Callable
 
 import pytest
 
 import holdfast
+from holdfast.backends.sqlite.config import config_of
+from holdfast.backends.sqlite.io import sessions
+from holdfast.backends.sqlite.io.aio import AsyncioPort
+from holdfast.backends.sqlite.io.blocking import BlockingPort
+from holdfast.core.tickets import Claim, Notification
+from holdfast.runtimes.aio import AsyncioRuntime
+from holdfast.runtimes.threads import ThreadRuntime, run_sync
+from holdfast.url import parse
 from tests.integration.sqlite.conftest import Store
 from tests.support.processes import eventually
 
@@ -84,6 +94,64 @@ def test_a_waiter_whose_session_was_closed_is_granted_the_lock_under_its_new_ses
     finally:
         for client in clients:
             client.close()
+
+
+# The session is closed before the waiting ticket has subscribed to it, or after that. The new session has the same
+# number in most cases.
+MOMENTS = pytest.mark.parametrize("is_subscribed", [False, True], ids=["before", "after"])
+
+
+@MOMENTS
+def test_a_ticket_in_a_thread_is_notified_through_the_session_that_replaces_a_closed_one(
+    store: Store, *, is_subscribed: bool
+) -> None:
+    runtime = ThreadRuntime()
+    port = BlockingPort(config_of(parse(store.url)), runtime)
+    claim = _expected_by(port)
+    session = run_sync(port.transact(lambda txn: txn.session, deadline=runtime.now() + 20))
+    _close_around(lambda: port.subscribe(claim.nonce, ()), store, session, is_subscribed=is_subscribed)
+
+    session = run_sync(port.transact(lambda txn: txn.session, deadline=runtime.now() + 20))
+    port.subscribe(claim.nonce, ())
+    sessions.wake(str(store.sessions), session, Notification(claim.nonce))
+
+    eventually(lambda: claim.notification is not None)
+    run_sync(port.close())
+
+
+@MOMENTS
+async def test_a_ticket_in_a_task_is_notified_through_the_session_that_replaces_a_closed_one(
+    store: Store, *, is_subscribed: bool
+) -> None:
+    runtime = AsyncioRuntime()
+    port = AsyncioPort(config_of(parse(store.url)), runtime)
+    claim = _expected_by(port)
+    session = await port.transact(lambda txn: txn.session, deadline=runtime.now() + 20)
+    _close_around(lambda: port.subscribe(claim.nonce, ()), store, session, is_subscribed=is_subscribed)
+
+    session = await port.transact(lambda txn: txn.session, deadline=runtime.now() + 20)
+    port.subscribe(claim.nonce, ())
+    sessions.wake(str(store.sessions), session, Notification(claim.nonce))
+
+    async with asyncio.timeout(20):
+        while claim.notification is None:
+            await asyncio.sleep(0)
+    await port.close()
+
+
+def _expected_by(port: BlockingPort | AsyncioPort) -> Claim:
+    claim = Claim("one", ThreadRuntime().nonce(), 30.0, 1, exclusive=True, agent="me", info="{}")
+    port.wakeups.expect(claim)
+    return claim
+
+
+def _close_around(subscribe: Callable[[], None], store: Store, session: str, *, is_subscribed: bool) -> None:
+    """Close the session and subscribe, in one of the two orders."""
+    if is_subscribed:
+        subscribe()
+    _close_session(str(store.sessions / session))
+    if not is_subscribed:
+        subscribe()
 
 
 def _close_session(path: str) -> int:

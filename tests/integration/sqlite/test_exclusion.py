@@ -15,15 +15,15 @@ SOON = 0.3  # seconds: enough for all workers to receive the start time
 
 
 @pytest.mark.slow
-def test_16_processes_that_acquire_one_lock_200_times_each_never_overlap(pool: WorkerPool, store: Store) -> None:
+def test_16_processes_that_acquire_one_lock_100_times_each_never_overlap(pool: WorkerPool, store: Store) -> None:
     workers = pool.start_many(16, store.url)
 
     start = now() + SOON
     for worker in workers:
-        worker.send("turns", lock="one", start=start, times=200)
+        worker.send("turns", lock="one", start=start, times=100)
     turns = turns_of(worker.receive(within=110)["turns"] for worker in workers)
 
-    assert len(turns) == 16 * 200
+    assert len(turns) == 16 * 100
     assert_exclusive(turns)
     seconds = turns[-1].leaving - turns[0].acquired
     report(f"{len(turns)} turns in {seconds:.1f} s; median gap {quantile(gaps(turns), 0.5) * 1e6:.0f} µs")

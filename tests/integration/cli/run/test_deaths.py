@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -217,10 +218,15 @@ def test_max_hold_ends_a_command_that_takes_too_long(runs: Runs, stamps: Stamps)
     assert "max_hold of 0.8 s was reached" in errors
 
 
-def test_max_hold_keeps_the_lock_until_the_command_has_ended(runs: Runs, stamps: Stamps, client: Client) -> None:
-    holder = runs.start(
-        "a", "--ttl", "3", "--max-hold", "1", "--", *STAMPER, str(stamps.path), "--ignore-term", "--children", "2"
-    )
+def test_max_hold_keeps_the_lock_until_the_command_has_ended(
+    runs: Runs, stamps: Stamps, client: Client, tmp_path: Path
+) -> None:
+    before, earlier = now(), Stamps(tmp_path / "earlier")
+    runs.start("b", "--", *STAMPER, str(earlier.path), "--children", "2")
+    earlier.wait_for(processes=3)
+    max_hold = 1 + 3 * (now() - before)  # the same command starts before that, on a busy machine too
+    command = [*STAMPER, str(stamps.path), "--ignore-term", "--children", "2"]
+    holder = runs.start("a", "--ttl", "3", "--max-hold", f"{max_hold:.3f}", "--", *command)
     stamps.wait_for(processes=3)
     (guard,) = children(holder.pid)
 

@@ -22,9 +22,9 @@ class Case(NamedTuple):
     shows_waiters: bool = True  # the store knows who waits
     shows_who: bool = True  # its holders have a host, a process and meta there
     scheme: str = ""  # of its URL; if empty, the first word of the name
-    # Each test runs with one of the runtimes, half of them with each. For another method of a backend that is tested:
-    # a method decides in code that is the same for both runtimes, and the adapters run all tests with another method.
-    has_one_runtime: bool = False
+    # Another method or shape of a backend that is tested in full, with the same adapters. It runs the tests that are
+    # marked `on_every_method`, and a part of the others, another part for each variant; each with one of the runtimes.
+    is_variant: bool = False
 
     @property
     def lacks(self) -> Mapping[Primitive, str]:

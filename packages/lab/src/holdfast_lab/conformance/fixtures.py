@@ -23,6 +23,7 @@ from holdfast_lab.conformance.lab import Lab, Store
 from holdfast_lab.conformance.processes import WORKER, WorkerPool
 
 RUNTIMES = ("threads", "asyncio")
+_SHARE = 4  # of so many tests, a variant of a backend runs one
 
 
 @pytest.hookimpl(tryfirst=True)  # the first parameter, so that tests with the same server are neighbours
@@ -39,6 +40,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         if case.name not in others and not needed & case.lacks.keys() and (case.shows_waiters or not counts_waiters)
     ]
     if "lab" not in metafunc.fixturenames:
+        cases = [case for case in cases if _runtimes(case, metafunc)]
         metafunc.parametrize("case", cases, ids=lambda case: case.name)
         return
     pairs = [(case, runtime) for case in cases for runtime in _runtimes(case, metafunc)]
@@ -48,9 +50,12 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def _runtimes(case: Case, metafunc: pytest.Metafunc) -> Sequence[str]:
-    if not case.has_one_runtime or metafunc.config.getoption("--all-runtimes"):
+    """The runtimes that this test uses on this backend; none if it is left out."""
+    if not case.is_variant or metafunc.config.getoption("--all-methods"):
         return RUNTIMES
-    return (RUNTIMES[zlib.crc32(f"{metafunc.definition.name} {case.name}".encode()) % len(RUNTIMES)],)
+    number = zlib.crc32(f"{metafunc.definition.name} {case.name}".encode())
+    is_chosen = metafunc.definition.get_closest_marker("on_every_method") or number // len(RUNTIMES) % _SHARE == 0
+    return (RUNTIMES[number % len(RUNTIMES)],) if is_chosen else ()
 
 
 def _cases_of(metafunc: pytest.Metafunc) -> Sequence[Case]:

@@ -25,7 +25,10 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any, Self
 
+from holdfast_lab.conformance.forked import ForkedProcess
+
 WORKER = os.path.join(os.path.dirname(__file__), "worker.py")  # executes commands on locks of any store
+_IS_MEASURED = "COVERAGE_PROCESS_CONFIG" in os.environ  # by coverage, from the start of each process
 PATIENCE = 30.0  # seconds; longer than any step takes on a busy machine, so a timeout is a failure
 
 
@@ -114,7 +117,9 @@ class Channel:
 class Worker(Channel):
     """A worker process. With `forks`, `child` is the channel of a child process that it forks."""
 
-    def __init__(self, command: Sequence[str], *, forks: bool = False) -> None:
+    def __init__(
+        self, script: str, arguments: Sequence[str], *, forks: bool = False, under: Sequence[str] = ()
+    ) -> None:
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115  closed in end()
         with contextlib.ExitStack() as theirs:
             stdin, to = _pipe(theirs, ours=1)
@@ -126,13 +131,18 @@ class Worker(Channel):
                 child_back, child_out = _pipe(theirs, ours=0)
                 extra = (child_in, child_out)
                 self._child_ends = (child_to, child_back)
-            self._process = subprocess.Popen(
-                [*command, *(str(fd) for fd in extra)],
-                stdin=stdin,
-                stdout=stdout,
-                stderr=self._errors,
-                pass_fds=extra,
-            )
+            arguments = [*arguments, *(str(fd) for fd in extra)]
+            self._process: ForkedProcess | subprocess.Popen[bytes]
+            if under or _IS_MEASURED:
+                self._process = subprocess.Popen(
+                    [*under, sys.executable, script, *arguments],
+                    stdin=stdin,
+                    stdout=stdout,
+                    stderr=self._errors,
+                    pass_fds=extra,
+                )
+            else:
+                self._process = ForkedProcess(script, arguments, (stdin, stdout, self._errors.fileno()), extra)
         self.pid = self._process.pid
         self._pidfd = os.pidfd_open(self.pid)
         self.child: Channel | None = None
@@ -208,10 +218,9 @@ class WorkerPool:
         return self.start_many(1, *arguments, forks=forks, under=under)[0]
 
     def start_many(self, number: int, *arguments: str, forks: bool = False, under: Sequence[str] = ()) -> list[Worker]:
-        command = [*under, sys.executable, self._script, *arguments]
         workers = []
         for _ in range(number):
-            worker = Worker(command, forks=forks)
+            worker = Worker(self._script, arguments, forks=forks, under=under)
             self._workers.append(worker)
             workers.append(worker)
         for worker in workers:

@@ -12,6 +12,8 @@ from holdfast.guarantees import Order
 from holdfast_lab.conformance.cases import Case
 from holdfast_lab.conformance.lab import Lab
 
+pytestmark = pytest.mark.on_every_method
+
 
 async def test_a_backend_claims_what_the_suite_holds_it_to(lab: Lab, case: Case) -> None:
     actor = lab.actor()

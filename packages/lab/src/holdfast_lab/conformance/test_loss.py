@@ -14,6 +14,8 @@ import pytest
 import holdfast
 from holdfast_lab.conformance.lab import Lab, until
 
+pytestmark = pytest.mark.on_every_method
+
 SHORT = 0.4  # seconds: a ttl that a busy machine can still renew in time
 
 

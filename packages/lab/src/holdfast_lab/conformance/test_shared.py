@@ -10,7 +10,10 @@ import holdfast
 from holdfast.primitives import Primitive
 from holdfast_lab.conformance.lab import Lab
 
-pytestmark = pytest.mark.needs(Primitive.RWLOCK, Primitive.SEMAPHORE)  # for the others see test_unsupported.py
+pytestmark = [
+    pytest.mark.needs(Primitive.RWLOCK, Primitive.SEMAPHORE),  # for the others see test_unsupported.py
+    pytest.mark.on_every_method,
+]
 
 
 async def test_readers_share_and_keep_the_writer_out(lab: Lab) -> None:

@@ -62,8 +62,8 @@ class AsyncioPort:
         self._watcher.subscribe(nonce, sessions)
         session = self._file.session
         if session is not None and session is not self._listening_to:
-            self._listening_to = session
-            self._runtime.loop.add_reader(session.fd, self._read_notifications, session)
+            listens = session.listen(self._add_reader, self._remove_reader, lambda: self._read_notifications(session))
+            self._listening_to = session if listens else None
 
     def unsubscribe(self, nonce: str) -> None:
         self._watcher.unsubscribe(nonce)
@@ -90,6 +90,7 @@ class AsyncioPort:
         self._runtime.call_from_thread(self.wakeups.wake, notification)
 
     def _add_reader(self, fd: int, callback: Callable[[], None]) -> None:
+        self._remove_reader(fd)  # of a file with this number that another program has closed
         self._runtime.loop.add_reader(fd, callback)
 
     def _remove_reader(self, fd: int) -> None:

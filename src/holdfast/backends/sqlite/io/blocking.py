@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import selectors
 import threading
 from collections.abc import Callable, Hashable, Iterable
@@ -90,13 +91,17 @@ class BlockingPort:
         self._file.abandon()
 
     def _add_reader(self, fd: int, callback: Callable[[], None]) -> None:
+        with contextlib.suppress(KeyError):
+            self._selector.unregister(fd)  # of a file with this number that another program has closed
         self._selector.register(fd, selectors.EVENT_READ, callback)
 
     def _ensure_listener(self) -> None:
         session = self._file.session
         if session is not None and session is not self._listening_to:
-            self._listening_to = session
-            self._add_reader(session.fd, lambda: self._read_notifications(session))
+            listens = session.listen(
+                self._add_reader, self._selector.unregister, lambda: self._read_notifications(session)
+            )
+            self._listening_to = session if listens else None
         if self._thread is None:
             try:
                 self._thread = start_thread(self._run, "listener")

@@ -19,7 +19,7 @@ import os
 import re
 import stat
 from collections.abc import Callable, Iterable
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from holdfast.core.handovers import notification_of
 from holdfast.core.tickets import Notification
@@ -27,6 +27,9 @@ from holdfast.core.tickets import Notification
 RECORD = 64  # a nonce, a fence, spaces and a newline; far below PIPE_BUF, so writes never mix
 _READ_MAX = 1000 * RECORD
 _NAME = re.compile(r"[0-9a-f]{32}")
+
+AddReader: TypeAlias = Callable[[int, Callable[[], None]], object]
+RemoveReader: TypeAlias = Callable[[int], object]
 
 
 class Session:
@@ -54,6 +57,22 @@ class Session:
         except OSError:
             return False
         return status.st_ino == self._status.st_ino and status.st_dev == self._status.st_dev
+
+    def listen(self, add_reader: AddReader, remove_reader: RemoveReader, callback: Callable[[], None]) -> bool:
+        """Call back when there is something to read. Returns False if another program has closed our descriptor.
+
+        The next transaction then makes a new session, and its ticket subscribes again.
+        """
+        if not self.is_open():
+            return False
+        try:
+            add_reader(self.fd, callback)
+        except OSError:  # it was closed since
+            return False
+        if self.is_open():
+            return True
+        remove_reader(self.fd)  # another file has the number
+        return False
 
     def read_notifications(self) -> list[Notification]:
         """The notifications that were written since the last call."""
@@ -150,8 +169,8 @@ class SessionWatcher:
         self,
         folder: str,
         wake: Callable[[Notification], None],
-        add_reader: Callable[[int, Callable[[], None]], object],
-        remove_reader: Callable[[int], object],
+        add_reader: AddReader,
+        remove_reader: RemoveReader,
     ) -> None:
         self._folder = folder
         self._wake = wake
