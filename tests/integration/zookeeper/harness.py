@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 import holdfast
 from holdfast.backends.zookeeper.config import config_of
 from holdfast.backends.zookeeper.io.blocking import BlockingEnsemble
-from holdfast.backends.zookeeper.port import Answer, Children, Get, Node, Request, Session
+from holdfast.backends.zookeeper.port import Answer, Children, Ephemerals, Get, Node, Request, Session
 from holdfast.backends.zookeeper.protocol.backend import ZookeeperBackend
 from holdfast.core.ports import Record
 from holdfast.core.tickets import Claim, Granted, Waiting
@@ -23,6 +23,7 @@ class FaultyEnsemble(BlockingEnsemble):
     trips: Sequence[Sequence[Request]] = ()
     lose_write_answers = False  # execute writes, but lose their answers
     before_writes: Callable[[], object] | None = None  # called once, before the next write is sent
+    around_listing: tuple[Callable[[], object], Callable[[], object]] | None = None  # called before and after the next
 
     async def call(self, session: Session, requests: Sequence[Request], *, deadline: float) -> list[Answer]:
         is_own = "%sessions" in repr(requests)
@@ -30,7 +31,14 @@ class FaultyEnsemble(BlockingEnsemble):
         before, self.before_writes = (self.before_writes, None) if is_write else (None, self.before_writes)
         if before is not None:
             before()
+        around = None
+        if any(isinstance(request, Ephemerals) for request in requests):
+            around, self.around_listing = self.around_listing, None
+        if around is not None:
+            around[0]()
         answers = await super().call(session, requests, deadline=deadline)
+        if around is not None:
+            around[1]()
         if not is_own:
             self.trips = [*self.trips, requests]
             if self.lose_write_answers and is_write:

@@ -17,6 +17,7 @@ from holdfast import LockLost, OutcomeUnknown
 from holdfast.backends.zookeeper.io.driver import KazooSession
 from holdfast.runtimes import system
 from tests.integration.conftest import OpenClient
+from tests.integration.zookeeper.harness import harness, ticket
 from tests.support.processes import PATIENCE, WorkerPool, eventually
 from tests.support.redis.proxy import Proxy
 from tests.support.zookeeper.servers import Server, kazoo
@@ -289,3 +290,21 @@ def test_an_acquire_succeeds_after_a_pause_longer_than_the_session(
 
         assert process.call("acquire", lock="a", ttl=3, timeout=timeout)["acquired"] is not None
         process.call("release", lock="a")
+
+
+def test_a_ticket_that_is_released_while_the_nodes_are_listed_is_not_taken_for_a_restored_one(
+    url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with harness(url) as ours:
+        claim, is_listed = ticket("a"), threading.Event()
+
+        def release() -> None:
+            ours.release([claim])
+            is_listed.set()
+
+        ours.ensemble.around_listing = (lambda: ours.try_acquire(claim), release)
+        ours.try_acquire(ticket("b"))  # opens the session, whose heartbeat lists its nodes
+        assert is_listed.wait(PATIENCE)
+        eventually(lambda: ours.locked() == ["b"])
+
+    assert "exist again" not in caplog.text

@@ -307,15 +307,22 @@ class Heartbeats:
         # Before the listing, because `check_again` may reset it after that. After an error this connection is closed.
         heartbeat.checked = connection
         deadline = self._write_deadline(heartbeat.proof)
-        _, listed = await self._port.call(session, (Set(node_path, b""), Ephemerals(self._root)), deadline=deadline)
-        released = self._tasks.orphans_in(session, listed) if isinstance(listed, list) else ()
-        if released:
+        orphans = await self._orphans(session, node_path, deadline)
+        if orphans:
+            # A ticket may have been released while its node was listed. It is not in a second listing.
+            listed_again = await self._orphans(session, node_path, deadline)
+            orphans = [path for path in listed_again if path in orphans]
+        if orphans:
             logger().warning(
                 "%s: deleting %d released tickets that exist again, because the servers were restored from a copy",
                 self._url,
-                len(released),
+                len(orphans),
             )
-            await self._port.call(session, [Delete(path) for path in released], deadline=deadline)
+            await self._port.call(session, [Delete(path) for path in orphans], deadline=deadline)
+
+    async def _orphans(self, session: Session, node_path: str, deadline: float) -> Sequence[str]:
+        _, listed = await self._port.call(session, (Set(node_path, b""), Ephemerals(self._root)), deadline=deadline)
+        return self._tasks.orphans_in(session, listed) if isinstance(listed, list) else ()
 
     async def _write_pair(self, session: Session, proof: SessionProof, node_path: str) -> bool:
         """Two writes, one after the other: session_proof.py explains what they prove. False if the node is missing."""
