@@ -18,6 +18,8 @@ CAUGHT_BY = {
     "local-never-yields": {"local passes"},
     "local-one-pass-too-many": {"local passes"},
     "local-gave-up-stays-active": {"steady progress"},
+    "local-straight-stays-active": {"steady progress"},
+    "local-straight-refused-stays-active": {"steady progress"},
     "local-fences-not-reserved": {"growing fences"},
     "local-extends-any-ticket": {"mutual exclusion", "growing fences", "fair order"},
     "postgresql-local-fences-not-reserved": {"growing fences"},

@@ -34,11 +34,11 @@ from holdfast.core.tickets import (
     may_have_happened,
     process_text,
 )
-from holdfast.errors import BackendError, BackendUnavailable, ConfigurationError
+from holdfast.errors import BackendError, BackendUnavailable, ConfigurationError, HoldfastError
 
 if TYPE_CHECKING:
     from holdfast.core.engine import Engine
-    from holdfast.core.ports import Backend, ReservesFences
+    from holdfast.core.ports import ReservesFences
 
 CONTACT_MAX = 0.1  # seconds since the last answer of the server in which a lease may be passed on
 SPENT_MAX = 0.1  # the same as a share of the ttl
@@ -92,9 +92,10 @@ class LocalHandover:
     """The verbs of a backend for tickets of one client, some of which wait and hold locally.
 
     `active` has the active ticket of each lock, and `queues` the locks for which local tickets wait or did so in this
-    turn. A ticket in `active` without a queue is a plain one. A path that requests a lock without this object puts its
-    ticket into `active` with `setdefault`, continues only if it is the one there and the lock has no queue, and sets
-    `is_granted` of the ticket; at its release it removes the ticket and calls `promote` if the lock has a queue.
+    turn. A ticket in `active` without a queue is a plain one. The straight path requests a lock without this object. It
+    puts its ticket into `active` with `setdefault`, continues only if it is the one there and the lock has no queue,
+    and sets `is_granted` of the ticket, or calls `begin_turn` if the lock has a queue by then. At the release it
+    continues only if the lock has no queue; it removes the ticket, and calls `promote` if the lock has a queue by then.
     """
 
     def __init__(self, engine: Engine[Any]) -> None:
@@ -107,14 +108,11 @@ class LocalHandover:
 
     # ── acquire ──────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def try_acquire(self, claim: Claim, *, queue: bool, deadline: float) -> Coroutine[Any, Any, Granted | Waiting]:
+    async def try_acquire(self, claim: Claim, *, queue: bool, deadline: float) -> Granted | Waiting:
         """Acquire the lock, or wait for it here if another ticket of this client is active."""
+        name, backend = claim.name, self._engine.backend
         if not claim.passable:
-            return self._backend.try_acquire(claim, queue=queue, deadline=deadline)
-        return self._try_acquire(claim, queue, deadline)
-
-    async def _try_acquire(self, claim: Claim, queue: bool, deadline: float) -> Granted | Waiting:  # noqa: FBT001
-        name, was_answered = claim.name, claim.is_answered
+            return await backend.try_acquire(claim, queue=queue, deadline=deadline)
         if self.active.setdefault(name, claim) is not claim or name in self.queues:
             with self._mutex:
                 place = self._place(claim, queue)
@@ -122,18 +120,29 @@ class LocalHandover:
                 return place
             if place is not None:
                 return await self._wait_here(claim, place, deadline)
-        ticket = claim.server or claim
         try:
-            outcome = await self._backend.try_acquire(ticket, queue=queue, deadline=deadline)
-        except BackendError as error:
+            outcome = await backend.try_acquire(claim.server or claim, queue=queue, deadline=deadline)
+        except HoldfastError as error:
+            self.note_error(claim, error)
+            raise
+        if self.active.get(name) is claim and name not in self.queues:  # as `note_answer` does, without a call
+            if outcome.__class__ is Granted:
+                claim.is_granted = True
+                return outcome
+            if queue:
+                claim.is_answered = True
+                return outcome
+        return self.note_answer(claim, outcome, queue)
+
+    def note_error(self, claim: Claim, error: BaseException) -> None:
+        """The request of the active ticket has raised this error."""
+        if isinstance(error, BackendError):
             self._note(claim, error)
-            if not was_answered and isinstance(error, BackendUnavailable):
-                self._drop(claim)  # the engine does not release a ticket that no store knows
-            raise
-        except ConfigurationError:
-            if not was_answered:
-                self._drop(claim)
-            raise
+        if not claim.is_answered and isinstance(error, BackendUnavailable | ConfigurationError):
+            self._drop(claim)  # the engine does not release a ticket that no store knows
+
+    def note_answer(self, claim: Claim, outcome: Granted | Waiting, queue: bool) -> Granted | Waiting:  # noqa: FBT001
+        """The answer of the server to the active ticket. Returns what it means for the caller."""
         if not claim.passable:
             return outcome
         if isinstance(outcome, Waiting):
@@ -141,15 +150,19 @@ class LocalHandover:
             self._note(claim, None)
             if not queue:
                 self._drop(claim)
-        elif self.active.get(name) is claim:
-            claim.is_granted = True
-            local = self.queues.get(name)
-            if local is not None:
-                local.begin(len(local.waiting))
+        elif self.active.get(claim.name) is claim:
+            self.begin_turn(claim)
         else:
             # It was released during the request, and another caller may have taken over its ticket.
             return Waiting(0.0)
         return outcome
+
+    def begin_turn(self, claim: Claim) -> None:
+        """The server has granted the active ticket."""
+        claim.is_granted = True
+        local = self.queues.get(claim.name)
+        if local is not None:
+            local.begin(len(local.waiting))
 
     def _place(self, claim: Claim, queue: bool) -> Granted | Waiting | None:  # noqa: FBT001
         """The lease that was passed on to this ticket, or its place here; None if it has to ask the server.
@@ -171,7 +184,7 @@ class LocalHandover:
             local = self.queues[name] = LocalQueue(active.server or active)
             self._repair(name)
         if local.outage is not None and not self._is_held(active):
-            raise BackendUnavailable(backend=self._backend.url, problem=local.outage.problem)
+            raise BackendUnavailable(backend=self._engine.backend.url, problem=local.outage.problem)
         local.waiting[claim.nonce] = claim
         return Waiting(POLL_INTERVAL, self._process)
 
@@ -200,7 +213,7 @@ class LocalHandover:
         """Try to acquire the lock with another ticket, without a place in the queue."""
         probe = Claim(claim.name, self._runtime.nonce(), claim.ttl, 1, True, claim.agent, claim.info)  # noqa: FBT003
         try:
-            outcome = await self._backend.try_acquire(probe, queue=False, deadline=deadline)
+            outcome = await self._engine.backend.try_acquire(probe, queue=False, deadline=deadline)
             if isinstance(outcome, Waiting):
                 return None
             self._drop(claim)
@@ -226,25 +239,28 @@ class LocalHandover:
         if ticket is not None and ticket is not claim:
             self._engine._keeper.schedule(ticket)
 
-    async def wait(self, claim: Claim, until: float) -> None:
+    def wait(self, claim: Claim, until: float) -> Coroutine[Any, Any, None]:
         """Return when `try_acquire` may succeed, at `until` at the latest."""
-        if claim.passable:
-            event = self._runtime.event()
-            with self._mutex:
-                local = self.queues.get(claim.name)
-                is_waiting = local is not None and claim.nonce in local.waiting
-                is_asking = self.active.get(claim.name) is claim and not claim.is_granted
-                if is_waiting:
-                    claim.event = event
+        is_alone = self.active.get(claim.name) is claim and claim.name not in self.queues and not claim.is_granted
+        if is_alone or not claim.passable:
+            return self._engine.backend.wait(claim.server or claim, until)
+        return self._wait(claim, until)
+
+    async def _wait(self, claim: Claim, until: float) -> None:
+        event = self._runtime.event()
+        with self._mutex:
+            local = self.queues.get(claim.name)
+            is_waiting = local is not None and claim.nonce in local.waiting
+            is_asking = self.active.get(claim.name) is claim and not claim.is_granted
             if is_waiting:
-                try:
-                    await event.wait(until)
-                finally:
-                    claim.event = None
-                return
-            if not is_asking or (local is not None and local.is_unpolled):
-                return
-        await self._backend.wait(claim.server or claim, until)
+                claim.event = event
+        if is_waiting:
+            try:
+                await event.wait(until)
+            finally:
+                claim.event = None
+        elif is_asking and not (local is not None and local.is_unpolled):
+            await self._engine.backend.wait(claim.server or claim, until)
 
     # ── release ──────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -261,7 +277,7 @@ class LocalHandover:
                 del self.active[name]
             if name in self.queues:  # since the check above: a caller has seen this ticket as the active one
                 self.promote(name)
-        return self._backend.release([claim.server or claim], deadline=deadline)
+        return self._engine.backend.release([claim.server or claim], deadline=deadline)
 
     async def _pass_on(self, claim: Claim, deadline: float) -> Sequence[bool | BackendError]:
         ticket, successor, local, fences, may_stay = claim.server or claim, None, None, 0, False
@@ -290,7 +306,7 @@ class LocalHandover:
     async def _extend(
         self, ticket: Claim, successor: Claim, fences: int, *, may_stay: bool, deadline: float
     ) -> Granted | Waiting | LeaseGone:
-        backend = cast("ReservesFences", self._backend)
+        backend = cast("ReservesFences", self._engine.backend)
         return await backend.extend_turn(ticket, successor, fences, may_stay=may_stay, deadline=deadline)
 
     def _pass(self, claim: Claim) -> bool:
@@ -321,7 +337,7 @@ class LocalHandover:
         """Release leases and withdraw tickets. A lease of this client ends its turn."""
         tickets = [self._end(claim) for claim in claims]
         sent = [ticket for ticket in tickets if ticket is not None]
-        outcomes = iter(await self._backend.release(sent, deadline=deadline) if sent else ())
+        outcomes = iter(await self._engine.backend.release(sent, deadline=deadline) if sent else ())
         return [False if ticket is None else next(outcomes) for ticket in tickets]
 
     def _end(self, claim: Claim) -> Claim | None:
@@ -404,7 +420,7 @@ class LocalHandover:
         others = [claim for claim in claims if claim not in outcomes]
         if others:
             tickets = [_renewed_ticket(claim) for claim in others]
-            outcomes |= dict(zip(others, await self._backend.renew(tickets, deadline=deadline), strict=True))
+            outcomes |= dict(zip(others, await self._engine.backend.renew(tickets, deadline=deadline), strict=True))
         for claim, outcome in outcomes.items():
             local = self._turn_of(claim)
             if local is not None and isinstance(outcome, LeaseGone):
@@ -436,7 +452,7 @@ class LocalHandover:
 
     async def _renew_alone(self, claim: Claim, fence: int, deadline: float) -> Live | LeaseGone | BackendError:
         try:
-            backend = cast("ReservesFences", self._backend)
+            backend = cast("ReservesFences", self._engine.backend)
             return await backend.renew_alone(_renewed_ticket(claim), claim, fence, deadline=deadline)
         except BackendError as error:
             return error
@@ -447,10 +463,6 @@ class LocalHandover:
         """In a forked child: all tickets belong to the parent."""
         self._mutex = self._runtime.mutex()
         self.active, self.queues = {}, {}
-
-    @property
-    def _backend(self) -> Backend:
-        return self._engine.backend
 
 
 def _has_ttl_of(local: LocalQueue, ticket: Claim, claim: Claim) -> bool:

@@ -56,6 +56,7 @@ WORKLOADS = (
     "min_hold",
     "transfer",
     "callers",
+    "free_callers",
     "everything",
 )
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, ClassVar
+from collections.abc import Coroutine, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from holdfast.backends.redis.protocol.queue import _EXTEND_TURN
+from holdfast.core import straight_path
 from holdfast.core.clock import DRIFT
 from holdfast.core.engine import Engine
 from holdfast.core.local_handover import LocalHandover
@@ -13,6 +14,7 @@ from holdfast.core.tickets import Claim
 from holdfast.errors import BackendError
 from holdfast_lab.sim.client import SimLease
 from holdfast_lab.sim.mutants.base import Mutant
+from holdfast_lab.sim.mutants.engine import edited
 from holdfast_lab.sim.servers.mysql import server as mysql
 from holdfast_lab.sim.servers.mysql import tables as mysql_tables
 from holdfast_lab.sim.servers.postgresql import server as postgresql
@@ -64,12 +66,12 @@ class PassesLostLeases(LocalHandover):
 class TwoHolders(LocalHandover):
     """A pass does not wait for the release of the lease: the next caller gets it when it begins to wait."""
 
-    async def wait(self, claim: Claim, until: float) -> None:
+    def wait(self, claim: Claim, until: float) -> Coroutine[Any, Any, None]:
         active = self.active.get(claim.name)
         if claim.passable and active is not None and active is not claim:
             with self._mutex:
                 self._pass(active)
-        await super().wait(claim, until)
+        return super().wait(claim, until)
 
 
 class ReleasesSharedTicket(LocalHandover):
@@ -98,8 +100,8 @@ class NeverYields(LocalHandover):
 class OnePassTooMany(LocalHandover):
     """A turn has one pass more than callers that waited when the lease arrived."""
 
-    async def _try_acquire(self, claim: Claim, queue: bool, deadline: float) -> Granted | Waiting:  # noqa: FBT001
-        outcome = await super()._try_acquire(claim, queue, deadline)
+    async def try_acquire(self, claim: Claim, *, queue: bool, deadline: float) -> Granted | Waiting:
+        outcome = await super().try_acquire(claim, queue=queue, deadline=deadline)
         local = self.queues.get(claim.name)
         if claim.is_granted and claim.passed is None and local is not None:
             local.passes_left += 1
@@ -112,6 +114,22 @@ class GaveUpStaysActive(LocalHandover):
     def _promote(self, name: str, ticket: Claim | None) -> None:
         if ticket is None:
             super()._promote(name, ticket)
+
+
+class StraightStaysActive(_Engine):
+    """After a release on the straight path, its ticket stays the active one, which other callers wait for."""
+
+    release_straight = edited(
+        straight_path.release_straight,
+        "if path.active.get(path.name) is claim:",
+        "if path.name in path.queues and path.active.get(path.name) is claim:",
+    )
+
+
+class StraightRefusedStaysActive(_Engine):
+    """After a request of the straight path that was not sent, its ticket stays the active one."""
+
+    acquire_straight = edited(straight_path.acquire_straight, "local.note_error(claim, error)", "pass")
 
 
 class FencesNotReserved(LocalHandoverServer):
@@ -158,6 +176,16 @@ class MysqlExtendsAnyTicket(mysql_tables.Tables):
         return lock.nonce is not None
 
 
+def _straight_mutant(name: str, engine: type[_Engine]) -> Mutant:
+    return Mutant(
+        name=f"local-straight-{name}",
+        mistake=(engine.__doc__ or "").strip(),
+        backend="redis-local",
+        engine=engine,
+        workload="free_callers",
+    )
+
+
 def _mutant(name: str, handover: type[LocalHandover], kinds: frozenset[str] | None = None) -> Mutant:
     engine = type(handover.__name__ + "Engine", (_Engine,), {"local_handover_type": handover})
     return Mutant(
@@ -199,6 +227,8 @@ LOCAL_HANDOVER = (
     _mutant("never-yields", NeverYields),
     _mutant("one-pass-too-many", OnePassTooMany),
     _mutant("gave-up-stays-active", GaveUpStaysActive),
+    _straight_mutant("stays-active", StraightStaysActive),
+    _straight_mutant("refused-stays-active", StraightRefusedStaysActive),
     _server_mutant("fences-not-reserved", FencesNotReserved, FencesNotReserved.__doc__),
     _server_mutant("extends-any-ticket", ExtendsAnyTicket, ExtendsAnyTicket.__doc__),
     _postgresql_mutant("fences-not-reserved", PostgresqlFencesNotReserved),
