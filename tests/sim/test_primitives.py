@@ -39,12 +39,13 @@ def supports(backend: str, workload: str) -> bool:
 
 
 CASES = [(backend, name) for backend in SERVERS for name in WORKLOADS if name != "locks" and supports(backend, name)]
+CALLERS = ("callers", "free_callers", "brief_callers")
 LOCAL = [backend for backend in SERVERS if backend.endswith("-local")]
-CASES += [("memory", "callers"), *((backend, name) for backend in LOCAL for name in ("callers", "free_callers"))]
+CASES += [("memory", "callers"), *((backend, name) for backend in LOCAL for name in CALLERS)]
 
 
 def test_each_primitive_has_a_workload_that_the_command_accepts() -> None:
-    assert set(PROMISES) == set(WORKLOADS) - {"locks", "callers", "free_callers", "free", "everything"}
+    assert set(PROMISES) == set(WORKLOADS) - {"locks", *CALLERS, "free", "everything"}
     assert tuple(WORKLOADS) == NAMED
     assert WORKLOADS["everything"].primitives == tuple(PROMISES)
     assert not USUAL.primitives

@@ -10,7 +10,8 @@ release in the turn passes the lease on to the first of them. The rules:
 - A pass needs an answer of the server that is younger than CONTACT_MAX and than a tenth of the ttl. The deadline of the
   new lease counts from that answer. Without one, or without a reserved fence, the release first asks the server to
   extend the turn: it renews the ticket, reserves fences for the waiters, and reports whether other clients wait.
-- If others wait, the turn ends after as many passes as callers waited here when the lease arrived.
+- If others wait, the turn ends after as many passes as callers waited here when the lease arrived. It ends without a
+  question to the server if the lease came from another client, which is probably the next one to wait.
 - If the ticket is gone, no caller gets the lease from another: each requests the lock from the server.
 
 To the engine this is a backend with the verbs for single tickets. They are idempotent by nonce, so its guards against
@@ -52,6 +53,7 @@ class LocalQueue:
     __slots__ = (
         "deadline",
         "fence",
+        "is_contended",
         "is_over",
         "is_range",
         "is_unpolled",
@@ -78,6 +80,7 @@ class LocalQueue:
         self.deadline = self.usable_until = 0.0  # of the lease, and of a pass, by the last answer of the server
         self.is_range = False  # the server shows several fences, one of which is in use
         self.is_over = False  # the server has answered that the ticket is gone
+        self.is_contended = False  # the lease came from another client, so that one probably waits again
         self.outage: BackendError | None = None  # the last request of the active ticket got no answer
 
     def reserve(self, granted: Granted, fences: int) -> None:
@@ -120,17 +123,20 @@ class LocalHandover:
                 return place
             if place is not None:
                 return await self._wait_here(claim, place, deadline)
+        ticket, local = claim.server or claim, self.queues.get(name)
+        ticket.waiting = 0 if local is None else min(len(local.waiting), FENCES_MAX - 1)
         try:
-            outcome = await backend.try_acquire(claim.server or claim, queue=queue, deadline=deadline)
+            outcome = await backend.try_acquire(ticket, queue=queue, deadline=deadline)
         except HoldfastError as error:
             self.note_error(claim, error)
             raise
-        if self.active.get(name) is claim and name not in self.queues:  # as `note_answer` does, without a call
+        is_alone = self.active.get(name) is claim and name not in self.queues and not ticket.reserved
+        if is_alone:  # as `note_answer` does, without a call
             if outcome.__class__ is Granted:
                 claim.is_granted = True
                 return outcome
             if queue:
-                claim.is_answered = True
+                claim.is_answered = claim.was_blocked = True
                 return outcome
         return self.note_answer(claim, outcome, queue)
 
@@ -146,23 +152,33 @@ class LocalHandover:
         if not claim.passable:
             return outcome
         if isinstance(outcome, Waiting):
-            claim.is_answered = True
+            claim.is_answered = claim.was_blocked = True
             self._note(claim, None)
             if not queue:
                 self._drop(claim)
         elif self.active.get(claim.name) is claim:
-            self.begin_turn(claim)
+            self.begin_turn(claim, outcome)
         else:
             # It was released during the request, and another caller may have taken over its ticket.
             return Waiting(0.0)
         return outcome
 
-    def begin_turn(self, claim: Claim) -> None:
-        """The server has granted the active ticket."""
+    def begin_turn(self, claim: Claim, granted: Granted | None = None) -> None:
+        """The server has granted the active ticket, perhaps with reserved fences."""
         claim.is_granted = True
-        local = self.queues.get(claim.name)
-        if local is not None:
-            local.begin(len(local.waiting))
+        ticket = claim.server or claim
+        with self._mutex:
+            local = self.queues.get(claim.name)
+            if local is None and ticket.reserved:  # the callers have given up, and the server shows the range
+                local = self.queues[claim.name] = LocalQueue(ticket)
+            if local is not None:
+                local.begin(len(local.waiting))
+                local.is_contended = claim.was_blocked or ticket.was_blocked
+                if granted is not None and ticket.reserved:
+                    local.passes_left = min(local.passes_left, ticket.reserved)
+                    local.reserve(granted, ticket.reserved + 1)
+                    local.fence = granted.fence
+        ticket.reserved = 0
 
     def _place(self, claim: Claim, queue: bool) -> Granted | Waiting | None:  # noqa: FBT001
         """The lease that was passed on to this ticket, or its place here; None if it has to ask the server.
@@ -289,7 +305,9 @@ class LocalHandover:
                 successor = next(iter(local.waiting.values()), None)
                 may_stay = local.passes_left > 0
                 fences = min(FENCES_MAX, len(local.waiting), local.passes_left if may_stay else FENCES_MAX)
-                if local.is_over or not _has_ttl_of(local, ticket, claim) or self._is_renewing(claim):
+                # A turn that is over ends without a question to the server if the answer is known.
+                is_settled = local.is_over or (local.is_contended and not may_stay)
+                if is_settled or not _has_ttl_of(local, ticket, claim) or self._is_renewing(claim):
                     fences = 0
         if fences and local is not None and successor is not None:
             outcome = await self._extend(ticket, successor, fences, may_stay=may_stay, deadline=deadline)
@@ -489,6 +507,11 @@ def without_caller(info: str) -> str:
     """The `info` of a ticket that several callers use, without the name of one of them."""
     start, mark, rest = info.partition(', "caller": "')
     return f"{start}{rest.partition(chr(34))[2]}" if mark else info
+
+
+def with_waiting(info: str, callers: int) -> str:
+    """The `info` of a ticket for which so many callers wait, for the store to reserve fences for them."""
+    return f'{{"waiting": {callers}, {info[1:]}'
 
 
 def with_fences(info: str, fences: int) -> str:

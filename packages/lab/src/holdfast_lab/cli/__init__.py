@@ -57,6 +57,7 @@ WORKLOADS = (
     "transfer",
     "callers",
     "free_callers",
+    "brief_callers",
     "everything",
 )
 

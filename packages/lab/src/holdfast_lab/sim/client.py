@@ -80,10 +80,12 @@ class _RecordedHandover(LocalHandover):
         super().__init__(engine)
         self._recorded_turns: set[str] = set()  # nonces of their tickets
 
-    def begin_turn(self, claim: Claim) -> None:
-        local = self.queues.get(claim.name)
+    def begin_turn(self, claim: Claim, granted: Granted | None = None) -> None:
+        ticket, local = claim.server or claim, self.queues.get(claim.name)
+        if ticket.reserved:
+            self._recorder.extended.add(ticket.nonce)
         self._record_turn(claim, 0 if local is None else len(local.waiting))
-        super().begin_turn(claim)
+        super().begin_turn(claim, granted)
 
     async def try_acquire(self, claim: Claim, *, queue: bool, deadline: float) -> Granted | Waiting:
         outcome = await super().try_acquire(claim, queue=queue, deadline=deadline)

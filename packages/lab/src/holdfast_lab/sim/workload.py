@@ -64,6 +64,8 @@ WORKLOADS: Mapping[str, Workload] = {
     "free_callers": Workload(
         clients=2, callers=3, rounds=10, hold_max=0.5, think_max=6.0, kinds=("lock",), variety=False
     ),
+    # The same for a very short time, so that a client uses the fences that a hand-over of another client has reserved.
+    "brief_callers": Workload(clients=3, callers=4, rounds=40, hold_max=0.005, think_max=0.02, kinds=("lock",)),
     "everything": Workload(primitives=_MORE),
 }
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Coroutine, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from holdfast.backends.redis.protocol.queue import _EXTEND_TURN
+from holdfast.backends.redis.protocol.queue import _EXTEND_TURN, _RELEASE
 from holdfast.core import straight_path
 from holdfast.core.clock import DRIFT
 from holdfast.core.engine import Engine
@@ -108,6 +108,18 @@ class OnePassTooMany(LocalHandover):
         return outcome
 
 
+class UsesFencesOfOthers(LocalHandover):
+    """A client uses more fences than a hand-over has reserved for its callers."""
+
+    def begin_turn(self, claim: Claim, granted: Granted | None = None) -> None:
+        reserved = (claim.server or claim).reserved
+        super().begin_turn(claim, granted)
+        local = self.queues.get(claim.name)
+        if reserved and local is not None:
+            local.passes_left = len(local.waiting)
+            local.last += 4
+
+
 class GaveUpStaysActive(LocalHandover):
     """A caller that gives up while it waits at the server leaves the others without one that asks."""
 
@@ -137,6 +149,14 @@ class FencesNotReserved(LocalHandoverServer):
 
     texts: ClassVar[Mapping[str, str]] = {
         _EXTEND_TURN.name: _EXTEND_TURN.text.replace("redis.call('SET', watermark, last)", "")
+    }
+
+
+class HandoverNotReserved(LocalHandoverServer):
+    """A hand-over does not count the fences that it reserves for the callers of the next client."""
+
+    texts: ClassVar[Mapping[str, str]] = {
+        _RELEASE.name: _RELEASE.text.replace("redis.call('SET', watermark, last)", "")
     }
 
 
@@ -186,25 +206,36 @@ def _straight_mutant(name: str, engine: type[_Engine]) -> Mutant:
     )
 
 
-def _mutant(name: str, handover: type[LocalHandover], kinds: frozenset[str] | None = None) -> Mutant:
+def _mutant(
+    name: str, handover: type[LocalHandover], kinds: frozenset[str] | None = None, *, workload: str = "callers"
+) -> Mutant:
     engine = type(handover.__name__ + "Engine", (_Engine,), {"local_handover_type": handover})
     return Mutant(
         name=f"local-{name}",
         mistake=(handover.__doc__ or "").strip(),
         backend="redis-local",
         engine=engine,
-        workload="callers",
+        workload=workload,
         kinds=kinds,
     )
 
 
-def _server_mutant(name: str, server: type[Server], mistake: str | None, store: str = "redis") -> Mutant:
+def _server_mutant(
+    name: str,
+    server: type[Server],
+    mistake: str | None,
+    store: str = "redis",
+    *,
+    workload: str = "callers",
+    kinds: frozenset[str] | None = None,
+) -> Mutant:
     return Mutant(
         name=f"local-{name}" if store == "redis" else f"{store}-local-{name}",
         mistake=(mistake or "").strip(),
         backend=f"{store}-local",
         server=server,
-        workload="callers",
+        workload=workload,
+        kinds=kinds,
     )
 
 
@@ -218,6 +249,9 @@ def _mysql_mutant(name: str, tables: type[mysql_tables.Tables]) -> Mutant:
     return _server_mutant(name, server, tables.__doc__, "mysql")
 
 
+# A clock that is set back, because a fence is at least the time of the server, which is usually ahead of a range.
+_STEPS = frozenset({"step_clock"})
+
 LOCAL_HANDOVER = (
     _mutant("old-answers", PassesOldAnswers, frozenset({"break_lock"})),
     _mutant("deadline-from-pass", DeadlineFromPass, frozenset({"pause", "cut"})),
@@ -226,10 +260,18 @@ LOCAL_HANDOVER = (
     _mutant("shared-ticket-released", ReleasesSharedTicket),
     _mutant("never-yields", NeverYields),
     _mutant("one-pass-too-many", OnePassTooMany),
+    _mutant("uses-fences-of-others", UsesFencesOfOthers, workload="brief_callers"),
     _mutant("gave-up-stays-active", GaveUpStaysActive),
     _straight_mutant("stays-active", StraightStaysActive),
     _straight_mutant("refused-stays-active", StraightRefusedStaysActive),
     _server_mutant("fences-not-reserved", FencesNotReserved, FencesNotReserved.__doc__),
+    _server_mutant(
+        "hand-over-not-reserved",
+        HandoverNotReserved,
+        HandoverNotReserved.__doc__,
+        workload="brief_callers",
+        kinds=_STEPS,
+    ),
     _server_mutant("extends-any-ticket", ExtendsAnyTicket, ExtendsAnyTicket.__doc__),
     _postgresql_mutant("fences-not-reserved", PostgresqlFencesNotReserved),
     _postgresql_mutant("extends-any-ticket", PostgresqlExtendsAnyTicket),
