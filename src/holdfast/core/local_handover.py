@@ -125,6 +125,7 @@ class LocalHandover:
                 return await self._wait_here(claim, place, deadline)
         ticket, local = claim.server or claim, self.queues.get(name)
         ticket.waiting = 0 if local is None else min(len(local.waiting), FENCES_MAX - 1)
+        ticket.reserved = 0  # an interrupt may have left those of an earlier grant, which this one may not use
         try:
             outcome = await backend.try_acquire(ticket, queue=queue, deadline=deadline)
         except HoldfastError as error:

@@ -6,6 +6,8 @@ from __future__ import annotations
 
 from concurrent.futures import Future
 
+import pytest
+
 import holdfast
 from holdfast.backends.redis.protocol.keys import queue_keys
 from tests.integration.conftest import OpenClient
@@ -61,6 +63,30 @@ def test_a_hand_over_reserves_fences_for_the_callers_that_wait(server: Server, o
     last = take(other.lock("one"))
     assert [*fences, last.fence] == sorted({*fences, last.fence})
     last.release()
+    assert_free_and_clean(server, "one")
+
+
+def test_a_reservation_that_an_interrupt_left_behind_is_not_used_for_a_later_grant(
+    server: Server, open_client: OpenClient
+) -> None:
+    client, other = open_client(f"{server.url}{LOCAL}"), open_client(server.url)
+    local = client._engine.local
+    assert local is not None
+    held = take(other.lock("one"))
+    first, second = wait_with_others(client, server, 2)
+    local.active["one"].reserved = 5  # as after a hand-over whose caller was interrupted: the next one polls
+
+    assert other.break_lock("one", held.fence)
+    lease = first.result(PATIENCE)
+
+    assert lease is not None
+    assert local.queues["one"].last == 0
+    lease.release()
+    lease = second.result(PATIENCE)
+    assert lease is not None
+    lease.release()
+    with pytest.raises(holdfast.LockLost):
+        held.release()
     assert_free_and_clean(server, "one")
 
 
