@@ -123,9 +123,12 @@ class LocalHandover:
                 return place
             if place is not None:
                 return await self._wait_here(claim, place, deadline)
-        ticket, local = claim.server or claim, self.queues.get(name)
-        ticket.waiting = 0 if local is None else min(len(local.waiting), FENCES_MAX - 1)
-        ticket.reserved = 0  # an interrupt may have left those of an earlier grant, which this one may not use
+        ticket = claim.server or claim
+        if name in self.queues or ticket.waiting:
+            local = self.queues.get(name)
+            ticket.waiting = 0 if local is None else min(len(local.waiting), FENCES_MAX - 1)
+        if ticket.reserved:
+            ticket.reserved = 0  # an interrupt has left those of an earlier grant, which this one may not use
         try:
             outcome = await backend.try_acquire(ticket, queue=queue, deadline=deadline)
         except HoldfastError as error:
