@@ -10,7 +10,7 @@ import pytest
 from holdfast_lab.checking import history as h
 from holdfast_lab.checking import report
 from holdfast_lab.cli import WORKLOADS as NAMED
-from holdfast_lab.sim import replay
+from holdfast_lab.sim import faults, replay
 from holdfast_lab.sim.exhaustive import Fate, Size, search_all
 from holdfast_lab.sim.mutants import MUTANTS
 from holdfast_lab.sim.run import SERVERS, Plan, lacks_of, run
@@ -49,6 +49,13 @@ def test_each_primitive_has_a_workload_that_the_command_accepts() -> None:
     assert tuple(WORKLOADS) == NAMED
     assert WORKLOADS["everything"].primitives == tuple(PROMISES)
     assert not USUAL.primitives
+
+
+def test_a_ticket_that_the_store_refused_is_not_taken_over_by_another_caller() -> None:
+    """Its own caller requests it again, so in this world two callers used one ticket."""
+    ran = run(Plan(backend="redis-local", workload=WORKLOADS["brief_callers"], faults=faults.ALL), 10021)
+
+    assert ran.failure is None, ran.error or report(ran.history, ran.verdict)
 
 
 @pytest.mark.parametrize(("backend", "name"), CASES)

@@ -254,8 +254,14 @@ class LocalHandover:
             local.outage = outage
 
     def _drop(self, claim: Claim) -> None:
-        """The engine will not release this ticket."""
-        ticket = self._end(claim)
+        """The engine will not release this ticket, and the store does not know it unless it is one of another caller.
+
+        The engine may use the claim again, so no other caller takes over a ticket that is its own.
+        """
+        if not claim.passable:
+            return
+        with self._mutex:
+            ticket = self._ended(claim, is_known=claim.server is not None)
         if ticket is not None and ticket is not claim:
             self._engine._keeper.schedule(ticket)
 
@@ -369,7 +375,7 @@ class LocalHandover:
         with self._mutex:
             return self._ended(claim)
 
-    def _ended(self, claim: Claim) -> Claim | None:
+    def _ended(self, claim: Claim, *, is_known: bool = True) -> Claim | None:
         name, ticket = claim.name, claim.server or claim
         local = self.queues.get(name)
         if self.active.get(name) is claim:
@@ -377,7 +383,7 @@ class LocalHandover:
                 del self.active[name]
                 return ticket
             # While it waits, the next caller takes over its ticket. A turn ends with the release of its ticket.
-            is_taken_over = bool(local.waiting) and not claim.is_granted
+            is_taken_over = bool(local.waiting) and not claim.is_granted and is_known
             self._promote(name, ticket if is_taken_over else None)
             return None if is_taken_over else ticket
         if local is None:

@@ -77,8 +77,8 @@ class TwoHolders(LocalHandover):
 class ReleasesSharedTicket(LocalHandover):
     """A repeated release of a ticket releases it on the server, although another caller uses it now."""
 
-    def _ended(self, claim: Claim) -> Claim | None:
-        ticket = super()._ended(claim)
+    def _ended(self, claim: Claim, *, is_known: bool = True) -> Claim | None:
+        ticket = super()._ended(claim, is_known=is_known)
         return claim if ticket is None and claim.server is None and claim.is_granted else ticket
 
     async def _pass_on(self, claim: Claim, deadline: float) -> Sequence[bool | BackendError]:
