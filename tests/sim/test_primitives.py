@@ -10,7 +10,7 @@ import pytest
 from holdfast_lab.checking import history as h
 from holdfast_lab.checking import report
 from holdfast_lab.cli import WORKLOADS as NAMED
-from holdfast_lab.sim import replay
+from holdfast_lab.sim import faults, replay
 from holdfast_lab.sim.exhaustive import Fate, Size, search_all
 from holdfast_lab.sim.mutants import MUTANTS
 from holdfast_lab.sim.run import SERVERS, Plan, lacks_of, run
@@ -39,14 +39,23 @@ def supports(backend: str, workload: str) -> bool:
 
 
 CASES = [(backend, name) for backend in SERVERS for name in WORKLOADS if name != "locks" and supports(backend, name)]
-CASES += [("memory", "callers"), *((backend, "callers") for backend in SERVERS if backend.endswith("-local"))]
+CALLERS = ("callers", "free_callers", "brief_callers")
+LOCAL = [backend for backend in SERVERS if backend.endswith("-local")]
+CASES += [("memory", "callers"), *((backend, name) for backend in LOCAL for name in CALLERS)]
 
 
 def test_each_primitive_has_a_workload_that_the_command_accepts() -> None:
-    assert set(PROMISES) == set(WORKLOADS) - {"locks", "callers", "free", "everything"}
+    assert set(PROMISES) == set(WORKLOADS) - {"locks", *CALLERS, "free", "everything"}
     assert tuple(WORKLOADS) == NAMED
     assert WORKLOADS["everything"].primitives == tuple(PROMISES)
     assert not USUAL.primitives
+
+
+def test_a_ticket_that_the_store_refused_is_not_taken_over_by_another_caller() -> None:
+    """Its own caller requests it again, so in this world two callers used one ticket."""
+    ran = run(Plan(backend="redis-local", workload=WORKLOADS["brief_callers"], faults=faults.ALL), 10021)
+
+    assert ran.failure is None, ran.error or report(ran.history, ran.verdict)
 
 
 @pytest.mark.parametrize(("backend", "name"), CASES)

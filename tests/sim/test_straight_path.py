@@ -14,6 +14,7 @@ import pytest
 
 from holdfast.core.engine import Engine
 from holdfast.core.straight_path import acquire_straight
+from holdfast_lab.checking.history import Passed
 from holdfast_lab.sim.cancellation import cancellations
 from holdfast_lab.sim.client import SimLease
 from holdfast_lab.sim.mutants import MUTANTS
@@ -26,6 +27,7 @@ class Counted:
 
     def __init__(self) -> None:
         counts = self.counts = Counter[str]()
+        straight = self.straight = set[int]()  # the calls that were granted on it
 
         async def counted(engine: Any, *arguments: Any) -> Any:
             counts["begun"] += 1
@@ -35,6 +37,8 @@ class Counted:
                 counts[type(error).__name__] += 1
                 raise
             counts["granted" if result.lease is not None else "busy"] += 1
+            if result.lease is not None and result.lease._claim.path is not None:
+                straight.add(engine.runtime.task.call)
             return result
 
         class CountingEngine(Engine[SimLease]):
@@ -60,10 +64,26 @@ def test_worlds_of_redis_run_through_the_straight_path(workload: str, least: int
     assert counted.counts["continued"] > 0
 
 
-def test_cancellations_at_every_await_run_through_the_straight_path() -> None:
+def test_leases_of_the_straight_path_are_passed_on() -> None:
+    counted = Counted()
+    plan = Plan(backend="redis-local", engine=counted.engine, workload=WORKLOADS["free_callers"])
+    passed = 0
+
+    for seed in range(15):
+        ran = run(plan, seed)
+        assert ran.failure is None
+        passed += sum(isinstance(event, Passed) and event.giver in counted.straight for event in ran.history)
+        counted.straight.clear()
+
+    assert counted.counts["granted"] >= 100
+    assert passed >= 5
+
+
+@pytest.mark.parametrize("backend", ["redis", "redis-local"])
+def test_cancellations_at_every_await_run_through_the_straight_path(backend: str) -> None:
     counted = Counted()
 
-    for result in cancellations(Plan(backend="redis", engine=counted.engine)):
+    for result in cancellations(Plan(backend=backend, engine=counted.engine)):
         assert result.problem is None, f"{result.case}: {result.problem}"
 
     assert counted.counts["Cancelled"] >= 5

@@ -38,11 +38,14 @@ def test_a_hand_over_is_not_used_when_too_much_of_its_lease_has_passed() -> None
     assert grant(NUMBER + 5, SENT + SPENT_MAX * CLAIM.ttl + 0.001) is None
 
 
-@pytest.mark.parametrize("payload", ["", "x", "-1", "1 2", f"{NUMBER + 5}.0", "²", "9" * 21])
+@pytest.mark.parametrize(
+    "payload", ["", "x", "-1", "1 x", "1 -2", "1 2 3", f"1 {'9' * 21}", f"{NUMBER + 5}.0", "²", "9" * 21]
+)
 def test_a_payload_that_is_not_a_fence_only_wakes(payload: str) -> None:
     assert notification_of(f"n1 {payload}".encode()) == Notification("n1", 0)
 
 
-def test_a_message_has_the_nonce_and_may_have_the_fence() -> None:
+def test_a_message_has_the_nonce_and_may_have_the_fence_and_the_number_of_reserved_ones() -> None:
     assert notification_of(b"n1") == Notification("n1", 0)
     assert notification_of(b"n1 %d" % NUMBER) == Notification("n1", NUMBER)
+    assert notification_of(b"n1 %d 7" % NUMBER) == Notification("n1", NUMBER, 7)

@@ -140,9 +140,8 @@ class Engine(Generic[L]):
         # For single tickets: `try_acquire`, `wait`, `release` and `renew`.
         self._tickets = self.backend if self.local is None else self.local
         self._release_held = self.backend.release if self.local is None else self.local.release_held
-        # The straight path does not check the guarantees after each answer, and knows no local tickets.
-        is_plain = self._required is None and self.local is None
-        is_straight = is_plain and isinstance(self.backend, PreparesRequests)
+        # The straight path does not check the guarantees after each answer.
+        is_straight = self._required is None and isinstance(self.backend, PreparesRequests)
         self._preparing = cast("PreparesRequests", self.backend) if is_straight else None
 
     # ── acquire ──────────────────────────────────────────────────────────────────────────────────────────────────
@@ -166,8 +165,13 @@ class Engine(Generic[L]):
                 if kept.prepared_by is not preparing:
                     kept.path, kept.prepared_by = prepare(self, preparing, lock, current), preparing
                 path = kept.path
-                is_plain = path is not None and not path.waiting and path.key not in current.leases
-                if is_plain and self.events.trace is None:
+                if (
+                    path is not None
+                    and not path.waiting
+                    and path.name not in path.active
+                    and path.key not in current.leases
+                    and self.events.trace is None
+                ):
                     return self.acquire_straight(self, lock, current, kept, path, timeout)
         claimant = caller or current
         held = self.held_by(claimant, lock._spec) if claimant.leases else None

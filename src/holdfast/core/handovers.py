@@ -32,25 +32,26 @@ class Handover(NamedTuple):
 
     granted: Granted
     polled_at: float
+    reserved: int  # fences after that of the grant
 
 
 class QueueEntry:
     """The queue entry of a waiting ticket: the state of its claim."""
 
-    __slots__ = ("fence", "number", "sent", "store")
+    __slots__ = ("fence", "number", "reserved", "sent", "store")
 
     def __init__(self, sent: float, number: int, store: Hashable = None) -> None:
         self.sent = sent  # when the last poll was sent that had to wait
         self.number = number
         self.store = store  # the incarnation of the store in which it is queued
-        self.fence = 0  # from a notification since then
+        self.fence = self.reserved = 0  # from a notification since then
 
     def grant(self, claim: Claim, now: float, granularity: float) -> Handover | None:
         """The grant, if one arrived and can be trusted."""
         if self.fence <= self.number or now - self.sent > SPENT_MAX * claim.ttl:
             return None
         granted = Granted(self.fence, lease_deadline(self.sent, claim.ttl, granularity), self.store)
-        return Handover(granted, self.sent)
+        return Handover(granted, self.sent, self.reserved)
 
 
 def take_handover(claim: Claim, now: float, granularity: float) -> Handover | None:
@@ -61,6 +62,11 @@ def take_handover(claim: Claim, now: float, granularity: float) -> Handover | No
 
 
 def notification_of(message: bytes) -> Notification:
-    """A message is the nonce of a ticket, followed by a space and the fence if the ticket was granted."""
-    nonce, _, fence = message.decode(errors="replace").partition(" ")
-    return Notification(nonce, int(fence) if fence.isdecimal() and len(fence) <= _DIGITS_MAX else 0)
+    """A message is the nonce of a ticket; if it was granted, also its fence, and how many are reserved after it."""
+    nonce, _, numbers = message.decode(errors="replace").partition(" ")
+    if numbers.isdecimal() and len(numbers) <= _DIGITS_MAX:
+        return Notification(nonce, int(numbers))
+    fence, _, reserved = numbers.partition(" ")
+    if not fence.isdecimal() or not reserved.isdecimal() or max(len(fence), len(reserved)) > _DIGITS_MAX:
+        return Notification(nonce)
+    return Notification(nonce, int(fence), int(reserved))

@@ -10,7 +10,8 @@ release in the turn passes the lease on to the first of them. The rules:
 - A pass needs an answer of the server that is younger than CONTACT_MAX and than a tenth of the ttl. The deadline of the
   new lease counts from that answer. Without one, or without a reserved fence, the release first asks the server to
   extend the turn: it renews the ticket, reserves fences for the waiters, and reports whether other clients wait.
-- If others wait, the turn ends after as many passes as callers waited here when the lease arrived.
+- If others wait, the turn ends after as many passes as callers waited here when the lease arrived. It ends without a
+  question to the server if the lease came from another client, which is probably the next one to wait.
 - If the ticket is gone, no caller gets the lease from another: each requests the lock from the server.
 
 To the engine this is a backend with the verbs for single tickets. They are idempotent by nonce, so its guards against
@@ -34,11 +35,11 @@ from holdfast.core.tickets import (
     may_have_happened,
     process_text,
 )
-from holdfast.errors import BackendError, BackendUnavailable, ConfigurationError
+from holdfast.errors import BackendError, BackendUnavailable, ConfigurationError, HoldfastError
 
 if TYPE_CHECKING:
     from holdfast.core.engine import Engine
-    from holdfast.core.ports import Backend, ReservesFences
+    from holdfast.core.ports import ReservesFences
 
 CONTACT_MAX = 0.1  # seconds since the last answer of the server in which a lease may be passed on
 SPENT_MAX = 0.1  # the same as a share of the ttl
@@ -52,6 +53,7 @@ class LocalQueue:
     __slots__ = (
         "deadline",
         "fence",
+        "is_contended",
         "is_over",
         "is_range",
         "is_unpolled",
@@ -78,6 +80,7 @@ class LocalQueue:
         self.deadline = self.usable_until = 0.0  # of the lease, and of a pass, by the last answer of the server
         self.is_range = False  # the server shows several fences, one of which is in use
         self.is_over = False  # the server has answered that the ticket is gone
+        self.is_contended = False  # the lease came from another client, so that one probably waits again
         self.outage: BackendError | None = None  # the last request of the active ticket got no answer
 
     def reserve(self, granted: Granted, fences: int) -> None:
@@ -92,9 +95,10 @@ class LocalHandover:
     """The verbs of a backend for tickets of one client, some of which wait and hold locally.
 
     `active` has the active ticket of each lock, and `queues` the locks for which local tickets wait or did so in this
-    turn. A ticket in `active` without a queue is a plain one. A path that requests a lock without this object puts its
-    ticket into `active` with `setdefault`, continues only if it is the one there and the lock has no queue, and sets
-    `is_granted` of the ticket; at its release it removes the ticket and calls `promote` if the lock has a queue.
+    turn. A ticket in `active` without a queue is a plain one. The straight path requests a lock without this object. It
+    puts its ticket into `active` with `setdefault`, continues only if it is the one there and the lock has no queue,
+    and sets `is_granted` of the ticket, or calls `begin_turn` if the lock has a queue by then. At the release it
+    continues only if the lock has no queue; it removes the ticket, and calls `promote` if the lock has a queue by then.
     """
 
     def __init__(self, engine: Engine[Any]) -> None:
@@ -107,14 +111,11 @@ class LocalHandover:
 
     # ── acquire ──────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def try_acquire(self, claim: Claim, *, queue: bool, deadline: float) -> Coroutine[Any, Any, Granted | Waiting]:
+    async def try_acquire(self, claim: Claim, *, queue: bool, deadline: float) -> Granted | Waiting:
         """Acquire the lock, or wait for it here if another ticket of this client is active."""
+        name, backend = claim.name, self._engine.backend
         if not claim.passable:
-            return self._backend.try_acquire(claim, queue=queue, deadline=deadline)
-        return self._try_acquire(claim, queue, deadline)
-
-    async def _try_acquire(self, claim: Claim, queue: bool, deadline: float) -> Granted | Waiting:  # noqa: FBT001
-        name, was_answered = claim.name, claim.is_answered
+            return await backend.try_acquire(claim, queue=queue, deadline=deadline)
         if self.active.setdefault(name, claim) is not claim or name in self.queues:
             with self._mutex:
                 local_outcome = self._queue_locally(claim, queue)
@@ -123,33 +124,65 @@ class LocalHandover:
             if local_outcome is not None:
                 return await self._wait_here(claim, local_outcome, deadline)
         ticket = claim.server or claim
+        if name in self.queues or ticket.waiting:
+            local = self.queues.get(name)
+            ticket.waiting = 0 if local is None else min(len(local.waiting), FENCES_MAX - 1)
+        if ticket.reserved:
+            ticket.reserved = 0  # an interrupt has left those of an earlier grant, which this one may not use
         try:
-            outcome = await self._backend.try_acquire(ticket, queue=queue, deadline=deadline)
-        except BackendError as error:
+            outcome = await backend.try_acquire(ticket, queue=queue, deadline=deadline)
+        except HoldfastError as error:
+            self.note_error(claim, error)
+            raise
+        is_alone = self.active.get(name) is claim and name not in self.queues and not ticket.reserved
+        if is_alone:  # as `note_answer` does, without a call
+            if outcome.__class__ is Granted:
+                claim.is_granted = True
+                return outcome
+            if queue:
+                claim.is_answered = claim.was_blocked = True
+                return outcome
+        return self.note_answer(claim, outcome, queue)
+
+    def note_error(self, claim: Claim, error: BaseException) -> None:
+        """The request of the active ticket has raised this error."""
+        if isinstance(error, BackendError):
             self._note(claim, error)
-            if not was_answered and isinstance(error, BackendUnavailable):
-                self._drop(claim)  # the engine does not release a ticket that no store knows
-            raise
-        except ConfigurationError:
-            if not was_answered:
-                self._drop(claim)
-            raise
+        if not claim.is_answered and isinstance(error, BackendUnavailable | ConfigurationError):
+            self._drop(claim)  # the engine does not release a ticket that no store knows
+
+    def note_answer(self, claim: Claim, outcome: Granted | Waiting, queue: bool) -> Granted | Waiting:  # noqa: FBT001
+        """The answer of the server to the active ticket. Returns what it means for the caller."""
         if not claim.passable:
             return outcome
         if isinstance(outcome, Waiting):
-            claim.is_answered = True
+            claim.is_answered = claim.was_blocked = True
             self._note(claim, None)
             if not queue:
                 self._drop(claim)
-        elif self.active.get(name) is claim:
-            claim.is_granted = True
-            local = self.queues.get(name)
-            if local is not None:
-                local.begin(len(local.waiting))
+        elif self.active.get(claim.name) is claim:
+            self.begin_turn(claim, outcome)
         else:
             # It was released during the request, and another caller may have taken over its ticket.
             return Waiting(0.0)
         return outcome
+
+    def begin_turn(self, claim: Claim, granted: Granted | None = None) -> None:
+        """The server has granted the active ticket, perhaps with reserved fences."""
+        claim.is_granted = True
+        ticket = claim.server or claim
+        with self._mutex:
+            local = self.queues.get(claim.name)
+            if local is None and ticket.reserved:  # the callers have given up, and the server shows the range
+                local = self.queues[claim.name] = LocalQueue(ticket)
+            if local is not None:
+                local.begin(len(local.waiting))
+                local.is_contended = claim.was_blocked or ticket.was_blocked
+                if granted is not None and ticket.reserved:
+                    local.passes_left = min(local.passes_left, ticket.reserved)
+                    local.reserve(granted, ticket.reserved + 1)
+                    local.fence = granted.fence
+        ticket.reserved = 0
 
     def _queue_locally(self, claim: Claim, queue: bool) -> Granted | Waiting | None:  # noqa: FBT001
         """The lease that was passed on to this ticket, or Waiting if it queues here; None if it has to ask the server.
@@ -171,7 +204,7 @@ class LocalHandover:
             local = self.queues[name] = LocalQueue(active.server or active)
             self._repair(name)
         if local.outage is not None and not self._is_held(active):
-            raise BackendUnavailable(backend=self._backend.url, problem=local.outage.problem)
+            raise BackendUnavailable(backend=self._engine.backend.url, problem=local.outage.problem)
         local.waiting[claim.nonce] = claim
         return Waiting(POLL_INTERVAL, self._process)
 
@@ -200,7 +233,7 @@ class LocalHandover:
         """Try to acquire the lock with another ticket, without a place in the queue."""
         probe = Claim(claim.name, self._runtime.nonce(), claim.ttl, 1, True, claim.agent, claim.info)  # noqa: FBT003
         try:
-            outcome = await self._backend.try_acquire(probe, queue=False, deadline=deadline)
+            outcome = await self._engine.backend.try_acquire(probe, queue=False, deadline=deadline)
             if isinstance(outcome, Waiting):
                 return None
             self._drop(claim)
@@ -221,30 +254,39 @@ class LocalHandover:
             local.outage = outage
 
     def _drop(self, claim: Claim) -> None:
-        """The engine will not release this ticket."""
-        ticket = self._end(claim)
+        """The engine will not release this ticket, and the store does not know it unless it is one of another caller.
+
+        The engine may use the claim again, so no other caller takes over a ticket that is its own.
+        """
+        if not claim.passable:
+            return
+        with self._mutex:
+            ticket = self._ended(claim, is_known=claim.server is not None)
         if ticket is not None and ticket is not claim:
             self._engine._keeper.schedule(ticket)
 
-    async def wait(self, claim: Claim, until: float) -> None:
+    def wait(self, claim: Claim, until: float) -> Coroutine[Any, Any, None]:
         """Return when `try_acquire` may succeed, at `until` at the latest."""
-        if claim.passable:
-            event = self._runtime.event()
-            with self._mutex:
-                local = self.queues.get(claim.name)
-                is_waiting = local is not None and claim.nonce in local.waiting
-                is_asking = self.active.get(claim.name) is claim and not claim.is_granted
-                if is_waiting:
-                    claim.event = event
+        is_alone = self.active.get(claim.name) is claim and claim.name not in self.queues and not claim.is_granted
+        if is_alone or not claim.passable:
+            return self._engine.backend.wait(claim.server or claim, until)
+        return self._wait(claim, until)
+
+    async def _wait(self, claim: Claim, until: float) -> None:
+        event = self._runtime.event()
+        with self._mutex:
+            local = self.queues.get(claim.name)
+            is_waiting = local is not None and claim.nonce in local.waiting
+            is_asking = self.active.get(claim.name) is claim and not claim.is_granted
             if is_waiting:
-                try:
-                    await event.wait(until)
-                finally:
-                    claim.event = None
-                return
-            if not is_asking or (local is not None and local.is_unpolled):
-                return
-        await self._backend.wait(claim.server or claim, until)
+                claim.event = event
+        if is_waiting:
+            try:
+                await event.wait(until)
+            finally:
+                claim.event = None
+        elif is_asking and not (local is not None and local.is_unpolled):
+            await self._engine.backend.wait(claim.server or claim, until)
 
     # ── release ──────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -261,7 +303,7 @@ class LocalHandover:
                 del self.active[name]
             if name in self.queues:  # since the check above: a caller has seen this ticket as the active one
                 self.promote(name)
-        return self._backend.release([claim.server or claim], deadline=deadline)
+        return self._engine.backend.release([claim.server or claim], deadline=deadline)
 
     async def _pass_on(self, claim: Claim, deadline: float) -> Sequence[bool | BackendError]:
         ticket, successor, local, fences, may_stay = claim.server or claim, None, None, 0, False
@@ -273,7 +315,9 @@ class LocalHandover:
                 successor = next(iter(local.waiting.values()), None)
                 may_stay = local.passes_left > 0
                 fences = min(FENCES_MAX, len(local.waiting), local.passes_left if may_stay else FENCES_MAX)
-                if local.is_over or not _has_ttl_of(local, ticket, claim) or self._is_renewing(claim):
+                # A turn that is over ends without a question to the server if the answer is known.
+                is_settled = local.is_over or (local.is_contended and not may_stay)
+                if is_settled or not _has_ttl_of(local, ticket, claim) or self._is_renewing(claim):
                     fences = 0
         if fences and local is not None and successor is not None:
             outcome = await self._extend(ticket, successor, fences, may_stay=may_stay, deadline=deadline)
@@ -290,7 +334,7 @@ class LocalHandover:
     async def _extend(
         self, ticket: Claim, successor: Claim, fences: int, *, may_stay: bool, deadline: float
     ) -> Granted | Waiting | LeaseGone:
-        backend = cast("ReservesFences", self._backend)
+        backend = cast("ReservesFences", self._engine.backend)
         return await backend.extend_turn(ticket, successor, fences, may_stay=may_stay, deadline=deadline)
 
     def _pass(self, claim: Claim) -> bool:
@@ -321,7 +365,7 @@ class LocalHandover:
         """Release leases and withdraw tickets. A lease of this client ends its turn."""
         tickets = [self._end(claim) for claim in claims]
         sent = [ticket for ticket in tickets if ticket is not None]
-        outcomes = iter(await self._backend.release(sent, deadline=deadline) if sent else ())
+        outcomes = iter(await self._engine.backend.release(sent, deadline=deadline) if sent else ())
         return [False if ticket is None else next(outcomes) for ticket in tickets]
 
     def _end(self, claim: Claim) -> Claim | None:
@@ -331,7 +375,7 @@ class LocalHandover:
         with self._mutex:
             return self._ended(claim)
 
-    def _ended(self, claim: Claim) -> Claim | None:
+    def _ended(self, claim: Claim, *, is_known: bool = True) -> Claim | None:
         name, ticket = claim.name, claim.server or claim
         local = self.queues.get(name)
         if self.active.get(name) is claim:
@@ -339,7 +383,7 @@ class LocalHandover:
                 del self.active[name]
                 return ticket
             # While it waits, the next caller takes over its ticket. A turn ends with the release of its ticket.
-            is_taken_over = bool(local.waiting) and not claim.is_granted
+            is_taken_over = bool(local.waiting) and not claim.is_granted and is_known
             self._promote(name, ticket if is_taken_over else None)
             return None if is_taken_over else ticket
         if local is None:
@@ -404,7 +448,7 @@ class LocalHandover:
         others = [claim for claim in claims if claim not in outcomes]
         if others:
             tickets = [_renewed_ticket(claim) for claim in others]
-            outcomes |= dict(zip(others, await self._backend.renew(tickets, deadline=deadline), strict=True))
+            outcomes |= dict(zip(others, await self._engine.backend.renew(tickets, deadline=deadline), strict=True))
         for claim, outcome in outcomes.items():
             local = self._turn_of(claim)
             if local is not None and isinstance(outcome, LeaseGone):
@@ -436,7 +480,7 @@ class LocalHandover:
 
     async def _renew_alone(self, claim: Claim, fence: int, deadline: float) -> Live | LeaseGone | BackendError:
         try:
-            backend = cast("ReservesFences", self._backend)
+            backend = cast("ReservesFences", self._engine.backend)
             return await backend.renew_alone(_renewed_ticket(claim), claim, fence, deadline=deadline)
         except BackendError as error:
             return error
@@ -447,10 +491,6 @@ class LocalHandover:
         """In a forked child: all tickets belong to the parent."""
         self._mutex = self._runtime.mutex()
         self.active, self.queues = {}, {}
-
-    @property
-    def _backend(self) -> Backend:
-        return self._engine.backend
 
 
 def _has_ttl_of(local: LocalQueue, ticket: Claim, claim: Claim) -> bool:
@@ -477,6 +517,11 @@ def without_caller(info: str) -> str:
     """The `info` of a ticket that several callers use, without the name of one of them."""
     start, mark, rest = info.partition(', "caller": "')
     return f"{start}{rest.partition(chr(34))[2]}" if mark else info
+
+
+def with_waiting(info: str, callers: int) -> str:
+    """The `info` of a ticket for which so many callers wait, for the store to reserve fences for them."""
+    return f'{{"waiting": {callers}, {info[1:]}'
 
 
 def with_fences(info: str, fences: int) -> str:

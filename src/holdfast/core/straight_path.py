@@ -4,11 +4,12 @@ Between two requests the processor runs the server and other programs, so the co
 its time depends on how much code it touches. The general path (Engine.acquire_new, a protocol, a topology, a pool, a
 connection) touches several times as much as a plain acquire needs.
 
-An acquire is plain if the lock is exclusive and has no rare option, and if no ticket of the client waits. Its requests
-are prepared once for a lock and a caller (core/ports.py: PreparesRequests). The path ends at the first reply that is
-not a grant, at an error and at an interrupt: Engine.acquire_new continues with the same claim and with that reply or
-exception, as if its own first request had returned or raised it. So there is one implementation of waiting, retries and
-undoing. A release does the same with Engine.release_any.
+An acquire is plain if the lock is exclusive and has no rare option, if no ticket of the client waits, and with local
+hand-over (core/local_handover.py) if no other caller of the client has the lock. Its requests are prepared once for a
+lock and a caller (core/ports.py: PreparesRequests). The path ends at the first reply that is not a grant, at an error
+and at an interrupt: Engine.acquire_new continues with the same claim and with that reply or exception, as if its own
+first request had returned or raised it. So there is one implementation of waiting, retries and undoing. A release does
+the same with Engine.release_any.
 
 The invariant of the engine holds here too: after the request is sent, everything runs inside the `try`.
 """
@@ -26,6 +27,7 @@ from holdfast.errors import BackendError, UsageError
 if TYPE_CHECKING:
     from holdfast.core.engine import Engine, L
     from holdfast.core.leases import AcquireResult
+    from holdfast.core.local_handover import LocalQueue
     from holdfast.core.locks import BaseLock, Kept
     from holdfast.core.ports import Caller, PreparedRequests, PreparesRequests
     from holdfast.core.tickets import Waiting
@@ -36,15 +38,18 @@ class StraightPath:
 
     __slots__ = (
         "acquire",
+        "active",
         "agent",
         "caller_ref",
         "exchange",
         "info",
         "key",
         "lifetime",
+        "local",
         "lock_ref",
         "name",
         "prepared_by",
+        "queues",
         "read_reply",
         "release",
         "spec",
@@ -60,17 +65,21 @@ class StraightPath:
         lock: BaseLock[Any],
         caller: Caller,
         claim: Claim,
-        serial: int,
+        engine: Engine[Any],
     ) -> None:
         spec = lock._spec
         self.prepared_by = prepared_by
         self.caller_ref, self.lock_ref = weakref.ref(caller), weakref.ref(lock)  # weak, as in BaseLease
-        self.key = (serial, spec.name)  # in Caller.leases
+        self.key = (engine._serial, spec.name)  # in Caller.leases
         # Copied, because reading a field of a named tuple takes several times as long.
         self.exchange, self.acquire, self.try_acquire, self.release = requests[:4]
         self.lifetime, self.waiting, self.read_reply = requests[4:]
         self.spec, self.name, self.ttl = spec, spec.name, spec.ttl
         self.agent, self.info = claim.agent, claim.info
+        # None if leases of this lock are not passed on (core/local_handover.py). Then no ticket is in the dicts.
+        self.local = engine.local if claim.passable else None
+        self.active: dict[str, Claim] = {} if self.local is None else self.local.active
+        self.queues: dict[str, LocalQueue] = {} if self.local is None else self.local.queues
 
 
 class Begun:
@@ -94,7 +103,7 @@ def prepare(engine: Engine[Any], backend: PreparesRequests, lock: BaseLock[Any],
         return None
     claim = engine._claim(spec, caller)
     requests = backend.prepare_requests(claim)
-    return None if requests is None else StraightPath(backend, requests, lock, caller, claim, engine._serial)
+    return None if requests is None else StraightPath(backend, requests, lock, caller, claim, engine)
 
 
 async def acquire_straight(  # noqa: PLR0917  (by position, because every acquire calls this)
@@ -107,7 +116,7 @@ async def acquire_straight(  # noqa: PLR0917  (by position, because every acquir
     except IndexError:
         nonce = runtime.nonce()
     claim = Claim(path.name, nonce, path.ttl, 1, True, path.agent, path.info)  # noqa: FBT003  (exclusive)
-    claim.path = path
+    local = path.local
     lease: L | None = None
     begun: Begun | None = None
     sent = runtime.now()
@@ -115,6 +124,12 @@ async def acquire_straight(  # noqa: PLR0917  (by position, because every acquir
         engine._acquiring[nonce] = (claim, spec, sent)
         if engine.events.subscribers:
             engine._begin(claim, spec, sent)
+        if local is not None:
+            claim.passable = True
+            if path.active.setdefault(path.name, claim) is not claim or path.name in path.queues:
+                begun = Begun(claim, sent, None, None)  # another caller of this client has the lock or requests it
+                return await engine.acquire_new(lock, caller, timeout, begun=begun)
+        claim.path = path
         if timeout is None:
             reply = path.exchange(path.acquire, nonce, sent, sent + engine.io_timeout)
         else:
@@ -126,6 +141,10 @@ async def acquire_straight(  # noqa: PLR0917  (by position, because every acquir
         if reply.__class__ is int:
             since, deadline = runtime.now(), sent + path.lifetime
             if since < deadline:
+                if local is not None:
+                    claim.is_granted = True
+                    if path.name in path.queues:
+                        local.begin_turn(claim)
                 lease = engine._lease_type(engine, spec, claim, (reply, deadline, None), since, caller, lock)
                 # As Engine._publish does.
                 lease._phase = HELD
@@ -143,12 +162,16 @@ async def acquire_straight(  # noqa: PLR0917  (by position, because every acquir
             outcome = Granted(reply, deadline)
         else:
             outcome = path.read_reply(claim, reply, sent)
+        if local is not None and outcome is not None:
+            outcome = local.note_answer(claim, outcome, timeout != 0)
         begun = Begun(claim, sent, None, outcome)
         return await engine.acquire_new(lock, caller, timeout, begun=begun)
     except BaseException as error:
         if begun is not None and begun.is_taken:
             raise
         note_unanswered([claim], error)
+        if local is not None:
+            local.note_error(claim, error)
         return await engine.acquire_new(lock, caller, timeout, begun=Begun(claim, sent, lease, error))
 
 
@@ -164,12 +187,18 @@ async def release_straight(engine: Engine[L], lease: L, *, after_body: bool = Fa
             and path.prepared_by is engine._preparing
             and now < lease._deadline
             and not claim.unanswered
+            and path.name not in path.queues
         ):
             with engine.mutex:
                 if lease._phase is HELD and lease._depth == 1:
                     is_begun = True
                     lease._phase = RELEASING
             if is_begun:
+                if path.local is not None:
+                    if path.active.get(path.name) is claim:
+                        del path.active[path.name]
+                    if path.name in path.queues:  # since the check above: a caller has seen this ticket in `active`
+                        path.local.promote(path.name)
                 reply = path.exchange(path.release, claim.nonce, now, now + engine.io_timeout)
                 if reply.__class__ is not int:
                     reply = await reply

@@ -54,6 +54,9 @@ class Claim:
     passed: Granted | None = None  # the lease that was passed on to this ticket
     is_answered = False  # it has waited, so the engine releases it
     is_granted = False  # it is granted: by the server, or by a pass
+    was_blocked = False  # it had to wait on the server
+    waiting = 0  # how many other callers of this client wait for its turn
+    reserved = 0  # the fences after that of its lease that the hand-over has reserved for them
 
     def __init__(  # noqa: PLR0917 - positional, because every acquire makes one
         self,
@@ -97,6 +100,7 @@ class Notification(NamedTuple):
 
     nonce: str
     fence: int = 0
+    reserved: int = 0  # so many fences after that one are reserved for callers of the client
 
 
 class Granted(NamedTuple):

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import linecache
 import sys
+from collections import Counter
 from collections.abc import Callable
 from types import FrameType
 from typing import Any
@@ -19,6 +20,7 @@ from holdfast.backends.redis.io import sockets
 from holdfast.core import straight_path
 from tests.integration.conftest import OpenClient
 from tests.integration.redis.helpers import PROMPT, acquiring, assert_free_and_clean, take, waiting
+from tests.support.processes import eventually
 from tests.support.redis.proxy import Proxy, Then
 from tests.support.redis.servers import Server
 
@@ -33,6 +35,32 @@ def used(lock: holdfast.Lock) -> holdfast.Lock:
     """A lock that this thread has acquired before."""
     take(lock).release()
     return lock
+
+
+LOCAL_HANDOVER = pytest.mark.parametrize("query", ["", "?local_handover=yes"], ids=["strict", "local-handover"])
+
+
+def calls_of_a_pair(client: holdfast.Client) -> tuple[int, int]:
+    """The frames and the calls of C functions of an acquire and a release: those of most pairs."""
+    lock = client.lock("one")
+    counts: Counter[tuple[int, int]] = Counter()
+    events: Counter[str] = Counter()
+    for _ in range(30):
+        events.clear()
+        sys.setprofile(lambda _frame, event, _argument: events.update([event]))
+        try:
+            with lock:
+                pass
+        finally:
+            sys.setprofile(None)
+        counts[events["call"], events["c_call"]] += 1
+    return counts.most_common(1)[0][0]
+
+
+def local_tickets(client: holdfast.Client | holdfast.AsyncClient) -> tuple[int, int]:
+    """How many active tickets and queues a client with local hand-over has."""
+    local = client._engine.local
+    return (0, 0) if local is None else (len(local.active), len(local.queues))
 
 
 def is_straight(lease: holdfast.Lease | holdfast.AsyncLease) -> bool:
@@ -57,6 +85,36 @@ def test_the_second_acquire_uses_the_straight_path_and_so_does_its_release(
     assert (is_straight(first), is_straight(second)) == (False, True)
     assert fence > first.fence
     assert calls != server.info("commandstats")["cmdstat_evalsha"]
+    assert_free_and_clean(server, "one")
+
+
+def test_local_handover_costs_a_lone_caller_two_calls_of_c_functions_and_no_frame(
+    server: Server, open_client: OpenClient
+) -> None:
+    frames, c_calls = calls_of_a_pair(open_client(server.url))
+
+    assert calls_of_a_pair(open_client(f"{server.url}?local_handover=yes")) == (frames, c_calls + 2)
+
+
+def test_a_lease_of_the_straight_path_is_passed_on_to_another_caller_of_the_client(
+    server: Server, open_client: OpenClient
+) -> None:
+    client = open_client(f"{server.url}?local_handover=yes")
+    local = client._engine.local
+    assert local is not None
+    lease = take(used(client.lock("one")))
+    assert is_straight(lease)
+
+    coming = acquiring(client.lock("one"))
+    eventually(lambda: "one" in local.queues and len(local.queues["one"].waiting) == 1)
+    assert not client.inspect("one").waiters
+    lease.release()
+    passed = coming.result(PROMPT)
+
+    assert passed._claim.server is lease._claim
+    assert passed.fence > lease.fence
+    passed.release()
+    assert local_tickets(client) == (0, 0)
     assert_free_and_clean(server, "one")
 
 
@@ -101,8 +159,9 @@ def test_a_client_with_required_guarantees_or_observers_uses_the_general_path(
     assert seen == ["release", "try_acquire", "release"]
 
 
-def test_a_busy_lock_is_waited_for_and_granted_in_order(server: Server, open_client: OpenClient) -> None:
-    client, other = open_client(server.url), open_client(server.url)
+@LOCAL_HANDOVER
+def test_a_busy_lock_is_waited_for_and_granted_in_order(query: str, server: Server, open_client: OpenClient) -> None:
+    client, other = open_client(f"{server.url}{query}"), open_client(server.url)
     lock = used(client.lock("one"))
     held = take(other.lock("one"))
     behind = waiting(other, "one")
@@ -116,15 +175,18 @@ def test_a_busy_lock_is_waited_for_and_granted_in_order(server: Server, open_cli
     behind.result(PROMPT).release()
     coming.result(PROMPT).release()
 
+    assert local_tickets(client) == (0, 0)
     assert_free_and_clean(server, "one")
 
 
+@LOCAL_HANDOVER
 @pytest.mark.parametrize("then", ["cut", "hang"])
 @pytest.mark.parametrize("lost", ["reply", "request"])
-def test_a_lost_reply_to_an_acquire_or_a_release_leaves_one_lease_or_none(
-    lost: str, then: Then, server: Server, proxy: Proxy, open_client: OpenClient
+def test_a_lost_reply_to_an_acquire_or_a_release_leaves_one_lease_or_none(  # noqa: PLR0917
+    lost: str, then: Then, query: str, server: Server, proxy: Proxy, open_client: OpenClient
 ) -> None:
-    client, other = open_client(f"{proxy.url}?io_timeout=0.5"), open_client(server.url)
+    client = open_client(f"{proxy.url}{query}{'&' if query else '?'}io_timeout=0.5")
+    other = open_client(server.url)
     lock, lose = used(client.lock("one")), proxy.lose_next_reply if lost == "reply" else proxy.lose_next_request
 
     lose(KEY, then=then)
@@ -138,7 +200,22 @@ def test_a_lost_reply_to_an_acquire_or_a_release_leaves_one_lease_or_none(
         lease.release()
     proxy.await_loss()
     take(other.lock("one", timeout=PROMPT)).release()
+    take(lock).release()
+    assert local_tickets(client) == (0, 0)
     assert_free_and_clean(server, "one")
+
+
+def test_a_request_that_is_not_sent_leaves_no_ticket_that_other_callers_wait_for(
+    server: Server, proxy: Proxy, open_client: OpenClient
+) -> None:
+    client = open_client(f"{proxy.url}?local_handover=yes")
+    lock = used(client.lock("one"))
+
+    proxy.refuse()
+    for _ in range(2):  # the first one finds its connection closed, the second one has none
+        with pytest.raises(holdfast.BackendUnavailable):
+            lock.acquire()
+        assert local_tickets(client) == (0, 0)
 
 
 def test_an_unknown_script_is_loaded(server: Server, open_client: OpenClient) -> None:
@@ -187,9 +264,12 @@ def interrupted_at(step: int, call: Callable[[], object]) -> bool:
 
 @pytest.mark.skipif("coverage" in sys.modules, reason="the test needs the trace function that coverage uses")
 @pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning")
+@LOCAL_HANDOVER
 @pytest.mark.parametrize("call", ["acquire", "release"])
-def test_an_interrupt_at_any_line_leaves_the_lock_free(call: str, server: Server, open_client: OpenClient) -> None:
-    client, other = open_client(server.url), open_client(server.url)
+def test_an_interrupt_at_any_line_leaves_the_lock_free(
+    call: str, query: str, server: Server, open_client: OpenClient
+) -> None:
+    client, other = open_client(f"{server.url}{query}"), open_client(server.url)
     probe = other.lock("one")
     leases: list[holdfast.Lease] = []
     step, interrupts = 0, 0
@@ -221,11 +301,15 @@ def test_an_interrupt_at_any_line_leaves_the_lock_free(call: str, server: Server
             lease.release()
     assert interrupts > (30 if call == "acquire" else 15)
     assert client.stats()[:2] == (0, 0)
+    eventually(lambda: local_tickets(client) == (0, 0))
     assert_free_and_clean(server, "one")
 
 
-async def test_a_task_that_is_cancelled_while_its_request_is_sent_leaves_the_lock_free(server: Server) -> None:
-    async with holdfast.AsyncClient(server.url) as client, holdfast.AsyncClient(server.url) as other:
+@LOCAL_HANDOVER
+async def test_a_task_that_is_cancelled_while_its_request_is_sent_leaves_the_lock_free(
+    query: str, server: Server
+) -> None:
+    async with holdfast.AsyncClient(f"{server.url}{query}") as client, holdfast.AsyncClient(server.url) as other:
         lock, probe = client.lock("one"), other.lock("one")
 
         async def acquire() -> holdfast.AsyncLease:
@@ -247,5 +331,6 @@ async def test_a_task_that_is_cancelled_while_its_request_is_sent_leaves_the_loc
             got = await probe.acquire(timeout=20)
             assert got is not None, f"the lock is stuck after a cancellation at step {steps}"
             await got.release()
+        assert local_tickets(client) == (0, 0)
 
     assert_free_and_clean(server, "one")

@@ -56,6 +56,8 @@ WORKLOADS = (
     "min_hold",
     "transfer",
     "callers",
+    "free_callers",
+    "brief_callers",
     "everything",
 )
 

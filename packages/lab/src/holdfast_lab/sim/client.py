@@ -76,12 +76,31 @@ class _RecordingEvents(Events):
 class _RecordedHandover(LocalHandover):
     """Records for which call a ticket on the server stands, and the turns of the client."""
 
-    async def _try_acquire(self, claim: Claim, queue: bool, deadline: float) -> Granted | Waiting:  # noqa: FBT001
-        outcome = await super()._try_acquire(claim, queue, deadline)
-        if isinstance(outcome, Granted) and claim.passable and claim.passed is None:
-            local = self.queues.get(claim.name)
-            self._recorder.turn_began(claim.nonce, claim.name, 0 if local is None else len(local.waiting))
+    def __init__(self, engine: Engine[Any]) -> None:
+        super().__init__(engine)
+        self._recorded_turns: set[str] = set()  # nonces of their tickets
+
+    def begin_turn(self, claim: Claim, granted: Granted | None = None) -> None:
+        ticket, local = claim.server or claim, self.queues.get(claim.name)
+        if ticket.reserved:
+            self._recorder.extended.add(ticket.nonce)
+        self._record_turn(claim, 0 if local is None else len(local.waiting))
+        super().begin_turn(claim, granted)
+
+    async def try_acquire(self, claim: Claim, *, queue: bool, deadline: float) -> Granted | Waiting:
+        outcome = await super().try_acquire(claim, queue=queue, deadline=deadline)
+        if isinstance(outcome, Granted) and claim.passed is None:
+            self.note_grant(claim)
         return outcome
+
+    def note_grant(self, claim: Claim) -> None:
+        """The server has granted this ticket. `begin_turn` was called only if the lock has a queue."""
+        if claim.passable and claim.nonce not in self._recorded_turns:
+            self._record_turn(claim, 0)
+
+    def _record_turn(self, claim: Claim, waiting: int) -> None:
+        self._recorded_turns.add(claim.nonce)
+        self._recorder.turn_began(claim.nonce, claim.name, waiting)
 
     async def _extend(
         self, ticket: Claim, successor: Claim, fences: int, *, may_stay: bool, deadline: float
@@ -115,7 +134,17 @@ class _RecordedHandover(LocalHandover):
 def _recorded(engine_type: Any) -> Any:
     """This type of engine with a recorded local hand-over."""
     handover = type("RecordedHandover", (_RecordedHandover, engine_type.local_handover_type), {})
-    return type(engine_type.__name__, (engine_type,), {"local_handover_type": handover})
+    straight = engine_type.acquire_straight
+
+    async def acquire_straight(engine: Any, *arguments: Any) -> AcquireResult[Any]:
+        result: AcquireResult[Any] = await straight(engine, *arguments)
+        claim = None if result.lease is None else result.lease._claim
+        if engine.local is not None and claim is not None and claim.path is not None:
+            engine.local.note_grant(claim)
+        return result
+
+    members = {"local_handover_type": handover, "acquire_straight": staticmethod(acquire_straight)}
+    return type(engine_type.__name__, (engine_type,), members)
 
 
 class SimClient:

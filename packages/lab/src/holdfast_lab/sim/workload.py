@@ -60,6 +60,12 @@ WORKLOADS: Mapping[str, Workload] = {
     ),
     # Several callers of each client want one lock nearly all the time, for a short time.
     "callers": Workload(clients=3, callers=4, hold_max=0.2, think_max=0.3, kinds=("lock",)),
+    # The same with locks that are free most of the time: other callers wait for a lease of the straight path.
+    "free_callers": Workload(
+        clients=2, callers=3, rounds=10, hold_max=0.5, think_max=6.0, kinds=("lock",), variety=False
+    ),
+    # The same for a very short time, so that a client uses the fences that a hand-over of another client has reserved.
+    "brief_callers": Workload(clients=3, callers=4, rounds=40, hold_max=0.005, think_max=0.02, kinds=("lock",)),
     "everything": Workload(primitives=_MORE),
 }
 

@@ -35,7 +35,7 @@ from holdfast.backends.redis.protocol.server_info import guarantees_on
 from holdfast.backends.redis.protocol.watchers import Watchers
 from holdfast.core.clock import lease_deadline
 from holdfast.core.handovers import QueueEntry, take_handover
-from holdfast.core.local_handover import without_caller
+from holdfast.core.local_handover import with_waiting, without_caller
 from holdfast.core.notifications import Notifications
 from holdfast.core.ports import PreparedRequests
 from holdfast.core.tickets import (
@@ -172,6 +172,7 @@ class QueueBackend(ScriptRegisters, ScriptRecords):
             handed = take_handover(claim, sent, GRANULARITY)
             if handed is not None and self._port.trusts_message(keys, handed.polled_at):
                 self._stop_waiting(claim, sent)
+                claim.reserved = handed.reserved
                 return handed.granted
         channel = self._subscriber.channel(keys)
         subscription = self._subscriber.subscription(channel)
@@ -254,7 +255,7 @@ class QueueBackend(ScriptRegisters, ScriptRecords):
         notification = await self._notifications.wait(claim, channel, until)
         entry: QueueEntry | None = claim.state
         if entry is not None and notification is not None and notification.fence:
-            entry.fence = notification.fence
+            entry.fence, entry.reserved = notification.fence, notification.reserved
 
     async def release(self, claims: Sequence[Claim], *, deadline: float) -> list[bool | BackendError]:
         if len(claims) == 1:
@@ -404,7 +405,7 @@ class QueueBackend(ScriptRegisters, ScriptRecords):
                 channel,
                 ttl_ms if is_plain and self._hand_over else 0,
                 claim.agent,
-                claim.info,
+                with_waiting(claim.info, claim.waiting) if claim.waiting else claim.info,
                 is_subscribed=is_subscribed,
             ),
         )

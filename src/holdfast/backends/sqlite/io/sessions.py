@@ -127,7 +127,7 @@ def is_dead(folder: str, name: str) -> bool:
 
 def wake(folder: str, name: str, notification: Notification) -> None:
     """Wake a ticket of this session, if possible. It is only a hint: waiters also poll."""
-    nonce, fence = notification
+    nonce, fence = notification.nonce, notification.fence
     line = f"{nonce} {fence}" if fence else nonce
     try:
         fd = _open_to_write(folder, name)

@@ -274,7 +274,7 @@ class NoPendingReleases(_WithKeeper):
     keeper_type = _NoPendingReleases
 
 
-def _edited(function: Callable[..., Any], old: str, new: str) -> Any:
+def edited(function: Callable[..., Any], old: str, new: str) -> Any:
     """A function of the straight path with one fragment replaced, which must exist exactly once."""
     source = inspect.getsource(function)
     if source.count(old) != 1:
@@ -285,11 +285,11 @@ def _edited(function: Callable[..., Any], old: str, new: str) -> Any:
 
 
 class StraightDeadlineFromReply(SimEngine):
-    acquire_straight = _edited(straight_path.acquire_straight, "sent + path.lifetime", "runtime.now() + path.lifetime")
+    acquire_straight = edited(straight_path.acquire_straight, "sent + path.lifetime", "runtime.now() + path.lifetime")
 
 
 class StraightReleaseNotRepeated(SimEngine):
-    release_straight = _edited(
+    release_straight = edited(
         straight_path.release_straight,
         "engine.unconfirmed(lease)",
         """engine._unpublish(lease, RELEASED)
@@ -299,7 +299,7 @@ class StraightReleaseNotRepeated(SimEngine):
 
 
 class StraightInterruptLeavesTicket(SimEngine):
-    acquire_straight = _edited(
+    acquire_straight = edited(
         straight_path.acquire_straight,
         "return await engine.acquire_new(lock, caller, timeout, begun=Begun(claim, sent, lease, error))",
         """engine._acquiring.pop(nonce, None)
@@ -310,7 +310,7 @@ class StraightInterruptLeavesTicket(SimEngine):
 
 
 class StraightGrantWithoutReply(SimEngine):
-    acquire_straight = _edited(
+    acquire_straight = edited(
         straight_path.acquire_straight,
         "            reply = await reply\n",
         """

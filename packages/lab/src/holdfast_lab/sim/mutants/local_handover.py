@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, ClassVar
+from collections.abc import Coroutine, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from holdfast.backends.redis.protocol.queue import _EXTEND_TURN
+from holdfast.backends.redis.protocol.queue import _EXTEND_TURN, _RELEASE
+from holdfast.core import straight_path
 from holdfast.core.clock import DRIFT
 from holdfast.core.engine import Engine
 from holdfast.core.local_handover import LocalHandover
@@ -13,6 +14,7 @@ from holdfast.core.tickets import Claim
 from holdfast.errors import BackendError
 from holdfast_lab.sim.client import SimLease
 from holdfast_lab.sim.mutants.base import Mutant
+from holdfast_lab.sim.mutants.engine import edited
 from holdfast_lab.sim.servers.mysql import server as mysql
 from holdfast_lab.sim.servers.mysql import tables as mysql_tables
 from holdfast_lab.sim.servers.postgresql import server as postgresql
@@ -64,19 +66,19 @@ class PassesLostLeases(LocalHandover):
 class TwoHolders(LocalHandover):
     """A pass does not wait for the release of the lease: the next caller gets it when it begins to wait."""
 
-    async def wait(self, claim: Claim, until: float) -> None:
+    def wait(self, claim: Claim, until: float) -> Coroutine[Any, Any, None]:
         active = self.active.get(claim.name)
         if claim.passable and active is not None and active is not claim:
             with self._mutex:
                 self._pass(active)
-        await super().wait(claim, until)
+        return super().wait(claim, until)
 
 
 class ReleasesSharedTicket(LocalHandover):
     """A repeated release of a ticket releases it on the server, although another caller uses it now."""
 
-    def _ended(self, claim: Claim) -> Claim | None:
-        ticket = super()._ended(claim)
+    def _ended(self, claim: Claim, *, is_known: bool = True) -> Claim | None:
+        ticket = super()._ended(claim, is_known=is_known)
         return claim if ticket is None and claim.server is None and claim.is_granted else ticket
 
     async def _pass_on(self, claim: Claim, deadline: float) -> Sequence[bool | BackendError]:
@@ -98,12 +100,24 @@ class NeverYields(LocalHandover):
 class OnePassTooMany(LocalHandover):
     """A turn has one pass more than callers that waited when the lease arrived."""
 
-    async def _try_acquire(self, claim: Claim, queue: bool, deadline: float) -> Granted | Waiting:  # noqa: FBT001
-        outcome = await super()._try_acquire(claim, queue, deadline)
+    async def try_acquire(self, claim: Claim, *, queue: bool, deadline: float) -> Granted | Waiting:
+        outcome = await super().try_acquire(claim, queue=queue, deadline=deadline)
         local = self.queues.get(claim.name)
         if claim.is_granted and claim.passed is None and local is not None:
             local.passes_left += 1
         return outcome
+
+
+class UsesFencesOfOthers(LocalHandover):
+    """A client uses more fences than a hand-over has reserved for its callers."""
+
+    def begin_turn(self, claim: Claim, granted: Granted | None = None) -> None:
+        reserved = (claim.server or claim).reserved
+        super().begin_turn(claim, granted)
+        local = self.queues.get(claim.name)
+        if reserved and local is not None:
+            local.passes_left = len(local.waiting)
+            local.last += 4
 
 
 class GaveUpStaysActive(LocalHandover):
@@ -114,11 +128,35 @@ class GaveUpStaysActive(LocalHandover):
             super()._promote(name, ticket)
 
 
+class StraightStaysActive(_Engine):
+    """After a release on the straight path, its ticket stays the active one, which other callers wait for."""
+
+    release_straight = edited(
+        straight_path.release_straight,
+        "if path.active.get(path.name) is claim:",
+        "if path.name in path.queues and path.active.get(path.name) is claim:",
+    )
+
+
+class StraightRefusedStaysActive(_Engine):
+    """After a request of the straight path that was not sent, its ticket stays the active one."""
+
+    acquire_straight = edited(straight_path.acquire_straight, "local.note_error(claim, error)", "pass")
+
+
 class FencesNotReserved(LocalHandoverServer):
     """The server does not count the fences that it reserves."""
 
     texts: ClassVar[Mapping[str, str]] = {
         _EXTEND_TURN.name: _EXTEND_TURN.text.replace("redis.call('SET', watermark, last)", "")
+    }
+
+
+class HandoverNotReserved(LocalHandoverServer):
+    """A hand-over does not count the fences that it reserves for the callers of the next client."""
+
+    texts: ClassVar[Mapping[str, str]] = {
+        _RELEASE.name: _RELEASE.text.replace("redis.call('SET', watermark, last)", "")
     }
 
 
@@ -158,25 +196,46 @@ class MysqlExtendsAnyTicket(mysql_tables.Tables):
         return lock.nonce is not None
 
 
-def _mutant(name: str, handover: type[LocalHandover], kinds: frozenset[str] | None = None) -> Mutant:
+def _straight_mutant(name: str, engine: type[_Engine]) -> Mutant:
+    return Mutant(
+        name=f"local-straight-{name}",
+        mistake=(engine.__doc__ or "").strip(),
+        backend="redis-local",
+        engine=engine,
+        workload="free_callers",
+    )
+
+
+def _mutant(
+    name: str, handover: type[LocalHandover], kinds: frozenset[str] | None = None, *, workload: str = "callers"
+) -> Mutant:
     engine = type(handover.__name__ + "Engine", (_Engine,), {"local_handover_type": handover})
     return Mutant(
         name=f"local-{name}",
         mistake=(handover.__doc__ or "").strip(),
         backend="redis-local",
         engine=engine,
-        workload="callers",
+        workload=workload,
         kinds=kinds,
     )
 
 
-def _server_mutant(name: str, server: type[Server], mistake: str | None, store: str = "redis") -> Mutant:
+def _server_mutant(
+    name: str,
+    server: type[Server],
+    mistake: str | None,
+    store: str = "redis",
+    *,
+    workload: str = "callers",
+    kinds: frozenset[str] | None = None,
+) -> Mutant:
     return Mutant(
         name=f"local-{name}" if store == "redis" else f"{store}-local-{name}",
         mistake=(mistake or "").strip(),
         backend=f"{store}-local",
         server=server,
-        workload="callers",
+        workload=workload,
+        kinds=kinds,
     )
 
 
@@ -190,6 +249,9 @@ def _mysql_mutant(name: str, tables: type[mysql_tables.Tables]) -> Mutant:
     return _server_mutant(name, server, tables.__doc__, "mysql")
 
 
+# A clock that is set back, because a fence is at least the time of the server, which is usually ahead of a range.
+_STEPS = frozenset({"step_clock"})
+
 LOCAL_HANDOVER = (
     _mutant("old-answers", PassesOldAnswers, frozenset({"break_lock"})),
     _mutant("deadline-from-pass", DeadlineFromPass, frozenset({"pause", "cut"})),
@@ -198,8 +260,18 @@ LOCAL_HANDOVER = (
     _mutant("shared-ticket-released", ReleasesSharedTicket),
     _mutant("never-yields", NeverYields),
     _mutant("one-pass-too-many", OnePassTooMany),
+    _mutant("uses-fences-of-others", UsesFencesOfOthers, workload="brief_callers"),
     _mutant("gave-up-stays-active", GaveUpStaysActive),
+    _straight_mutant("stays-active", StraightStaysActive),
+    _straight_mutant("refused-stays-active", StraightRefusedStaysActive),
     _server_mutant("fences-not-reserved", FencesNotReserved, FencesNotReserved.__doc__),
+    _server_mutant(
+        "hand-over-not-reserved",
+        HandoverNotReserved,
+        HandoverNotReserved.__doc__,
+        workload="brief_callers",
+        kinds=_STEPS,
+    ),
     _server_mutant("extends-any-ticket", ExtendsAnyTicket, ExtendsAnyTicket.__doc__),
     _postgresql_mutant("fences-not-reserved", PostgresqlFencesNotReserved),
     _postgresql_mutant("extends-any-ticket", PostgresqlExtendsAnyTicket),

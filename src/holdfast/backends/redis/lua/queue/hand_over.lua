@@ -21,8 +21,19 @@ if first then
       kept = now + ttl + KEEP
       keep_until(kept)
     end
-    hold(first, fence, since, kept, ttl, about)
-    if (publish(about, first .. ' ' .. fence) or 0) > 0 then
+    local message, fields = first .. ' ' .. fence, kept
+    local start, count, rest = string.match(about, '^([^\n]*\n[^\n]*\n[^\n]*\n{)"waiting": (%d+), (.*)')
+    if start then
+      -- Callers of that client wait for its turn: reserve fences for them, as extend_turn.lua does.
+      count = math.min(tonumber(count), 63)
+      local last = string.format('%.0f', fence + count)
+      redis.call('SET', watermark, last)
+      fields = string.format('%.0f %s', kept, last)
+      about = start .. string.gsub(rest, ', "caller": "[^"]*"', '', 1)
+      message = string.format('%s %d', message, count)
+    end
+    hold(first, fence, since, fields, ttl, about)
+    if (publish(about, message) or 0) > 0 then
       redis.call('HDEL', waiters, first)
       return 1
     end

@@ -18,12 +18,13 @@
 -- The kind of a ticket is "x" for an exclusive one, "@<owner>" for an exclusive one with a named owner, "r" for a
 -- reader, the semaphore's limit for a permit. In `shared` it is "x" also for a ticket with an owner.
 --
--- The fields of a line are: nonce, fence, since (in microseconds), kept (only in `lock`; followed by a space and the last
--- fence if the client passes the lease on between its callers with a range of fences), and the fields that the client
--- sends ("about"): the command that wakes it (with "?" if its client was not subscribed when it polled; followed
+-- The fields of a line are: nonce, fence, since (in microseconds), kept (only in `lock`; followed by a space and the
+-- last fence if the client passes the lease on between its callers with a range of fences), and the fields that the
+-- client sends ("about"): the command that wakes it (with "?" if its client was not subscribed when it polled; followed
 -- by a space and its ttl if the message may be the grant itself), the channel of its client, its thread or task, and
--- its info. The fields of an entry are: kind, number, lapses (when its waiter lease ends), turn, and about. The number
--- is at least the greatest fence of the lock so far and at least the time in microseconds when the ticket was queued.
+-- its info, which begins with {"waiting": <count> in an entry if so many other callers of its client wait for its turn.
+-- The fields of an entry are: kind, number, lapses (when its waiter lease ends), turn, and about. The number is at
+-- least the greatest fence of the lock so far and at least the time in microseconds when the ticket was queued.
 -- The turn is 0; or the time until which a ticket that was woken for its turn must poll; or -1 if it did not.
 --
 -- A ticket that did not respond when it was its turn is skipped, and so are all tickets of its client that have not

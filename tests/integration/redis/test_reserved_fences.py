@@ -1,0 +1,124 @@
+"""Hazard: a hand-over reserves fences for the callers of the next client, and a fence of them is used twice, the lease
+cannot be broken, or a client that does not know the reservation gets it.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+
+import pytest
+
+import holdfast
+from holdfast.backends.redis.protocol.keys import queue_keys
+from tests.integration.conftest import OpenClient
+from tests.integration.redis.helpers import assert_free_and_clean, in_background, take
+from tests.support.processes import PATIENCE, eventually
+from tests.support.redis.servers import Server
+
+LOCAL = "?local_handover=yes"
+KEYS = queue_keys("holdfast:", "one", per_slot=False)
+AHEAD = 4_000_000_000_000_000  # microseconds: a watermark far ahead of the clock
+
+
+def wait_with_others(
+    client: holdfast.Client, server: Server, count: int, timeout: float = PATIENCE
+) -> list[Future[holdfast.Lease | None]]:
+    """Callers of a client, the first of which waits on the server, and has reported the others there.
+
+    The others wait for so long.
+    """
+    local = client._engine.local
+    assert local is not None
+    first = in_background(lambda: client.lock("one").acquire(timeout=PATIENCE))
+    eventually(lambda: KEYS.queue in server.all_keys())
+    coming = [first]
+    for number in range(1, count):
+        coming.append(in_background(lambda: client.lock("one").acquire(timeout=timeout)))
+        eventually(lambda: len(local.queues["one"].waiting) == number)  # noqa: B023  (called at once)
+    entries = f'{{"waiting": {count - 1}, "who"'
+    eventually(lambda: entries in str(server.call("HVALS", KEYS.waiters)))  # at the next poll
+    return coming
+
+
+def test_a_hand_over_reserves_fences_for_the_callers_that_wait(server: Server, open_client: OpenClient) -> None:
+    client, other = open_client(f"{server.url}{LOCAL}"), open_client(server.url)
+    server.call("SET", KEYS.watermark, AHEAD)
+    held = take(other.lock("one"))
+    coming = wait_with_others(client, server, 3)
+
+    held.release()
+    lease = coming[0].result(PATIENCE)
+
+    assert lease is not None
+    (holder,) = other.inspect("one").holders
+    assert (lease.fence, holder.fence, holder.last_fence) == (AHEAD + 2, AHEAD + 2, AHEAD + 4)
+    assert holder.caller == ""
+    assert int(server.call("GET", KEYS.watermark)) == AHEAD + 4
+    fences = []
+    for future in coming:
+        lease = future.result(PATIENCE)
+        assert lease is not None
+        fences.append(lease.fence)
+        lease.release()
+    last = take(other.lock("one"))
+    assert [*fences, last.fence] == sorted({*fences, last.fence})
+    last.release()
+    assert_free_and_clean(server, "one")
+
+
+def test_a_reservation_that_an_interrupt_left_behind_is_not_used_for_a_later_grant(
+    server: Server, open_client: OpenClient
+) -> None:
+    client, other = open_client(f"{server.url}{LOCAL}"), open_client(server.url)
+    local = client._engine.local
+    assert local is not None
+    held = take(other.lock("one"))
+    first, second = wait_with_others(client, server, 2)
+    local.active["one"].reserved = 5  # as after a hand-over whose caller was interrupted: the next one polls
+
+    assert other.break_lock("one", held.fence)
+    lease = first.result(PATIENCE)
+
+    assert lease is not None
+    assert local.queues["one"].last == 0
+    lease.release()
+    lease = second.result(PATIENCE)
+    assert lease is not None
+    lease.release()
+    with pytest.raises(holdfast.LockLost):
+        held.release()
+    assert_free_and_clean(server, "one")
+
+
+def test_a_lease_with_reserved_fences_can_be_broken_after_a_renewal(server: Server, open_client: OpenClient) -> None:
+    client, other = open_client(f"{server.url}{LOCAL}", ttl=3), open_client(server.url)
+    held = take(other.lock("one"))
+    coming = wait_with_others(client, server, 2)
+
+    held.release()
+    lease = coming[0].result(PATIENCE)
+    assert lease is not None
+    assert other.break_lock("one", lease.fence)
+
+    assert lease.wait_lost(PATIENCE)
+    after = coming[1].result(PATIENCE)
+    assert after is not None
+    after.release()
+    assert_free_and_clean(server, "one")
+
+
+def test_fences_reserved_for_callers_that_gave_up_do_not_prevent_a_break(
+    server: Server, open_client: OpenClient
+) -> None:
+    client, other = open_client(f"{server.url}{LOCAL}", ttl=3), open_client(server.url)
+    held = take(other.lock("one"))
+    first, second = wait_with_others(client, server, 2, timeout=2.5)
+
+    assert second.result(PATIENCE) is None
+    held.release()
+    lease = first.result(PATIENCE)
+
+    assert lease is not None
+    assert other.break_lock("one", lease.fence)
+    assert lease.wait_lost(PATIENCE)
+    assert_free_and_clean(server, "one")
