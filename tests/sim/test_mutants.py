@@ -251,7 +251,7 @@ CAUGHT_AT = {
     "local-fences-not-reserved": 21,
     "local-hand-over-not-reserved": 17,
     "local-lost-leases": 134,
-    "local-old-answers": 212,
+    "local-old-answers": 244,
     "local-straight-refused-stays-active": 36,
     "local-uses-fences-of-others": 3,
     "lock-all-cancelled-leaves-some": 27,
