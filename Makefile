@@ -6,7 +6,7 @@
 
 PYTHON ?= python3
 ARGS ?=
-WORKERS ?= 6
+WORKERS ?= 8
 SECONDS ?= 600
 BACKENDS ?=
 VENV ?= .venv
