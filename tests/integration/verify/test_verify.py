@@ -115,14 +115,15 @@ def test_documented_limits_do_not_count_as_broken() -> None:
 
 
 def test_a_holder_that_trusts_an_expired_lease_is_found_by_a_pause(server: Server) -> None:
-    done = verify(
-        server.url,
-        *("--adapter", "tests.support.broken_locks:WithoutDeadline", "--only", "pause", "--json"),
-        seconds=15,
-    )
+    adapter = ("--adapter", "tests.support.broken_locks:WithoutDeadline", "--only", "pause", "--json")
+    violations: list[dict[str, Any]] = []
+    for seed in ("1", "2", "3"):  # a run on a busy machine may find another violation only
+        done = verify(server.url, *adapter, "--seed", seed, seconds=15)
+        assert done.returncode == 1, done.stdout + done.stderr
+        violations = [each for each in data_of(done)["violations"] if each["promise"] == "exclusion"]
+        if violations:
+            break
 
-    assert done.returncode == 1, done.stdout + done.stderr
-    violations = [each for each in data_of(done)["violations"] if each["promise"] == "exclusion"]
     assert violations
     assert {each["fault"] for each in violations} == {"pause"}
 

@@ -12,7 +12,6 @@ import contextlib
 import socket
 import struct
 import threading
-import weakref
 from collections.abc import Coroutine
 from types import TracebackType
 from typing import Any, Literal, Self
@@ -47,7 +46,7 @@ class Proxy:
         self._plan: tuple[Literal["request", "reply"], bytes, Then] | None = None
         self._bit = threading.Event()
         self._links: set[_Link] = set()
-        self._writers: weakref.WeakSet[asyncio.StreamWriter] = weakref.WeakSet()  # of all links, ended ones included
+        self._transports: set[asyncio.WriteTransport] = set()  # of all links, ended ones included
         self._cuts = 0
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="proxy", daemon=True)
@@ -156,12 +155,12 @@ class Proxy:
             done, _ = await asyncio.wait(others, timeout=PATIENCE)
             assert done, f"they do not end: {others}"
         # A connection that was closed with unsent data stays open until its peer reads them, which it may never do.
-        for writer in self._writers:
-            writer.transport.abort()
+        for transport in self._transports:
+            transport.abort()
         await asyncio.sleep(0)  # the transports are closed in this step
 
     async def _accept(self, from_client: asyncio.StreamReader, to_client: asyncio.StreamWriter) -> None:
-        self._writers.add(to_client)
+        self._transports.add(to_client.transport)
         if self._server is None:  # accepted just before refusing began
             _reset(to_client)
             return
@@ -172,7 +171,7 @@ class Proxy:
         except OSError:
             _reset(to_client)
             return
-        self._writers.add(to_server)
+        self._transports.add(to_server.transport)
         if cuts != self._cuts:
             _reset(to_client)
             _reset(to_server)
