@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import linecache
 import sys
-from collections import Counter
 from collections.abc import Callable
 from types import FrameType
 from typing import Any
@@ -20,6 +19,7 @@ from holdfast.backends.redis.io import sockets
 from holdfast.core import straight_path
 from tests.integration.conftest import OpenClient
 from tests.integration.redis.helpers import PROMPT, acquiring, assert_free_and_clean, take, waiting
+from tests.support.call_counts import calls_of_a_pair
 from tests.support.processes import eventually
 from tests.support.redis.proxy import Proxy, Then
 from tests.support.redis.servers import Server
@@ -38,23 +38,6 @@ def used(lock: holdfast.Lock) -> holdfast.Lock:
 
 
 LOCAL_HANDOVER = pytest.mark.parametrize("query", ["", "?local_handover=yes"], ids=["strict", "local-handover"])
-
-
-def calls_of_a_pair(client: holdfast.Client) -> tuple[int, int]:
-    """The frames and the calls of C functions of an acquire and a release: those of most pairs."""
-    lock = client.lock("one")
-    counts: Counter[tuple[int, int]] = Counter()
-    events: Counter[str] = Counter()
-    for _ in range(30):
-        events.clear()
-        sys.setprofile(lambda _frame, event, _argument: events.update([event]))
-        try:
-            with lock:
-                pass
-        finally:
-            sys.setprofile(None)
-        counts[events["call"], events["c_call"]] += 1
-    return counts.most_common(1)[0][0]
 
 
 def local_tickets(client: holdfast.Client | holdfast.AsyncClient) -> tuple[int, int]:

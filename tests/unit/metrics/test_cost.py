@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +16,7 @@ import holdfast.prometheus
 from holdfast.core import ports
 from holdfast.core.requests import OPERATIONS, ObservedBackend
 from holdfast.metrics import _BUFFERED
+from tests.support.call_counts import calls_of_a_pair
 from tests.support.faulty import NOT_ALL, OK, Faults
 from tests.support.telemetry import Telemetry, total
 
@@ -28,23 +27,6 @@ REQUESTS = "holdfast_client_request_duration_seconds_count"
 def client(faulty_url: str) -> Iterator[holdfast.Client]:
     with holdfast.Client(faulty_url) as made:
         yield made
-
-
-def calls_of_a_pair(client: holdfast.Client) -> tuple[int, int]:
-    """The frames and the calls of C functions of an acquire and a release: those of most pairs."""
-    lock = client.lock("a")
-    counts: Counter[tuple[int, int]] = Counter()
-    events: Counter[str] = Counter()
-    for _ in range(30):
-        events.clear()
-        sys.setprofile(lambda _frame, event, _argument: events.update([event]))
-        try:
-            with lock:
-                pass
-        finally:
-            sys.setprofile(None)
-        counts[events["call"], events["c_call"]] += 1
-    return counts.most_common(1)[0][0]
 
 
 def test_a_client_pays_nothing_before_and_after_it_is_instrumented() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 import pytest
@@ -28,6 +27,7 @@ from holdfast.backends.redis.protocol.keys import (
     slot_of,
 )
 from holdfast.errors import NameConflict
+from tests.support.call_counts import count_calls
 
 NASTY = ["a", "ä", "order{42}", "{x}y", "a}b", "{}", "}{", "{{x}}", "{", "}", "a{}b", "x" * 512, "\n", "☃{☃}☃", " "]
 
@@ -154,22 +154,17 @@ def test_a_long_reply_in_many_pieces_is_parsed_once(parser: Parser) -> None:
     head = b"*%d\r\n" % len(elements)
 
     def calls(*pieces: bytes) -> int:
-        counted = 0
         reply: Any = False
 
-        def count(_frame: object, _event: str, _argument: object) -> None:
-            nonlocal counted
-            counted += 1
-
-        sys.setprofile(count)
-        try:
+        def parse() -> None:
+            nonlocal reply
             for piece in pieces:
                 parser.feed(piece)
                 reply = parser.gets()
-        finally:
-            sys.setprofile(None)
+
+        events = count_calls(parse)
         assert len(reply) == len(elements)
-        return counted
+        return events.total()
 
     assert calls(head, *elements) < 3 * calls(b"".join((head, *elements)))
 

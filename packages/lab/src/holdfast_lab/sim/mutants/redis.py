@@ -57,7 +57,7 @@ def _with(backend: Callable[..., Any], **more: Any) -> type[RedisServer]:
 
 
 class HandOverUndone(RedisServer):
-    """The release did this before the failovers on real servers found two holders."""
+    """A release checks only after its message whether the next client is subscribed here. A former bug."""
 
     texts: ClassVar = edited(_QUEUE, ("if is_live and has_subscriber(about) then", "if is_live then"))
     switches, noticed_max = 1.0, 10.0
