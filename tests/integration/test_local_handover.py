@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 import holdfast
+from holdfast.core import engine
 from holdfast.guarantees import Order
 from tests.integration.conftest import OpenClient
 from tests.integration.redis.helpers import PROMPT, acquiring, await_waiters, in_background
@@ -171,6 +172,100 @@ def test_the_next_caller_takes_over_the_place_of_one_that_gives_up(
     assert_clean(client)
 
 
+@pytest.mark.parametrize("strict_url", ["postgresql", "postgresql-pooler"], indirect=True)
+def test_a_client_with_waiting_callers_is_queued_again_by_the_request_that_ends_its_turn(
+    client: holdfast.Client, strict_url: str, open_client: OpenClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = open_client(strict_url)
+    held = other.lock("a").acquire()
+    assert held is not None
+    first = acquiring(client.lock("a"))
+    await_waiters(other, "a", 1)
+    second = acquiring(client.lock("a"))
+    until_waiting(client, 1)
+    held.release()
+    lease = first.result(PATIENCE)  # with a turn for the second, too
+    waits_again = acquiring(other.lock("a"))
+    await_waiters(other, "a", 1)
+    third = acquiring(client.lock("a"))
+    until_waiting(client, 2)
+    backend: Any = client._engine.backend
+    try_acquire, may_request = backend.try_acquire, threading.Event()
+
+    async def try_acquire_later(*arguments: Any, **options: Any) -> Any:
+        may_request.wait(PATIENCE)
+        return await try_acquire(*arguments, **options)
+
+    monkeypatch.setattr(backend, "try_acquire", try_acquire_later)  # as if the server were slow to execute it
+    lease.release()
+    second.result(PATIENCE).release()
+    other_lease = waits_again.result(PATIENCE)
+    waiters = other.inspect("a").waiters
+    may_request.set()
+
+    assert [waiter.pid for waiter in waiters] == [os.getpid()]
+    other_lease.release()
+    third.result(PATIENCE).release()
+    assert_clean(client)
+
+
+@pytest.mark.parametrize("strict_url", ["postgresql"], indirect=True)
+@pytest.mark.parametrize("has_waiters", [False, True], ids=["callers gave up", "lost reply"])
+def test_a_ticket_that_no_caller_uses_is_withdrawn(
+    client: holdfast.Client,
+    strict_url: str,
+    open_client: OpenClient,
+    monkeypatch: pytest.MonkeyPatch,
+    has_waiters: bool,  # noqa: FBT001
+) -> None:
+    """While the request that queues it is under way, its callers give up, or its reply is lost."""
+    other = open_client(strict_url)
+    held = other.lock("a").acquire()
+    assert held is not None
+    first = acquiring(client.lock("a"))
+    await_waiters(other, "a", 1)
+    held.release()
+    lease = first.result(PATIENCE)
+    waits_again = acquiring(other.lock("a"))
+    await_waiters(other, "a", 1)
+    second = in_background(lambda: client.lock("a").acquire(timeout=PATIENCE if has_waiters else 1.5))
+    until_waiting(client, 1)
+    backend: Any = client._engine.backend
+    release_and_queue, release = backend.release_and_queue, backend.release
+    queued: list[str] = []
+    released: list[str] = []
+
+    async def release_and_queue_late(*arguments: Any, **options: Any) -> Any:
+        queued.append(arguments[1].nonce)
+        answer = await release_and_queue(*arguments, **options)
+        if has_waiters:
+            arguments[1].unanswered = True
+            raise holdfast.OutcomeUnknown(backend=backend.url, problem="the reply was lost")
+        second.result(PATIENCE)
+        return answer
+
+    async def release_noted(claims: Any, **options: Any) -> Any:
+        released.extend(claim.nonce for claim in claims)
+        return await release(claims, **options)
+
+    monkeypatch.setattr(backend, "release_and_queue", release_and_queue_late)
+    monkeypatch.setattr(backend, "release", release_noted)
+    if has_waiters:
+        with pytest.raises(holdfast.OutcomeUnknown):
+            lease.release()
+    else:
+        lease.release()
+
+    assert len(queued) == 1
+    eventually(lambda: queued[0] in released)
+    waits_again.result(PATIENCE).release()
+    last = second.result(PATIENCE)
+    if has_waiters:
+        assert last is not None
+        last.release()
+    assert_clean(client)
+
+
 def test_a_local_waiter_times_out_in_time_and_leaves_the_queue(client: holdfast.Client) -> None:
     with client.lock("a"):
         waiter = in_background(lambda: client.lock("a").acquire(timeout=0.3))
@@ -178,6 +273,41 @@ def test_a_local_waiter_times_out_in_time_and_leaves_the_queue(client: holdfast.
         assert waiter.result(PATIENCE) is None
         assert not waiting_in(client)
         assert in_background(lambda: client.lock("a").acquire(timeout=0)).result(PATIENCE) is None
+    assert_clean(client)
+
+
+def test_a_caller_that_pauses_after_an_outage_gets_the_lease_at_once(
+    client: holdfast.Client, strict_url: str, open_client: OpenClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = open_client(strict_url)
+    held = other.lock("a").acquire()
+    assert held is not None
+    first = acquiring(client.lock("a"))
+    await_waiters(other, "a", 1)
+    monkeypatch.setattr(engine, "OUTAGE_PAUSE_MIN", 10 * PATIENCE)
+    second = in_background(lambda: client.lock("a").acquire(timeout=10 * PATIENCE))
+    until_waiting(client, 1)
+    local: Any = client._engine.local
+    queue_locally = local._queue_locally
+    failed = threading.Event()
+
+    def queue_noted(*arguments: Any) -> Any:
+        try:
+            return queue_locally(*arguments)
+        except holdfast.BackendUnavailable:
+            failed.set()
+            raise
+
+    monkeypatch.setattr(local, "_queue_locally", queue_noted)
+    monkeypatch.setattr(local, "_note", lambda *_: None)  # the outage does not end before the caller has noticed it
+    local.queues["a"].outage = holdfast.BackendUnavailable(backend=client.url, problem="no answer in time")
+    assert failed.wait(PATIENCE)
+
+    held.release()
+    first.result(PATIENCE).release()
+    lease = second.result(PATIENCE)
+    assert lease is not None
+    lease.release()
     assert_clean(client)
 
 
@@ -306,21 +436,33 @@ class Interrupt(KeyboardInterrupt):
 @pytest.mark.filterwarnings(r"ignore:[\s\S]*test_local_handover\.Interrupt:pytest.PytestUnraisableExceptionWarning")
 # The interrupt may hit a call that has just opened a socket. Then Python closes the socket, and warns of it.
 @pytest.mark.filterwarnings("ignore:Exception ignored in. <socket:pytest.PytestUnraisableExceptionWarning")
-def test_interrupts_at_any_time_leave_no_stuck_caller(client: holdfast.Client) -> None:
+@pytest.mark.parametrize(
+    ("strict_url", "is_contended"),
+    [*((store, False) for store in STORES), ("postgresql", True)],
+    indirect=["strict_url"],
+)
+def test_interrupts_at_any_time_leave_no_stuck_caller(
+    client: holdfast.Client,
+    strict_url: str,
+    open_client: OpenClient,
+    is_contended: bool,  # noqa: FBT001
+) -> None:
     def interrupt(*_: object) -> None:
         raise Interrupt
 
     lock = client.lock("a", timeout=PATIENCE)
     is_over = threading.Event()
-    counts = [0, 0, 0]
+    counts = [0, 0, 0, 0]
+    locks = [lock, lock, lock, *([open_client(strict_url).lock("a", timeout=PATIENCE)] if is_contended else [])]
+    requests = count_requests(client) if is_contended else []
 
     def work(number: int) -> None:
         while not is_over.is_set():
-            with lock:
+            with locks[number]:
                 counts[number] += 1
 
     before = signal.signal(signal.SIGALRM, interrupt)
-    threads = [in_background(partial(work, number)) for number in range(3)]
+    threads = [in_background(partial(work, number)) for number in range(len(locks))]
     interrupted = 0
     try:
         for delay in itertools.islice(itertools.cycle(range(1, 3000, 17)), 800):
@@ -341,7 +483,8 @@ def test_interrupts_at_any_time_leave_no_stuck_caller(client: holdfast.Client) -
         thread.result(PATIENCE)
 
     assert interrupted > 20, "hardly any interrupt hit the call: this test would show nothing"
-    assert all(counts)
+    assert all(counts[: len(locks)])
+    assert ("release_and_queue" in requests) is is_contended
     with lock:
         pass
     assert_clean(client)

@@ -19,6 +19,8 @@ CAUGHT_BY = {
     "local-never-yields": {"local passes"},
     "local-one-pass-too-many": {"local passes"},
     "local-gave-up-stays-active": {"steady progress"},
+    # A ticket that was released without an answer is refused for ten seconds.
+    "local-queued-ticket-released": {"mutual exclusion", "growing fences", "steady progress"},
     "local-straight-stays-active": {"steady progress"},
     "local-straight-refused-stays-active": {"steady progress"},
     "local-fences-not-reserved": {"growing fences"},

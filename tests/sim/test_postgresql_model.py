@@ -252,6 +252,9 @@ class Steps:
         if statement is protocol._EXTEND_TURN:
             self.seen[f"extend_turn: {'gone' if not rows else 'refused' if rows[0][0] is None else 'extended'}"] += 1
             return
+        if statement is protocol._RELEASE_AND_QUEUE:
+            self.seen[f"leave_and_queue: {rows[0][0]} {rows[0][1]}"] += 1
+            return
         if statement is protocol._RENEW_ALONE:
             how = "gone" if not rows else "used" if rows[0][0] == str(values[2]) else "not used"
             self.seen[f"renew_alone: {how}"] += 1
@@ -304,6 +307,7 @@ class Steps:
             "free": 2,
             "leave": 4,
             "leave all": 1,
+            "leave and queue": 2,
             "renew": 2,
             "renew all": 1,
             "break": 1,
@@ -382,6 +386,12 @@ class Steps:
                 return protocol._FAST_RELEASE, [name, nonce]
             case "leave":
                 return protocol._RELEASE, [name, nonce, draw.random() < 0.3]
+            case "leave and queue":
+                lock = self.model.locks.get(name)
+                holder = nonce if lock is None or lock.nonce is None else lock.nonce
+                self._tickets.append((name, f"{len(self._tickets):032x}", 1, True, ""))
+                old, following = draw.choice((holder, holder, nonce)), self._tickets[-1][1]
+                return protocol._RELEASE_AND_QUEUE, [name, old, following, ttl, agent, info, draw.choice(CHANNELS)]
             case "leave all":
                 return protocol._RELEASE_ALL, [names, nonces, protocol._array(draw.choices("tf", k=len(some)))]
             case "renew":
@@ -470,6 +480,7 @@ SEEN = {
     *("holdfast_reap_marks: 1", "holdfast_enter_all: all", "delete", "opened"),
     *("expired waiter: ticket", "expired waiter: client", "gone waiter: client", "expired holder: ticket"),
     *("extend_turn: extended", "extend_turn: refused", "extend_turn: gone"),
+    *("leave_and_queue: t wait", "leave_and_queue: f wait", "leave_and_queue: f in"),
     *("renew_alone: used", "renew_alone: not used", "renew_alone: gone"),
     *("adopted", "adopted by a released ticket", "holdfast_holder", "clock set back"),
     *("swap_record of none: own", "swap_record of none: other", "read_record: found", "records reaped"),

@@ -278,9 +278,11 @@ class Engine(Generic[L]):
                 if now >= give_up or lock._given_up or self.is_closed:
                     break
                 if outage is not None:
-                    if self.local is not None:  # the active ticket may be one whose release is pending
+                    if self.local is None:
+                        await self.runtime.sleep(min(pause, give_up - now))
+                    else:  # the active ticket may be one whose release is pending
                         await self._keeper.flush_without_timer(now + IO_TIMEOUT_MIN)
-                    await self.runtime.sleep(min(pause, give_up - now))
+                        await self.local.pause(claim, now + min(pause, give_up - now))
                     pause = min(2 * pause, OUTAGE_PAUSE_MAX)
                 elif blocked is not None:
                     until = min(give_up, now + blocked.poll_after)

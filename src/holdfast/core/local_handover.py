@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from holdfast.core.clock import DRIFT
 from holdfast.core.leases import HELD, RELEASING
+from holdfast.core.ports import QueuesAtRelease
 from holdfast.core.tickets import (
     POLL_INTERVAL,
     Claim,
@@ -273,20 +274,35 @@ class LocalHandover:
         return self._wait(claim, until)
 
     async def _wait(self, claim: Claim, until: float) -> None:
+        if await self._wait_locally(claim, until):
+            return
+        with self._mutex:
+            local = self.queues.get(claim.name)
+            is_asking = self.active.get(claim.name) is claim and not claim.is_granted
+        if is_asking and not (local is not None and local.is_unpolled):
+            await self._engine.backend.wait(claim.server or claim, until)
+
+    async def _wait_locally(self, claim: Claim, until: float) -> bool:
+        """Wait until this ticket is the active one, at the longest until then. False: it does not wait here."""
         event = self._runtime.event()
         with self._mutex:
             local = self.queues.get(claim.name)
-            is_waiting = local is not None and claim.nonce in local.waiting
-            is_asking = self.active.get(claim.name) is claim and not claim.is_granted
-            if is_waiting:
-                claim.event = event
-        if is_waiting:
-            try:
-                await event.wait(until)
-            finally:
-                claim.event = None
-        elif is_asking and not (local is not None and local.is_unpolled):
-            await self._engine.backend.wait(claim.server or claim, until)
+            if local is None or claim.nonce not in local.waiting:
+                return False
+            claim.event = event
+        try:
+            await event.wait(until)
+        finally:
+            claim.event = None
+        return True
+
+    async def pause(self, claim: Claim, until: float) -> None:
+        """Wait until then before the next attempt of a caller whose last one has failed.
+
+        A ticket that waits here keeps its place, so the lease may be passed on to it in the meantime.
+        """
+        if not await self._wait_locally(claim, until) and not claim.is_granted:
+            await self._runtime.sleep(max(0.0, until - self._runtime.now()))
 
     # ── release ──────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -306,7 +322,7 @@ class LocalHandover:
         return self._engine.backend.release([claim.server or claim], deadline=deadline)
 
     async def _pass_on(self, claim: Claim, deadline: float) -> Sequence[bool | BackendError]:
-        ticket, successor, local, fences, may_stay = claim.server or claim, None, None, 0, False
+        ticket, successor, local, fences, may_stay, others_wait = claim.server or claim, None, None, 0, False, False
         with self._mutex:
             if self._pass(claim):
                 return [True]
@@ -315,9 +331,10 @@ class LocalHandover:
                 successor = next(iter(local.waiting.values()), None)
                 may_stay = local.passes_left > 0
                 fences = min(FENCES_MAX, len(local.waiting), local.passes_left if may_stay else FENCES_MAX)
-                # A turn that is over ends without a question to the server if the answer is known.
-                is_settled = local.is_over or (local.is_contended and not may_stay)
-                if is_settled or not _has_ttl_of(local, ticket, claim) or self._is_renewing(claim):
+                # A turn that is over ends without a question to the server if the answer is known: the client that had
+                # the lease before probably waits again.
+                others_wait = local.is_contended and not may_stay
+                if local.is_over or others_wait or not _has_ttl_of(local, ticket, claim) or self._is_renewing(claim):
                     fences = 0
         if fences and local is not None and successor is not None:
             outcome = await self._extend(ticket, successor, fences, may_stay=may_stay, deadline=deadline)
@@ -329,7 +346,37 @@ class LocalHandover:
             if isinstance(outcome, LeaseGone):
                 self._end(claim)
                 return [False]
+            others_wait = isinstance(outcome, Waiting)
+        backend = self._engine.backend
+        if others_wait and successor is not None and not ticket.unanswered and isinstance(backend, QueuesAtRelease):
+            return await self._release_and_queue(backend, claim, successor, deadline)
         return await self.release([claim], deadline=deadline)
+
+    async def _release_and_queue(
+        self, backend: QueuesAtRelease, claim: Claim, successor: Claim, deadline: float
+    ) -> Sequence[bool | BackendError]:
+        """End the turn, and queue a ticket for the callers that wait here in the same request.
+
+        With a second request, which may take long on a busy server, this client would not be in the queue when the next
+        turn ends, and other clients would have several turns in the meantime.
+        """
+        name, info = claim.name, without_caller(successor.info)
+        queued = Claim(name, self._runtime.nonce(), successor.ttl, 1, True, successor.agent, info)  # noqa: FBT003
+        queued.passable = True  # its release does nothing while a caller uses it
+        try:
+            was_held, is_known = await backend.release_and_queue(claim.server or claim, queued, deadline=deadline)
+            with self._mutex:
+                if self.active.get(name) is claim:
+                    self._promote(name, queued if is_known else None)
+                local = self.queues.get(name)
+                is_used = local is not None and local.server is queued
+            if is_known and not is_used:  # the callers have given up, or the client was closed
+                self._engine._keeper.schedule(queued)
+        except BaseException as error:
+            if may_have_happened(error):
+                self._engine._keeper.schedule(queued)
+            raise
+        return [was_held]
 
     async def _extend(
         self, ticket: Claim, successor: Claim, fences: int, *, may_stay: bool, deadline: float

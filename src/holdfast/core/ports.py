@@ -303,6 +303,18 @@ class ReservesFences(Protocol):
         """End the lease for which this fence is reserved, whichever of its fences is in use."""
 
 
+@runtime_checkable
+class QueuesAtRelease(Protocol):
+    """A backend that can release one ticket and queue another of the same client in one step."""
+
+    async def release_and_queue(self, claim: Claim, following: Claim, *, deadline: float) -> tuple[bool, bool]:
+        """Release a granted ticket, and queue `following` behind all that wait for the lock.
+
+        Returns whether the first was held until now, and whether the store knows the second one: as a waiter; or as the
+        holder, if the first had expired.
+        """
+
+
 class StoreMissing(BackendUnavailable):
     """The store does not exist, and a call that only reads does not create it. So no lock of it is in use."""
 

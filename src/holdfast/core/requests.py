@@ -35,6 +35,7 @@ OPERATIONS = (
         "adopt",
         "extend_turn",
         "renew_alone",
+        "release_and_queue",
         "break_range",
     ),  # of optional ports: only some backends have these
 )

@@ -43,7 +43,7 @@ def test_a_client_pays_nothing_before_and_after_it_is_instrumented() -> None:
 
 OPTIONAL_PORTS: tuple[Any, ...] = (
     *(ports.ListsBySearch, ports.ReleasesLater, ports.ReportsGone, ports.WorksWithoutLoop),
-    *(ports.KeepsRecords, ports.AdoptsLeases, ports.ReservesFences),
+    *(ports.KeepsRecords, ports.AdoptsLeases, ports.ReservesFences, ports.QueuesAtRelease),
 )
 
 

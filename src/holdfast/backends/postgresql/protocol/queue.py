@@ -109,6 +109,13 @@ _TRY_ACQUIRE_OWNER = Statement(
     in_order=True,
 )
 _RELEASE = Statement("holdfast_leave", "SELECT {schema}.holdfast_leave($1::text, $2::text, $3::boolean)")
+# The ticket with nonce $3 is queued before the one with nonce $2 is released: a function in the SELECT list is called
+# for a row that the one in FROM has returned.
+_RELEASE_AND_QUEUE = Statement(
+    "holdfast_leave_and_queue",
+    "SELECT {schema}.holdfast_leave($1::text, $2::text, e.outcome IS NULL), e.outcome FROM {schema}.holdfast_enter("
+    "$1::text, $3::text, $4::bigint, true, 1, true, $5::text, $6::text, $7::text) AS e",
+)
 _RENEW = Statement("holdfast_renew", "SELECT {schema}.holdfast_renew($1::text, $2::text, $3::bigint)")
 _BREAK = Statement("holdfast_break", "SELECT {schema}.holdfast_break($1::text, $2::bigint)", reads=True)
 # The exclusive holder with nonce $2 is replaced by the one with nonce $3. It returns no row if there is none, and
@@ -361,6 +368,27 @@ class PostgresqlBackend(BreaksRanges):
                 return was_held == "t"
         ((was_held,),) = await self._port.execute(_RELEASE, (name, nonce, claim.unanswered), deadline=deadline)
         return was_held == "t"
+
+    async def release_and_queue(self, claim: Claim, following: Claim, *, deadline: float) -> tuple[bool, bool]:
+        channel = self._port.channel
+        self._notifications.expect(following, channel)
+        following.unanswered = True
+        about = (us(following.ttl), _agent(following), following.info, channel)
+        values = (encode_name(claim.name), claim.nonce, following.nonce, *about)
+        try:
+            ((was_held, outcome),) = await self._port.execute(_RELEASE_AND_QUEUE, values, deadline=deadline)
+        except BaseException as error:
+            if not may_have_happened(error):
+                self._forget_refused(following)
+            raise
+        following.unanswered = False
+        following.queued = outcome == "wait"
+        self._notifications.stop(claim)
+        claim.unanswered = claim.queued = False
+        is_known = outcome in ("wait", "in")
+        if not is_known:
+            self._notifications.stop(following)
+        return was_held == "t", is_known
 
     async def renew(self, claims: Sequence[Claim], *, deadline: float) -> list[Live | LeaseGone]:
         sent = self._runtime.now()

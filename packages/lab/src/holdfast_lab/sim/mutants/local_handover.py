@@ -22,6 +22,7 @@ from holdfast_lab.sim.servers.postgresql import tables as postgresql_tables
 from holdfast_lab.sim.servers.redis.server import LocalHandoverServer
 
 if TYPE_CHECKING:
+    from holdfast.core.ports import QueuesAtRelease
     from holdfast.core.tickets import Granted, Waiting
     from holdfast_lab.sim.servers.base import Server
 
@@ -128,6 +129,20 @@ class GaveUpStaysActive(LocalHandover):
             super()._promote(name, ticket)
 
 
+class ReleasesQueuedTicket(LocalHandover):
+    """The ticket that the end of a turn has queued is released, although a caller uses it now."""
+
+    async def _release_and_queue(
+        self, backend: QueuesAtRelease, claim: Claim, successor: Claim, deadline: float
+    ) -> Sequence[bool | BackendError]:
+        outcomes = await super()._release_and_queue(backend, claim, successor, deadline)
+        local = self.queues.get(claim.name)
+        if local is not None and local.server is not self.active.get(claim.name):
+            local.server.passable = False
+            self._engine._keeper.schedule(local.server)
+        return outcomes
+
+
 class StraightStaysActive(_Engine):
     """After a release on the straight path, its ticket stays the active one, which other callers wait for."""
 
@@ -207,13 +222,18 @@ def _straight_mutant(name: str, engine: type[_Engine]) -> Mutant:
 
 
 def _mutant(
-    name: str, handover: type[LocalHandover], kinds: frozenset[str] | None = None, *, workload: str = "callers"
+    name: str,
+    handover: type[LocalHandover],
+    kinds: frozenset[str] | None = None,
+    *,
+    workload: str = "callers",
+    backend: str = "redis-local",
 ) -> Mutant:
     engine = type(handover.__name__ + "Engine", (_Engine,), {"local_handover_type": handover})
     return Mutant(
         name=f"local-{name}",
         mistake=(handover.__doc__ or "").strip(),
-        backend="redis-local",
+        backend=backend,
         engine=engine,
         workload=workload,
         kinds=kinds,
@@ -262,6 +282,7 @@ LOCAL_HANDOVER = (
     _mutant("one-pass-too-many", OnePassTooMany),
     _mutant("uses-fences-of-others", UsesFencesOfOthers, workload="brief_callers"),
     _mutant("gave-up-stays-active", GaveUpStaysActive),
+    _mutant("queued-ticket-released", ReleasesQueuedTicket, backend="postgresql-local"),
     _straight_mutant("stays-active", StraightStaysActive),
     _straight_mutant("refused-stays-active", StraightRefusedStaysActive),
     _server_mutant("fences-not-reserved", FencesNotReserved, FencesNotReserved.__doc__),

@@ -217,6 +217,12 @@ class Tables(DatabaseTables[str, Lock, Ticket, Register, StoredRecord]):
     def leave_rows(self, name: str, nonce: str, unanswered: bool) -> list[Row]:  # noqa: FBT001  (a parameter of the statement)
         return [(_text(self.release(name, nonce, unanswered=unanswered)),)]
 
+    def leave_and_queue_rows(  # noqa: PLR0917  (the parameters of the statement)
+        self, name: str, nonce: str, following: str, ttl: int, agent: str, info: str, channel: str
+    ) -> list[Row]:
+        outcome, *_ = self.try_acquire(name, following, ttl, True, 1, True, agent, info, channel)  # noqa: FBT003
+        return [(_text(self.release(name, nonce, unanswered=False)), outcome)]
+
     def leave_all_rows(self, names: str, nonces: str, unanswered: str) -> list[Row]:
         every = zip(items(names), items(nonces), items(unanswered), strict=True)
         return [
