@@ -12,6 +12,8 @@ release in the turn passes the lease on to the first of them. The rules:
   extend the turn: it renews the ticket, reserves fences for the waiters, and reports whether other clients wait.
 - If others wait, the turn ends after as many passes as callers waited here when the lease arrived. It ends without a
   question to the server if the lease came from another client, which is probably the next one to wait.
+- If others wait when the turn ends, the same request queues a ticket for the callers that wait here, if the store can
+  do so (QueuesAtRelease). The first of them takes that ticket over.
 - If the ticket is gone, no caller gets the lease from another: each requests the lock from the server.
 
 To the engine this is a backend with the verbs for single tickets. They are idempotent by nonce, so its guards against
