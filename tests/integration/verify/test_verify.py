@@ -95,7 +95,8 @@ def test_a_lock_that_does_nothing_is_found_and_pictured(tmp_path: Path) -> None:
     page = tmp_path / "page.html"
 
     done = verify(
-        "nothing://", "--adapter", "tests.support.broken_locks:Nothing", "--report", str(page), "--only", "kill"
+        *("nothing://", "--adapter", "tests.support.broken_locks:Nothing", "--report", str(page), "--only", "kill"),
+        seconds=3,
     )
 
     assert done.returncode == 1, done.stdout + done.stderr
@@ -108,7 +109,8 @@ def test_a_lock_that_does_nothing_is_found_and_pictured(tmp_path: Path) -> None:
 
 
 def test_documented_limits_do_not_count_as_broken() -> None:
-    done = verify("nothing://", "--adapter", "tests.support.broken_locks:Documented", "--only", "kill", "--json")
+    adapter = ("--adapter", "tests.support.broken_locks:Documented")
+    done = verify("nothing://", *adapter, "--only", "kill", "--json", seconds=3)
 
     assert done.returncode == 0, done.stdout + done.stderr
     assert statuses(data_of(done))["exclusion"] == "documented"
@@ -194,7 +196,7 @@ def test_an_interrupt_ends_the_workers_and_frees_the_locks(tmp_path: Path) -> No
 def test_a_failed_command_is_reported_as_not_exercised(tmp_path: Path) -> None:
     url = f"sqlite://{tmp_path}/locks.db"
 
-    done = verify(url, "--fault", "failover=echo no rights >&2; exit 3", "--only", "failover")
+    done = verify(url, "--fault", "failover=echo no rights >&2; exit 3", "--only", "failover", seconds=3)
 
     assert done.returncode == 0, done.stdout + done.stderr
     assert "not exercised: failover: its command ended with status 3: no rights" in done.stdout
