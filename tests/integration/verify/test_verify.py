@@ -138,7 +138,7 @@ def test_a_restart_of_a_redis_without_persistence_is_found(tmp_path: Path) -> No
     try:
         with holdfast.Client(f"redis://127.0.0.1:{port}") as client:
             eventually(lambda: _answers(client))
-        restart = f"restart={sys.executable} -c {shlex.quote(_SHUTDOWN.format(port=port))}"
+        restart = f"restart={sys.executable} -ISc {shlex.quote(_SHUTDOWN.format(port=port))}"
         done = verify(f"redis://127.0.0.1:{port}", "--fault", restart, "--only", "restart", "--json", seconds=15)
     finally:
         os.killpg(shell.pid, signal.SIGKILL)
@@ -152,14 +152,13 @@ def test_a_restart_of_a_redis_without_persistence_is_found(tmp_path: Path) -> No
 
 
 _SHUTDOWN = """\
-import contextlib, redis, time
-client = redis.Redis(port={port})
-with contextlib.suppress(redis.ConnectionError):
-    client.shutdown(nosave=True)
-while True:
-    with contextlib.suppress(redis.ConnectionError):
-        client.ping()
-        break
+import contextlib, socket, time
+def ask(request):
+    with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", {port}), 5) as connection:
+        connection.sendall(request)
+        return connection.recv(100)
+ask(b"SHUTDOWN NOSAVE\\r\\n")
+while ask(b"PING\\r\\n") != b"+PONG\\r\\n":
     time.sleep(0.01)
 """
 
