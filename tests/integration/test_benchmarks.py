@@ -742,7 +742,7 @@ def _thinned(plan: list[Group]) -> list[Group]:
     """Each contender uncontended, in other settings only the first of a server, one for threads and one for tasks of
     each server at its import, and all other measures only on files and on Redis: the start of servers takes time.
     """
-    thinned = []
+    thinned: list[Group] = []
     arenas = {group.arena for group in plan}
     arenas = arenas & {Arena.MACHINE, Arena.REDIS} or arenas
     for group in plan:
