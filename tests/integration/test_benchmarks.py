@@ -739,17 +739,20 @@ def test_an_interrupt_leaves_no_process_and_no_file(tmp_path: Path) -> None:
 
 
 def _thinned(plan: list[Group]) -> list[Group]:
-    """Each contender uncontended, one for threads and one for tasks of each server at its import, and all other
-    measures only on files and on Redis: the start of servers takes time.
+    """Each contender uncontended, in other settings only the first of a server, one for threads and one for tasks of
+    each server at its import, and all other measures only on files and on Redis: the start of servers takes time.
     """
-    thinned = []
+    thinned: list[Group] = []
     arenas = {group.arena for group in plan}
     arenas = arenas & {Arena.MACHINE, Arena.REDIS} or arenas
     for group in plan:
         name = group.measure.name
         cases = {case.contender.tasks is None: case for case in reversed(group.cases)}
         if name == "uncontended":
-            thinned.append(group)
+            is_first = not any(other.measure.name == name and other.arena is group.arena for other in thinned)
+            thinned.append(group if is_first else replace(group, cases=group.cases[:1]))
+        elif name == "contended" and not group.setting.numbers["hold"]:
+            thinned.append(replace(group, cases=group.cases[:1]))
         elif name == "imports" or group.arena in arenas:
             thinned.append(replace(group, cases=tuple(reversed(cases.values()))))
     return thinned

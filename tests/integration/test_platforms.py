@@ -89,10 +89,9 @@ def without_posix(*arguments: str, **environment: str) -> subprocess.CompletedPr
     return python("-P", str(NO_POSIX), *arguments, **environment)
 
 
-@pytest.mark.parametrize("program", [CONTENDERS, TASKS], ids=["threads", "asyncio"])
 @pytest.mark.parametrize("server", SERVERS)
-def test_every_network_backend_works_without_what_only_posix_has(server: str, program: str) -> None:
-    done = without_posix(program, SERVERS[server]())
+def test_every_network_backend_works_without_what_only_posix_has(server: str) -> None:
+    done = without_posix(CONTENDERS + TASKS, SERVERS[server]())
 
     assert done.returncode == 0, done.stderr
     assert not done.stderr

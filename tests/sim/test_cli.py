@@ -2,39 +2,26 @@
 
 from __future__ import annotations
 
-import json
+import functools
 import os
-import subprocess
 import sys
 from pathlib import Path
-from typing import Any, NamedTuple
 from xml.etree import ElementTree as ET
 
 import pytest
 
 from holdfast_lab.checking import history as h
-from holdfast_lab.sim import faults
+from holdfast_lab.cli import searches
+from holdfast_lab.sim import exhaustive, faults
+from holdfast_lab.sim.exhaustive import Fate, Size
 from holdfast_lab.sim.faults import ALL
 from holdfast_lab.sim.run import Plan, run
+from holdfast_lab.sim.shrink import shrink
 from tests.sim.broken import FROM_THE_REPLY, OLD_GRANTS
+from tests.sim.commands import simulate
 from tests.support.terminals import OnTerminal
 
 SIMULATE = [sys.executable, "-m", "holdfast", "simulate"]
-
-
-class Result(NamedTuple):
-    status: int
-    out: str
-    errors: str
-
-    @property
-    def json(self) -> Any:
-        return json.loads(self.out)
-
-
-def simulate(*arguments: str) -> Result:
-    done = subprocess.run([*SIMULATE, *arguments], capture_output=True, text=True, check=False, timeout=500)
-    return Result(done.returncode, done.stdout, done.stderr)
 
 
 def on_terminal(*arguments: str) -> OnTerminal:
@@ -51,7 +38,7 @@ def test_a_search_without_failures_prints_counts() -> None:
 
 
 def test_json_does_not_depend_on_the_number_of_processes() -> None:
-    first, second = (simulate("--seeds", "30", "--first", "7", "--json", "--jobs", jobs).json for jobs in ("1", "2"))
+    first, second = (simulate("--seeds", "30", "--first", "7", "--json", jobs=jobs).json for jobs in (1, 2))
 
     for data in (first, second):
         assert data.pop("seconds") > 0
@@ -84,7 +71,10 @@ def test_one_seed_is_shown_even_if_it_keeps_all_promises(tmp_path: Path) -> None
     assert h.from_lines((tmp_path / "a.jsonl").read_text().splitlines()) == again.history
 
 
-def test_a_broken_promise_is_shown_with_a_picture_and_the_command_that_repeats_it(tmp_path: Path) -> None:
+def test_a_broken_promise_is_shown_with_a_picture_and_the_command_that_repeats_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(searches, "shrink", functools.partial(shrink, runs=50))  # to the end it takes seconds
     wanted = ["--faults", "slow", "--seeds", "12", "--svg", f"{tmp_path}/a.svg"]
     result = simulate("--mutant", FROM_THE_REPLY.name, *wanted)
 
@@ -119,8 +109,10 @@ def test_a_small_world_is_searched_completely() -> None:
     assert " ".join(result.out.split()).count("each; complete") == 2
 
 
-@pytest.mark.slow
-def test_a_bug_that_needs_two_faults_is_found_by_the_exhaustive_search() -> None:
+def test_a_bug_that_needs_two_faults_is_found_by_the_exhaustive_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    fates = (Fate.DONE, Fate.UNANSWERED, Fate.ANSWERED_LATE)  # all take ten times as long
+    monkeypatch.setattr(exhaustive, "SIZES", (Size(fates=fates),))
+
     result = simulate("--exhaustive", "--mutant", OLD_GRANTS.name, "--json")
 
     assert result.status == 1
@@ -184,11 +176,11 @@ def test_ctrl_c_prints_the_results_so_far(jobs: str) -> None:
 
 
 def test_a_terminal_shows_a_bar_and_then_the_verdict() -> None:
-    terminal = on_terminal("--backend", "memory", "--seeds", "200", "--jobs", "1")
+    terminal = on_terminal("--backend", "memory", "--seeds", "100", "--jobs", "1")
     try:
-        terminal.read_until("of 200")
+        terminal.read_until("of 100")
         assert terminal.finish() == 0
         assert "█" in terminal.output
-        assert "every promise kept in 200 worlds" in terminal.output
+        assert "every promise kept in 100 worlds" in terminal.output
     finally:
         terminal.close()

@@ -10,33 +10,33 @@ import pytest
 
 from holdfast_lab.checking import history as h
 from holdfast_lab.sim.run import Plan, run
-from holdfast_lab.sim.search import Outcome, search
+from holdfast_lab.sim.search import CHUNK, Outcome, search
 
 BACKENDS = ("memory", "sqlite", "redis")
 PRINT_HISTORIES = """
 import sys
 from holdfast_lab.checking.history import to_lines
 from holdfast_lab.sim.run import Plan, run
-for seed in range(6):
-    ran = run(Plan(backend=sys.argv[1]), seed)
-    print(*to_lines(ran.history), ran.decisions, sep="\\n")
+for backend in sys.argv[1:]:
+    for seed in range(6):
+        ran = run(Plan(backend=backend), seed)
+        print(*to_lines(ran.history), ran.decisions, sep="\\n")
 """
 
 
-def printed(backend: str, hash_seed: str) -> bytes:
+def printed(hash_seed: str) -> bytes:
     return subprocess.run(
-        [sys.executable, "-c", PRINT_HISTORIES, backend],
+        [sys.executable, "-c", PRINT_HISTORIES, *BACKENDS],
         env={**os.environ, "PYTHONHASHSEED": hash_seed},
         check=True,
         capture_output=True,
     ).stdout
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_two_processes_with_different_hash_seeds_write_the_same_histories(backend: str) -> None:
-    first, second = printed(backend, "1"), printed(backend, "2")
+def test_two_processes_with_different_hash_seeds_write_the_same_histories() -> None:
+    first, second = printed("1"), printed("2")
 
-    assert first.count(b'"event":"Granted"') > 25
+    assert first.count(b'"event":"Granted"') > 75
     assert first == second
 
 
@@ -71,9 +71,8 @@ def test_no_fault_happens_after_the_last_recorded_decision() -> None:
     assert ran.verdict.statistics.grants > 0
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_the_outcomes_do_not_depend_on_the_number_of_processes(backend: str) -> None:
-    plan, seeds = Plan(backend=backend), range(100, 112)
+def test_the_outcomes_do_not_depend_on_the_number_of_processes() -> None:
+    plan, seeds = Plan(backend="memory"), range(100, 100 + CHUNK + 5)  # work for both processes
 
     alone, together = ([*search(plan, seeds, jobs=jobs)] for jobs in (1, 2))
 

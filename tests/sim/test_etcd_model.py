@@ -234,7 +234,7 @@ def test_a_watch_from_a_revision_is_enough_when_no_notification_is_lost() -> Non
     mutant = MUTANTS["etcd-watch-without-revision"]
     plan = replace(mutant, server=WithoutLookingAgain).apply(Plan())
 
-    assert [seed for seed in range(40) if run(plan, seed).failure] == []
+    assert [seed for seed in range(20) if run(plan, seed).failure] == []
 
 
 def test_a_running_waiter_keeps_its_place_while_it_waits() -> None:
@@ -299,6 +299,6 @@ def test_a_dead_waiter_leaves_the_queue_behind_a_lost_lease_of_its_own_client() 
 
 @pytest.mark.parametrize("backend", ["etcd", "etcd-key"])
 def test_the_protocols_keep_their_guarantees_in_all_worlds(backend: str) -> None:
-    failed = {seed: result.failure for seed in range(60) if (result := run(Plan(backend=backend), seed)).failure}
+    failed = {seed: result.failure for seed in range(20) if (result := run(Plan(backend=backend), seed)).failure}
 
     assert failed == {}

@@ -35,6 +35,7 @@ TTLS = (1, us(1.5), us(30.0), us(30.0))
 CLIENTS = ("", "1" * 32, "1" * 32, "2" * 32)
 OWNERS = ("", "ann", "ann", "Ann", "ann ", "änn")  # all different
 SEEDS = 20
+WRONG_SEEDS = (0, 5, *range(1, 5), *range(6, 20))  # for a wrong model; most are detected by the first, one by 5
 BEGIN = 1_700_000_000_000_000
 
 _COLUMNS = {
@@ -462,7 +463,7 @@ OTHERWISE = [
 @pytest.mark.parametrize("tables_type", OTHERWISE)
 def test_a_wrong_model_is_detected(real: Real, tables_type: type[Tables]) -> None:
     with pytest.raises(AssertionError, match=" at 1"):
-        for seed in range(SEEDS):
+        for seed in WRONG_SEEDS:
             steps = Steps(real, seed, type("Otherwise", (Modelled, tables_type), {}))
             for _ in range(400):
                 steps.step()

@@ -40,7 +40,7 @@ REGISTER_NAMES = (*NAMES[:2], NAMES[0] + "x" * 16)
 TTLS = (1, us(1.5), us(30.0), us(30.0))
 FREE, TAKEN = 7001, 7002  # advisory locks
 SEEDS = 14
-WRONG_SEEDS = 40  # for a wrong model; most are detected by the first
+WRONG_SEEDS = (0, 22, *range(1, 22), *range(23, 40))  # for a wrong model; most are detected by the first, one by 22
 BEGIN = 1_700_000_000_000_000
 
 _CLOCK = """CREATE OR REPLACE FUNCTION {schema}.holdfast_clock() RETURNS bigint LANGUAGE sql VOLATILE AS $$
@@ -532,7 +532,7 @@ def test_a_wrong_model_is_detected(real: Real, tables_type: type[Tables]) -> Non
     otherwise = type("Otherwise", (Modelled, tables_type), {})
 
     with pytest.raises(AssertionError, match="holdfast_"):
-        for seed in range(WRONG_SEEDS):
+        for seed in WRONG_SEEDS:
             compare(Steps(real, seed, otherwise))
 
 

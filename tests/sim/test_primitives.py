@@ -38,7 +38,13 @@ def supports(backend: str, workload: str) -> bool:
     return any(name not in lacks_of(SERVERS[backend]) for name in WORKLOADS[workload].primitives)
 
 
-CASES = [(backend, name) for backend in SERVERS for name in WORKLOADS if name != "locks" and supports(backend, name)]
+POSSIBLE = [(backend, name) for backend in SERVERS for name in WORKLOADS if name != "locks" and supports(backend, name)]
+# Another method of a store has most of the code of the store: a third of the workloads for each, and `everything`.
+CASES = [
+    (backend, name)
+    for number, (backend, name) in enumerate(POSSIBLE)
+    if "-" not in backend or name == "everything" or number % 3 == 0
+]
 CALLERS = ("callers", "free_callers", "brief_callers")
 LOCAL = [backend for backend in SERVERS if backend.endswith("-local")]
 CASES += [("memory", "callers"), *((backend, name) for backend in LOCAL for name in CALLERS)]
@@ -62,7 +68,7 @@ def test_a_ticket_that_the_store_refused_is_not_taken_over_by_another_caller() -
 def test_worlds_keep_every_promise(backend: str, name: str) -> None:
     plan = Plan(backend=backend, workload=WORKLOADS[name])
     # `make sim` runs 10,000 of `everything`, which has all primitives.
-    for seed in range((2 if backend in SLOW else 4) if name == "everything" else 1):
+    for seed in range(2 if name == "everything" and backend not in SLOW else 1):
         ran = run(plan, seed)
         assert ran.failure is None, f"seed {seed}: {ran.error or report(ran.history, ran.verdict)}"
 
@@ -70,15 +76,15 @@ def test_worlds_keep_every_promise(backend: str, name: str) -> None:
 def test_worlds_with_several_callers_of_each_client_keep_every_promise() -> None:
     """Callers of one client hold a lock together, with one fence, if they have the same owner, or are in a deadlock."""
     plan = Plan(backend="memory", workload=replace(WORKLOADS["everything"], callers=3))
-    for seed in range(50, 66):
+    for seed in range(50, 58):
         ran = run(plan, seed)
         assert ran.failure is None, f"seed {seed}: {ran.error or report(ran.history, ran.verdict)}"
 
 
-@pytest.mark.parametrize("backend", [backend for backend, name in CASES if name == "lock_delay"])
+@pytest.mark.parametrize("backend", [backend for backend, name in POSSIBLE if name == "lock_delay"])
 def test_a_lock_with_a_delay_is_granted_on_every_backend_that_has_delays(backend: str) -> None:
     plan = Plan(backend=backend, workload=WORKLOADS["lock_delay"])
-    histories = [run(plan, seed).history for seed in range(5)]
+    histories = (run(plan, seed).history for seed in range(5))
 
     assert any(isinstance(event, h.Granted) and event.delay for history in histories for event in history)
 
@@ -88,18 +94,18 @@ def test_a_workload_tests_its_promise(name: str) -> None:
     tested: Counter[str] = Counter()
     happened: Counter[type] = Counter()
     promise, event = PROMISES[name]
-    for seed in range(20):
+    for seed in range(8):
         ran = run(Plan(backend="memory", workload=WORKLOADS[name]), seed)
         tested.update(ran.verdict.broken.keys())
         happened.update(type(event) for event in ran.history)
 
-    assert tested[promise] >= 15
-    assert happened[event] >= 15
+    assert tested[promise] >= 6
+    assert happened[event] >= 6
 
 
 def test_leases_of_one_owner_overlap_and_delays_happen() -> None:
     overlapping = delayed = 0
-    for seed in range(40):
+    for seed in range(15):
         held: dict[int, h.Granted] = {}
         for event in run(Plan(backend="memory", workload=WORKLOADS["owner"]), seed).history:
             if isinstance(event, h.Granted):
@@ -111,8 +117,8 @@ def test_leases_of_one_owner_overlap_and_delays_happen() -> None:
         with_delay = {event.ticket for event in history if isinstance(event, h.Granted) and event.delay}
         delayed += sum(isinstance(event, h.Lost) and event.ticket in with_delay for event in history)
 
-    assert overlapping >= 100
-    assert delayed >= 20
+    assert overlapping >= 35
+    assert delayed >= 7
 
 
 def test_the_default_workload_uses_no_other_primitives() -> None:

@@ -36,7 +36,7 @@ BACKENDS = ["memory", "sqlite", "redis", "postgresql", "postgresql-advisory", "m
 BACKENDS += ["etcd", "etcd-key", "zookeeper"]
 LOST = frozenset({"lose_request", "lose_reply", "refuse"})
 LATE = frozenset({"slow", "duplicate"})
-PROCESSES, TURNS, SEEDS = 4, 6, 30
+PROCESSES, TURNS, SEEDS = 4, 6, 15
 NAME = "charge"
 
 

@@ -132,7 +132,7 @@ def lived(server: type[RedisServer], seed: int) -> OwnersWorld:
     return world
 
 
-@pytest.mark.parametrize("part", range(3))
+@pytest.mark.parametrize("part", range(2))
 def test_holders_always_have_one_owner_or_there_is_one(part: int) -> None:
     worlds = [lived(RedisServer, seed) for seed in range(part * 25, part * 25 + 25)]
 

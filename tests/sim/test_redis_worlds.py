@@ -171,7 +171,7 @@ LEFT_MAX = KEEP + 30.0  # seconds
 @pytest.mark.parametrize("backend", ["redis", "redis-setnx"])
 def test_only_the_watermark_and_the_index_remain_and_all_else_expires(backend: str) -> None:
     watermarks = 0
-    for seed in range(40):
+    for seed in range(20):
         _, server = lived(backend, seed)
         for key, (_, expires) in server.machine.space.dump().items():
             if key.endswith((b"}:fence", b"}:locks")):
@@ -209,7 +209,7 @@ def test_of_two_releases_of_one_ticket_at_once_getset_sends_one() -> None:
 
 def test_no_subscription_remains_for_withdrawn_tickets() -> None:
     listened = 0
-    for seed in range(40):
+    for seed in range(20):
         simulation, server = lived("redis", seed)
         living = [member.link for member in simulation.members.values()]
         for port in server.subscribers:

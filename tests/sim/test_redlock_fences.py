@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
-
 import pytest
 
 from holdfast_lab.sim.mutants import MUTANTS
 from holdfast_lab.sim.mutants.base import Mutant
 from holdfast_lab.sim.redlock_configs import SIZES, Search, Size, search_fences
 from holdfast_lab.sim.run import Plan
+from tests.sim.commands import simulate
 
 APART, FORGETS, RESENT, _ = SIZES
 
@@ -19,7 +16,7 @@ APART, FORGETS, RESENT, _ = SIZES
 NEEDS = {
     "quorum-fence-without-write-back": APART,
     "write-back-without-owner": APART._replace(clocks=((1, 1, 1),)),
-    "write-back-outside-voters": APART,
+    "write-back-outside-voters": APART._replace(clocks=((1, 1, 1),)),
     "lost-count-starts-at-zero": FORGETS,
     "write-back-by-nonce": RESENT,
 }
@@ -78,24 +75,21 @@ def test_a_search_that_ends_early_is_not_complete() -> None:
 
 
 def test_the_command_line_shows_the_trace_and_the_number_of_states() -> None:
-    command = [sys.executable, "-m", "holdfast", "simulate", "--exhaustive", "--mutant", "write-back-without-owner"]
+    arguments = ["--exhaustive", "--mutant", "write-back-without-owner"]
 
-    text = subprocess.run(command, capture_output=True, text=True, check=False, timeout=500)
-    data = subprocess.run([*command, "--json"], capture_output=True, text=True, check=False, timeout=500)
+    text, data = simulate(*arguments), simulate(*arguments, "--json")
 
-    assert (text.returncode, data.returncode) == (1, 1)
-    assert "BROKEN: " in text.stdout
-    assert "raise of A's attempt 1 arrives" in text.stdout
-    assert text.stdout.endswith("Again: holdfast simulate --mutant write-back-without-owner --exhaustive\n")
-    (config,) = json.loads(data.stdout)["configs"]
+    assert (text.status, data.status) == (1, 1)
+    assert "BROKEN: " in text.out
+    assert "raise of A's attempt 1 arrives" in text.out
+    assert text.out.endswith("Again: holdfast simulate --mutant write-back-without-owner --exhaustive\n")
+    (config,) = data.json["configs"]
     assert config["states"] > 1000
     assert config["path"][-1] == config["broken"]
 
 
 def test_unsupported_options_of_the_exhaustive_search_are_refused() -> None:
-    command = [sys.executable, "-m", "holdfast", "simulate", "--exhaustive", "--backend", "redlock", "--clients", "3"]
+    refused = simulate("--exhaustive", "--backend", "redlock", "--clients", "3")
 
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=500)
-
-    assert done.returncode == 2
-    assert "always has two clients" in done.stderr
+    assert refused.status == 2
+    assert "always has two clients" in refused.errors

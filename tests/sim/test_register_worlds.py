@@ -30,7 +30,7 @@ from holdfast_lab.sim.servers.sqlite import SimTransaction, SqliteServer
 
 BACKENDS = ["memory", "sqlite", "memcached", "redlock"]
 MESSAGES = frozenset({"slow", "lose_request", "lose_reply", "duplicate", "refuse"})
-PROCESSES, NUMBERS, SEEDS = 4, 6, 40
+PROCESSES, NUMBERS, SEEDS = 4, 6, 20
 NAME = "nightly"
 
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
+import functools
 import shlex
-import subprocess
-import sys
 import threading
 from pathlib import Path
 from typing import NamedTuple
@@ -15,12 +13,14 @@ import pytest
 from holdfast.core.engine import Engine
 from holdfast.core.locks import BaseLock
 from holdfast.core.ports import Caller
+from holdfast_lab.cli import searches
 from holdfast_lab.sim import faults, replay
 from holdfast_lab.sim.client import SimLease
 from holdfast_lab.sim.run import Plan, Run, run
 from holdfast_lab.sim.search import Totals, search
 from holdfast_lab.sim.shrink import Shrunk, shrink
 from tests.sim.broken import FROM_THE_REPLY
+from tests.sim.commands import simulate
 
 SEEDS = range(25)
 KINDS = ("slow",)
@@ -148,23 +148,23 @@ def test_a_text_that_is_not_a_replay_is_refused(text: str) -> None:
         replay.from_text(text)
 
 
-def test_the_printed_command_repeats_the_failing_run(bug: Bug, tmp_path: Path) -> None:
-    words = [sys.executable, "-m", "holdfast", "simulate", "--json", "--mutant", FROM_THE_REPLY.name]
+def test_the_printed_command_repeats_the_failing_run(bug: Bug, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shortly = functools.partial(shrink, runs=100)  # to the end it takes seconds
+    monkeypatch.setattr(searches, "shrink", shortly)
+    words = ["--json", "--mutant", FROM_THE_REPLY.name]
     seeds = str((bug.failing.seed or 0) + 1)  # this world is the last
-    worlds = ["--faults", ",".join(KINDS), "--seeds", seeds, "--save", str(tmp_path / "a.replay")]
-    searched = subprocess.run([*words, *worlds], capture_output=True, text=True, check=False)
-    first = json.loads(searched.stdout)["first"]
+    searched = simulate(*words, "--faults", ",".join(KINDS), "--seeds", seeds, "--save", str(tmp_path / "a.replay"))
+    first = searched.json["first"]
 
     again = shlex.split(first["again"])
-    replayed = subprocess.run([sys.executable, "-m", *again, "--json"], capture_output=True, text=True, check=False)
-    from_file = subprocess.run(
-        [*words, "--replay", str(tmp_path / "a.replay")], capture_output=True, text=True, check=False
-    )
+    assert again[:2] == ["holdfast", "simulate"]
+    replayed = simulate(*again[2:], "--json")
+    from_file = simulate(*words, "--replay", str(tmp_path / "a.replay"))
 
-    assert (searched.returncode, replayed.returncode, from_file.returncode) == (1, 1, 1)
-    assert first["decisions"] == list(bug.shrunk.decisions)
+    assert (searched.status, replayed.status, from_file.status) == (1, 1, 1)
+    assert first["decisions"] == list(shortly(bug.plan, bug.failing).decisions)
     assert again[-2:] == ["--seed", str(bug.failing.seed)]
     for name in ("failure", "at", "message", "events", "decisions"):
-        assert json.loads(replayed.stdout)[name] == first[name]
+        assert replayed.json[name] == first[name]
     for name in ("failure", "at", "message", "events"):
-        assert json.loads(from_file.stdout)[name] == first[name]
+        assert from_file.json[name] == first[name]

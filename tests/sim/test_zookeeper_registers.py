@@ -20,7 +20,7 @@ from holdfast_lab.sim.scenarios import ClientProcess, SmallWorld
 from holdfast_lab.sim.servers.zookeeper.ensemble import ROOT, ZookeeperServer
 from holdfast_lab.sim.servers.zookeeper.port import SimPort
 
-SEEDS = range(20)
+SEEDS = range(10)
 FAULTS_UNTIL, REST = 30.0, 10.0  # seconds
 FAULTS = Faults(slow=0.1, slow_max=0.4, lose_request=0.02, lose_reply=0.05, refuse=0.02)
 REGISTERS = f"{ROOT}/%marks"
@@ -168,6 +168,7 @@ def test_no_number_is_written_twice_in_its_time_and_old_registers_are_deleted() 
         assert len(rough.written) > 50, seed
 
 
-@pytest.mark.parametrize("port", [WritesUnchecked, ReapsUncounted, ReapsAnyVersion])
-def test_a_mutant_is_caught(port: type[SimPort]) -> None:
-    assert any(lived(served(port), seed).violations() for seed in range(100))
+# With the worlds in which they are caught at present, which are tried first.
+@pytest.mark.parametrize(("port", "first"), [(WritesUnchecked, 10), (ReapsUncounted, 19), (ReapsAnyVersion, 39)])
+def test_a_mutant_is_caught(port: type[SimPort], first: int) -> None:
+    assert any(lived(served(port), seed).violations() for seed in (first, *range(100)))

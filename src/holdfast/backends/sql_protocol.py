@@ -8,10 +8,10 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Sequence
-from importlib import resources
 from typing import TYPE_CHECKING
 
 from holdfast.backends.local_handover import break_in_use
+from holdfast.backends.texts import text_of
 from holdfast.core.ports import Record
 from holdfast.core.tickets import Claim, LockInfo, TicketInfo, make_ticket_info, process_text
 from holdfast.errors import HoldfastError, LimitConflict, NameConflict, OutcomeUnknown
@@ -46,7 +46,7 @@ def record_in(rows: Sequence[Row]) -> Record | None:
 
 def schema_sql(package: str, **values: object) -> str:
     """The text of schema.sql in this package, with the values in place of their {names}."""
-    text = resources.files(package).joinpath("schema.sql").read_text()
+    text = text_of(package, "schema.sql")
     for name, value in values.items():
         text = text.replace(f"{{{name}}}", str(value))
     return text

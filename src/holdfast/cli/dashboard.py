@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import argparse
-import ipaddress
-import secrets
-import socket
 import sys
-from urllib.parse import quote
+from typing import TYPE_CHECKING
 
 from holdfast.cli import options, statuses
 from holdfast.cli.help import SIGNALS, STORE_READ, Commands, add_command
 from holdfast.cli.text import escape
 from holdfast.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    import socket
 
 PORT = 4653
 
@@ -72,6 +72,8 @@ def add_parser(commands: Commands[argparse.ArgumentParser]) -> None:
 
 
 def _run(arguments: argparse.Namespace) -> int:
+    import secrets
+
     from holdfast.dashboard import dashboard
     from holdfast.dashboard.security import LOOPBACK_HOSTS
 
@@ -106,6 +108,8 @@ def _read_token(path: str) -> str:
 
 
 def _is_loopback(host: str) -> bool:
+    import ipaddress
+
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -113,6 +117,8 @@ def _is_loopback(host: str) -> bool:
 
 
 def _listen(host: str, port: int) -> socket.socket:
+    import socket
+
     try:
         return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
     except OSError as error:
@@ -127,6 +133,8 @@ def _log_to_stderr() -> None:
 
 
 def _print_address(listener: socket.socket, token_file: str | None, token: str) -> None:
+    from urllib.parse import quote
+
     host, port = listener.getsockname()[:2]
     address = f"http://{f'[{host}]' if ':' in host else host}:{port}/"
     # The token of a file belongs into no log; a terminal shows it to the user who can read the file.

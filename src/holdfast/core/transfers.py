@@ -1,10 +1,10 @@
-"""The text with which another process adopts a lease: the name of the lock, the nonce of the ticket, its options."""
+"""The text with which another process adopts a lease: the name of the lock, the nonce of the ticket, its options.
+
+Modules are imported at the first use, so that `import holdfast` stays fast.
+"""
 
 from __future__ import annotations
 
-import hashlib
-import json
-from base64 import urlsafe_b64decode, urlsafe_b64encode
 from typing import NamedTuple
 
 from holdfast.errors import ConfigurationError
@@ -27,6 +27,9 @@ class Transfer(NamedTuple):
 
 
 def encode_transfer(transfer: Transfer) -> str:
+    import json
+    from base64 import urlsafe_b64encode
+
     body = urlsafe_b64encode(json.dumps(list(transfer)).encode()).decode().rstrip("=")
     return f"{_PREFIX}{body}.{_checksum(body)}"
 
@@ -37,6 +40,9 @@ def decode_transfer(text: object) -> Transfer:
     Raises:
         ConfigurationError: it is not such a text, or is damaged. The message does not contain it.
     """
+    import json
+    from base64 import urlsafe_b64decode
+
     if not isinstance(text, str):
         raise ConfigurationError(f"adopt() takes the text that lease.transfer() returned, not {type(text).__name__}")
     body, _, checksum = text.strip().removeprefix(_PREFIX).partition(".")
@@ -49,4 +55,6 @@ def decode_transfer(text: object) -> Transfer:
 
 
 def _checksum(body: str) -> str:
+    import hashlib
+
     return hashlib.sha256(body.encode()).hexdigest()[:_CHECK]

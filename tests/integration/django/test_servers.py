@@ -21,7 +21,7 @@ def increments(site_get: Callable[[str], dict[str, int]], path: str) -> list[dic
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("preload", [False, True])
+@pytest.mark.parametrize(("project", "preload"), [("postgresql", False), ("mariadb", True)], indirect=["project"])
 def test_the_workers_of_gunicorn_exclude_each_other(project: Project, preload: bool) -> None:  # noqa: FBT001
     project.manage("locked_migrate", "--verbosity", "0")
     options = ["--preload"] if preload else []

@@ -95,7 +95,8 @@ def test_a_lock_that_does_nothing_is_found_and_pictured(tmp_path: Path) -> None:
     page = tmp_path / "page.html"
 
     done = verify(
-        "nothing://", "--adapter", "tests.support.broken_locks:Nothing", "--report", str(page), "--only", "kill"
+        *("nothing://", "--adapter", "tests.support.broken_locks:Nothing", "--report", str(page), "--only", "kill"),
+        seconds=3,
     )
 
     assert done.returncode == 1, done.stdout + done.stderr
@@ -108,7 +109,8 @@ def test_a_lock_that_does_nothing_is_found_and_pictured(tmp_path: Path) -> None:
 
 
 def test_documented_limits_do_not_count_as_broken() -> None:
-    done = verify("nothing://", "--adapter", "tests.support.broken_locks:Documented", "--only", "kill", "--json")
+    adapter = ("--adapter", "tests.support.broken_locks:Documented")
+    done = verify("nothing://", *adapter, "--only", "kill", "--json", seconds=3)
 
     assert done.returncode == 0, done.stdout + done.stderr
     assert statuses(data_of(done))["exclusion"] == "documented"
@@ -136,7 +138,7 @@ def test_a_restart_of_a_redis_without_persistence_is_found(tmp_path: Path) -> No
     try:
         with holdfast.Client(f"redis://127.0.0.1:{port}") as client:
             eventually(lambda: _answers(client))
-        restart = f"restart={sys.executable} -c {shlex.quote(_SHUTDOWN.format(port=port))}"
+        restart = f"restart={sys.executable} -ISc {shlex.quote(_SHUTDOWN.format(port=port))}"
         done = verify(f"redis://127.0.0.1:{port}", "--fault", restart, "--only", "restart", "--json", seconds=15)
     finally:
         os.killpg(shell.pid, signal.SIGKILL)
@@ -150,14 +152,13 @@ def test_a_restart_of_a_redis_without_persistence_is_found(tmp_path: Path) -> No
 
 
 _SHUTDOWN = """\
-import contextlib, redis, time
-client = redis.Redis(port={port})
-with contextlib.suppress(redis.ConnectionError):
-    client.shutdown(nosave=True)
-while True:
-    with contextlib.suppress(redis.ConnectionError):
-        client.ping()
-        break
+import contextlib, socket, time
+def ask(request):
+    with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", {port}), 5) as connection:
+        connection.sendall(request)
+        return connection.recv(100)
+ask(b"SHUTDOWN NOSAVE\\r\\n")
+while ask(b"PING\\r\\n") != b"+PONG\\r\\n":
     time.sleep(0.01)
 """
 
@@ -194,7 +195,7 @@ def test_an_interrupt_ends_the_workers_and_frees_the_locks(tmp_path: Path) -> No
 def test_a_failed_command_is_reported_as_not_exercised(tmp_path: Path) -> None:
     url = f"sqlite://{tmp_path}/locks.db"
 
-    done = verify(url, "--fault", "failover=echo no rights >&2; exit 3", "--only", "failover")
+    done = verify(url, "--fault", "failover=echo no rights >&2; exit 3", "--only", "failover", seconds=3)
 
     assert done.returncode == 0, done.stdout + done.stderr
     assert "not exercised: failover: its command ended with status 3: no rights" in done.stdout

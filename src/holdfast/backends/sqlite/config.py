@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import quote, unquote
 
 from holdfast.errors import ConfigurationError
@@ -23,8 +22,7 @@ OPTIONS = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SqliteConfig:
+class SqliteConfig(NamedTuple):
     """A lock file."""
 
     url: str

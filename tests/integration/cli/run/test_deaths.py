@@ -39,7 +39,7 @@ def next_start(process: subprocess.Popen[str]) -> float:
     return float(out)
 
 
-@pytest.mark.parametrize("time", range(20))
+@pytest.mark.parametrize("time", range(9))
 def test_the_next_command_starts_only_after_the_command_of_a_killed_run_has_ended(
     runs: Runs, stamps: Stamps, client: Client, time: int
 ) -> None:
@@ -55,7 +55,7 @@ def test_the_next_command_starts_only_after_the_command_of_a_killed_run_has_ende
     assert not [pid for pid in stamps.pids() if is_running(pid)]
 
 
-@pytest.mark.parametrize("time", range(5))
+@pytest.mark.parametrize("time", range(2))
 def test_the_next_command_starts_only_after_the_command_of_a_killed_run_and_guard_has_ended(
     runs: Runs, stamps: Stamps, client: Client, time: int
 ) -> None:

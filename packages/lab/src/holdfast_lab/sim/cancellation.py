@@ -68,9 +68,12 @@ class Cancellation(NamedTuple):
 
 
 def cancellations(plan: Plan, *, step: int = 1) -> Iterator[Cancellation]:
-    """All cases. Each call is cancelled `step` suspensions later, until it ends before that."""
+    """All cases. Each call is cancelled `step` suspensions later, until it ends before that.
+
+    If there are steps, it is cancelled at other suspensions with every second lost reply.
+    """
     for call, after, lost in itertools.product(_CALLS, (0.0, SERVED), (None, *range(1, REPLIES + 1))):
-        for suspension in itertools.count(1, step):
+        for suspension in itertools.count(1 + (lost or 0) % min(step, 2), step):
             with quiet():
                 world = _World(plan, Case(call, suspension, after, lost))
                 try:
@@ -91,6 +94,7 @@ class _World(SmallWorld):
         self._got: dict[str, float] = {}
         self._lost = LostReply()
         self._target: Task | None = None  # the task that is cancelled
+        self._has_ended_early = False  # the call has ended before it was cancelled
         self._error: Exception | None = None
         self._promises = Promises.of(
             self.server.guarantees,
@@ -109,7 +113,8 @@ class _World(SmallWorld):
         a.start(self._make_call(a))
         c.start(self._acquire_after_a("c", c, starts_at=STARTS_AT + 0.01))
         try:
-            self.world.run(ENDS_AT)
+            while self.world.now < ENDS_AT and not self._has_ended_early:
+                self.world.run(self.world.now + 0.5)
         except Exception as raised:  # no error is expected
             self._error = raised
         self.recorder.add_leftovers(self.server.live())
@@ -258,6 +263,7 @@ class _World(SmallWorld):
             return await call
         finally:
             self._target.cancel_at = None
+            self._has_ended_early = not self._target.was_cancelled
 
     def _arm(self, task: Task, before: int) -> None:
         case = self._case

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from hashlib import sha1
-from importlib import resources
 from typing import NamedTuple
 
+from holdfast.backends.texts import text_of
 from holdfast.core.tickets import POLL_INTERVAL, WAITER_LEASE, WOKEN_LEASE
 
 SILENT = 4.0  # seconds: a waiter that has not polled for this long is skipped when it is its turn
@@ -42,7 +42,7 @@ def load_all(method: str, *parts: str, keys: int) -> Script:
 
 def text(package: str, *path: str) -> str:
     """A Lua text of that package."""
-    return resources.files(package).joinpath(*path[:-1], f"{path[-1]}.lua").read_text()
+    return text_of(package, f"{'/'.join(path)}.lua")
 
 
 def _ms(seconds: float) -> int:

@@ -7,7 +7,6 @@ import os
 import re
 import sqlite3
 import stat
-import subprocess
 import time
 from collections.abc import Hashable, Iterator
 
@@ -190,6 +189,8 @@ def boot_id() -> str:
     try:
         boot = _read("/proc/sys/kernel/random/boot_id").strip()
     except OSError:  # macOS
+        import subprocess  # 4 ms, which other systems do not spend
+
         command = ["sysctl", "-n", "kern.bootsessionuuid"]
         return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()  # noqa: S603
     try:

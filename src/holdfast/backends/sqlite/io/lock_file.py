@@ -17,12 +17,12 @@ import sqlite3
 import threading
 import time
 from collections.abc import Awaitable, Callable, Hashable, Iterator
-from importlib import resources
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from holdfast.backends.sqlite.io import file_system, sessions
 from holdfast.backends.sqlite.port import OldTables, Transaction, Value
 from holdfast.backends.sqlite.protocol.queue import REMOVE_SESSION
+from holdfast.backends.texts import text_of
 from holdfast.core.ports import Runtime, StoreMissing
 from holdfast.core.tickets import Notification
 from holdfast.errors import BackendUnavailable, OutcomeUnknown
@@ -394,7 +394,7 @@ class LockFile:
             self._check_no_old_clients(version)
             for statement in _UPGRADES[version]:
                 connection.execute(statement)
-        script = resources.files("holdfast.backends.sqlite").joinpath("sql", "schema.sql").read_text()
+        script = text_of("holdfast.backends.sqlite", "sql/schema.sql")
         for statement in script.split(";\n"):
             connection.execute(statement)
         if version == 0:

@@ -10,12 +10,12 @@ from __future__ import annotations
 import functools
 import sqlite3
 from collections.abc import Callable, Hashable, Iterable, Iterator
-from importlib import resources
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from holdfast.backends.sqlite.io.lock_file import INSERT_FILE_ROW
 from holdfast.backends.sqlite.protocol.guarantees import GUARANTEES
 from holdfast.backends.sqlite.protocol.queue import REMOVE_SESSION, SqliteBackend
+from holdfast.backends.texts import text_of
 from holdfast.core.notifications import Wakeups
 from holdfast.core.tickets import Notification
 from holdfast_lab.sim.faults import POOLED
@@ -231,7 +231,7 @@ class SimTransaction:
 
 @functools.cache
 def _schema() -> list[str]:
-    return resources.files("holdfast.backends.sqlite").joinpath("sql", "schema.sql").read_text().split(";\n")
+    return text_of("holdfast.backends.sqlite", "sql/schema.sql").split(";\n")
 
 
 def _new_file(number: int) -> sqlite3.Connection:
