@@ -14,6 +14,7 @@ from holdfast_lab.conformance.fixtures import (
     _private_default_store,
     caplog,
     pytest_pyfunc_call,
+    tmp_path,
 )
 from tests.support.processes import WORKER, WorkerPool
 from tests.support.server_process import join_run
@@ -24,6 +25,7 @@ __all__ = [
     "_private_default_store",
     "caplog",
     "pytest_pyfunc_call",
+    "tmp_path",
 ]
 
 
@@ -37,8 +39,13 @@ def pool() -> Iterator[WorkerPool]:
 def pytest_configure(config: pytest.Config) -> None:
     """The workers of pytest-xdist share servers. Each has its temporary folder in that of the run."""
     gc.set_threshold(10_000)  # the default takes up to a quarter of the time of a simulated world
+    gc.disable()  # nothing that is collected as a test becomes garbage
     if hasattr(config, "workerinput"):
         join_run(Path(config.getoption("basetemp")).parent)
+
+
+def pytest_collection_finish() -> None:
+    gc.enable()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -140,7 +140,7 @@ def zookeeper_node(url: str) -> object:
 UNUSED: dict[str, tuple[Callable[[], str], Callable[[str], object]]] = {
     "redis": (redis.fresh_url, lambda _: redis.server().all_keys()),
     "memcached": (memcached.fresh_url, lambda _: memcached._servers()[0].stats()["cmd_set"]),
-    "etcd": (etcd.fresh_url, lambda _: etcd.server().revision()),
+    "etcd": (lambda: etcd.own_server().url, lambda _: etcd.own_server().revision()),
     "zookeeper": (zookeeper.fresh_url, zookeeper_node),
 }
 

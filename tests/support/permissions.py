@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -23,6 +24,15 @@ def statements(page: str, heading: str, replaced: Mapping[str, str] | None = Non
 
     The permissions of a store are on its own page, or on a page that has only them.
     """
+    text = _code_block(page, heading)
+    for word, other in (replaced or {}).items():
+        assert word in text, f"the statements of {page}, {heading} do not contain {word!r}"
+        text = text.replace(word, other)
+    return text.splitlines()
+
+
+@functools.cache
+def _code_block(page: str, heading: str) -> str:
     path = _PAGES / f"{page}-permissions.md"
     path = path if path.exists() else _PAGES / f"{page}.md"
     _, _, section = path.read_text().partition("\n## Permissions\n")
@@ -30,11 +40,7 @@ def statements(page: str, heading: str, replaced: Mapping[str, str] | None = Non
     _, _, part = section.partition(f"\n### {heading}\n")
     block = _BLOCK.search(part.partition("\n### ")[0])
     assert block is not None, f"{path} has no statements under Permissions, {heading}"
-    text = block[1]
-    for word, other in (replaced or {}).items():
-        assert word in text, f"the statements of {page}, {heading} do not contain {word!r}"
-        text = text.replace(word, other)
-    return text.splitlines()
+    return block[1]
 
 
 def use_everything(url: str, name: str = "a") -> None:

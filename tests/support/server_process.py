@@ -47,6 +47,10 @@ class Host(NamedTuple):
 
 HERE = Host("127.0.0.1")
 
+# For servers written in Go. Many run beside each other, with little data and few requests each: to collect garbage as
+# often as a large server does, and on all cores, takes a quarter of their time.
+GO_ENVIRONMENT = {"GOGC": "400", "GOMAXPROCS": "1"}
+
 
 class ServerProcess(ABC):
     """A server process and its folder, which outlives the process: `start` again for a restart with its data."""

@@ -135,7 +135,7 @@ def test_eight_processes_exclude_each_other_while_servers_are_killed_and_paused(
     workers = pool.start_many(PROCESSES, url)
     start = now() + 0.5
     for worker in workers:
-        worker.send("stubborn_turns", lock="one", start=start, seconds=SECONDS, hold=0.002)
+        worker.send("stubborn_turns", lock="one", start=start, seconds=SECONDS, hold=0.01)
 
     faults = Counter[str]()
     while now() < start + SECONDS - 8:

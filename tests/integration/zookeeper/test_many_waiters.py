@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 import holdfast
+from tests.support.zookeeper import shared
 from tests.support.zookeeper.servers import Server
 
 
@@ -36,9 +37,10 @@ async def _requests_per_handover(server: Server, url: str, waiters: int) -> floa
         return (server.counted("zk_packets_received") - before) / waiters
 
 
-async def test_a_hand_over_costs_the_same_with_2_waiters_and_with_200(server: Server, url: str) -> None:
-    few = min([await _requests_per_handover(server, f"{url}/{number}", 2) for number in range(3)])
-    many = await _requests_per_handover(server, f"{url}/many", 200)
+async def test_a_hand_over_costs_the_same_with_2_waiters_and_with_200() -> None:
+    server = shared.own_server()
+    few = min([await _requests_per_handover(server, f"{server.url}/{number}", 2) for number in range(3)])
+    many = await _requests_per_handover(server, f"{server.url}/many", 200)
 
     # Each hand-over: a delete, the listing of the woken waiter, and its write. With two waiters, pings and heartbeats
     # of the session are a larger part.

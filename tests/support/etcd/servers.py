@@ -15,7 +15,16 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.processes import PATIENCE, eventually
-from tests.support.server_process import HERE, Host, ServerGroup, ServerProcess, dies_with_thread, free_ports, program
+from tests.support.server_process import (
+    GO_ENVIRONMENT,
+    HERE,
+    Host,
+    ServerGroup,
+    ServerProcess,
+    dies_with_thread,
+    free_ports,
+    program,
+)
 
 # Short election timeouts, because the shortest ttl of a lease is one and a half election timeouts.
 _FAST = ("--heartbeat-interval", "20", "--election-timeout", "200")
@@ -37,7 +46,7 @@ class Server(ServerProcess):
         host: Host = HERE,
     ) -> None:
         """`cluster`: names and peer addresses of all members; `number` is the index of this one."""
-        super().__init__(folder, options=options, host=host)
+        super().__init__(folder, options=options, environment=GO_ENVIRONMENT, host=host)
         self.name = f"n{number}"
         self._cluster = list(cluster) or [(self.name, f"{host.address}:{free_ports(1)[0]}")]
         self.peer_address = dict(self._cluster)[self.name]

@@ -19,7 +19,7 @@ def fresh_url(**options: str) -> str:
 
 def restricted_url(server: Server | None = None, **options: str) -> str:
     """As `fresh_url`, for a user with the role of the docs, and no other; without a server, on one for all workers."""
-    return f"etcd://app:secret@{(server or _common_server()).address}?{_fresh(options)}"
+    return f"etcd://app:secret@{(server or _common_server_with_roles()).address}?{_fresh(options)}"
 
 
 def _fresh(options: dict[str, str]) -> str:
@@ -60,10 +60,16 @@ _ROOT = ("etcdctl user add root:secret", "etcdctl role add root", "etcdctl user 
 
 @functools.cache
 def server() -> Server:
+    """A server for all workers: one that is idle takes almost a hundredth of a core."""
+    return for_all_workers(Server, "etcd")
+
+
+@functools.cache
+def own_server() -> Server:
     """The server of this worker. No other worker changes its revision."""
     return until_exit(Server)
 
 
 @functools.cache
-def _common_server() -> Server:
-    return for_all_workers(_with_roles, "etcd", prepare=_add_roles)
+def _common_server_with_roles() -> Server:
+    return for_all_workers(_with_roles, "etcd-with-roles", prepare=_add_roles)

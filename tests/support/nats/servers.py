@@ -14,7 +14,7 @@ from typing import Any, Self
 
 from holdfast.backends.nats.protocol import wire
 from tests.support.processes import PATIENCE, eventually
-from tests.support.server_process import HERE, Host, ServerGroup, ServerProcess, free_ports, missing
+from tests.support.server_process import GO_ENVIRONMENT, HERE, Host, ServerGroup, ServerProcess, free_ports, missing
 
 _INSTALLED = Path(sys.prefix) / "servers" / "bin" / "nats-server"
 
@@ -38,7 +38,7 @@ class Server(ServerProcess):
 
         `login`: the fields of CONNECT by which tests log in.
         """
-        super().__init__(folder, options=options, host=host)
+        super().__init__(folder, options=options, environment=GO_ENVIRONMENT, host=host)
         self.name, self._routes, self.login = f"n{number}", list(routes), dict(login or {})
         self._number = number
 

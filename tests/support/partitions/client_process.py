@@ -1,6 +1,7 @@
 """One client in a partition scenario, on a host of its own: it holds locks, waits for them, or takes turns on one.
 
-python client_process.py URL       executes commands as tests/support/worker.py does; tests/ must be on the path
+python client_process.py URL NAMESPACE       executes commands as tests/support/worker.py does, on the host with this
+                                             network namespace
 """
 
 from __future__ import annotations
@@ -13,9 +14,13 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import holdfast
+
+sys.path.append(str(Path(__file__).parents[3]))  # as a program
+from tests.support.partitions.namespaces import enter_namespace
 from tests.support.worker import PR_SET_PDEATHSIG, Answer, Turn, Worker, now
 
 PATIENCE = 25.0  # seconds; less than the caller waits
@@ -206,4 +211,6 @@ def _acquire_with_retries(
 
 if __name__ == "__main__":
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    with open(sys.argv[2]) as namespace:
+        enter_namespace(namespace.fileno())
     ClientProcess(sys.argv[1]).run()

@@ -10,7 +10,6 @@ This requires root. A namespace ends with its last process, so a killed test run
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import shutil
 import subprocess
@@ -18,10 +17,11 @@ from collections.abc import Iterator, Sequence
 from enum import Enum
 from pathlib import Path
 
+from holdfast_lab.conformance import forked
+from tests.support.partitions.namespaces import enter_namespace
 from tests.support.server_process import HERE, Host, missing
 
 _NEEDED = ("ip", "nft", "nsenter", "unshare")
-_CLONE_NEWNET = 0x40000000
 _OWN_NETWORK = Path("/proc/thread-self/ns/net")
 
 
@@ -76,6 +76,7 @@ def network(*names: str) -> Iterator[Network]:
     absent = [name for name in _NEEDED if shutil.which(name) is None]
     if absent:
         missing(f"no {', '.join(absent)} on this machine, which network namespaces need: `make servers` installs them")
+    forked.prepare()  # before this thread is on the router: other tests use that process too
     with contextlib.ExitStack() as stack:
         try:
             made = _make(stack, names)
@@ -106,17 +107,11 @@ def _make(stack: contextlib.ExitStack, names: Sequence[str]) -> Network:
 def inside(namespace: Path) -> Iterator[None]:
     """Switch this thread to a namespace: its new sockets, processes and threads belong to it."""
     with open(_OWN_NETWORK) as own, open(namespace) as wanted:
-        _enter_namespace(wanted.fileno())
+        enter_namespace(wanted.fileno())
         try:
             yield
         finally:
-            _enter_namespace(own.fileno())
-
-
-def _enter_namespace(namespace: int) -> None:
-    libc = ctypes.CDLL(None, use_errno=True)  # os.setns came with Python 3.12
-    if libc.setns(namespace, _CLONE_NEWNET) != 0:
-        raise OSError(ctypes.get_errno(), "setns")
+            enter_namespace(own.fileno())
 
 
 @contextlib.contextmanager

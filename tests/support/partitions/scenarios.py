@@ -140,7 +140,7 @@ def _locks(holder: str) -> list[str]:
 
 
 def _start(pool: WorkerPool, location: Location) -> Worker:
-    return pool.start(location.url, under=[*location.host.under, "env", f"PYTHONPATH={CLIENT_PROCESS.parents[3]}"])
+    return pool.start(location.url, str(location.host.namespace))
 
 
 def _by_lock(answers: Sequence[Mapping[str, Any]]) -> _Turns:

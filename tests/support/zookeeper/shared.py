@@ -33,7 +33,7 @@ def restricted_url(**options: str) -> str:
         for line in statements("zookeeper", "The parent node", {"/holdfast": f"{above}/locks"}):
             run_zkcli(client, line)
     query = "&".join(f"{name}={value}" for name, value in {"acl": "creator", **options}.items())
-    return f"zookeeper://app:secret@{_common_server().address}{above}/locks?{query}"
+    return f"zookeeper://app:secret@{server().address}{above}/locks?{query}"
 
 
 def run_zkcli(client: KazooClient, line: str) -> None:
@@ -79,17 +79,18 @@ def _acl(entry: str) -> ACL:
 
 @contextlib.contextmanager
 def _administrator() -> Iterator[KazooClient]:
-    with kazoo(_common_server().address) as client:
+    with kazoo(server().address) as client:
         client.add_auth("digest", "admin:secret")
         yield client
 
 
 @functools.cache
 def server() -> Server:
-    """The server of this worker."""
-    return until_exit(Server)
+    """A server for all workers."""
+    return for_all_workers(Server, "zookeeper")
 
 
 @functools.cache
-def _common_server() -> Server:
-    return for_all_workers(Server, "zookeeper")
+def own_server() -> Server:
+    """The server of this worker. No other worker sends it requests."""
+    return until_exit(Server)

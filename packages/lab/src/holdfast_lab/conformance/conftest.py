@@ -13,6 +13,7 @@ from holdfast_lab.conformance.fixtures import (
     pytest_pyfunc_call,
     store,
     store_url,
+    tmp_path,
 )
 
 __all__ = [
@@ -26,4 +27,5 @@ __all__ = [
     "pytest_pyfunc_call",
     "store",
     "store_url",
+    "tmp_path",
 ]

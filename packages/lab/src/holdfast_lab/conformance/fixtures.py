@@ -9,6 +9,8 @@ import asyncio
 import contextlib
 import gc
 import inspect
+import itertools
+import re
 import signal
 import zlib
 from collections.abc import Iterator, Sequence
@@ -130,6 +132,18 @@ def caplog(request: pytest.FixtureRequest) -> Iterator[pytest.LogCaptureFixture]
     fixture = _FlushedLog(request.node, _ispytest=True)
     yield fixture
     fixture._finalize()
+
+
+@pytest.fixture
+def tmp_path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """As pytest's own, which looks through the folders of all earlier tests, and then replaces a link to the last."""
+    name = re.sub(r"\W", "_", request.node.name)[:30]
+    folder = tmp_path_factory.getbasetemp() / f"{name}-{next(_folder_numbers)}"
+    folder.mkdir(mode=0o700)
+    return folder
+
+
+_folder_numbers = itertools.count()
 
 
 @pytest.fixture(autouse=True)

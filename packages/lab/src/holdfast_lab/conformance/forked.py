@@ -81,6 +81,11 @@ class ForkedProcess:
         self.send_signal(signal.SIGKILL)
 
 
+def prepare() -> None:
+    """Start the process that forks. All that it forks start in the network namespace that this thread has now."""
+    _server(os.getpid())
+
+
 class _Server:
     """The process that forks, as the test run sees it."""
 

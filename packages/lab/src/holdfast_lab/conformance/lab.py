@@ -18,6 +18,7 @@ import holdfast
 from holdfast.core.tickets import LockInfo
 from holdfast.primitives import Primitive
 from holdfast.url import lacks_of, parse, scheme_of
+from holdfast_lab.conformance.processes import now, poll_interval
 from holdfast_lab.conformance.verbs import Verbs
 
 
@@ -182,9 +183,10 @@ async def _has_waiters(observer: Actor, name: str, count: int) -> bool:
 
 async def until(condition: Callable[[], Awaitable[bool]], description: str, seconds: float = 30.0) -> None:
     """Poll until the condition holds; fail after `seconds`, which only a hang takes."""
+    begun = now()
     try:
         async with asyncio.timeout(seconds):
             while not await condition():
-                await asyncio.sleep(0.005)
+                await asyncio.sleep(poll_interval(now() - begun))
     except TimeoutError:
         raise AssertionError(f"did not happen in {seconds:g} s: {description}") from None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable
 
@@ -13,6 +12,7 @@ from holdfast.core.ports import RECORD_MAX, Record, StoreMissing
 from holdfast.core.tickets import Granted
 from holdfast.primitives import Primitive
 from holdfast_lab.conformance.lab import Store
+from holdfast_lab.conformance.processes import eventually
 from holdfast_lab.conformance.verbs import Verbs
 
 OURS, THEIRS, LATER = (Record(digit * 32, f'{{"of": "{digit}"}}') for digit in "abc")
@@ -111,7 +111,7 @@ def test_an_expired_record_does_not_exist(store: Store) -> None:
     client.swap_record("a", "", OURS, keep=0.2)
     client.swap_record("b", "", OURS, keep=0.2)
 
-    until(lambda: read(client, "a") is None and read(client, "b") is None)
+    eventually(lambda: read(client, "a") is None and read(client, "b") is None)
 
     assert client.swap_record("a", OURS.nonce, THEIRS) is None
     assert client.swap_record("a", OURS.nonce, None) is None
@@ -128,7 +128,7 @@ def test_a_replaced_record_is_kept_as_long_as_its_last_call_says(store: Store) -
     assert client.swap_record("short", OURS.nonce, THEIRS, keep=0.2) == THEIRS
     client.swap_record("probe", "", OURS, keep=0.5)
 
-    until(lambda: read(client, "short") is None and read(client, "probe") is None)
+    eventually(lambda: read(client, "short") is None and read(client, "probe") is None)
 
     assert read(client, "long") == THEIRS
 
@@ -140,7 +140,7 @@ def test_a_removed_record_does_not_end_its_successor(store: Store) -> None:
     assert client.swap_record("a", "", THEIRS, keep=100.0) == THEIRS
     client.swap_record("probe", "", OURS, keep=0.5)
 
-    until(lambda: read(client, "probe") is None)
+    eventually(lambda: read(client, "probe") is None)
 
     assert read(client, "a") == THEIRS
 
@@ -199,10 +199,3 @@ def in_parallel(store: Store, work: Callable[[Verbs, threading.Barrier], None], 
         thread.join(100)
     if errors:
         raise errors[0]
-
-
-def until(condition: Callable[[], bool], seconds: float = 30.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen"
-        time.sleep(0.02)
