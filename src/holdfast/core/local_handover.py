@@ -62,6 +62,7 @@ class LocalQueue:
         "last",
         "outage",
         "passes_left",
+        "returning",
         "server",
         "ttl",
         "usable_until",
@@ -83,6 +84,7 @@ class LocalQueue:
         self.is_range = False  # the server shows several fences, one of which is in use
         self.is_over = False  # the server has answered that the ticket is gone
         self.is_contended = False  # the lease came from another client, so that one probably waits again
+        self.returning = 0  # 1 if the caller whose release has ended the last turn probably waits again soon
         self.outage: BackendError | None = None  # the last request of the active ticket got no answer
 
     def reserve(self, granted: Granted, fences: int) -> None:
@@ -129,7 +131,7 @@ class LocalHandover:
         ticket = claim.server or claim
         if name in self.queues or ticket.waiting:
             local = self.queues.get(name)
-            ticket.waiting = 0 if local is None else min(len(local.waiting), FENCES_MAX - 1)
+            ticket.waiting = 0 if local is None else min(len(local.waiting) + local.returning, FENCES_MAX - 1)
         if ticket.reserved:
             ticket.reserved = 0  # an interrupt has left those of an earlier grant, which this one may not use
         try:
@@ -185,6 +187,7 @@ class LocalHandover:
                     local.passes_left = min(local.passes_left, ticket.reserved)
                     local.reserve(granted, ticket.reserved + 1)
                     local.fence = granted.fence
+                    local.last = granted.fence + local.passes_left  # fewer may wait than when the ticket was queued
         ticket.reserved = 0
 
     def join(self, claim: Claim) -> Waiting | None:
@@ -223,6 +226,7 @@ class LocalHandover:
         if local.outage is not None and not self._is_held(active):
             raise BackendUnavailable(backend=self._engine.backend.url, problem=local.outage.problem)
         local.waiting[claim.nonce] = claim
+        local.returning = 0  # this is probably the one
         return self._waiting
 
     async def _wait_here(self, claim: Claim, waiting: Waiting, deadline: float) -> Granted | Waiting:
@@ -410,6 +414,7 @@ class LocalHandover:
             # While it waits, the next caller takes over its ticket. A turn ends with the release of its ticket.
             is_taken_over = bool(local.waiting) and not claim.is_granted and is_known
             self._promote(name, ticket if is_taken_over else None)
+            local.returning = int(claim.is_granted)
             return None if is_taken_over else ticket
         if local is None:
             return None if claim.is_passed_on else ticket

@@ -381,10 +381,9 @@ def test_an_interrupt_at_any_line_of_a_local_hand_over_leaves_the_lock_free(
 
         if call == "acquire":
             released, follower = in_background(partial(release, 1)), None
-            leases: list[holdfast.Lease] = []
-            is_interrupted = interrupted_at(step, lambda lock=lock, leases=leases: leases.append(take(lock)))
+            is_interrupted = interrupted_at(step, partial(take, lock))
             is_over.set()
-            is_done = bool(leases) and is_straight(leases[0])
+            is_done = not is_interrupted and is_straight(lock._last_entered())
         else:
             released, follower = in_background(partial(release, 2)), in_background(partial(take_second, client))
             lease = take(lock)
