@@ -18,6 +18,7 @@ CAUGHT_BY = {
     "local-shared-ticket-released": {"mutual exclusion", "growing fences"},
     "local-never-yields": {"local passes"},
     "local-one-pass-too-many": {"local passes"},
+    "local-passes-for-callers-that-gave-up": {"local passes"},
     "local-gave-up-stays-active": {"steady progress"},
     "local-straight-stays-active": {"steady progress"},
     "local-straight-refused-stays-active": {"steady progress"},
