@@ -18,6 +18,7 @@ CAUGHT_BY = {
     "local-shared-ticket-released": {"mutual exclusion", "growing fences"},
     "local-never-yields": {"local passes"},
     "local-one-pass-too-many": {"local passes"},
+    "local-passes-for-callers-that-gave-up": {"local passes"},
     "local-gave-up-stays-active": {"steady progress"},
     # A ticket that was released without an answer is refused for ten seconds.
     "local-queued-ticket-released": {"mutual exclusion", "growing fences", "steady progress"},

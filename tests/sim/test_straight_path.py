@@ -39,6 +39,7 @@ class Counted:
             counts["granted" if result.lease is not None else "busy"] += 1
             if result.lease is not None and result.lease._claim.path is not None:
                 straight.add(engine.runtime.task.call)
+                counts["passed on to"] += result.lease._claim.passed is not None
             return result
 
         class CountingEngine(Engine[SimLease]):
@@ -77,6 +78,7 @@ def test_leases_of_the_straight_path_are_passed_on() -> None:
 
     assert counted.counts["granted"] >= 100
     assert passed >= 5
+    assert counted.counts["passed on to"] >= 5
 
 
 @pytest.mark.parametrize("backend", ["redis", "redis-local"])

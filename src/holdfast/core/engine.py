@@ -167,8 +167,7 @@ class Engine(Generic[L]):
                 path = kept.path
                 if (
                     path is not None
-                    and not path.waiting
-                    and path.name not in path.active
+                    and (not path.waiting or path.name in path.active)
                     and path.key not in current.leases
                     and self.events.trace is None
                 ):
@@ -200,10 +199,10 @@ class Engine(Generic[L]):
         claim = self._claim(spec, caller, detached) if begun is None else begun.claim
         lease: L | None = None if begun is None else begun.lease
         first = None if begun is None else begun.outcome
-        blocked: Waiting | None = None  # the last answer of the server
+        blocked: Waiting | None = None if begun is None else begun.blocked  # the last answer of the server
         outage: BackendError | None = None  # the reason why there is no newer answer
         pause = OUTAGE_PAUSE_MIN
-        known = False  # the server may know this ticket
+        known = blocked is not None  # the server may know this ticket
         detector: DeadlockDetector | None = None
         limit = started + self.io_timeout if timeout is None else self.request_deadline(give_up)
         has_margin = spec.lock_delay or spec.stop_margin

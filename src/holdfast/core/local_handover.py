@@ -35,6 +35,7 @@ from holdfast.core.tickets import (
     LeaseGone,
     Live,
     Waiting,
+    granted_of,
     may_have_happened,
     process_text,
 )
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
 CONTACT_MAX = 0.1  # seconds since the last answer of the server in which a lease may be passed on
 SPENT_MAX = 0.1  # the same as a share of the ttl
 FENCES_MAX = 64  # reserved by one request
+_FOREVER = float("inf")
 LAST_POLLS = 1.0  # seconds: the least time for a request, even if its caller gives up sooner (engine.IO_TIMEOUT_MIN)
 
 
@@ -63,6 +65,7 @@ class LocalQueue:
         "last",
         "outage",
         "passes_left",
+        "returning",
         "server",
         "ttl",
         "usable_until",
@@ -84,6 +87,7 @@ class LocalQueue:
         self.is_range = False  # the server shows several fences, one of which is in use
         self.is_over = False  # the server has answered that the ticket is gone
         self.is_contended = False  # the lease came from another client, so that one probably waits again
+        self.returning = 0  # 1 if the caller whose release has ended the last turn probably waits again soon
         self.outage: BackendError | None = None  # the last request of the active ticket got no answer
 
     def reserve(self, granted: Granted, fences: int) -> None:
@@ -110,7 +114,8 @@ class LocalHandover:
         self._engine = engine  # its backend is replaced while the client has observers
         self._runtime = engine.runtime
         self._mutex = engine.runtime.mutex()
-        self._process = process_text(f'{{"who": {engine.runtime.process_info()}, "meta": {{}}}}')
+        process = process_text(f'{{"who": {engine.runtime.process_info()}, "meta": {{}}}}')
+        self._waiting = Waiting(POLL_INTERVAL, process)  # the answer for a ticket that waits here
 
     # ── acquire ──────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -129,7 +134,7 @@ class LocalHandover:
         ticket = claim.server or claim
         if name in self.queues or ticket.waiting:
             local = self.queues.get(name)
-            ticket.waiting = 0 if local is None else min(len(local.waiting), FENCES_MAX - 1)
+            ticket.waiting = 0 if local is None else min(len(local.waiting) + local.returning, FENCES_MAX - 1)
         if ticket.reserved:
             ticket.reserved = 0  # an interrupt has left those of an earlier grant, which this one may not use
         try:
@@ -185,7 +190,21 @@ class LocalHandover:
                     local.passes_left = min(local.passes_left, ticket.reserved)
                     local.reserve(granted, ticket.reserved + 1)
                     local.fence = granted.fence
+                    local.last = granted.fence + local.passes_left  # fewer may wait than when the ticket was queued
         ticket.reserved = 0
+
+    def join(self, claim: Claim) -> Waiting | None:
+        """A new ticket on the straight path waits here. Returns None if it has to ask the server.
+
+        Raises:
+            BackendUnavailable: the server does not answer the active ticket.
+        """
+        with self._mutex:
+            blocked = self._queue_locally(claim, True)  # noqa: FBT003  (a waiting ticket)
+        if not isinstance(blocked, Waiting):
+            return None
+        claim.is_answered = True
+        return blocked
 
     def _queue_locally(self, claim: Claim, queue: bool) -> Granted | Waiting | None:  # noqa: FBT001
         """The lease that was passed on to this ticket, or Waiting if it queues here; None if it has to ask the server.
@@ -194,7 +213,8 @@ class LocalHandover:
             BackendUnavailable: the server does not answer the active ticket.
         """
         name = claim.name
-        self._repair(name)
+        if name not in self.active:
+            self._repair(name)
         active, local = self.active.setdefault(name, claim), self.queues.get(name)
         if active is claim:
             if local is not None:
@@ -209,7 +229,8 @@ class LocalHandover:
         if local.outage is not None and not self._is_held(active):
             raise BackendUnavailable(backend=self._engine.backend.url, problem=local.outage.problem)
         local.waiting[claim.nonce] = claim
-        return Waiting(POLL_INTERVAL, self._process)
+        local.returning = 0  # this is probably the one
+        return self._waiting
 
     async def _wait_here(self, claim: Claim, waiting: Waiting, deadline: float) -> Granted | Waiting:
         """A ticket that waits here. If its caller gives up soon, the server must confirm that the lock is busy."""
@@ -323,6 +344,11 @@ class LocalHandover:
                 self.promote(name)
         return self._engine.backend.release([claim.server or claim], deadline=deadline)
 
+    def pass_on(self, claim: Claim) -> bool:
+        """Pass the lease of a ticket on that is held until now, if that needs no request."""
+        with self._mutex:
+            return self._pass(claim)
+
     async def _pass_on(self, claim: Claim, deadline: float) -> Sequence[bool | BackendError]:
         ticket, successor, local, fences, may_stay, others_wait = claim.server or claim, None, None, 0, False, False
         with self._mutex:
@@ -398,7 +424,7 @@ class LocalHandover:
         successor = local.waiting[nonce]
         if successor.ttl != local.ttl or self._runtime.now() >= local.usable_until:
             return False
-        passed = Granted(local.fence + 1, local.deadline)
+        passed = granted_of((local.fence + 1, local.deadline, None))
         # No call between these lines, so that an interrupt does not find them half done.
         local.fence += 1
         local.passes_left -= 1
@@ -406,8 +432,11 @@ class LocalHandover:
         successor.server = local.server
         successor.is_granted = True
         self.active[name] = successor
+        claim.is_passed_on = True
         del local.waiting[nonce]
-        _wake(successor)
+        event = successor.event
+        if event is not None:
+            event.set()  # as `_wake` does, without a call
         return True
 
     async def release(self, claims: Sequence[Claim], *, deadline: float) -> Sequence[bool | BackendError]:
@@ -434,9 +463,10 @@ class LocalHandover:
             # While it waits, the next caller takes over its ticket. A turn ends with the release of its ticket.
             is_taken_over = bool(local.waiting) and not claim.is_granted and is_known
             self._promote(name, ticket if is_taken_over else None)
+            local.returning = int(claim.is_granted)
             return None if is_taken_over else ticket
         if local is None:
-            return ticket
+            return None if claim.is_passed_on else ticket
         if local.waiting.get(claim.nonce) is claim:
             del local.waiting[claim.nonce]
             _wake(claim)
@@ -445,7 +475,8 @@ class LocalHandover:
         active = self.active.get(name)
         if active is not None:
             _wake(active)  # a release that was interrupted may have passed the lease on, and not woken its holder
-        return None if local.server is ticket and self.queues.get(name) is local else ticket
+        is_in_use = local.server is ticket and self.queues.get(name) is local
+        return None if is_in_use or claim.is_passed_on else ticket
 
     def promote(self, name: str) -> None:
         """A plain ticket has ended while others waited for it: the first of these asks the server."""
@@ -544,7 +575,7 @@ class LocalHandover:
 
 def _has_ttl_of(local: LocalQueue, ticket: Claim, claim: Claim) -> bool:
     """Whether the ticket has the ttl of the queue, and no earlier renewal may still be executed."""
-    return local.ttl == ticket.ttl == claim.ttl and ticket.unanswered_ttl == claim.unanswered_ttl == float("inf")
+    return local.ttl == ticket.ttl == claim.ttl and ticket.unanswered_ttl == claim.unanswered_ttl == _FOREVER
 
 
 def _renewed_ticket(claim: Claim) -> Claim:

@@ -5,11 +5,12 @@ its time depends on how much code it touches. The general path (Engine.acquire_n
 connection) touches several times as much as a plain acquire needs.
 
 An acquire is plain if the lock is exclusive and has no rare option, if no ticket of the client waits, and with local
-hand-over (core/local_handover.py) if no other caller of the client has the lock. Its requests are prepared once for a
-lock and a caller (core/ports.py: PreparesRequests). The path ends at the first reply that is not a grant, at an error
-and at an interrupt: Engine.acquire_new continues with the same claim and with that reply or exception, as if its own
-first request had returned or raised it. So there is one implementation of waiting, retries and undoing. A release does
-the same with Engine.release_any.
+hand-over (core/local_handover.py) also if another caller of the client has the lock, and passes its lease on within
+POLL_INTERVAL. Its requests are prepared once for a lock and a caller (core/ports.py: PreparesRequests). The path ends
+at the first reply that is not a grant, at a local wait without a pass, at an error and at an interrupt:
+Engine.acquire_new continues with the same claim and with that reply or exception, as if its own first request had
+returned or raised it. So there is one implementation of polling, retries and undoing. A release passes the lease on
+or sends one request, and does the same with Engine.release_any.
 
 The invariant of the engine holds here too: after the request is sent, everything runs inside the `try`.
 """
@@ -21,7 +22,8 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.core.events import logger
 from holdfast.core.leases import HELD, RELEASED, RELEASING, TRANSFERRED, result_of
-from holdfast.core.tickets import Claim, Granted, note_unanswered
+from holdfast.core.local_handover import LAST_POLLS
+from holdfast.core.tickets import POLL_INTERVAL, Claim, Granted, note_unanswered
 from holdfast.errors import BackendError, UsageError
 
 if TYPE_CHECKING:
@@ -85,13 +87,19 @@ class StraightPath:
 class Begun:
     """An acquire that began on the straight path and continues in `Engine.acquire_new`."""
 
-    __slots__ = ("claim", "is_taken", "lease", "outcome", "started")
+    __slots__ = ("blocked", "claim", "is_taken", "lease", "outcome", "started")
 
     def __init__(
-        self, claim: Claim, started: float, lease: Any, outcome: Granted | Waiting | BaseException | None
+        self,
+        claim: Claim,
+        started: float,
+        lease: Any,
+        outcome: Granted | Waiting | BaseException | None,
+        blocked: Waiting | None = None,
     ) -> None:
         self.claim, self.started, self.lease = claim, started, lease
         self.outcome = outcome  # of the first request; None: it was not executed
+        self.blocked = blocked  # it was queued locally before that, with this answer
         self.is_taken = False  # the guards of the general path apply
 
 
@@ -119,6 +127,8 @@ async def acquire_straight(  # noqa: PLR0917  (by position, because every acquir
     local = path.local
     lease: L | None = None
     begun: Begun | None = None
+    blocked: Waiting | None = None
+    passed: Granted | None = None
     sent = runtime.now()
     try:
         engine._acquiring[nonce] = (claim, spec, sent)
@@ -126,11 +136,27 @@ async def acquire_straight(  # noqa: PLR0917  (by position, because every acquir
             engine._begin(claim, spec, sent)
         if local is not None:
             claim.passable = True
-            if path.active.setdefault(path.name, claim) is not claim or path.name in path.queues:
-                begun = Begun(claim, sent, None, None)  # another caller of this client has the lock or requests it
-                return await engine.acquire_new(lock, caller, timeout, begun=begun)
+            if path.active.setdefault(path.name, claim) is not claim or path.name in path.queues or path.waiting:
+                # Another caller of this client has the lock or requests it. It may pass its lease on.
+                if timeout is None or timeout > LAST_POLLS:
+                    event = claim.event = runtime.event()
+                    blocked = local.join(claim)
+                    if blocked is not None:
+                        if claim.attempt is not None:
+                            engine._emit(claim.attempt, "queued", reason=blocked.holder)
+                        if engine._keeper._schedule.pending:
+                            await engine._keeper.flush_without_timer(sent + LAST_POLLS)
+                        await event.wait(sent + POLL_INTERVAL)
+                    claim.event = None
+                passed = claim.passed
+                if passed is None:
+                    begun = Begun(claim, sent, None, None, blocked)
+                    return await engine.acquire_new(lock, caller, timeout, begun=begun)
         claim.path = path
-        if timeout is None:
+        reply: Any
+        if passed is not None:
+            reply = passed.fence
+        elif timeout is None:
             reply = path.exchange(path.acquire, nonce, sent, sent + engine.io_timeout)
         else:
             request = path.acquire if timeout else path.try_acquire
@@ -139,9 +165,9 @@ async def acquire_straight(  # noqa: PLR0917  (by position, because every acquir
             reply = await reply
         outcome: Granted | Waiting | None
         if reply.__class__ is int:
-            since, deadline = runtime.now(), sent + path.lifetime
+            since, deadline = runtime.now(), sent + path.lifetime if passed is None else passed.deadline
             if since < deadline:
-                if local is not None:
+                if local is not None and passed is None:
                     claim.is_granted = True
                     if path.name in path.queues:
                         local.begin_turn(claim)
@@ -162,17 +188,18 @@ async def acquire_straight(  # noqa: PLR0917  (by position, because every acquir
             outcome = Granted(reply, deadline)
         else:
             outcome = path.read_reply(claim, reply, sent)
-        if local is not None and outcome is not None:
+        if local is not None and outcome is not None and passed is None:
             outcome = local.note_answer(claim, outcome, timeout != 0)
-        begun = Begun(claim, sent, None, outcome)
+        begun = Begun(claim, sent, None, outcome, blocked)
         return await engine.acquire_new(lock, caller, timeout, begun=begun)
     except BaseException as error:
         if begun is not None and begun.is_taken:
             raise
-        note_unanswered([claim], error)
-        if local is not None:
+        if claim.path is not None and passed is None:
+            note_unanswered([claim], error)
+        if local is not None and blocked is None:
             local.note_error(claim, error)
-        return await engine.acquire_new(lock, caller, timeout, begun=Begun(claim, sent, lease, error))
+        return await engine.acquire_new(lock, caller, timeout, begun=Begun(claim, sent, lease, error, blocked))
 
 
 async def release_straight(engine: Engine[L], lease: L, *, after_body: bool = False) -> None:
@@ -187,13 +214,16 @@ async def release_straight(engine: Engine[L], lease: L, *, after_body: bool = Fa
             and path.prepared_by is engine._preparing
             and now < lease._deadline
             and not claim.unanswered
-            and path.name not in path.queues
         ):
+            is_queued = path.name in path.queues  # so path.local is not None
             with engine.mutex:
                 if lease._phase is HELD and lease._depth == 1:
                     is_begun = True
                     lease._phase = RELEASING
-            if is_begun:
+            if is_begun and (is_queued or claim.server is not None):
+                if is_queued and path.local is not None and path.local.pass_on(claim):
+                    reply = 1
+            elif is_begun:
                 if path.local is not None:
                     if path.active.get(path.name) is claim:
                         del path.active[path.name]

@@ -66,6 +66,54 @@ def test_a_hand_over_reserves_fences_for_the_callers_that_wait(server: Server, o
     assert_free_and_clean(server, "one")
 
 
+def test_a_turn_has_no_more_hand_overs_than_callers_wait_when_it_begins(
+    server: Server, open_client: OpenClient
+) -> None:
+    client, other = open_client(f"{server.url}{LOCAL}"), open_client(server.url)
+    local = client._engine.local
+    assert local is not None
+    held = take(other.lock("one"))
+    coming = wait_with_others(client, server, 2)
+    nonce, entry = server.call("HGETALL", KEYS.waiters)
+    # As if two callers had given up since the last poll.
+    server.call("HSET", KEYS.waiters, nonce, entry.replace('{"waiting": 1, ', '{"waiting": 3, '))
+
+    held.release()
+    lease = coming[0].result(PATIENCE)
+
+    assert lease is not None
+    (holder,) = other.inspect("one").holders
+    assert (holder.last_fence, local.queues["one"].last) == (lease.fence + 3, lease.fence + 1)
+    lease.release()
+    lease = coming[1].result(PATIENCE)
+    assert lease is not None
+    lease.release()
+    assert_free_and_clean(server, "one")
+
+
+def test_a_fence_is_reserved_for_the_caller_whose_release_ends_a_turn(server: Server, open_client: OpenClient) -> None:
+    client, other = open_client(f"{server.url}{LOCAL}"), open_client(server.url)
+    local = client._engine.local
+    assert local is not None
+    lease = take(client.lock("one"))
+    coming = [in_background(lambda: client.lock("one").acquire(timeout=PATIENCE)) for _ in range(2)]
+    eventually(lambda: "one" in local.queues and len(local.queues["one"].waiting) == 2)
+    first = in_background(lambda: other.lock("one").acquire(timeout=PATIENCE))
+    eventually(lambda: KEYS.queue in server.all_keys())
+
+    lease.release()
+    held = first.result(PATIENCE)
+
+    assert held is not None
+    eventually(lambda: '{"waiting": 2, "who"' in str(server.call("HVALS", KEYS.waiters)))
+    held.release()
+    for future in coming:
+        passed = future.result(PATIENCE)
+        assert passed is not None
+        passed.release()
+    assert_free_and_clean(server, "one")
+
+
 def test_a_reservation_that_an_interrupt_left_behind_is_not_used_for_a_later_grant(
     server: Server, open_client: OpenClient
 ) -> None:

@@ -78,6 +78,20 @@ def test_a_waiter_queued_again_is_not_overtaken_by_a_holder_that_repeats_its_req
     assert find(FairOrder, [*placed, *again, removed(7, "b", 3), server_granted(7, "b", 3)])
 
 
+def test_a_waiter_queued_again_is_not_overtaken_by_a_holder_whose_delayed_request_arrives_before_its_release() -> None:
+    placed: h.History = [HOLDER, queued(1, "a", 2, 10), queued(2, "b", 3, 11), removed(2.5, "a", 2), removed(3, "h", 1)]
+    again: h.History = [
+        server_granted(3, "b", 3, 11),
+        released(3.5, "b", 3),
+        queued(4, "a", 2, 10),
+    ]
+
+    assert not find(FairOrder, [*placed, *again, server_granted(5, "b", 3, 11)])
+    assert find(FairOrder, [*placed, *again, removed(5, "b", 3), server_granted(6, "b", 3, 11)])
+    lost: h.History = [h.StateLost(4.2), queued(4.5, "a", 2, 10)]
+    assert find(FairOrder, [*placed, *again, *lost, server_granted(5, "b", 3, 11)])
+
+
 def test_a_paused_waiter_keeps_its_position_while_the_server_has_it() -> None:
     assert find(FairOrder, [*LINE, h.Paused(2.5, "a"), removed(3, "h", 1), server_granted(3, "b", 3)])
 

@@ -139,7 +139,7 @@ def _recorded(engine_type: Any) -> Any:
     async def acquire_straight(engine: Any, *arguments: Any) -> AcquireResult[Any]:
         result: AcquireResult[Any] = await straight(engine, *arguments)
         claim = None if result.lease is None else result.lease._claim
-        if engine.local is not None and claim is not None and claim.path is not None:
+        if engine.local is not None and claim is not None and claim.path is not None and claim.passed is None:
             engine.local.note_grant(claim)
         return result
 

@@ -45,6 +45,8 @@ class FairOrder(Checker):
         super().__init__(promises)
         self._queues: defaultdict[str, _Queue] = defaultdict(_Queue)
         self._entries: dict[int, _Entry] = {}
+        # Granted tickets whose release has begun, until the server removes them: when they joined the queue.
+        self._releasing: dict[int, int] = {}
         # Tickets queued since the client's last crash or, without the server's events, its last pause.
         self._of_client: defaultdict[str, list[int]] = defaultdict(list)
         self._faults = 0
@@ -85,6 +87,9 @@ class FairOrder(Checker):
         self._moving.add(event.ticket)
 
     def _release_started(self, event: ReleaseStarted) -> None:
+        entry = self._entries.get(event.ticket)
+        if entry is not None and not entry.is_waiting:
+            self._releasing[event.ticket] = entry.joined
         self._leave(event)
         if event.within is not None:
             self._moving.add(event.ticket)
@@ -99,7 +104,7 @@ class FairOrder(Checker):
     def _server_granted(self, event: ServerGranted) -> None:
         queue = self._queues[event.lock]
         entry = self._entries.get(event.ticket)
-        since = None
+        since = None if entry is not None else self._releasing.get(event.ticket)
         if entry is not None and entry.is_waiting and event.position is not None and event.position < entry.position:
             # A call has a second ticket if the answer to the first was late. It is granted by the position of either.
             self._leave(event)
@@ -138,6 +143,7 @@ class FairOrder(Checker):
         return not self.promises.sees_server or bool(self._owners[event.lock, event.owner])
 
     def _server_removed(self, event: ServerRemoved) -> None:
+        self._releasing.pop(event.ticket, None)
         owned = self._owned.pop(event.ticket, None)
         if owned is not None:
             self._owners[owned].discard(event.ticket)
@@ -169,6 +175,7 @@ class FairOrder(Checker):
     def _state_lost(self, event: StateLost) -> None:
         """The queue is lost; clients that still want the lock queue again."""
         if event.kind != "clock":
+            self._releasing.clear()
             for lock in [*self._queues] if event.lock is None else [event.lock]:
                 for queued in self._queues[lock].events.values():
                     self._entries.pop(queued.ticket, None)

@@ -301,7 +301,7 @@ class StraightReleaseNotRepeated(SimEngine):
 class StraightInterruptLeavesTicket(SimEngine):
     acquire_straight = edited(
         straight_path.acquire_straight,
-        "return await engine.acquire_new(lock, caller, timeout, begun=Begun(claim, sent, lease, error))",
+        "return await engine.acquire_new(lock, caller, timeout, begun=Begun(claim, sent, lease, error, blocked))",
         """engine._acquiring.pop(nonce, None)
         if claim.attempt is not None:
             engine._fail(claim.attempt, error)

@@ -121,6 +121,17 @@ class UsesFencesOfOthers(LocalHandover):
             local.last += 4
 
 
+class PassesForCallersThatGaveUp(LocalHandover):
+    """A turn has as many passes as fences were reserved, although fewer callers wait when the lease arrives."""
+
+    def begin_turn(self, claim: Claim, granted: Granted | None = None) -> None:
+        reserved = (claim.server or claim).reserved
+        super().begin_turn(claim, granted)
+        local = self.queues.get(claim.name)
+        if reserved and local is not None:
+            local.last = local.fence + reserved
+
+
 class GaveUpStaysActive(LocalHandover):
     """A caller that gives up while it waits at the server leaves the others without one that asks."""
 
@@ -281,6 +292,7 @@ LOCAL_HANDOVER = (
     _mutant("never-yields", NeverYields),
     _mutant("one-pass-too-many", OnePassTooMany),
     _mutant("uses-fences-of-others", UsesFencesOfOthers, workload="brief_callers"),
+    _mutant("passes-for-callers-that-gave-up", PassesForCallersThatGaveUp, workload="brief_callers"),
     _mutant("gave-up-stays-active", GaveUpStaysActive),
     _mutant("queued-ticket-released", ReleasesQueuedTicket, backend="postgresql-local"),
     _straight_mutant("stays-active", StraightStaysActive),
