@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from holdfast.core.names import did_you_mean
 from holdfast.errors import ConfigurationError, Unsupported
-from holdfast.guarantees import FROM_WEAK_TO_STRONG, Guarantees
+from holdfast.guarantees import FROM_WEAK_TO_STRONG, Guarantees, Order
 from holdfast.primitives import Lacks, Primitive
 from holdfast.url import SCHEMES, Scheme, guarantees_of, lacks_of
 
@@ -42,7 +42,8 @@ class Requirement(NamedTuple):
             has, strengths = getattr(guarantees, field), FROM_WEAK_TO_STRONG[field]
             if strengths.index(has) < strengths.index(least):
                 better = " or better" if least is not strengths[-1] else ""
-                shortfalls.append(f"{field} is {has.value}, not {least.value}{better}")
+                remedy = " (it is with the option local_handover=no)" if has is Order.TURNS else ""
+                shortfalls.append(f"{field} is {has.value}, not {least.value}{better}{remedy}")
         return shortfalls
 
     def require(self, url: str, guarantees: Guarantees) -> None:

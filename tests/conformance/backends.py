@@ -26,31 +26,35 @@ _ZOOKEEPER = _CONSENSUS._replace(fence=FenceOrder.DURABLE_STORAGE)
 _NATS = _ZOOKEEPER._replace(order=Order.NONE)
 
 
+def _plain(name: str, fresh_url: Callable[[], str], claims: Guarantees, *, shows_who: bool = True) -> Case:
+    return Case(name, lambda _: fresh_url(), claims, shares=False, shows_waiters=False, shows_who=shows_who)
+
+
+def _local(name: str, url: Callable[[], str], claims: Guarantees) -> Case:
+    """With local hand-over: callers of one client that wait for each other have no ticket on the server."""
+    return Case(name, lambda _: url(), claims._replace(order=Order.TURNS), shows_waiters=False)
+
+
+def _strict(name: str, url: Callable[..., str], claims: Guarantees) -> Case:
+    """Each caller has a ticket on the server."""
+    return Case(f"{name}-strict", lambda _: url(local_handover="no"), claims)
+
+
 # Each in all suites.
 BACKENDS = [
     Case("memory", lambda _: f"memory://{uuid.uuid4().hex}", _MEMORY),
     Case("sqlite", lambda folder: f"sqlite://{folder}/locks.db", _SQLITE),
-    Case("redis", lambda _: redis.restricted_url(), _REDIS),
-    Case("postgresql", lambda _: postgresql.restricted_url(), _SQL),
-    Case("mysql", lambda _: mysql.restricted_url(), _SQL._replace(wake=Wake.POLL)),
+    _local("redis", redis.restricted_url, _REDIS),
+    _local("postgresql", postgresql.restricted_url, _SQL),
+    _local("mysql", mysql.restricted_url, _SQL._replace(wake=Wake.POLL)),
     Case("etcd", lambda _: etcd.restricted_url(), _CONSENSUS),
     Case("zookeeper", lambda _: zookeeper.restricted_url(), _ZOOKEEPER),
 ]
 
 
-def _plain(name: str, fresh_url: Callable[[], str], claims: Guarantees, *, shows_who: bool = True) -> Case:
-    return Case(name, lambda _: fresh_url(), claims, shares=False, shows_waiters=False, shows_who=shows_who)
-
-
-def _local(name: str, url: Callable[..., str], claims: Guarantees) -> Case:
-    """With local hand-over: callers of one client that wait for each other have no ticket on the server."""
-    claims = claims._replace(order=Order.TURNS)
-    return Case(f"{name}-local", lambda _: url(local_handover="yes"), claims, shows_waiters=False)
-
-
 # In our own suite, as far as they go: backends with less, and other shapes and methods of the backends above.
 _WITH_LESS = [
-    _local("redis", redis.restricted_url, _REDIS),
+    _strict("redis", redis.restricted_url, _REDIS),
     Case("redlock", lambda _: redis.restricted_redlock_url(), _REDIS._replace(order=Order.NONE), shares=False),
     _plain("nats", nats.fresh_url, _NATS._replace(exclusion=Exclusion.BEST_EFFORT)),
     _plain("memcached", memcached.fresh_url, _CACHE),
@@ -58,13 +62,13 @@ _WITH_LESS = [
 _OTHER_METHODS = [
     case._replace(is_variant=True)
     for case in (
-        _local("postgresql", postgresql.restricted_url, _SQL),
-        _local("mysql", mysql.restricted_url, _SQL._replace(wake=Wake.POLL)),
-        Case("redis-cluster", lambda _: redis.restricted_cluster_url(), _REDIS),
+        _strict("postgresql", postgresql.restricted_url, _SQL),
+        _strict("mysql", mysql.restricted_url, _SQL._replace(wake=Wake.POLL)),
+        _local("redis-cluster", redis.restricted_cluster_url, _REDIS),
         Case("zookeeper-kazoo", lambda _: zookeeper.restricted_url(layout="kazoo"), _ZOOKEEPER),
         _plain("redis-setnx", lambda: redis.restricted_url(method="setnx"), _PLAIN, shows_who=False),
         _plain("redis-getset", lambda: redis.restricted_url(method="getset"), _PLAIN, shows_who=False),
-        Case("postgresql-pooler", lambda _: postgresql.fresh_pooled_url(), _SQL._replace(wake=Wake.POLL)),
+        _local("postgresql-pooler", postgresql.fresh_pooled_url, _SQL._replace(wake=Wake.POLL)),
         _plain(
             "postgresql-advisory",
             lambda: postgresql.restricted_url(method="advisory"),

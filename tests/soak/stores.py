@@ -207,7 +207,7 @@ STORES: dict[str, Callable[[Path], contextlib.AbstractContextManager[Store]]] = 
     "etcd": _etcd(""),
     "zookeeper": _zookeeper,
     "memcached": _memcached,
-    "redis-local": _redis("queue&local_handover=yes"),
+    "redis-strict": _redis("queue&local_handover=no"),
     "redis-setnx": _redis("setnx"),
     "redis-getset": _redis("getset"),
     "postgresql-advisory": _postgresql("advisory"),

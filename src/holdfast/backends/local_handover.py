@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 
 LOCAL_HANDOVER = flag(
     "local_handover",
-    "no",
-    "`yes`: threads or tasks of one client pass the lock on without the server",
+    "yes",
+    "threads or tasks of one client pass the lock on without the server; `no`: strict FIFO",
 )
 BREAK_PAUSE = 0.1  # seconds between requests to break a lease that is passed on
 

@@ -55,9 +55,9 @@ def load(server: Server, seconds: float) -> float:
 def test_sixty_four_waiters_load_the_server_less_than_twice_as_much_as_four_and_keep_their_order(
     server: Server, url: str, open_client: OpenClient
 ) -> None:
-    lease = open_client(url).lock("crowd", ttl=60).acquire(timeout=15)
+    lease = open_client(url, local_handover="no").lock("crowd", ttl=60).acquire(timeout=15)
     assert lease is not None
-    waiters = Waiters(open_client(url))
+    waiters = Waiters(open_client(url, local_handover="no"))
 
     waiters.grow(4)
     of_four = load(server, 4.0)

@@ -18,6 +18,11 @@ from tests.support.processes import PATIENCE, eventually, now
 from tests.support.redis.servers import Server
 
 
+def strict_client(url: str) -> holdfast.AsyncClient:
+    """Each of its callers waits at the server."""
+    return holdfast.AsyncClient(url, local_handover="no")
+
+
 async def test_1000_tasks_are_served_in_order_over_one_subscription(server: Server) -> None:
     order: list[str] = []
 
@@ -27,7 +32,7 @@ async def test_1000_tasks_are_served_in_order_over_one_subscription(server: Serv
             assert task is not None
             order.append(task.get_name())
 
-    async with holdfast.AsyncClient(server.url) as holder, holdfast.AsyncClient(server.url) as client:
+    async with holdfast.AsyncClient(server.url) as holder, strict_client(server.url) as client:
         lease = await holder.lock("one").acquire()
         assert lease is not None
         tasks = [asyncio.create_task(visit(client)) for _ in range(1000)]
@@ -47,7 +52,7 @@ async def test_1000_tasks_are_served_in_order_over_one_subscription(server: Serv
 
 
 def test_200_threads_are_served_in_order_over_one_subscription(server: Server, open_client: OpenClient) -> None:
-    holder, client = open_client(server.url), open_client(server.url)
+    holder, client = open_client(server.url), open_client(server.url, local_handover="no")
     lease = take(holder.lock("one"))
     order: list[str] = []
     lock = client.lock("one", timeout=100)
@@ -96,7 +101,7 @@ async def test_a_hand_over_costs_the_server_the_same_for_2_for_64_and_for_1000_w
 async def test_1000_idle_waiters_cost_next_to_nothing(server: Server) -> None:
     async with (
         holdfast.AsyncClient(server.url) as holder,
-        holdfast.AsyncClient(server.url) as client,
+        strict_client(server.url) as client,
         holder.lock("one"),
     ):
         tasks = await _queue(holder, client, 1000)
@@ -117,7 +122,7 @@ async def test_1000_idle_waiters_cost_next_to_nothing(server: Server) -> None:
 async def _costs_of_hand_overs(server: Server, url: str, waiters: int) -> list[int]:
     """Commands that the server runs from a release until the next one is in, with that many in the queue."""
     costs = []
-    async with holdfast.AsyncClient(url) as holder, holdfast.AsyncClient(url) as client:
+    async with holdfast.AsyncClient(url) as holder, strict_client(url) as client:
         lease = await holder.lock("one").acquire()
         assert lease is not None
         tasks = await _queue(holder, client, waiters)

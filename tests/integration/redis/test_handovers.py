@@ -189,7 +189,7 @@ def test_all_waiters_of_a_killed_process_are_skipped_at_once(
 ) -> None:
     holder, other = open_client(server.url), open_client(server.url)
     lease = take(holder.lock("one"))
-    killed = pool.start(server.url)
+    killed = pool.start(f"{server.url}?local_handover=no")
     coming = queue_up_many(killed, other, holder)
     eventually(lambda: len(server.subscribers()) == 2)
 
@@ -205,7 +205,7 @@ def test_all_waiters_of_a_stopped_process_are_skipped_together(
 ) -> None:
     holder, other = open_client(server.url), open_client(server.url)
     lease = take(holder.lock("one"))
-    stopped = pool.start(server.url)
+    stopped = pool.start(f"{server.url}?local_handover=no")
     coming = queue_up_many(stopped, other, holder)
 
     stopped.stop()

@@ -86,7 +86,7 @@ def test_processes_killed_at_any_point_leave_no_key_without_a_ttl(
 async def test_cancelled_tasks_and_timed_out_waits_leave_no_keys(server: Server) -> None:
     async with (
         holdfast.AsyncClient(server.url) as holder,
-        holdfast.AsyncClient(server.url) as client,
+        holdfast.AsyncClient(server.url, local_handover="no") as client,
         holder.lock("one"),
     ):
         tasks = [asyncio.create_task(client.lock("one").acquire(timeout=30)) for _ in range(100)]

@@ -15,7 +15,7 @@ from tests.integration.redis.helpers import assert_free_and_clean, in_background
 from tests.support.processes import PATIENCE, eventually
 from tests.support.redis.servers import Server
 
-LOCAL = "?local_handover=yes"
+STRICT = "?local_handover=no"  # of another client: its callers wait at the server
 KEYS = queue_keys("holdfast:", "one", per_slot=False)
 AHEAD = 4_000_000_000_000_000  # microseconds: a watermark far ahead of the clock
 
@@ -41,7 +41,7 @@ def wait_with_others(
 
 
 def test_a_hand_over_reserves_fences_for_the_callers_that_wait(server: Server, open_client: OpenClient) -> None:
-    client, other = open_client(f"{server.url}{LOCAL}"), open_client(server.url)
+    client, other = open_client(server.url), open_client(f"{server.url}{STRICT}")
     server.call("SET", KEYS.watermark, AHEAD)
     held = take(other.lock("one"))
     coming = wait_with_others(client, server, 3)
@@ -117,7 +117,7 @@ def test_a_fence_is_reserved_for_the_caller_whose_release_ends_a_turn(server: Se
 def test_a_reservation_that_an_interrupt_left_behind_is_not_used_for_a_later_grant(
     server: Server, open_client: OpenClient
 ) -> None:
-    client, other = open_client(f"{server.url}{LOCAL}"), open_client(server.url)
+    client, other = open_client(server.url), open_client(f"{server.url}{STRICT}")
     local = client._engine.local
     assert local is not None
     held = take(other.lock("one"))
@@ -139,7 +139,7 @@ def test_a_reservation_that_an_interrupt_left_behind_is_not_used_for_a_later_gra
 
 
 def test_a_lease_with_reserved_fences_can_be_broken_after_a_renewal(server: Server, open_client: OpenClient) -> None:
-    client, other = open_client(f"{server.url}{LOCAL}", ttl=3), open_client(server.url)
+    client, other = open_client(server.url, ttl=3), open_client(f"{server.url}{STRICT}")
     held = take(other.lock("one"))
     coming = wait_with_others(client, server, 2)
 
@@ -158,7 +158,7 @@ def test_a_lease_with_reserved_fences_can_be_broken_after_a_renewal(server: Serv
 def test_fences_reserved_for_callers_that_gave_up_do_not_prevent_a_break(
     server: Server, open_client: OpenClient
 ) -> None:
-    client, other = open_client(f"{server.url}{LOCAL}", ttl=3), open_client(server.url)
+    client, other = open_client(server.url, ttl=3), open_client(f"{server.url}{STRICT}")
     held = take(other.lock("one"))
     first, second = wait_with_others(client, server, 2, timeout=2.5)
 

@@ -48,7 +48,8 @@ def used(lock: holdfast.Lock) -> holdfast.Lock:
     return lock
 
 
-LOCAL_HANDOVER = pytest.mark.parametrize("query", ["", "?local_handover=yes"], ids=["strict", "local-handover"])
+STRICT = "?local_handover=no"
+LOCAL_HANDOVER = pytest.mark.parametrize("query", [STRICT, ""], ids=["strict", "local-handover"])
 
 
 def local_tickets(client: holdfast.Client | holdfast.AsyncClient) -> tuple[int, int]:
@@ -85,15 +86,15 @@ def test_the_second_acquire_uses_the_straight_path_and_so_does_its_release(
 def test_local_handover_costs_a_lone_caller_two_calls_of_c_functions_and_no_frame(
     server: Server, open_client: OpenClient
 ) -> None:
-    frames, c_calls = calls_of_a_pair(open_client(server.url))
+    frames, c_calls = calls_of_a_pair(open_client(f"{server.url}{STRICT}"))
 
-    assert calls_of_a_pair(open_client(f"{server.url}?local_handover=yes")) == (frames, c_calls + 2)
+    assert calls_of_a_pair(open_client(server.url)) == (frames, c_calls + 2)
 
 
 def test_a_lease_of_the_straight_path_is_passed_on_to_another_caller_of_the_client(
     server: Server, open_client: OpenClient
 ) -> None:
-    client = open_client(f"{server.url}?local_handover=yes")
+    client = open_client(server.url)
     local = client._engine.local
     assert local is not None
     lease = take(used(client.lock("one")))
@@ -193,7 +194,7 @@ def test_a_lock_with_a_rare_option_uses_the_general_path(
 def test_a_client_with_required_guarantees_or_observers_uses_the_general_path(
     server: Server, open_client: OpenClient
 ) -> None:
-    required = used(open_client(server.url, require={"order": "FIFO"}).lock("one"))
+    required = used(open_client(server.url, require={"wake": "push"}).lock("one"))
     with required as lease:
         assert not is_straight(lease)
 
@@ -211,7 +212,7 @@ def test_a_client_with_required_guarantees_or_observers_uses_the_general_path(
 
 @LOCAL_HANDOVER
 def test_a_busy_lock_is_waited_for_and_granted_in_order(query: str, server: Server, open_client: OpenClient) -> None:
-    client, other = open_client(f"{server.url}{query}"), open_client(server.url)
+    client, other = open_client(f"{server.url}{query}"), open_client(f"{server.url}{STRICT}")
     lock = used(client.lock("one"))
     held = take(other.lock("one"))
     behind = waiting(other, "one")
@@ -258,7 +259,7 @@ def test_a_lost_reply_to_an_acquire_or_a_release_leaves_one_lease_or_none(  # no
 def test_a_request_that_is_not_sent_leaves_no_ticket_that_other_callers_wait_for(
     server: Server, proxy: Proxy, open_client: OpenClient
 ) -> None:
-    client = open_client(f"{proxy.url}?local_handover=yes")
+    client = open_client(proxy.url)
     lock = used(client.lock("one"))
 
     proxy.refuse()
@@ -319,7 +320,7 @@ def interrupted_at(step: int, call: Callable[[], object]) -> bool:
 def test_an_interrupt_at_any_line_leaves_the_lock_free(
     call: str, query: str, server: Server, open_client: OpenClient
 ) -> None:
-    client, other = open_client(f"{server.url}{query}"), open_client(server.url)
+    client, other = open_client(f"{server.url}{query}"), open_client(f"{server.url}{STRICT}")
     probe = other.lock("one")
     leases: list[holdfast.Lease] = []
     step, interrupts = 0, 0

@@ -22,7 +22,7 @@ HANDOVERS = 40
 
 @pytest.fixture
 def waiters(server: Server) -> Iterator[subprocess.Popen[str]]:
-    command = [sys.executable, str(PROGRAM), server.url]
+    command = [sys.executable, str(PROGRAM), f"{server.url}?local_handover=no"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"

@@ -7,6 +7,8 @@ from typing import Any
 
 from holdfast.guarantees import Exclusion, FenceOrder, Guarantees, Order
 
+IN_ORDER = (Order.FIFO, Order.TURNS)  # of tickets on the server: with local hand-over, one stands for all callers
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Promises:

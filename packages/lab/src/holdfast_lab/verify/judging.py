@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Any, Literal, NamedTuple
 
-from holdfast.guarantees import Guarantees, Order, Wake
+from holdfast.guarantees import Guarantees, Wake
 from holdfast_lab.checking import Checker, Judge, Promises, Verdict, Violation
 from holdfast_lab.checking import history as h
 from holdfast_lab.checking.checkers import (
@@ -22,6 +22,7 @@ from holdfast_lab.checking.checkers import (
     SingleGrants,
     SteadyProgress,
 )
+from holdfast_lab.checking.promises import IN_ORDER
 
 from .adapter import PROMISES
 from .merge import Histories
@@ -206,7 +207,7 @@ class _Judging:
         if promise == "fence" and not self._has_fences:
             return "not promised", 0, limit or "the library has no fences"
         if promise == "order":
-            if guarantees is None or guarantees.order is not Order.FIFO:
+            if guarantees is None or guarantees.order not in IN_ORDER:
                 return "not promised", 0, limit or "waiters are granted the lock in any order"
             if not handovers.is_ordered:
                 return "not exercised", 0, "the store does not show its queue"

@@ -17,9 +17,10 @@ from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 from holdfast.errors import ConfigurationError, HoldfastError
-from holdfast.guarantees import Guarantees, Order, Scope, Wake
+from holdfast.guarantees import Guarantees, Scope, Wake
 from holdfast.runtimes.system import now
 from holdfast_lab.checking import history as h
+from holdfast_lab.checking.promises import IN_ORDER
 
 from .adapter import HOLDFAST, Adapter, AnyAdapter, load
 from .faults import FAULTS, Command
@@ -264,11 +265,11 @@ class _Run:
 
     def _probe(self) -> Handovers:
         guarantees = self._guarantees
-        if guarantees is None or (guarantees.order is not Order.FIFO and guarantees.wake is not Wake.PUSH):
+        if guarantees is None or (guarantees.order not in IN_ORDER and guarantees.wake is not Wake.PUSH):
             return Handovers()
         self._progress(0.0, "measuring hand-overs")
         # Without an order of its own, a store need not list all waiters, so no position can be awaited.
-        queue = self._store.queue if guarantees.order is Order.FIFO else _no_queue
+        queue = self._store.queue if guarantees.order in IN_ORDER else _no_queue
         return probe(self.workers, self._probed, queue, self.record)
 
     def _command_all(self, do: str) -> None:

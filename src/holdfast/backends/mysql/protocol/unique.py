@@ -68,7 +68,7 @@ class UniqueBackend(BaseMysqlBackend):
     @property
     def guarantees(self) -> Guarantees:
         guarantees = super().guarantees
-        return guarantees._replace(order=Order.TURNS) if self.hands_over_locally else guarantees
+        return guarantees if self.hands_over_locally else guarantees._replace(order=Order.FIFO)
 
     async def try_acquire(self, claim: Claim, *, queue: bool, deadline: float) -> Granted | Waiting:
         try:

@@ -10,7 +10,7 @@ from holdfast.primitives import Lacks, Primitive
 _QUEUE = Guarantees(
     exclusion=Exclusion.DURABLE_AUTHORITY,
     fence=FenceOrder.CLOCK_BOUNDED,
-    order=Order.FIFO,
+    order=Order.TURNS,  # FIFO with local_handover=no
     wake=Wake.PUSH,
     scope=Scope.NETWORK,
 )

@@ -260,7 +260,8 @@ class PostgresqlBackend(BreaksRanges):
     @property
     def guarantees(self) -> Guarantees:
         guarantees = guarantees_of(GUARANTEES[self.method], is_durable=self._port.is_durable)
-        return guarantees._replace(order=Order.TURNS) if self.hands_over_locally else guarantees
+        is_strict = guarantees.order is Order.TURNS and not self.hands_over_locally
+        return guarantees._replace(order=Order.FIFO) if is_strict else guarantees
 
     @property
     def warnings(self) -> tuple[str, ...]:

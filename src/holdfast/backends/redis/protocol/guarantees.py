@@ -20,7 +20,7 @@ GUARANTEES = {
         # The last writes can be lost in a crash or a failover. The fence then tells the old holder from the new one.
         exclusion=Exclusion.BEST_EFFORT,
         fence=FenceOrder.CLOCK_BOUNDED,
-        order=Order.FIFO,
+        order=Order.TURNS,  # FIFO with local_handover=no
         wake=Wake.PUSH,
         scope=Scope.NETWORK,
     ),

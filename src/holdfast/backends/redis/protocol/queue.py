@@ -159,7 +159,7 @@ class QueueBackend(ScriptRegisters, ScriptRecords):
     @property
     def guarantees(self) -> Guarantees:
         guarantees = guarantees_on(GUARANTEES["queue"], self._port.server_info)
-        return guarantees._replace(order=Order.TURNS) if self.hands_over_locally else guarantees
+        return guarantees if self.hands_over_locally else guarantees._replace(order=Order.FIFO)
 
     @property
     def warnings(self) -> tuple[str, ...]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections import defaultdict
 
-from holdfast.guarantees import Order
 from holdfast_lab.checking.history import (
     AcquireFailed,
     AcquireStarted,
@@ -23,7 +22,7 @@ from holdfast_lab.checking.history import (
     StateLost,
     TakenOver,
 )
-from holdfast_lab.checking.promises import Promises
+from holdfast_lab.checking.promises import IN_ORDER, Promises
 
 from .base import Checker
 
@@ -56,7 +55,7 @@ class FairOrder(Checker):
         self._owned: dict[int, tuple[str, str]] = {}
         # Tickets of leases that are transferred, of calls that adopt them, and of calls to which one was passed on.
         self._moving: set[int] = set()
-        if promises.order in (Order.FIFO, Order.TURNS):
+        if promises.order in IN_ORDER:
             self.on = {
                 AcquireStarted: self._acquire_started,
                 Passed: self._moved,

@@ -85,7 +85,7 @@ class VersionServer(MysqlServer):
 class UniqueServer(MysqlServer):
     """A server for `method=unique`."""
 
-    guarantees = GUARANTEES["unique"]
+    guarantees = GUARANTEES["unique"]._replace(order=Order.FIFO)
     idle_max = 8.0  # less than a waiter lease: a dead waiter whose turn it is keeps 3.5 s of it
     backend = UniqueBackend
 
@@ -93,7 +93,7 @@ class UniqueServer(MysqlServer):
 class LocalHandoverServer(UniqueServer):
     """The same with `local_handover=yes`."""
 
-    guarantees = GUARANTEES["unique"]._replace(order=Order.TURNS)
+    guarantees = GUARANTEES["unique"]
 
     def backend_options(self) -> dict[str, Any]:
         return {"local_handover": True}

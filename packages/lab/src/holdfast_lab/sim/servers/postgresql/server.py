@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 class PostgresqlServer(Database, PushServer):
     """A server for `method=queue`."""
 
-    guarantees = GUARANTEES["queue"]
+    guarantees = GUARANTEES["queue"]._replace(order=Order.FIFO)
     keeps_order = False  # a client has several connections
     idle_max = 6.0  # less than a waiter lease: a dead waiter that is woken keeps a second of it
     backend: Callable[..., Any] = PostgresqlBackend
@@ -90,7 +90,7 @@ class PostgresqlServer(Database, PushServer):
 class LocalHandoverServer(PostgresqlServer):
     """The same with `local_handover=yes`."""
 
-    guarantees = GUARANTEES["queue"]._replace(order=Order.TURNS)
+    guarantees = GUARANTEES["queue"]
 
     def backend_options(self) -> dict[str, Any]:
         return {"local_handover": True}
@@ -99,7 +99,7 @@ class LocalHandoverServer(PostgresqlServer):
 class PooledServer(PostgresqlServer):
     """A server with a pooler in transaction mode. Every second client goes through it; the others are connected."""
 
-    guarantees = GUARANTEES["queue"]._replace(wake=Wake.POLL)
+    guarantees = GUARANTEES["queue"]._replace(order=Order.FIFO, wake=Wake.POLL)
     pooled_backend: Callable[..., Any] = PolledBackend
 
     def open(self, link: Link, runtime: SimRuntime) -> Backend:

@@ -42,7 +42,7 @@ CLOCKS_APART = 0.05  # seconds by which a replica's clock may be ahead of its pr
 class RedisServer(PushServer):
     """Locks by `method=queue`; on a Cluster in half of all worlds."""
 
-    guarantees = GUARANTEES["queue"]
+    guarantees = GUARANTEES["queue"]._replace(order=Order.FIFO)
     # The server does not notice a dead client. A try_acquire may arrive after its own release, on another connection.
     # The server remembers withdrawn tickets for ten seconds, which covers all delays of the network, but not a server
     # that is stalled, and not one that has lost or expired that record.
@@ -182,7 +182,7 @@ class RedisServer(PushServer):
 class LocalHandoverServer(RedisServer):
     """The same with `local_handover=yes`."""
 
-    guarantees = GUARANTEES["queue"]._replace(order=Order.TURNS)
+    guarantees = GUARANTEES["queue"]
 
     def backend_options(self) -> dict[str, Any]:
         return {**super().backend_options(), "local_handover": True}
