@@ -39,7 +39,7 @@ class Store:
             yield url + self.options
 
     def size(self, url: str) -> float:
-        return self.size_of(url)
+        return self.size_of(url.removesuffix(self.options))
 
     def cpu(self, url: str) -> float:
         """Seconds of processor time of the server and of its child processes, ended ones included."""
@@ -147,10 +147,11 @@ def _nats(url: str) -> float:
     return float(reply["state"]["bytes"])
 
 
+_AT_SERVER = "?local_handover=no"  # each waiter has a ticket in the store
 STORES = {
-    "redis": Store(_LargeRedis(), _redis, carries_fleet=True),
-    "postgresql": Store(Postgresql(), _postgresql),
-    "mysql": Store(Mariadb(), _mariadb),
+    "redis": Store(_LargeRedis(), _redis, _AT_SERVER, carries_fleet=True),
+    "postgresql": Store(Postgresql(), _postgresql, _AT_SERVER),
+    "mysql": Store(Mariadb(), _mariadb, _AT_SERVER),
     "etcd": Store(Etcd(), _etcd),
     "zookeeper": Store(Zookeeper(), _zookeeper),
     "memcached": Store(Memcached(), _memcached, shows_waiters=False),

@@ -91,6 +91,7 @@ class Contender:
     has_fence: bool = False
     threads_exclude: bool = True  # excludes threads (or tasks) of one process too
     connection_each: bool = False  # each waiter needs a connection
+    at_server: str = ""  # the end of the URL with which all waiters of a client wait at the server
     is_floor: bool = False  # not a lock: the bare calls that a lock needs, or a lock without the features of the others
     only_in: tuple[str, ...] = ()  # its measures; (): all
     baseline_of: tuple[str, ...] = ()  # measures for which it is the baseline of its arena
@@ -120,7 +121,7 @@ BEFORE = ", before"  # the end of the name of a contender with another version o
 def versions_before(contenders: Sequence[Contender], source: str) -> list[Contender]:
     """Return our contenders as they are in another folder of sources, to be measured in the same rounds."""
     return [
-        replace(contender, name=f"{contender.name}{BEFORE}", source=source)
+        replace(contender, name=f"{contender.name}{BEFORE}", source=source, at_server="")
         for contender in contenders
         if contender.ours
     ]

@@ -3,6 +3,7 @@
     .venv/bin/python benchmarks/dashboard_latency.py redis://localhost [PID of the server]
 
 Child processes hold 200 locks with 1,000 waiters in all, and release one after the other. Each change has a new fence.
+On Redis, PostgreSQL and MySQL the URL needs `local_handover=no`, because the page shows waiters of the store.
 A page in Chromium reports when the fence of a row has changed; the difference to the time of the grant, which the
 holder recorded, is the latency. The cost of the dashboard's process is printed too, and with the server's PID that of
 the server with and without the page. It needs chromium and playwright.

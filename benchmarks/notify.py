@@ -132,7 +132,7 @@ def _wait_in_line(url: str, count: int, start: Any, results: Any) -> None:
                 time.sleep(HOLD)
                 turns.append((began, time.monotonic()))
 
-    with holdfast.Client(url) as client:
+    with holdfast.Client(url, local_handover="no") as client:
         threads = [threading.Thread(target=take_turns) for _ in range(count)]
         start.wait()
         for thread in threads:

@@ -114,22 +114,23 @@ async def _in_one_loop(locks: AsyncLocks, script: _Script) -> Figures:
 def _between_processes(contender: Contender, location: str, script: _Script) -> Figures:
     """This process is the holder; the waiters are in others."""
     processes = PROCESSES if contender.threads_exclude else script.waiters
+    url = location + contender.at_server
 
     def part(index: int, end: Connection) -> None:
         share = script.waiters // processes + (index < script.waiters % processes)
         mine = script._replace(waiters=share)
         if contender.tasks is not None:
-            asyncio.run(_wait_as_tasks(contender.tasks(location), mine, end))
+            asyncio.run(_wait_as_tasks(contender.tasks(url), mine, end))
         else:
             assert contender.threads is not None
-            _wait_as_threads(contender.threads(location), mine, end)
+            _wait_as_threads(contender.threads(url), mine, end)
 
     with ProcessGroup(processes, part) as group:
         stats = contender.server.stats(location) if contender.server is not None else None
         if contender.tasks is not None:
-            return asyncio.run(_hold_as_task(contender.tasks(location), group, script, stats))
+            return asyncio.run(_hold_as_task(contender.tasks(url), group, script, stats))
         assert contender.threads is not None
-        return _hold_as_thread(contender.threads(location), group, script, stats)
+        return _hold_as_thread(contender.threads(url), group, script, stats)
 
 
 def _hold_as_thread(locks: Locks, group: ProcessGroup, script: _Script, stats: Stats | None) -> Figures:

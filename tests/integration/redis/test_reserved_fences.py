@@ -69,7 +69,7 @@ def test_a_hand_over_reserves_fences_for_the_callers_that_wait(server: Server, o
 def test_a_turn_has_no_more_hand_overs_than_callers_wait_when_it_begins(
     server: Server, open_client: OpenClient
 ) -> None:
-    client, other = open_client(f"{server.url}{LOCAL}"), open_client(server.url)
+    client, other = open_client(server.url), open_client(f"{server.url}{STRICT}")
     local = client._engine.local
     assert local is not None
     held = take(other.lock("one"))
@@ -92,7 +92,7 @@ def test_a_turn_has_no_more_hand_overs_than_callers_wait_when_it_begins(
 
 
 def test_a_fence_is_reserved_for_the_caller_whose_release_ends_a_turn(server: Server, open_client: OpenClient) -> None:
-    client, other = open_client(f"{server.url}{LOCAL}"), open_client(server.url)
+    client, other = open_client(server.url), open_client(f"{server.url}{STRICT}")
     local = client._engine.local
     assert local is not None
     lease = take(client.lock("one"))

@@ -143,7 +143,7 @@ class Waiter:
 
 
 def test_a_caller_that_waits_for_another_one_uses_the_straight_path(server: Server, open_client: OpenClient) -> None:
-    client = open_client(f"{server.url}?local_handover=yes")
+    client = open_client(server.url)
     lock = client.lock("one")
     waiters = [Waiter(lock) for _ in range(3)]
     for waiter in waiters:
@@ -363,7 +363,7 @@ def test_an_interrupt_at_any_line_of_a_local_hand_over_leaves_the_lock_free(
     call: str, server: Server, open_client: OpenClient
 ) -> None:
     # A caller that the lease was passed on to does not lose it, although the interrupted release is repeated.
-    client = open_client(f"{server.url}?local_handover=yes")
+    client = open_client(server.url)
     local = client._engine.local
     assert local is not None
     probe = open_client(server.url).lock("one")
