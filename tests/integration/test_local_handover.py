@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast.core import engine
+from holdfast.core import engine, local_handover
 from holdfast.guarantees import Order
 from tests.integration.conftest import OpenClient
 from tests.integration.redis.helpers import PROMPT, acquiring, await_waiters, in_background
@@ -410,8 +410,11 @@ def test_break_waits_until_the_client_has_reported_the_fence_in_use(
 
 
 def test_break_finds_the_last_fence_of_a_range_too(
-    client: holdfast.Client, strict_url: str, open_client: OpenClient
+    client: holdfast.Client, strict_url: str, open_client: OpenClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # Both hand-overs use fences of the same answer, however busy the machine is.
+    monkeypatch.setattr(local_handover, "CONTACT_MAX", 3.0)
+    monkeypatch.setattr(local_handover, "SPENT_MAX", 0.5)
     second, waiting = passed_on(client, ttl=6, count=2)
     second.release()
     third = waiting[0].result(PATIENCE)

@@ -31,7 +31,9 @@ def on_terminal(*arguments: str) -> OnTerminal:
 def test_a_search_without_failures_prints_counts() -> None:
     result = simulate("--backend", "memory", "--seeds", "20")
 
-    assert (result.status, result.errors) == (0, "")
+    # On a busy machine the search takes long enough to report its progress.
+    errors = [line for line in result.errors.splitlines() if not line.startswith("worlds: ")]
+    assert (result.status, errors) == (0, [])
     assert result.out.startswith("memory: every promise kept in 20 worlds\n")
     for word in ("steps/s", "grants", "faults: ", "kept: mutual exclusion, growing fences"):
         assert word in result.out
