@@ -32,7 +32,7 @@ def _plain(name: str, fresh_url: Callable[[], str], claims: Guarantees, *, shows
 
 def _local(name: str, url: Callable[[], str], claims: Guarantees) -> Case:
     """With local hand-over: callers of one client that wait for each other have no ticket on the server."""
-    return Case(name, lambda _: url(), claims._replace(order=Order.TURNS), shows_waiters=False)
+    return Case(name, lambda _: url(), claims._replace(order=Order.TURNS))
 
 
 def _strict(name: str, url: Callable[..., str], claims: Guarantees) -> Case:

@@ -1,4 +1,4 @@
-"""The races of CPython's test_locks that cannot run as they stand, waited for by what the store shows.
+"""The races of CPython's test_locks that cannot run as they stand, waited for by what the store or the client shows.
 
 The hazard: a cancellation that comes while the lock is being handed over. It must neither lose the lock (no task gets
 it any more) nor double it (two get it at once), however many turns of the loop lie between the two.
@@ -16,7 +16,7 @@ import pytest
 import holdfast
 from holdfast.core.tickets import WAITER_LEASE
 from holdfast_lab.conformance.cases import Case
-from holdfast_lab.conformance.lab import until
+from holdfast_lab.conformance.lab import until, waiting_in
 from tests.conformance.backends import BACKENDS
 
 pytestmark = pytest.mark.cases(BACKENDS)  # not on each of their shapes and methods
@@ -192,7 +192,7 @@ async def _start_waiter(client: holdfast.AsyncClient, work: Coroutine[Any, Any, 
 async def _shows(client: holdfast.AsyncClient, *, holders: int, waiters: int = 0, within: float = HANG) -> None:
     async def shows() -> bool:
         info = await client.inspect("a")
-        return (len(info.holders), len(info.waiters)) == (holders, waiters)
+        return (len(info.holders), len(info.waiters) + len(waiting_in(client, "a"))) == (holders, waiters)
 
     await until(shows, f"{holders} holder(s) and {waiters} waiter(s)", within)
 

@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol
 
 import holdfast
-from holdfast.core.tickets import LockInfo
+from holdfast.core.tickets import Claim, LockInfo
 from holdfast.primitives import Primitive
 from holdfast.url import lacks_of, parse, scheme_of
 from holdfast_lab.conformance.processes import now, poll_interval
@@ -140,10 +140,18 @@ class Lab:
         return info
 
     async def until_waiting(self, name: str, count: int) -> None:
-        """Wait until the store shows that many waiters. The test is marked with `counts_waiters`."""
+        """Wait until that many callers wait, at the store or for another caller of their client.
+
+        The test is marked with `counts_waiters`.
+        """
         assert self._shows_waiters, "mark this test with counts_waiters: not every store shows waiters"
         observer = self.actor()
-        await until(lambda: _has_waiters(observer, name, count), f"{count} waiters of {name!r}")
+
+        async def are_waiting() -> bool:
+            info: LockInfo = await observer(lambda client: client.inspect(name))
+            return len(info.waiters) + sum(len(waiting_in(client, name)) for client in self._clients) == count
+
+        await until(are_waiting, f"{count} waiters of {name!r}")
 
     async def aclose(self) -> None:
         for client in self._clients:
@@ -176,9 +184,11 @@ def _lack(url: str, primitive: Primitive) -> str | None:
     return methods[address.options.get("method", next(iter(methods)))].get(primitive)
 
 
-async def _has_waiters(observer: Actor, name: str, count: int) -> bool:
-    info: LockInfo = await observer(lambda client: client.inspect(name))
-    return len(info.waiters) == count
+def waiting_in(client: holdfast.Client | holdfast.AsyncClient, name: str) -> list[Claim]:
+    """The callers of this client that wait for each other, with local hand-over. The store does not show them."""
+    local = client._engine.local
+    queue = None if local is None else local.queues.get(name)
+    return [] if queue is None else [*queue.waiting.values()]
 
 
 async def until(condition: Callable[[], Awaitable[bool]], description: str, seconds: float = 30.0) -> None:
