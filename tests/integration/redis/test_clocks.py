@@ -65,7 +65,7 @@ def test_a_step_forward_grants_the_next_with_a_greater_fence_and_the_first_learn
 def test_a_step_forward_with_many_waiters_grants_all_of_them(
     clock: WallClock, own_server: Server, open_client: OpenClient
 ) -> None:
-    holder, waiter = open_client(own_server.url), open_client(own_server.url)
+    holder, waiter = open_client(own_server.url), open_client(own_server.url, local_handover="no")
     lease = take(holder.lock("one", ttl=300))
     coming = [acquiring(waiter.lock("one", ttl=300)) for _ in range(5)]
     await_waiters(holder, "one", 5)

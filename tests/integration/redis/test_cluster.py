@@ -156,7 +156,8 @@ async def test_tasks_on_a_cluster_wait_in_order(shared_cluster: Cluster) -> None
             assert task is not None
             order.append(task.get_name())
 
-    async with holdfast.AsyncClient(shared_cluster.url) as client, holdfast.AsyncClient(shared_cluster.url) as holder:
+    url = shared_cluster.url
+    async with holdfast.AsyncClient(url, local_handover="no") as client, holdfast.AsyncClient(url) as holder:
         lease = await holder.lock("queue").acquire()
         assert lease is not None
         tasks = [asyncio.create_task(visit(client)) for _ in range(50)]

@@ -155,7 +155,8 @@ class Proxy:
             done, _ = await asyncio.wait(others, timeout=PATIENCE)
             assert done, f"they do not end: {others}"
         # A connection that was closed with unsent data stays open until its peer reads them, which it may never do.
-        for transport in self._transports:
+        # asyncio's own list has also a connection whose task ended before it was known here.
+        for transport in {*self._transports, *self._loop._transports.values()}:  # type: ignore[attr-defined]  # private
             transport.abort()
         await asyncio.sleep(0)  # the transports are closed in this step
 
