@@ -6,7 +6,7 @@
 
 PYTHON ?= python3
 ARGS ?=
-WORKERS ?= 8
+WORKERS ?= 10
 SECONDS ?= 600
 BACKENDS ?=
 VENV ?= .venv

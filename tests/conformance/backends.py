@@ -54,7 +54,6 @@ BACKENDS = [
 
 # In our own suite, as far as they go: backends with less, and other shapes and methods of the backends above.
 _WITH_LESS = [
-    _strict("redis", redis.restricted_url, _REDIS),
     Case("redlock", lambda _: redis.restricted_redlock_url(), _REDIS._replace(order=Order.NONE), shares=False),
     _plain("nats", nats.fresh_url, _NATS._replace(exclusion=Exclusion.BEST_EFFORT)),
     _plain("memcached", memcached.fresh_url, _CACHE),
@@ -62,6 +61,7 @@ _WITH_LESS = [
 _OTHER_METHODS = [
     case._replace(is_variant=True)
     for case in (
+        _strict("redis", redis.restricted_url, _REDIS),
         _strict("postgresql", postgresql.restricted_url, _SQL),
         _strict("mysql", mysql.restricted_url, _SQL._replace(wake=Wake.POLL)),
         _local("redis-cluster", redis.restricted_cluster_url, _REDIS),

@@ -58,8 +58,8 @@ class Lock(holdfast.AsyncLock):
 
     async def waiters(self) -> list[str]:
         """The names of the tasks that wait, at the store or for another task of the client."""
-        waiting = [*(await self.look()).waiters, *waiting_in(self._client, self.name)]
-        return [ticket.agent for ticket in waiting]
+        at_store = [waiter.agent for waiter in (await self.look()).waiters]
+        return [*at_store, *(claim.agent for claim in waiting_in(self._client, self.name))]
 
     async def _waiters(self) -> list[str]:
         await self._asyncio.settle(SOON)

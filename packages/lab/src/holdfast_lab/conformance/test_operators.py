@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.guarantees import Order
+from holdfast_lab.checking.promises import IN_ORDER
 from holdfast_lab.conformance.cases import Case
 from holdfast_lab.conformance.lab import Lab
 from holdfast_lab.conformance.processes import PATIENCE
@@ -34,7 +34,7 @@ async def test_inspect_shows_holder_and_waiters_in_order(lab: Lab, case: Case) -
     assert 0 < shown.remaining <= 30
     assert abs(shown.since - time.time()) < 60
     shown_waiters = [waiter.meta["n"] for waiter in info.waiters]
-    assert (shown_waiters if case.claims.order is Order.FIFO else sorted(shown_waiters)) == [1, 2]
+    assert (shown_waiters if case.claims.order in IN_ORDER else sorted(shown_waiters)) == [1, 2]
     assert [waiter.fence for waiter in info.waiters] == [None, None]
     await holder(lambda _: lease.release())
     waits = {first_wait: first, second_wait: second}
