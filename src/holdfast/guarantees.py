@@ -28,7 +28,9 @@ class Order(Enum):
     """The order in which waiters acquire the lock."""
 
     FIFO = "FIFO"
-    TURNS = "FIFO turns"  # between clients; in its turn a client may serve those of its callers that waited before it
+    TURNS = (
+        "by turns"  # FIFO between clients; in its turn a client may serve those of its callers that waited before it
+    )
     STORE = "store's"
     NONE = "none"
 
@@ -72,7 +74,7 @@ class Requirements(TypedDict, total=False):
 
     exclusion: Exclusion | Literal["cache", "best-effort", "durable-authority", "consensus"]
     fence: FenceOrder | Literal["best-effort", "clock-bounded", "durable-storage", "unconditional"]
-    order: Order | Literal["none", "store's", "FIFO turns", "FIFO"]
+    order: Order | Literal["none", "store's", "by turns", "FIFO"]
     wake: Wake | Literal["poll", "push"]
     scope: Scope | Literal["process", "machine+user", "network"]
 

@@ -92,7 +92,7 @@ def test_the_option_changes_the_declared_order(url: str, strict_url: str) -> Non
         assert client.guarantees.order is Order.TURNS
         assert strict.guarantees.order is Order.FIFO
     with pytest.raises(
-        holdfast.ConfigurationError, match=r"FIFO turns, not FIFO \(it is with the option local_handover=no\)"
+        holdfast.ConfigurationError, match=r"by turns, not FIFO \(it is with the option local_handover=no\)"
     ):
         holdfast.Client(url, require={"order": "FIFO"})
 

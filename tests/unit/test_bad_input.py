@@ -286,7 +286,7 @@ ARGUMENTS: list[Any] = [
     (lambda client: type(client)("memory://", require={"exclusive": "consensus"}), "require has the unknown key 'exclusive' (did you mean 'exclusion'?): its keys are those of client.guarantees"),
     (lambda client: type(client)("memory://", require={7: "consensus"}), "require has the unknown key 7 (known: exclusion, fence, order, wake, scope): its keys are those of client.guarantees"),
     (lambda client: type(client)("memory://", require={"exclusion": "durable-authorty"}), "require has exclusion='durable-authorty' (did you mean 'durable-authority'?)"),
-    (lambda client: type(client)("memory://", require={"order": "fifo"}), "require has order='fifo' (known: none, store's, FIFO turns, FIFO)"),
+    (lambda client: type(client)("memory://", require={"order": "fifo"}), "require has order='fifo' (known: none, store's, by turns, FIFO)"),
     (lambda client: type(client)("memory://", require={"wake": None}), "require has wake=None (known: poll, push)"),
     (lambda client: type(client)("memory://", require={"scope": "network"}), "memory:// promises less than is required: scope is process, not network; these promise enough: redis://, redis://…?method=setnx, redis://…?method=getset, redlock://, postgresql://, postgresql://…?method=advisory, mysql://, mysql://…?method=row, mysql://…?method=version, etcd://, etcd://…?method=key, zookeeper://, nats://, memcached://"),
     (lambda client: type(client)("memory://", 30), "BaseClient.__init__() takes from 1 to 2 positional arguments but 3 were given", TypeError),

@@ -21,7 +21,7 @@ CONTENDERS = [
         imports="import holdfast",
         first_use="client = holdfast.Client(sys.argv[1])\nwith client.lock('a'): pass\nclient.close()",
         waits="is woken",
-        order="FIFO turns",
+        order="by turns",
         at_server="?local_handover=no",
         has_fence=True,
         **_FAMILY,
@@ -50,7 +50,7 @@ async def main():
 asyncio.run(main())
 """,
         waits="is woken",
-        order="FIFO turns",
+        order="by turns",
         at_server="?local_handover=no",
         has_fence=True,
         **_FAMILY,

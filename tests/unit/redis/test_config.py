@@ -108,5 +108,5 @@ def test_making_a_client_sends_no_request() -> None:
     for url in ("redis://nowhere.invalid", "redis+sentinel://nowhere.invalid/x", "redis+cluster://nowhere.invalid"):
         client = holdfast.Client(url)
 
-        assert client.guarantees.order.value == "FIFO turns"
+        assert client.guarantees.order.value == "by turns"
         client.close()
