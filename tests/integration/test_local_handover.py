@@ -10,6 +10,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from functools import partial
 from typing import Any
 
@@ -19,7 +20,7 @@ import holdfast
 from holdfast.core import engine, local_handover
 from holdfast.guarantees import Order
 from tests.integration.conftest import OpenClient
-from tests.integration.redis.helpers import PROMPT, acquiring, await_waiters, in_background
+from tests.integration.redis.helpers import PROMPT, acquiring, await_waiters, in_background, take
 from tests.support.mysql import shared as mysql
 from tests.support.postgresql import shared as postgresql
 from tests.support.processes import PATIENCE, eventually
@@ -59,6 +60,14 @@ def waiting_in(client: holdfast.Client | holdfast.AsyncClient, name: str = "a") 
     local = client._engine.local
     assert local is not None
     return [*local.queues[name].waiting] if name in local.queues else []
+
+
+def held_and_awaited(holder: holdfast.Client, client: holdfast.Client) -> tuple[holdfast.Lease, Future[holdfast.Lease]]:
+    """A lease of one client, and a call of another that waits for it at the server."""
+    held = take(holder.lock("a"))
+    waiting = acquiring(client.lock("a"))
+    await_waiters(holder, "a", 1)
+    return held, waiting
 
 
 def assert_clean(client: holdfast.Client, name: str = "a") -> None:
@@ -179,10 +188,7 @@ def test_a_client_with_waiting_callers_is_queued_again_by_the_request_that_ends_
     client: holdfast.Client, strict_url: str, open_client: OpenClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     other = open_client(strict_url)
-    held = other.lock("a").acquire()
-    assert held is not None
-    first = acquiring(client.lock("a"))
-    await_waiters(other, "a", 1)
+    held, first = held_and_awaited(other, client)
     second = acquiring(client.lock("a"))
     until_waiting(client, 1)
     held.release()
@@ -222,10 +228,7 @@ def test_a_ticket_that_no_caller_uses_is_withdrawn(
 ) -> None:
     """While the request that queues it is under way, its callers give up, or its reply is lost."""
     other = open_client(strict_url)
-    held = other.lock("a").acquire()
-    assert held is not None
-    first = acquiring(client.lock("a"))
-    await_waiters(other, "a", 1)
+    held, first = held_and_awaited(other, client)
     held.release()
     lease = first.result(PATIENCE)
     waits_again = acquiring(other.lock("a"))
@@ -282,10 +285,7 @@ def test_a_caller_that_pauses_after_an_outage_gets_the_lease_at_once(
     client: holdfast.Client, strict_url: str, open_client: OpenClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     other = open_client(strict_url)
-    held = other.lock("a").acquire()
-    assert held is not None
-    first = acquiring(client.lock("a"))
-    await_waiters(other, "a", 1)
+    held, first = held_and_awaited(other, client)
     monkeypatch.setattr(engine, "OUTAGE_PAUSE_MIN", 10 * PATIENCE)
     second = in_background(lambda: client.lock("a").acquire(timeout=10 * PATIENCE))
     until_waiting(client, 1)

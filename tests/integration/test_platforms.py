@@ -115,7 +115,7 @@ def test_only_what_needs_posix_cannot_be_imported_without_it() -> None:
 
     assert done.returncode == 0, done.stderr
     run = [f"holdfast.cli.run.{module}" for module in ("guard", "linux", "supervisor")]
-    top = "holdfast.cli.top.app"  # Textual selects its driver by sys.platform, which is that of this machine here
+    top = "holdfast.cli.top.app"  # Textual selects its driver by sys.platform, which is not changed here
     assert done.stdout.split() == [*run, top, "holdfast.fencing.files"]
 
 

@@ -18,7 +18,7 @@ from holdfast_lab.sim.faults import ALL
 from holdfast_lab.sim.run import Plan, run
 from holdfast_lab.sim.shrink import shrink
 from tests.sim.broken import FROM_THE_REPLY, OLD_GRANTS
-from tests.sim.commands import simulate
+from tests.support.commands import simulate
 from tests.support.terminals import OnTerminal
 
 SIMULATE = [sys.executable, "-m", "holdfast", "simulate"]

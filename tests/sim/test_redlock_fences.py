@@ -8,7 +8,7 @@ from holdfast_lab.sim.mutants import MUTANTS
 from holdfast_lab.sim.mutants.base import Mutant
 from holdfast_lab.sim.redlock_configs import SIZES, Search, Size, search_fences
 from holdfast_lab.sim.run import Plan
-from tests.sim.commands import simulate
+from tests.support.commands import simulate
 
 APART, FORGETS, RESENT, _ = SIZES
 

@@ -20,7 +20,7 @@ from holdfast_lab.sim.run import Plan, Run, run
 from holdfast_lab.sim.search import Totals, search
 from holdfast_lab.sim.shrink import Shrunk, shrink
 from tests.sim.broken import FROM_THE_REPLY
-from tests.sim.commands import simulate
+from tests.support.commands import simulate
 
 SEEDS = range(25)
 KINDS = ("slow",)

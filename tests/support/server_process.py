@@ -55,7 +55,7 @@ GO_ENVIRONMENT = {"GOGC": "400", "GOMAXPROCS": "1"}
 class ServerProcess(ABC):
     """A server process and its folder, which outlives the process: `start` again for a restart with its data."""
 
-    refuses_root = False  # it runs as user nobody if we are root
+    refuses_root = False  # started by root, it runs as user nobody
     errors: ClassVar[tuple[type[Exception], ...]] = (OSError,)  # `answers` raises these while it does not answer
 
     def __init__(
@@ -367,7 +367,7 @@ _RESERVED_MAX = 300  # several times what one test asks for
 def dies_with_thread(*, as_nobody: bool = False) -> list[str]:
     """The command prefix that kills a process with the thread that started it, if the system supports that.
 
-    With `as_nobody` the process runs as user nobody if we are root.
+    With `as_nobody`, a process that root starts runs as user nobody.
     """
     setpriv = shutil.which("setpriv")
     nobody = pwd.getpwnam("nobody") if as_nobody and os.getuid() == 0 else None
@@ -382,7 +382,7 @@ def dies_with_thread(*, as_nobody: bool = False) -> list[str]:
 
 
 def _give_to_nobody(folder: Path) -> None:
-    """If we are root, let user nobody own the folder and reach it: pytest's folders are for their owner only."""
+    """Under root, let user nobody own the folder and reach it: pytest's folders are for their owner only."""
     if os.getuid() == 0:
         nobody = pwd.getpwnam("nobody")
         os.chown(folder, nobody.pw_uid, nobody.pw_gid)

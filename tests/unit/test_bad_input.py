@@ -772,7 +772,7 @@ def test_no_permission(tmp_path: Path, target: str) -> None:
             folder.chmod(0o755)
     (tmp_path / "locks.db").chmod(0o600 if target == "file" else 0o666)
     source = str(Path(holdfast.__file__).parents[1])
-    program = (  # as another user, who may not read this Python installation: everything is imported before
+    program = (  # the other user may not read this Python installation, so everything is imported before
         f"import os, sys; sys.path.insert(0, {source!r})\n"
         "import holdfast, holdfast.backends.sqlite.io.blocking\n"
         "os.setgid(65534); os.setuid(65534)\n"

@@ -14,7 +14,7 @@ _CHECK = 16  # characters of the checksum, which finds damaged texts
 
 
 class Transfer(NamedTuple):
-    """A lease on its way. Whoever has the nonce can adopt the lease, so the text is a secret."""
+    """A lease on its way. A process that has the nonce can adopt the lease, so the text is a secret."""
 
     store: str  # the kind of the store, as redis
     name: str

@@ -2,38 +2,21 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import pytest
 
 import holdfast
+from tests.support.commands import Result
 from tests.support.processes import PATIENCE, Worker, WorkerPool, eventually
 from tests.support.terminals import OnTerminal
 
 HOLDFAST = [sys.executable, "-m", "holdfast"]
 HOLDER = str(Path(__file__).with_name("holder.py"))
-
-
-class Result(NamedTuple):
-    """How a command ended."""
-
-    status: int
-    out: str
-    errors: str
-
-    @property
-    def json(self) -> Any:
-        return json.loads(self.out)
-
-    @property
-    def lines(self) -> list[str]:
-        return self.out.splitlines()
 
 
 class CliStore:

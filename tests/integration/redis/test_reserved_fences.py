@@ -40,6 +40,17 @@ def wait_with_others(
     return coming
 
 
+def released_one_by_one(coming: list[Future[holdfast.Lease | None]]) -> list[int]:
+    """Their fences, in this order; each lease is released before the next one is awaited."""
+    fences = []
+    for future in coming:
+        lease = future.result(PATIENCE)
+        assert lease is not None
+        fences.append(lease.fence)
+        lease.release()
+    return fences
+
+
 def test_a_hand_over_reserves_fences_for_the_callers_that_wait(server: Server, open_client: OpenClient) -> None:
     client, other = open_client(server.url), open_client(f"{server.url}{STRICT}")
     server.call("SET", KEYS.watermark, AHEAD)
@@ -54,12 +65,7 @@ def test_a_hand_over_reserves_fences_for_the_callers_that_wait(server: Server, o
     assert (lease.fence, holder.fence, holder.last_fence) == (AHEAD + 2, AHEAD + 2, AHEAD + 4)
     assert holder.caller == ""
     assert int(server.call("GET", KEYS.watermark)) == AHEAD + 4
-    fences = []
-    for future in coming:
-        lease = future.result(PATIENCE)
-        assert lease is not None
-        fences.append(lease.fence)
-        lease.release()
+    fences = released_one_by_one(coming)
     last = take(other.lock("one"))
     assert [*fences, last.fence] == sorted({*fences, last.fence})
     last.release()
@@ -85,9 +91,7 @@ def test_a_turn_has_no_more_hand_overs_than_callers_wait_when_it_begins(
     (holder,) = other.inspect("one").holders
     assert (holder.last_fence, local.queues["one"].last) == (lease.fence + 3, lease.fence + 1)
     lease.release()
-    lease = coming[1].result(PATIENCE)
-    assert lease is not None
-    lease.release()
+    released_one_by_one(coming[1:])
     assert_free_and_clean(server, "one")
 
 
@@ -107,10 +111,7 @@ def test_a_fence_is_reserved_for_the_caller_whose_release_ends_a_turn(server: Se
     assert held is not None
     eventually(lambda: '{"waiting": 2, "who"' in str(server.call("HVALS", KEYS.waiters)))
     held.release()
-    for future in coming:
-        passed = future.result(PATIENCE)
-        assert passed is not None
-        passed.release()
+    released_one_by_one(coming)
     assert_free_and_clean(server, "one")
 
 
@@ -130,9 +131,7 @@ def test_a_reservation_that_an_interrupt_left_behind_is_not_used_for_a_later_gra
     assert lease is not None
     assert local.queues["one"].last == 0
     lease.release()
-    lease = second.result(PATIENCE)
-    assert lease is not None
-    lease.release()
+    released_one_by_one([second])
     with pytest.raises(holdfast.LockLost):
         held.release()
     assert_free_and_clean(server, "one")
@@ -149,9 +148,7 @@ def test_a_lease_with_reserved_fences_can_be_broken_after_a_renewal(server: Serv
     assert other.break_lock("one", lease.fence)
 
     assert lease.wait_lost(PATIENCE)
-    after = coming[1].result(PATIENCE)
-    assert after is not None
-    after.release()
+    released_one_by_one(coming[1:])
     assert_free_and_clean(server, "one")
 
 

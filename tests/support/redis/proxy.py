@@ -155,8 +155,9 @@ class Proxy:
             done, _ = await asyncio.wait(others, timeout=PATIENCE)
             assert done, f"they do not end: {others}"
         # A connection that was closed with unsent data stays open until its peer reads them, which it may never do.
-        # asyncio's own list has also a connection whose task ended before it was known here.
-        for transport in {*self._transports, *self._loop._transports.values()}:  # type: ignore[attr-defined]  # private
+        # A connection whose task ended before it was known here is only in asyncio's list. It is private: there is no
+        # public way to ask a loop for its open connections.
+        for transport in {*self._transports, *self._loop._transports.values()}:  # type: ignore[attr-defined]
             transport.abort()
         await asyncio.sleep(0)  # the transports are closed in this step
 

@@ -1,4 +1,6 @@
-"""`holdfast simulate` in this process: to import the simulator in another takes longer than most searches of tests."""
+"""How a command of the command line ended, and `holdfast simulate`, which runs in this process: to import the simulator
+in another one takes longer than most searches of tests.
+"""
 
 from __future__ import annotations
 
@@ -20,6 +22,10 @@ class Result(NamedTuple):
     @property
     def json(self) -> Any:
         return json.loads(self.out)
+
+    @property
+    def lines(self) -> list[str]:
+        return self.out.splitlines()
 
 
 def simulate(*arguments: str, jobs: int = 1) -> Result:
