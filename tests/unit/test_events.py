@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import itertools
 import os
 import random
 import threading
@@ -364,8 +365,10 @@ def random_faults(faults: Faults, chance: random.Random) -> None:
 
 
 async def test_1000_attempts_of_tasks_with_random_outcomes_add_up(faulty_url: str, faults: Faults) -> None:
+    """Or more attempts: on a busy machine some outcomes are rare."""
     chance = random.Random(7)  # noqa: S311
-    random_faults(faults, chance)
+    expected = {f"not acquired: {outcome}" for outcome in ("busy", "timeout", "cancelled", "unavailable", "unknown")}
+    expected |= {f"released: {outcome}" for outcome in ("released", "unanswered", "undone")}
     async with holdfast.AsyncClient(faulty_url) as client:
         ledger = Ledger(client)
 
@@ -377,8 +380,12 @@ async def test_1000_attempts_of_tasks_with_random_outcomes_add_up(faulty_url: st
                 async with lock:
                     await asyncio.sleep(chance.random() * 0.002)
 
-        tasks = []
-        for number in range(1000):
+        tasks: list[asyncio.Task[None]] = []
+        for number in itertools.count():
+            if number % 1000 == 0:
+                if expected <= ledger.outcomes.keys():
+                    break
+                random_faults(faults, chance)
             tasks.append(asyncio.create_task(attempt(number)))
             if number % 3 == 0:
                 chance.choice(tasks).cancel()
@@ -390,10 +397,6 @@ async def test_1000_attempts_of_tasks_with_random_outcomes_add_up(faulty_url: st
         await until(lambda: asyncio.sleep(0, ledger.is_balanced()), "all attempts have ended")
         await until(lambda: asyncio.sleep(0, client.stats()[:5] == (0, 0, 0.0, 0.0, 0)), "nothing is pending")
     ledger.check()
-    for outcome in ("busy", "timeout", "cancelled", "unavailable", "unknown"):
-        assert ledger.outcomes[f"not acquired: {outcome}"] > 0, outcome
-    for outcome in ("released", "unanswered", "undone"):
-        assert ledger.outcomes[f"released: {outcome}"] > 0, outcome
 
 
 def test_1000_attempts_of_threads_with_random_outcomes_add_up(faulty_url: str, faults: Faults) -> None:
