@@ -9,6 +9,7 @@ command imports what it needs when it runs, so that `holdfast --help` starts fas
 from __future__ import annotations
 
 import argparse
+import gc
 import importlib
 import io
 import os
@@ -40,7 +41,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return the exit status of the process."""
     with warnings.catch_warnings():
         warnings.showwarning = _show_warning
-        return _main(argv)
+        status = _main(argv)
+    if argv is None:  # the process ends now: without this, the interpreter first looks for garbage in all modules
+        gc.freeze()
+    return status
 
 
 def _main(argv: Sequence[str] | None) -> int:
