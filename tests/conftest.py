@@ -48,6 +48,11 @@ def pytest_collection_finish() -> None:
     gc.enable()
 
 
+def pytest_sessionfinish() -> None:
+    """Pytest and the interpreter would look for garbage in all modules several times before they end."""
+    gc.freeze()
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Start long tests first, so that none runs alone at the end: slow tests, then tests that compute.
 
