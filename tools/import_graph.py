@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 import graphlib
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from html import escape
 from pathlib import Path
 
@@ -36,13 +36,31 @@ def package_of(module: str) -> str:
     return parts[0]
 
 
+def import_statements(path: Path, *, typing: bool = True) -> Iterator[ast.Import | ast.ImportFrom]:
+    """The import statements of a file, anywhere in it; without `typing`, those that are executed."""
+
+    def within(statements: Iterable[ast.AST]) -> Iterator[ast.Import | ast.ImportFrom]:
+        for node in statements:
+            if isinstance(node, ast.Import | ast.ImportFrom):
+                yield node
+            for field in ("body", "orelse", "handlers", "finalbody", "cases"):
+                if typing or field != "body" or not _is_for_typing(node):
+                    yield from within(getattr(node, field, ()))
+
+    return within(ast.parse(path.read_text(encoding="utf-8")).body)
+
+
+def _is_for_typing(node: ast.AST) -> bool:
+    return isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
+
+
 def imports_of(path: Path, source: Path) -> Iterator[str]:
     """Every module of holdfast and holdfast_lab that a file imports, anywhere in it."""
     package = path.relative_to(source.parent).parts[:-1]
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in import_statements(path):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names if alias.name.split(".")[0] in SOURCES)
-        elif isinstance(node, ast.ImportFrom):
+        else:
             base = package[: len(package) - node.level + 1] if node.level else ()
             module = ".".join([*base, *(node.module or "").split(".")]).strip(".")
             root = module.split(".")[0]

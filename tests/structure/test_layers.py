@@ -60,20 +60,11 @@ def top_package(path: Path, source: Path = SOURCE) -> str:
 
 def imports(path: Path, source: Path = SOURCE) -> Iterator[str]:
     """Yield every module that is imported at run time, as a dotted name."""
-    tree = ast.parse(path.read_text())
-    typing_only = {
-        id(node)
-        for block in ast.walk(tree)
-        if isinstance(block, ast.If) and isinstance(block.test, ast.Name) and block.test.id == "TYPE_CHECKING"
-        for node in ast.walk(block)
-    }
     package = path.relative_to(source.parent).parts[:-1]
-    for node in ast.walk(tree):
-        if id(node) in typing_only:
-            continue
+    for node in import_graph.import_statements(path, typing=False):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
+        else:
             base = ".".join(package[: len(package) - node.level + 1]) if node.level else ""
             yield ".".join(part for part in (base, node.module) if part)
 
