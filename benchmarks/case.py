@@ -7,6 +7,7 @@ Its last line on stdout is the answer as JSON: {"figures": {…}} or {"failed": 
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import signal
@@ -36,6 +37,8 @@ def main(text: str) -> None:
         answer = {"failed": f"{type(error).__name__}: {error}"}
     with open(answers, "w") as stream:
         json.dump(answer, stream)
+    # The end of the interpreter traverses all objects several times, except frozen ones.
+    gc.freeze()
 
 
 if __name__ == "__main__":

@@ -7,8 +7,8 @@ measures, so that a missing peer is only a line in the table.
 
 from __future__ import annotations
 
+import functools
 import importlib
-import importlib.metadata
 import os
 import pkgutil
 import re
@@ -143,6 +143,9 @@ def all_contenders() -> list[Contender]:
     return sorted(contenders, key=lambda contender: not contender.ours)
 
 
+@functools.cache
 def _version(package: str) -> str | None:
+    import importlib.metadata  # takes 20 ms, and the process of a case does not need it
+
     distributions = importlib.metadata.distributions(name=package, path=[*sys.path, APART])
     return next((distribution.version for distribution in distributions), None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import re
 import shutil
@@ -56,7 +57,7 @@ class Server(ABC):
     def version(self) -> str | None:
         """The version, or None if it is not on this machine."""
         path = self.path()
-        return None if path is None else version_of([path, "--version"], self.version_pattern)
+        return None if path is None else version_of((path, "--version"), self.version_pattern)
 
     @contextlib.contextmanager
     def run(self, folder: str, cores: Sequence[int]) -> Iterator[str]:
@@ -123,7 +124,8 @@ def missing(servers: Sequence[Server]) -> list[Server]:
     return [server for server in servers if server.version() is None]
 
 
-def version_of(command: Sequence[str], pattern: str) -> str:
+@functools.cache
+def version_of(command: tuple[str, ...], pattern: str) -> str:
     """Return the version in the output of a command, or a question mark."""
     output = subprocess.run(command, capture_output=True, text=True, check=False).stdout
     match = re.search(pattern, output)

@@ -22,7 +22,7 @@ class Zookeeper(Server):
     def version(self) -> str | None:
         if self.path() is None or not all(map(os.path.exists, _JARS)):
             return None
-        command = [self.program, "-cp", ":".join(_JARS), f"{_PACKAGE}.version.VersionInfoMain"]
+        command = (self.program, "-cp", ":".join(_JARS), f"{_PACKAGE}.version.VersionInfoMain")
         return version_of(command, r"version (\d[\d.]*)")
 
     def answers(self, port: int) -> bool:

@@ -59,7 +59,7 @@ def test_a_search_that_is_killed_continues_without_loss_or_repetition(ledger: Pa
     process.wait()
     before = read(ledger)
 
-    wanted = max(record.stop for record in before) + 5 * CHUNK
+    wanted = max(record.stop for record in before) + 2 * CHUNK
     again = search(ledger, *MEMORY, "--seeds", str(wanted), "--shards", "2")
 
     assert again.returncode == 0
@@ -70,7 +70,7 @@ def test_a_search_that_is_killed_continues_without_loss_or_repetition(ledger: Pa
 
 def test_shards_search_each_seed_of_each_backend_and_workload_once(ledger: Path) -> None:
     backends, workloads = ("memory", "redlock"), ("locks", "transfer")
-    wanted = ["--backends", *backends, "--workloads", *workloads, "--no-small", "--seeds", "40", "--shards", "2"]
+    wanted = ["--backends", *backends, "--workloads", *workloads, "--no-small", "--seeds", "30", "--shards", "2"]
 
     done = search(ledger, *wanted)
 
@@ -82,8 +82,8 @@ def test_shards_search_each_seed_of_each_backend_and_workload_once(ledger: Path)
         ("redlock", "locks"),
     }
     for key, searched in contents_of(records).items():
-        assert searched.ranges == [seeds_of(key.backend, 40)]
-        assert seeds([record for record in records if record.key == key]) == list(seeds_of(key.backend, 40))
+        assert searched.ranges == [seeds_of(key.backend, 30)]
+        assert seeds([record for record in records if record.key == key]) == list(seeds_of(key.backend, 30))
 
 
 def test_a_second_search_on_a_ledger_in_use_is_refused(ledger: Path) -> None:

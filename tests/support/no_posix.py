@@ -1,7 +1,8 @@
 """Simulate Windows: hide modules and attributes that only POSIX systems have.
 
-Run as `python no_posix.py PROGRAM …`. The standard library and the drivers are imported first, because they select
-system calls at import. So these names are missing for holdfast only.
+Run as `python no_posix.py DRIVERS PROGRAM …`, with the modules of the drivers that the program uses, separated by
+commas, or "". The standard library and the drivers are imported first, because they select system calls at import. So
+these names are missing for holdfast only.
 """
 
 from __future__ import annotations
@@ -15,10 +16,10 @@ import socket
 import stat
 import sys
 import time
+from collections.abc import Sequence
 from typing import Any
 
 LIBRARY = ("asyncio", "logging.handlers", "multiprocessing.util", "random", "ssl", "subprocess", "tempfile")
-DRIVERS = ("redis", "redis.asyncio", "redis.cluster", "psycopg", "pymysql", "kazoo.client", "kazoo.handlers.threading")
 MODULES = ("fcntl", "grp", "pwd", "resource", "syslog", "termios", "tty", "pty", "curses", "readline")
 ATTRIBUTES: dict[Any, tuple[str, ...]] = {
     os: (
@@ -47,8 +48,8 @@ ATTRIBUTES: dict[Any, tuple[str, ...]] = {
 }
 
 
-def hide() -> None:
-    for name in LIBRARY + DRIVERS:
+def hide(drivers: Sequence[str]) -> None:
+    for name in (*LIBRARY, *drivers):
         importlib.import_module(name)
     for module in MODULES:
         sys.modules[module] = None  # type: ignore[assignment]  # makes an import raise ModuleNotFoundError
@@ -80,8 +81,8 @@ def socketpair(*_: object) -> tuple[socket.socket, socket.socket]:
 
 
 def main() -> None:
-    hide()
-    sys.argv = sys.argv[1:]
+    hide(sys.argv[1].split(",") if sys.argv[1] else ())
+    sys.argv = sys.argv[2:]
     if sys.argv[0] == "-m":
         sys.argv = sys.argv[1:]
         runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)

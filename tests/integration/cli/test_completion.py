@@ -6,6 +6,7 @@ name counts as completed only if the shell reads it back as that name.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shutil
@@ -16,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.cli import make_parser
+from holdfast.cli import main, make_parser
 from holdfast.cli.completion import SHELLS, spec
 from tests.integration.cli.conftest import CliStore
 from tests.support.processes import Worker
@@ -29,7 +30,7 @@ START = {
 }
 LOAD = {
     "bash": "bind 'set enable-bracketed-paste off'; source <(holdfast completion bash)",
-    "zsh": "unset zle_bracketed_paste; autoload -U compinit; compinit -u -D; source <(holdfast completion zsh)",
+    "zsh": "unset zle_bracketed_paste; autoload -U compinit; compinit -u -d $DUMP; source <(holdfast completion zsh)",
     "fish": "holdfast completion fish | source",
 }
 
@@ -45,17 +46,22 @@ def shell(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def session(shell: str, store: CliStore, tmp_path: Path) -> Iterator[Session]:
+def session(shell: str, store: CliStore, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Session]:
     """An interactive shell with completion. It returns the words of the line that the keys produced."""
     folder = tmp_path / "bin"
     folder.mkdir()
-    (folder / "holdfast").write_text(f'#!/bin/sh\nexec {sys.executable} -m holdfast "$@"\n')
+    with (folder / "script").open("w") as script, contextlib.redirect_stdout(script):
+        assert main(["completion", shell]) == 0  # faster than one more process for each test
+    (folder / "holdfast").write_text(
+        f'#!/bin/sh\n[ "$1" = completion ] && exec cat {folder}/script\nexec {sys.executable} -m holdfast "$@"\n'
+    )
     (folder / "holdfast").chmod(0o755)
     environment = {
         **store.environment,
         "PATH": f"{folder}:{os.environ['PATH']}",
         "HOME": str(tmp_path),
         "PS1": "> ",
+        "DUMP": str(tmp_path_factory.getbasetemp() / "zcompdump"),  # of compinit, which takes long without it
         "LC_ALL": "C.UTF-8",
     }
     program = shutil.which(shell)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from xml.sax.saxutils import escape, quoteattr
+from html import escape
 
 from .checkers import Violation
 from .history import Event
@@ -90,7 +90,7 @@ class _Drawing:
         height = self._bottom + 64
         yield (
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" height="{height}" '
-            f'role="img" aria-label={quoteattr(_printable(self._title))}>'
+            f'role="img" aria-label="{_escaped(self._title)}">'
         )
         yield f"<style>{_STYLE}</style>"
         yield _STRIPES
@@ -140,7 +140,7 @@ class _Drawing:
         x = self._x(span.start)
         width = max(1.5, round(self._x(span.end) - x, 1))
         css = f"{span.kind} involved" if span.is_involved else span.kind
-        title = f"<title>{escape(_printable(span.title))}</title>"
+        title = f"<title>{_escaped(span.title)}</title>"
         return f'<rect class="{css}" x="{x}" y="{y}" width="{width}" height="{height}" rx="3">{title}</rect>'
 
     def _mark(self, mark: Mark, y: float) -> str:
@@ -152,7 +152,7 @@ class _Drawing:
         if violation is None:
             return
         x = self._x(min(max(violation.at, self._picture.start), self._picture.end))
-        title = f"<title>{escape(_printable(violation.message))}</title>"
+        title = f"<title>{_escaped(violation.message)}</title>"
         yield f'<line class="violation" x1="{x}" y1="{self._top - 4}" x2="{x}" y2="{self._bottom + 6}">{title}</line>'
         anchor = "end" if x > WIDTH / 2 else "start"
         label = f"{violation.checker} broken at {violation.at:g} s"
@@ -173,13 +173,13 @@ class _Drawing:
 def _text(x: float, y: float, text: str, css: str = "", *, anchor: str = "", title: str = "") -> str:
     attributes = f' class="{css}"' if css else ""
     attributes += f' text-anchor="{anchor}"' if anchor else ""
-    tooltip = f"<title>{escape(_printable(title))}</title>" if title else ""
-    return f'<text x="{x}" y="{y}"{attributes}>{escape(_printable(text))}{tooltip}</text>'
+    tooltip = f"<title>{_escaped(title)}</title>" if title else ""
+    return f'<text x="{x}" y="{y}"{attributes}>{_escaped(text)}{tooltip}</text>'
 
 
-def _printable(text: str) -> str:
-    """Replace characters that XML does not allow even escaped; lock names may have any."""
-    return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in text)
+def _escaped(text: str) -> str:
+    """Return the text for an element or a quoted attribute. XML does not allow some characters even escaped."""
+    return escape("".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in text))
 
 
 def _cut(text: str, longest: int) -> str:
