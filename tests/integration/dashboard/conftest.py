@@ -204,7 +204,9 @@ def browser() -> Iterator[Browser]:
     """Of one module: it runs an event loop in the main thread, where other tests use asyncio.run()."""
     from playwright.sync_api import sync_playwright
 
-    path = shutil.which("chromium") or missing("no chromium on this machine: `make servers` installs it")
+    # The first is the same engine without the user interface, and takes two thirds of the processor time.
+    paths = filter(None, map(shutil.which, ("chromium-headless-shell", "chromium")))
+    path = next(paths, None) or missing("no chromium on this machine: `make servers` installs it")
     with sync_playwright() as playwright:
         yield playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
 
@@ -226,12 +228,13 @@ def open_page(browser: Browser) -> Iterator[OpenPage]:
             if console:
                 page.on("console", lambda message: problems.append(message.text))
                 page.on("pageerror", lambda error: problems.append(str(error)))
-            page.goto(f"{site.url}?token={TOKEN}")
-            page.wait_for_url(site.url)
-            page.wait_for_selector("#live[data-state=live]")
-            if path:
+            if path:  # sign in without a page, because each page that is drawn takes 0.2 s of processor time
+                assert context.request.get(f"{site.url}?token={TOKEN}").ok
                 page.goto(site.url + path)
-                page.wait_for_selector("#live[data-state=live]")
+            else:
+                page.goto(f"{site.url}?token={TOKEN}")
+                page.wait_for_url(site.url)
+            page.wait_for_selector("#live[data-state=live]")
             return page
 
         yield open_page
