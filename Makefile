@@ -33,9 +33,8 @@ run: $(VENV)/.package ## set up .venv and show locks at work, on the embedded de
 servers: $(VENV)/.dev ## install the servers and shells that the tests start: with apt-get if root, and into .venv/servers
 	@tools/install-servers $(VENV)
 
-# Most tests wait for a server or a clock, so there are more workers than cores. Each gets neighbours, which share
-# servers, and takes from the others when it has run out.
-PYTEST = pytest $(if $(filter-out 0,$(WORKERS)),-n $(WORKERS) --dist worksteal) $(ARGS)
+# Most tests wait for a server or a clock, so there are more workers (tests/support/forked_run.py) than cores.
+PYTEST = pytest --workers $(WORKERS) $(ARGS)
 
 # Hundreds of tests start a Python of their own, and each worker reads all test files: what is compiled is kept, wherever
 # the environment forbids that too, but out of the way.

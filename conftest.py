@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from holdfast_lab.conformance.cases import Case
 
+pytest_plugins = ["tests.support.forked_run"]
+
 
 def pytest_holdfast_cases() -> Sequence[Case]:
     """Return the backends of tests/conformance/backends.py."""

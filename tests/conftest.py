@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -17,7 +16,6 @@ from holdfast_lab.conformance.fixtures import (
     tmp_path,
 )
 from tests.support.processes import WORKER, WorkerPool
-from tests.support.server_process import join_run
 
 __all__ = [
     "_collect_dropped_leases",
@@ -36,12 +34,9 @@ def pool() -> Iterator[WorkerPool]:
         yield pool
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    """The workers of pytest-xdist share servers. Each has its temporary folder in that of the run."""
+def pytest_configure() -> None:
     gc.set_threshold(10_000)  # the default takes up to a quarter of the time of a simulated world
     gc.disable()  # nothing that is collected as a test becomes garbage
-    if hasattr(config, "workerinput"):
-        join_run(Path(config.getoption("basetemp")).parent)
 
 
 def pytest_collection_finish() -> None:

@@ -299,7 +299,7 @@ def run_suite(modules: Sequence[str], site: Path, url: str) -> subprocess.Comple
     names = [f"holdfast_lab.conformance.{module}" for module in modules]
     suite = ["--pyargs", *names, f"--holdfast-url={url}"]
     return subprocess.run(
-        [sys.executable, "-m", "pytest", *suite, "-q", "-p", "no:cacheprovider", "-p", "no:xdist"],
+        [sys.executable, "-m", "pytest", *suite, "-q", "-p", "no:cacheprovider"],
         cwd=site,  # outside of the repository: neither its settings nor its conftest.py are used
         env=os.environ | {"PYTHONPATH": f"{site}:{EXAMPLE}"},
         stdout=subprocess.PIPE,

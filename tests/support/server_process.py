@@ -339,9 +339,12 @@ def folder_in_memory() -> Iterator[Path]:
     """
     memory = "/dev/shm"  # noqa: S108 (each server has a folder of its own there)
     has_room = os.path.isdir(memory) and shutil.disk_usage(memory).free > _ROOM
-    with tempfile.TemporaryDirectory(prefix="holdfast-server-", dir=memory if has_room else None) as folder:
+    folder = tempfile.mkdtemp(prefix="holdfast-server-", dir=memory if has_room else None)
+    try:
         os.chmod(folder, 0o711)  # noqa: S103  (servers that refuse to run as root have to get through)
         yield Path(folder)
+    finally:
+        shutil.rmtree(folder)
 
 
 def free_ports(number: int) -> list[int]:

@@ -7,6 +7,7 @@ import signal
 import socket
 import time
 from collections.abc import Callable, Iterator
+from typing import cast
 
 import pytest
 
@@ -49,19 +50,30 @@ def read(sock: socket.socket) -> None:
 
 
 def receive(sock: socket.socket) -> None:
-    stream = Stream(sock, receive_timeout=DEADLINE)
-    try:
-        assert stream.receive is not None
-        stream.receive(1)
-    finally:
-        stream.close()
+    if Stream(sock).receive_within(DEADLINE, 1) is None:
+        raise TimeoutError
+
+
+def receive_one_part(sock: socket.socket) -> None:
+    receive = Stream(sock).receive
+    assert receive is not None
+    with pytest.raises(BlockingIOError):
+        receive(1)
+    read(sock)  # until a signal has arrived
 
 
 def send(sock: socket.socket) -> None:
     send_all(sock, b"x" * (1 << 24), system.now() + DEADLINE)
 
 
-@pytest.mark.parametrize("wait", [exchange, read, receive, send])
+def send_on_stream(sock: socket.socket) -> None:
+    try:
+        Stream(sock).send(b"x" * (1 << 24), system.now() + DEADLINE)
+    except NotSent as error:
+        raise TimeoutError from error
+
+
+@pytest.mark.parametrize("wait", [exchange, read, receive, receive_one_part, send, send_on_stream])
 def test_signals_do_not_delay_the_deadline(
     pair: tuple[socket.socket, socket.socket], signals: list[int], wait: Callable[[socket.socket], None]
 ) -> None:
@@ -93,6 +105,47 @@ def test_data_that_has_arrived_is_read_after_the_deadline(pair: tuple[socket.soc
     pair[1].send(b"answer")
 
     assert Stream(pair[0]).read(system.now() - 1) == b"answer"
+
+
+def test_an_answer_is_received_when_it_needs_longer_than_one_receive(
+    pair: tuple[socket.socket, socket.socket],
+) -> None:
+    ours, theirs = pair
+    stream, request = Stream(ours), b"question"
+    waits: list[None] = []
+
+    def receive(size: int) -> bytes:
+        try:
+            return ours.recv(size)
+        except BlockingIOError:
+            waits.append(None)
+            theirs.send(b"answer")
+            raise
+
+    stream.receive = receive
+
+    assert stream.exchange(request, FOR_EVER, system.now() + FOR_EVER, None) == b"answer"
+    assert theirs.recv(len(request)) == request
+    assert waits == [None]
+
+
+def test_a_socket_of_another_kind_is_never_made_blocking(pair: tuple[socket.socket, socket.socket]) -> None:
+    class GreenSocket:
+        """A wrapper, as the sockets of gevent are."""
+
+        def __getattr__(self, name: str) -> object:
+            return getattr(pair[0], name)
+
+    stream = Stream(cast("socket.socket", GreenSocket()))
+    pair[1].send(b"answer")
+
+    assert stream.receive is None
+    assert stream.exchange(b"question", FOR_EVER, system.now() + FOR_EVER, None) == b"answer"
+    assert pair[0].gettimeout() == 0.0
+
+
+def test_a_socket_for_another_use_does_not_block(pair: tuple[socket.socket, socket.socket]) -> None:
+    assert Stream(pair[0]).detach().gettimeout() == 0.0
 
 
 def test_the_end_of_a_connection_is_detected_and_is_an_error(pair: tuple[socket.socket, socket.socket]) -> None:

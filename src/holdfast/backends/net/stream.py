@@ -1,16 +1,21 @@
-"""One non-blocking socket, read and written by threads. Every wait ends at its deadline.
+"""One socket, read and written by threads. Every wait ends at its deadline.
 
-A blocking socket with SO_RCVTIMEO needs one system call less per answer, but every signal restarts its timeout (PEP 475
-repeats recv()), and gevent's sockets ignore it. poll() continues with the time that is left, also inside of recv() on a
-socket with a timeout.
+Most answers arrive within a millisecond. `Stream.receive` waits for them in recv() itself, on a blocking socket with
+SO_RCVTIMEO, which takes one system call less than poll() and recv(). Every signal restarts that timeout (PEP 475
+repeats recv()), so it is shorter than the time between two signals of a profiler. After it, poll() waits for the rest
+of the time; it continues with what is left after a signal. With TLS, data can be left in a buffer of OpenSSL, and the
+sockets of gevent and eventlet ignore SO_RCVTIMEO: these sockets do not block, and all waits are in poll().
 """
 
 from __future__ import annotations
 
+import _socket
 import contextlib
 import os
 import socket
 import ssl
+import struct
+import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -22,6 +27,7 @@ if TYPE_CHECKING:
     from holdfast.backends.net.pool import Probe
 
 READ_SIZE = 16384
+RECEIVE_TIME = 0.004  # seconds; the kernel rounds it up to its ticks, of 1 to 10 ms
 CLOSED = "the server closed the connection"
 
 
@@ -32,25 +38,22 @@ class NotSent(OSError):
 class Stream:
     """One socket. Its user closes it after any exception, so that no request reads the answer to an earlier one."""
 
-    __slots__ = ("_receiver", "_sock", "is_plain", "poll", "receive", "recv", "send_some")
+    __slots__ = ("_sock", "flags", "is_plain", "poll", "receive", "recv", "send_some")
 
-    def __init__(self, sock: socket.socket, *, receive_timeout: float | None = None) -> None:
-        """With `receive_timeout` and without TLS, `receive` is `recv` with that timeout, else None.
-
-        It waits and reads in one call. It belongs to a second descriptor, because with a timeout `send` would poll too.
-        """
-        sock.setblocking(False)  # noqa: FBT003 (its name says it)
+    def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
         self.is_plain = not isinstance(sock, ssl.SSLSocket)
         # Bound once, because every request uses them.
         self.poll, self.send_some, self.recv = new_poll((sock, READ)).poll, sock.send, sock.recv
-        self._receiver: socket.socket | None = None
+        self.flags = 0  # of all calls but `receive`: they do not block
+        # Raises BlockingIOError if nothing arrives in RECEIVE_TIME. None: this socket cannot do that.
         self.receive: Callable[[int], bytes] | None = None
-        if receive_timeout is not None and self.is_plain:
-            with contextlib.suppress(OSError):  # too few descriptors: poll() and recv() do the same
-                self._receiver = sock.dup()
-                self._receiver.settimeout(receive_timeout)
-                self.receive = self._receiver.recv
+        # gevent and eventlet replace socket.socket, but not its base class.
+        if self.is_plain and sys.platform == "linux" and isinstance(sock, _socket.socket):
+            timeout = struct.pack("@ll", 0, round(RECEIVE_TIME * 1_000_000))
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, timeout)
+            self.flags, self.receive = socket.MSG_DONTWAIT, sock.recv
+        sock.setblocking(self.receive is not None)
 
     def exchange(self, request: bytes, seconds: float, until: float, probe: Probe | None) -> bytes:
         """Send a request and read the first part of its answer.
@@ -66,27 +69,37 @@ class Stream:
             self.send(request, until)
             return self.read(until, probe)
         try:
-            sent = self.send_some(request)
+            sent = self.send_some(request, self.flags)
         except OSError:
             sent = 0
         if sent < len(request):
             self.send(request[sent:], until)
-        if not self.poll(seconds * (1000 if probe is None else 500)):
-            if probe is None:
-                raise TimeoutError("no answer in time")
-            return self.read(run_sync(probe(until)))
-        try:
-            data = self.recv(READ_SIZE)
-        except BlockingIOError:  # poll() can report a socket as readable although it is not
-            return self.read(until)
+        data = self.receive_within(seconds if probe is None else seconds / 2, READ_SIZE)
+        if data is None:
+            return self.read(until if probe is None else run_sync(probe(until)))
         if not data:
             raise ConnectionError(CLOSED)
         return data
 
+    def receive_within(self, seconds: float, size: int) -> bytes | None:
+        """Data of a plain connection, b"" at its end, or None if nothing arrives in this time. Raises OSError."""
+        if self.receive is not None and seconds > 2 * RECEIVE_TIME:
+            with contextlib.suppress(BlockingIOError):
+                return self.receive(size)
+            seconds -= RECEIVE_TIME
+        return self.poll_within(seconds, size)
+
+    def poll_within(self, seconds: float, size: int) -> bytes | None:
+        """As `receive_within`, for an answer that needs more than RECEIVE_TIME."""
+        if self.poll(seconds * 1000):
+            with contextlib.suppress(BlockingIOError):  # poll() can report a socket as readable although it is not
+                return self.recv(size, self.flags)
+        return None
+
     def send(self, data: bytes, until: float) -> None:
         """Send all data. Raises NotSent."""
         try:
-            send_all(self._sock, data, until)
+            send_all(self._sock, data, until, self.flags)
         except OSError as error:
             raise NotSent(*error.args) from error
 
@@ -101,7 +114,7 @@ class Stream:
         while True:
             events = READ
             try:
-                data = self._sock.recv(READ_SIZE)
+                data = self.recv(READ_SIZE, self.flags)
             except (BlockingIOError, ssl.SSLWantReadError):
                 pass
             except ssl.SSLWantWriteError:
@@ -117,24 +130,18 @@ class Stream:
         return is_readable(self._sock)
 
     def detach(self) -> socket.socket:
-        """Return the socket for another use. This stream must not be used any more."""
-        if self._receiver is not None:
-            self._receiver.close()
+        """Return the socket, non-blocking, for another use. This stream must not be used any more."""
+        self._sock.setblocking(False)  # noqa: FBT003 (its name says it)
         return self._sock
 
     def close(self) -> None:
-        with contextlib.suppress(OSError):
-            if self._receiver is not None:
-                self._receiver.close()
         with contextlib.suppress(OSError):
             self._sock.close()
 
     def abandon(self) -> None:
         """In a forked child: close the descriptor only. The connection belongs to the parent."""
-        for sock in (self._sock, self._receiver):
-            if sock is not None:
-                with contextlib.suppress(OSError):
-                    os.close(sock.detach())
+        with contextlib.suppress(OSError):
+            os.close(self._sock.detach())
 
 
 class StreamConnection:
@@ -170,13 +177,13 @@ class StreamConnection:
         self.close()
 
 
-def send_all(sock: socket.socket, data: bytes, until: float) -> None:
-    """Send all data on a non-blocking socket. Raises OSError."""
+def send_all(sock: socket.socket, data: bytes, until: float, flags: int = 0) -> None:
+    """Send all data on a socket that does not block with these flags. Raises OSError."""
     left = memoryview(data)
     while left:
         events = WRITE
         try:
-            left = left[sock.send(left) :]
+            left = left[sock.send(left, flags) :]
             continue
         except (BlockingIOError, ssl.SSLWantWriteError):
             pass

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from holdfast.backends.net.blocking import BlockingPoller
 from holdfast.backends.net.errors import no_answer, not_sent
 from holdfast.backends.net.pool import IDLE_CHECK, IDLE_KEPT, ConnectionPool, exchange_each
-from holdfast.backends.net.stream import CLOSED, NotSent, Stream, StreamConnection
+from holdfast.backends.net.stream import CLOSED, RECEIVE_TIME, NotSent, Stream, StreamConnection
 from holdfast.backends.redis.io import driver, errors
 from holdfast.backends.redis.io.connection import Batch, OnConnect
 from holdfast.backends.redis.io.resp import Parser
@@ -64,7 +64,7 @@ class SocketConnection(StreamConnection):
         self._parser = Parser()
 
     def attach(self, sock: socket.socket) -> None:
-        self.stream, self.used_at = Stream(sock, receive_timeout=self._io_timeout / 2), self._now()
+        self.stream, self.used_at = Stream(sock), self._now()
 
     def detach(self) -> socket.socket:
         """Detach the socket for another use."""
@@ -172,7 +172,6 @@ class SocketConnections:
     ) -> None:
         self._config, self._login, self._db, self._runtime, self._on_connect = config, login, db, runtime, on_connect
         self._now, self._io_timeout = runtime.now, config.io_timeout
-        self._usual = 0.99 * config.io_timeout  # seconds: a request with more uses the timeout of `Stream.receive`
         self._pools: dict[Node, ConnectionPool[SocketConnection]] = {}
         self._all: weakref.WeakSet[SocketConnection] = weakref.WeakSet()  # for a forked child
         self._closed = False
@@ -200,12 +199,17 @@ class SocketConnections:
         sent, data, receive = 0, None, stream.receive
         try:
             try:
-                sent = stream.send_some(request)
+                sent = stream.send_some(request, stream.flags)
                 if sent == len(request):
-                    if receive is not None and seconds > self._usual:
-                        data = receive(_REPLY_SIZE)
-                    elif stream.poll(seconds * 500):
-                        data = stream.recv(_REPLY_SIZE)
+                    # As `Stream.receive_within` does in the first half of the time.
+                    left = seconds / 2 - RECEIVE_TIME
+                    if receive is None or left < RECEIVE_TIME:
+                        data = stream.poll_within(seconds / 2, _REPLY_SIZE)
+                    else:
+                        try:
+                            data = receive(_REPLY_SIZE)
+                        except BlockingIOError:
+                            data = stream.poll_within(left, _REPLY_SIZE)
             except OSError:
                 pass  # no reply in the first half of the time; or `finish` repeats the step that failed, and reports it
             if not data or data[0] != _NUMBER or data[-1] != _END:

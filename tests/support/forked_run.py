@@ -1,0 +1,250 @@
+"""A plugin of pytest: `--workers N` runs the tests in N processes that are forked after the collection.
+
+To import and collect all test files takes several seconds of processor time. Processes that start anew, as those of
+pytest-xdist do, need that time each. A forked process has the collected tests already.
+
+Each worker begins with a block of neighbouring tests, which share servers. A worker that has run its block continues
+with the second half of the largest block that is left. The parent sends the index of a test one test ahead, because
+pytest ends those fixtures that the next test does not use; None means that no test is left. The worker answers with a
+`Result` for each test. A worker that dies fails the test that it ran; another one is forked for the rest of its block.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import itertools
+import os
+import signal
+import sys
+import traceback
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection, wait
+from types import SimpleNamespace
+from typing import Any, NamedTuple, NoReturn, cast
+
+import pytest
+
+from tests.support.server_process import join_run
+
+
+class Result(NamedTuple):
+    """Of one test."""
+
+    reports: list[dict[str, Any]]  # of its setup, its call and its teardown
+    warnings: list[dict[str, Any]]  # the arguments of pytest_warning_recorded, with a message that can be pickled
+
+
+class WorkerError(Exception):
+    """An error outside of tests."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    text = "run the tests in N forked processes; 0, the default, in this one"
+    parser.addoption("--workers", type=int, default=0, metavar="N", help=text)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtestloop(session: pytest.Session) -> bool | None:
+    """Run the tests in workers. Without --workers, and to list or debug tests, pytest's own loop does it."""
+    option = session.config.option
+    if not option.workers or option.collectonly or option.usepdb or session.testsfailed or not session.items:
+        return None
+    _Parent(session).run(option.workers)
+    return True
+
+
+# ── the parent ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(eq=False)
+class _Worker:
+    name: str
+    pid: int
+    channel: Connection
+    block: list[int]  # the tests that are not sent yet
+    sent: list[int] = field(default_factory=list)  # the test that runs, and the next one
+    has_all: bool = False  # None was sent
+
+
+class _Parent:
+    def __init__(self, session: pytest.Session) -> None:
+        self._session, self._config, self._workers = session, session.config, list[_Worker]()
+        self._names = map(str, itertools.count())
+
+    def run(self, number: int) -> None:
+        total = len(self._session.items)
+        _folders(self._config).getbasetemp()  # made here, for all workers
+        try:
+            for index in range(number):
+                block = range(total * index // number, total * (index + 1) // number)
+                self._start(list(block))
+            while self._workers:
+                for channel in wait([worker.channel for worker in self._workers]):
+                    self._receive(next(worker for worker in self._workers if worker.channel is channel))
+                    if self._session.shouldfail:
+                        raise self._session.Failed(self._session.shouldfail)
+                    if self._session.shouldstop:
+                        raise self._session.Interrupted(self._session.shouldstop)
+        finally:
+            for worker in self._workers:  # after an error or an interrupt, or enough failures
+                worker.channel.close()
+                os.kill(worker.pid, signal.SIGINT)
+            for worker in self._workers:
+                os.waitpid(worker.pid, 0)
+
+    def _start(self, block: list[int]) -> None:
+        name, (ours, theirs) = next(self._names), Pipe()
+        with _without_capture(self._config):
+            sys.stdout.flush()
+            pid = os.fork()
+        if not pid:
+            for channel in (ours, *(worker.channel for worker in self._workers)):
+                channel.close()
+            _run_worker(self._session, theirs, name)
+        theirs.close()
+        worker = _Worker(name, pid, ours, block)
+        self._workers.append(worker)
+        self._send_next(worker)
+        self._send_next(worker)
+
+    def _send_next(self, worker: _Worker) -> None:
+        """Send the next test of its block, or of the largest block of all."""
+        if worker.has_all:
+            return
+        if not worker.block:
+            largest = max(self._workers, key=lambda other: len(other.block))
+            middle = len(largest.block) // 2
+            worker.block, largest.block = largest.block[middle:], largest.block[:middle]
+        index = worker.block.pop(0) if worker.block else None
+        if index is None:
+            worker.has_all = True
+        else:
+            worker.sent.append(index)
+        with contextlib.suppress(OSError):  # it has died: `_receive` gets to know it too
+            worker.channel.send(index)
+
+    def _receive(self, worker: _Worker) -> None:
+        try:
+            result = worker.channel.recv()
+        except (EOFError, OSError):
+            self._replace(worker)
+            return
+        if isinstance(result, WorkerError):
+            raise result
+        hook = self._config.hook
+        for warning in result.warnings:
+            hook.pytest_warning_recorded.call_historic(kwargs=warning)
+        for data in result.reports:
+            self._report(worker, hook.pytest_report_from_serializable(config=self._config, data=data))
+        worker.sent.pop(0)
+        self._send_next(worker)
+
+    def _report(self, worker: _Worker, report: Any) -> None:
+        # As of pytest-xdist, which the terminal reporter knows: it shows the worker.
+        report.node = SimpleNamespace(gateway=SimpleNamespace(id=worker.name), _workerinfocache=f"worker {worker.name}")
+        self._config.hook.pytest_runtest_logreport(report=report)
+        if report.when == "teardown":
+            self._config.hook.pytest_runtest_logfinish(nodeid=report.nodeid, location=report.location)
+
+    def _replace(self, worker: _Worker) -> None:
+        """It has ended. If it had tests left, it died in the first of them."""
+        self._workers.remove(worker)
+        worker.channel.close()
+        _, status = os.waitpid(worker.pid, 0)
+        if not worker.sent:
+            return
+        item = self._session.items[worker.sent.pop(0)]
+        problem = f"a worker ended with {os.waitstatus_to_exitcode(status)} in this test"
+        self._report(worker, pytest.TestReport(item.nodeid, item.location, {}, "failed", problem, "call"))
+        self._start(worker.sent + worker.block)
+
+
+@contextlib.contextmanager
+def _without_capture(config: pytest.Config) -> Iterator[None]:
+    """Close the files of captured output, which a forked process would share; afterwards both processes open others."""
+    capture: Any = config.pluginmanager.getplugin("capturemanager")
+    capture.stop_global_capturing()
+    yield
+    capture.start_global_capturing()
+    capture.suspend_global_capture()
+
+
+def _folders(config: pytest.Config) -> Any:
+    """The fixture `tmp_path_factory`."""
+    return cast("Any", config)._tmp_path_factory
+
+
+# ── a worker ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class _Recorder:
+    """Collects what the parent is to report."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+        self._result = Result([], [])
+
+    def take(self) -> Result:
+        result, self._result = self._result, Result([], [])
+        return result
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        data = self._config.hook.pytest_report_to_serializable(config=self._config, report=report)
+        self._result.reports.append(data)
+
+    def pytest_warning_recorded(
+        self, warning_message: warnings.WarningMessage, when: str, nodeid: str, location: tuple[str, int, str] | None
+    ) -> None:
+        plain = warnings.WarningMessage(
+            str(warning_message.message), warning_message.category, warning_message.filename, warning_message.lineno
+        )
+        self._result.warnings.append({"warning_message": plain, "when": when, "nodeid": nodeid, "location": location})
+
+
+def _run_worker(session: pytest.Session, channel: Connection, name: str) -> NoReturn:
+    try:
+        _join(session.config, name)
+        _run_tests(session, channel)
+    except KeyboardInterrupt:
+        pass
+    except BaseException:  # the parent raises it
+        with contextlib.suppress(OSError):
+            channel.send(WorkerError(f"in worker {name}: {traceback.format_exc()}"))
+    finally:
+        with contextlib.suppress(BaseException):  # after an interrupt
+            session._setupstate.teardown_exact(None)
+        channel.close()
+        atexit._run_exitfuncs()  # ends servers
+        os._exit(0)
+
+
+def _join(config: pytest.Config, name: str) -> None:
+    """Share servers with the other workers, in a folder of the run. The temporary folder of this one is inside it."""
+    folders = _folders(config)
+    run = folders.getbasetemp()
+    folders._basetemp = run / f"worker-{name}"
+    folders._basetemp.mkdir(mode=0o700)
+    join_run(run)
+    config.pluginmanager.unregister(name="terminalreporter")
+
+
+def _run_tests(session: pytest.Session, channel: Connection) -> None:
+    recorder = _Recorder(session.config)
+    session.config.pluginmanager.register(recorder)
+    recorder.take()  # pytest repeats the warnings of the collection for a new plugin
+    try:
+        index = channel.recv()
+        while index is not None:
+            following = channel.recv()
+            item = session.items[index]
+            item.config.hook.pytest_runtest_protocol(
+                item=item, nextitem=None if following is None else session.items[following]
+            )
+            channel.send(recorder.take())
+            index = following
+    except (EOFError, BrokenPipeError):
+        pass  # the parent has ended
