@@ -34,7 +34,8 @@ def wait_with_others(
     coming = [first]
     for number in range(1, count):
         coming.append(in_background(lambda: client.lock("one").acquire(timeout=timeout)))
-        eventually(lambda: len(local.queues["one"].waiting) == number)  # noqa: B023  (called at once)
+        # The local queue exists from the second caller on.
+        eventually(lambda: "one" in local.queues and len(local.queues["one"].waiting) == number)  # noqa: B023  (called at once)
     entries = f'{{"waiting": {count - 1}, "who"'
     eventually(lambda: entries in str(server.call("HVALS", KEYS.waiters)))  # at the next poll
     return coming
