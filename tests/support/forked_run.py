@@ -74,6 +74,7 @@ class _Parent:
     def __init__(self, session: pytest.Session) -> None:
         self._session, self._config, self._workers = session, session.config, list[_Worker]()
         self._names = map(str, itertools.count())
+        self._pids: list[int] = []
 
     def run(self, number: int) -> None:
         total = len(self._session.items)
@@ -93,8 +94,8 @@ class _Parent:
             for worker in self._workers:  # after an error or an interrupt, or enough failures
                 worker.channel.close()
                 os.kill(worker.pid, signal.SIGINT)
-            for worker in self._workers:
-                os.waitpid(worker.pid, 0)
+            for pid in self._pids:
+                os.waitpid(pid, 0)
 
     def _start(self, block: list[int]) -> None:
         name, (ours, theirs) = next(self._names), Pipe()
@@ -106,6 +107,7 @@ class _Parent:
                 channel.close()
             _run_worker(self._session, theirs, name)
         theirs.close()
+        self._pids.append(pid)
         worker = _Worker(name, pid, ours, block)
         self._workers.append(worker)
         self._send_next(worker)
@@ -151,12 +153,13 @@ class _Parent:
             self._config.hook.pytest_runtest_logfinish(nodeid=report.nodeid, location=report.location)
 
     def _replace(self, worker: _Worker) -> None:
-        """It has ended. If it had tests left, it died in the first of them."""
+        """It has no tests left and ends its servers, which can wait for other workers; or it died in a test."""
         self._workers.remove(worker)
         worker.channel.close()
-        _, status = os.waitpid(worker.pid, 0)
         if not worker.sent:
             return
+        self._pids.remove(worker.pid)
+        _, status = os.waitpid(worker.pid, 0)
         item = self._session.items[worker.sent.pop(0)]
         problem = f"a worker ended with {os.waitstatus_to_exitcode(status)} in this test"
         self._report(worker, pytest.TestReport(item.nodeid, item.location, {}, "failed", problem, "call"))
