@@ -1,6 +1,6 @@
-"""Locks by the majority of five Redis nodes: holdfast beside the Python libraries that have one, and two bare calls.
+"""Locks that need a majority of five Redis nodes: holdfast, other Python libraries, and the two calls of a bare lock.
 
-The reference is holdfast on one node, in the same rounds: what a quorum costs, and not what a lock does.
+The baseline is holdfast on one node, measured in the same rounds: the difference is the cost of the quorum.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ from benchmarks.contenders.redis.clients import CONNECTIONS_MAX, TTL
 from benchmarks.contenders.redis.floors import RELEASE
 from benchmarks.servers import Redis, RedisNodes
 
-# Nodes without persistence do not count for `max_ttl` after their start. No client held a lock on these.
-_FRESH = "?quarantine=no"
+# By default a node without persistence has no vote for `max_ttl` after its start, because it may have forgotten locks.
+# The nodes of a benchmark are new, so they have no locks to forget.
+_NO_QUARANTINE = "?quarantine=no"
 
 
 class Pottery:
@@ -45,7 +46,7 @@ class RedlockNg:
         self._redlock = peer("redlock", apart=True).Redlock(_nodes(url))
 
     def lock(self, name: str, ttl: float | None = None) -> AbstractContextManager[object]:
-        # Not blocking, its block is entered without the lock as well: whether it is held has to be asked.
+        # With blocking=False the body of the `with` statement would also run without the lock.
         made: AbstractContextManager[object] = self._redlock.lock(name, ttl=TTL * 1000, blocking=True)
         return made
 
@@ -55,7 +56,7 @@ class RedlockNg:
 
 
 class RedlockNgAsync:
-    """Its other class: all nodes at once, by asyncio.gather."""
+    """redlock.AsyncRedlock of redlock-ng: all nodes at once, with asyncio.gather."""
 
     def __init__(self, url: str) -> None:
         self._redlock = peer("redlock", apart=True).AsyncRedlock(_nodes(url))
@@ -69,7 +70,7 @@ class RedlockNgAsync:
 
 
 class TwoConnectionCalls:
-    """The least that it can be: SET NX PX to all nodes at once, and the script that deletes what is ours."""
+    """The least that such a lock needs: SET NX PX on all nodes at once, and a script that deletes our own value."""
 
     def __init__(self, url: str) -> None:
         kind = peer("redis").Connection
@@ -89,17 +90,17 @@ class _Calls:
     def __init__(self, nodes: list[Any], name: str) -> None:
         self._nodes, token = nodes, uuid.uuid4().hex
         self._set = ("SET", name, token, "NX", "PX", TTL * 1000)
-        self._release = ("EVALSHA", self._ask("SCRIPT", "LOAD", RELEASE)[0], 1, name, token)
+        self._release = ("EVALSHA", self._request("SCRIPT", "LOAD", RELEASE)[0], 1, name, token)
 
     def __enter__(self) -> None:
-        self._ask(*self._set)
+        self._request(*self._set)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._ask(*self._release)
+        self._request(*self._release)
 
-    def _ask(self, *words: object) -> list[Any]:
+    def _request(self, *words: object) -> list[Any]:
         for node in self._nodes:
             node.send_command(*words)
         replies = [node.read_response() for node in self._nodes]
@@ -121,7 +122,7 @@ _APART = "sys.path.insert(0, sys.prefix + '/apart')\nimport redlock"
 CONTENDERS = [
     Contender(
         name="holdfast redlock",
-        threads=lambda url: Holdfast(url + _FRESH),
+        threads=lambda url: Holdfast(url + _NO_QUARANTINE),
         server=_FIVE,
         imports="import holdfast",
         waits="is woken",
@@ -131,7 +132,7 @@ CONTENDERS = [
     ),
     Contender(
         name="holdfast redlock asyncio",
-        tasks=lambda url: HoldfastAsync(url + _FRESH),
+        tasks=lambda url: HoldfastAsync(url + _NO_QUARANTINE),
         server=_FIVE,
         imports="import asyncio, holdfast",
         waits="is woken",

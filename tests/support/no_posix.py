@@ -1,8 +1,8 @@
 """Simulate Windows: hide modules and attributes that only POSIX systems have.
 
-Run as `python no_posix.py DRIVERS PROGRAM …`, with the modules of the drivers that the program uses, separated by
-commas, or "". The standard library and the drivers are imported first, because they select system calls at import. So
-these names are missing for holdfast only.
+Run as `python no_posix.py DRIVERS PROGRAM …`. DRIVERS are the modules of the drivers that the program uses, separated
+by commas, or "". PROGRAM is Python source text, or `-m MODULE`. The standard library and the drivers are imported
+first, because they select system calls at import. So these names are missing for holdfast only.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def hide(drivers: Sequence[str]) -> None:
 
 
 def socketpair(*_: object) -> tuple[socket.socket, socket.socket]:
-    """Over TCP, as the standard library makes it on Windows."""
+    """A pair of sockets over TCP, as the standard library makes it on Windows."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         listener.listen()

@@ -1,4 +1,4 @@
-"""Older versions of a package than those of constraints.txt, in a folder of their own."""
+"""Run tests with older versions of packages than those of constraints.txt, installed in a separate folder."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def install(folder: Path, versions: Mapping[str, str]) -> dict[str, str]:
 
 
 def assert_tests_pass(environment: Mapping[str, str], versions: Mapping[str, str], *arguments: str) -> None:
-    """Run tests in this environment, in a new process, and check that it has these versions."""
+    """Check that processes in this environment use these versions, and run tests in such a process."""
     code = f"import {', '.join(versions)}; print({', '.join(f'{package}.__version__' for package in versions)})"
     used = subprocess.run(
         [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True

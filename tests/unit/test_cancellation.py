@@ -1,6 +1,7 @@
-"""A task is cancelled at any await of acquire, release, renew or a body. Hazard: the lock stays taken without a holder.
+"""Hazard: a task is cancelled at an await of acquire, release, renew or a body, and its lock stays taken.
 
-For every k, the k-th suspension of the task is where the cancellation comes; each verb suspends before and after.
+Each scenario runs repeatedly. In the k-th run the task is cancelled when it suspends for the k-th time. The verbs of
+the backend suspend before and after their request is executed.
 """
 
 from __future__ import annotations
@@ -96,7 +97,7 @@ async def give_up_on_several(client: holdfast.AsyncClient, other: holdfast.Async
         await asyncio.shield(held.release())
 
 
-async def a_body_under_several(client: holdfast.AsyncClient, other: holdfast.AsyncClient) -> Any:
+async def a_body_that_holds_several(client: holdfast.AsyncClient, other: holdfast.AsyncClient) -> Any:
     async with client.lock_all(["a", other.lock("b"), "c"]) as lease:
         await lease.renew()
 
@@ -114,11 +115,13 @@ async def a_body_under_several(client: holdfast.AsyncClient, other: holdfast.Asy
         acquire_several,
         acquire_several_of_which_one_is_busy,
         give_up_on_several,
-        a_body_under_several,
+        a_body_that_holds_several,
     ],
     ids=lambda scenario: scenario.__name__,
 )
-async def test_cancelled_at_every_await(scenario: Scenario, faulty_url: str, faults: Faults) -> None:
+async def test_a_cancellation_at_any_await_leaves_no_lock_taken(
+    scenario: Scenario, faulty_url: str, faults: Faults
+) -> None:
     for k in itertools.count(1):
         if not await _cancelled_at(k, scenario, faulty_url, faults):
             break
@@ -127,7 +130,10 @@ async def test_cancelled_at_every_await(scenario: Scenario, faulty_url: str, fau
 
 
 async def _cancelled_at(k: int, scenario: Scenario, url: str, faults: Faults) -> bool:
-    """Whether there was a k-th suspension. After it, all locks are free and the clients work on."""
+    """Run the scenario, cancelled at its k-th suspension; False if there were fewer.
+
+    Asserts that all locks are free afterwards, and that both clients still work.
+    """
     async with holdfast.AsyncClient(url) as client, holdfast.AsyncClient(url) as other:
         suspended = 0
         ledgers = Ledger(client), Ledger(other)

@@ -1,7 +1,7 @@
-"""The contract for backends by other authors: what such a backend may import of holdfast, besides `holdfast` itself.
+"""The contract for backends in other distributions: all names that they may import, besides those of `holdfast` itself.
 
-docs/internals/writing-a-backend.md explains the names and how stable they are. Modules that are not imported here are
-internal, and can change in any version.
+docs/internals/writing-a-backend.md explains the names and how stable they are. The modules that define them are
+internal: their other names, and the modules themselves, can change in any version.
 """
 
 from __future__ import annotations

@@ -9,10 +9,12 @@ from collections.abc import Mapping
 from holdfast.cli import statuses
 
 _COLUMNS = 78
+
+# Exit statuses with their meanings, for the `results` of several commands.
 USAGE: dict[int | str, str] = {statuses.USAGE: "bad arguments, or a URL that cannot be used"}
 STORE = {**USAGE, statuses.UNAVAILABLE: "the store is not available"}
 STORE_READ = {**USAGE, statuses.UNAVAILABLE: "the store is not available, or does not exist"}
-SIGNALS: dict[int | str, str] = {"130, 143": "ended by Ctrl-C, by SIGTERM"}
+SIGNALS: dict[int | str, str] = {"130, 143": "ended by Ctrl-C, or by SIGTERM"}
 
 Commands = argparse._SubParsersAction  # noqa: SLF001 - argparse has no public name for the result of add_subparsers
 
@@ -30,7 +32,7 @@ def add_command(
 
     Args:
         summary: One line, for the list of commands.
-        description: Lines of at most 78 columns.
+        description: Lines of at most 80 columns.
         examples: Maps command lines to explanations.
         results: Maps exit statuses to their meanings.
     """

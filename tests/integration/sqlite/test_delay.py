@@ -1,4 +1,4 @@
-"""Hazard: a dead holder's lock is granted at once although it has a delay, or never; or a cleanup removes it."""
+"""Hazard: the lock of a dead holder with a delay is granted too early, or never, or a clean-up removes its ticket."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from holdfast_lab.conformance.verbs import Verbs
 from tests.integration.sqlite.conftest import Store
 from tests.support.processes import PATIENCE, WorkerPool, now
 
-TTL = 1.5  # seconds, the last of which are the delay
+TTL = 1.5  # seconds; the delay is a part of them
 
 
 @pytest.fixture
@@ -41,7 +41,7 @@ def test_the_delay_of_a_dead_holder_blocks_others_until_its_ttl_has_passed(opens
         waiter.wait(waiting, outcome.poll_after)
 
     assert waiter.runtime.now() - begun >= TTL
-    assert polls < 5  # by waiting, not by constant polling
+    assert polls < 5  # the waiter sleeps between polls
 
 
 def test_a_killed_process_blocks_others_for_its_delay(pool: WorkerPool, store: Store) -> None:
@@ -55,7 +55,7 @@ def test_a_killed_process_blocks_others_for_its_delay(pool: WorkerPool, store: S
     assert waiter.receive(2 * PATIENCE)["acquired"] - killed >= 1.0
 
 
-def test_a_death_is_noticed_at_once_without_a_delay(opens: Callable[[], Verbs]) -> None:
+def test_a_dead_holder_without_a_delay_is_noticed_at_once(opens: Callable[[], Verbs]) -> None:
     holder, waiter = opens(), opens()
     holder.try_acquire(holder.ticket("one"))
     waiting = waiter.ticket("one")
@@ -80,7 +80,7 @@ def test_opening_the_file_does_not_remove_a_dead_holder_with_a_delay(opens: Call
 
 
 def test_only_the_granted_ticket_with_a_delay_outlives_a_dead_session(opens: Callable[[], Verbs]) -> None:
-    # The first client that reads one of them removes all tickets of that session that may be removed.
+    # The first client that finds a ticket of the dead session removes all of its tickets that have no delay.
     holder, other = opens(), opens()
     holder.try_acquire(holder.ticket("kept", delay=1.0))
     holder.try_acquire(holder.ticket("not kept"))

@@ -10,7 +10,7 @@ from holdfast_lab.checking.checkers import AllOrNothing, ExactOutcomes, SteadyPr
 from tests.unit.checking.histories import check, find, message
 
 CALL = 1
-ASKED: h.History = [h.AcquireStarted(0, "a", 1, "x", group=CALL), h.AcquireStarted(0, "a", 2, "y", group=CALL)]
+STARTED: h.History = [h.AcquireStarted(0, "a", 1, "x", group=CALL), h.AcquireStarted(0, "a", 2, "y", group=CALL)]
 GRANTED: h.History = [
     h.Granted(1, "a", 1, "x", 7, renews=True, group=CALL),
     h.Granted(1, "a", 2, "y", 8, renews=True, group=CALL),
@@ -27,41 +27,41 @@ GRANTED: h.History = [
     ],
     ids=["released", "lost", "crashed", "the release found a loss"],
 )
-def test_all_are_granted_and_end_together(end: h.History) -> None:
-    checker = check(AllOrNothing, [*ASKED, *GRANTED, *end, h.End(9)])
+def test_a_group_that_is_granted_and_ends_together_is_accepted(end: h.History) -> None:
+    checker = check(AllOrNothing, [*STARTED, *GRANTED, *end, h.End(9)])
 
     assert checker.was_tested
     assert not checker.violations
 
 
 def test_a_failed_call_fails_for_all_locks() -> None:
-    gone: h.History = [h.AcquireFailed(3, "a", 1, "x", "timed out"), h.AcquireFailed(3, "a", 2, "y", "timed out")]
+    failed: h.History = [h.AcquireFailed(3, "a", 1, "x", "timed out"), h.AcquireFailed(3, "a", 2, "y", "timed out")]
 
-    assert not find(AllOrNothing, [*ASKED, *gone, h.End(9)])
-    assert "'x' was given up alone" in message(AllOrNothing, [*ASKED, gone[0], h.End(9)])
+    assert not find(AllOrNothing, [*STARTED, *failed, h.End(9)])
+    assert "'x' was given up alone" in message(AllOrNothing, [*STARTED, failed[0], h.End(9)])
 
 
 def test_a_lock_that_is_granted_without_the_rest_of_its_group_is_found() -> None:
-    assert "'y', part of the same call, was still requested" in message(AllOrNothing, [*ASKED, GRANTED[0], h.End(9)])
-    assert find(AllOrNothing, [*ASKED, GRANTED[0], h.Granted(1.5, "a", 2, "y", 8), h.End(9)])
+    assert "'y', part of the same call, was still requested" in message(AllOrNothing, [*STARTED, GRANTED[0], h.End(9)])
+    assert find(AllOrNothing, [*STARTED, GRANTED[0], h.Granted(1.5, "a", 2, "y", 8), h.End(9)])
 
 
 @pytest.mark.parametrize("end", [h.Lost(2, "a", 1, "x"), h.ReleaseStarted(2, "a", 1, "x")])
-def test_a_lock_that_ends_before_the_rest_of_its_group_is_found(end: h.Event) -> None:
-    on = h.Renewed(4, "a", 2, "y", 20)
+def test_a_lease_that_ends_before_the_rest_of_its_group_is_found(end: h.Event) -> None:
+    renewed = h.Renewed(4, "a", 2, "y", 20)
 
-    [violation] = find(AllOrNothing, [*ASKED, *GRANTED, end, on, h.End(9)])
+    [violation] = find(AllOrNothing, [*STARTED, *GRANTED, end, renewed, h.End(9)])
 
     assert violation.at == 2
     assert violation.events == (GRANTED[1], end)
 
 
-def test_a_lease_of_a_failed_call_is_not_held() -> None:
-    gone: h.History = [h.AcquireFailed(3, "a", 1, "x", "timed out"), h.AcquireFailed(3, "a", 2, "y", "timed out")]
+def test_a_lease_that_is_still_held_after_its_call_failed_is_found() -> None:
+    failed: h.History = [h.AcquireFailed(3, "a", 1, "x", "timed out"), h.AcquireFailed(3, "a", 2, "y", "timed out")]
 
-    kept = [*ASKED, h.MemberGranted(1, "a", 1, "x", 7), *gone, h.Checked(3, "a", 1, "x", held=True)]
+    history = [*STARTED, h.MemberGranted(1, "a", 1, "x", 7), *failed, h.Checked(3, "a", 1, "x", held=True)]
 
-    assert message(AllOrNothing, kept) == "a gave up the call that 'x' is part of, but still holds it"
+    assert message(AllOrNothing, history) == "a gave up the call that 'x' is part of, but still holds it"
 
 
 def test_a_call_for_one_lock_is_not_checked() -> None:
@@ -72,8 +72,8 @@ def test_a_call_for_one_lock_is_not_checked() -> None:
 
 
 def test_a_lease_lost_with_another_of_its_group_need_not_have_expired() -> None:
-    broken: h.History = [h.ServerRemoved(60, "a", 1, "x"), h.Lost(61, "a", 1, "x")]
-    history: h.History = [h.Healed(0), *ASKED, *GRANTED, *broken]
+    lost: h.History = [h.ServerRemoved(60, "a", 1, "x"), h.Lost(61, "a", 1, "x")]
+    history: h.History = [h.Healed(0), *STARTED, *GRANTED, *lost]
 
     assert not find(TrueRenewals, [*history, h.Lost(61, "a", 2, "y")])
     assert find(TrueRenewals, [*history[:-2], h.Lost(61, "a", 2, "y")])
@@ -81,7 +81,7 @@ def test_a_lease_lost_with_another_of_its_group_need_not_have_expired() -> None:
 
 def test_a_lock_that_a_call_keeps_while_it_waits_for_the_next_is_not_idle() -> None:
     promises = Promises(idle_max=10, wait_max=100)
-    history: h.History = [h.Healed(0), *ASKED]
+    history: h.History = [h.Healed(0), *STARTED]
     other: h.History = [h.AcquireStarted(1, "b", 3, "x"), h.AcquireStarted(1, "d", 5, "y")]
     holds: h.History = [h.Granted(1, "d", 5, "y", 3)]
 
@@ -93,7 +93,7 @@ def test_a_lock_that_a_call_keeps_while_it_waits_for_the_next_is_not_idle() -> N
 
 def test_a_call_waits_for_the_locks_of_its_group_one_after_the_other() -> None:
     promises = Promises(idle_max=10, wait_max=100)
-    history: h.History = [h.Healed(0), h.AcquireStarted(0, "b", 3, "x"), h.Granted(0, "b", 3, "x", 6), *ASKED]
+    history: h.History = [h.Healed(0), h.AcquireStarted(0, "b", 3, "x"), h.Granted(0, "b", 3, "x", 6), *STARTED]
 
     assert not find(SteadyProgress, [*history, h.End(20)], promises)
     assert "no client held 'y' for 19 s" in message(
@@ -103,15 +103,15 @@ def test_a_call_waits_for_the_locks_of_its_group_one_after_the_other() -> None:
     )
 
 
-def test_a_kept_lock_that_the_server_removed_is_idle() -> None:
+def test_a_lock_that_a_call_keeps_is_idle_after_the_server_removed_it_or_the_call_failed() -> None:
     promises = Promises(idle_max=10, wait_max=100)
-    history: h.History = [h.Healed(0), *ASKED, h.MemberGranted(1, "a", 1, "x", 7), h.AcquireStarted(1, "b", 3, "x")]
+    history: h.History = [h.Healed(0), *STARTED, h.MemberGranted(1, "a", 1, "x", 7), h.AcquireStarted(1, "b", 3, "x")]
 
     assert "no client held 'x'" in message(
         SteadyProgress, [*history, h.ServerRemoved(2, "a", 1, "x"), h.End(20)], promises
     )
-    given_up: h.History = [h.AcquireFailed(2, "a", 1, "x", "cancelled"), h.AcquireFailed(2, "a", 2, "y", "cancelled")]
-    assert "no client held 'x'" in message(SteadyProgress, [*history, *given_up, h.End(20)], promises)
+    failed: h.History = [h.AcquireFailed(2, "a", 1, "x", "cancelled"), h.AcquireFailed(2, "a", 2, "y", "cancelled")]
+    assert "no client held 'x'" in message(SteadyProgress, [*history, *failed, h.End(20)], promises)
 
 
 @pytest.mark.parametrize(("group", "at"), [(None, 8.5), (CALL, 10.0)])

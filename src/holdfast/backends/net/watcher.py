@@ -1,8 +1,10 @@
-"""The watches of one client: what its waiting tickets are to be notified of, on connections that are opened as needed.
+"""The watches of one client: the changes that its waiting tickets wait for, and the connections that receive them.
 
 wanted ──▶ opened ──▶ a message of the server: tickets are notified
-    ▲         │ connection lost or refused; its server did not answer a request
+    ▲         │ connection lost or refused
     └─ pause ◀┘
+
+A connection to a server that does not answer requests is replaced without a pause.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
     from holdfast.core.ports import Runtime
     from holdfast.url_parts import Node
 
-OPENING_MAX = 3.0  # seconds
+OPENING_MAX = 3.0  # seconds for opening a connection
 PAUSE_MIN, PAUSE_MAX = 0.05, 1.0  # seconds between attempts to open connections
 
 
@@ -64,7 +66,7 @@ class BaseWatcher(Listener, Generic[W, S]):
         """A connection has failed. It is closed after this."""
 
     def _is_watched(self, known: W, watched: W) -> bool:
-        """Whether the known watch of a ticket serves for this one."""
+        """Whether the present watch of a ticket, `known`, also covers this one."""
         return known == watched
 
     def _receive_max(self, streams: Sequence[S]) -> float:
@@ -103,12 +105,12 @@ class BaseWatcher(Listener, Generic[W, S]):
         try:
             while not self._is_done(waker):
                 now = self._runtime.now()
-                is_well, until = True, not_before
+                succeeded, until = True, not_before
                 if now >= not_before:
-                    is_well, until = await self._open(streams), now + self._receive_max(streams)
-                if is_well:
-                    is_well = await self._receive(streams, waker, until)
-                if not is_well:
+                    succeeded, until = await self._open(streams), now + self._receive_max(streams)
+                if succeeded:
+                    succeeded = await self._receive(streams, waker, until)
+                if not succeeded:
                     not_before = self._runtime.now() + pause
                     pause = min(2 * pause, PAUSE_MAX)
                 elif now >= not_before + PAUSE_MAX:
@@ -120,6 +122,7 @@ class BaseWatcher(Listener, Generic[W, S]):
                 self._close_waker(waker)
 
     async def _open(self, streams: list[S]) -> bool:
+        """Close the connections to avoided servers, and open the missing ones; False if that failed."""
         with self._mutex:
             wanted, avoided, self._avoided = dict(self._wanted), self._avoided, set()
         for stream in list(streams):

@@ -16,7 +16,7 @@ SHELLS = ("bash", "zsh", "fish")
 
 _DESCRIPTION = """\
 Print a script that completes commands, options and the names of locks in use.
-Put the line below into the start-up file of the shell.
+Put the line of your shell, from the examples below, into its start-up file.
 
 Names are not completed on Redlock, on memcached and on Redis with method=setnx
 or getset, because these have no index of their locks and a Tab key must not

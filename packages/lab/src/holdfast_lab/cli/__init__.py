@@ -99,9 +99,9 @@ def add_parser(commands: Commands[argparse.ArgumentParser]) -> None:
     which.add_argument(
         "--exhaustive",
         action="store_true",
-        help="every schedule of a small world; for redlock, of its fences",
+        help="every schedule of a small world; for redlock, of a small model of its fences",
     )
-    which.add_argument("--cancels", action="store_true", help="cancel each call wherever it waits")
+    which.add_argument("--cancels", action="store_true", help="cancel each call at each point where it waits")
     parser.add_argument("--first", type=options.whole(0), default=0, metavar="S", help="the first seed (default: 0)")
     parser.add_argument(
         "--backend",

@@ -29,8 +29,8 @@ SECONDS, WORKERS, TTL = 60.0, 4, 2.0
 _DESCRIPTION = """\
 Run worker processes that contend for private locks on your own servers, while
 workers are stopped and killed and connections are cut, delayed and lost. Then
-check every promise that the backend declares. It needs no rights on the
-servers, and uses locks with a random prefix. See docs/verify.md.
+check every promise that the backend declares. It needs no more rights on the
+servers than a client, and uses locks with a random prefix. See docs/verify.md.
 """
 
 
@@ -47,7 +47,7 @@ def add_parser(commands: Commands[argparse.ArgumentParser]) -> None:
             "holdfast verify URL --adapter mylocks:Adapter": "the lock of another library",
         },
         results={
-            statuses.DONE: "every promise that was exercised held",
+            statuses.DONE: "every exercised promise held",
             statuses.NOT_DONE: "a promise was broken",
             statuses.USAGE: "bad arguments, or a URL that cannot be used",
             statuses.UNAVAILABLE: "the run failed: the store is not available, or a worker died",
@@ -61,7 +61,7 @@ def add_parser(commands: Commands[argparse.ArgumentParser]) -> None:
         type=options.seconds(minimum=1.0),
         default=SECONDS,
         metavar="S",
-        help="time of the load (default: 60)",
+        help="duration of the load (default: 60)",
     )
     parser.add_argument(
         "--workers", type=options.whole(2, WORKERS_MAX), default=WORKERS, metavar="N", help="processes (default: 4)"
@@ -73,7 +73,9 @@ def add_parser(commands: Commands[argparse.ArgumentParser]) -> None:
         metavar="S",
         help="the ttl of the leases (default: 2); pauses last longer than this",
     )
-    parser.add_argument("--seed", type=options.whole(0), metavar="N", help="repeats the choices of an earlier run")
+    parser.add_argument(
+        "--seed", type=options.whole(0), metavar="N", help="repeat the choices of the run with this seed"
+    )
     parser.add_argument("--prefix", default="", metavar="P", help="the first part of the names (default: a random one)")
     parser.add_argument(
         "--only",
@@ -93,7 +95,11 @@ def add_parser(commands: Commands[argparse.ArgumentParser]) -> None:
         "--between", action="append", default=[], metavar="NAME=COMMAND", help="the same, while the load is stopped"
     )
     parser.add_argument(
-        "--adapter", action="append", default=[], metavar="MODULE:CLASS", help="the lock (default: that of holdfast)"
+        "--adapter",
+        action="append",
+        default=[],
+        metavar="MODULE:CLASS",
+        help="the lock to check (default: that of holdfast)",
     )
     parser.add_argument("--report", metavar="FILE.html", help="write a page with pictures of the violations")
     options.add_json(parser)

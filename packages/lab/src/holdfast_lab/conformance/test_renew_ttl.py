@@ -14,7 +14,7 @@ pytestmark = pytest.mark.needs(Primitive.RENEW_TTL)
 
 
 async def remaining(lab: Lab, name: str = "a") -> float:
-    """The seconds that the holder has left on the server."""
+    """The seconds until the holder's lease ends on the server."""
     (holder,) = (await lab.state(name)).holders
     return holder.remaining
 
@@ -35,7 +35,7 @@ async def test_a_longer_ttl_counts_at_once_and_keeps_the_fence(lab: Lab) -> None
     assert await other(lambda client: client.lock("a").acquire(timeout=0))
 
 
-async def test_a_shorter_ttl_lets_the_lock_go_earlier(lab: Lab) -> None:
+async def test_a_shorter_ttl_ends_the_lease_earlier(lab: Lab) -> None:
     holder, other = lab.actor(), lab.actor()
     lease = await holder(lambda client: client.lock("a", ttl=60, renew=False).acquire())
 
@@ -56,7 +56,7 @@ async def test_later_renewals_use_the_new_ttl(lab: Lab) -> None:
     await holder(lambda _: lease.renew(ttl=2))
 
     async def renewed_twice() -> bool:
-        return len(renewals) >= 3
+        return len(renewals) >= 3  # `renew(ttl=2)` is the first event
 
     await until(renewed_twice, "two automatic renewals")
     assert lease.held
@@ -105,7 +105,7 @@ async def test_a_re_entered_lease_has_one_ttl(lab: Lab) -> None:
 
 
 @pytest.mark.needs(Primitive.LOCK_DELAY)
-async def test_the_delay_of_the_lock_is_kept_beside_the_new_ttl(lab: Lab) -> None:
+async def test_the_lock_delay_is_added_to_the_new_ttl(lab: Lab) -> None:
     holder = lab.actor()
     lease = await holder(lambda client: client.lock("a", ttl=10, lock_delay=20, renew=False).acquire())
 
@@ -137,7 +137,7 @@ async def test_a_ttl_that_is_too_short_for_the_stop_margin_is_refused(lab: Lab) 
     assert lease.ttl == 20
 
 
-async def test_a_released_lease_gets_no_ttl(lab: Lab) -> None:
+async def test_a_released_lease_is_not_renewed_with_a_ttl(lab: Lab) -> None:
     holder = lab.actor()
     lease = await holder(lambda client: client.lock("a").acquire())
     await holder(lambda _: lease.release())

@@ -1,4 +1,7 @@
-"""Records the history: events of clients, and changes on the server, found by comparing its tickets after each step."""
+"""Records the history: the events of clients, and the changes on the server.
+
+To find a change on the server, the recorder compares the tickets before and after each step.
+"""
 
 from __future__ import annotations
 
@@ -30,26 +33,31 @@ class Recorder:
         self.history: list[h.Event] = []
         self.happened: Counter[str] = Counter()  # faults, by their kind
         self._calls = 0
-        self._attempts: dict[int, int] = {}  # the numbers of attempts in this process -> in this world
+        self._attempts: dict[int, int] = {}  # number of an attempt in the engine -> in the history
         self._nonces = 0
         self._owner: dict[str, tuple[str, int]] = {}  # nonce -> client, call
         self._members: dict[int, dict[str, int]] = {}  # call for several locks -> lock -> ticket
         self.owners: dict[int, str] = {}  # ticket -> named owner
         self._seen: dict[str, Entry] = {}
-        self.extended: set[str] = set()  # tickets whose leases are passed on: more fences are no new grant
-        self.reserving: dict[str, int] = {}  # by ticket: the number of fences that its client requests
+        # Nonces of tickets for which fences were reserved: a greater fence of these on the server is not a new grant.
+        self.extended: set[str] = set()
+        self.reserving: dict[str, int] = {}  # nonce -> the number of fences that its client requests
 
     def new_call(self) -> int:
-        """The number of a new attempt in the history."""
+        """The number of a new call. It is also the number of its ticket in the history."""
         self._calls += 1
         return self._calls
 
     def attempt(self, number: int) -> int:
-        """The number of an attempt in the history, which is the same in every run of this world."""
+        """The number of an attempt in the history, from its number in the engine.
+
+        The engine counts the attempts of all worlds of this process. The history counts only those of this world, so it
+        is the same in every run.
+        """
         return self._attempts.setdefault(number, len(self._attempts) + 1)
 
     def new_group(self, locks: Sequence[str]) -> list[int]:
-        """The tickets of an attempt for several locks, one for each. The first is the number of the call."""
+        """The tickets of a call for several locks, one for each. The first is the number of the call."""
         tickets = [self.new_call() for _ in locks]
         self._members[tickets[0]] = dict(zip(locks, tickets, strict=True))
         return tickets
@@ -105,7 +113,7 @@ class Recorder:
         self._seen = tickets
 
     def turn_began(self, nonce: str, lock: str, waiting: int) -> None:
-        """The client of this ticket has got the lock while so many of its calls wait for it."""
+        """The client of this ticket has acquired the lock, for which `waiting` of its other calls wait."""
         client, call = self._owner[nonce[:NONCE]]
         self.add(h.TurnBegan(self._world.now, client, call, lock, waiting))
 
@@ -117,7 +125,10 @@ class Recorder:
         self.reassign(nonce, successor, fence)
 
     def reassign(self, nonce: str, successor: str, fence: int | None = None) -> None:
-        """The ticket stands for another call of its client, to which its lease was passed on if there is a fence."""
+        """From now on the ticket belongs to the call of `successor`, another one of its client.
+
+        With a fence, its lease was passed on to that call.
+        """
         client, before = self._owner[nonce[:NONCE]]
         _, call = self._owner[nonce[:NONCE]] = self._owner[successor]
         entry = self._seen.get(nonce)

@@ -1,9 +1,9 @@
-"""Shrinking: reduce a failing run to a short and simple one that breaks the same promise.
+"""Shrinking: reduce a failing run to a short and simple one with the same failure.
 
-First the plan: fewer kinds of faults, clients and rounds, less variety. A smaller plan uses decisions differently, so
-it is tried with the recorded decisions and then with some seeds. Then the decisions: numbers are set to zero (the
-harmless choice), removed, cut off at the end, or lowered. Each step that keeps the failure is kept, and all steps are
-repeated until none helps.
+First the plan is reduced: to fewer kinds of faults, fewer clients and rounds, and less variety. A smaller plan uses
+decisions differently, so it is run with the recorded decisions and then with some seeds. Then the decisions are
+reduced: numbers are cut off at the end, set to zero (the harmless choice), removed, or lowered. A change is kept if the
+run still fails in the same way. All changes are repeated until none of them helps.
 
 The budget is a number of runs, not of seconds, so the same failure always shrinks to the same run.
 """
@@ -17,8 +17,8 @@ from typing import NamedTuple
 from holdfast_lab.sim import faults as faults_
 from holdfast_lab.sim.run import Plan, Run, run
 
-RUNS = 3000
-_LEAP_SEEDS, _STEP_SEEDS = 40, 20  # seeds that each smaller plan is tried with
+RUNS = 3000  # the default budget
+_LEAP_SEEDS, _STEP_SEEDS = 40, 20  # number of seeds with which each smaller plan is run
 
 Progress = Callable[[int, "Shrunk"], None]
 
@@ -72,11 +72,12 @@ class _Shrinker:
     # ── the plan ─────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _simplify_plan(self) -> None:
-        self._first_that_fails(_leaps(self.best.plan, self.best.run), _LEAP_SEEDS)
-        while self._first_that_fails(_steps(self.best.plan, self.best.run), _STEP_SEEDS):
+        self._take_first_that_fails(_leaps(self.best.plan, self.best.run), _LEAP_SEEDS)
+        while self._take_first_that_fails(_steps(self.best.plan, self.best.run), _STEP_SEEDS):
             pass
 
-    def _first_that_fails(self, plans: Iterator[Plan], seeds: int) -> bool:
+    def _take_first_that_fails(self, plans: Iterator[Plan], seeds: int) -> bool:
+        """Make the first of these plans that fails the best one. Returns False if none fails."""
         return any(
             self._fails(plan, self.best.decisions) or any(self._fails(plan, seed=seed) for seed in range(seeds))
             for plan in plans
@@ -89,8 +90,10 @@ class _Shrinker:
         while before != self.best.decisions:
             before = self.best.decisions
             self._truncate()
-            self._by_chunks(lambda decisions, start, end: (*decisions[:start], *(0,) * (end - start), *decisions[end:]))
-            self._by_chunks(lambda decisions, start, end: (*decisions[:start], *decisions[end:]))
+            self._change_chunks(
+                lambda decisions, start, end: (*decisions[:start], *(0,) * (end - start), *decisions[end:])
+            )
+            self._change_chunks(lambda decisions, start, end: (*decisions[:start], *decisions[end:]))
             self._lower()
 
     def _truncate(self) -> None:
@@ -101,7 +104,7 @@ class _Shrinker:
                 part //= 2
             part = min(part, len(self.best.decisions))
 
-    def _by_chunks(self, change: Callable[[tuple[int, ...], int, int], tuple[int, ...]]) -> None:
+    def _change_chunks(self, change: Callable[[tuple[int, ...], int, int], tuple[int, ...]]) -> None:
         """Change large parts first, then smaller ones, from the end to the start."""
         size = max(1, len(self.best.decisions) // 2)
         while size:
@@ -135,6 +138,7 @@ class _Shrinker:
         return self._fails(self.best.plan, decisions)
 
     def _fails(self, plan: Plan, decisions: Sequence[int] = (), *, seed: int | None = None) -> bool:
+        """Run this plan. If it fails in the same way, it becomes the best run."""
         if self._runs >= self._budget:
             raise _BudgetSpent
         self._runs += 1
@@ -158,7 +162,7 @@ def _with_drawn_faults(plan: Plan, failing: Run) -> Shrunk:
 
 
 def _leaps(plan: Plan, failing: Run) -> Iterator[Plan]:
-    """The smallest plans first, with only the faults that happened."""
+    """Much smaller plans, the smallest first, with only the faults that happened."""
     faults = faults_.only(plan.faults, frozenset(kind for kind, count in failing.happened.items() if count))
     for clients in range(1, min(4, plan.workload.clients)):
         for rounds in (1, 2, 4):

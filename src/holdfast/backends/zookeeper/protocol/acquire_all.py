@@ -71,7 +71,7 @@ class AcquireAll(Queue):
             free.append((claim, lock))
         if not free:
             return []
-        parents = dict.fromkeys(parent for _, lock in free for parent in self._parents.creates_if_unknown(lock))
+        parents = dict.fromkeys(parent for _, lock in free for parent in self._parents.create_requests_if_unknown(lock))
         requests: list[Request] = [*parents]
         for claim, lock in free:
             requests += [self._create_request(claim, session, lock, waits=False), Children(lock)]

@@ -149,7 +149,7 @@ class ZookeeperBase(HeartbeatTasks):
         listing makes it apply everything that was committed before. The leader refuses requests of the session that
         are still on their way from the first server.
         """
-        write = self._parents.create(lock)  # in most cases it exists
+        write = self._parents.create_request(lock)  # in most cases it exists
         _, children = await self._port.call(session, (write, Children(lock)), deadline=deadline)
         return self._tree.children_of(children)
 

@@ -287,7 +287,7 @@ class Heartbeats:
     async def _create_node(self, session: Session, heartbeat: _Heartbeat, node_path: str, deadline: float) -> bool:
         above, _, _ = node_path.rpartition("/")
         create = Create(node_path, b"", is_sequential=False)
-        parents = self._parents.creates(above) if heartbeat.creates else ()
+        parents = self._parents.create_requests(above) if heartbeat.creates else ()
         *answers, created = await self._port.call(session, (*parents, create), deadline=deadline)
         if created is Refusal.NO_NODE and not heartbeat.creates:
             return False

@@ -12,9 +12,9 @@ if TYPE_CHECKING:
     from holdfast.backends.zookeeper.port import Answer
     from holdfast.errors import HoldfastError
 
-ATTEMPTS_MAX = 5  # creates of a node, while other programs delete it or its parents
+ATTEMPTS_MAX = 5  # attempts to create a node, while other programs delete it or its parents
 _KNOWN_MAX = 10_000
-_DONE = (None, Refusal.EXISTS, Refusal.NO_NODE)
+_NO_ERROR = (None, Refusal.EXISTS, Refusal.NO_NODE)  # after these answers the next attempt can succeed
 
 
 class Parents:
@@ -23,17 +23,17 @@ class Parents:
     def __init__(self, url: str) -> None:
         self._url = url
         self._has_containers = True
-        self._known: set[str] = set()  # locks' nodes and their parents that existed
+        self._known: set[str] = set()  # nodes of locks, and parents of nodes, that existed when they were last used
 
-    def creates_if_unknown(self, path: str) -> tuple[CreateParent, ...]:
+    def create_requests_if_unknown(self, path: str) -> tuple[CreateParent, ...]:
         """Requests that create the node and its ancestors; none if it is known to exist."""
-        return () if path in self._known else self.creates(path)
+        return () if path in self._known else self.create_requests(path)
 
-    def creates(self, path: str) -> tuple[CreateParent, ...]:
+    def create_requests(self, path: str) -> tuple[CreateParent, ...]:
         """Requests that create the node, known or not, and those of its ancestors that are not known to exist."""
-        return (*self.ancestor_creates(path), self.create(path))
+        return (*self.ancestor_create_requests(path), self.create_request(path))
 
-    def ancestor_creates(self, path: str) -> tuple[CreateParent, ...]:
+    def ancestor_create_requests(self, path: str) -> tuple[CreateParent, ...]:
         """Requests that create the node's ancestors as persistent nodes, without those that are known to exist."""
         above, _, _ = path.rpartition("/")
         missing: list[CreateParent] = []
@@ -42,7 +42,7 @@ class Parents:
             above, _, _ = above.rpartition("/")
         return tuple(reversed(missing))
 
-    def create(self, path: str) -> CreateParent:
+    def create_request(self, path: str) -> CreateParent:
         """The request that creates only this node."""
         return CreateParent(path, is_container=self._has_containers)
 
@@ -56,14 +56,14 @@ class Parents:
     def handle_missing(self, path: str, answers: Sequence[Answer]) -> None:
         """A child could not be created, because the node is missing: prepare the next attempt, or raise.
 
-        `answers` are those to the creates of the node and its ancestors.
+        `answers` are the answers to the requests that create the node and its ancestors.
         """
         if not answers or Refusal.NO_NODE in answers:
             # A known node does not exist: it was deleted, or the servers have older data than before.
             self._known.clear()
         if answers and answers[-1] is Refusal.UNKNOWN_REQUEST and self._has_containers:
             self._has_containers = False
-        elif (refused := next((answer for answer in answers if answer not in _DONE), None)) is not None:
+        elif (refused := next((answer for answer in answers if answer not in _NO_ERROR), None)) is not None:
             raise self.error_for(refused, path)
 
     def error_for(self, answer: Answer, path: str) -> HoldfastError:

@@ -103,7 +103,7 @@ class Queue(Leases):
         create = self._create_request(claim, session, lock, waits=waits)
         for _ in range(ATTEMPTS_MAX):
             # Missing parents are created in the same round trip, so that tasks that start together keep their order.
-            parents, greatest = self._parents.creates_if_unknown(lock), self._fences.greatest
+            parents, greatest = self._parents.create_requests_if_unknown(lock), self._fences.greatest
             self._unanswered[claim.nonce] = session
             try:
                 answers = await self._port.call(session, (*parents, create, Children(lock)), deadline=deadline)

@@ -73,7 +73,7 @@ class Records(KeptNodes):
                 if state.answers[-1] is None:
                     return record
             else:
-                creates = self._parents.ancestor_creates(path)
+                creates = self._parents.ancestor_create_requests(path)
                 create = CreatePersistent(path, data)
                 state = await self._read(session, parent, path, (*creates, create), deadline)
                 if state.answers[-1] is None:

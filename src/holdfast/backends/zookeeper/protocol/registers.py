@@ -76,7 +76,7 @@ class Registers(KeptNodes):
                 if answer not in (Refusal.CHANGED, Refusal.NO_NODE):
                     raise self._parents.error_for(answer, path)
             # The parent is no container, because the count of deletions would start again with a new one.
-            parents = self._parents.ancestor_creates(path)
+            parents = self._parents.ancestor_create_requests(path)
             create = CreatePersistent(path, _written(_Register(number, nonce, keep)))
             *answers, answer, parent, node = await self._port.call(
                 session, (*parents, create, *reads), deadline=deadline

@@ -1,8 +1,8 @@
-"""The models of MySQL and PostgreSQL in common: tables, the clock, the reaper, restarts, replicas, waiter sessions.
+"""The common parts of the models of MySQL and PostgreSQL: tables, clock, reaper, restarts, replicas, waiter sessions.
 
 Leases end by the server's wall clock, which can be set: if it is set forward, they end early. Committed data is on
-disk: a restart or a crash loses nothing, but requests on their way then are not executed. A replica that takes over
-has the data of some time ago.
+disk: a restart or a crash loses nothing, except the requests that are on their way at that moment. A replica that takes
+over has the data of some time ago.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ A = TypeVar("A")  # an answer
 
 CLOCKS_APART = 0.05  # seconds by which a replica's clock may be ahead of its primary's
 REAPED_EVERY = 2.0  # seconds after which a new lock elsewhere in the database triggers the removal of old rows
-DELETE_RATE = 0.1  # how often an operator also deletes a row then
-# Seconds after which an unused lock is old in a simulation: not an hour, which no simulation lasts, but longer than
-# `departed` is kept.
+DELETE_RATE = 0.1  # probability that an operator also deletes a row at that time
+# Seconds after which the row of an unused lock is removed. On a real server this is an hour, which is longer than any
+# simulation. It is longer than the tickets in `departed` are remembered.
 IDLE = WAITER_LEASE + 2.0
 RETRY = 1.0  # seconds between attempts to send through a network that is cut
 
@@ -79,7 +79,7 @@ class DatabaseTables(Generic[K, L, T, R, W]):
         return ("" if record is None else record.nonce) == expected
 
     def reap_expired_records(self, rows: int) -> int:
-        """Remove this many expired records, those that expired first; how many were removed."""
+        """Remove up to `rows` expired records, the oldest first. Returns the number of removed records."""
         now = self.clock()
         old = [key for key, record in self.records.items() if self.has_expired(record.expires, now)]
         old = sorted(old, key=lambda key: self.records[key].expires)[:rows]
@@ -104,7 +104,7 @@ class Database(Server):
     """A server with tables, which are modelled elsewhere."""
 
     tables: Any
-    # The death of a client is not seen. A release is remembered for ten seconds, unless the data is lost.
+    # The server does not notice that a client has died. It remembers a release for ten seconds, unless data are lost.
     orphaning_faults = frozenset({"crash", "stall", "lose_data", "old_data", "leap_clock"})
 
     def __init__(self, world: World, recorder: Recorder) -> None:
@@ -155,8 +155,8 @@ class Database(Server):
         numbers = {}
         for lock in self.tables.locks.values():
             if lock.nonce is not None and lock.fence is not None:
-                # An exclusive holder has no queue entry any more. It keeps the number of the one that it had, also if
-                # it is granted again with a new fence because the first grant got no answer.
+                # An exclusive holder has no queue entry any more. It keeps the number of its former entry, also if it
+                # is granted again with a new fence because the first grant got no answer.
                 number = numbers[lock.nonce] = self._numbers.get(lock.nonce, lock.fence)
                 entry = Entry(self.decode_name(lock.name), number, lock.fence, 1, exclusive=True)
                 entries.append((lock.nonce, entry, lock.expires or 0))
@@ -184,7 +184,10 @@ class Database(Server):
         self._copy = self.tables.snapshot()
 
     def restore_data(self) -> None:
-        """Fail over to a replica that lags behind. It takes longer than clocks are apart: time does not go back."""
+        """Fail over to a replica that lags behind.
+
+        A failover takes longer than the difference between two clocks, so the time of the server does not go back.
+        """
         if self._copy is None:
             return
         self.tables.restore(self._copy)
@@ -198,7 +201,7 @@ class Database(Server):
 
     @property
     def extra_idle_time(self) -> float:
-        """Until the next poll."""
+        """The same, for leases that block a waiter: its next poll detects the set-back clock and corrects their end."""
         return min(self.set_back, POLL_INTERVAL_BEHIND)
 
     def _clock(self) -> int:
@@ -247,7 +250,7 @@ class WaiterConnection:
 
 
 class SessionDatabase(Database, Generic[C]):
-    """A server whose waiters wait in sessions, each on a connection of its own: there are no notifications, no pool."""
+    """A server whose waiters wait in sessions, each on a connection of its own. It has no notifications and no pool."""
 
     excluded_faults = POOLED | {"lose_notification"}
     kinds = ("lock",)
@@ -280,7 +283,7 @@ class SessionDatabase(Database, Generic[C]):
         return [connection for connection in self.sessions.values() if connection.port.link.process is process]
 
     def terminate(self, connections: Sequence[C]) -> bool:
-        """End these sessions at the server; whether there are any."""
+        """End these sessions at the server. Returns whether there were any."""
         for connection in connections:
             self.end_session(connection)
             connection.end_soon()
@@ -296,7 +299,7 @@ class SessionDatabase(Database, Generic[C]):
 
 
 def by_number(ticket: Any) -> int:
-    """The place of a ticket in the queue, to sort by."""
+    """The number of a ticket in the queue, as a key for sorting."""
     number: int = ticket.number
     return number
 
