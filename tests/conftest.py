@@ -48,11 +48,18 @@ def pytest_sessionfinish() -> None:
     gc.freeze()
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Start long tests first, so that none runs alone at the end: slow tests, then tests that compute.
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out `extra` tests, and start long tests first, so that none runs alone at the end.
 
-    A test that computes all the time takes many times as long on a busy machine, so it has a longer limit.
+    Slow tests are first, then tests that compute. A test that computes all the time takes many times as long on a busy
+    machine, so it has a longer limit.
     """
+    if not config.getoption("--all-methods") and not config.option.markexpr:
+        named = [argument for argument in config.args if argument.partition("::")[0].endswith(".py")]
+        extra = [item for item in items if item.get_closest_marker("extra") is not None and not named]
+        config.hook.pytest_deselected(items=extra)
+        left_out = set(extra)
+        items[:] = [item for item in items if item not in left_out]
     for item in items:
         if "tests/sim/" in item.nodeid and item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(600))
