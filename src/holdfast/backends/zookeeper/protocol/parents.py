@@ -61,7 +61,8 @@ class Parents:
         if not answers or Refusal.NO_NODE in answers:
             # A known node does not exist: it was deleted, or the servers have older data than before.
             self._known.clear()
-        if answers and answers[-1] is Refusal.UNKNOWN_REQUEST and self._has_containers:
+        if answers and answers[-1] is Refusal.UNKNOWN_REQUEST:
+            # Only a container can be refused so. Several requests for one may be on their way.
             self._has_containers = False
         elif (refused := next((answer for answer in answers if answer not in _NO_ERROR), None)) is not None:
             raise self.error_for(refused, path)
@@ -76,4 +77,5 @@ class Parents:
             return AccessDenied(backend=self._url, problem=problem)
         if answer is Refusal.OTHER:
             return NameConflict(lock=path, reason="there is an ephemeral node in its place")
-        return BackendUnavailable(backend=self._url, problem=f"{path}: {answer}")
+        problem = answer.value if isinstance(answer, Refusal) else answer
+        return BackendUnavailable(backend=self._url, problem=f"{path}: {problem}")
