@@ -77,5 +77,5 @@ class Parents:
             return AccessDenied(backend=self._url, problem=problem)
         if answer is Refusal.OTHER:
             return NameConflict(lock=path, reason="there is an ephemeral node in its place")
-        problem = answer.value if isinstance(answer, Refusal) else answer
+        problem = answer.value if isinstance(answer, Refusal) else f"unexpected answer {answer}"
         return BackendUnavailable(backend=self._url, problem=f"{path}: {problem}")
