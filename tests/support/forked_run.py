@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import gc
 import itertools
 import os
 import signal
@@ -79,6 +80,7 @@ class _Parent:
     def run(self, number: int) -> None:
         total = len(self._session.items)
         _folders(self._config).getbasetemp()  # made here, for all workers
+        gc.freeze()  # a search for garbage would copy all memory of the collection
         try:
             for index in range(number):
                 block = range(total * index // number, total * (index + 1) // number)
