@@ -234,6 +234,7 @@ def test_a_watch_from_a_revision_is_enough_when_no_notification_is_lost() -> Non
     mutant = MUTANTS["etcd-watch-without-revision"]
     plan = replace(mutant, server=WithoutLookingAgain).apply(Plan())
 
+    # The mutant is caught in world 24.
     assert [seed for seed in range(15, 30) if run(plan, seed).failure] == []
 
 
