@@ -72,7 +72,7 @@ def test_a_search_that_is_killed_continues_without_loss_or_repetition(ledger: Pa
     before = read(ledger)
 
     wanted = max(record.stop for record in before) + 2 * CHUNK
-    again = search(ledger, *MEMORY, "--seeds", str(wanted), "--shards", "2")
+    again = search(ledger, *MEMORY, "--seeds", str(wanted))
 
     assert again.status == 0
     assert f"{len(seeds(before)):,} of {wanted:,} worlds are in the ledger" in again.out

@@ -39,7 +39,7 @@ OWNERS = ("", "", "o", "o", "o", "p'\\", "p'\\")
 REGISTER_NAMES = (*NAMES[:2], NAMES[0] + "x" * 16)
 TTLS = (1, us(1.5), us(30.0), us(30.0))
 FREE, TAKEN = 7001, 7002  # advisory locks
-SEEDS = (0, 1, 2, 5, 8, 24)  # with them all of SEEN happens
+SEEDS = (0, 5, 8, 24)  # with them all of SEEN happens
 WRONG_SEEDS = (0, 10, *range(1, 10), *range(11, 40))  # for a wrong model; most are detected by the first, one by 10
 BEGIN = 1_700_000_000_000_000
 
