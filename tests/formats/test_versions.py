@@ -54,6 +54,15 @@ def pairs_of(release: Release, stores: Iterable[str]) -> list[Pair]:
     return [Pair(release, *rest) for rest in itertools.product(stores, ("threads", "asyncio"))]
 
 
+# Both runtimes use one format, but another version creates the tables or nodes of the store. Both are tried where
+# there are some to create, and test-all tries both on all stores.
+WITH_TABLES = {"sqlite", "postgresql", "mysql", "mysql-row", "mysql-version", "zookeeper"}
+
+
+def is_extra(pair: Pair) -> bool:
+    return pair.store not in WITH_TABLES and pair.runtime != ("threads", "asyncio")[[*STORES].index(pair.store) % 2]
+
+
 def having(primitive: Primitive) -> pytest.MarkDecorator:
     """All releases, on the stores that have this primitive."""
     stores = [store for store in STORES if has(store, primitive) and store not in NEW]
@@ -63,8 +72,15 @@ def having(primitive: Primitive) -> pytest.MarkDecorator:
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     mark = metafunc.definition.get_closest_marker("cases")
     assert mark is not None
-    ids = [f"{pair.release.version}-{pair.store}-{pair.runtime}" for pair in mark.args[0]]
-    metafunc.parametrize("versions", mark.args[0], ids=ids, indirect=True, scope="module")
+    cases = [
+        pytest.param(
+            pair,
+            id=f"{pair.release.version}-{pair.store}-{pair.runtime}",
+            marks=[pytest.mark.extra] if is_extra(pair) else [],
+        )
+        for pair in mark.args[0]
+    ]
+    metafunc.parametrize("versions", cases, indirect=True, scope="module")
 
 
 @pytest.fixture(scope="module")

@@ -5,6 +5,8 @@ There is no Windows here. These tests hide what it does not have, in a process o
 
 from __future__ import annotations
 
+import asyncio
+import json
 import os
 import subprocess
 import sys
@@ -14,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+import holdfast
 from tests.support.etcd import shared as etcd
 from tests.support.memcached import shared as memcached
 from tests.support.mysql import shared as mysql
@@ -128,23 +131,33 @@ def test_only_what_needs_posix_cannot_be_imported_without_it() -> None:
     assert done.stdout.split() == [*run, top, "holdfast.fencing.files"]
 
 
-@pytest.mark.parametrize(
-    ("program", "message"),
-    [
-        ("holdfast.lock('a')", "no url is given, and the store that is used then, a file, does not work on "),
-        ("holdfast.Client('sqlite:///tmp/locks.db')", "sqlite:// needs FIFOs and file locks, which "),
-        ("holdfast.Client('redis+unix:///run/redis.sock')", "redis+unix:// needs Unix sockets, which "),
-        ("holdfast.Client('mysql:///a?socket=/run/mysql.sock')", "the option 'socket' needs Unix sockets, which "),
-        ("import holdfast.fencing.files", "holdfast.fencing.files needs flock(), which "),
-    ],
-)
-def test_what_needs_posix_is_refused_without_it(program: str, message: str) -> None:
-    done = without_posix(f"import holdfast; {program}")
+REFUSED = [
+    ("holdfast.lock('a')", "no url is given, and the store that is used then, a file, does not work on "),
+    ("holdfast.Client('sqlite:///tmp/locks.db')", "sqlite:// needs FIFOs and file locks, which "),
+    ("holdfast.Client('redis+unix:///run/redis.sock')", "redis+unix:// needs Unix sockets, which "),
+    ("holdfast.Client('mysql:///a?socket=/run/mysql.sock')", "the option 'socket' needs Unix sockets, which "),
+    ("import holdfast.fencing.files", "holdfast.fencing.files needs flock(), which "),
+]
 
-    assert done.returncode == 1
-    error = done.stderr.splitlines()[-1]
-    assert error.startswith(("holdfast.errors.ConfigurationError: ", "ImportError: "))
-    assert message in error
+
+def test_what_needs_posix_is_refused_without_it() -> None:
+    """All in one process, which prints their errors."""
+    program = """
+    import json, holdfast
+
+    for statement in json.loads(STATEMENTS):
+        try:
+            exec(statement)
+        except (holdfast.ConfigurationError, ImportError) as error:
+            print(type(error).__name__, error)
+    """
+    statements = json.dumps([statement for statement, _ in REFUSED])
+    done = without_posix(f"STATEMENTS = {statements!r}\n" + textwrap.dedent(program))
+
+    assert done.returncode == 0, done.stderr
+    for error, (_, message) in zip(done.stdout.splitlines(), REFUSED, strict=True):
+        assert error.startswith(("ConfigurationError ", "ImportError "))
+        assert message in error
 
 
 def test_the_command_line_works_without_posix_but_for_run() -> None:
@@ -160,42 +173,30 @@ def test_the_command_line_works_without_posix_but_for_run() -> None:
 @pytest.mark.parametrize("server", ["redis", "redlock", "postgresql", "mysql", "etcd", "memcached"])
 def test_a_loop_that_cannot_wait_for_sockets_is_refused(server: str) -> None:
     """As the default one of Windows."""
-    program = """
-    import asyncio, sys, holdfast
 
     class Proactor(asyncio.SelectorEventLoop):
         add_reader = asyncio.AbstractEventLoop.add_reader
 
-    async def main():
-        await holdfast.AsyncClient(sys.argv[1]).lock('a').acquire()
+    async def acquire() -> None:
+        async with holdfast.AsyncClient(SERVERS[server]()) as client:
+            await client.lock("a").acquire()
 
-    with asyncio.Runner(loop_factory=Proactor) as runner:
-        runner.run(main())
-    """
-    done = python("-c", textwrap.dedent(program), SERVERS[server]())
-
-    assert "UsageError: this event loop cannot wait for sockets" in done.stderr.splitlines()[-1]
+    with (
+        asyncio.Runner(loop_factory=Proactor) as runner,
+        pytest.raises(holdfast.UsageError, match="this event loop cannot wait for sockets"),
+    ):
+        runner.run(acquire())
 
 
 # ── green threads ────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize("server", ["redis", "postgresql"])
-def test_greenlets_of_gevent_take_turns(server: str) -> None:
-    pytest.importorskip("gevent")
-    done = python("-c", "from gevent import monkey; monkey.patch_all()\n" + CONTENDERS, SERVERS[server]())
-
-    assert done.returncode == 0, done.stderr
-    assert not done.stderr
-
-
-@pytest.mark.parametrize("server", ["redis", "postgresql"])
-def test_a_greenlet_of_gevent_that_waits_does_not_stop_the_others(server: str) -> None:
-    """One hub runs both. Reentry and self-deadlock go by greenlet."""
+def test_greenlets_of_gevent_take_turns_and_do_not_stop_each_other(server: str) -> None:
+    """One hub runs all. Reentry and self-deadlock go by greenlet."""
     pytest.importorskip("gevent")
     program = """
-    from gevent import monkey; monkey.patch_all()
-    import sys, gevent, holdfast
+    import gevent
 
     client, done = holdfast.Client(sys.argv[1]), []
 
@@ -211,23 +212,28 @@ def test_a_greenlet_of_gevent_that_waits_does_not_stop_the_others(server: str) -
     fences = [fence for _, fence in done]
     assert len(set(fences)) == 50 and fences == sorted(fences), done
     """
-    done = python("-c", textwrap.dedent(program), SERVERS[server]())
+    patched = "from gevent import monkey; monkey.patch_all()\n"
+    done = python("-c", patched + CONTENDERS + textwrap.dedent(program), SERVERS[server]())
 
     assert done.returncode == 0, done.stderr
     assert not done.stderr
 
 
-@pytest.mark.parametrize("client", ["Client", "AsyncClient"])
-def test_eventlet_is_refused(client: str) -> None:
+def test_eventlet_is_refused_when_it_has_patched_something() -> None:
     pytest.importorskip("eventlet")
-    program = f"import eventlet; eventlet.monkey_patch(); import holdfast; holdfast.{client}('memory://')"
-    done = python("-W", "ignore", "-c", program)
+    program = """
+    import eventlet, holdfast
 
-    assert done.stderr.splitlines()[-1].startswith("holdfast.errors.ConfigurationError: eventlet has patched")
-
-
-def test_eventlet_that_has_patched_nothing_is_not_refused() -> None:
-    pytest.importorskip("eventlet")
-    done = python("-W", "ignore", "-c", "import eventlet, holdfast; holdfast.Client('memory://')")
+    holdfast.Client('memory://').close()  # nothing is patched yet
+    eventlet.monkey_patch()
+    for client in (holdfast.Client, holdfast.AsyncClient):
+        try:
+            client('memory://')
+        except holdfast.ConfigurationError as error:
+            print(error)
+    """
+    done = python("-W", "ignore", "-c", textwrap.dedent(program))
 
     assert done.returncode == 0, done.stderr
+    errors = done.stdout.splitlines()
+    assert [error.startswith("eventlet has patched") for error in errors] == [True, True]

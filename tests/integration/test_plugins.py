@@ -20,7 +20,7 @@ from holdfast_lab import conformance
 from tests.support.plugins import EXAMPLE, add_example_metadata, add_metadata, add_package
 
 MODULES = sorted(path.stem for path in Path(conformance.__path__[0]).glob("test_*.py"))
-PARTS = 4  # of the suite, which run at the same time
+PARTS = 2  # of the suite, which run at the same time
 
 
 @pytest.fixture

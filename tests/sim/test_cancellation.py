@@ -17,6 +17,7 @@ CALLS = SINGLE | AGAIN | SEVERAL
 
 # `make sim` cancels a call at each suspension on all of them. On some it suspends ten times as often as on the others.
 STEPS = {"memory": 1, "redlock": 16, "mysql": 36, "memcached": 8, "zookeeper": 6, "mysql-row": 6}
+EVERY = 3  # of the times and lost replies of each call, except in memory
 
 
 @pytest.mark.parametrize(
@@ -27,15 +28,17 @@ STEPS = {"memory": 1, "redlock": 16, "mysql": 36, "memcached": 8, "zookeeper": 6
     ],
 )
 def test_a_call_leaves_no_ticket_when_it_is_cancelled(backend: str) -> None:
-    step = STEPS.get(backend, 2)
+    step, every = STEPS.get(backend, 2), 1 if backend == "memory" else EVERY
     tried: Counter[str] = Counter()
-    for result in cancellations(Plan(backend=backend), step=step):
+    for result in cancellations(Plan(backend=backend), step=step, every=every):
         tried[result.case.call] += 1
         assert result.problem is None, f"{result.case}: {result.problem}"
 
     assert set(tried) == CALLS
-    assert tried["acquire, busy"] >= 35 / step, "it suspends at each request and wait, with and without lost replies"
-    assert tried["keeper"] >= 15 / step
+    assert tried["acquire, busy"] >= 35 / step / every, (
+        "it suspends at each request and wait, with and without lost replies"
+    )
+    assert tried["keeper"] >= 15 / step / every
     if step == 1:
         assert tried["acquire all, busy"] > tried["acquire, busy"], "it acquires the free lock before it waits"
 
@@ -43,7 +46,7 @@ def test_a_call_leaves_no_ticket_when_it_is_cancelled(backend: str) -> None:
 def test_a_cancelled_call_that_leaves_its_ticket_is_found() -> None:
     plan = MUTANTS["cancelled-acquire-leaves-ticket"].apply(Plan())
 
-    wrong = {result.case.call for result in cancellations(plan) if result.problem is not None}
+    wrong = {result.case.call for result in cancellations(plan, every=EVERY) if result.problem is not None}
 
     assert "acquire, free" in wrong
     assert "acquire, busy" in wrong
@@ -53,7 +56,7 @@ def test_a_cancelled_call_that_leaves_its_ticket_is_found() -> None:
 def test_a_cancelled_call_for_several_locks_that_leaves_tickets_is_found() -> None:
     plan = MUTANTS["lock-all-cancelled-leaves-some"].apply(Plan())
 
-    wrong = {result.case.call for result in cancellations(plan) if result.problem is not None}
+    wrong = {result.case.call for result in cancellations(plan, every=EVERY) if result.problem is not None}
 
     assert "acquire all, free" in wrong
     assert "acquire all, busy" in wrong

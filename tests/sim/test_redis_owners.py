@@ -132,7 +132,7 @@ def lived(server: type[RedisServer], seed: int) -> OwnersWorld:
     return world
 
 
-@pytest.mark.parametrize("part", range(2))
+@pytest.mark.parametrize("part", [0, pytest.param(1, marks=pytest.mark.extra)])
 def test_holders_always_have_one_owner_or_there_is_one(part: int) -> None:
     worlds = [lived(RedisServer, seed) for seed in range(part * 25, part * 25 + 25)]
 
@@ -148,5 +148,5 @@ def test_a_mutant_is_detected(name: str) -> None:
     assert issubclass(wrong, RedisServer)
 
     with pytest.raises(AssertionError, match=r"two owners are in|without a name|two fences|gone back|one fence"):
-        for seed in range(200):
+        for seed in (24, *range(200)):  # the rarest is detected by 24 at present
             lived(wrong, seed)

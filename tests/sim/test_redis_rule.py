@@ -362,5 +362,5 @@ def test_a_mutated_script_is_detected(mistake: str) -> None:
     wrong = type("Wrong", (Single,), {"texts": edited(_SCRIPTS, MISTAKES[mistake])})
 
     with pytest.raises(AssertionError):
-        for seed in range(30):
+        for seed in (2, 20, *range(30)):  # all but three are detected by 2, and the rarest by 20
             steps_on(wrong, seed)

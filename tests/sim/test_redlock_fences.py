@@ -28,7 +28,8 @@ def search_mutant(mutant: Mutant, size: Size) -> Search:
     return searched
 
 
-@pytest.mark.parametrize("size", [APART, FORGETS, RESENT])  # `make sim` has the largest too
+# The others have the first start values of APART too. `make sim` has the largest size.
+@pytest.mark.parametrize("size", [APART._replace(clocks=APART.clocks[1:]), FORGETS, RESENT])
 def test_fences_are_in_order_in_all_states_of_three_nodes_and_two_clients(size: Size) -> None:
     searched = search_fences(Plan(backend="redlock"), size)
 

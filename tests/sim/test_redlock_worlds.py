@@ -198,7 +198,7 @@ def test_a_majority_holds_the_lock_and_a_lease_that_lost_it_does_not_return(redl
 def test_most_cuts_are_between_a_client_and_one_node() -> None:
     cuts: list[str] = []
     only_cuts = replace(faults.only(faults.ALL, frozenset({"cut"})), cut=0.2)
-    for seed in range(8):
+    for seed in range(4):
         ran = run(Plan(backend="redlock", faults=only_cuts, enable=1.0), seed)
         assert ran.failure is None
         details = [event.detail for event in ran.history if isinstance(event, h.FaultStarted) and event.name == "cut"]
@@ -207,12 +207,12 @@ def test_most_cuts_are_between_a_client_and_one_node() -> None:
         cuts += details
 
     assert len({cut.rpartition(" ")[2] for cut in cuts}) >= 3
-    assert len(cuts) > 20
+    assert len(cuts) > 10
 
 
 def test_recorded_choices_replay_the_same_run() -> None:
     plan = Plan(backend="redlock")
-    for seed in range(4):
+    for seed in range(2):
         ran = run(plan, seed)
 
         again = run(plan, decisions=ran.decisions)

@@ -101,7 +101,8 @@ class Run:
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_one_call_advances_the_register_to_each_number(backend: str) -> None:
-    for seed in range(SEEDS):
+    # A world of Redlock takes as long as ten of the others.
+    for seed in range(SEEDS // 3 if backend == "redlock" else SEEDS):
         assert not Run(backend, seed).problem(), f"seed {seed}"
 
 

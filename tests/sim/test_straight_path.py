@@ -53,12 +53,12 @@ class Counted:
         self.engine = CountingEngine
 
 
-@pytest.mark.parametrize(("workload", "least"), [("free", 100), ("locks", 3)])
+@pytest.mark.parametrize(("workload", "least"), [("free", 50), ("locks", 2)])
 def test_worlds_of_redis_run_through_the_straight_path(workload: str, least: int) -> None:
     counted = Counted()
     plan = Plan(backend="redis", engine=counted.engine, workload=WORKLOADS[workload])
 
-    for seed in range(15):
+    for seed in range(8):
         assert run(plan, seed).failure is None
 
     assert counted.counts["granted"] >= least
@@ -70,25 +70,25 @@ def test_leases_of_the_straight_path_are_passed_on() -> None:
     plan = Plan(backend="redis-local", engine=counted.engine, workload=WORKLOADS["free_callers"])
     passed = 0
 
-    for seed in range(15):
+    for seed in range(8):
         ran = run(plan, seed)
         assert ran.failure is None
         passed += sum(isinstance(event, Passed) and event.giver in counted.straight for event in ran.history)
         counted.straight.clear()
 
-    assert counted.counts["granted"] >= 100
-    assert passed >= 5
-    assert counted.counts["passed on to"] >= 5
+    assert counted.counts["granted"] >= 50
+    assert passed >= 3
+    assert counted.counts["passed on to"] >= 3
 
 
 @pytest.mark.parametrize("backend", ["redis", "redis-local"])
 def test_cancellations_run_through_the_straight_path(backend: str) -> None:
     counted = Counted()
 
-    for result in cancellations(Plan(backend=backend, engine=counted.engine), step=2):
+    for result in cancellations(Plan(backend=backend, engine=counted.engine), step=2, every=3):
         assert result.problem is None, f"{result.case}: {result.problem}"
 
-    assert counted.counts["Cancelled"] >= 5
+    assert counted.counts["Cancelled"] >= 2
     assert counted.counts["granted"] > counted.counts["continued"] > 0
 
 
@@ -96,5 +96,7 @@ def test_an_interrupt_on_the_straight_path_that_leaves_its_ticket_is_found_by_ca
     plan = MUTANTS["straight-interrupt-leaves-ticket"].apply(Plan())
 
     assert any(
-        result.problem is not None for result in cancellations(plan) if result.case.call == "acquire again, free"
+        result.problem is not None
+        for result in cancellations(plan, every=3)
+        if result.case.call == "acquire again, free"
     )

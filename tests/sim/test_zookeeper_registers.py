@@ -20,7 +20,7 @@ from holdfast_lab.sim.scenarios import ClientProcess, SmallWorld
 from holdfast_lab.sim.servers.zookeeper.ensemble import ROOT, ZookeeperServer
 from holdfast_lab.sim.servers.zookeeper.port import SimPort
 
-SEEDS = range(10)
+SEEDS = range(5)
 FAULTS_UNTIL, REST = 30.0, 10.0  # seconds
 FAULTS = Faults(slow=0.1, slow_max=0.4, lose_request=0.02, lose_reply=0.05, refuse=0.02)
 REGISTERS = f"{ROOT}/%marks"

@@ -67,12 +67,16 @@ class Cancellation(NamedTuple):
     problem: str | None  # None if there is none
 
 
-def cancellations(plan: Plan, *, step: int = 1) -> Iterator[Cancellation]:
+def cancellations(plan: Plan, *, step: int = 1, every: int = 1) -> Iterator[Cancellation]:
     """All cases. Each call is cancelled `step` suspensions later, until it ends before that.
 
     If there are steps, it is cancelled at other suspensions with every second lost reply.
+
+    With `every`, only every nth of the ten combinations of a call with a time and a lost reply is tried. The numbers 3
+    and 7 give other combinations for each call.
     """
-    for call, after, lost in itertools.product(_CALLS, (0.0, SERVED), (None, *range(1, REPLIES + 1))):
+    combinations = itertools.product(_CALLS, (0.0, SERVED), (None, *range(1, REPLIES + 1)))
+    for call, after, lost in itertools.islice(combinations, None, None, every):
         for suspension in itertools.count(1 + (lost or 0) % min(step, 2), step):
             with quiet():
                 world = _World(plan, Case(call, suspension, after, lost))
