@@ -7,7 +7,6 @@ first, because they select system calls at import. So these names are missing fo
 
 from __future__ import annotations
 
-import _socket
 import importlib
 import os
 import runpy
@@ -58,8 +57,6 @@ def hide(drivers: Sequence[str]) -> None:
         for name in names:
             if hasattr(owner, name):
                 delattr(owner, name)
-    # holdfast reads from sockets of this class as only Linux can; sys.platform is not changed here.
-    _socket.socket = type("socket", (_socket.socket,), {})  # type: ignore[assignment,misc]
     socket.socketpair = socketpair  # type: ignore[assignment]  # it takes fewer arguments
     fstat = os.fstat
 

@@ -48,11 +48,12 @@ class Stream:
         self.flags = 0  # of all calls but `receive`: they do not block
         # Raises BlockingIOError if nothing arrives in RECEIVE_TIME. None: this socket cannot do that.
         self.receive: Callable[[int], bytes] | None = None
+        no_wait: int = getattr(socket, "MSG_DONTWAIT", 0) if sys.platform == "linux" else 0
         # gevent and eventlet replace socket.socket, but not its base class.
-        if self.is_plain and sys.platform == "linux" and isinstance(sock, _socket.socket):
+        if self.is_plain and no_wait and isinstance(sock, _socket.socket):
             timeout = struct.pack("@ll", 0, round(RECEIVE_TIME * 1_000_000))
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, timeout)
-            self.flags, self.receive = socket.MSG_DONTWAIT, sock.recv
+            self.flags, self.receive = no_wait, sock.recv
         sock.setblocking(self.receive is not None)
 
     def exchange(self, request: bytes, seconds: float, until: float, probe: Probe | None) -> bytes:
