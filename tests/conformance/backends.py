@@ -84,4 +84,8 @@ _OTHER_METHODS = [
         _plain("nats-cluster", nats.fresh_cluster_url, _NATS),
     )
 ]
-CASES = [*BACKENDS, *_WITH_LESS, *_OTHER_METHODS]
+_WITH_BOTH_RUNTIMES = ("memory", "sqlite", "redis")
+CASES = [
+    *(case._replace(one_runtime=case.name not in _WITH_BOTH_RUNTIMES) for case in (*BACKENDS, *_WITH_LESS)),
+    *_OTHER_METHODS,
+]

@@ -21,6 +21,7 @@ import socket
 import subprocess
 import tempfile
 import threading
+import zlib
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -118,7 +119,7 @@ class ServerProcess(ABC):
 
     def create_data(self, *command: str) -> None:
         """Let a command create "{folder}/data", once for all servers with this command: it takes a second."""
-        subprocess.run(["cp", "-a", _initial_data(command), self.folder], check=True)  # with its owner
+        subprocess.run(["cp", "-a", _initial_data(command).path, self.folder], check=True)  # with its owner
 
     def start(self) -> None:
         """Return when it answers."""
@@ -316,12 +317,28 @@ def _end_after_other_workers(users: IO[str]) -> None:
 
 
 @functools.cache
-def _initial_data(command: Sequence[str]) -> Path:
-    folder = _at_exit().enter_context(folder_in_memory())
-    _give_to_nobody(folder)
-    words = [word.replace("{folder}", str(folder)) for word in command]
-    subprocess.run([*dies_with_thread(as_nobody=True), *words], check=True, capture_output=True, cwd=folder)
-    return folder / "data"
+def _initial_data(command: Sequence[str]) -> _InitialData:
+    number = zlib.crc32("\0".join(command).encode())
+    return for_all_workers(lambda folder: _InitialData(folder, command), f"data-{number}")
+
+
+class _InitialData:
+    """What a command creates at "{folder}/data"."""
+
+    def __init__(self, folder: Path, command: Sequence[str]) -> None:
+        self._folder, self._command = folder, command
+        self.path = folder / "data"
+
+    def create(self) -> None:
+        self._folder.mkdir()
+        _give_to_nobody(self._folder)
+
+    def start(self) -> None:
+        words = [word.replace("{folder}", str(self._folder)) for word in self._command]
+        subprocess.run([*dies_with_thread(as_nobody=True), *words], check=True, capture_output=True, cwd=self._folder)
+
+    def end(self) -> None:
+        """It is deleted with the folder."""
 
 
 @functools.cache

@@ -26,6 +26,16 @@ SOON = WAITER_LEASE / 2  # well before an abandoned waiter expires on the store
 # Between the release and the cancellation: turns of the loop, or requests to the store, which answers in
 # order. A hand-over takes about three of either, so these come before, amid and after it.
 MOMENTS = [*(f"{count} turns" for count in range(6)), *(f"{count} requests" for count in range(1, 5))]
+# The moments between these, and a semaphore at most of them, only with all methods.
+_USUAL = {
+    *(("lock", moment) for moment in ("0 turns", "2 turns", "3 turns", "1 requests", "2 requests", "3 requests")),
+    *(("semaphore", moment) for moment in ("1 turns", "2 requests")),
+}
+RACES = [
+    pytest.param(make, moment, marks=() if (make, moment) in _USUAL else pytest.mark.extra)
+    for make in ("lock", "semaphore")
+    for moment in MOMENTS
+]
 
 T = TypeVar("T")
 
@@ -40,7 +50,7 @@ def make(request: pytest.FixtureRequest) -> MakeLock:
     return lambda client: client.semaphore("a", limit=1)
 
 
-@pytest.mark.parametrize("moment", MOMENTS)
+@pytest.mark.parametrize(("make", "moment"), RACES, indirect=["make"])
 async def test_a_waiter_cancelled_while_the_lock_is_released_does_not_keep_it_from_the_next(
     case: Case, tmp_path: Path, make: MakeLock, moment: str
 ) -> None:
@@ -75,7 +85,7 @@ async def test_a_waiter_cancelled_while_the_lock_is_released_does_not_keep_it_fr
         await _shows(client, holders=0, waiters=0)
 
 
-@pytest.mark.parametrize("moment", MOMENTS)
+@pytest.mark.parametrize(("make", "moment"), RACES, indirect=["make"])
 @pytest.mark.parametrize("first", ["cancel", "release"])
 async def test_a_cancellation_during_a_release_grants_the_lock_to_exactly_one_waiter(
     case: Case, tmp_path: Path, make: MakeLock, first: str, moment: str

@@ -19,7 +19,7 @@ from tests.support.etcd import shared
 from tests.support.etcd.servers import Server, etcdctl
 from tests.support.processes import PATIENCE, eventually
 
-SECONDS = float(os.environ.get("HOLDFAST_TEST_SECONDS", "10"))
+SECONDS = float(os.environ.get("HOLDFAST_TEST_SECONDS", "3"))
 TURNS_MIN = 5
 
 # The command that runs under the lock on both sides: it records when it starts and ends.

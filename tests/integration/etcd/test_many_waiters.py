@@ -1,4 +1,4 @@
-"""Many waiters use few connections, and a hand-over costs the same with 2 waiters and with 200."""
+"""Many waiters use few connections, and a hand-over costs the same with 2 waiters and with 100."""
 
 from __future__ import annotations
 
@@ -121,11 +121,11 @@ def test_waiters_are_notified_again_after_their_server_was_paused(own_server: Se
     assert statistics.median(after) < 5 * statistics.median(before) + 0.5, (before, after)
 
 
-def test_a_hand_over_costs_the_same_with_2_waiters_and_with_200(own_server: Server, open_client: OpenClient) -> None:
+def test_a_hand_over_costs_the_same_with_2_waiters_and_with_100(own_server: Server, open_client: OpenClient) -> None:
     costs = []
-    for number in (2, 200):
+    for number in (2, 100):
         lease = acquired(open_client(own_server.url), "a", ttl=60)
-        waiters = Waiters([open_client(own_server.url) for _ in range(20)], number + TURNS)
+        waiters = Waiters([open_client(own_server.url) for _ in range(10)], number + TURNS)
         waiters.start()
         lease.release()
         eventually(lambda waiters=waiters: len(waiters.leases) == 1)  # type: ignore[misc]  # as above

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -199,13 +200,14 @@ def test_the_file_never_goes_back_under_many_processes_with_random_fences(tmp_pa
     files.replace(path, b"0", fence=1)
     context = multiprocessing.get_context("spawn")
     ends = context.Queue()
-    processes = [context.Process(target=_write, args=(str(path), number, ends)) for number in range(4)]
+    processes = [context.Process(target=_write, args=(str(path), number, ends)) for number in range(3)]
     for process in processes:
         process.start()
 
     seen = [0]
     while any(process.is_alive() for process in processes):
         seen.append(int(path.read_bytes()))
+        time.sleep(0.001)  # leaves the processor to the writers
     results = [ends.get(timeout=30) for _ in processes]
     for process in processes:
         process.join(30)

@@ -17,8 +17,8 @@ from tests.support.nats.servers import Server, Trio
 from tests.support.processes import WorkerPool, eventually, now
 
 WORKER = Path(__file__).parents[2] / "support" / "worker.py"
-PROCESSES = 8
-SECONDS = 30.0
+PROCESSES = 4
+SECONDS = 18.0
 
 
 @pytest.fixture
@@ -127,7 +127,7 @@ def test_the_time_of_a_paused_server_is_not_the_time_of_the_caller(
 
 
 @pytest.mark.slow
-def test_eight_processes_exclude_each_other_while_servers_are_killed_and_paused(
+def test_processes_exclude_each_other_while_servers_are_killed_and_paused(
     trio: Trio, bucket: str, pool: WorkerPool, open_client: OpenClient
 ) -> None:
     url = f"{trio.url}?bucket={bucket}"
@@ -138,7 +138,7 @@ def test_eight_processes_exclude_each_other_while_servers_are_killed_and_paused(
         worker.send("stubborn_turns", lock="one", start=start, seconds=SECONDS, hold=0.01)
 
     faults = Counter[str]()
-    while now() < start + SECONDS - 8:
+    while now() < start + SECONDS - 8 or not faults["paused"]:
         # A majority is left at every moment, and the leader is among those that fail.
         leader = trio.leader(bucket)
         if faults["killed"] <= faults["paused"]:

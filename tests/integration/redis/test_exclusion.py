@@ -25,7 +25,7 @@ from tests.support.redis.topologies import Cluster
 SOON = 0.3  # seconds: enough for all workers to receive the start time
 
 
-@pytest.mark.parametrize(("method", "times"), [("queue", 100), ("setnx", 30)])
+@pytest.mark.parametrize(("method", "times"), [("queue", 40), ("setnx", 15)])
 def test_8_processes_with_one_lock_exclude_each_other(
     method: str, times: int, pool: WorkerPool, server: Server
 ) -> None:
@@ -50,10 +50,10 @@ def test_processes_on_a_cluster_exclude_each_other(pool: WorkerPool, shared_clus
 
     start = now() + SOON
     for worker in workers:
-        worker.send("turns", lock="exclusive", start=start, times=100)
+        worker.send("turns", lock="exclusive", start=start, times=50)
     turns = turns_of(worker.receive(within=60)["turns"] for worker in workers)
 
-    assert len(turns) == 400
+    assert len(turns) == 200
     assert_exclusive(turns)
 
 
@@ -64,10 +64,10 @@ def test_threads_that_share_a_lock_object_exclude_each_other_and_those_of_other_
 
     start = now() + SOON
     for worker in workers:
-        worker.send("thread_turns", lock="one", threads=6, start=start, times=40)
+        worker.send("thread_turns", lock="one", threads=4, start=start, times=20)
     reports = [thread for worker in workers for thread in worker.receive(within=60)["turns"]]
 
-    assert [len(thread) for thread in reports] == [40] * 18
+    assert [len(thread) for thread in reports] == [20] * 12
     assert_exclusive(turns_of(reports))
 
 

@@ -19,8 +19,8 @@ from tests.support.intervals import Turn, report, turns_of
 from tests.support.processes import Worker, WorkerPool, now
 from tests.support.redis.redlock import RedlockServers
 
-TURNS = int(os.environ.get("HOLDFAST_REDLOCK_TURNS", "500"))
-PROCESSES = 8
+TURNS = int(os.environ.get("HOLDFAST_REDLOCK_TURNS", "250"))
+PROCESSES = 4
 ROUND = 0.4  # seconds between two faults
 SLICE = 2.0  # seconds for which the processes work before they report
 

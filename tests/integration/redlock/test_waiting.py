@@ -139,10 +139,10 @@ def test_8_processes_with_one_lock_exclude_each_other(pool: WorkerPool, redlock:
 
     start = now() + SOON
     for worker in workers:
-        worker.send("turns", lock="one", start=start, times=40)
+        worker.send("turns", lock="one", start=start, times=20)
     turns = turns_of(worker.receive(within=100)["turns"] for worker in workers)
 
-    assert len(turns) == 320
+    assert len(turns) == 160
     assert_exclusive(turns)
     seconds = turns[-1].leaving - turns[0].acquired
     report(f"{len(turns)} turns in {seconds:.1f} s; median gap {quantile(gaps(turns), 0.5) * 1e6:.0f} µs")

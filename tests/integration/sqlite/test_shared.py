@@ -15,7 +15,7 @@ from tests.integration.sqlite.conftest import Store
 from tests.support.intervals import assert_no_overlap, most_at_once, quantile, report, turns_of
 from tests.support.processes import PATIENCE, WorkerPool, now
 
-SECONDS = float(os.environ.get("HOLDFAST_TEST_SECONDS", "5"))
+SECONDS = float(os.environ.get("HOLDFAST_TEST_SECONDS", "3"))
 
 
 @pytest.mark.slow

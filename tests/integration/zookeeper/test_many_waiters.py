@@ -1,4 +1,4 @@
-"""Many waiters: a hand-over costs the servers the same with 200 as with 2, and every waiter is granted."""
+"""Many waiters: a hand-over costs the servers the same with 100 as with 2, and every waiter is granted."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ async def _requests_per_handover(server: Server, url: str, waiters: int) -> floa
         return (server.counted("zk_packets_received") - before) / waiters
 
 
-async def test_a_hand_over_costs_the_same_with_2_waiters_and_with_200() -> None:
+async def test_a_hand_over_costs_the_same_with_2_waiters_and_with_100() -> None:
     server = shared.own_server()
     few = min([await _requests_per_handover(server, f"{server.url}/{number}", 2) for number in range(3)])
-    many = await _requests_per_handover(server, f"{server.url}/many", 200)
+    many = await _requests_per_handover(server, f"{server.url}/many", 100)
 
     # Each hand-over: a delete, the listing of the woken waiter, and its write. With two waiters, pings and heartbeats
     # of the session are a larger part.

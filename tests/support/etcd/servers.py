@@ -26,8 +26,11 @@ from tests.support.server_process import (
     program,
 )
 
-# Short election timeouts, because the shortest ttl of a lease is one and a half election timeouts.
-_FAST = ("--heartbeat-interval", "20", "--election-timeout", "200")
+# Short election timeouts, because the shortest ttl of a lease is one and a half election timeouts. The timeout has to
+# be five heartbeat intervals or more, and a shorter interval only costs processor time.
+_FAST = ("--heartbeat-interval", "40", "--election-timeout", "200")
+# For a single server that runs for long: also an idle one works at each heartbeat. The shortest ttl is the same second.
+IDLE = ("--heartbeat-interval", "120", "--election-timeout", "600")
 
 
 class Server(ServerProcess):

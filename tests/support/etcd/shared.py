@@ -7,7 +7,7 @@ import uuid
 from pathlib import Path
 from urllib.parse import urlencode
 
-from tests.support.etcd.servers import Server, etcdctl
+from tests.support.etcd.servers import IDLE, Server, etcdctl
 from tests.support.permissions import statements
 from tests.support.server_process import for_all_workers, until_exit
 
@@ -38,7 +38,7 @@ def restricted_server() -> Server:
 
 
 def _with_roles(folder: Path) -> Server:
-    return Server(folder, options=["--bcrypt-cost", "4"])
+    return Server(folder, options=["--bcrypt-cost", "4", *IDLE])
 
 
 def _add_roles(server: Server) -> None:
@@ -60,14 +60,18 @@ _ROOT = ("etcdctl user add root:secret", "etcdctl role add root", "etcdctl user 
 
 @functools.cache
 def server() -> Server:
-    """A server for all workers: one that is idle takes almost a hundredth of a core."""
-    return for_all_workers(Server, "etcd")
+    """A server for all workers: one that is idle takes processor time too."""
+    return for_all_workers(_idle_server, "etcd")
 
 
 @functools.cache
 def own_server() -> Server:
     """The server of this worker. No other worker changes its revision."""
-    return until_exit(Server)
+    return until_exit(_idle_server)
+
+
+def _idle_server(folder: Path) -> Server:
+    return Server(folder, options=IDLE)
 
 
 @functools.cache

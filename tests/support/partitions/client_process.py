@@ -24,7 +24,7 @@ from tests.support.partitions.namespaces import enter_namespace
 from tests.support.worker import PR_SET_PDEATHSIG, Answer, Turn, Worker, now
 
 PATIENCE = 25.0  # seconds; less than the caller waits
-HOLD = 0.03  # seconds of one turn
+HOLD = 0.1  # seconds of one turn
 CHECK_INTERVAL = 0.01  # seconds between two checks of the leases
 
 

@@ -17,6 +17,8 @@ from collections.abc import Iterator, Sequence
 from enum import Enum
 from pathlib import Path
 
+import pytest
+
 from holdfast_lab.conformance import forked
 from tests.support.partitions.namespaces import enter_namespace
 from tests.support.server_process import HERE, Host, missing
@@ -35,7 +37,14 @@ class Cut(Enum):
     LOSE_REPLIES = ("", "drop")  # the isolated host is a client
 
 
-BETWEEN_SERVERS = [how for how in Cut if how is not Cut.UNREACHABLE]  # which has the same effect as DROP on servers
+# UNREACHABLE has the same effect as DROP on servers. RESET and LOSE_REQUESTS only change how soon the isolated server
+# drops its clients. One test has all kinds of cuts between a client and the servers.
+BETWEEN_SERVERS = [
+    Cut.DROP,
+    pytest.param(Cut.RESET, marks=pytest.mark.extra),
+    pytest.param(Cut.LOSE_REQUESTS, marks=pytest.mark.extra),
+    Cut.LOSE_REPLIES,
+]
 
 
 class Network:

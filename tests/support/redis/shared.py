@@ -13,6 +13,9 @@ from tests.support.redis.servers import Server
 from tests.support.redis.topologies import Cluster
 from tests.support.server_process import for_all_workers, until_exit
 
+# The background tasks run once a second: they are most of the work of the servers that run until the end.
+_IDLE = ("--hz", "1")
+
 
 def fresh_url(**options: str) -> str:
     """One server, with keys that no other test uses."""
@@ -85,12 +88,14 @@ def _with_options(url: str, options: dict[str, str]) -> str:
 
 @functools.cache
 def server() -> Server:
-    return until_exit(lambda folder: Server(main_binary(), folder))
+    return until_exit(lambda folder: Server(main_binary(), folder, options=_IDLE))
 
 
 @functools.cache
 def _cluster() -> Cluster:
-    return for_all_workers(lambda folder: Cluster(main_binary(), folder), "redis-cluster", prepare=_let_ping_rarely)
+    return for_all_workers(
+        lambda folder: Cluster(main_binary(), folder, replicas=False), "redis-cluster", prepare=_let_ping_rarely
+    )
 
 
 def _let_ping_rarely(cluster: Cluster) -> None:
@@ -101,4 +106,4 @@ def _let_ping_rarely(cluster: Cluster) -> None:
 
 @functools.cache
 def _redlock() -> RedlockServers:
-    return for_all_workers(lambda folder: RedlockServers(main_binary(), folder), "redlock")
+    return for_all_workers(lambda folder: RedlockServers(main_binary(), folder, _IDLE), "redlock")

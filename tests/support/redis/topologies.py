@@ -110,8 +110,9 @@ class Watched(Pair):
 class Cluster(ServerGroup[Server]):
     """Three primaries that share the slots, each with a replica; `servers[n + 3]` replicates `servers[n]`."""
 
-    def __init__(self, binary: Binary, folder: Path, options: Sequence[str] = ()) -> None:
-        pairs = cluster_ports(binary, 6)
+    def __init__(self, binary: Binary, folder: Path, options: Sequence[str] = (), *, replicas: bool = True) -> None:
+        """Without replicas, none of its nodes may fail."""
+        pairs = cluster_ports(binary, 6 if replicas else 3)
         self._bus_ports = dict(pairs)
         nodes = [
             Server(
@@ -142,13 +143,14 @@ class Cluster(ServerGroup[Server]):
             primary.call("CLUSTER", "ADDSLOTS", *slots)
         for server, bus in zip(self.servers[1:], self.servers, strict=False):
             server.call("CLUSTER", "MEET", "127.0.0.1", bus.port, self._bus_ports[bus.port])
+        known = str(len(self.servers))
         for server in self.servers:
-            server.await_true(lambda server: facts(server.call("CLUSTER", "INFO"))["cluster_known_nodes"] == "6")
-        for primary, replica in zip(primaries, replicas, strict=True):
+            server.await_true(lambda server: facts(server.call("CLUSTER", "INFO"))["cluster_known_nodes"] == known)
+        for primary, replica in zip(primaries, replicas, strict=False):
             identity = primary.call("CLUSTER", "MYID")
             replica.await_true(lambda server, identity=identity: server.call("CLUSTER", "REPLICATE", identity) == "OK")
         for server in self.servers:
-            server.await_true(_sees_whole_cluster)
+            server.await_true(lambda server: _sees_whole_cluster(server, replicas=len(replicas)))
         for replica in replicas:
             replica.await_true(lambda server: server.info("replication").get("master_link_status") == "up")
 
@@ -251,7 +253,7 @@ def _knows_all(sentinel: Server) -> bool:
     return (known["num-other-sentinels"], known["num-slaves"], known["flags"]) == ("2", "1", "master")
 
 
-def _sees_whole_cluster(server: Server) -> bool:
+def _sees_whole_cluster(server: Server, *, replicas: int) -> bool:
     info = facts(server.call("CLUSTER", "INFO"))
     nodes = server.call("CLUSTER", "NODES").splitlines()
-    return info["cluster_state"] == "ok" and sum(" connected" in node and "slave" in node for node in nodes) == 3
+    return info["cluster_state"] == "ok" and sum(" connected" in node and "slave" in node for node in nodes) == replicas

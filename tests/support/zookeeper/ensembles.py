@@ -11,6 +11,9 @@ from tests.support.redis.proxy import Proxy
 from tests.support.server_process import HERE, Host, ServerGroup, free_ports
 from tests.support.zookeeper.servers import Server
 
+# Members run for seconds: to compile code as early as in a long run would be a fifth of their work.
+_SHORT_RUN = ("-XX:CompileThresholdScaling=10",)
+
 
 class Ensemble(ServerGroup[Server]):
     """Servers 1 to 3."""
@@ -35,7 +38,9 @@ class Ensemble(ServerGroup[Server]):
             peers = [f"server.{other}={self._seen(number, other)}:{election[other]}" for other in at]
             settings = {"syncLimit": sync_limit, "initLimit": init_limit}
             own = folder / str(number)
-            servers.append(Server(own, number=number, peers=peers, settings=settings, flags=flags, host=host))
+            servers.append(
+                Server(own, number=number, peers=peers, settings=settings, flags=(*_SHORT_RUN, *flags), host=host)
+            )
         super().__init__(servers)
 
     def _seen(self, number: int, other: int) -> str:

@@ -25,6 +25,9 @@ class Case(NamedTuple):
     # Another method or shape of a backend that is tested in full, with the same adapters. It runs the tests that are
     # marked `on_every_method`, and a part of the others, another part for each variant; each with one of the runtimes.
     is_variant: bool = False
+    # Tests that are not marked `on_every_method` run with one of the runtimes each, some with threads, others with
+    # asyncio. The engine is the same for both runtimes, and another backend runs all tests with both of them.
+    one_runtime: bool = False
 
     @property
     def lacks(self) -> Mapping[Primitive, str]:

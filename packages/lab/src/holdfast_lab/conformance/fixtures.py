@@ -53,10 +53,12 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 def _runtimes(case: Case, metafunc: pytest.Metafunc) -> Sequence[str]:
     """The runtimes that this test uses on this backend; none if it is left out."""
-    if not case.is_variant or metafunc.config.getoption("--all-methods"):
+    on_every_method = metafunc.definition.get_closest_marker("on_every_method") is not None
+    with_both = not case.is_variant and (on_every_method or not case.one_runtime)
+    if with_both or metafunc.config.getoption("--all-methods"):
         return RUNTIMES
     number = zlib.crc32(f"{metafunc.definition.name} {case.name}".encode())
-    is_chosen = metafunc.definition.get_closest_marker("on_every_method") or number // len(RUNTIMES) % _SHARE == 0
+    is_chosen = not case.is_variant or on_every_method or number // len(RUNTIMES) % _SHARE == 0
     return (RUNTIMES[number % len(RUNTIMES)],) if is_chosen else ()
 
 

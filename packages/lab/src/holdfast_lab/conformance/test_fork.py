@@ -94,7 +94,7 @@ def test_a_child_never_hangs_on_a_mutex_of_another_thread_of_its_parent(
 ) -> None:
     parent = pool.start(store_url)
 
-    for _ in range({"sqlite": 10, "redis": 4}.get(case.name, 2)):
+    for _ in range({"sqlite": 5, "redis": 2}.get(case.name, 1)):
         parent.send("fork_beside_threads", times=5, backoff=PATIENCE)
         outcomes = parent.receive(within=2 * PATIENCE)["outcomes"]
         assert outcomes == {"fine": 5}, parent.errors()
