@@ -705,7 +705,7 @@ def test_rounds_are_interleaved(tmp_path: Path) -> None:
 def test_the_command_line_lists_runs_and_shows_missing_peers(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    options = ["--quick", "--only", "uncontended/threads", "--only", "uncontended/machine/pairs/fast*"]
+    options = ["--quick", "--rounds", "1", "--only", "uncontended/threads", "--only", "uncontended/machine/pairs/fast*"]
 
     assert main([*options, "--list"]) == 0
     listed = capsys.readouterr().out.splitlines()
@@ -732,7 +732,7 @@ def test_another_version_is_measured_in_the_same_rounds_from_its_own_sources(
         "uncontended/redis/pairs/two-connection-calls",
     ]
 
-    main(["--quick", *only, "--before", str(tmp_path / "old"), "--out", str(tmp_path / "out")])
+    main(["--quick", "--rounds", "1", *only, "--before", str(tmp_path / "old"), "--out", str(tmp_path / "out")])
 
     rows = {
         row["contender"]: row
