@@ -4,7 +4,9 @@ claim that is not measured, leftover processes. Times are never asserted.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import functools
 import http.client
 import json
 import os
@@ -13,6 +15,7 @@ import socket
 import subprocess
 import sys
 import time
+import uuid
 import xml.etree.ElementTree as ET
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -24,7 +27,7 @@ import pytest
 
 from benchmarks import capacity, capacity_pages, capacity_stores, claims, figures, page, publish, runner
 from benchmarks.__main__ import PUBLISHED, main
-from benchmarks.contender import Arena, Contender, all_contenders
+from benchmarks.contender import Arena, AsyncLocks, Contender, all_contenders
 from benchmarks.delay import delayed
 from benchmarks.figures import Turn
 from benchmarks.measure import FULL, QUICK, Effort, Measure, all_measures
@@ -37,6 +40,8 @@ from benchmarks.servers import (
     Etcd,
     Mariadb,
     Memcached,
+    Nats,
+    Postgresql,
     Redis,
     RedisNodes,
     Server,
@@ -45,7 +50,14 @@ from benchmarks.servers import (
 )
 from benchmarks.summary import ROWS, summary_plot
 from benchmarks.table import WIDTH, Row, Table
+from tests.support.etcd import shared as etcd
+from tests.support.memcached import shared as memcached
+from tests.support.mysql import shared as mysql
+from tests.support.nats import shared as nats
+from tests.support.postgresql import shared as postgresql
 from tests.support.processes import eventually
+from tests.support.redis import shared as redis
+from tests.support.zookeeper import shared as zookeeper
 from tests.support.zookeeper.servers import kazoo
 
 CORES = sorted(os.sched_getaffinity(0))
@@ -64,6 +76,22 @@ TINY = Effort(
     long_rounds=1,
     imports=1,
 )
+
+# Of each measure, the cases whose code differs: threads and tasks, files and servers, servers that are far away. The
+# adapters of the other stores are checked by `test_a_contender_acquires_and_releases`.
+FEW = {
+    "uncontended": ("uncontended/machine/pairs/holdfast", "uncontended/redlock/5ms-away/holdfast-redlock"),
+    "many": ("many/machine/*/holdfast",),
+    "contended": (
+        "contended/tasks/*/holdfast",
+        "contended/machine/2-hold-2ms/holdfast",
+        "contended/redis/2-back-to-back/holdfast",
+    ),
+    "threads": ("threads/redis/lone/holdfast", "threads/redis/4x8-away/holdfast"),
+    "waiters": ("waiters/machine/*/holdfast", "waiters/redis/*/holdfast-redis"),
+    "leases": ("leases/*/*/holdfast",),
+    "imports": ("imports/*/*/holdfast",),
+}
 
 needs_redis = pytest.mark.skipif(Redis().version() is None, reason="no redis-server on this machine")
 
@@ -592,9 +620,18 @@ def test_a_server_that_fails_to_start_fails_only_its_case(tmp_path: Path) -> Non
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("measure", all_measures(), ids=lambda measure: measure.name)
-def test_a_tiny_run_of_all_our_contenders(measure: Measure, tmp_path: Path) -> None:
-    plan = _thinned(make_plan([measure], _contenders_here(), TINY, ["holdfast-*"]))
+@pytest.mark.parametrize(
+    ("measure", "patterns"),
+    [
+        *(pytest.param(measure, FEW[measure.name], id=measure.name) for measure in all_measures()),
+        *(  # each store: its server, and the requests that are counted there
+            pytest.param(measure, (f"{measure.name}/*/*/holdfast",), id=f"{measure.name}-all", marks=pytest.mark.extra)
+            for measure in all_measures()
+        ),
+    ],
+)
+def test_a_tiny_run_of_our_contenders(measure: Measure, patterns: tuple[str, ...], tmp_path: Path) -> None:
+    plan = _thinned(make_plan([measure], _contenders_here(), TINY, patterns))
 
     outcomes = runner.run(plan, cores=CORES, folder=str(tmp_path))
 
@@ -613,6 +650,31 @@ def test_a_tiny_run_of_all_our_contenders(measure: Measure, tmp_path: Path) -> N
         assert ET.fromstring(svg) is not None  # noqa: S314  our own
     report.write(str(tmp_path / "out"))
     assert json.loads((tmp_path / "out" / "results.json").read_text())["machine"] == {"CPU": "known"}
+
+
+@pytest.mark.parametrize("contender", [each for each in all_contenders() if each.ours], ids=lambda each: each.slug)
+def test_a_contender_acquires_and_releases(contender: Contender, tmp_path: Path) -> None:
+    """In this process, on a server of the test run: the requests of a case, without its processes and figures."""
+    if contender.version is None:
+        pytest.skip(f"{contender.name}: not installed")
+    location, lock = _location(contender, tmp_path), f"bench-{uuid.uuid4().hex}"
+    contender.load()
+
+    async def with_tasks(tasks: Callable[[str], AsyncLocks]) -> None:
+        locks = tasks(location)
+        for _ in range(2):
+            async with locks.lock(lock):
+                pass
+        await locks.close()
+
+    if contender.tasks is not None:
+        asyncio.run(with_tasks(contender.tasks))
+    if contender.threads is not None:
+        locks = contender.threads(location)
+        for _ in range(2):
+            with locks.lock(lock):
+                pass
+        locks.close()
 
 
 @needs_redis
@@ -643,7 +705,7 @@ def test_rounds_are_interleaved(tmp_path: Path) -> None:
 def test_the_command_line_lists_runs_and_shows_missing_peers(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    options = ["--quick", "--only", "uncontended/threads", "--only", "uncontended/machine/pairs/fast*"]
+    options = ["--quick", "--rounds", "1", "--only", "uncontended/threads", "--only", "uncontended/machine/pairs/fast*"]
 
     assert main([*options, "--list"]) == 0
     listed = capsys.readouterr().out.splitlines()
@@ -670,7 +732,7 @@ def test_another_version_is_measured_in_the_same_rounds_from_its_own_sources(
         "uncontended/redis/pairs/two-connection-calls",
     ]
 
-    main(["--quick", *only, "--before", str(tmp_path / "old"), "--out", str(tmp_path / "out")])
+    main(["--quick", "--rounds", "1", *only, "--before", str(tmp_path / "old"), "--out", str(tmp_path / "out")])
 
     rows = {
         row["contender"]: row
@@ -761,6 +823,29 @@ def _thinned(plan: list[Group]) -> list[Group]:
 def _contenders_here() -> list[Contender]:
     """Return the contenders whose driver and server are on this machine."""
     return [contender for contender in all_contenders() if contender.version is not None and _has_server(contender)]
+
+
+def _location(contender: Contender, folder: Path) -> str:
+    """Return the URL of a server of the test run, without options, as that of the server of a case; or the folder."""
+    urls: dict[type[Server], Callable[[], str]] = {
+        Redis: lambda: redis.server().url,
+        RedisNodes: lambda: redis.fresh_redlock_url().partition("?")[0],
+        Postgresql: _postgresql,
+        Memcached: lambda: memcached.fresh_url().partition("?")[0],
+        Zookeeper: lambda: zookeeper.server().url,
+        Etcd: lambda: etcd.server().url,
+        Mariadb: lambda: mysql.server().url_of(mysql.fresh_database()),
+        Nats: lambda: nats.server().url,
+    }
+    return str(folder) if contender.server is None else urls[type(contender.server)]()
+
+
+@functools.cache
+def _postgresql() -> str:
+    """A database of its own: without options, the tables are in the default schema."""
+    database = f"bench_{uuid.uuid4().hex}"
+    postgresql.server().rows(f"CREATE DATABASE {database}".encode())
+    return f"postgresql://postgres@{postgresql.server().address}/{database}"
 
 
 def _has_server(contender: Contender) -> bool:

@@ -5,8 +5,10 @@ Each test runs a real process that ends without a release, with a ttl of 30 s. T
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+import tempfile
 import textwrap
 import time
 from pathlib import Path
@@ -16,6 +18,7 @@ import pytest
 
 import holdfast
 from holdfast_lab.conformance.cases import Case
+from holdfast_lab.conformance.forked import ForkedProcess
 from tests.conformance.backends import CASES
 from tests.support.redis import shared as redis
 from tests.support.redis.proxy import Proxy
@@ -32,7 +35,27 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 
 def end_of(program: str, url: str, *, status: int = 0) -> str:
-    """Run a program to its end; what it printed."""
+    """Run a program to its end in a forked process, which ends as any other; what it printed."""
+    with tempfile.NamedTemporaryFile("w+", suffix=".py") as script, tempfile.TemporaryFile("w+") as output:
+        script.write(PRELUDE + textwrap.dedent(program))
+        script.flush()
+        with open(os.devnull) as no_input:
+            process = ForkedProcess(
+                script.name, [url], (no_input.fileno(), output.fileno(), output.fileno()), pass_fds=()
+            )
+        try:
+            returned = process.wait(60)
+        finally:
+            process.kill()
+            process.wait()
+        output.seek(0)
+        printed = output.read()
+    assert returned == status, printed
+    return printed
+
+
+def end_of_new_process(program: str, url: str, *, status: int = 0) -> str:
+    """The same in a new process: in a forked one, holdfast has registered its exit handler before the program runs."""
     source = PRELUDE + textwrap.dedent(program)
     done = subprocess.run([sys.executable, "-c", source, url], capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == status, done.stdout + done.stderr
@@ -80,7 +103,9 @@ ENDS = {
 @pytest.mark.parametrize("end", ENDS)
 def test_every_regular_end_of_a_process_releases(end: str) -> None:
     url, (last_line, status) = redis.fresh_url(), ENDS[end]
-    end_of(f"client = holdfast.Client(url); lease = client.lock('a').acquire()\n{last_line}", url, status=status)
+    end_of_new_process(
+        f"client = holdfast.Client(url); lease = client.lock('a').acquire()\n{last_line}", url, status=status
+    )
 
     assert is_free(url, "a", "b")
 
@@ -206,7 +231,7 @@ def test_the_name_of_a_server_is_known_at_the_end_of_a_process() -> None:
 
 def test_no_code_believes_that_it_holds_a_lease_that_is_released() -> None:
     url = redis.fresh_url()
-    printed = end_of(
+    printed = end_of_new_process(
         """
         import atexit
 
@@ -329,7 +354,7 @@ def test_a_child_of_multiprocessing_releases(method: str, tmp_path: Path) -> Non
 def test_a_lease_is_held_until_the_children_of_the_process_have_ended() -> None:
     """Multiprocessing joins children at the end of their parent: they may work under its lease."""
     url = redis.fresh_url()
-    printed = end_of(
+    printed = end_of_new_process(
         """
         import multiprocessing, time
 

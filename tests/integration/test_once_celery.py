@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.celery import load
 from tests.support.intervals import report
 from tests.support.processes import eventually
 from tests.support.redis.shared import fresh_url
@@ -20,10 +21,10 @@ PROGRAM = """
 import os, pathlib, time
 import celery, holdfast
 
-app = celery.Celery(broker="filesystem://", set_as_current=True)
-os.makedirs("queue", exist_ok=True)
+app = celery.Celery("program", broker="filesystem://", set_as_current=False)
+queue = os.environ["QUEUE"]
 app.conf.broker_transport_options = {
-    "data_folder_in": "queue", "data_folder_out": "queue", "control_folder": "queue", "polling_interval": 0.1
+    "data_folder_in": queue, "data_folder_out": queue, "control_folder": queue, "polling_interval": 0.1
 }
 client = holdfast.Client(os.environ["STORE"], ttl=1)
 
@@ -68,23 +69,25 @@ class Celery:
 
     def __init__(self, folder: Path, store: str) -> None:
         self.folder = folder
-        self._environment = {**os.environ, "STORE": store}
+        environment = {"STORE": store, "QUEUE": str(folder / "queue")}
+        (folder / "queue").mkdir()
         (folder / "program.py").write_text(PROGRAM)
+        self._program = load(folder / "program.py", "program", environment)
         self.log = folder / "log"
         options = ("--pool", "prefork", "--concurrency", "6", "--without-gossip", "--without-mingle", "-l", "INFO")
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "celery", "-A", "program", "worker", *options],
                 cwd=folder,
-                env=self._environment,
+                env={**os.environ, **environment},
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
             )
 
     def send(self, task: str, times: int) -> None:
-        code = f"import program\nfor _ in range({times}): program.{task}.delay(7)"
-        subprocess.run([sys.executable, "-c", code], cwd=self.folder, env=self._environment, check=True, timeout=60)
+        for _ in range(times):
+            getattr(self._program, task).delay(7)
 
     def lines(self, word: str) -> list[str]:
         with contextlib.suppress(FileNotFoundError):
@@ -106,9 +109,17 @@ class Celery:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
+        self._program.client.close()
+        self._program.app.close()
 
 
-@pytest.fixture(params=["sqlite", "redis"])
+# A store of one machine, which knows of a death, and one of a network. Only the lock of `once` differs, so each test
+# has one of them by default.
+ON_SQLITE = pytest.mark.parametrize("worker", ["sqlite", pytest.param("redis", marks=pytest.mark.extra)], indirect=True)
+ON_REDIS = pytest.mark.parametrize("worker", ["redis", pytest.param("sqlite", marks=pytest.mark.extra)], indirect=True)
+
+
+@pytest.fixture
 def worker(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Celery]:
     store = fresh_url() if request.param == "redis" else f"sqlite://{tmp_path}/locks.db"
     worker = Celery(tmp_path, store)
@@ -117,6 +128,7 @@ def worker(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Celery]:
     report(worker.log.read_text())  # shown if the test has failed
 
 
+@ON_SQLITE
 def test_six_duplicates_of_a_message_charge_once(worker: Celery) -> None:
     worker.send("charge", 6)
 
@@ -126,6 +138,7 @@ def test_six_duplicates_of_a_message_charge_once(worker: Celery) -> None:
     assert worker.lines("answer") == ["7"] * 6
 
 
+@ON_REDIS
 def test_a_killed_run_is_interrupted_and_the_next_message_charges_nothing(worker: Celery) -> None:
     pid = worker.kill_in_the_middle("charge")
 
@@ -135,6 +148,7 @@ def test_a_killed_run_is_interrupted_and_the_next_message_charges_nothing(worker
     assert worker.lines("charged") == []
 
 
+@ON_SQLITE
 def test_a_killed_run_is_repeated_by_the_next_message_with_retry(worker: Celery) -> None:
     worker.kill_in_the_middle("charge_or_retry")
 

@@ -112,7 +112,8 @@ def test_two_schedulers_run_a_job_once_in_each_period_and_another_one_never_twic
     assert all(first == (second[0], "begins") and second[1] == "ends" for first, second in pairs), text
 
 
-@pytest.mark.parametrize("kind", ["threads", "asyncio"])
+# With asyncio: `test_two_schedulers_run_a_job_once_in_each_period_and_another_one_never_twice_at_once[asyncio]`.
+@pytest.mark.parametrize("kind", ["threads", pytest.param("asyncio", marks=pytest.mark.extra)])
 def test_a_scheduler_that_was_stopped_for_periods_makes_no_run_up(start: Start, kind: str) -> None:
     began = time.time()
     stopped, other = start_two_schedulers(start, kind)

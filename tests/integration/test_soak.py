@@ -17,7 +17,7 @@ STRONG = Guarantees(Exclusion.DURABLE_AUTHORITY, FenceOrder.UNCONDITIONAL, Order
 
 @pytest.mark.slow
 def test_a_short_soak_of_the_embedded_default_passes() -> None:
-    command = [sys.executable, "-m", "tests.soak", "--seconds", "4", "--calm", "1", "--backends", "sqlite"]
+    command = [sys.executable, "-m", "tests.soak", "--seconds", "2", "--calm", "1", "--backends", "sqlite"]
 
     done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=110)
 

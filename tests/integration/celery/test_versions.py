@@ -14,9 +14,15 @@ OLDEST = {"celery": "5.5.0", "kombu": "5.5.2", "billiard": "4.2.1"}
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_the_oldest_version_passes_the_same_tests(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "names",
+    [
+        pytest.param("test_celery or interrupts", id="one worker"),
+        pytest.param("turns or gevent_fails or duplicate_calls", id="more workers", marks=pytest.mark.extra),
+    ],
+)
+def test_the_oldest_version_passes_the_same_tests(names: str, tmp_path: Path) -> None:
     """Some of those with workers: other ones need an option of kombu that this version does not have."""
-    names = "test_celery or turns or interrupts or gevent_fails or duplicate_calls"
     assert_tests_pass(
         install(tmp_path, OLDEST),
         OLDEST,

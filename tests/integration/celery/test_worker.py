@@ -288,8 +288,8 @@ def test_a_message_that_the_broker_lost_blocks_its_key_until_retention(own: Flee
     assert own.queued() == 1
 
 
-COPIES = 10
-KEYS = int(os.environ.get("HOLDFAST_TEST_KEYS", "10"))  # 100 for 1,000 messages of each task, about five minutes
+COPIES = 4
+KEYS = int(os.environ.get("HOLDFAST_TEST_KEYS", "4"))  # 100 for 400 messages of each task, about two minutes
 
 
 @pytest.mark.slow

@@ -5,18 +5,21 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pytest
 
 import holdfast
+from holdfast_lab.conformance.forked import ForkedProcess
 from tests.support.commands import Result
 from tests.support.processes import PATIENCE, Worker, WorkerPool, eventually
 from tests.support.terminals import OnTerminal
 
 HOLDFAST = [sys.executable, "-m", "holdfast"]
 HOLDER = str(Path(__file__).with_name("holder.py"))
+PROGRAM = str(Path(__file__).with_name("program.py"))
 
 
 class CliStore:
@@ -36,10 +39,31 @@ class CliStore:
         }
 
     def run(self, *arguments: str, **more: str) -> Result:
-        """Run a command without a terminal; `more` is added to its environment."""
+        """Run a command without a terminal; `more` is added to its environment.
+
+        It runs in a forked process, which does not import holdfast again, unless `more` is for Python itself.
+        """
+        if not any(name.startswith(("PYTHON", "LC_", "LANG", "PATH")) for name in more):
+            return self._run_forked(arguments, more)
         process = self.start(*arguments, **more)
         out, errors = process.communicate(timeout=PATIENCE)
         return Result(process.returncode, out, errors)
+
+    def _run_forked(self, arguments: Sequence[str], more: Mapping[str, str]) -> Result:
+        with (
+            open(os.devnull, "rb") as no_input,
+            tempfile.TemporaryFile() as out,
+            tempfile.TemporaryFile() as errors,
+        ):
+            files = (no_input.fileno(), out.fileno(), errors.fileno())
+            process = ForkedProcess(PROGRAM, arguments, files, (), {**self.environment, **more})
+            try:
+                status = process.wait(PATIENCE)
+            finally:
+                process.kill()
+                process.wait()
+            texts = [os.pread(file.fileno(), 1 << 30, 0).decode() for file in (out, errors)]
+            return Result(status, *texts)
 
     def start(self, *arguments: str, **more: str) -> subprocess.Popen[str]:
         return subprocess.Popen(

@@ -90,7 +90,8 @@ def test_a_wide_terminal_shows_program_and_fence(store: CliStore, web: list[Work
     run_top(store.url, steps, size=(140, 30))
 
 
-@pytest.mark.parametrize("size", [(20, 5), (40, 10), (200, 60)])
+# By default a terminal that is too small, and a large one.
+@pytest.mark.parametrize("size", [(20, 5), pytest.param((40, 10), marks=pytest.mark.extra), (200, 60)])
 def test_every_page_is_drawn_on_any_size(store: CliStore, web: list[Worker], size: tuple[int, int]) -> None:
     web[0].call("hold_many", locks=[f"{number:03} {'錠' * 100} x" for number in range(100)])
 
@@ -373,7 +374,15 @@ def test_top_names_the_extra_that_is_missing(store: CliStore) -> None:
     assert "pip install 'holdfast[tui]'" in done.stderr
 
 
-@pytest.mark.parametrize(("end", "status"), [("q", 0), ("\x03", 0), (signal.SIGTERM, 143), (signal.SIGINT, 130)])
+@pytest.mark.parametrize(
+    ("end", "status"),
+    [
+        ("q", 0),
+        pytest.param("\x03", 0, marks=pytest.mark.extra),  # a key, as q
+        (signal.SIGTERM, 143),
+        pytest.param(signal.SIGINT, 130, marks=pytest.mark.extra),  # is handled as SIGTERM
+    ],
+)
 def test_top_restores_the_terminal(
     store: CliStore, holder: Worker, start_on_terminal: StartOnTerminal, end: str | signal.Signals, status: int
 ) -> None:

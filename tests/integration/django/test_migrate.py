@@ -21,6 +21,12 @@ OpenClient = Callable[..., holdfast.Client]
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    "project",
+    # The lock is in the same kind of database as that of `test_the_workers_of_gunicorn_exclude_each_other`.
+    ["postgresql", pytest.param("mariadb", marks=pytest.mark.extra)],
+    indirect=True,
+)
 def test_one_of_three_processes_migrates_and_the_others_find_nothing_to_do(project: Project) -> None:
     project.environment["PROJECT_WAITERS"] = "2"
 

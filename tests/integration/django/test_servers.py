@@ -21,7 +21,12 @@ def increments(site_get: Callable[[str], dict[str, int]], path: str) -> list[dic
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("project", "preload"), [("postgresql", False), ("mariadb", True)], indirect=["project"])
+@pytest.mark.parametrize(
+    ("project", "preload"),
+    # With the same requests: `test_an_async_view_works_under_asgi_with_one_client_and_under_wsgi[postgresql]`.
+    [pytest.param("postgresql", False, marks=pytest.mark.extra), ("mariadb", True)],
+    indirect=["project"],
+)
 def test_the_workers_of_gunicorn_exclude_each_other(project: Project, preload: bool) -> None:  # noqa: FBT001
     project.manage("locked_migrate", "--verbosity", "0")
     options = ["--preload"] if preload else []
@@ -37,6 +42,12 @@ def test_the_workers_of_gunicorn_exclude_each_other(project: Project, preload: b
     assert "Traceback" not in site.stop()
 
 
+@pytest.mark.parametrize(
+    "project",
+    # With the same requests: `test_the_workers_of_gunicorn_exclude_each_other[mariadb-True]`.
+    ["postgresql", pytest.param("mariadb", marks=pytest.mark.extra)],
+    indirect=True,
+)
 def test_an_async_view_works_under_asgi_with_one_client_and_under_wsgi(project: Project) -> None:
     project.manage("locked_migrate", "--verbosity", "0")
     asgi = project.serve(sys.executable, "-m", "uvicorn", "--port", "{port}", "--lifespan", "off", ASGI)

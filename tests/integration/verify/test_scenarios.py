@@ -14,10 +14,17 @@ from packages.lab.scenarios.registry import SCENARIOS
 linux = pytest.mark.skipif(sys.platform != "linux", reason="stops and kills processes")
 
 
+@pytest.fixture
+def two_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, scenario in SCENARIOS.items():
+        monkeypatch.setitem(SCENARIOS, name, scenario._replace(options=(*scenario.options, "--workers", "2")))
+
+
 @linux
 @pytest.mark.slow
+@pytest.mark.usefixtures("two_workers")
 def test_a_server_that_loses_its_locks_is_found(capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["--only", "redis-without-persistence", "--seconds", "8", "--no-page"]
+    words = ["--only", "redis-without-persistence", "--seconds", "5", "--no-page"]
 
     assert main(words) == 0, capsys.readouterr().err
 
@@ -28,8 +35,9 @@ def test_a_server_that_loses_its_locks_is_found(capsys: pytest.CaptureFixture[st
 
 @linux
 @pytest.mark.slow
+@pytest.mark.usefixtures("two_workers")
 def test_a_failover_runs_and_all_declared_promises_hold(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--only", "sentinel-failover", "--seconds", "4", "--no-page"]) == 0, capsys.readouterr().err
+    assert main(["--only", "sentinel-failover", "--seconds", "3", "--no-page"]) == 0, capsys.readouterr().err
 
     assert "fault 1: switch" in capsys.readouterr().err
 

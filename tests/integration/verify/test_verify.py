@@ -28,8 +28,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.skipif(sys.platform != "linux", reas
 _COMMAND = [sys.executable, "-m", "holdfast", "verify"]
 
 
-def verify(url: str, *options: str, seconds: int = 6, timeout: float = 110) -> subprocess.CompletedProcess[str]:
-    command = [*_COMMAND, url, "--seconds", str(seconds), "--workers", "3", "--ttl", "1", "--seed", "1", *options]
+def verify(url: str, *options: str, seconds: int = 4, timeout: float = 110) -> subprocess.CompletedProcess[str]:
+    command = [*_COMMAND, url, "--seconds", str(seconds), "--workers", "2", "--ttl", "1", "--seed", "1", *options]
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=timeout)
 
 
@@ -48,8 +48,14 @@ def server(tmp_path: Path) -> Iterator[Server]:
         yield server
 
 
-def test_all_promises_hold_on_the_embedded_default(tmp_path: Path) -> None:
-    done = verify(f"sqlite://{tmp_path}/locks.db", "--only", "pause", "--only", "kill", "--json")
+def test_the_command_of_the_documentation_finds_that_all_promises_hold_on_the_embedded_default(tmp_path: Path) -> None:
+    first = next(blocks("verify.md"))
+    words = shlex.split(first.code.replace("/var/lib/app", str(tmp_path)).replace("--seconds 60", "--seconds 4"))
+    fewer = ("--workers", "2", "--ttl", "1", "--seed", "1", "--only", "pause", "--only", "kill", "--json")
+
+    done = subprocess.run(
+        [sys.executable, "-m", *words, *fewer], capture_output=True, text=True, check=False, timeout=110
+    )
 
     assert done.returncode == 0, done.stdout + done.stderr
     data = data_of(done)
@@ -58,20 +64,10 @@ def test_all_promises_hold_on_the_embedded_default(tmp_path: Path) -> None:
     assert data["problems"] == []
 
 
-def test_the_command_of_the_documentation_runs(tmp_path: Path) -> None:
-    first = next(blocks("verify.md"))
-    words = shlex.split(first.code.replace("/var/lib/app", str(tmp_path)).replace("--seconds 60", "--seconds 3"))
-
-    done = subprocess.run([sys.executable, "-m", *words], capture_output=True, text=True, check=False, timeout=110)
-
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "every promise that was exercised held" in done.stdout
-
-
 def test_all_promises_hold_on_redis_while_connections_fail(server: Server) -> None:
     faults = ("cut", "refuse", "no-replies", "half-open")
 
-    done = verify(server.url, *(word for fault in faults for word in ("--only", fault)), "--json", seconds=12)
+    done = verify(server.url, *(word for fault in faults for word in ("--only", fault)), "--json", seconds=6)
 
     assert done.returncode == 0, done.stdout + done.stderr
     data = data_of(done)
@@ -83,7 +79,7 @@ def test_all_promises_hold_on_redis_while_connections_fail(server: Server) -> No
 
 def test_a_run_on_one_nats_server_is_judged_by_the_guarantees_of_one_server(tmp_path: Path) -> None:
     with running(nats.Server(tmp_path / "nats")) as server:
-        done = verify(server.url, "--only", "cut", "--only", "pause", "--json")
+        done = verify(server.url, "--only", "cut", "--json", seconds=3)
 
     assert done.returncode == 0, done.stdout + done.stderr
     declared = {row["promise"]: row["declared"] for row in data_of(done)["promises"]}
@@ -96,7 +92,7 @@ def test_a_lock_that_does_nothing_is_found_and_pictured(tmp_path: Path) -> None:
 
     done = verify(
         *("nothing://", "--adapter", "tests.support.broken_locks:Nothing", "--report", str(page), "--only", "kill"),
-        seconds=3,
+        seconds=2,
     )
 
     assert done.returncode == 1, done.stdout + done.stderr
@@ -110,7 +106,7 @@ def test_a_lock_that_does_nothing_is_found_and_pictured(tmp_path: Path) -> None:
 
 def test_documented_limits_do_not_count_as_broken() -> None:
     adapter = ("--adapter", "tests.support.broken_locks:Documented")
-    done = verify("nothing://", *adapter, "--only", "kill", "--json", seconds=3)
+    done = verify("nothing://", *adapter, "--only", "kill", "--json", seconds=1)
 
     assert done.returncode == 0, done.stdout + done.stderr
     assert statuses(data_of(done))["exclusion"] == "documented"
@@ -120,7 +116,7 @@ def test_a_holder_that_trusts_an_expired_lease_is_found_by_a_pause(server: Serve
     adapter = ("--adapter", "tests.support.broken_locks:WithoutDeadline", "--only", "pause", "--json")
     violations: list[dict[str, Any]] = []
     for seed in ("1", "2", "3"):  # a run on a busy machine may find another violation only
-        done = verify(server.url, *adapter, "--seed", seed, seconds=15)
+        done = verify(server.url, *adapter, "--seed", seed, seconds=6)
         assert done.returncode == 1, done.stdout + done.stderr
         violations = [each for each in data_of(done)["violations"] if each["promise"] == "exclusion"]
         if violations:
@@ -130,6 +126,7 @@ def test_a_holder_that_trusts_an_expired_lease_is_found_by_a_pause(server: Serve
     assert {each["fault"] for each in violations} == {"pause"}
 
 
+@pytest.mark.extra  # `test_a_server_that_loses_its_locks_is_found` of test_scenarios.py
 def test_a_restart_of_a_redis_without_persistence_is_found(tmp_path: Path) -> None:
     port = free_ports(1)[0]
     binary = shlex.join([str(main_binary().path), "--port", str(port), "--bind", "127.0.0.1", "--save", ""])
@@ -139,7 +136,7 @@ def test_a_restart_of_a_redis_without_persistence_is_found(tmp_path: Path) -> No
         with holdfast.Client(f"redis://127.0.0.1:{port}") as client:
             eventually(lambda: _answers(client))
         restart = f"restart={sys.executable} -ISc {shlex.quote(_SHUTDOWN.format(port=port))}"
-        done = verify(f"redis://127.0.0.1:{port}", "--fault", restart, "--only", "restart", "--json", seconds=15)
+        done = verify(f"redis://127.0.0.1:{port}", "--fault", restart, "--only", "restart", "--json", seconds=6)
     finally:
         os.killpg(shell.pid, signal.SIGKILL)
         shell.wait()
@@ -182,7 +179,8 @@ def test_a_run_on_names_in_use_is_refused(tmp_path: Path) -> None:
 
 def test_an_interrupt_ends_the_workers_and_frees_the_locks(tmp_path: Path) -> None:
     url = f"sqlite://{tmp_path}/locks.db"
-    run = subprocess.Popen([*_COMMAND, url, "--seconds", "60", "--prefix", "mine"], stderr=subprocess.DEVNULL)
+    options = ("--seconds", "60", "--workers", "2", "--prefix", "mine")
+    run = subprocess.Popen([*_COMMAND, url, *options], stderr=subprocess.DEVNULL)
     with holdfast.Client(url) as client:
         eventually(lambda: any(info.holders for info in client.locks("mine/")))
 
@@ -198,11 +196,12 @@ def test_a_failed_command_is_reported_as_not_exercised(tmp_path: Path) -> None:
     done = verify(url, "--fault", "failover=echo no rights >&2; exit 3", "--only", "failover", seconds=3)
 
     assert done.returncode == 0, done.stdout + done.stderr
+    assert "every promise that was exercised held" in done.stdout
     assert "not exercised: failover: its command ended with status 3: no rights" in done.stdout
 
 
 def test_a_call_that_never_ends_is_found_and_does_not_stop_the_run() -> None:
-    done = verify("nothing://", "--adapter", "tests.support.broken_locks:Stuck", "--only", "fork", "--json", seconds=2)
+    done = verify("nothing://", "--adapter", "tests.support.broken_locks:Stuck", "--only", "fork", "--json", seconds=1)
 
     assert done.returncode == 1, done.stdout + done.stderr
     assert statuses(data_of(done))["outcomes"] == "broken"

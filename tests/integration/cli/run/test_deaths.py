@@ -39,7 +39,8 @@ def next_start(process: subprocess.Popen[str]) -> float:
     return float(out)
 
 
-@pytest.mark.parametrize("time", range(9))
+# By default with 0, 1 and 2 children, once each.
+@pytest.mark.parametrize("time", [*range(3), *(pytest.param(time, marks=pytest.mark.extra) for time in range(3, 9))])
 def test_the_next_command_starts_only_after_the_command_of_a_killed_run_has_ended(
     runs: Runs, stamps: Stamps, client: Client, time: int
 ) -> None:

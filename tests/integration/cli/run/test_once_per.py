@@ -60,11 +60,11 @@ def machines(tmp_path: Path) -> list[Machine]:
 def test_a_fast_cron_job_on_two_machines_runs_once_in_each_period(machines: list[Machine]) -> None:
     hosts = []
     for _ in range(2):
-        calls = [machine.start("--once-per", "15m", "report", *JOB) for machine in machines * 2]
+        calls = [machine.start("--once-per", "15m", "report", *JOB) for machine in machines]
 
         outputs = [call.communicate(timeout=PATIENCE) for call in calls]
 
-        assert [call.returncode for call in calls] == [0] * 4, outputs
+        assert [call.returncode for call in calls] == [0] * 2, outputs
         assert not any(errors for _, errors in outputs)  # which cron would send by mail
         (run,) = [out for out, _ in outputs if out]
         hosts.append(run.split()[0])

@@ -27,7 +27,7 @@ import sys
 import threading
 import time
 import types
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 _PR_SET_CHILD_SUBREAPER = 36
@@ -38,6 +38,7 @@ _OWN_FDS_MAX = 255  # all descriptors of the process that forks are below
 _MODULES = (
     *("faulthandler", "logging", "multiprocessing.connection", "sqlite3", "tempfile", "traceback", "asyncio"),
     *("holdfast", "holdfast.threads.client", "holdfast.runtimes.threads", "holdfast.default"),
+    *("holdfast.cli", *(f"holdfast.cli.{name}" for name in ("run", "ls", "show", "revoke", "once", "backends"))),
     *(
         f"holdfast.backends.{name}.io.blocking"
         for name in ("sqlite", "redis", "redlock", "postgresql", "mysql", "etcd", "zookeeper", "nats", "memcached")
@@ -48,11 +49,21 @@ _MODULES = (
 class ForkedProcess:
     """A process that runs a script. Its methods are those of subprocess.Popen."""
 
-    def __init__(self, script: str, arguments: Sequence[str], files: Sequence[int], pass_fds: Sequence[int]) -> None:
-        """`files` are its stdin, stdout and stderr; it has the `pass_fds` under the same numbers."""
+    def __init__(
+        self,
+        script: str,
+        arguments: Sequence[str],
+        files: Sequence[int],
+        pass_fds: Sequence[int],
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        """`files` are its stdin, stdout and stderr; it has the `pass_fds` under the same numbers.
+
+        Variables that Python reads at its start have no effect.
+        """
         request = {
             "argv": [script, *arguments],
-            "environment": dict(os.environ),
+            "environment": dict(os.environ if environment is None else environment),
             "folder": os.getcwd(),
             "numbers": [0, 1, 2, *pass_fds],
             "parent": os.getpid(),

@@ -1,0 +1,16 @@
+"""The command `holdfast` in a forked process, whose streams have the encoding that PYTHONUTF8=1 gives to a new one."""
+
+from __future__ import annotations
+
+import io
+import sys
+import time
+
+from holdfast.cli import main
+
+if __name__ == "__main__":
+    time.tzset()
+    for stream in (sys.stdout, sys.stderr):
+        assert isinstance(stream, io.TextIOWrapper)
+        stream.reconfigure(encoding="utf-8")
+    sys.exit(main())
