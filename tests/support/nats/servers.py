@@ -152,6 +152,13 @@ class Trio(ServerGroup[Server]):
             [Server(folder / f"n{number}", options=options, routes=routes, number=number) for number in range(3)]
         )
 
+    def start(self) -> None:
+        """Return when they can place three replicas: the servers answer before they know that all are online."""
+        super().start()
+        probe = json.dumps({"name": "probe", "subjects": ["probe"], "num_replicas": len(self.servers)}).encode()
+        eventually(lambda: "error" not in self.servers[0].call("$JS.API.STREAM.CREATE.probe", probe))
+        self.servers[0].call("$JS.API.STREAM.DELETE.probe")
+
     @property
     def url(self) -> str:
         return "nats://" + ",".join(server.address for server in self.servers)
