@@ -4,9 +4,9 @@ To import and collect all test files takes several seconds of processor time. Pr
 pytest-xdist do, need that time each. A forked process has the collected tests already.
 
 Each worker begins with a block of neighbouring tests, which share servers. A worker that has run its block continues
-with the second half of the largest block that is left. The parent sends the index of a test one test ahead, because
-pytest ends those fixtures that the next test does not use; None means that no test is left. The worker answers with a
-`Result` for each test. A worker that dies fails the test that it ran; another one is forked for the rest of its block.
+with about half of the largest block that is left. The parent sends the index of a test one test ahead, because pytest
+ends those fixtures that the next test does not use; None means that no test is left. The worker answers with a `Result`
+for each test. A worker that dies fails the test that it ran; another one is forked for the rest of its block.
 """
 
 from __future__ import annotations
@@ -121,8 +121,7 @@ class _Parent:
             return
         if not worker.block:
             largest = max(self._workers, key=lambda other: len(other.block))
-            middle = len(largest.block) // 2
-            worker.block, largest.block = largest.block[middle:], largest.block[:middle]
+            largest.block, worker.block = self._halves(largest.block)
         index = worker.block.pop(0) if worker.block else None
         if index is None:
             worker.has_all = True
@@ -130,6 +129,13 @@ class _Parent:
             worker.sent.append(index)
         with contextlib.suppress(OSError):  # it has died: `_receive` gets to know it too
             worker.channel.send(index)
+
+    def _halves(self, block: list[int]) -> tuple[list[int], list[int]]:
+        """Two parts of a block. If possible, a file is in one of them, so that its fixtures are made once."""
+        items, middle = self._session.items, len(block) // 2
+        starts = [at for at in range(1, len(block)) if items[block[at]].path != items[block[at - 1]].path]
+        at = min(starts, key=lambda start: abs(start - middle), default=middle)
+        return block[:at], block[at:]
 
     def _receive(self, worker: _Worker) -> None:
         try:

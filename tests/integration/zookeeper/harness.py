@@ -34,9 +34,13 @@ class FaultyEnsemble(BlockingEnsemble):
         around = None
         if any(isinstance(request, Ephemerals) for request in requests):
             around, self.around_listing = self.around_listing, None
-        if around is not None:
-            around[0]()
-        answers = await super().call(session, requests, deadline=deadline)
+        try:
+            if around is not None:
+                around[0]()
+            answers = await super().call(session, requests, deadline=deadline)
+        except BaseException:
+            self.around_listing = self.around_listing or around  # for the next listing
+            raise
         if around is not None:
             around[1]()
         if not is_own:
