@@ -55,8 +55,8 @@ def dots(title: str, panels: Sequence[Dots]) -> str:
 
 
 def _panel(drawing: Drawing, panel: Dots, order: list[str], left: float, right: float) -> None:
-    every = [value for mark in panel.marks for value in (mark.dot, mark.ring, mark.low, mark.high) if value is not None]
-    scale = _Log(every, left, right)
+    values = [value for mark in panel.marks for value in (mark.dot, mark.ring, mark.low, mark.high) if value is not None]
+    scale = _Log(values, left, right)
     bottom = _row(len(order) - 1) + ROW / 2
     drawing.text(left, 52, panel.title, kind="small")
     for value in scale.ticks():
@@ -138,8 +138,8 @@ def rows(title: str, panels: Sequence[Rows], order: Sequence[str]) -> str:
     for column, panel in enumerate(panels):
         left = labels + 14 + column * width
         right = left + width - 72
-        every = [mark.dot for marks in panel.rows.values() for mark in marks]
-        scale = _Log(every, left, right)
+        values = [mark.dot for marks in panel.rows.values() for mark in marks]
+        scale = _Log(values, left, right)
         drawing.text(left, 52, panel.title, kind="small")
         for value in scale.ticks():
             drawing.line(scale(value), TOP - 12, scale(value), bottom, "grid")

@@ -196,7 +196,7 @@ def _cores(contender: Contender) -> Literal["one", "all"]:
 
 MEASURE = Measure(
     name="contended",
-    title="A wanted lock: hand-over and fairness",
+    title="A contended lock: hand-over and fairness",
     explains=(
         "gap: from the start of a release to the return of the next acquire; wait: for an acquire, max over all "
         "rounds; both in ms, less is better. held: share of time in which the lock was held; other next: turns "

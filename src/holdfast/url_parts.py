@@ -1,7 +1,7 @@
 """The parts of a URL that several backends share: options, login, hosts and ports.
 
-A backend declares its options as data, in OPTIONS of its config.py. From there come the value of an option, the message
-for a wrong one, the tables in docs/backends, and `holdfast backends`.
+A backend declares its options as data, in OPTIONS of its config.py. The data is used to parse an option, for the message
+about a wrong value, for the tables in docs/backends, and by `holdfast backends`.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ def node_of(text: str, default_port: int) -> Node:
         host, _, port = text.partition(":")
         host = unquote(host)
     if not host or not host.isprintable() or " " in host:
-        raise ConfigurationError("url has an empty or odd host name: write host:port, and commas only between them")
+        raise ConfigurationError("url has an empty or invalid host name: write host:port, and commas only between them")
     # The message does not show the text, because it may be part of a password with an unencoded character.
     if port and not (re.fullmatch("[0-9]{1,9}", port) and 0 < int(port) <= PORT_MAX):
         raise ConfigurationError(f"url has a port that is no number from 1 to {PORT_MAX}; also {_ENCODE}")

@@ -249,7 +249,7 @@ def test_every_claim_names_existing_contenders_and_measures() -> None:
 
 def test_the_page_shows_only_published_plots(tmp_path: Path) -> None:
     text = Path(f"{PUBLISHED}.md").read_text()
-    caption, file = page.WORTH_IT[0]
+    caption, file = page.IN_DOCS[0]
     folder = tmp_path / "benchmarks"
     folder.mkdir()
     (folder / file).touch()
@@ -268,7 +268,7 @@ def test_a_full_run_draws_every_plot_of_the_page() -> None:
     ]
 
     drawn = Report({}, FULL, [], outcomes).to_plots()
-    assert {file for _, file in (*page.WORTH_IT, *page.IN_README)} <= set(drawn)
+    assert {file for _, file in (*page.IN_DOCS, *page.IN_README)} <= set(drawn)
     texts = {element.text for element in ET.fromstring(drawn[page.SUMMARY]).iter() if element.tag.endswith("text")}  # noqa: S314  our own
     assert {label for label, _ in ROWS.values()} <= texts
 

@@ -46,7 +46,7 @@ class Snapshot(NamedTuple):
     warnings: tuple[str, ...]
 
     def next_poll_in(self, interval: float) -> float:
-        """Seconds to wait, so that polls begin every `interval` seconds, as far as the time that they take permits."""
+        """Seconds to wait, so that polls begin every `interval` seconds if each of them takes less time than that."""
         return max(interval / 5, interval - self.poll_seconds)
 
     @property
@@ -119,7 +119,7 @@ class _BaseMonitor(Generic[ClientT]):
     def history(self, name: str) -> tuple[Holding, ...]:
         """The leases of a lock since this monitor was made, the oldest first, then the present ones.
 
-        Each lease is in it that at least one read found. The number of past leases is limited.
+        It has each lease that at least one read has found. The number of past leases is limited.
         """
         return self._tracker.history(name)
 

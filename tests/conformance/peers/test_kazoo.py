@@ -14,7 +14,7 @@ from tests.support.processes import eventually
 WAIT = 0.1  # seconds
 
 
-shares = pytest.mark.needs(Primitive.RWLOCK, Primitive.SEMAPHORE)
+needs_shared_modes = pytest.mark.needs(Primitive.RWLOCK, Primitive.SEMAPHORE)
 
 
 def test_the_same_object_does_not_get_a_lock_twice(client: holdfast.Client) -> None:
@@ -30,7 +30,7 @@ def test_the_same_object_does_not_get_a_lock_twice(client: holdfast.Client) -> N
     lock.release()
 
 
-def test_a_wait_for_the_own_lock_ends_when_another_thread_releases_it(client: holdfast.Client) -> None:
+def test_an_acquire_waits_until_another_object_of_the_same_client_releases_the_lock(client: holdfast.Client) -> None:
     first, second = KazooLock(client.lock("a")), KazooLock(client.lock("a"))
     queued: list[holdfast.Event] = []
     client.subscribe(lambda event: queued.append(event) if event.kind == "queued" else None)
@@ -49,7 +49,7 @@ def test_a_wait_for_the_own_lock_ends_when_another_thread_releases_it(client: ho
     second.release()
 
 
-@shares
+@needs_shared_modes
 def test_a_thread_that_reads_may_read_again_before_a_waiting_writer(
     client: holdfast.Client, other: holdfast.Client
 ) -> None:
@@ -69,8 +69,8 @@ def test_a_thread_that_reads_may_read_again_before_a_waiting_writer(
         writer.release()
 
 
-@shares
-def test_a_thread_that_reads_waits_in_vain_to_write(client: holdfast.Client) -> None:
+@needs_shared_modes
+def test_a_reader_cannot_acquire_the_write_lock(client: holdfast.Client) -> None:
     reading, writing = KazooLock(client.rwlock("a").read()), KazooLock(client.rwlock("a").write())
     reading.acquire()
 
@@ -83,8 +83,8 @@ def test_a_thread_that_reads_waits_in_vain_to_write(client: holdfast.Client) -> 
     writing.release()
 
 
-@shares
-def test_a_semaphore_gives_its_permits_to_one_thread_too(client: holdfast.Client) -> None:
+@needs_shared_modes
+def test_one_thread_may_acquire_several_permits(client: holdfast.Client) -> None:
     first, second, third = (KazooSemaphore(client, "a", max_leases=2) for _ in range(3))
 
     assert first.acquire(blocking=False)
@@ -103,7 +103,7 @@ def test_a_semaphore_gives_its_permits_to_one_thread_too(client: holdfast.Client
     assert third.lease_holders() == []
 
 
-@shares
+@needs_shared_modes
 def test_clients_must_agree_on_the_permits_of_a_semaphore(client: holdfast.Client, other: holdfast.Client) -> None:
     first = KazooSemaphore(client, "a", max_leases=1)
     first.acquire()

@@ -148,11 +148,11 @@ def test_a_waiter_whose_refusal_was_lost_is_granted_and_leaves_no_queue_entry(
     lease = take(other.lock("one"))
 
     proxies[0].lose_next_reply(KEY, then=then)
-    coming = acquiring(client.lock("one"))
+    waiter = acquiring(client.lock("one"))
     await_waiters(other, "one", 1)
     lease.release()
 
-    coming.result(timeout=20).release()
+    waiter.result(timeout=20).release()
     eventually(lambda: other.inspect("one").waiters == ())
     eventually(lambda: redlock.vote_count("one") == 0)
     assert [keys_without_ttl(server) for server in redlock.servers] == [set()] * 5

@@ -87,9 +87,9 @@ def test_the_end_of_a_child_does_not_disturb_the_lock_of_its_parent(
     eventually(lambda: observer.holders("two") == [])
 
 
-@pytest.mark.parametrize("goes", ["parent", "child"])
+@pytest.mark.parametrize("closes", ["parent", "child"])
 def test_parent_and_child_exclude_others_after_one_of_them_has_closed(
-    goes: str, pool: WorkerPool, store: Store
+    closes: str, pool: WorkerPool, store: Store
 ) -> None:
     parent, other = pool.start(store.url, forks=True), pool.start(store.url)
     parent.call("acquire", lock="one")
@@ -97,9 +97,9 @@ def test_parent_and_child_exclude_others_after_one_of_them_has_closed(
     child.call("acquire", lock="two")
     child.call("release", lock="two")
 
-    (parent if goes == "parent" else child).call("close")
+    (parent if closes == "parent" else child).call("close")
     other.call("acquire", lock="three")
-    stays = child if goes == "parent" else parent
+    stays = child if closes == "parent" else parent
 
     assert stays.call("acquire", lock="three", timeout=0)["acquired"] is None
 
@@ -113,7 +113,7 @@ def test_a_child_forked_during_a_transaction_does_not_assume_locks(pool: WorkerP
     stranger.call("commit_raw")
 
     with contextlib.suppress(Refused):
-        child.call("acquire", lock="of its own", timeout=5)
+        child.call("acquire", lock="two of the child", timeout=5)
     assert parent.call("background_outcome", timeout=20)["outcome"] == "acquired"
     parent.call("close")
     other.call("acquire", lock="three")

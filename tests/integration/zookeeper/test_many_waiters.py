@@ -12,7 +12,7 @@ from tests.support.zookeeper.servers import Server
 
 
 async def _requests_per_handover(server: Server, url: str, waiters: int) -> float:
-    """Waiters on threads. After the block each has held the lock."""
+    """How many packets this server received for each hand-over to one of the waiters, which are tasks of one client."""
     waiting = 0
 
     def count(event: holdfast.Event) -> None:

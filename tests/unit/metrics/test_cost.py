@@ -29,7 +29,7 @@ def client(faulty_url: str) -> Iterator[holdfast.Client]:
         yield made
 
 
-def test_a_client_pays_nothing_before_and_after_it_is_instrumented() -> None:
+def test_a_client_makes_the_same_calls_before_it_is_instrumented_and_after() -> None:
     with holdfast.Client("memory://cost") as client:
         before = calls_of_a_pair(client)
         telemetry, registry = Telemetry(), CollectorRegistry()

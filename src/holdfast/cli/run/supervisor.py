@@ -91,9 +91,8 @@ class _Supervisor:
         self._lease: Lease | None = None
         self._is_revoked = False
         self._lent_terminal = False
-        self._deadline = (
-            0.0  # when the guard kills the command, unless the lease is renewed; on the clock of `system.now`
-        )
+        # When the guard kills the command, unless the lease is renewed; on the clock of `system.now`.
+        self._deadline = 0.0
         self._hard_deadline = float("inf")  # --max-hold
         self._kill_margin = min(KILL_MARGIN_MAX, options.ttl / KILL_MARGIN_SHARE)
         self._grace = min(options.grace, options.ttl / 2 - self._kill_margin)

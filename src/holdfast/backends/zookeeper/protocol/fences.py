@@ -11,7 +11,7 @@ from holdfast.core.events import logger
 
 
 class Fences:
-    """The fences of one client. It needs no mutex: whichever of two threads stores last, it stores a seen number."""
+    """The fences of one client. It needs no mutex: if two threads store at once, both values were seen."""
 
     def __init__(self, url: str) -> None:
         self._url = url
