@@ -94,13 +94,21 @@ def _difference(name: str, *waiting: str) -> Callable[[_Run], float | None]:
     """The difference between the most and the fewest commands per hand-over, over the numbers of waiters."""
 
     def measured(run: _Run) -> float | None:
-        counts = [run.values("waiters", setting, "commands", name) for setting in waiting]
-        if not all(counts):
-            return None
-        middle = [figures.median(values) for values in counts]
-        return max(middle) - min(middle)
+        counts = _commands(run, name, waiting)
+        return max(counts) - min(counts) if counts else None
 
     return measured
+
+
+def _most(name: str, *waiting: str) -> Callable[[_Run], float | None]:
+    """The most commands per hand-over, over the numbers of waiters."""
+    return lambda run: max(_commands(run, name, waiting), default=None)
+
+
+def _commands(run: _Run, name: str, waiting: Sequence[str]) -> list[float]:
+    """The commands per hand-over for each number of waiters; [] if one of them was not measured."""
+    counts = [run.values("waiters", setting, "commands", name) for setting in waiting]
+    return [figures.median(values) for values in counts] if all(counts) else []
 
 
 def _growth(name: str, few: str, many: str) -> Callable[[_Run], float | None]:
@@ -126,7 +134,9 @@ def _fair(name: str) -> list[Claim]:
         (f"{where}: p99 wait / fair share", "at most", 1.5, _contended("wait_p99_of_share", name, figures.median)),
         (f"{where}: longest wait / fair share", "at most", 4.0, _contended("wait_max_of_share", name, max)),
         (f"{where}: Jain's index", "at least", 0.99, _contended("jain", name, figures.median)),
-        _constant(name, "2", "64", "1000"),
+        # A waiter that has polled within a second gets the lock by the release, for 10 commands. Others are woken and
+        # poll: those behind the second place poll every 2.5 s.
+        (f"{name}, 2 to 1,000 wait: commands per hand-over", "at most", 45.0, _most(name, "2", "64", "1000")),
     ]
 
 
