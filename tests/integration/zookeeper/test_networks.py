@@ -90,8 +90,8 @@ def test_the_client_of_a_partitioned_leader_reports_its_loss_before_the_next_gra
     )
 
 
-# A follower that is reset drops its clients at once. One that loses replies votes all the time, which is costly, and does
-# the same as a leader that does so.
+# A follower that is reset drops its clients at once. One that loses replies votes all the time, which is costly, and it
+# does the same as a leader that loses replies.
 @pytest.mark.parametrize(
     "how",
     [

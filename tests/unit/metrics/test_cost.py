@@ -61,6 +61,7 @@ def test_an_observed_backend_has_the_ports_of_its_backend(url: str, tmp_path: Pa
             assert isinstance(observed, port) is isinstance(plain, port), port
         names = {name for name in dir(ports.Backend) if not name.startswith("_")} | {"url"}
         assert all(hasattr(observed, name) for name in names)
+        assert not isinstance(observed, ports.PreparesRequests)  # the straight path would bypass the observers
         optional = {name for port in OPTIONAL_PORTS for name in dir(port) if not name.startswith("_")}
         assert names | optional >= set(OPERATIONS)
         undo()
