@@ -31,5 +31,7 @@ def with_plots(page: str, folder: str, link: str) -> str:
     before, _, rest = page.partition(BEGIN)
     _, _, after = rest.partition(END)
     wanted = IN_README if "/" in link else IN_DOCS
-    shown = [f"![{caption}]({link}/{file})\n\n" for caption, file in wanted if os.path.exists(os.path.join(folder, file))]
+    shown = [
+        f"![{caption}]({link}/{file})\n\n" for caption, file in wanted if os.path.exists(os.path.join(folder, file))
+    ]
     return "".join((before, BEGIN, "\n" if shown else "", *shown, END, after))

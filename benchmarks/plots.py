@@ -55,7 +55,9 @@ def dots(title: str, panels: Sequence[Dots]) -> str:
 
 
 def _panel(drawing: Drawing, panel: Dots, order: list[str], left: float, right: float) -> None:
-    values = [value for mark in panel.marks for value in (mark.dot, mark.ring, mark.low, mark.high) if value is not None]
+    values = [
+        value for mark in panel.marks for value in (mark.dot, mark.ring, mark.low, mark.high) if value is not None
+    ]
     scale = _Log(values, left, right)
     bottom = _row(len(order) - 1) + ROW / 2
     drawing.text(left, 52, panel.title, kind="small")
