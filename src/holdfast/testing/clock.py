@@ -108,7 +108,7 @@ class Clock:
             UsageError: called in a task of a loop that uses the world, where `async_advance` is needed; or a thread
                 neither waits nor ends for 30 s of real time.
         """
-        if self._in_own_loop():
+        if _running_loop() in self._loops:
             raise UsageError("tasks can only run while this task waits: use `await world.clock.async_advance(…)`")
         target = self._now + _check_seconds(seconds)
         self.settle()
@@ -191,9 +191,6 @@ class Clock:
                     )
                 is_foreign = any(run.call is not None for run in others)  # nothing tells when it leaves its call
                 self._condition.wait(_LEFT_POLL if is_foreign else left)
-
-    def _in_own_loop(self) -> bool:
-        return _running_loop() in self._loops
 
     # ── moving ───────────────────────────────────────────────────────────────────────────────────────────────────
 
