@@ -13,9 +13,11 @@ from holdfast.core import names
 from holdfast.core.acquire_all import LockIdentity, in_order
 from holdfast.core.engine import Engine
 from holdfast.core.events import Event, Events
+from holdfast.core.lease_groups import LeaseGroup, shown
 from holdfast.core.leases import BaseLease, LockSpec
-from holdfast.core.locks import AllOptions, LockOptions, make_spec
+from holdfast.core.locks import AllOptions, BaseLock, LockOptions, make_spec
 from holdfast.core.names import Duration
+from holdfast.core.ports import Caller
 from holdfast.core.requests import RequestObserver
 from holdfast.core.stats import Stats
 from holdfast.core.transfers import Transfer, decode_transfer, encode_transfer
@@ -65,6 +67,8 @@ LockT = TypeVar("LockT")
 SemaphoreT = TypeVar("SemaphoreT")
 RWLockT = TypeVar("RWLockT")
 LockAllT = TypeVar("LockAllT")
+LeaseAllT = TypeVar("LeaseAllT", bound=LeaseGroup)
+MemberT = TypeVar("MemberT", bound=BaseLock[Any])
 
 
 class BaseRWLock(Generic[LockT]):
@@ -97,6 +101,27 @@ class BaseRWLock(Generic[LockT]):
     def write(self) -> LockT:
         """The lock for writers; the same object each time."""
         return self._write
+
+
+class BaseLockAll(BaseLock[LeaseAllT], Generic[LeaseAllT, MemberT]):
+    """Several named locks, acquired as one."""
+
+    def __init__(self, locks: Sequence[MemberT], spec: LockSpec, timeout: float | None) -> None:
+        super().__init__(spec._replace(name=shown([lock.name for lock in locks])), timeout)
+        self._locks = tuple(locks)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the locks, in the order in which they are acquired."""
+        return tuple(lock.name for lock in self._locks)
+
+    @property
+    def held(self) -> bool:
+        """This thread or task holds them, by the local clock."""
+        return super().held
+
+    def _caller(self) -> Caller:
+        return self._locks[0]._caller()
 
 
 class BaseClient(ABC, Generic[LeaseT, LockT, SemaphoreT, RWLockT, LockAllT]):
