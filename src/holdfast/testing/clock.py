@@ -378,6 +378,9 @@ class _WorldTime:
     def jitter(self) -> float:
         return 0.5
 
+    def notify(self, function: Callable[[], object], *, here: bool) -> None:
+        function()  # also the keeper's events, so that they are delivered when the world is settled
+
 
 class WorldThreadRuntime(_WorldTime, ThreadRuntime):
     """The runtime of a Client in a world."""
@@ -406,9 +409,6 @@ class WorldThreadRuntime(_WorldTime, ThreadRuntime):
 
         super().call(tracked)
 
-    def notify(self, function: Callable[[], object], *, here: bool) -> None:
-        function()  # also the keeper's events, so that they are delivered when the world is settled
-
 
 class WorldTaskRuntime(_WorldTime, AsyncioRuntime):
     """The runtime of an AsyncClient in a world."""
@@ -418,9 +418,6 @@ class WorldTaskRuntime(_WorldTime, AsyncioRuntime):
 
     async def sleep(self, seconds: float) -> None:
         await self.event().wait(self._clock.now + seconds)
-
-    def notify(self, function: Callable[[], object], *, here: bool) -> None:
-        function()  # as with threads
 
 
 def _check_seconds(seconds: Duration) -> float:
