@@ -7,15 +7,18 @@ import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from enum import Enum
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar, Unpack, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, Self, TypeVar, Unpack, cast
 
 from holdfast.core import names
 from holdfast.core.acquire_all import LockIdentity, in_order
+from holdfast.core.decorators import Plan
 from holdfast.core.engine import Engine
 from holdfast.core.events import Event, Events
+from holdfast.core.lease_groups import LeaseGroup, shown
 from holdfast.core.leases import BaseLease, LockSpec
-from holdfast.core.locks import AllOptions, LockOptions, make_spec
+from holdfast.core.locks import AllOptions, BaseLock, LockOptions, make_spec
 from holdfast.core.names import Duration
+from holdfast.core.ports import Caller
 from holdfast.core.requests import RequestObserver
 from holdfast.core.stats import Stats
 from holdfast.core.transfers import Transfer, decode_transfer, encode_transfer
@@ -65,6 +68,9 @@ LockT = TypeVar("LockT")
 SemaphoreT = TypeVar("SemaphoreT")
 RWLockT = TypeVar("RWLockT")
 LockAllT = TypeVar("LockAllT")
+LeaseAllT = TypeVar("LeaseAllT", bound=LeaseGroup)
+MemberT = TypeVar("MemberT", bound=BaseLock[Any])
+T = TypeVar("T")
 
 
 class BaseRWLock(Generic[LockT]):
@@ -99,14 +105,35 @@ class BaseRWLock(Generic[LockT]):
         return self._write
 
 
+class BaseLockAll(BaseLock[LeaseAllT], Generic[LeaseAllT, MemberT]):
+    """Several named locks, acquired as one."""
+
+    def __init__(self, locks: Sequence[MemberT], spec: LockSpec, timeout: float | None) -> None:
+        super().__init__(spec._replace(name=shown([lock.name for lock in locks])), timeout)
+        self._locks = tuple(locks)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the locks, in the order in which they are acquired."""
+        return tuple(lock.name for lock in self._locks)
+
+    @property
+    def held(self) -> bool:
+        """This thread or task holds them, by the local clock."""
+        return super().held
+
+    def _caller(self) -> Caller:
+        return self._locks[0]._caller()
+
+
 class BaseClient(ABC, Generic[LeaseT, LockT, SemaphoreT, RWLockT, LockAllT]):
     """Locks on one store. Everything here is local; the subclasses add the requests."""
 
     _runtime_name: ClassVar[str]  # of the module in the backend's folder
-    _lock_type: ClassVar[type[Any]]
-    _semaphore_type: ClassVar[type[Any]]
-    _rwlock_type: ClassVar[type[Any]]
-    _lock_all_type: ClassVar[type[Any]]
+    _lock_type: Callable[..., LockT]
+    _semaphore_type: Callable[..., SemaphoreT]
+    _rwlock_type: Callable[..., RWLockT]
+    _lock_all_type: Callable[..., LockAllT]
 
     def __init__(
         self,
@@ -167,15 +194,13 @@ class BaseClient(ABC, Generic[LeaseT, LockT, SemaphoreT, RWLockT, LockAllT]):
         Raises:
             ConfigurationError: an argument is refused; the message names it and the reason.
         """
-        made: LockT = self._make(self._lock_type, "lock", name, 1, exclusive=True, options=options)
-        return made
+        return self._make(self._lock_type, "lock", name, 1, exclusive=True, options=options)
 
     def rwlock(self, name: str, **options: Unpack[LockOptions]) -> RWLockT:
         """A lock for many readers or one writer. The options are those of `lock`."""
         read = self._make(self._lock_type, "rwlock", name, None, exclusive=False, options=options)
         write = self._make(self._lock_type, "rwlock", name, 1, exclusive=True, options=options)
-        made: RWLockT = self._rwlock_type(name, read, write, lambda: self._require_primitive(Primitive.RWLOCK))
-        return made
+        return self._rwlock_type(name, read, write, lambda: self._require_primitive(Primitive.RWLOCK))
 
     def semaphore(self, name: str, limit: int, **options: Unpack[LockOptions]) -> SemaphoreT:
         """A lock that `limit` callers may hold at a time; all must give the same limit. Options as for `lock`.
@@ -185,10 +210,7 @@ class BaseClient(ABC, Generic[LeaseT, LockT, SemaphoreT, RWLockT, LockAllT]):
         """
         checked = names.check_limit(limit)
         self._require_primitive(Primitive.SEMAPHORE)
-        made: SemaphoreT = self._make(
-            self._semaphore_type, "semaphore", name, checked, exclusive=False, options=options
-        )
-        return made
+        return self._make(self._semaphore_type, "semaphore", name, checked, exclusive=False, options=options)
 
     def lock_all(self, locks: Iterable[str | LockT], **options: Unpack[AllOptions]) -> LockAllT:
         """Several locks as one: all or none, within one timeout, and without deadlocks between `lock_all` calls.
@@ -217,20 +239,20 @@ class BaseClient(ABC, Generic[LeaseT, LockT, SemaphoreT, RWLockT, LockAllT]):
         each = cast("LockOptions", options)
         spec, timeout = make_spec("lock_all", "-", 1, exclusive=True, ttl=self._ttl, options={**each, **whole})
         members: list[Any] = []
+        lock_type: Any = self._lock_type
         for lock in locks:
             if isinstance(lock, str):
                 members.append(self._make(self._lock_type, "lock_all", lock, 1, exclusive=True, options=each))
-            elif not isinstance(lock, self._lock_type) or not lock._spec.exclusive:
+            elif not isinstance(lock, lock_type) or not lock._spec.exclusive:
                 raise ConfigurationError(
                     f"lock_all() takes names and exclusive locks (client.lock, client.rwlock(…).write()), not {lock!r}"
                 )
             else:
                 spec_in_all = lock._spec._replace(on_lost=None, reentrant=False, primitive="lock_all", passable=False)
-                members.append(self._lock_type(lock._client, spec_in_all, None))
+                members.append(lock_type(lock._client, spec_in_all, None))
         if not members:
             raise ConfigurationError("lock_all() needs at least one name")
-        made: LockAllT = self._lock_all_type(in_order(members, _identity_of), spec, timeout)
-        return made
+        return self._lock_all_type(in_order(members, _identity_of), spec, timeout)
 
     def _prepare_adoption(self, text: object, options: LockOptions) -> tuple[LockT, Transfer]:
         """The lock whose lease the text adopts.
@@ -245,8 +267,7 @@ class BaseClient(ABC, Generic[LeaseT, LockT, SemaphoreT, RWLockT, LockAllT]):
         if transfer.store != kind:
             raise ConfigurationError(f"the text is for a lease on {transfer.store}, and this client uses {kind}")
         with_ttl: LockOptions = {"ttl": transfer.ttl, **options}
-        made: LockT = self._make(self._lock_type, "lock", transfer.name, 1, exclusive=True, options=with_ttl)
-        return made, transfer
+        return self._make(self._lock_type, "lock", transfer.name, 1, exclusive=True, options=with_ttl), transfer
 
     def subscribe(self, subscriber: Callable[[Event], object]) -> Callable[[], None]:
         """Call `subscriber` with every event of this client's leases. The returned function ends the subscription.
@@ -368,11 +389,30 @@ class BaseClient(ABC, Generic[LeaseT, LockT, SemaphoreT, RWLockT, LockAllT]):
         """A new engine on the runtime of this class."""
 
     def _make(
-        self, kind: type[Any], function: str, name: str, limit: int | None, *, exclusive: bool, options: LockOptions
-    ) -> Any:
+        self,
+        kind: Callable[..., T],
+        function: str,
+        name: str,
+        limit: int | None,
+        *,
+        exclusive: bool,
+        options: LockOptions,
+    ) -> T:
         spec, timeout = make_spec(function, name, limit, exclusive=exclusive, ttl=self._ttl, options=options)
         self._require_primitives(spec)
         return kind(self, spec, timeout)
+
+    def _for_plan(self, plan: Plan) -> Self:
+        """This client, for the calls of a decorated function. Raises Unsupported if it lacks a primitive for them."""
+        if plan.period is not None:
+            self._require_primitive(Primitive.ONCE_PER)
+        self._require_primitives(plan.spec)
+        return self
+
+    def _for_once(self) -> Self:
+        """This client, for `once`. Raises Unsupported if its store keeps no records."""
+        self._require_primitive(Primitive.ONCE)
+        return self
 
     def _require_primitives(self, spec: LockSpec) -> None:
         """Raise Unsupported if an option needs a primitive that this store lacks."""

@@ -36,7 +36,7 @@ except ImportError as error:
     raise ImportError("holdfast.celery needs Celery: pip install 'holdfast[celery]'") from error
 
 from holdfast.core import names
-from holdfast.core.decorators import Plan, check_function, make_plan_locked, spec_of, with_lease
+from holdfast.core.decorators import Plan, check_function, make_plan_locked, show_signature, spec_of, with_lease
 from holdfast.core.locks import UNSET, LockOptions
 from holdfast.core.names import Duration
 from holdfast.core.once import RESULT_MAX, OnceOptions, make_once_plan
@@ -193,7 +193,7 @@ def exclusive(
         def exclusive_task(*args: P.args, **kwargs: P.kwargs) -> Any:
             return run_of()(*args, **kwargs)
 
-        _set_signature(exclusive_task, signature or inspect.signature(function))
+        show_signature(exclusive_task, signature or inspect.signature(function))  # Celery checks arguments by it
         return exclusive_task
 
     return decorate
@@ -268,7 +268,7 @@ def once(
             return outcome.value["result"]
 
         once_task._holdfast_client = client_of  # type: ignore[attr-defined]  # apply_once uses it
-        _set_signature(once_task, inspect.signature(function))
+        show_signature(once_task, inspect.signature(function))  # as above
         return once_task
 
     return decorate
@@ -419,11 +419,6 @@ def _of_each_process(client: object, make: Callable[[Client], Made]) -> Callable
         return of_process[pid]
 
     return get
-
-
-def _set_signature(made: Any, signature: inspect.Signature) -> None:
-    """Celery checks the arguments of `delay` by the signature."""
-    made.__signature__ = signature
 
 
 # ── the end of a body whose lease is lost ────────────────────────────────────────────────────────────────────────

@@ -10,11 +10,10 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Unpack
 
 from holdfast.base_client import DEFAULT_TTL
-from holdfast.core.decorators import Plan, make_plan_locked, make_plan_once
+from holdfast.core.decorators import make_plan_locked, make_plan_once
 from holdfast.core.locks import UNSET, AllOptions, LockOptions
 from holdfast.core.names import Duration
 from holdfast.core.once import make_once_plan
-from holdfast.primitives import Primitive
 from holdfast.runtimes import system
 from holdfast.runtimes.threads import Mutex
 from holdfast.threads.client import Client
@@ -29,14 +28,7 @@ if TYPE_CHECKING:
 
 def default_client() -> Client:
     """The client that `holdfast.lock` uses, created at the first use."""
-    global _default
-    with _default_mutex:
-        if _default is None or _default._closed:
-            made = Client()
-            if _default is None or _default._closed:  # a signal handler may have used it inside the call above
-                _default = made
-                atexit.register(_close_if_idle, made)
-        return _default
+    return _clients.get("")
 
 
 def lock(name: str, **options: Unpack[LockOptions]) -> Lock:
@@ -83,7 +75,7 @@ else:
         plan = make_plan_locked(
             name, name_of, busy=busy, skipped=skipped, lease=lease, ttl=DEFAULT_TTL, options=options
         )
-        return lambda function: decorated(function, plan, lambda: _client_for(plan))
+        return lambda function: decorated(function, plan, lambda: default_client()._for_plan(plan))
 
     def once_per(
         period: Duration,
@@ -96,40 +88,43 @@ else:
     ) -> Any:
         """`Client.once_per` on the default store, whose client is created at the first call, not at import."""
         plan = make_plan_once(period, offset, name, skipped=skipped, lease=lease, ttl=DEFAULT_TTL, options=options)
-        return lambda function: decorated(function, plan, lambda: _client_for(plan))
+        return lambda function: decorated(function, plan, lambda: default_client()._for_plan(plan))
 
     def once(key: str, **options: Any) -> Any:
         """`Client.once` on the default store, whose client is created at the first call, not at import."""
-        return Once(_client_for_once, make_once_plan(key, ttl=DEFAULT_TTL, options=options))
+        return Once(lambda: default_client()._for_once(), make_once_plan(key, ttl=DEFAULT_TTL, options=options))
 
 
-def _client_for_once() -> Client:
-    made = default_client()
-    made._require_primitive(Primitive.ONCE)
-    return made
+class SharedClients:
+    """Clients that all callers share, by a name. Each is created at its first use, and again after it was closed."""
+
+    def __init__(self, make: Callable[[str], Client]) -> None:
+        self.made: dict[str, Client] = {}
+        self._make = make
+        self._mutex = Mutex()
+        system.after_fork_in_child(self._in_forked_child)
+
+    def get(self, name: str) -> Client:
+        with self._mutex:
+            if not self._is_open(name):
+                made = self._make(name)
+                if not self._is_open(name):  # a signal handler may have used it inside the call above
+                    self.made[name] = made
+                    atexit.register(made._close_if_idle)
+            return self.made[name]
+
+    def close(self) -> None:
+        """Close all of them."""
+        with self._mutex:
+            closed, self.made = self.made, {}
+        for made in closed.values():
+            made.close()
+
+    def _is_open(self, name: str) -> bool:
+        return name in self.made and not self.made[name]._closed
+
+    def _in_forked_child(self) -> None:
+        self._mutex = Mutex()  # another thread of the parent may have locked the old one
 
 
-def _client_for(plan: Plan) -> Client:
-    made = default_client()
-    if plan.period is not None:
-        made._require_primitive(Primitive.ONCE_PER)
-    made._require_primitives(plan.spec)
-    return made
-
-
-def _close_if_idle(made: Client) -> None:
-    """At the end of the process. runtimes/exits.py ends the leases, because it knows which of them are in use."""
-    if not made._closed and made._current is not None and made._current.is_idle:
-        made.close()
-
-
-_default: Client | None = None
-_default_mutex = Mutex()
-
-
-def _in_forked_child() -> None:
-    global _default_mutex
-    _default_mutex = Mutex()  # another thread of the parent may have locked the old one
-
-
-system.after_fork_in_child(_in_forked_child)
+_clients = SharedClients(lambda _: Client())  # one, with the name ""

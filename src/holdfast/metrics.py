@@ -211,26 +211,27 @@ class _Instrumented:
                 self._elections[group] = primitive == "election"
             return
         add, context = self._buffer.append, self._context()
-        if kind == "acquired":
-            add((ACQUIRE_DURATION, seconds, (name, group, primitive, "acquired", ""), context))
-            if primitive == "once_per":
+        match kind:
+            case "acquired":
+                add((ACQUIRE_DURATION, seconds, (name, group, primitive, "acquired", ""), context))
+                if primitive == "once_per":
+                    add((ONCE_CALLS, 1, (name, group, "run"), context))
+            case "released":
+                add((HOLD_DURATION, seconds, (name, group, primitive, outcome), context))
+            case "not acquired":
+                error = outcome if outcome in STORE_ERRORS else ""
+                add((ACQUIRE_DURATION, seconds, (name, group, primitive, outcome, error), context))
+                if primitive in _ONCE and outcome not in ("busy", "timeout"):  # those are `skipped`
+                    add((ONCE_CALLS, 1, (name, group, outcome), context))
+            case "lost":
+                add((HOLD_DURATION, seconds, (name, group, primitive, outcome), context))
+                add((LOST, 1, (name, group, primitive, outcome), context))
+            case "renewed":
+                add((RENEWAL_REMAINING, seconds / event.ttl if event.ttl else 0.0, (name, group), context))
+            case "started":
                 add((ONCE_CALLS, 1, (name, group, "run"), context))
-        elif kind == "released":
-            add((HOLD_DURATION, seconds, (name, group, primitive, outcome), context))
-        elif kind == "not acquired":
-            error = outcome if outcome in STORE_ERRORS else ""
-            add((ACQUIRE_DURATION, seconds, (name, group, primitive, outcome, error), context))
-            if primitive in _ONCE and outcome not in ("busy", "timeout"):  # those are `skipped`
+            case "skipped" if primitive in _ONCE:
                 add((ONCE_CALLS, 1, (name, group, outcome), context))
-        elif kind == "lost":
-            add((HOLD_DURATION, seconds, (name, group, primitive, outcome), context))
-            add((LOST, 1, (name, group, primitive, outcome), context))
-        elif kind == "renewed":
-            add((RENEWAL_REMAINING, seconds / event.ttl if event.ttl else 0.0, (name, group), context))
-        elif kind == "started":
-            add((ONCE_CALLS, 1, (name, group, "run"), context))
-        elif kind == "skipped" and primitive in _ONCE:
-            add((ONCE_CALLS, 1, (name, group, outcome), context))
         if len(self._buffer) > _BUFFERED:
             self.flush(_BUFFERED)
 

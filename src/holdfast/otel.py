@@ -173,30 +173,32 @@ class _Spans:
                 spans.popitem()[1].end()
 
     def _event(self, event: Event) -> None:
-        kind = event.kind
-        if kind == "acquiring":
-            self._acquiring[event.attempt] = self._start(event, "acquire", SpanKind.CLIENT)
-        elif kind == "acquired":
-            acquire = self._acquiring.pop(event.attempt, None)
-            links = [] if acquire is None else [Link(acquire.get_span_context())]
-            self._holding[event.attempt] = self._start(event, "hold", SpanKind.INTERNAL, links)
-            if acquire is not None:
-                acquire.set_attributes({"outcome": "acquired", "holdfast.fence": event.fence or 0})
-                acquire.end()
-        elif kind == "not acquired":
-            _end(self._acquiring.pop(event.attempt, None), event, is_error=event.outcome in STORE_ERRORS)
-        elif kind in ("lost", "released"):
-            _end(self._holding.pop(event.attempt, None), event, is_error=kind == "lost")
-        elif kind == "queued":
-            span = self._acquiring.get(event.attempt)
-            if span is not None:
-                span.add_event(kind, {"holder": event.reason or ""})
-                if self._client is not None:
-                    self._link_to_holders(self._client, event.lock, span)
-        elif kind in ("started", "renewal failed", "revoke requested"):
-            span = self._holding.get(event.attempt)
-            if span is not None:
-                span.add_event(kind, {"error.type": event.outcome} if event.outcome else None)
+        match event.kind:
+            case "acquiring":
+                self._acquiring[event.attempt] = self._start(event, "acquire", SpanKind.CLIENT)
+            case "acquired":
+                acquire = self._acquiring.pop(event.attempt, None)
+                links = [] if acquire is None else [Link(acquire.get_span_context())]
+                self._holding[event.attempt] = self._start(event, "hold", SpanKind.INTERNAL, links)
+                if acquire is not None:
+                    acquire.set_attributes({"outcome": "acquired", "holdfast.fence": event.fence or 0})
+                    acquire.end()
+            case "not acquired":
+                _end(self._acquiring.pop(event.attempt, None), event, is_error=event.outcome in STORE_ERRORS)
+            case "lost" | "released" as kind:
+                _end(self._holding.pop(event.attempt, None), event, is_error=kind == "lost")
+            case "queued":
+                span = self._acquiring.get(event.attempt)
+                if span is not None:
+                    span.add_event("queued", {"holder": event.reason or ""})
+                    if self._client is not None:
+                        self._link_to_holders(self._client, event.lock, span)
+            case "started" | "renewal failed" | "revoke requested" as kind:
+                span = self._holding.get(event.attempt)
+                if span is not None:
+                    span.add_event(kind, {"error.type": event.outcome} if event.outcome else None)
+            case _:
+                pass
 
     def _start(self, event: Event, verb: str, kind: SpanKind, links: Iterable[Link] = ()) -> Span:
         attributes: dict[str, str | int | float] = {

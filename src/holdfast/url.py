@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from datetime import timedelta
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
-from urllib.parse import parse_qsl, quote, unquote, urlencode
+from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlencode
 
 from holdfast.core.names import did_you_mean
 from holdfast.core.ports import Backend
@@ -285,13 +285,15 @@ def option_texts(given: Mapping[str, OptionValue]) -> dict[str, str]:
 
 
 def _option_text(name: str, value: object) -> str:
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, str | int | float):
-        return str(value)
-    if isinstance(value, timedelta):
-        return f"{value.total_seconds():g}"
-    raise ConfigurationError(f"{name} must be a str, a number or a timedelta, not {type(value).__name__}")
+    match value:
+        case bool():
+            return "yes" if value else "no"
+        case str() | int() | float():
+            return str(value)
+        case timedelta():
+            return f"{value.total_seconds():g}"
+        case _:
+            raise ConfigurationError(f"{name} must be a str, a number or a timedelta, not {type(value).__name__}")
 
 
 def _adopt(client: object, given: Mapping[str, OptionValue]) -> Address:
@@ -436,21 +438,13 @@ def _without_password(netloc: str) -> str:
     return f"{user.partition(':')[0]}{':***' if ':' in user else ''}{at}{host}"
 
 
-class _Parts(NamedTuple):
-    scheme: str
-    netloc: str
-    path: str
-    query: str
-    fragment: str
-
-
-def _split(url: str) -> _Parts:
+def _split(url: str) -> SplitResult:
     """Split as urllib does, but allow several hosts, some of them IPv6 addresses in brackets."""
     scheme, _, rest = url.partition("://")
     rest, _, fragment = rest.partition("#")
     rest, _, query = rest.partition("?")
     netloc, slash, path = rest.partition("/")
-    return _Parts(scheme.lower(), netloc, slash + path, query, fragment)
+    return SplitResult(scheme.lower(), netloc, slash + path, query, fragment)
 
 
 def _known() -> str:

@@ -110,7 +110,7 @@ def test_every_example_belongs_to_an_entry() -> None:
 def test_an_example_is_correct(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     url = f"memory://{uuid.uuid4().hex}"
     monkeypatch.setenv("HOLDFAST_URL", url)
-    monkeypatch.setattr("holdfast.default._default", None)
+    monkeypatch.setattr("holdfast.default._clients.made", {})
     with holdfast.Client(url) as client, holdfast.Client(url) as other:
         example = doctest.DocTestParser().get_doctest(
             EXAMPLES[name], {"holdfast": holdfast, "client": client, "other": other}, name, None, None
@@ -121,6 +121,4 @@ def test_an_example_is_correct(name: str, monkeypatch: pytest.MonkeyPatch) -> No
 
     assert results.attempted > 0
     assert results.failed == 0, "".join(output)
-    made = vars(importlib.import_module("holdfast.default"))["_default"]
-    if made is not None:
-        made.close()
+    vars(importlib.import_module("holdfast.default"))["_clients"].close()

@@ -34,7 +34,7 @@ from holdfast_lab.conformance.lab import Lab
 
 @pytest.fixture
 def fresh_default(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    monkeypatch.setattr(module, "_default", None)
+    monkeypatch.setattr(module._clients, "made", {})
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     return tmp_path
 

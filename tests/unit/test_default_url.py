@@ -139,7 +139,7 @@ def test_the_command_line_warns_in_one_line(tmp_path: Path) -> None:
 @pytest.mark.parametrize("word", ["1", "true", "YES", "on"])
 def test_a_required_url_that_is_missing_is_an_error_in_python(monkeypatch: pytest.MonkeyPatch, word: str) -> None:
     monkeypatch.setenv("HOLDFAST_REQUIRE_URL", word)
-    monkeypatch.setattr("holdfast.default._default", None)
+    monkeypatch.setattr("holdfast.default._clients.made", {})
     decorated = holdfast.locked("a")(lambda: None)
 
     async def awaited() -> None:

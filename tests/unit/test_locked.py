@@ -425,9 +425,9 @@ def test_the_default_client_is_made_at_the_first_call(tmp_path: Path) -> None:
         "@holdfast.locked('report:{day}', busy='skip')\n"
         "def report(day):\n"
         "    return [info.name for info in holdfast.default_client().locks()]\n"
-        "assert module._default is None\n"
+        "assert not module._clients.made\n"
         "assert report('monday') == ['report:monday']\n"
-        "assert module._default is not None\n"
+        "assert module._clients.made\n"
     )
     environment = {"HOLDFAST_URL": f"sqlite://{tmp_path}/locks.db"}
 
@@ -498,7 +498,7 @@ async def test_asyncio_own_timeout_and_deadlock_go_out() -> None:
 def test_what_a_store_lacks_is_refused_by_the_decorator_as_by_the_lock(monkeypatch: pytest.MonkeyPatch) -> None:
     url = "redis://127.0.0.1:1?method=setnx"  # no request is sent
     monkeypatch.setenv("HOLDFAST_URL", url)
-    monkeypatch.setattr("holdfast.default._default", None)
+    monkeypatch.setattr("holdfast.default._clients.made", {})
     for client in (holdfast.Client(url), holdfast.AsyncClient(url)):
         for decorator in (client.lock, client.locked):
             with pytest.raises(holdfast.Unsupported, match="owner"):

@@ -9,7 +9,6 @@ from typing import (
     TYPE_CHECKING,
     Any,
     Literal,
-    ParamSpec,
     Self,
     TypeVar,
     Unpack,
@@ -47,11 +46,7 @@ if TYPE_CHECKING:
     from holdfast.core.ports import Backend
     from holdfast.url import Address
 
-P = ParamSpec("P")
-S = TypeVar("S")
-T = TypeVar("T")
 D = TypeVar("D")
-D_co = TypeVar("D_co", covariant=True)
 
 
 class AsyncClient(ForTasks, BaseClient[AsyncLease, AsyncLock, AsyncSemaphore, AsyncRWLock, AsyncLockAll]):
@@ -183,7 +178,7 @@ class AsyncClient(ForTasks, BaseClient[AsyncLease, AsyncLock, AsyncSemaphore, As
                 name is empty or too long.
         """
         plan = make_plan_locked(name, name_of, busy=busy, skipped=skipped, lease=lease, ttl=self._ttl, options=options)
-        self._require_primitives(plan.spec)
+        self._for_plan(plan)
         return lambda function: decorated(function, plan, lambda: self)
 
     def election(self, name: str, **options: Unpack[LockOptions]) -> AsyncElection:
@@ -193,8 +188,7 @@ class AsyncClient(ForTasks, BaseClient[AsyncLease, AsyncLock, AsyncSemaphore, As
         """
         from holdfast.aio.election import AsyncElection
 
-        made: AsyncElection = self._make(AsyncElection, "election", name, 1, exclusive=True, options=options)
-        return made
+        return self._make(AsyncElection, "election", name, 1, exclusive=True, options=options)
 
     @overload
     def once_per(
@@ -273,8 +267,7 @@ class AsyncClient(ForTasks, BaseClient[AsyncLease, AsyncLock, AsyncSemaphore, As
             Unsupported: this store has no registers.
         """
         plan = make_plan_once(period, offset, name, skipped=skipped, lease=lease, ttl=self._ttl, options=options)
-        self._require_primitive(Primitive.ONCE_PER)
-        self._require_primitives(plan.spec)
+        self._for_plan(plan)
         return lambda function: decorated(function, plan, lambda: self)
 
     @overload

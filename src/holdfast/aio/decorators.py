@@ -15,7 +15,7 @@ from typing import (
 )
 
 from holdfast.aio.locks import AsyncLease, AsyncLock
-from holdfast.core.decorators import Plan, spec_of, with_lease
+from holdfast.core.decorators import Plan, show_signature, spec_of, with_lease
 from holdfast.core.periods import claim
 from holdfast.errors import AcquireTimeout
 
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 S = TypeVar("S")
 T = TypeVar("T")
-D = TypeVar("D")
 D_co = TypeVar("D_co", covariant=True)
 
 
@@ -92,6 +91,5 @@ def decorated(
             lock._client._engine.skipped(lock._spec, "busy")
             return skipped
 
-    if signature is not None:
-        locked_function.__signature__ = signature  # type: ignore[attr-defined]  # inspect reads it
+    show_signature(locked_function, signature)
     return locked_function

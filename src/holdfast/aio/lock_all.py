@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
+from asyncio import Task
 from collections.abc import Coroutine, Sequence
-from typing import TYPE_CHECKING, Any, Never
+from typing import Any, Never
 
-from holdfast.base_client import check_renewal
+from holdfast.aio.locks import AsyncLease, AsyncLock, TaskLock
+from holdfast.base_client import BaseLockAll, check_renewal
 from holdfast.core import names
 from holdfast.core.acquire_all import Part, acquire_all
-from holdfast.core.lease_groups import LeaseGroup, release_after_body, release_all, renew_all, shown
-from holdfast.core.locks import ACQUIRE_OPTIONS, UNSET, BaseLock, Unset
+from holdfast.core.lease_groups import LeaseGroup, release_after_body, release_all, renew_all
+from holdfast.core.leases import AcquireResult
+from holdfast.core.locks import ACQUIRE_OPTIONS, UNSET, Unset
 from holdfast.core.names import Duration
-from holdfast.errors import AcquireTimeout
 from holdfast.runtimes.aio import AsyncBlocks, AsyncioRuntime, calling_task
-from holdfast.runtimes.blocks import ExitOfBlock, ForTasks, TaskBlock, entered_block
-
-if TYPE_CHECKING:
-    from asyncio import Task
-
-    from holdfast.aio.locks import AsyncLease, AsyncLock
-    from holdfast.core.leases import AcquireResult, LockSpec
-    from holdfast.core.ports import Caller
 
 
 class AsyncLeaseAll(AsyncBlocks, LeaseGroup):
@@ -66,17 +60,8 @@ class AsyncLeaseAll(AsyncBlocks, LeaseGroup):
         return self._on_lost != "event"
 
 
-class AsyncLockAll(ForTasks, BaseLock[AsyncLeaseAll]):
+class AsyncLockAll(TaskLock[AsyncLeaseAll], BaseLockAll[AsyncLeaseAll, AsyncLock]):
     """Several named locks, acquired as one. Tasks can share one object, because the state is in the leases."""
-
-    def __init__(self, locks: Sequence[AsyncLock], spec: LockSpec, timeout: float | None) -> None:
-        super().__init__(spec._replace(name=shown([lock.name for lock in locks])), timeout)
-        self._locks = tuple(locks)
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The names of the locks, in the order in which they are acquired."""
-        return tuple(lock.name for lock in self._locks)
 
     def acquire(
         self,
@@ -105,31 +90,6 @@ class AsyncLockAll(ForTasks, BaseLock[AsyncLeaseAll]):
             LockLost, BackendError: see `LeaseAll.release`.
         """
         await self._last_of(self._caller()).release()
-
-    @property
-    def held(self) -> bool:
-        """This thread or task holds them, by the local clock."""
-        return self._is_held_by(self._caller())
-
-    def __aenter__(self) -> Coroutine[Any, Any, AsyncLeaseAll]:
-        return self._enter_block(entered_block(self), calling_task())
-
-    __aexit__ = ExitOfBlock(TaskBlock)
-
-    async def _enter_block(self, block: TaskBlock | None, task: Task[Any] | None) -> AsyncLeaseAll:
-        result = await self._try(self._timeout, task)
-        if result.lease is None:
-            raise AcquireTimeout(lock=self.name, waited=result.waited, holder=result.holder)
-        return result.lease._enter_body(block, task)
-
-    async def _acquire(self, timeout: float | None, task: Task[Any] | None) -> AsyncLeaseAll | None:
-        return (await self._try(timeout, task)).lease
-
-    def _last_entered(self) -> AsyncLeaseAll:
-        return self._last_of(self._caller())
-
-    def _caller(self) -> Caller:
-        return self._locks[0]._client._engine.runtime.caller()
 
     async def _try(self, timeout: float | None, task: Task[Any] | None) -> AcquireResult[AsyncLeaseAll]:
         parts = [Part(lock._client._engine, lock) for lock in self._locks]

@@ -7,6 +7,7 @@ from typing import (
     TYPE_CHECKING,
     Any,
     Never,
+    TypeVar,
 )
 
 from holdfast.base_client import BaseRWLock, check_renewal, check_transfer, transfer_text
@@ -22,7 +23,10 @@ if TYPE_CHECKING:
     from asyncio import Task
 
     from holdfast.aio.client import AsyncClient
+    from holdfast.aio.lock_all import AsyncLeaseAll
     from holdfast.core.ports import Caller
+
+L = TypeVar("L", "AsyncLease", "AsyncLeaseAll")
 
 
 class AsyncLease(AsyncBlocks, BaseLease):
@@ -98,7 +102,28 @@ class AsyncLease(AsyncBlocks, BaseLease):
         return self._spec.on_lost != "event"
 
 
-class AsyncLock(ForTasks, BaseLock[AsyncLease]):
+class TaskLock(ForTasks, BaseLock[L]):
+    """`async with` on a lock: the part that AsyncLock and AsyncLockAll share."""
+
+    def __aenter__(self) -> Coroutine[Any, Any, L]:
+        return self._enter_block(entered_block(self), calling_task())
+
+    __aexit__ = ExitOfBlock(TaskBlock)
+
+    async def _enter_block(self, block: TaskBlock | None, task: Task[Any] | None) -> L:
+        result = await self._try(self._timeout, task)
+        if result.lease is None:
+            raise AcquireTimeout(lock=self.name, waited=result.waited, holder=result.holder)
+        return result.lease._enter_body(block, task)
+
+    async def _acquire(self, timeout: float | None, task: Task[Any] | None) -> L | None:
+        return (await self._try(timeout, task)).lease
+
+    def _try(self, timeout: float | None, task: Task[Any] | None) -> Coroutine[Any, Any, AcquireResult[L]]:
+        raise NotImplementedError  # in each subclass
+
+
+class AsyncLock(TaskLock[AsyncLease]):
     """A named lock. Tasks can share one object, because the state is in the leases."""
 
     def __init__(self, client: AsyncClient, spec: LockSpec, timeout: float | None) -> None:
@@ -141,31 +166,9 @@ class AsyncLock(ForTasks, BaseLock[AsyncLease]):
         """
         await self._last_of(self._caller()).release()
 
-    @property
-    def held(self) -> bool:
-        """This thread or task holds it, by the local clock."""
-        return self._is_held_by(self._caller())
-
     async def locked(self) -> bool:
         """Whether a client holds it now, according to the server."""
         return bool((await self._client.inspect(self.name)).holders)
-
-    def __aenter__(self) -> Coroutine[Any, Any, AsyncLease]:
-        return self._enter_block(entered_block(self), calling_task())
-
-    __aexit__ = ExitOfBlock(TaskBlock)
-
-    async def _enter_block(self, block: TaskBlock | None, task: Task[Any] | None) -> AsyncLease:
-        result = await self._try(self._timeout, task)
-        if result.lease is None:
-            raise AcquireTimeout(lock=self.name, waited=result.waited, holder=result.holder)
-        return result.lease._enter_body(block, task)
-
-    async def _acquire(self, timeout: float | None, task: Task[Any] | None) -> AsyncLease | None:
-        return (await self._try(timeout, task)).lease
-
-    def _last_entered(self) -> AsyncLease:
-        return self._last_of(self._caller())
 
     def _caller(self) -> Caller:
         return self._client._engine.runtime.caller()

@@ -13,23 +13,23 @@ from __future__ import annotations
 import argparse
 import functools
 import itertools
+import json
 import sys
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
 
 from holdfast import plugins
 from holdfast.cli import options as cli_options
-from holdfast.cli import statuses
+from holdfast.cli import primitives, statuses
 from holdfast.cli.help import USAGE, Commands, add_command, listed
+from holdfast.cli.tables import Column, draw
+from holdfast.cli.terminal import Terminal
 from holdfast.errors import ConfigurationError
+from holdfast.guarantees import Guarantees
+from holdfast.primitives import Lacks
+from holdfast.threads.client import Client
 from holdfast.url import SCHEMES, Scheme, guarantees_of, lacks_of, options_of, parse, scheme_of
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from holdfast.cli.terminal import Terminal
-    from holdfast.guarantees import Guarantees
-    from holdfast.primitives import Lacks
-    from holdfast.url_parts import Option
+from holdfast.url_parts import Option
 
 _DESCRIPTION = """\
 List the stores that holdfast supports: their guarantees, their primitives (or
@@ -55,8 +55,6 @@ class Backend(NamedTuple):
 
     def as_dict(self) -> dict[str, Any]:
         """Return the JSON object."""
-        from holdfast.cli import primitives
-
         return {
             "scheme": self.scheme,
             "methods": [
@@ -85,6 +83,7 @@ def add_parser(commands: Commands[argparse.ArgumentParser]) -> None:
     parser = add_command(
         commands,
         "backends",
+        run=_run,
         summary="list the supported stores and their guarantees",
         description=_DESCRIPTION,
         examples={
@@ -98,7 +97,6 @@ def add_parser(commands: Commands[argparse.ArgumentParser]) -> None:
     only.add_argument("scheme", metavar="SCHEME", nargs="?", choices=_Choices(), help="only this store, such as redis")
     only.add_argument("--url", help="only the store of this URL, as configured by it")
     cli_options.add_json(parser)
-    parser.set_defaults(run=_run)
 
 
 class _Choices:
@@ -120,12 +118,8 @@ def _run(arguments: argparse.Namespace) -> int:
     else:
         backends = [*(describe(name, scheme) for name, scheme in SCHEMES.items()), *_plugins()]
     if arguments.json:
-        import json
-
         print(json.dumps([backend.as_dict() for backend in backends], indent=2))
     else:
-        from holdfast.cli.terminal import Terminal
-
         print(*_lines(backends, Terminal.of(sys.stdout)), sep="\n")
     return statuses.DONE
 
@@ -166,8 +160,6 @@ def _plugins() -> list[Backend]:
 
 
 def _of_url(url: str) -> Backend:
-    from holdfast.threads.client import Client
-
     address = parse(url)
     backend = describe(address.scheme, scheme_of(address.scheme))
     method = address.options.get("method", next(iter(backend.lacks)))
@@ -204,10 +196,6 @@ def _distributions(_path: tuple[str, ...]) -> Mapping[str, list[str]]:
 
 
 def _lines(backends: list[Backend], terminal: Terminal) -> list[str]:
-    from holdfast.cli import primitives
-    from holdfast.cli.tables import Column, draw
-    from holdfast.guarantees import Guarantees
-
     # Schemes that share a package have the same guarantees, which are listed once.
     by_package: dict[str, list[Backend]] = {}
     for backend in backends:

@@ -6,18 +6,15 @@ import argparse
 import json
 import sys
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 from holdfast.cli import options, statuses
 from holdfast.cli.help import STORE_READ, Commands, add_command
-from holdfast.cli.lock_info import fences
+from holdfast.cli.lock_info import fences, no_target
 from holdfast.cli.text import display_name
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from holdfast.core.tickets import LockInfo, TicketInfo
-    from holdfast.threads.client import Client
+from holdfast.core.tickets import LockInfo, TicketInfo
+from holdfast.errors import ConfigurationError
+from holdfast.threads.client import Client
 
 _DESCRIPTION = """\
 Show the holders of a lock, ask for confirmation, and end their leases, or only
@@ -34,6 +31,7 @@ def add_parser(commands: Commands[argparse.ArgumentParser]) -> None:
     parser = add_command(
         commands,
         "break",
+        run=_run,
         summary="end a lease by force",
         description=_DESCRIPTION,
         examples={
@@ -57,7 +55,6 @@ def add_parser(commands: Commands[argparse.ArgumentParser]) -> None:
     parser.add_argument("--yes", action="store_true", help="do not ask; required without a terminal")
     options.add_url(parser)
     options.add_json(parser)
-    parser.set_defaults(run=_run)
 
 
 def _run(arguments: argparse.Namespace) -> int:
@@ -70,7 +67,7 @@ def _run(arguments: argparse.Namespace) -> int:
                 _print_to_stderr("no lease was broken")
                 targets = []
         else:
-            _print_to_stderr(_no_target(info, arguments.fence))
+            _print_to_stderr(no_target(info, arguments.fence, "no lease was broken"))
         return _break(client, info.name, fences(targets), force=arguments.force, as_json=arguments.json)
 
 
@@ -86,14 +83,6 @@ def _describe_targets(info: LockInfo, targets: Sequence[TicketInfo]) -> list[str
     return [*lines, *([f"({others} more, which will not be broken)"] if others else []), ""]
 
 
-def _no_target(info: LockInfo, fence: int | None) -> str:
-    if not info.holders:
-        waiting = f" ({len(info.waiters)} waiting)" if info.waiters else ""
-        return f"{display_name(info.name)} has no holder{waiting}"
-    held = ", ".join(map(str, fences(info.holders)))
-    return f"{display_name(info.name)} is not held with fence {fence} (held fences: {held}): no lease was broken"
-
-
 def _confirm(leases: int) -> bool:
     target = "this lease" if leases == 1 else f"these {leases} leases"
     return confirm(f"break {target}? The holder may keep working until its next renewal. [y/N] ", "no lease was broken")
@@ -106,8 +95,6 @@ def confirm(question: str, not_done: str) -> bool:
         ConfigurationError: stdin is not a terminal.
     """
     if sys.stdin is None or not sys.stdin.isatty():
-        from holdfast.errors import ConfigurationError
-
         raise ConfigurationError(f"cannot ask for confirmation without a terminal, {not_done}: use --yes")
     try:
         print(question, end="", file=sys.stderr, flush=True)

@@ -37,6 +37,7 @@ def add_parser(commands: Commands[argparse.ArgumentParser]) -> None:
     parser = add_command(
         commands,
         "dashboard",
+        run=_run,
         summary="show the locks in a browser",
         description=_DESCRIPTION,
         examples={
@@ -68,10 +69,10 @@ def add_parser(commands: Commands[argparse.ArgumentParser]) -> None:
         help="a name under which browsers use it, such as that of a proxy; can be repeated",
     )
     options.add_url(parser)
-    parser.set_defaults(run=_run)
 
 
 def _run(arguments: argparse.Namespace) -> int:
+    import logging
     import secrets
 
     from holdfast.dashboard import dashboard
@@ -90,7 +91,8 @@ def _run(arguments: argparse.Namespace) -> int:
         client.inspect("holdfast")  # any name: a store that is missing or not available is reported here
         app = dashboard(client, token=token, allow_break=arguments.allow_break, hosts=hosts)
         with _listen(arguments.host, arguments.port) as listener:
-            _log_to_stderr()
+            # Print who broke which lease, with the time.
+            logging.basicConfig(format="%(asctime)s %(message)s", level=logging.WARNING)
             # A page keeps a request open, which must not delay the end.
             config = uvicorn.Config(app, log_level="warning", access_log=False, ws="none", timeout_graceful_shutdown=1)
             server = uvicorn.Server(config)
@@ -123,13 +125,6 @@ def _listen(host: str, port: int) -> socket.socket:
         return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
     except OSError as error:
         raise ConfigurationError(f"cannot listen on {host}, port {port}: {error.strerror or error}") from error
-
-
-def _log_to_stderr() -> None:
-    """Print who broke which lease, with the time."""
-    import logging
-
-    logging.basicConfig(format="%(asctime)s %(message)s", level=logging.WARNING)
 
 
 def _print_address(listener: socket.socket, token_file: str | None, token: str) -> None:

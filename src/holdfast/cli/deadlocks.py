@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import argparse
+import json
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from holdfast.cli import options, statuses
 from holdfast.cli.help import STORE_READ, Commands, add_command
-
-if TYPE_CHECKING:
-    from holdfast.core.tickets import TicketInfo
-    from holdfast.core.wait_graph import WaitEdge
+from holdfast.cli.lock_info import host_pid
+from holdfast.cli.text import display_name, escape
+from holdfast.core.tickets import TicketInfo
+from holdfast.core.wait_graph import WaitEdge
+from holdfast.errors import ConfigurationError
+from holdfast.primitives import Primitive
+from holdfast.runtimes.threads import run_sync
 
 _DESCRIPTION = """\
 List the deadlocks: threads and tasks that wait for each other in a cycle. A
@@ -26,6 +30,7 @@ def add_parser(commands: Commands[argparse.ArgumentParser]) -> None:
     parser = add_command(
         commands,
         "deadlocks",
+        run=_run,
         summary="list threads and tasks that wait for each other",
         description=_DESCRIPTION,
         examples={
@@ -42,15 +47,10 @@ def add_parser(commands: Commands[argparse.ArgumentParser]) -> None:
     options.add_prefix(parser)
     options.add_url(parser)
     options.add_json(parser)
-    parser.set_defaults(run=_run)
 
 
 def _run(arguments: argparse.Namespace) -> int:
     from holdfast.cli.listing import find_locks
-    from holdfast.cli.text import escape
-    from holdfast.errors import ConfigurationError
-    from holdfast.primitives import Primitive
-    from holdfast.runtimes.threads import run_sync
 
     with options.open_existing(arguments) as client:
         engine = client._engine  # noqa: SLF001 - not part of the public API
@@ -61,8 +61,6 @@ def _run(arguments: argparse.Namespace) -> int:
         cycles = run_sync(engine.operators.wait_graph(find_locks(client, arguments.prefix))).cycles
         url = client.url
     if arguments.json:
-        import json
-
         print(json.dumps([[_edge_as_dict(edge) for edge in cycle] for cycle in cycles], indent=2))
     else:
         for cycle in cycles:
@@ -80,15 +78,10 @@ def _edge_as_dict(edge: WaitEdge) -> dict[str, Any]:
 
 
 def _edge_as_text(edge: WaitEdge) -> str:
-    from holdfast.cli.text import display_name
-
     fence = edge.blocker.fence
     by, with_fence = ("queued before it:", "") if fence is None else ("held by", f", fence {fence}")
     return f"{_caller(edge.waiter)} waits for {display_name(edge.lock)}, {by} {_caller(edge.blocker)}{with_fence}"
 
 
 def _caller(ticket: TicketInfo) -> str:
-    from holdfast.cli.lock_info import host_pid
-    from holdfast.cli.text import escape
-
     return f"{host_pid(ticket)} ({escape(ticket.agent)})"

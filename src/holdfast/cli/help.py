@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from holdfast.cli import statuses
 
@@ -23,6 +23,7 @@ def add_command(
     commands: Commands[argparse.ArgumentParser],
     name: str,
     *,
+    run: Callable[[argparse.Namespace], int],
     summary: str,
     description: str,
     examples: Mapping[str, str],
@@ -31,6 +32,7 @@ def add_command(
     """Add the parser of one command.
 
     Args:
+        run: Runs the command and returns its exit status. The namespace also has the parser, for its `error`.
         summary: One line, for the list of commands.
         description: Lines of at most 80 columns.
         examples: Maps command lines to explanations.
@@ -38,13 +40,15 @@ def add_command(
     """
     meanings = {str(status): meaning for status, meaning in results.items()}
     parts = [listed("examples:", examples), listed("exit status:", meanings)]
-    return commands.add_parser(
+    parser = commands.add_parser(
         name,
         help=summary,
         description=description,
         epilog="\n\n".join(parts),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    parser.set_defaults(run=run, parser=parser)
+    return parser
 
 
 def listed(heading: str, entries: Mapping[str, str]) -> str:

@@ -5,15 +5,12 @@ from __future__ import annotations
 import argparse
 import importlib
 import sys
-from typing import TYPE_CHECKING
+from types import ModuleType
 
+from holdfast import url as urls
 from holdfast.cli import statuses
 from holdfast.cli.help import STORE, Commands, add_command
-
-if TYPE_CHECKING:
-    from types import ModuleType
-
-    from holdfast.url import Scheme
+from holdfast.default_url import default_url, naming_the_variable
 
 _DESCRIPTION = """\
 Create the tables and functions that holdfast needs in a database. Existing
@@ -27,6 +24,7 @@ def add_parser(commands: Commands[argparse.ArgumentParser]) -> None:
     parser = add_command(
         commands,
         "init",
+        run=_run,
         summary="create the tables of a database, or print the SQL that does",
         description=_DESCRIPTION,
         examples={
@@ -37,13 +35,9 @@ def add_parser(commands: Commands[argparse.ArgumentParser]) -> None:
     )
     parser.add_argument("url", metavar="URL", nargs="?", help="the store (default: $HOLDFAST_URL)")
     parser.add_argument("--print", action="store_true", dest="prints", help="print the SQL and change nothing")
-    parser.set_defaults(run=_run)
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    from holdfast import url as urls
-    from holdfast.default_url import default_url, naming_the_variable
-
     with naming_the_variable(arguments.url):
         address = urls.parse(default_url() if arguments.url is None else arguments.url)
     scheme = urls.scheme_of(address.scheme)
@@ -59,5 +53,5 @@ def _run(arguments: argparse.Namespace) -> int:
     return statuses.DONE
 
 
-def _module(scheme: Scheme, name: str) -> ModuleType:
+def _module(scheme: urls.Scheme, name: str) -> ModuleType:
     return importlib.import_module(f"{scheme.package}.{name}")

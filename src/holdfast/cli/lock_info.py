@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
-from holdfast.cli.text import escape
-
-if TYPE_CHECKING:
-    from holdfast.core.tickets import TicketInfo
+from holdfast.cli.text import display_name, escape
+from holdfast.core.tickets import LockInfo, TicketInfo
 
 
 def host_pid(ticket: TicketInfo) -> str:
@@ -24,3 +21,12 @@ def fence_text(holder: TicketInfo) -> str:
 def fences(tickets: Iterable[TicketInfo]) -> list[int]:
     """Return the fences of those tickets that have one."""
     return [ticket.fence for ticket in tickets if ticket.fence is not None]
+
+
+def no_target(info: LockInfo, fence: int | None, outcome: str) -> str:
+    """Return the message for a request that no holder of the lock matches."""
+    if not info.holders:
+        waiting = f" ({len(info.waiters)} waiting)" if info.waiters else ""
+        return f"{display_name(info.name)} has no holder{waiting}"
+    held = ", ".join(map(str, fences(info.holders)))
+    return f"{display_name(info.name)} is not held with fence {fence} (held fences: {held}): {outcome}"

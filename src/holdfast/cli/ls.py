@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 from holdfast.cli import options, statuses
 from holdfast.cli.help import STORE_READ, Commands, add_command
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from holdfast.cli.terminal import Terminal
-    from holdfast.core.tickets import LockInfo
+from holdfast.cli.lock_info import fence_text, host_pid
+from holdfast.cli.tables import Column, draw
+from holdfast.cli.terminal import Terminal
+from holdfast.cli.text import display_name, escape
+from holdfast.cli.times import short
+from holdfast.core.tickets import LockInfo
 
 _DESCRIPTION = """\
 List the locks that have a holder or a waiter. Each holder has a line: how long
@@ -35,6 +36,7 @@ def add_parser(commands: Commands[argparse.ArgumentParser]) -> None:
     parser = add_command(
         commands,
         "ls",
+        run=_run,
         summary="list the locks that are in use",
         description=_DESCRIPTION,
         examples={
@@ -52,7 +54,6 @@ def add_parser(commands: Commands[argparse.ArgumentParser]) -> None:
     form.add_argument(
         "--names", action="store_true", help="print only names, one per line; unprintable names are quoted for bash"
     )
-    parser.set_defaults(run=_run)
 
 
 def _run(arguments: argparse.Namespace) -> int:
@@ -61,31 +62,21 @@ def _run(arguments: argparse.Namespace) -> int:
     with options.open_existing(arguments) as client:
         url = client.url
         if arguments.no_search and not has_index(client):
-            from holdfast.cli.text import escape
-
             if arguments.json:
                 print("[]")
             print(f"{escape(url)} has no index of its locks, and --no-search was given", file=sys.stderr)
             return statuses.DONE
         locks = find_locks(client, arguments.prefix)
     if arguments.json:
-        import json
-
         from holdfast.monitor.status import lock_as_dict
 
         print(json.dumps([lock_as_dict(info) for info in locks], indent=2))
     elif arguments.names:
-        from holdfast.cli.text import display_name
-
         for info in locks:
             print(display_name(info.name))
     elif locks:
-        from holdfast.cli.terminal import Terminal
-
         print(*table(locks, Terminal.of(sys.stdout), time.time()), sep="\n")
     else:
-        from holdfast.cli.text import display_name, escape
-
         which = f" whose name begins with {display_name(arguments.prefix)}" if arguments.prefix else ""
         print(f"no lock{which} is in use ({escape(url)})", file=sys.stderr)
     return statuses.DONE
@@ -93,8 +84,6 @@ def _run(arguments: argparse.Namespace) -> int:
 
 def table(locks: Sequence[LockInfo], terminal: Terminal, now: float) -> list[str]:
     """Return a heading and one line per holder."""
-    from holdfast.cli.tables import Column, draw
-
     columns = (
         Column("lock", flexible=True),
         Column("kind", drop_order=1),
@@ -108,9 +97,6 @@ def table(locks: Sequence[LockInfo], terminal: Terminal, now: float) -> list[str
 
 
 def _rows(info: LockInfo, now: float) -> Sequence[Sequence[str]]:
-    from holdfast.cli.lock_info import fence_text, host_pid
-    from holdfast.cli.text import display_name
-    from holdfast.cli.times import short
     from holdfast.monitor.status import age, kind_text
 
     name, kind, waiters = display_name(info.name), kind_text(info), str(len(info.waiters))

@@ -6,14 +6,12 @@ import argparse
 import json
 import sys
 import time
-from typing import TYPE_CHECKING
 
 from holdfast.cli import options, statuses
+from holdfast.cli.break_lock import confirm
 from holdfast.cli.help import STORE_READ, Commands, add_command
 from holdfast.cli.text import display_name, escape
-
-if TYPE_CHECKING:
-    from holdfast.core.once import OnceInfo
+from holdfast.core.once import OnceInfo
 
 _DESCRIPTION = """\
 Show the record of a key that a program runs once (`client.once` in Python, or
@@ -33,6 +31,7 @@ def add_parser(commands: Commands[argparse.ArgumentParser]) -> None:
     parser = add_command(
         commands,
         "once",
+        run=_run,
         summary="show or forget the run of a key",
         description=_DESCRIPTION,
         examples={
@@ -53,7 +52,6 @@ def add_parser(commands: Commands[argparse.ArgumentParser]) -> None:
     parser.add_argument("--yes", action="store_true", help="do not ask; required without a terminal")
     options.add_url(parser)
     options.add_json(parser)
-    parser.set_defaults(run=_run, parser=parser)
 
 
 def _run(arguments: argparse.Namespace) -> int:
@@ -66,10 +64,13 @@ def _run(arguments: argparse.Namespace) -> int:
             print(_missing(arguments.key, info), file=sys.stderr)
             return statuses.NOT_DONE
         if not is_forget:
-            _print(info, as_json=arguments.json)
+            lines = [json.dumps(info._asdict(), indent=2)] if arguments.json else describe(info, time.time())
+            print(*lines, sep="\n")
             return statuses.DONE
         print(*describe(info, time.time()), "", sep="\n", file=sys.stderr)
-        is_forgotten = (arguments.yes or _confirm()) and client.forget(info.key, fence=info.fence)
+        question = "forget this run? The next call runs again. [y/N] "
+        is_confirmed = arguments.yes or confirm(question, "nothing was forgotten")
+        is_forgotten = is_confirmed and client.forget(info.key, fence=info.fence)
     if arguments.json:
         print(json.dumps({"key": info.key, "fence": info.fence, "forgotten": is_forgotten}, indent=2))
     else:
@@ -96,20 +97,7 @@ def describe(info: OnceInfo, now: float) -> list[str]:
     return [display_name(info.key), "", *(f"{fact:<16}{value}" for fact, value in facts)]
 
 
-def _print(info: OnceInfo, *, as_json: bool) -> None:
-    if as_json:
-        print(json.dumps(info._asdict(), indent=2))
-    else:
-        print(*describe(info, time.time()), sep="\n")
-
-
 def _missing(key: str, info: OnceInfo | None) -> str:
     if info is None:
         return f"{display_name(key)} has no record"
     return f"{display_name(key)} has a record with fence {info.fence}, and is not forgotten"
-
-
-def _confirm() -> bool:
-    from holdfast.cli.break_lock import confirm
-
-    return confirm("forget this run? The next call runs again. [y/N] ", "nothing was forgotten")

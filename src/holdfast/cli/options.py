@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import argparse
 import math
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from holdfast.core.names import parse_duration
+from holdfast.errors import ConfigurationError
+from holdfast.guarantees import Scope
+from holdfast.threads.client import Client
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from holdfast.aio.client import AsyncClient
-    from holdfast.threads.client import Client
 
 
 def add_url(parser: argparse.ArgumentParser) -> None:
@@ -46,9 +47,11 @@ def open_client(arguments: argparse.Namespace) -> Client:
     Raises:
         ConfigurationError: the URL is invalid, or the store is private to one process.
     """
-    from holdfast.threads.client import Client
+    return shared(Client(arguments.url))
 
-    client = Client(arguments.url)
+
+def shared(client: Client) -> Client:
+    """Return the client. Close it and raise ConfigurationError if its store is private to one process."""
     try:
         require_shared(client)
     except BaseException:
@@ -60,29 +63,22 @@ def open_client(arguments: argparse.Namespace) -> Client:
 def open_existing(arguments: argparse.Namespace) -> Client:
     """Return a client that does not create a missing store: using it is an error. For commands that only read."""
     client = open_client(arguments)
-    _require_store(client)
+    prepare_existing(client)
     return client
 
 
-def prepare_existing(client: AsyncClient) -> None:
-    """Make a client for asyncio such as `open_existing` returns.
+def prepare_existing(client: Client | AsyncClient) -> None:
+    """Make a client such as `open_existing` returns.
 
     Raises:
         ConfigurationError: the store is private to one process.
     """
     require_shared(client)
-    _require_store(client)
-
-
-def _require_store(client: Client | AsyncClient) -> None:
     client._engine.operators.needs_store = True  # noqa: SLF001 - the public API treats a missing store as a store without locks
 
 
 def require_shared(client: Client | AsyncClient) -> None:
     """Raise ConfigurationError if the store is private to one process."""
-    from holdfast.errors import ConfigurationError
-    from holdfast.guarantees import Scope
-
     if client.guarantees.scope is Scope.PROCESS:
         raise ConfigurationError(
             f"url {client.url} is private to one process: use a store that other processes can reach"

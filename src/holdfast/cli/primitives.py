@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from holdfast.cli.tables import GAP, Column, draw
+from holdfast.cli.terminal import Terminal
 from holdfast.primitives import Lacks, Primitive
-
-if TYPE_CHECKING:
-    from holdfast.cli.terminal import Terminal
 
 _YES = "yes"
 

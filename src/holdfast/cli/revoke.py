@@ -6,18 +6,14 @@ import argparse
 import json
 import sys
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 from holdfast.cli import options, statuses
 from holdfast.cli.help import STORE_READ, Commands, add_command
-from holdfast.cli.lock_info import fences, host_pid
+from holdfast.cli.lock_info import fences, host_pid, no_target
 from holdfast.cli.text import display_name
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from holdfast.core.tickets import LockInfo, TicketInfo
-    from holdfast.threads.client import Client
+from holdfast.core.tickets import LockInfo, TicketInfo
+from holdfast.threads.client import Client
 
 _DESCRIPTION = """\
 Request that the holders of a lock release it. With --fence, the request is for
@@ -36,6 +32,7 @@ def add_parser(commands: Commands[argparse.ArgumentParser]) -> None:
     parser = add_command(
         commands,
         "revoke",
+        run=_run,
         summary="request that the holder of a lock releases it",
         description=_DESCRIPTION,
         examples={
@@ -64,7 +61,6 @@ def add_parser(commands: Commands[argparse.ArgumentParser]) -> None:
     )
     options.add_url(parser)
     options.add_json(parser)
-    parser.set_defaults(run=_run)
 
 
 def _run(arguments: argparse.Namespace) -> int:
@@ -94,13 +90,9 @@ def _targets(info: LockInfo, fence: int | None) -> list[TicketInfo]:
 
 
 def _no_target(info: LockInfo, fence: int | None) -> str:
-    if not info.holders:
-        waiting = f" ({len(info.waiters)} waiting)" if info.waiters else ""
-        return f"{display_name(info.name)} has no holder{waiting}"
-    if fence is None:
+    if info.holders and fence is None:
         return f"{display_name(info.name)} is held by {host_pid(info.holders[0])}, which cannot receive requests"
-    held = ", ".join(map(str, fences(info.holders)))
-    return f"{display_name(info.name)} is not held with fence {fence} (held fences: {held}): no request was sent"
+    return no_target(info, fence, "no request was sent")
 
 
 def _result_line(name: str, holder: TicketInfo) -> str:

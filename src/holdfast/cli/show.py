@@ -6,16 +6,16 @@ import argparse
 import json
 import sys
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 from holdfast.cli import options, statuses
 from holdfast.cli.help import STORE_READ, Commands, add_command
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from holdfast.cli.terminal import Terminal
-    from holdfast.core.tickets import LockInfo, TicketInfo
+from holdfast.cli.lock_info import fence_text, host_pid
+from holdfast.cli.tables import Column, draw
+from holdfast.cli.terminal import Terminal
+from holdfast.cli.text import display_name, escape
+from holdfast.cli.times import local_time, long, short
+from holdfast.core.tickets import LockInfo, TicketInfo
 
 _DESCRIPTION = """\
 Show the holders of a lock: host, process, thread or task, program, since when,
@@ -28,6 +28,7 @@ def add_parser(commands: Commands[argparse.ArgumentParser]) -> None:
     parser = add_command(
         commands,
         "show",
+        run=_run,
         summary="show the holders and waiters of a lock",
         description=_DESCRIPTION,
         examples={
@@ -43,23 +44,18 @@ def add_parser(commands: Commands[argparse.ArgumentParser]) -> None:
     options.add_name(parser)
     options.add_url(parser)
     options.add_json(parser)
-    parser.set_defaults(run=_run)
 
 
 def _run(arguments: argparse.Namespace) -> int:
     with options.open_existing(arguments) as client:
         info = client.inspect(arguments.name)
         warnings = client.warnings
-    from holdfast.cli.text import escape
-
     is_free = not (info.holders or info.waiters)
     if arguments.json:
         from holdfast.monitor.status import lock_as_dict
 
         print(json.dumps(lock_as_dict(info), indent=2))
     else:
-        from holdfast.cli.terminal import Terminal
-
         print(*describe(info, Terminal.of(sys.stdout), time.time()), sep="\n")
     for warning in warnings:
         print(f"holdfast: warning: {escape(warning)}", file=sys.stderr)
@@ -68,7 +64,6 @@ def _run(arguments: argparse.Namespace) -> int:
 
 def describe(info: LockInfo, terminal: Terminal, now: float) -> list[str]:
     """Return the lines: a block per holder, then the queue."""
-    from holdfast.cli.text import display_name
     from holdfast.monitor.status import kind_text
 
     if not (info.holders or info.waiters):
@@ -85,9 +80,6 @@ def describe(info: LockInfo, terminal: Terminal, now: float) -> list[str]:
 
 def describe_holder(holder: TicketInfo, info: LockInfo, now: float) -> list[str]:
     """Return one line per property of a holder."""
-    from holdfast.cli.lock_info import fence_text, host_pid
-    from holdfast.cli.text import escape
-    from holdfast.cli.times import local_time, long
     from holdfast.monitor.status import age, role
 
     facts = [
@@ -108,9 +100,6 @@ def describe_holder(holder: TicketInfo, info: LockInfo, now: float) -> list[str]
 
 
 def _queue(info: LockInfo, terminal: Terminal, now: float) -> Sequence[str]:
-    from holdfast.cli.lock_info import host_pid
-    from holdfast.cli.tables import Column, draw
-    from holdfast.cli.times import short
     from holdfast.monitor.status import age, role
 
     columns = (

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import json
 import os
 import select
 import stat
@@ -12,6 +14,9 @@ from typing import TYPE_CHECKING
 
 from holdfast.cli import options, statuses
 from holdfast.cli.help import SIGNALS, STORE_READ, Commands, add_command
+from holdfast.cli.lock_info import host_pid
+from holdfast.cli.text import display_name, escape
+from holdfast.cli.times import long, timestamp
 
 if TYPE_CHECKING:
     from holdfast.monitor import Change
@@ -42,6 +47,7 @@ def add_parser(commands: Commands[argparse.ArgumentParser]) -> None:
     parser = add_command(
         commands,
         "watch",
+        run=_run,
         summary="print a line when a lock is acquired or released",
         description=_DESCRIPTION,
         examples={
@@ -55,7 +61,6 @@ def add_parser(commands: Commands[argparse.ArgumentParser]) -> None:
     add_interval(parser)
     options.add_url(parser)
     options.add_json(parser)
-    parser.set_defaults(run=_run)
 
 
 def add_interval(parser: argparse.ArgumentParser, default: float = INTERVAL) -> None:
@@ -74,35 +79,29 @@ def _run(arguments: argparse.Namespace) -> int:
     from holdfast.cli.listing import SearchInterrupted, SearchProgress
     from holdfast.monitor import Monitor
 
-    with Interrupts() as interrupts, options.open_existing(arguments) as client:
+    with Interrupts() as interrupts, options.open_existing(arguments) as client, contextlib.suppress(SearchInterrupted):
         progress = SearchProgress(interrupts)
-        try:
-            with Monitor(client, arguments.prefix, on_step=progress.step) as monitor:
-                with progress:
-                    snapshot = monitor.poll()
-                if snapshot.error is not None:  # later polls may fail for a while
-                    raise snapshot.error
-                while True:
-                    for change in snapshot.changes:
-                        print(_json_line(change) if arguments.json else format_change(change))
-                    sys.stdout.flush()
-                    until = time.monotonic() + arguments.interval
-                    monitor.search(arguments.interval)
-                    interrupts.wait(max(0.0, until - time.monotonic()))
-                    if interrupts.received:
-                        break
-                    _check_reader()
-                    snapshot = monitor.poll()
-        except SearchInterrupted:
-            pass
+        with Monitor(client, arguments.prefix, on_step=progress.step) as monitor:
+            with progress:
+                snapshot = monitor.poll()
+            if snapshot.error is not None:  # later polls may fail for a while
+                raise snapshot.error
+            while True:
+                for change in snapshot.changes:
+                    print(json.dumps(change.as_dict()) if arguments.json else format_change(change))
+                sys.stdout.flush()
+                until = time.monotonic() + arguments.interval
+                monitor.search(arguments.interval)
+                interrupts.wait(max(0.0, until - time.monotonic()))
+                if interrupts.received:
+                    break
+                _check_reader()
+                snapshot = monitor.poll()
     return interrupts.status or statuses.DONE
 
 
 def format_change(change: Change) -> str:
     """Return the line of a change."""
-    from holdfast.cli.lock_info import host_pid
-    from holdfast.cli.text import display_name, escape
-    from holdfast.cli.times import long, timestamp
     from holdfast.monitor.status import age
 
     line = f"{timestamp(change.at)} {change.kind:<11}  "
@@ -113,12 +112,6 @@ def format_change(change: Change) -> str:
     word = {"holds": "for", "released": "after", "left": "after"}.get(change.kind)
     duration = f"  {word} {long(age(ticket.since, change.at))}" if word and ticket.since else ""
     return f"{line}{display_name(change.lock)}  {host_pid(ticket)}{fence}{duration}"
-
-
-def _json_line(change: Change) -> str:
-    import json
-
-    return json.dumps(change.as_dict())
 
 
 def _check_reader() -> None:

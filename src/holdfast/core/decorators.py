@@ -210,6 +210,12 @@ def refuse_coroutine(function: object, decorator: str) -> NoReturn:
     )
 
 
+def show_signature(function: Any, signature: Signature | None) -> None:
+    """Let `inspect` report this signature for a decorated function, unless it is None."""
+    if signature is not None:
+        function.__signature__ = signature
+
+
 class TemplateField(NamedTuple):
     """One replacement field of a name, as in str.format: a parameter, attributes and keys, and the format."""
 

@@ -72,6 +72,11 @@ class BaseLock(Generic[L]):
         """The lock's name."""
         return self._spec.name
 
+    @property
+    def held(self) -> bool:
+        """This thread or task holds it, by the local clock."""
+        return any(lease.held for lease in self._kept.get(id(self._caller()), ()))
+
     def _keep(self, caller: Caller, lease: L) -> None:
         """Keep a lease for the caller that acquired it through this object."""
         leases = self._kept.get(id(caller))
@@ -98,9 +103,11 @@ class BaseLock(Generic[L]):
             reason="this thread or task did not acquire it through this object; `lease.release()` works from any",
         )
 
-    def _is_held_by(self, caller: Caller) -> bool:
-        """The caller has a lease that it acquired through this object and that has not ended."""
-        return any(lease.held for lease in self._kept.get(id(caller), ()))
+    def _last_entered(self) -> L:
+        return self._last_of(self._caller())
+
+    def _caller(self) -> Caller:
+        raise NotImplementedError  # of the runtime of its client
 
     def _timeout_of(self, blocking: object, timeout: Duration | Unset | None) -> float | None:
         """The timeout of this call: its own if given, else the lock's; 0 for a call that does not block.

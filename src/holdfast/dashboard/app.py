@@ -7,7 +7,7 @@ import contextlib
 import json
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from prometheus_client import CollectorRegistry
 from starlette.applications import Starlette
@@ -16,22 +16,19 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
+from starlette.types import Receive, Scope, Send
 
 from holdfast import __version__, prometheus
+from holdfast.aio.client import AsyncClient
 from holdfast.core.events import logger
 from holdfast.dashboard.feed import Feed
 from holdfast.dashboard.pages import PAGES, STATIC
-from holdfast.dashboard.security import LOOPBACK_HOSTS, Access, Guard
+from holdfast.dashboard.security import LOOPBACK_HOSTS, Access, Guard, read_body
+from holdfast.dashboard.states import State
 from holdfast.dashboard.store import store_document
 from holdfast.errors import BackendError, ConfigurationError, HoldfastError
 from holdfast.monitor.status import lock_as_dict
 from holdfast.threads.client import Client
-
-if TYPE_CHECKING:
-    from starlette.types import Receive, Scope, Send
-
-    from holdfast.aio.client import AsyncClient
-    from holdfast.dashboard.states import State
 
 _STREAM_SECONDS = 20.0  # a stream ends by itself, because a server waits for open requests before it stops
 _HEARTBEAT = 2.0  # seconds between two messages at most, so that a page detects a dead connection
@@ -237,11 +234,9 @@ async def _read_target(request: Request) -> tuple[str, int]:
     Raises:
         ValueError: the body is not what the page sends.
     """
-    body = b""
-    async for part in request.stream():
-        body += part
-        if len(body) > _BODY_MAX:
-            raise ValueError("the request is too long")
+    body = await read_body(request, _BODY_MAX)
+    if body is None:
+        raise ValueError("the request is too long")
     if request.headers.get("content-type", "").partition(";")[0].strip() != "application/json":
         raise ValueError("the request must be JSON")
     try:

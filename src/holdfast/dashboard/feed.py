@@ -10,15 +10,12 @@ import contextlib
 import threading
 import time
 from collections.abc import AsyncIterator
-from typing import TYPE_CHECKING
 
 from holdfast.core.events import logger
 from holdfast.dashboard.states import State, StateMaker, Watched
 from holdfast.errors import HoldfastError
 from holdfast.monitor import Monitor, Snapshot
-
-if TYPE_CHECKING:
-    from holdfast.threads.client import Client
+from holdfast.threads.client import Client
 
 INTERVAL = 0.4  # seconds between two polls
 LINGER = 10.0  # seconds that the monitor runs without a page, because a page that is reloaded connects again

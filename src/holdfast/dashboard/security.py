@@ -14,18 +14,15 @@ import hashlib
 import hmac
 import secrets
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 from urllib.parse import parse_qs
 
 from starlette.datastructures import MutableHeaders
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from holdfast.dashboard.pages import SIGN_IN, SIGNED_IN
 from holdfast.errors import ConfigurationError
-
-if TYPE_CHECKING:
-    from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 LOOPBACK_HOSTS = ("localhost", "127.0.0.1", "::1")
 TOKEN_MIN = 16  # characters
@@ -148,15 +145,23 @@ class Guard:
     async def _sign_in(self, request: Request) -> Response:
         if not is_same_origin(request):
             return PlainTextResponse("The request comes from another site.\n", 403)
-        body = b""
-        async for part in request.stream():
-            body += part
-            if len(body) > _SIGN_IN_MAX:
-                return PlainTextResponse("The form is too long.\n", 413)
+        body = await read_body(request, _SIGN_IN_MAX)
+        if body is None:
+            return PlainTextResponse("The form is too long.\n", 413)
         token = parse_qs(body.decode(errors="replace")).get("token", [""])[0].strip()
         if not self._access.is_token(token):
             return HTMLResponse(SIGN_IN, 401)
         return self._access.sign_in(request, RedirectResponse("./", 303))
+
+
+async def read_body(request: Request, most: int) -> bytes | None:
+    """The body of a request; None if it has more bytes than this."""
+    body = b""
+    async for part in request.stream():
+        body += part
+        if len(body) > most:
+            return None
+    return body
 
 
 def is_same_origin(request: Request) -> bool:

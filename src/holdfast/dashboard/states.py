@@ -49,7 +49,6 @@ class State(NamedTuple):
 
     epoch: str  # of the monitor; versions of another one mean something else
     version: int
-    at: float  # Unix time
     read_at: float  # of the last successful read
     error: str | None
     searched: float
@@ -117,7 +116,6 @@ class StateMaker:
         self._last = State(
             epoch=self._epoch,
             version=version,
-            at=snapshot.at,
             read_at=snapshot.read_at,
             error=None if snapshot.error is None else str(snapshot.error),
             searched=snapshot.searched,
@@ -136,11 +134,10 @@ class StateMaker:
 
     def failed(self, reason: str) -> State:
         """The state after a poll that failed for a reason that the monitor does not expect."""
-        now = time.time()
         if self._last is None:
             empty = WaitGraph((), ())
-            self._last = State(self._epoch, 0, now, 0.0, reason, 1.0, 0.0, (), (), empty, {}, (), 0, (), "", {})
-        self._last = self._last._replace(version=self._last.version + 1, at=now, error=reason)
+            self._last = State(self._epoch, 0, 0.0, reason, 1.0, 0.0, (), (), empty, {}, (), 0, (), "", {})
+        self._last = self._last._replace(version=self._last.version + 1, error=reason)
         return self._last
 
 

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from enum import Enum
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from holdfast import __version__
+from holdfast.dashboard.states import State
 from holdfast.guarantees import FROM_WEAK_TO_STRONG, Exclusion, FenceOrder, Order, Scope, Wake
 from holdfast.primitives import Primitive
-
-if TYPE_CHECKING:
-    from holdfast.dashboard.states import State
-    from holdfast.threads.client import Client
+from holdfast.threads.client import Client
 
 MEANINGS: dict[Enum, str] = {
     Exclusion.CONSENSUS: "At most one holder, also if a minority of the servers fails.",

@@ -17,15 +17,13 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
-from holdfast.base_client import BaseClient
 from holdfast.core.decorators import Plan, make_plan_locked, make_plan_once
 from holdfast.core.locks import UNSET, AllOptions, LockOptions
 from holdfast.core.names import Duration
 from holdfast.core.once import make_once_plan
 from holdfast.django.clients import async_client, client, ttl_of
-from holdfast.primitives import Primitive
 from holdfast.threads.client import Client
 from holdfast.threads.decorators import decorated
 from holdfast.threads.once import Once
@@ -47,8 +45,6 @@ __all__ = [
     "rwlock",
     "semaphore",
 ]
-
-ClientT = TypeVar("ClientT", bound=BaseClient[Any, Any, Any, Any, Any])
 
 
 def lock(name: str, **options: Unpack[LockOptions]) -> Lock:
@@ -110,7 +106,7 @@ else:
 
     def once(key: str, **options: Any) -> Any:
         """`Client.once` on the store "default". As a decorator it also takes coroutine functions."""
-        return _Once(lambda: _with_records(client()), make_once_plan(key, ttl=ttl_of(), options=options))
+        return _Once(lambda: client()._for_once(), make_once_plan(key, ttl=ttl_of(), options=options))
 
 
 class _Once(Once[Any]):
@@ -119,7 +115,7 @@ class _Once(Once[Any]):
             return super().__call__(function)
         from holdfast.aio.once import AsyncOnce
 
-        made: Callable[..., Any] = AsyncOnce(lambda: _with_records(async_client()), self._plan)(function)
+        made: Callable[..., Any] = AsyncOnce(lambda: async_client()._for_once(), self._plan)(function)
         return made
 
 
@@ -128,17 +124,5 @@ def _decorated(plan: Plan, function: Callable[..., Any]) -> Callable[..., Any]:
     if inspect.iscoroutinefunction(function):
         from holdfast.aio.decorators import decorated as decorated_coroutine
 
-        return decorated_coroutine(function, plan, lambda: _ready(async_client(), plan))
-    return decorated(function, plan, lambda: _ready(client(), plan))
-
-
-def _ready(made: ClientT, plan: Plan) -> ClientT:
-    if plan.period is not None:
-        made._require_primitive(Primitive.ONCE_PER)
-    made._require_primitives(plan.spec)
-    return made
-
-
-def _with_records(made: ClientT) -> ClientT:
-    made._require_primitive(Primitive.ONCE)
-    return made
+        return decorated_coroutine(function, plan, lambda: async_client()._for_plan(plan))
+    return decorated(function, plan, lambda: client()._for_plan(plan))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import atexit
 from collections.abc import AsyncGenerator, Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -15,19 +14,15 @@ except ImportError as error:
 
 from holdfast.base_client import DEFAULT_TTL
 from holdfast.core.names import check_ttl, did_you_mean
+from holdfast.default import SharedClients
 from holdfast.django.stores import Database, Store, entry_of, store_of
 from holdfast.errors import ConfigurationError, UsageError
-from holdfast.runtimes import system
-from holdfast.runtimes.threads import Mutex
 from holdfast.threads.client import Client
 
 if TYPE_CHECKING:
     from holdfast.aio.client import AsyncClient
 
 ClientT = TypeVar("ClientT")
-
-_clients: dict[str, Client] = {}
-_mutex = Mutex()
 
 _Key = tuple[asyncio.AbstractEventLoop, str]
 _async_clients: dict[_Key, tuple[AsyncClient, AsyncGenerator[None]]] = {}
@@ -39,15 +34,7 @@ def client(alias: str = "default") -> Client:
     Raises:
         ConfigurationError: the setting is refused; the message names the key and the fix.
     """
-    made = _clients.get(alias)
-    if made is not None and not made._closed:
-        return made
-    with _mutex:
-        made = _clients.get(alias)
-        if made is None or made._closed:
-            made = _clients[alias] = make_client(alias)
-            atexit.register(_close_if_idle, made)
-        return made
+    return _clients.get(alias)
 
 
 def async_client(alias: str = "default") -> AsyncClient:
@@ -104,11 +91,7 @@ def ttl_of(alias: str = "default") -> float:
 
 def close_clients(**_: Any) -> None:
     """Close all clients, because their settings have changed. A test runner changes settings, a server does not."""
-    with _mutex:
-        closed = list(_clients.values())
-        _clients.clear()
-    for made in closed:
-        made.close()
+    _clients.close()
     _async_clients.clear()  # asyncio ends the generators that are dropped here, and they close their clients
 
 
@@ -138,15 +121,4 @@ async def _close_with_loop(key: _Key, made: AsyncClient) -> AsyncGenerator[None]
         await made.close()
 
 
-def _close_if_idle(made: Client) -> None:
-    """At the end of the process. runtimes/exits.py ends the leases, because it knows which of them are in use."""
-    if not made._closed and made._current is not None and made._current.is_idle:
-        made.close()
-
-
-def _in_forked_child() -> None:
-    global _mutex
-    _mutex = Mutex()  # another thread of the parent may have locked the old one
-
-
-system.after_fork_in_child(_in_forked_child)
+_clients = SharedClients(make_client)

@@ -51,13 +51,12 @@ def replace(path: str | os.PathLike[str], data: bytes, *, fence: int) -> None:
         mode = _mode(target)
         # Private until it has the mode of the file that it replaces.
         fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _FLAGS, 0o666 if mode is None else 0o600)
-        try:
+        with open(fd, "wb") as file:
             if mode is not None:
                 os.fchmod(fd, mode)
-            _write_all(fd, data)
+            file.write(data)
+            file.flush()
             os.fsync(fd)
-        finally:
-            os.close(fd)
         os.rename(temporary, target)
         _sync_folder(target)
 
@@ -80,7 +79,8 @@ def guarded(path: str | os.PathLike[str], *, fence: int) -> Iterator[str]:
         newest = _parse(side, os.pread(fd, _DIGITS + 2, 0))
         refuse_stale(target, fence, newest)
         if fence > newest:
-            _write_at_start(fd, b"%0*d\n" % (_DIGITS, fence))
+            if os.pwrite(fd, b"%0*d\n" % (_DIGITS, fence), 0) != _DIGITS + 1:
+                raise OSError("a fence was written only partially")
             os.fsync(fd)
             _sync_folder(side)
         yield target
@@ -165,17 +165,6 @@ def _parse(side: str, text: bytes) -> int:
     if len(text) != _DIGITS + 1 or not text[:-1].isdigit():
         raise ConfigurationError(f"{side} is not the fence of a file: move it, or guard another path")
     return int(text)
-
-
-def _write_all(fd: int, data: bytes) -> None:
-    rest = memoryview(data)
-    while rest:
-        rest = rest[os.write(fd, rest) :]
-
-
-def _write_at_start(fd: int, data: bytes) -> None:
-    if os.pwrite(fd, data, 0) != len(data):
-        raise OSError("a fence was written only partially")
 
 
 def _sync_folder(path: str) -> None:

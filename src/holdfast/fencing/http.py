@@ -31,6 +31,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, MutableMapping
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
@@ -39,7 +40,6 @@ from holdfast.fencing.values import FENCE_MAX, check_fence, check_resource, refu
 
 if TYPE_CHECKING:
     import asyncio
-    import threading
 
     from holdfast.fencing.sql import SqlGuard
 
@@ -100,15 +100,11 @@ class MemoryFences:
     """For the threads of one process. It keeps a fence and a mutex per resource, without a limit."""
 
     def __init__(self) -> None:
-        import threading
-
         self._mutex = threading.Lock()
         self._states: dict[str, _ResourceState[threading.Lock]] = {}
 
     @contextlib.contextmanager
     def holding(self, resource: str, fence: int) -> Iterator[None]:
-        import threading
-
         with self._mutex:
             state = self._states.setdefault(resource, _ResourceState(threading.Lock()))
         with state.mutex, state.storing(resource, fence):

@@ -55,8 +55,13 @@ class SqlGuard:
     """The statement that turns off the server's time limits for idle transactions, for its transaction or session."""
 
     _DDL: ClassVar[str]
-    _RAISE: ClassVar[str]
-    _READ: ClassVar[str]
+    # In PostgreSQL the row is locked even if the condition is false (manual, INSERT, "ON CONFLICT Clause"), so the
+    # fence that is read after a refusal is the one that refused it.
+    _RAISE: ClassVar[str] = (
+        "INSERT INTO {table} AS seen (resource, fence) VALUES ({mark}, {mark}) ON CONFLICT (resource) "
+        "DO UPDATE SET fence = excluded.fence WHERE seen.fence <= excluded.fence"
+    )
+    _READ: ClassVar[str] = "SELECT fence FROM {table} WHERE resource = {mark}"
     _paramstyle: ClassVar[str]
 
     def __init__(self, *, table: str = TABLE, paramstyle: str | None = None) -> None:
@@ -166,13 +171,6 @@ class PostgreSQLGuard(SqlGuard):
     )
     _paramstyle = "format"
     _DDL = "CREATE TABLE IF NOT EXISTS {table} (resource bytea PRIMARY KEY, fence bigint NOT NULL)"
-    # The row is locked even if the condition is false (manual, INSERT, "ON CONFLICT Clause"), so the fence that is read
-    # after a refusal is the one that refused it.
-    _RAISE = (
-        "INSERT INTO {table} AS seen (resource, fence) VALUES ({mark}, {mark}) ON CONFLICT (resource) "
-        "DO UPDATE SET fence = excluded.fence WHERE seen.fence <= excluded.fence"
-    )
-    _READ = "SELECT fence FROM {table} WHERE resource = {mark}"
 
     def _is_outside_of_transactions(self, cursor: Any) -> bool:
         return bool(cursor.connection.info.transaction_status == IDLE)
@@ -230,11 +228,6 @@ class SQLiteGuard(SqlGuard):
 
     _paramstyle = "qmark"
     _DDL = "CREATE TABLE IF NOT EXISTS {table} (resource BLOB PRIMARY KEY NOT NULL, fence INTEGER NOT NULL)"
-    _RAISE = (
-        "INSERT INTO {table} AS seen (resource, fence) VALUES ({mark}, {mark}) ON CONFLICT (resource) "
-        "DO UPDATE SET fence = excluded.fence WHERE seen.fence <= excluded.fence"
-    )
-    _READ = "SELECT fence FROM {table} WHERE resource = {mark}"
 
     def _is_outside_of_transactions(self, cursor: Any) -> bool:
         return getattr(cursor.connection, "in_transaction", None) is False

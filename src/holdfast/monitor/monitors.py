@@ -123,6 +123,10 @@ class _BaseMonitor(Generic[ClientT]):
         """
         return self._tracker.history(name)
 
+    def close(self) -> None:
+        """End the search and its subscriptions. The client stays open."""
+        self._reader.close()
+
     async def _poll(self) -> Snapshot:
         tracker, began = self._tracker, time.monotonic()
         try:
@@ -192,10 +196,6 @@ class Monitor(_BaseMonitor["Client"]):
             yield (snapshot := self.poll())
             self.wait(snapshot.next_poll_in(interval))
 
-    def close(self) -> None:
-        """End the search and its subscriptions. The client stays open."""
-        self._reader.close()
-
     def __enter__(self) -> Self:
         return self
 
@@ -221,10 +221,6 @@ class AsyncMonitor(_BaseMonitor["AsyncClient"]):
         while True:
             yield (snapshot := await self.poll())
             await self.wait(snapshot.next_poll_in(interval))
-
-    def close(self) -> None:
-        """End the search and its subscriptions. The client stays open."""
-        self._reader.close()
 
     async def __aenter__(self) -> Self:
         return self

@@ -40,10 +40,6 @@ class Connection(NamedTuple):
     is_outside: bool  # of transactions: each statement would be committed at once
     execute: Callable[[str, Any], Result]
 
-    def require_transaction(self, function: str, otherwise: str) -> None:
-        """Raise UsageError outside of a transaction; `otherwise` is the reason."""
-        require_transaction(function, otherwise, is_outside=self.is_outside)
-
 
 class AsyncConnection(NamedTuple):
     """A caller's connection of psycopg or asyncpg, for asyncio. Its dialect is PostgreSQL's."""
@@ -53,8 +49,9 @@ class AsyncConnection(NamedTuple):
     execute: Callable[[str, Any], Awaitable[Result]]
 
 
-def require_transaction(function: str, otherwise: str, *, is_outside: bool) -> None:
-    if is_outside:
+def require_transaction(function: str, otherwise: str, connection: Connection | AsyncConnection) -> None:
+    """Raise UsageError outside of a transaction; `otherwise` is the reason."""
+    if connection.is_outside:
         raise UsageError(
             f"{function} was called outside of a transaction, so {otherwise}: begin a transaction (Django: "
             "transaction.atomic()), or turn autocommit off"

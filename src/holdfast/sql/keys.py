@@ -64,7 +64,7 @@ def once(connection: Any, key: str, *, table: str = TABLE) -> bool:
         ConfigurationError: this object is no such connection, or the key or the table is no valid name.
     """
     own, name = adapted(connection, "once_async"), _checked(key)
-    own.require_transaction("once", _OTHERWISE)
+    require_transaction("once", _OTHERWISE, own)
     return _is_first(_execute(own, "insert", (name,), table))
 
 
@@ -79,7 +79,7 @@ async def once_async(connection: Any, key: str, *, table: str = TABLE) -> bool:
         is_first: bool = await connection.run_sync(lambda own: once(own, key, table=table))
         return is_first
     own = adapted_async(connection)
-    require_transaction("once", _OTHERWISE, is_outside=own.is_outside)
+    require_transaction("once", _OTHERWISE, own)
     try:
         return _is_first(await own.execute(_filled(_DIALECTS["postgresql"].insert, own.mark, table), (name,)))
     except Exception as error:

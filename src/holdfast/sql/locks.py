@@ -44,7 +44,7 @@ def xact_lock(connection: Any, name: str, *, timeout: Duration | None = None, sh
     own = adapted(connection, "xact_lock_async")
     if own.dialect != "postgresql":
         raise ConfigurationError(f"xact_lock needs PostgreSQL, not {own.dialect}")
-    own.require_transaction("xact_lock", _OTHERWISE)
+    require_transaction("xact_lock", _OTHERWISE, own)
     try:
         statement = next(steps)
         while True:
@@ -69,7 +69,7 @@ async def xact_lock_async(connection: Any, name: str, *, timeout: Duration | Non
         is_locked: bool = await connection.run_sync(lambda own: xact_lock(own, name, timeout=timeout, shared=shared))
         return is_locked
     own = adapted_async(connection)
-    require_transaction("xact_lock", _OTHERWISE, is_outside=own.is_outside)
+    require_transaction("xact_lock", _OTHERWISE, own)
     try:
         statement = next(steps)
         while True:

@@ -13,6 +13,7 @@ from holdfast.backends.memory.io.aio import AsyncioPort
 from holdfast.backends.memory.io.blocking import BlockingPort
 from holdfast.backends.memory.port import MemoryPort, QueueEntry, Store
 from holdfast.backends.memory.protocol.queue import MemoryBackend
+from holdfast.base_client import BaseClient
 from holdfast.core.engine import Engine
 from holdfast.core.events import Event
 from holdfast.core.leases import BaseLease
@@ -191,14 +192,27 @@ class WorldEngine(Engine[L]):
         self.ended.add(lease._claim.nonce)
 
 
-class WorldClient(Client):
-    """A Client of a world."""
+class _InWorld(BaseClient[L, Any, Any, Any, Any]):
+    """The part of both clients that belongs to the world."""
 
     def __init__(self, shared: SharedStore, ttl: Duration) -> None:
         self.shared, self.process = shared, Process(shared.clock)
         self.received: list[Event] = []
         super().__init__(shared.url, ttl=ttl)
-        self.subscribe(lambda event: _receive(self, event))
+        self.subscribe(self._receive)
+
+    def _receive(self, event: Event) -> None:
+        self.received.append(event)
+        if event.kind == "acquired":
+            for function in list(self.shared.on_acquired):
+                function()
+
+    def __reduce__(self) -> NoReturn:
+        raise UsageError("a client of a world belongs to its process and cannot be pickled")
+
+
+class WorldClient(_InWorld[Lease], Client):
+    """A Client of a world."""
 
     def close(self) -> None:
         self.process.is_closing = True
@@ -213,18 +227,9 @@ class WorldClient(Client):
         backend = self.shared.backend(self.process, _FaultyPort, runtime)
         return WorldEngine(backend, runtime, self._events, Lease, self._required)
 
-    def __reduce__(self) -> NoReturn:
-        raise UsageError("a client of a world belongs to its process and cannot be pickled")
 
-
-class WorldAsyncClient(AsyncClient):
+class WorldAsyncClient(_InWorld[AsyncLease], AsyncClient):
     """An AsyncClient of a world."""
-
-    def __init__(self, shared: SharedStore, ttl: Duration) -> None:
-        self.shared, self.process = shared, Process(shared.clock)
-        self.received: list[Event] = []
-        super().__init__(shared.url, ttl=ttl)
-        self.subscribe(lambda event: _receive(self, event))
 
     async def close(self) -> None:
         self.process.is_closing = True
@@ -238,9 +243,6 @@ class WorldAsyncClient(AsyncClient):
         self._runtime = runtime = WorldTaskRuntime(self.process)
         backend = self.shared.backend(self.process, _FaultyTaskPort, runtime)
         return WorldEngine(backend, runtime, self._events, AsyncLease, self._required)
-
-    def __reduce__(self) -> NoReturn:
-        raise UsageError("a client of a world belongs to its process and cannot be pickled")
 
 
 def end_without_loop(client: AsyncClient) -> None:
@@ -269,13 +271,6 @@ def leases_of(client: Client | AsyncClient) -> list[Any]:
     if engine is None:
         return []
     return [lease for reference in list(engine._leases.values()) if (lease := reference()) is not None and lease.held]
-
-
-def _receive(client: WorldClient | WorldAsyncClient, event: Event) -> None:
-    client.received.append(event)
-    if event.kind == "acquired":
-        for function in list(client.shared.on_acquired):
-            function()
 
 
 def _entries(store: Store, name: str, granted: bool, now: float) -> list[QueueEntry]:  # noqa: FBT001

@@ -108,7 +108,7 @@ class Clock:
             UsageError: called in a task of a loop that uses the world, where `async_advance` is needed; or a thread
                 neither waits nor ends for 30 s of real time.
         """
-        if self._in_own_loop():
+        if _running_loop() in self._loops:
             raise UsageError("tasks can only run while this task waits: use `await world.clock.async_advance(…)`")
         target = self._now + _check_seconds(seconds)
         self.settle()
@@ -191,9 +191,6 @@ class Clock:
                     )
                 is_foreign = any(run.call is not None for run in others)  # nothing tells when it leaves its call
                 self._condition.wait(_LEFT_POLL if is_foreign else left)
-
-    def _in_own_loop(self) -> bool:
-        return _running_loop() in self._loops
 
     # ── moving ───────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -381,6 +378,9 @@ class _WorldTime:
     def jitter(self) -> float:
         return 0.5
 
+    def notify(self, function: Callable[[], object], *, here: bool) -> None:
+        function()  # also the keeper's events, so that they are delivered when the world is settled
+
 
 class WorldThreadRuntime(_WorldTime, ThreadRuntime):
     """The runtime of a Client in a world."""
@@ -409,9 +409,6 @@ class WorldThreadRuntime(_WorldTime, ThreadRuntime):
 
         super().call(tracked)
 
-    def notify(self, function: Callable[[], object], *, here: bool) -> None:
-        function()  # also the keeper's events, so that they are delivered when the world is settled
-
 
 class WorldTaskRuntime(_WorldTime, AsyncioRuntime):
     """The runtime of an AsyncClient in a world."""
@@ -421,9 +418,6 @@ class WorldTaskRuntime(_WorldTime, AsyncioRuntime):
 
     async def sleep(self, seconds: float) -> None:
         await self.event().wait(self._clock.now + seconds)
-
-    def notify(self, function: Callable[[], object], *, here: bool) -> None:
-        function()  # as with threads
 
 
 def _check_seconds(seconds: Duration) -> float:

@@ -41,15 +41,15 @@ def memory_async_client(*, allow_held: bool = False) -> Iterator[AsyncClient]:
 @contextlib.contextmanager
 def memory_default(*, allow_held: bool = False) -> Iterator[Client]:
     """The same, as the default client: for `holdfast.lock`, and for all clients that are made without a URL."""
-    variable, before = "HOLDFAST_URL", default._default
+    variable, before = "HOLDFAST_URL", default._clients.made
     url_before = os.environ.get(variable)
     with memory_client(allow_held=allow_held) as client:
-        default._default = client
+        default._clients.made = {"": client}
         os.environ[variable] = client.url
         try:
             yield client
         finally:
-            default._default = before
+            default._clients.made = before
             if url_before is None:
                 os.environ.pop(variable, None)
             else:

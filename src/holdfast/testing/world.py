@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import contextlib
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
@@ -372,14 +373,13 @@ class Running(Generic[T]):
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._outcome: tuple[T] | None = None
-        self._error: BaseException | None = None
+        self._outcome: concurrent.futures.Future[T] = concurrent.futures.Future()
 
     @property
     def done(self) -> bool:
         """It has returned or raised. If not, it waits for the clock."""
         self._clock.settle()
-        return self._outcome is not None or self._error is not None
+        return self._outcome.done()
 
     def result(self) -> T:
         """Its result; raises its exception.
@@ -389,16 +389,13 @@ class Running(Generic[T]):
         """
         if not self.done:
             raise UsageError(f"the function still waits, at {self._clock.now:g} s: move the clock")
-        if self._outcome is None:
-            assert self._error is not None  # noqa: S101
-            raise self._error
-        return self._outcome[0]
+        return self._outcome.result()
 
     def _run(self, function: Callable[[], T]) -> None:
         try:
-            self._outcome = (function(),)
+            self._outcome.set_result(function())
         except BaseException as error:
-            self._error = error
+            self._outcome.set_exception(error)
 
 
 class _Section:

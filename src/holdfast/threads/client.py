@@ -8,7 +8,6 @@ from typing import (
     TYPE_CHECKING,
     Any,
     Literal,
-    ParamSpec,
     Self,
     TypeVar,
     Unpack,
@@ -36,11 +35,7 @@ from holdfast.threads.once import Once
 if TYPE_CHECKING:
     from holdfast.threads.election import Election
 
-P = ParamSpec("P")
-S = TypeVar("S")
-T = TypeVar("T")
 D = TypeVar("D")
-D_co = TypeVar("D_co", covariant=True)
 
 
 class Client(ForThreads, BaseClient[Lease, Lock, Semaphore, RWLock, LockAll]):
@@ -169,7 +164,7 @@ class Client(ForThreads, BaseClient[Lease, Lock, Semaphore, RWLock, LockAll]):
                 name is empty or too long.
         """
         plan = make_plan_locked(name, name_of, busy=busy, skipped=skipped, lease=lease, ttl=self._ttl, options=options)
-        self._require_primitives(plan.spec)
+        self._for_plan(plan)
         return lambda function: decorated(function, plan, lambda: self)
 
     def election(self, name: str, **options: Unpack[LockOptions]) -> Election:
@@ -179,8 +174,7 @@ class Client(ForThreads, BaseClient[Lease, Lock, Semaphore, RWLock, LockAll]):
         """
         from holdfast.threads.election import Election
 
-        made: Election = self._make(Election, "election", name, 1, exclusive=True, options=options)
-        return made
+        return self._make(Election, "election", name, 1, exclusive=True, options=options)
 
     @overload
     def once_per(
@@ -259,8 +253,7 @@ class Client(ForThreads, BaseClient[Lease, Lock, Semaphore, RWLock, LockAll]):
             Unsupported: this store has no registers.
         """
         plan = make_plan_once(period, offset, name, skipped=skipped, lease=lease, ttl=self._ttl, options=options)
-        self._require_primitive(Primitive.ONCE_PER)
-        self._require_primitives(plan.spec)
+        self._for_plan(plan)
         return lambda function: decorated(function, plan, lambda: self)
 
     @overload
@@ -404,6 +397,11 @@ class Client(ForThreads, BaseClient[Lease, Lock, Semaphore, RWLock, LockAll]):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    def _close_if_idle(self) -> None:
+        """At the end of the process. runtimes/exits.py ends the leases, because it knows which of them are in use."""
+        if not self._closed and self._current is not None and self._current.is_idle:
+            self.close()
 
     def _start(self) -> Engine[Lease]:
         runtime = ThreadRuntime()

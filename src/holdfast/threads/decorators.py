@@ -15,7 +15,7 @@ from typing import (
     overload,
 )
 
-from holdfast.core.decorators import Plan, WithLease, refuse_coroutine, spec_of, with_lease
+from holdfast.core.decorators import Plan, WithLease, refuse_coroutine, show_signature, spec_of, with_lease
 from holdfast.core.leases import Phase
 from holdfast.core.periods import claim
 from holdfast.errors import AcquireTimeout
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 S = TypeVar("S")
 T = TypeVar("T")
-D = TypeVar("D")
 D_co = TypeVar("D_co", covariant=True)
 
 
@@ -107,6 +106,5 @@ def decorated(
                 lease._engine.interrupted_exit(lease)
             raise
 
-    if signature is not None:
-        locked_function.__signature__ = signature  # type: ignore[attr-defined]  # inspect reads it
+    show_signature(locked_function, signature)
     return locked_function

@@ -43,8 +43,7 @@ class Election(Lock):
             WouldDeadlock: this thread or task leads, and the election is not reentrant.
             BackendUnavailable, OutcomeUnknown: the server gave no answer; never raised for a busy lock.
         """
-        if unknown:
-            names.refuse_unknown("campaign", unknown, ACQUIRE_OPTIONS)
+        names.refuse_unknown("campaign", unknown, ACQUIRE_OPTIONS)
         return self.acquire(blocking, timeout=timeout)
 
     def resign(self) -> None:

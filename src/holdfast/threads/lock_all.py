@@ -4,22 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Never, Self
+from typing import Never, Self
 
-from holdfast.base_client import check_renewal
+from holdfast.base_client import BaseLockAll, check_renewal
 from holdfast.core import names
 from holdfast.core.acquire_all import Part, acquire_all
-from holdfast.core.lease_groups import LeaseGroup, interrupted_exit, release_after_body, release_all, renew_all, shown
-from holdfast.core.locks import ACQUIRE_OPTIONS, UNSET, BaseLock, Unset
+from holdfast.core.lease_groups import LeaseGroup, interrupted_exit, release_after_body, release_all, renew_all
+from holdfast.core.leases import AcquireResult
+from holdfast.core.locks import ACQUIRE_OPTIONS, UNSET, Unset
 from holdfast.core.names import Duration
 from holdfast.errors import AcquireTimeout, HoldfastError
 from holdfast.runtimes.blocks import ExitOfBlock, ForThreads, ThreadBlock, entered_block
 from holdfast.runtimes.threads import run_sync, warn_inside_loop
-
-if TYPE_CHECKING:
-    from holdfast.core.leases import AcquireResult, LockSpec
-    from holdfast.core.ports import Caller
-    from holdfast.threads.locks import Lease, Lock
+from holdfast.threads.locks import Lease, Lock
 
 
 class LeaseAll(ForThreads, LeaseGroup):
@@ -84,17 +81,8 @@ class LeaseAll(ForThreads, LeaseGroup):
         interrupted_exit(self)
 
 
-class LockAll(ForThreads, BaseLock[LeaseAll]):
+class LockAll(ForThreads, BaseLockAll[LeaseAll, Lock]):
     """Several named locks, acquired as one. Threads can share one object, because the state is in the leases."""
-
-    def __init__(self, locks: Sequence[Lock], spec: LockSpec, timeout: float | None) -> None:
-        super().__init__(spec._replace(name=shown([lock.name for lock in locks])), timeout)
-        self._locks = tuple(locks)
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The names of the locks, in the order in which they are acquired."""
-        return tuple(lock.name for lock in self._locks)
 
     def acquire(
         self,
@@ -124,11 +112,6 @@ class LockAll(ForThreads, BaseLock[LeaseAll]):
         """
         self._last_of(self._caller()).release()
 
-    @property
-    def held(self) -> bool:
-        """This thread or task holds them, by the local clock."""
-        return self._is_held_by(self._caller())
-
     def __enter__(self) -> LeaseAll:
         block = entered_block(self)
         result = self._try(self._timeout)
@@ -139,12 +122,6 @@ class LockAll(ForThreads, BaseLock[LeaseAll]):
         return result.lease
 
     __exit__ = ExitOfBlock(ThreadBlock)
-
-    def _last_entered(self) -> LeaseAll:
-        return self._last_of(self._caller())
-
-    def _caller(self) -> Caller:
-        return self._locks[0]._client._engine.runtime.caller()
 
     def _try(self, timeout: float | None) -> AcquireResult[LeaseAll]:
         warn_inside_loop()

@@ -156,11 +156,6 @@ class Lock(ForThreads, BaseLock[Lease]):
         """
         self._last_of(self._caller()).release()
 
-    @property
-    def held(self) -> bool:
-        """This thread or task holds it, by the local clock."""
-        return self._is_held_by(self._caller())
-
     def locked(self) -> bool:
         """Whether a client holds it now, according to the server."""
         return bool(self._client.inspect(self.name).holders)
@@ -175,9 +170,6 @@ class Lock(ForThreads, BaseLock[Lease]):
         return lease
 
     __exit__ = ExitOfBlock(ThreadBlock)
-
-    def _last_entered(self) -> Lease:
-        return self._last_of(self._caller())
 
     def _caller(self) -> Caller:
         return self._client._engine.runtime.caller()

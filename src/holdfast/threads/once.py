@@ -7,7 +7,7 @@ from collections.abc import Callable
 from types import CoroutineType
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, cast
 
-from holdfast.core.decorators import check_function, refuse_coroutine, text_for, with_lease
+from holdfast.core.decorators import check_function, refuse_coroutine, show_signature, text_for, with_lease
 from holdfast.core.leases import Phase
 from holdfast.core.once import OnceCall, OnceInfo, OncePlan, Outcome, check_key, inspect_once
 from holdfast.errors import AcquireTimeout, LockLost
@@ -77,8 +77,7 @@ class Once(Generic[D]):
             outcome: Outcome[T | D] = self._run(key, check, plan.key, function, call, args, kwargs)
             return outcome.value
 
-        if visible_signature is not None:
-            once_function.__signature__ = visible_signature  # type: ignore[attr-defined]  # inspect reads it
+        show_signature(once_function, visible_signature)
         return once_function
 
     def _run(  # noqa: PLR0917

@@ -28,6 +28,7 @@ def add_parser(commands: Commands[argparse.ArgumentParser]) -> None:
     parser = add_command(
         commands,
         "completion",
+        run=_run,
         summary="print a completion script for a shell",
         description=_DESCRIPTION,
         examples={
@@ -38,7 +39,6 @@ def add_parser(commands: Commands[argparse.ArgumentParser]) -> None:
         results={statuses.DONE: "done", statuses.USAGE: "bad arguments"},
     )
     parser.add_argument("shell", metavar="SHELL", choices=SHELLS, help="bash, zsh or fish")
-    parser.set_defaults(run=_run)
 
 
 def _run(arguments: argparse.Namespace) -> int:

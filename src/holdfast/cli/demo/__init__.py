@@ -23,6 +23,7 @@ def add_parser(commands: Commands[argparse.ArgumentParser]) -> None:
     parser = add_command(
         commands,
         "demo",
+        run=_run,
         summary="show processes that take turns on one lock",
         description=_DESCRIPTION,
         examples={
@@ -31,19 +32,21 @@ def add_parser(commands: Commands[argparse.ArgumentParser]) -> None:
         },
         results={statuses.DONE: "all checks passed", statuses.NOT_DONE: "a check failed", **STORE, **SIGNALS},
     )
-    number, seconds = options.whole(2, 9), options.seconds(minimum=1)
     parser.add_argument(
-        "--workers", type=number, default=4, metavar="N", help="number of processes, 2 to 9 (default: %(default)s)"
+        "--workers",
+        type=options.whole(2, 9),
+        default=4,
+        metavar="N",
+        help="number of processes, 2 to 9 (default: %(default)s)",
     )
     parser.add_argument(
         "--seconds",
-        type=seconds,
+        type=options.seconds(minimum=1),
         default=8.0,
         metavar="TIME",
         help="how long they take turns: seconds, or text such as 1m (default: %(default)g)",
     )
     parser.add_argument("--url", help="the store to use (default: a file in a private temporary folder)")
-    parser.set_defaults(run=_run)
 
 
 def _run(arguments: argparse.Namespace) -> int:

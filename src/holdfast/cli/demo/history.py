@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import math
 import statistics
+from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Literal, NamedTuple
 
 # acquired    timed right after the acquire
 # keeping     the work is done, but the worker keeps the lock
+# stuck       it has kept the lock for some time: the runner kills it
 # releasing   timed right before the release
 # ended       added by the runner when the process has exited
-Kind = Literal["acquired", "keeping", "releasing", "failed", "ended"]
+Kind = Literal["acquired", "keeping", "stuck", "releasing", "failed", "ended"]
 
 
 class Event(NamedTuple):
@@ -49,7 +51,7 @@ class History:
         if event.kind == "acquired":
             self.turns.append(Turn(event.worker, event.fence, event.requested, event.at))
             self.turns.sort(key=lambda turn: turn.acquired)
-        elif event.kind != "keeping":
+        elif event.kind not in ("keeping", "stuck"):
             self._end_turn(event.worker, event.at)
         if event.error:
             self.errors.append(f"worker {event.worker}: {event.error}")
@@ -73,12 +75,9 @@ class History:
 
     def overlaps(self) -> list[tuple[Turn, Turn]]:
         """Pairs of turns, of which the second began before the first had ended."""
-        pairs = []
-        for index, turn in enumerate(self.turns):
-            latest = max(self.turns[:index], key=lambda before: before.ended, default=turn)
-            if latest is not turn and turn.acquired < latest.ended:
-                pairs.append((latest, turn))
-        return pairs
+        latest: Iterator[Turn] = accumulate(self.turns, lambda one, other: one if one.ended >= other.ended else other)
+        pairs = zip(latest, self.turns[1:], strict=False)  # the turn that has lasted longest so far, and the next one
+        return [(before, turn) for before, turn in pairs if turn.acquired < before.ended]
 
     def problems(self) -> list[str]:
         """Every failed check; empty if all checks passed."""

@@ -5,12 +5,13 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import queue
 import secrets
-import selectors
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+import threading
+from collections.abc import Callable
 from typing import Any
 from urllib.parse import quote
 
@@ -27,7 +28,6 @@ END_MAX = 3.0  # seconds that the workers may take to end
 TAKEOVER_MAX = 8.0  # seconds that the kill and the takeover may take after the end of the turns
 VICTIM = 1  # the worker that is killed
 KEEP_AFTER = 0.4  # part of the time after which the victim keeps the lock
-KEEP_FOR = 0.6  # seconds that it keeps the lock before it is killed
 POLL_INTERVAL = 0.1  # seconds
 
 # A store on this machine detects the death of a process at once. Over a network the lease must expire: use a short ttl.
@@ -37,19 +37,23 @@ _RED, _GREEN, _YELLOW = 31, 32, 33
 
 def run(*, url: str | None, workers: int, seconds: float) -> int:
     """Show the demo and return the exit status."""
-    with Interrupts() as interrupts:
-        with _store(url) as store, holdfast.Client(store) as client:
+    with Interrupts() as interrupts, tempfile.TemporaryDirectory(prefix="holdfast-demo-") as folder:
+        store = "sqlite://" + quote(os.path.join(folder, "locks.db")) if url is None else url
+        with holdfast.Client(store) as client:
             ttl = TTL.get(client.guarantees.scope)
             if ttl is None:
                 raise holdfast.ConfigurationError(f"{client.url} is private to one process: the demo needs several")
             lock = f"holdfast-demo-{secrets.token_hex(4)}"
             client.inspect(lock)  # fails here if the store cannot be used
-            print(f"holdfast demo: {workers} processes take turns on one lock (ttl {ttl:g} s)")
-            print(f"store: {client.url}")
-            print("fence: a number that grows with every lease, so that a resource can reject a late holder\n")
+            print(
+                f"holdfast demo: {workers} processes take turns on one lock (ttl {ttl:g} s)",
+                f"store: {client.url}",
+                "fence: a number that grows with every lease, so that a resource can reject a late holder",
+                "",
+                sep="\n",
+            )
             demo = _Demo(client, lock, interrupts)
-            with demo.workers(workers, {"url": store, "lock": lock, "ttl": ttl, "seconds": seconds}):
-                demo.run(seconds)
+            demo.run(store, workers, seconds, ttl)
         if interrupts.received is not None:
             print(f"stopped by {interrupts.received.name}; all workers have ended")
             return interrupts.status
@@ -65,114 +69,96 @@ class _Demo:
         self._interrupts = interrupts
         self._started = system.now()
         self._terminal = Terminal.of(sys.stdout)
-        self._processes: dict[int, subprocess.Popen[bytes]] = {}
-        self._selector = selectors.DefaultSelector()
-        self._kill_at: float | None = None
+        self._processes: dict[int, subprocess.Popen[str]] = {}
+        self._running = 0  # workers whose end was not received yet
+        self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self._printed_takeover = False
 
-    @contextlib.contextmanager
-    def workers(self, count: int, setup: dict[str, Any]) -> Iterator[None]:
+    def run(self, url: str, workers: int, seconds: float, ttl: float) -> None:
         """Start the workers. At the end, close their stdin, which ends them, and kill those that do not end in time."""
         try:
-            for number in range(1, count + 1):
-                keep_after = setup["seconds"] * KEEP_AFTER if number == VICTIM else 1e9
-                self._start(number, {"number": number, "keep_after": keep_after, **setup})
-            yield
+            for number in range(1, workers + 1):
+                keep_after = seconds * KEEP_AFTER if number == VICTIM else 1e9
+                self._start(url, number, {"lock": self._lock, "ttl": ttl, "number": number, "keep_after": keep_after})
+            if not self._process_events(lambda: bool(self.history.turns or self.history.errors), START_MAX):
+                raise holdfast.HoldfastError(f"no worker acquired the lock within {START_MAX:g} s")
+            end = system.now() + seconds
+            self._process_events(
+                lambda: self.history.takeover is not None and system.now() >= end, seconds + TAKEOVER_MAX
+            )
         finally:
             for process in self._processes.values():
                 process.stdin.close()  # type: ignore[union-attr]  # it is a pipe
-            if not self._process_events(self._all_ended, END_MAX, until_signal=False):
+            if not self._process_events(lambda: False, END_MAX, until_signal=False):
                 self.history.errors.append(f"a worker did not end within {END_MAX:g} s")
             for process in self._processes.values():
                 process.kill()
                 process.wait()
-                process.stdout.close()  # type: ignore[union-attr]  # it is a pipe
 
-    def run(self, seconds: float) -> None:
-        if not self._process_events(lambda: bool(self.history.turns or self.history.errors), START_MAX):
-            raise holdfast.HoldfastError(f"no worker acquired the lock within {START_MAX:g} s")
-        end = system.now() + seconds
-        self._process_events(lambda: self.history.takeover is not None and system.now() >= end, seconds + TAKEOVER_MAX)
-
-    def _start(self, number: int, setup: dict[str, Any]) -> None:
+    def _start(self, url: str, number: int, setup: dict[str, Any]) -> None:
         # -P keeps modules in the current folder from hiding others, unless this program was found there.
         isolation = [] if sys.path[0] in ("", os.getcwd()) else ["-P"]
         process = self._processes[number] = subprocess.Popen(  # noqa: S603 - our own module
-            [sys.executable, *isolation, "-m", "holdfast.cli.demo.worker"],
+            [sys.executable, *isolation, "-m", "holdfast.cli.demo.worker", json.dumps(setup)],
+            env={**os.environ, "HOLDFAST_URL": url},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            bufsize=0,
+            text=True,
             process_group=0,  # Ctrl-C reaches only this process
         )
-        self._selector.register(process.stdout, selectors.EVENT_READ, number)  # type: ignore[arg-type]  # it is a pipe
-        process.stdin.write(json.dumps(setup).encode() + b"\n")  # type: ignore[union-attr]  # it is a pipe
+        threading.Thread(target=self._receive, args=(number, process)).start()
+        self._running += 1
         print(f"worker {number} is process {process.pid}", flush=True)
 
-    def _all_ended(self) -> bool:
-        return not self._selector.get_map()
+    def _receive(self, number: int, process: subprocess.Popen[str]) -> None:
+        """Pass on the events of a worker. Runs on a thread of its own, to the end of the process."""
+        with process:
+            for line in process.stdout or ():
+                self._events.put(Event(*json.loads(line)))
+        is_expected = process.returncode == 0 or (self.history.killed is not None and number == VICTIM)
+        error = "" if is_expected else f"ended with status {process.returncode}"
+        self._events.put(Event(number, "ended", system.now(), error=error))
 
     def _process_events(self, is_done: Callable[[], bool], seconds: float, *, until_signal: bool = True) -> bool:
         """Receive and print events until `is_done`, a signal, or the end of all workers. Return False on timeout."""
         deadline = system.now() + seconds
-        while not (is_done() or self._all_ended() or (until_signal and self._interrupts.received)):
+        while self._running and not (is_done() or (until_signal and self._interrupts.received)):
             if system.now() >= deadline:
                 return False
-            for event in self._receive():
+            with contextlib.suppress(queue.Empty):
+                event = self._events.get(timeout=POLL_INTERVAL)
                 self.history.add(event)
+                if event.kind == "ended":
+                    self._running -= 1
                 if until_signal:
-                    self._print(event)
-            if until_signal and self._kill_at is not None and system.now() >= self._kill_at:
-                self._kill_at = None
-                self._kill()
+                    self._show(event)
         return True
 
-    def _receive(self) -> list[Event]:
-        """Return new events in the order of their times."""
-        events = []
-        for key, _ in self._selector.select(POLL_INTERVAL):
-            lines = os.read(key.fd, 65536).splitlines()  # workers write whole lines
-            events += [Event(*json.loads(line)) for line in lines]
-            if not lines:
-                self._selector.unregister(key.fileobj)
-                status = self._processes[key.data].wait()
-                is_expected = status == 0 or (self.history.killed is not None and key.data == VICTIM)
-                error = "" if is_expected else f"ended with status {status}"
-                events.append(Event(key.data, "ended", system.now(), error=error))
-        return sorted(events, key=lambda event: event.at)
+    def _show(self, event: Event) -> None:
+        """Print the event. A worker that is stuck with the lock is killed."""
+        takeover, first = self.history.takeover, next(iter(self.history.turns), event)
+        fence = f"+{event.fence - first.fence}" if event.fence > first.fence else str(event.fence)
+        match event.kind:
+            case _ if event.error:
+                self._print(event.at, self.history.errors[-1], _RED)
+            case "keeping":
+                self._print(event.at, f"worker {event.worker} has finished its work, but keeps the lock", _YELLOW)
+            case "stuck":
+                process = self._processes[event.worker]
+                self.history.add_kill(event.worker, system.now())
+                process.kill()
+                text = f"kill -9 {process.pid}: worker {event.worker} dies while it holds the lock"
+                self._print(system.now(), text, _RED)
+            case "acquired" if takeover is not None and not self._printed_takeover:
+                self._printed_takeover = True
+                after = f"{takeover * 1000:.1f} ms after the kill"
+                self._print(event.at, f"worker {event.worker} took over {after}, fence {fence}", _GREEN)
+            case "acquired":
+                queued = ", ".join(str(waiter.meta["worker"]) for waiter in self._client.inspect(self._lock).waiters)
+                waited = f"waited {event.at - event.requested:.3f} s" + (f"; queue: {queued}" if queued else "")
+                self._print(event.at, f"worker {event.worker} acquired it, fence {fence}, {waited}")
+            case _:
+                pass
 
-    def _kill(self) -> None:
-        self.history.add_kill(VICTIM, system.now())
-        self._processes[VICTIM].kill()
-        pid = self._processes[VICTIM].pid
-        self._print_line(system.now(), f"kill -9 {pid}: worker {VICTIM} dies while it holds the lock", _RED)
-
-    def _print(self, event: Event) -> None:
-        takeover = self.history.takeover
-        growth = event.fence - self.history.turns[0].fence if self.history.turns else 0
-        fence = f"+{growth}" if growth else str(event.fence)
-        if event.error:
-            self._print_line(event.at, self.history.errors[-1], _RED)
-        elif event.kind == "keeping":
-            self._kill_at = event.at + KEEP_FOR
-            self._print_line(event.at, f"worker {event.worker} has finished its work, but keeps the lock", _YELLOW)
-        elif event.kind == "acquired" and takeover is not None and not self._printed_takeover:
-            self._printed_takeover = True
-            after = f"{takeover * 1000:.1f} ms after the kill"
-            self._print_line(event.at, f"worker {event.worker} took over {after}, fence {fence}", _GREEN)
-        elif event.kind == "acquired":
-            queue = ", ".join(str(waiter.meta["worker"]) for waiter in self._client.inspect(self._lock).waiters)
-            waited = f"waited {event.at - event.requested:.3f} s" + (f"; queue: {queue}" if queue else "")
-            self._print_line(event.at, f"worker {event.worker} acquired it, fence {fence}, {waited}")
-
-    def _print_line(self, at: float, text: str, color: int = 0) -> None:
-        line = f"{at - self._started:7.3f} s  {text}"
-        print(self._terminal.paint(line, color) if color else line, flush=True)
-
-
-@contextlib.contextmanager
-def _store(url: str | None) -> Iterator[str]:
-    if url is not None:
-        yield url
-        return
-    with tempfile.TemporaryDirectory(prefix="holdfast-demo-") as folder:
-        yield "sqlite://" + quote(os.path.join(folder, "locks.db"))
+    def _print(self, at: float, text: str, *color: int) -> None:
+        print(self._terminal.paint(f"{at - self._started:7.3f} s  {text}", *color), flush=True)

@@ -1,6 +1,6 @@
-"""One worker process of the demo: `python -m holdfast.cli.demo.worker`.
+"""One worker process of the demo: `python -m holdfast.cli.demo.worker SETUP`. SETUP is JSON.
 
-The first line on stdin is its setup as JSON: a URL may contain a password, and the command line is public. The end of
+The URL of the store is in $HOLDFAST_URL, because it may contain a password, and the command line is public. The end of
 stdin ends the process. Each event is one JSON line on stdout.
 """
 
@@ -9,22 +9,22 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import sys
 import threading
 
 import holdfast
 from holdfast.cli.demo.history import Event, Kind
 from holdfast.runtimes import system
 
+KEEP_FOR = 0.6  # seconds that the victim keeps the lock before it is killed
+
 
 def main() -> None:
-    line = b""
-    while not line.endswith(b"\n"):
-        line += os.read(0, 1)
-    setup = json.loads(line)
+    setup = json.loads(sys.argv[1])
     ended = threading.Event()
     threading.Thread(target=_wait_for_end, args=(ended,), daemon=True).start()
     try:
-        with holdfast.Client(setup["url"], ttl=setup["ttl"]) as client:
+        with holdfast.Client(ttl=setup["ttl"]) as client:
             lock = client.lock(setup["lock"], meta={"worker": setup["number"]})
             _take_turns(lock, setup["number"], system.now() + setup["keep_after"], ended)
     except holdfast.HoldfastError as error:
@@ -47,9 +47,10 @@ def _take_turns(lock: holdfast.Lock, number: int, keep_from: float, ended: threa
             ended.wait(0.25 + 0.05 * ((7 * turn + 3 * number) % 5))
             if system.now() >= keep_from and not ended.is_set():
                 _report(number, "keeping")
+                ended.wait(KEEP_FOR)
+                _report(number, "stuck")
                 ended.wait()
             lease.check()
-            # Reported before the release, so that the runner receives it before `acquired` of the next holder.
             _report(number, "releasing")
 
 

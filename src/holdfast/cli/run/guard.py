@@ -33,6 +33,7 @@ import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
+from holdfast.backends.net.waker import Waker
 from holdfast.cli.run import linux
 from holdfast.cli.run.terminal import give_terminal
 from holdfast.runtimes import system
@@ -74,14 +75,15 @@ class Guard:
     ) -> None:
         """Start the command with `environment` added to its own. No renewal extends `hard_deadline`."""
         request = {
+            "command": "start",
             "environment": dict(environment),
             "deadline": deadline,
             "grace": grace,
+            "takes_terminal": takes_terminal,
             "end": hard_deadline,
             "end_grace": hard_grace,
         }
-        message = json.dumps({"command": "start", "takes_terminal": takes_terminal, **request})
-        socket.send_fds(self._socket, [message.encode()], list(liveness_fds))
+        socket.send_fds(self._socket, [json.dumps(request).encode()], list(liveness_fds))
 
     def send(self, command: str, **arguments: float) -> None:
         """Send a message, from any thread, without blocking. The reader of its replies handles a guard that is dead."""
@@ -158,22 +160,18 @@ class _GuardProcess:
             signal.signal(number, signal.SIG_IGN)
         linux.adopt_orphans()
         linux.rename(b"holdfast-guard")
-        self._wake, wake = socket.socketpair()
-        self._wake.settimeout(0)
-        wake.settimeout(0)
-        self._wake_sender = wake
+        self._waker = Waker()
         signal.signal(signal.SIGCHLD, lambda *_: None)
-        signal.set_wakeup_fd(wake.fileno(), warn_on_full_buffer=False)
+        signal.set_wakeup_fd(self._waker.writing_end, warn_on_full_buffer=False)
         self._poll = select.poll()
         self._poll.register(sock, select.POLLIN)
-        self._poll.register(self._wake, select.POLLIN)
+        self._poll.register(self._waker, select.POLLIN)
         self._alarm = linux.Alarm(self._poll)
 
     def run(self) -> None:
         while os.getppid() == self._parent or self._group is not None:
             ready = self._alarm.wait(self._next_check())
-            with contextlib.suppress(BlockingIOError):
-                self._wake.recv(4096)
+            self._waker.drain()
             # Read messages before the clock: after a stop of this process, a renewal may be waiting in the socket.
             if self._socket.fileno() in ready and not self._handle_message():
                 if self._group is None:

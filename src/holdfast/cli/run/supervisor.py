@@ -12,25 +12,23 @@ import sys
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from types import FrameType, MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
+from holdfast.backends.net.waker import Waker
 from holdfast.cli import statuses
 from holdfast.cli.run.guard import FORWARDED_SIGNALS, Guard
 from holdfast.cli.run.terminal import give_terminal, is_foreground, may_lend_terminal
 from holdfast.cli.text import escape
 from holdfast.cli.times import timestamp
+from holdfast.core.events import Event
 from holdfast.core.once import MAX_HOLD, OnceCall, make_once_plan
-from holdfast.core.periods import claim
+from holdfast.core.periods import Period, claim
 from holdfast.errors import AccessDenied, AcquireTimeout, BackendError, LockLost, OnceFailed, OnceInterrupted
 from holdfast.primitives import Primitive
 from holdfast.runtimes import system
 from holdfast.runtimes.threads import Dispatcher, flush_log, run_sync
-
-if TYPE_CHECKING:
-    from holdfast.core.events import Event
-    from holdfast.core.periods import Period
-    from holdfast.threads.client import Client
-    from holdfast.threads.locks import Lease, Lock
+from holdfast.threads.client import Client
+from holdfast.threads.locks import Lease, Lock
 
 CHECK_INTERVAL = 1.0  # seconds between two checks of the lease that need no request to the store
 GUARD_OVERDUE = 0.5  # seconds past the deadline after which `run` kills the command in place of the guard
@@ -191,8 +189,6 @@ class _Supervisor:
     def _lock(self) -> Lock:
         options = self._options
         if self._once is not None:
-            from holdfast.threads.locks import Lock
-
             return Lock(self._client, self._once.spec, options.timeout)
         lock_options: dict[str, Any] = {
             "ttl": options.ttl,
@@ -251,7 +247,8 @@ class _Supervisor:
             self._guard.close()  # ends the command before the lock is released
             raise
         finally:
-            self._take_back_terminal()
+            if self._lent_terminal:
+                give_terminal(os.getpgrp())
 
     def _handle_message(self, message: Mapping[str, Any]) -> int | None:
         match message["event"]:
@@ -297,13 +294,16 @@ class _Supervisor:
         lease = self._lease
         if lease is None:
             return
-        if event.kind == "renewed":
-            self._deadline = max(self._deadline, self._deadline_of(lease))
-            self._guard.send("extend", deadline=self._deadline)
-        elif event.kind == "lost":
-            self._guard.send("lost")
-        elif event.kind == "revoke requested":
-            self._on_revoke()
+        match event.kind:
+            case "renewed":
+                self._deadline = max(self._deadline, self._deadline_of(lease))
+                self._guard.send("extend", deadline=self._deadline)
+            case "lost":
+                self._guard.send("lost")
+            case "revoke requested":
+                self._on_revoke()
+            case _:
+                pass
 
     def _on_revoke(self) -> None:
         if not self._is_revoked:
@@ -345,10 +345,6 @@ class _Supervisor:
             if is_foreground() and self._guard.command is not None:
                 give_terminal(self._guard.command)
             self._guard.send("signal", number=signal.SIGCONT)
-
-    def _take_back_terminal(self) -> None:
-        if self._lent_terminal:
-            give_terminal(os.getpgrp())
 
     def _raise_same_signal(self, status: int) -> None:
         """Raise the signal in our own process group too: Ctrl-C reached only the command, but is meant for the job."""
@@ -428,10 +424,8 @@ class _Signals:
     def __init__(self) -> None:
         self._are_deferred = False
         self._numbers: list[int] = []
-        self._read, self._write = os.pipe()
-        for fd in (self._read, self._write):
-            os.set_blocking(fd, False)
-        signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
+        self._waker = Waker()
+        signal.set_wakeup_fd(self._waker.writing_end, warn_on_full_buffer=False)
         self._previous = {
             number: signal.signal(number, self._on_signal)
             for number in FORWARDED_SIGNALS
@@ -439,17 +433,14 @@ class _Signals:
         }
 
     def fileno(self) -> int:
-        return self._read
+        return self._waker.fileno()
 
     def defer(self) -> None:
         self._are_deferred = True
 
     def received(self) -> list[int]:
         """Return the signals received since the last call."""
-        try:
-            os.read(self._read, 4096)
-        except BlockingIOError:
-            return []
+        self._waker.drain()
         numbers, self._numbers = self._numbers, []
         return numbers
 
@@ -457,8 +448,7 @@ class _Signals:
         signal.set_wakeup_fd(-1)
         for number, handler in self._previous.items():
             signal.signal(number, handler)
-        os.close(self._read)
-        os.close(self._write)
+        self._waker.close()
 
     def _on_signal(self, number: int, _: FrameType | None) -> None:
         if not self._are_deferred:

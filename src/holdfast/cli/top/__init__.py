@@ -11,15 +11,13 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import os
+import signal
 import sys
-from typing import TYPE_CHECKING
 
 from holdfast.cli import options, statuses
 from holdfast.cli.help import STORE_READ, Commands, add_command
 from holdfast.cli.watch import add_interval
-
-if TYPE_CHECKING:
-    import signal
+from holdfast.errors import ConfigurationError
 
 INTERVAL = 0.25  # with the time of two reads, a change is on the screen within a second
 _FIRST_SEARCH = 1.0  # seconds; what is found later appears later
@@ -40,6 +38,7 @@ def add_parser(commands: Commands[argparse.ArgumentParser]) -> None:
     parser = add_command(
         commands,
         "top",
+        run=_run,
         summary="show the locks as a live table",
         description=_DESCRIPTION,
         examples={
@@ -51,12 +50,9 @@ def add_parser(commands: Commands[argparse.ArgumentParser]) -> None:
     options.add_prefix(parser)
     add_interval(parser, INTERVAL)
     options.add_url(parser)
-    parser.set_defaults(run=_run)
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    from holdfast.errors import ConfigurationError
-
     if importlib.util.find_spec("textual") is None:
         raise ConfigurationError("`holdfast top` needs the package textual: pip install 'holdfast[tui]'")
     streams = (sys.stdin, sys.stdout, sys.stderr)  # Textual draws on stderr
@@ -69,7 +65,6 @@ def _run(arguments: argparse.Namespace) -> int:
 
 async def _show(arguments: argparse.Namespace) -> int:
     import asyncio
-    import signal
 
     from holdfast.aio.client import AsyncClient
     from holdfast.cli.top.app import TopApp

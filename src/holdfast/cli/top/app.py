@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, TypeVar
 
 from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
@@ -29,6 +29,8 @@ from holdfast.errors import HoldfastError
 if TYPE_CHECKING:
     from holdfast.aio.client import AsyncClient
     from holdfast.monitor import AsyncMonitor, Holding, LockStatus, Snapshot
+
+Answer = TypeVar("Answer")
 
 _MESSAGE_SECONDS = 15.0  # that the result of a request stays on screen
 
@@ -395,17 +397,24 @@ class HelpPage(_LinesPage):
         return [plain(line) for line in pages.HELP.splitlines()]
 
 
-class RevokeDialog(ModalScreen[bool]):
+class _LockDialog(ModalScreen[Answer]):
+    """A dialog about a lock. It answers None if it is cancelled."""
+
+    def __init__(self, lock: LockStatus) -> None:
+        super().__init__()
+        self._lock = lock
+
+    def action_cancel(self) -> None:
+        self.dismiss(None)
+
+
+class RevokeDialog(_LockDialog[bool]):
     """Confirm a request to release. Only `y` confirms."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("y", "confirm", "Request the release"),
         Binding("n,escape,q", "cancel", "Cancel"),
     ]
-
-    def __init__(self, lock: LockStatus) -> None:
-        super().__init__()
-        self._lock = lock
 
     def compose(self) -> ComposeResult:
         lines = [plain(f"Request that these holders release {_title(self._lock.name)}?", "bold"), plain("")]
@@ -423,18 +432,11 @@ class RevokeDialog(ModalScreen[bool]):
     def action_confirm(self) -> None:
         self.dismiss(True)  # noqa: FBT003 - the result of the dialog
 
-    def action_cancel(self) -> None:
-        self.dismiss(False)  # noqa: FBT003 - as above
 
-
-class BreakDialog(ModalScreen[int | None]):
+class BreakDialog(_LockDialog[int]):
     """Ask for the fence of the lease to break. No single key breaks a lease."""
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "cancel", "Cancel")]
-
-    def __init__(self, lock: LockStatus) -> None:
-        super().__init__()
-        self._lock = lock
 
     def compose(self) -> ComposeResult:
         lines = [plain(f"Break a lease of {_title(self._lock.name)}", "bold red"), plain("")]
@@ -453,9 +455,6 @@ class BreakDialog(ModalScreen[int | None]):
             self.dismiss(int(event.value))
         else:
             self.query_one("#problem", FixedLines).show(plain("no holder has this fence: nothing was broken", "red"))
-
-    def action_cancel(self) -> None:
-        self.dismiss(None)
 
 
 _HOLDERS_MAX = 8  # in a dialog

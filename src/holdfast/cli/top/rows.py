@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from holdfast.cli.tables import Column
 from holdfast.cli.text import display_name
 from holdfast.cli.times import short
+from holdfast.core.tickets import TicketInfo
 from holdfast.monitor import LockStatus, Snapshot
 from holdfast.monitor.status import age
 
@@ -42,12 +43,8 @@ def _fence(lock: LockStatus) -> int:
     return lock.holders[0].fence or 0 if lock.holders else 0
 
 
-def _held(lock: LockStatus, at: float) -> str:
-    return short(max(age(holder.since, at) for holder in lock.holders)) if lock.holders else ""
-
-
-def _waited(lock: LockStatus, at: float) -> str:
-    return short(max(age(waiter.since, at) for waiter in lock.waiters)) if lock.waiters else ""
+def _longest(tickets: Sequence[TicketInfo], at: float) -> str:
+    return short(max(age(ticket.since, at) for ticket in tickets)) if tickets else ""
 
 
 COLUMNS = {
@@ -66,7 +63,10 @@ COLUMNS = {
         largest_first=True,
     ),
     "held": TableColumn(
-        Column("held", align_right=True, drop_order=5), _held, lambda lock: lock.held_for, largest_first=True
+        Column("held", align_right=True, drop_order=5),
+        lambda lock, at: _longest(lock.holders, at),
+        lambda lock: lock.held_for,
+        largest_first=True,
     ),
     "ttl left": TableColumn(
         Column("ttl left", drop_order=4),
@@ -80,7 +80,10 @@ COLUMNS = {
         largest_first=True,
     ),
     "longest wait": TableColumn(
-        Column("wait", align_right=True), _waited, lambda lock: lock.longest_wait, largest_first=True
+        Column("wait", align_right=True),
+        lambda lock, at: _longest(lock.waiters, at),
+        lambda lock: lock.longest_wait,
+        largest_first=True,
     ),
 }
 SORT_DEFAULT = "longest wait"

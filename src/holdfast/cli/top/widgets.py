@@ -33,7 +33,7 @@ def plain(text: str, style: str = "") -> Line:
 
 def terminal_of(columns: int) -> Terminal:
     """Return the capabilities of a Textual screen, for functions that fit text into columns."""
-    return Terminal(can_move_cursor=True, has_color=True, has_unicode=True, columns=columns, lines=0)
+    return Terminal(can_move_cursor=True, has_color=True, has_unicode=True, columns=columns)
 
 
 def _strip(line: Line, columns: int, style: Style) -> Strip:

@@ -74,6 +74,7 @@ def add_parser(commands: Commands[argparse.ArgumentParser]) -> None:
     parser = add_command(
         commands,
         NAME,
+        run=_run,
         summary=SUMMARIES[NAME],
         description=_DESCRIPTION,
         examples={
@@ -133,7 +134,6 @@ def add_parser(commands: Commands[argparse.ArgumentParser]) -> None:
     parser.add_argument("--history", metavar="FILE", help="write its events, one JSON object per line")
     parser.add_argument("--save", metavar="FILE", help="save the run for --replay")
     options.add_json(parser)
-    parser.set_defaults(run=_run, parser=parser)
 
 
 def _run(arguments: argparse.Namespace) -> int:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Sequence
 from typing import Self, TextIO
 
-from holdfast.cli.terminal import Display, Terminal
+from holdfast.cli.terminal import Terminal
 
 _BAR = 24  # columns
 _FRAME, _LINE = 0.1, 10.0  # seconds between two updates
@@ -18,7 +19,7 @@ class Progress:
     def __init__(self, *, stream: TextIO | None = None) -> None:
         self._stream = sys.stderr if stream is None else stream
         self._terminal = Terminal.of(self._stream)
-        self._display = Display(self._stream) if self._terminal.can_move_cursor else None
+        self._display = _Display(self._stream) if self._terminal.can_move_cursor else None
         self._next = time.monotonic() + (0.0 if self._display else _LINE)
 
     def __enter__(self) -> Self:
@@ -51,3 +52,22 @@ class Progress:
         full = round(min(1.0, share) * _BAR)
         signs = ("█", "░") if self._terminal.has_unicode else ("#", "-")
         return signs[0] * full + signs[1] * (_BAR - full)
+
+
+class _Display:
+    """Lines that are redrawn in place.
+
+    The cursor stays visible below the lines, so the terminal needs no clean-up when the process ends or is killed.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._height = 0
+
+    def draw(self, lines: Sequence[str]) -> None:
+        """Replace the lines drawn before. No line may be wider than the terminal."""
+        up = f"\x1b[{self._height}A" if self._height else ""
+        # Each line clears the rest of the old one. A single write avoids flicker.
+        self._stream.write("\r" + up + "".join(f"{line}\x1b[K\n" for line in lines) + "\x1b[J")
+        self._stream.flush()
+        self._height = len(lines)

@@ -38,6 +38,7 @@ def add_parser(commands: Commands[argparse.ArgumentParser]) -> None:
     parser = add_command(
         commands,
         NAME,
+        run=_run,
         summary=SUMMARIES[NAME],
         description=_DESCRIPTION,
         examples={
@@ -103,7 +104,6 @@ def add_parser(commands: Commands[argparse.ArgumentParser]) -> None:
     )
     parser.add_argument("--report", metavar="FILE.html", help="write a page with pictures of the violations")
     options.add_json(parser)
-    parser.set_defaults(run=_run, parser=parser)
 
 
 def _run(arguments: argparse.Namespace) -> int:

@@ -7,20 +7,18 @@ import signal
 import threading
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from django.core.management import get_commands, load_command_class
 from django.core.management.base import BaseCommand, CommandError
 
 from holdfast.cli import options, statuses
 from holdfast.cli.text import escape
+from holdfast.core.events import Event
 from holdfast.django.clients import client
 from holdfast.errors import AcquireTimeout, BackendError, ConfigurationError, HoldfastError, LockLost, UsageError
 from holdfast.runtimes.exits import exit_on
-
-if TYPE_CHECKING:
-    from holdfast.core.events import Event
-    from holdfast.threads.locks import Lease
+from holdfast.threads.locks import Lease
 
 PROGRESS_INTERVAL = 10.0  # seconds between two lines about a wait
 
@@ -113,9 +111,12 @@ class _WaitReports:
 
 def _status(error: HoldfastError) -> int:
     """The exit status, as `holdfast run` has it."""
-    if isinstance(error, LockLost):
-        return statuses.LOST
-    if isinstance(error, AcquireTimeout):
-        return statuses.BUSY
-    is_unavailable = isinstance(error, BackendError) and not isinstance(error, ConfigurationError)
-    return statuses.UNAVAILABLE if is_unavailable else statuses.USAGE
+    match error:
+        case LockLost():
+            return statuses.LOST
+        case AcquireTimeout():
+            return statuses.BUSY
+        case BackendError() if not isinstance(error, ConfigurationError):
+            return statuses.UNAVAILABLE
+        case _:
+            return statuses.USAGE

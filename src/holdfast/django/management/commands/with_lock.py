@@ -12,7 +12,6 @@ from django.core.management.base import BaseCommand, CommandError
 from holdfast.cli import options, statuses
 from holdfast.django.clients import make_client, ttl_of
 from holdfast.errors import HoldfastError
-from holdfast.threads.client import Client
 
 GRACE_SHARE = 3  # the command gets SIGTERM this part of the ttl before the lease ends
 
@@ -58,21 +57,11 @@ class Command(BaseCommand):
                     grace=ttl / GRACE_SHARE,
                     verbose=given["verbosity"] > 1,
                 ),
-                lambda: _open(lock_alias),
+                lambda: options.shared(make_client(lock_alias)),
             )
         except HoldfastError as error:
             raise CommandError(str(error), returncode=statuses.USAGE) from error
         sys.exit(status)
-
-
-def _open(alias: str) -> Client:
-    made = make_client(alias)
-    try:
-        options.require_shared(made)
-    except BaseException:
-        made.close()
-        raise
-    return made
 
 
 def _manage() -> list[str]:
