@@ -30,7 +30,7 @@ from holdfast.core import names
 from holdfast.core.engine import OUTAGE_PAUSE_MAX, OUTAGE_PAUSE_MIN
 from holdfast.core.events import pattern_of
 from holdfast.core.locks import UNSET, LockOptions, Unset, make_spec
-from holdfast.core.ports import KeepsRecords, Record, StoreMissing
+from holdfast.core.ports import KeepsRecords, Record
 from holdfast.core.tickets import may_have_happened
 from holdfast.errors import (
     AccessDenied,
@@ -451,13 +451,8 @@ async def swap(  # noqa: PLR0917
 
 async def read_run(engine: Engine[Any], key: str) -> _Run | None:
     """The record of a key; None without one. Does not create the store."""
-    records = _records_of(engine)
-    try:
-        record = await records.swap_record(key, "", None, keep=0.0, deadline=engine.request_deadline())
-    except StoreMissing:
-        if engine.operators.needs_store:
-            raise
-        return None
+    request = _records_of(engine).swap_record(key, "", None, keep=0.0, deadline=engine.request_deadline())
+    record = await engine.operators.unless_missing(request, None)
     return None if record is None else _Run.of(key, record)
 
 
