@@ -201,6 +201,22 @@ def make_spec(
     return spec, names.check_timeout(options.get("timeout"))
 
 
+def make_call_spec(function: str, busy: object, *, ttl: float, options: LockOptions) -> tuple[LockSpec, float | None]:
+    """The specification, without the name, and the timeout of the lock of each call of a function.
+
+    `busy` says what a call does if it does not acquire the lock in time: "wait" (it raises), "skip" or "raise".
+
+    Raises:
+        ConfigurationError: names the argument and the fix.
+    """
+    spec, timeout = make_spec(function, "the name is known at the call", 1, exclusive=True, ttl=ttl, options=options)
+    if busy == "raise" and timeout:
+        raise ConfigurationError("busy='raise' does not wait: leave timeout out, or wait that long with busy='wait'")
+    if busy == "skip" and "timeout" in options and timeout is None:
+        raise ConfigurationError("busy='skip' would never skip with timeout=None: give seconds, or leave timeout out")
+    return spec, timeout if busy == "wait" else timeout or 0.0
+
+
 def _with_others(function: str, spec: LockSpec, options: LockOptions) -> LockSpec:
     """Add the rare options: a named owner, requests to release, the detection of deadlocks, and a minimum hold."""
     owner = names.check_owner(options.get("owner"))

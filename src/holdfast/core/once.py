@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, TypedDict, 
 from holdfast.core import names
 from holdfast.core.engine import OUTAGE_PAUSE_MAX, OUTAGE_PAUSE_MIN
 from holdfast.core.events import pattern_of
-from holdfast.core.locks import UNSET, LockOptions, Unset, make_spec
+from holdfast.core.locks import UNSET, LockOptions, Unset, make_call_spec
 from holdfast.core.ports import KeepsRecords, Record
 from holdfast.core.tickets import may_have_happened
 from holdfast.errors import (
@@ -157,33 +157,25 @@ def make_once_plan(key: object, *, ttl: float, options: Mapping[str, Any]) -> On
     if lease is not None and not isinstance(lease, str):
         raise ConfigurationError(f"lease must be the name of a parameter, or None, not {lease!r}")
     lock_options = cast("LockOptions", {option: values[option] for option in _LOCK_OPTIONS if option in options})
-    spec, timeout = make_spec("once", _STANDIN, 1, exclusive=True, ttl=ttl, options=lock_options)
+    spec, timeout = make_call_spec("once", values["busy"], ttl=ttl, options=lock_options)
     if spec.max_hold is None:
         spec = spec._replace(max_hold=MAX_HOLD)
     elif spec.max_hold > names.TTL_MAX:
         raise ConfigurationError(f"max_hold must be at most 366 days for once(), not {values['max_hold']!r}")
-    busy = values["busy"]
-    if busy == "raise" and timeout:
-        raise ConfigurationError("busy='raise' does not wait: leave timeout out, or wait that long with busy='wait'")
-    if busy == "skip" and "timeout" in options and timeout is None:
-        raise ConfigurationError("busy='skip' would never skip with timeout=None: give seconds, or leave timeout out")
     skipped = values.get("skipped", UNSET)
     return OncePlan(
         key=check_key(key),
         spec=spec,
-        timeout=timeout if busy == "wait" else timeout or 0.0,
+        timeout=timeout,
         retention=retention,
         result=names.check_flag("result", values.get("result", False)),
         check=check,
         skipped=None if isinstance(skipped, Unset) else skipped,
-        busy=busy,
+        busy=values["busy"],
         after_error=values["after_error"],
         after_crash=values["after_crash"],
         lease=lease,
     )
-
-
-_STANDIN = "the name is known at the call"
 
 
 def check_key(key: object) -> str:
