@@ -228,7 +228,7 @@ class OnceCall:
         self._engine.skipped(self.spec, "busy")
         if self._plan.busy != "skip":
             raise error
-        return Outcome(ran=False, value=self._plan.skipped, fence=self._seen and self._seen.fence, at=None)
+        return Outcome(ran=False, value=self._plan.skipped, fence=self._seen and self._seen.info.fence, at=None)
 
     async def start(self, lease: BaseLease) -> None:
         """Write the running record under the lock, or set the outcome.
@@ -341,7 +341,7 @@ class OnceCall:
                 self.outcome = self._outcome_of(run)
                 if self.outcome is None:
                     lease.check()  # only while this call holds the lock, the other run does not
-                    self.outcome = self._outcome_of_interrupted(run, lease)
+                    self.outcome = self._outcome_of_interrupted(run.info, lease)
                 if self.outcome is not None:
                     return
                 expected = current.nonce
@@ -362,22 +362,23 @@ class OnceCall:
 
     def _outcome_of(self, run: _Run) -> Outcome[Any] | None:
         """The outcome that this record means for the call; None for a running one."""
+        info = run.info
         if self._check and run.check and self._check != run.check:
             self._engine.skipped(self.spec, "mismatch")
-            raise OnceMismatch(key=self._key, fence=run.fence)
-        if run.state == "running":
+            raise OnceMismatch(key=self._key, fence=info.fence)
+        if info.state == "running":
             return None
-        if run.state == "failed":
+        if info.state == "failed":
             self._engine.skipped(self.spec, "failed")
-            raise OnceFailed(key=self._key, fence=run.fence, error=run.error)
+            raise OnceFailed(key=self._key, fence=info.fence, error=info.error)
         if self._plan.result and not run.has_value:
             self._engine.skipped(self.spec, "failed")
-            raise OnceFailed(key=self._key, fence=run.fence, error=run.error or "it was recorded without its result")
+            raise OnceFailed(key=self._key, fence=info.fence, error=info.error or "it was recorded without its result")
         self._engine.skipped(self.spec, "done")
-        value = run.value if self._plan.result else self._plan.skipped
-        return Outcome(ran=False, value=value, fence=run.fence, at=run.at)
+        value = info.value if self._plan.result else self._plan.skipped
+        return Outcome(ran=False, value=value, fence=info.fence, at=info.at)
 
-    def _outcome_of_interrupted(self, run: _Run, lease: BaseLease) -> Outcome[Any] | None:
+    def _outcome_of_interrupted(self, run: OnceInfo, lease: BaseLease) -> Outcome[Any] | None:
         """The same for a running record, while this call holds the lock; None if it is to be replaced."""
         # A store whose fences went back cannot give the greater fence that a repeated run has.
         if self._plan.after_crash == "retry" and run.fence < lease.fence:
@@ -451,21 +452,21 @@ async def read_run(engine: Engine[Any], key: str) -> _Run | None:
 async def inspect_once(engine: Engine[Any], key: str) -> OnceInfo | None:
     """The record of a key for operators; None without one."""
     run = await read_run(engine, key)
-    while run is not None and run.state == "running":
+    while run is not None and run.info.state == "running":
         lock = await engine.operators.inspect(names.ONCE_PREFIX + key)
-        if any(holder.fence == run.fence for holder in lock.holders):
-            return run.info(key, "running")
+        if any(holder.fence == run.info.fence for holder in lock.holders):
+            return run.info
         again = await read_run(engine, key)
         if again is not None and again.nonce == run.nonce:  # else it has ended between the two requests
-            return run.info(key, "interrupted")
+            return run.info._replace(state="interrupted")
         run = again
-    return None if run is None else run.info(key, run.state)
+    return None if run is None else run.info
 
 
 async def forget(engine: Engine[Any], key: str, fence: int) -> bool:
     """Remove the record of the run with this fence. Returns whether there was one."""
     run = await read_run(engine, key)
-    while run is not None and run.fence == fence:
+    while run is not None and run.info.fence == fence:
         left = await swap(engine, key, run.nonce, None, 0.0)
         if left is None:
             return True
@@ -477,16 +478,9 @@ class _Run(NamedTuple):
     """A record, read."""
 
     nonce: str
-    state: Literal["running", "done", "failed"]
-    fence: int
-    host: str
-    pid: int
-    since: float
-    at: float | None
+    info: OnceInfo  # with the state in the record: running, done or failed
     check: str
-    has_value: bool
-    value: Any
-    error: str
+    has_value: bool  # also if the remembered result is None
 
     @classmethod
     def of(cls, key: str, record: Record) -> _Run | None:
@@ -500,26 +494,20 @@ class _Run(NamedTuple):
                 return None
             if state not in ("running", "done", "failed"):
                 raise ValueError(state)
-            at = None if state == "running" else float(fields["at"])
-            return cls(
-                record.nonce,
+            info = OnceInfo(
+                key,
                 state,
                 int(fields["fence"]),
                 str(fields["host"]),
                 int(fields["pid"]),
                 float(fields["since"]),
-                at,
-                str(fields["check"]),
-                "value" in fields,
+                None if state == "running" else float(fields["at"]),
                 fields.get("value"),
                 str(fields.get("error") or fields.get("problem") or ""),
             )
+            return cls(record.nonce, info, str(fields["check"]), "value" in fields)
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise NameConflict(lock=key, reason="its record was not written by this version of `once`") from error
-
-    def info(self, key: str, state: State) -> OnceInfo:
-        value = self.value if self.has_value else None
-        return OnceInfo(key, state, self.fence, self.host, self.pid, self.since, self.at, value, self.error)
 
 
 def _records_of(engine: Engine[Any]) -> KeepsRecords:
