@@ -109,7 +109,7 @@ class BaseLock(Generic[L]):
             ConfigurationError: names the argument and the fix.
         """
         if blocking is not True:
-            names.check_blocking(blocking)
+            names.check_flag("blocking", blocking, ": timeout= is how long to wait")
             if not isinstance(timeout, Unset):
                 raise ConfigurationError("blocking=False does not wait: give either blocking or timeout")
             return 0.0
