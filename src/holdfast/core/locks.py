@@ -220,31 +220,54 @@ def make_call_spec(function: str, busy: object, *, ttl: float, options: LockOpti
 def _with_others(function: str, spec: LockSpec, options: LockOptions) -> LockSpec:
     """Add the rare options: a named owner, requests to release, the detection of deadlocks, and a minimum hold."""
     owner = names.check_owner(options.get("owner"))
-    if owner and not (spec.exclusive and function in _ONE_HOLDER):
-        raise ConfigurationError(f"{function}() takes no owner: only lock() and lock_all() have named owners")
-    if owner and spec.reentrant:
-        raise ConfigurationError("owner excludes reentrant=True: callers with the same owner hold the lock together")
     on_revoke = names.check_on_revoke(options.get("on_revoke"))
     revocable = names.check_flag("revocable", options.get("revocable", on_revoke is not None))
-    if on_revoke is not None and not revocable:
-        raise ConfigurationError("on_revoke is never called with revocable=False: remove one of them")
-    if revocable and not spec.renew:
-        raise ConfigurationError("revocable needs renew=True: requests are polled when the lease is renewed")
+    detects = names.check_flag("detect_deadlocks", options.get("detect_deadlocks", False))
+    min_hold = names.check_min_hold(options.get("min_hold", 0.0), spec.max_hold)
+    conflicts = (
+        (
+            owner and not (spec.exclusive and function in _ONE_HOLDER),
+            f"{function}() takes no owner: only lock() and lock_all() have named owners",
+        ),
+        (
+            owner and spec.reentrant,
+            "owner excludes reentrant=True: callers with the same owner hold the lock together",
+        ),
+        (
+            on_revoke is not None and not revocable,
+            "on_revoke is never called with revocable=False: remove one of them",
+        ),
+        (
+            revocable and not spec.renew,
+            "revocable needs renew=True: requests are polled when the lease is renewed",
+        ),
+        (
+            detects and function in ("semaphore", "election"),
+            f"{function}() takes no detect_deadlocks: only lock(), rwlock() and lock_all() do",
+        ),
+        (
+            min_hold and function == "election",
+            "election() takes no min_hold: a leader that resigns lets the next one lead at once",
+        ),
+        (
+            min_hold and owner,
+            "min_hold excludes owner: callers with the same owner do not keep each other out",
+        ),
+        (
+            min_hold and detects,
+            "min_hold excludes detect_deadlocks: a released lock that is kept is no deadlock",
+        ),
+    )
+    for is_conflict, problem in conflicts:
+        if is_conflict:
+            raise ConfigurationError(problem)
     about = spec.about
     if owner:
-        about += f', "owner": {json_of(owner)}'
+        import json
+
+        about += f', "owner": {json.dumps(owner)}'
     if revocable:
         about += ', "revocable": true'
-    detects = names.check_flag("detect_deadlocks", options.get("detect_deadlocks", False))
-    if detects and function in ("semaphore", "election"):
-        raise ConfigurationError(f"{function}() takes no detect_deadlocks: only lock(), rwlock() and lock_all() do")
-    min_hold = names.check_min_hold(options.get("min_hold", 0.0), spec.max_hold)
-    if min_hold and function == "election":
-        raise ConfigurationError("election() takes no min_hold: a leader that resigns lets the next one lead at once")
-    if min_hold and owner:
-        raise ConfigurationError("min_hold excludes owner: callers with the same owner do not keep each other out")
-    if min_hold and detects:
-        raise ConfigurationError("min_hold excludes detect_deadlocks: a released lock that is kept is no deadlock")
     return spec._replace(
         ttl=max(spec.ttl, min_hold),
         about=about,
@@ -260,13 +283,6 @@ def _with_others(function: str, spec: LockSpec, options: LockOptions) -> LockSpe
 _RARE_OPTIONS = frozenset(("owner", "revocable", "on_revoke", "detect_deadlocks", "min_hold"))
 _PASSABLE = ("lock", "locked")
 _ONE_HOLDER = ("lock", "locked", "once_per", "lock_all")
-
-
-def json_of(text: str) -> str:
-    """A string as JSON."""
-    import json
-
-    return json.dumps(text)
 
 
 def _as_json(meta: Mapping[str, Any]) -> str:
