@@ -125,28 +125,8 @@ _UNFINISHED = (Phase.HELD, Phase.UNCONFIRMED, Phase.LOST)
 class AllOptions(TypedDict, total=False):
     """The options of lock_all(): those of lock(), without reentrant."""
 
-    ttl: Duration | None
-    timeout: Duration | None
-    renew: bool
-    max_hold: Duration | None
-    stop_margin: Duration
-    meta: Mapping[str, Any] | None
-    on_lost: OnLost
-    lock_delay: Duration
-    owner: str | None
-    revocable: bool
-    on_revoke: Callable[..., object] | None
-    detect_deadlocks: bool
-    min_hold: Duration
-    group: str | None
-
-
-class LockOptions(TypedDict, total=False):
-    """The options of lock(), rwlock() and semaphore(). Durations: seconds, a timedelta, or "30s", "15m", "1h"."""
-
     ttl: Duration | None  # how long a lease lives without renewal; default: that of the client, 30
     timeout: Duration | None  # how long `with` and `acquire()` wait; None (the default): no limit, 0: do not wait
-    reentrant: bool  # the thread or task that holds it may acquire it again: the same lease, counted
     renew: bool  # renew the lease automatically every third of its ttl (the default)
     max_hold: Duration | None  # the lease is lost after this time, even if it was renewed
     stop_margin: Duration  # report a loss this long before the deadline, so that work can end in time
@@ -161,7 +141,10 @@ class LockOptions(TypedDict, total=False):
     group: str | None  # the label of this lock in events and metrics; default: its name with numbers replaced by *
 
 
-_KNOWN_OPTIONS = LockOptions.__annotations__
+class LockOptions(AllOptions, total=False):
+    """The options of lock(), rwlock() and semaphore(). Durations: seconds, a timedelta, or "30s", "15m", "1h"."""
+
+    reentrant: bool  # the thread or task that holds it may acquire it again: the same lease, counted
 
 
 def make_spec(
@@ -172,7 +155,7 @@ def make_spec(
     Raises:
         ConfigurationError: names the argument and the fix.
     """
-    names.refuse_unknown(function, options, _KNOWN_OPTIONS)
+    names.refuse_unknown(function, options, LockOptions.__annotations__)
     checked_name, checked_meta = names.check_lock_name(name), names.check_meta(options.get("meta"))
     requested_ttl = options.get("ttl")
     checked_ttl = ttl if requested_ttl is None else names.check_ttl(requested_ttl)
