@@ -284,11 +284,9 @@ class Bodies(list[Body]):
         return body.end(error)
 
     def report_lost(self) -> None:
-        reported: set[asyncio.Task[Any]] = set()
-        for body in self:
-            if body.task not in reported:
-                reported.add(body.task)
-                body.report_lost()
+        outermost = {body.task: body for body in reversed(self)}
+        for body in outermost.values():
+            body.report_lost()
 
 
 class AsyncBlocks(ForTasks):
