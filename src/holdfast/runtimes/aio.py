@@ -345,9 +345,4 @@ class AsyncBlocks(ForTasks):
 
 def run_in_new_loop(coroutine: Coroutine[Any, Any, object], seconds: float) -> object:
     """Run a coroutine on this thread, for a client whose own loop has ended."""
-
-    async def run() -> object:
-        async with asyncio.timeout(seconds):
-            return await coroutine
-
-    return asyncio.run(run())
+    return asyncio.run(asyncio.wait_for(coroutine, seconds))
