@@ -343,6 +343,8 @@ class Engine(Generic[L]):
             for lock, outcome in zip(locks, outcomes, strict=False):
                 if isinstance(outcome, Waiting):
                     return outcome
+                if self.events.subscribers:
+                    self._begin(claims[lock], lock._spec, started)
                 self._grant(lock, claims[lock], outcome, caller, leases, started)
                 self._acquiring.pop(claims[lock].nonce, None)
                 del claims[lock]  # not before: after an interrupt, `finally` removes what is left
@@ -361,26 +363,32 @@ class Engine(Generic[L]):
         return None
 
     def _grant(  # noqa: PLR0917
-        self, lock: BaseLock[L], claim: Claim, granted: Granted, caller: Caller, leases: list[L], started: float
+        self,
+        lock: BaseLock[L],
+        claim: Claim,
+        granted: Granted,
+        caller: Caller,
+        leases: list[L],
+        started: float,
+        outcome: str = "",
     ) -> None:
-        """Append the lease of one of several locks to `leases`, then publish it.
+        """Append the lease of a lock to `leases`, then publish it. `outcome` is that of the event.
 
         Raises:
             OutcomeUnknown: the answer arrived after the deadline of the lease, so it is no grant.
+            UsageError: the client was closed.
         """
         spec, since = lock._spec, self.runtime.now()
         if since >= granted.deadline - spec.margin:
             raise OutcomeUnknown(backend=self.backend.url, problem="its answer arrived after the deadline of the lease")
-        if self.events.subscribers:
-            self._begin(claim, spec, started)
         leases.append(self._lease_type(self, spec, claim, granted, since, caller, lock))
         self._publish(leases[-1], lock, caller)
         if self.is_closed:
             raise UsageError("the client was closed during this call")
         if claim.attempt is not None:
-            self._emit(claim.attempt, "acquired", granted.fence, since - started)
-        if spec.min_hold:
-            claim.kept_until = since + spec.min_hold
+            self._emit(claim.attempt, "acquired", granted.fence, since - started, outcome=outcome)
+        if claim.min_hold:
+            claim.kept_until = since + claim.min_hold
 
     async def _check_guarantees(self, required: Required, claim: Claim, give_up: float) -> None:
         """Called after each answer, because a store may report its guarantees only then, and they may change."""
@@ -788,7 +796,7 @@ class Engine(Generic[L]):
         started, pause = self.runtime.now(), OUTAGE_PAUSE_MIN
         claim = self._claim(spec, caller)
         claim.min_hold, claim.ttl = kept, max(claim.ttl, ttl_for(kept)) if kept else claim.ttl
-        lease: L | None = None
+        leases: list[L] = []  # the adopted one, once it exists
         outcome: Granted | LeaseGone | None = None
         try:
             self._acquiring[claim.nonce] = (claim, spec, started)
@@ -808,23 +816,11 @@ class Engine(Generic[L]):
             if isinstance(outcome, LeaseGone):
                 reason = "no such lease waits: it was adopted before, its time is over, or it is of another store"
                 raise NotHeld(lock=spec.name, reason=reason)
-            since = self.runtime.now()
-            if since >= outcome.deadline - spec.margin:
-                raise OutcomeUnknown(
-                    backend=self.backend.url, problem="its answer arrived after the deadline of the lease"
-                )
-            lease = self._lease_type(self, spec, claim, outcome, since, caller, lock)
-            self._publish(lease, lock, caller)
-            if self.is_closed:
-                raise UsageError("the client was closed during this call")
-            if claim.attempt is not None:
-                self._emit(claim.attempt, "acquired", lease.fence, since - started, None, "adopted")
-            if kept:
-                claim.kept_until = since + kept
+            self._grant(lock, claim, outcome, caller, leases, started, "adopted")
             self._acquiring.pop(claim.nonce, None)
         except BaseException as error:
-            if lease is not None:
-                self._unpublish(lease, RELEASED)
+            if leases:
+                self._unpublish(leases[0], RELEASED)
             note_unanswered([claim], error)
             if not isinstance(error, NotHeld | BackendUnavailable | ConfigurationError) or claim.unanswered:
                 self._keeper.schedule(claim)
@@ -832,7 +828,7 @@ class Engine(Generic[L]):
             if claim.attempt is not None:
                 self._fail(claim.attempt, error)
             raise
-        return lease
+        return leases[0]
 
     def interrupted_exit(self, lease: L) -> None:
         """A KeyboardInterrupt hit `__exit__`. The body has ended, so a lease that is still held is released."""
