@@ -315,8 +315,7 @@ class Engine(Generic[L]):
             if known:
                 self._keeper.schedule(claim)
             self._acquiring.pop(claim.nonce, None)
-            if claim.attempt is not None:
-                self._fail(claim.attempt, error)
+            self._fail(claim.attempt, error)
             if isinstance(error, ThreadStartError):
                 await self._withdraw(claim, give_up)  # the keeper may have no thread
             raise
@@ -354,8 +353,7 @@ class Engine(Generic[L]):
             for lock, claim in [*claims.items()][:1]:  # the one that this call has come to
                 if self.events.subscribers and claim.attempt is None:
                     self._begin(claim, lock._spec, started)
-                if claim.attempt is not None:
-                    self._fail(claim.attempt, error)
+                self._fail(claim.attempt, error)
             raise
         finally:
             for claim in claims.values():
@@ -825,8 +823,7 @@ class Engine(Generic[L]):
             if not isinstance(error, NotHeld | BackendUnavailable | ConfigurationError) or claim.unanswered:
                 self._keeper.schedule(claim)
             self._acquiring.pop(claim.nonce, None)
-            if claim.attempt is not None:
-                self._fail(claim.attempt, error)
+            self._fail(claim.attempt, error)
             raise
         return leases[0]
 
@@ -1031,9 +1028,11 @@ class Engine(Generic[L]):
         event = attempt.event(kind, fence, seconds, reason, outcome)
         self.events.emit(attempt, event, self.runtime, here=True)
 
-    def _fail(self, attempt: Attempt, error: BaseException) -> None:
-        waited = self.runtime.now() - attempt.started
-        self._emit(attempt, "not acquired", None, waited, str(error) or None, outcome_of(error))
+    def _fail(self, attempt: Attempt | None, error: BaseException) -> None:
+        """Deliver the event of an attempt that ended with this error. None: it has no events."""
+        if attempt is not None:
+            waited = self.runtime.now() - attempt.started
+            self._emit(attempt, "not acquired", None, waited, str(error) or None, outcome_of(error))
 
     def not_acquired(self, spec: LockSpec, outcome: str, reason: str | None, waited: float = 0.0) -> None:
         """Deliver the events of an attempt that has already failed."""
