@@ -660,10 +660,8 @@ class Engine(Generic[L]):
             lease._phase = RELEASED
             self._leases.pop(lease._claim.nonce, None)
         self._forget(lease)
-        if lease._lost_event is not None:
-            lease._lost_event.set()  # ends `wait_lost`
-        if self.events.subscribers:
-            self._released(lease, "released")
+        if lease._lost_event is not None or self.events.subscribers:
+            self._report_released(lease, "released")
 
     def end(self, lease: L) -> None:
         """End a lease that no code works under, and schedule its release. Releasing a ticket twice does no harm."""
@@ -678,10 +676,7 @@ class Engine(Generic[L]):
                 return False
             lease._phase, lease._reason = RELEASED, reason
         self._unpublish(lease, RELEASED)
-        if lease._lost_event is not None:
-            lease._lost_event.set()
-        if self.events.subscribers:
-            self._released(lease, outcome)
+        self._report_released(lease, outcome)
         return True
 
     async def flush(self, give_up: float) -> None:
@@ -692,10 +687,7 @@ class Engine(Generic[L]):
         """The body has ended, but the server has not confirmed the release: the keeper repeats it."""
         lease._phase = UNCONFIRMED
         self._keeper.schedule(lease._claim)
-        if lease._lost_event is not None:
-            lease._lost_event.set()
-        if self.events.subscribers:
-            self._released(lease, "unanswered")
+        self._report_released(lease, "unanswered")
 
     def _end_lost(self, lease: L) -> NoReturn:
         self.expire(lease)  # its deadline may have passed before the timer reported it
@@ -756,10 +748,7 @@ class Engine(Generic[L]):
             self._unpublish(lease, TRANSFERRED)
             if ticket.unanswered:
                 self._keeper.schedule(ticket)  # so that the server does not grant it again when that request arrives
-            if lease._lost_event is not None:
-                lease._lost_event.set()
-            if self.events.subscribers:
-                self._released(lease, "transferred")
+            self._report_released(lease, "transferred")
         except BaseException as error:
             if is_begun and may_have_happened(error):
                 successor.unanswered = True
@@ -992,6 +981,13 @@ class Engine(Generic[L]):
         """The time until which a lost lease keeps the lock taken; 0 if it does not."""
         delay = lease._spec.lock_delay
         return lease._deadline + delay if delay else 0.0
+
+    def _report_released(self, lease: BaseLease, outcome: str) -> None:
+        """The lease is not held any more, and was not lost."""
+        if lease._lost_event is not None:
+            lease._lost_event.set()  # ends `wait_lost`
+        if self.events.subscribers:
+            self._released(lease, outcome)
 
     def _report_lost(self, lease: BaseLease, outcome: str = "gone") -> None:
         """Report to the holder first: event, cancellation, callback. Subscribers and log handlers are called later."""
