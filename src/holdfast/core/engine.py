@@ -1019,10 +1019,12 @@ class Engine(Generic[L]):
         seconds: float | None = None,
         reason: str | None = None,
         outcome: str = "",
+        *,
+        here: bool = True,
     ) -> None:
-        """Deliver an event of a call, which may wait for the subscribers."""
+        """Deliver an event; `here` as in `Runtime.notify`. A call may wait for the subscribers."""
         event = attempt.event(kind, fence, seconds, reason, outcome)
-        self.events.emit(attempt, event, self.runtime, here=True)
+        self.events.emit(attempt, event, self.runtime, here=here)
 
     def _fail(self, attempt: Attempt | None, error: BaseException) -> None:
         """Deliver the event of an attempt that ended with this error. None: it has no events."""
@@ -1060,9 +1062,7 @@ class Engine(Generic[L]):
         outcome: str = "",
     ) -> None:
         """Deliver an event of the keeper, which must not wait for the subscribers."""
-        attempt = self._attempt_of(lease)
-        event = attempt.event(kind, lease.fence, seconds, reason, outcome)
-        self.events.emit(attempt, event, self.runtime, here=False)
+        self._emit(self._attempt_of(lease), kind, lease.fence, seconds, reason, outcome, here=False)
 
     def _attempt_of(self, lease: BaseLease) -> Attempt:
         attempt = lease._claim.attempt
@@ -1074,8 +1074,7 @@ class Engine(Generic[L]):
         """Deliver the events of leases that were dropped, which a finaliser may not do."""
         while self._dropped:
             attempt, held_for = self._dropped.popleft()
-            event = attempt.event("released", attempt.fence, held_for, None, "dropped")
-            self.events.emit(attempt, event, self.runtime, here=False)
+            self._emit(attempt, "released", attempt.fence, held_for, None, "dropped", here=False)
 
     async def wait_lost(self, lease: BaseLease, timeout: float | None) -> bool:
         """Wait for the loss of a lease: True at a loss, False after the timeout or a release."""
