@@ -67,9 +67,7 @@ IO_TIMEOUT = 5.0  # seconds for one request
 IO_TIMEOUT_MIN = 1.0  # the least time for a request, even if the caller gives up sooner
 OUTAGE_PAUSE_MIN, OUTAGE_PAUSE_MAX = 0.05, 1.0
 
-_CLIENT_CLOSED = "its client was closed"
 ITSELF = "this thread or task itself"
-_PROCESS_ENDS = "the process ends, and no code can run under this lease"
 _serials = count()
 _FOREVER = float("inf")
 
@@ -972,9 +970,8 @@ class Engine(Generic[L]):
 
     def _store_gone(self, store: Hashable, reason: str) -> None:
         """All leases of this store are lost. Report it now, not at their next renewal."""
-        for ref in list(self._leases.values()):
-            lease = ref()
-            if lease is not None and lease._store is store:
+        for lease in self._existing_leases():
+            if lease._store is store:
                 self.lose(lease, reason)
 
     def _delayed(self, lease: BaseLease) -> float:
@@ -1105,12 +1102,15 @@ class Engine(Generic[L]):
         if self.events.subscribers:
             self._report(lease, "revoke requested")
 
+    def _existing_leases(self) -> list[L]:
+        """The leases that the program has not dropped. The copy is atomic, so no mutex is needed."""
+        return [lease for ref in list(self._leases.values()) if (lease := ref()) is not None]
+
     def stats(self) -> Stats:
         """The present state. The copies are atomic, so no mutex is needed."""
-        leases = [lease for ref in list(self._leases.values()) if (lease := ref()) is not None and lease.held]
         group_of = self.events.group_of
         return make_stats(
-            [(group_of(lease._spec), lease) for lease in leases],
+            [(group_of(lease._spec), lease) for lease in self._existing_leases() if lease.held],
             [
                 (group_of(spec), started)
                 for claim, spec, started in list(self._acquiring.values())
@@ -1126,9 +1126,8 @@ class Engine(Generic[L]):
         """Release all leases and tickets, as far as the server answers; then close the backend."""
         self.is_closed = True
         self.closing.set()
-        for ref in list(self._leases.values()):  # an atomic copy
-            lease = ref()
-            if lease is not None and self._end(lease, _CLIENT_CLOSED, "closed"):
+        for lease in self._existing_leases():
+            if self._end(lease, "its client was closed", "closed"):
                 self._keeper.schedule(lease._claim)
         for claim, _, _ in list(self._acquiring.values()):
             self._keeper.schedule(claim)
@@ -1151,12 +1150,9 @@ class Engine(Generic[L]):
         """
         if self.is_closed:
             return []
-        ended: list[Claim] = []
-        for ref in list(self._leases.values()):  # an atomic copy
-            lease = ref()
-            has_ended = lease is not None and self.runtime.has_ended(lease._caller_ref())
-            if lease is not None and has_ended and self._end(lease, _PROCESS_ENDS, "closed"):
-                ended.append(lease._claim)
+        reason = "the process ends, and no code can run under this lease"
+        leases = [lease for lease in self._existing_leases() if self.runtime.has_ended(lease._caller_ref())]
+        ended = [lease._claim for lease in leases if self._end(lease, reason, "closed")]
         ended += self._keeper.pending_releases(self.runtime.has_ended)
         return ended if self.local is None else self.local.tickets_of(ended)
 
@@ -1182,9 +1178,8 @@ class Engine(Generic[L]):
 
         The old mutex is replaced and not locked: another thread of the parent may have held it at the fork.
         """
-        for ref in list(self._leases.values()):
-            lease = ref()
-            if lease is not None and lease._phase is not RELEASED:
+        for lease in self._existing_leases():
+            if lease._phase is not RELEASED:
                 lease._phase, lease._reason = LOST, reason
         self.mutex = self.runtime.mutex()
         self._keeper.abandon(self.mutex)
