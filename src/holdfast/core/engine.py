@@ -845,13 +845,7 @@ class Engine(Generic[L]):
             if ttl is not None:
                 await self._change_ttl(leases, old_specs, deadline)
             raise
-        for lease, spec, outcome in zip(leases, specs, outcomes, strict=True):
-            if isinstance(outcome, LeaseGone):
-                self.lose(lease, outcome.reason)
-            elif isinstance(outcome, BackendError):
-                self.renewal_failed(lease, outcome)
-            else:
-                self.renewed(lease, outcome.deadline, spec)
+        self.note_renewals(leases, specs, outcomes)
         for lease, outcome in zip(leases, outcomes, strict=True):
             if isinstance(outcome, BackendError):
                 raise outcome
@@ -919,6 +913,21 @@ class Engine(Generic[L]):
                 ended = self._renewal_ended = self._renewal_ended or self.runtime.event()
             if not await ended.wait(deadline):
                 raise self._unavailable("an earlier renewal of the lease has not ended")
+
+    def note_renewals(
+        self,
+        leases: Sequence[BaseLease],
+        specs: Sequence[LockSpec],
+        outcomes: Sequence[Live | LeaseGone | BackendError],
+    ) -> None:
+        """The results of `send_renewals` for leases that had these specs when it was called."""
+        for lease, spec, outcome in zip(leases, specs, outcomes, strict=True):
+            if isinstance(outcome, LeaseGone):
+                self.lose(lease, outcome.reason)
+            elif isinstance(outcome, BackendError):
+                self.renewal_failed(lease, outcome)
+            else:
+                self.renewed(lease, outcome.deadline, spec)
 
     def renewed(self, lease: BaseLease, deadline: float, spec: LockSpec) -> None:
         """The server has renewed the lease with the ttl of this spec. Never shortens and never revives it."""

@@ -25,7 +25,7 @@ from holdfast.core.events import logger
 from holdfast.core.leases import BaseLease
 from holdfast.core.ports import ReleasesLater
 from holdfast.core.schedule import BATCH_MAX, RETRY_MAX, RETRY_MIN, PendingRelease, Schedule
-from holdfast.core.tickets import Claim, LeaseGone
+from holdfast.core.tickets import Claim
 from holdfast.errors import BackendError, ConfigurationError, HoldfastError, ThreadStartError
 
 if TYPE_CHECKING:
@@ -392,13 +392,7 @@ class Keeper:
             failed = [outcome for outcome in outcomes if isinstance(outcome, BackendError)]
             if failed:
                 logger().warning("renewal of %d lease(s) failed, trying again: %s", len(failed), failed[0])
-            for lease, spec, outcome in zip(leases, specs, outcomes, strict=True):
-                if isinstance(outcome, BackendError):
-                    self._engine.renewal_failed(lease, outcome)
-                elif isinstance(outcome, LeaseGone):
-                    self._engine.lose(lease, outcome.reason)
-                else:
-                    self._engine.renewed(lease, outcome.deadline, spec)
+            self._engine.note_renewals(leases, specs, outcomes)
         finally:
             with self._mutex:
                 self._schedule.add_renewals(leases)
