@@ -1149,7 +1149,7 @@ class Engine(Generic[L]):
     @property
     def is_idle(self) -> bool:
         """No lease is held, requested or pending."""
-        return not self._leases and not self._acquiring and self._keeper.has_nothing_pending
+        return not self._leases and not self._acquiring and not self._keeper.pending_count
 
     def end_leases(self) -> list[Claim]:
         """At the end of the process: end the leases whose thread or task has ended, and return the tickets to release.

@@ -149,11 +149,6 @@ class Keeper:
             await self.flush(deadline)
 
     @property
-    def has_nothing_pending(self) -> bool:
-        """No release is pending."""
-        return self._schedule.has_nothing_pending
-
-    @property
     def pending_count(self) -> int:
         """The number of pending releases."""
         return len(self._schedule.pending) + len(self._schedule.dropped)
@@ -161,7 +156,8 @@ class Keeper:
     def pending_releases(self, has_ended: Callable[[Caller | None], bool]) -> list[Claim]:
         """The pending releases that may be sent now: no code runs under their leases, and no delay keeps them."""
         with self._mutex:
-            releases = self._schedule.all_pending()
+            self._schedule.add_dropped()
+            releases = list(self._schedule.pending.values())
         now = self._runtime.now()
         return [
             release.claim
@@ -388,7 +384,9 @@ class Keeper:
             try:
                 outcomes = await self._engine.send_renewals(leases, deadline)
             finally:
-                self._renew_again(leases)
+                now = self._runtime.now()
+                with self._mutex:
+                    self._schedule.renew_again(leases, now)
             failed = [outcome for outcome in outcomes if isinstance(outcome, BackendError)]
             if failed:
                 logger().warning("renewal of %d lease(s) failed, trying again: %s", len(failed), failed[0])
@@ -409,11 +407,6 @@ class Keeper:
         for lease, is_requested in zip(leases, requests, strict=True):
             if is_requested:
                 self._engine.revoke_requested(lease)
-
-    def _renew_again(self, leases: Sequence[BaseLease]) -> None:
-        now = self._runtime.now()
-        with self._mutex:
-            self._schedule.renew_again(leases, now)
 
     async def _flush(self, claims: Sequence[Claim], deadline: float) -> bool:
         unanswered: Sequence[Claim] = claims
