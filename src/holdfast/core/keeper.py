@@ -19,6 +19,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from itertools import count
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from holdfast.core.events import logger
@@ -64,7 +65,7 @@ class Keeper:
         self._runtime = engine.runtime
         self._mutex = engine.mutex
         self._schedule = Schedule()
-        self._numbers = 0
+        self._numbers = count(1)  # of timers and workers
         self._timer = 0  # the number of the running timer; 0: none
         self._wakes_at = 0.0  # the time at which the timer wakes
         self._timer_wakeup = self._runtime.event()  # wakes the timer
@@ -189,7 +190,7 @@ class Keeper:
                 if self._stopped:
                     return
                 if not self._timer:
-                    number = self._timer = self._next_number()
+                    number = self._timer = next(self._numbers)
                     self._wakes_at = when
                 elif when < self._wakes_at:
                     self._wakes_at = when
@@ -293,7 +294,7 @@ class Keeper:
 
     def _start_worker(self) -> bool:
         with self._mutex:
-            number = self._next_number()
+            number = next(self._numbers)
             self._workers[number] = True
         try:
             self._runtime.spawn(lambda: self._run_worker(number), "keeper-io")
@@ -304,10 +305,6 @@ class Keeper:
             logger().warning("leases cannot be renewed at the moment, trying again: %s", error)
             return False
         return True
-
-    def _next_number(self) -> int:
-        self._numbers += 1
-        return self._numbers
 
     async def _run_worker(self, number: int) -> None:
         try:
