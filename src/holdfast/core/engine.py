@@ -739,7 +739,7 @@ class Engine(Generic[L]):
             ticket = claim.server or claim
             outcome = await backend.adopt(ticket.nonce, successor, deadline=self.request_deadline())
             if self.local is not None:
-                self.local.moved(claim)
+                self.local.end(claim)  # its ticket does not exist any more
             if isinstance(outcome, LeaseGone):
                 self._settle(lease, was_held=False)
                 raise lease._loss()

@@ -372,7 +372,7 @@ class LocalHandover:
                     if self._pass(claim):
                         return [True]
             if isinstance(outcome, LeaseGone):
-                self._end(claim)
+                self.end(claim)
                 return [False]
             others_wait = isinstance(outcome, Waiting)
         backend = self._engine.backend
@@ -441,12 +441,12 @@ class LocalHandover:
 
     async def release(self, claims: Sequence[Claim], *, deadline: float) -> Sequence[bool | BackendError]:
         """Release leases and withdraw tickets. A lease of this client ends its turn."""
-        tickets = [self._end(claim) for claim in claims]
+        tickets = [self.end(claim) for claim in claims]
         sent = [ticket for ticket in tickets if ticket is not None]
         outcomes = iter(await self._engine.backend.release(sent, deadline=deadline) if sent else ())
         return [False if ticket is None else next(outcomes) for ticket in tickets]
 
-    def _end(self, claim: Claim) -> Claim | None:
+    def end(self, claim: Claim) -> Claim | None:
         """The ticket ends here. Returns the ticket to release on the server, if there is one."""
         if not claim.passable:
             return claim.server or claim
@@ -508,12 +508,8 @@ class LocalHandover:
 
     def tickets_of(self, claims: Sequence[Claim]) -> list[Claim]:
         """At the end of the process: the tickets on the server that stand for these."""
-        tickets = [self._end(claim) for claim in claims]
+        tickets = [self.end(claim) for claim in claims]
         return [ticket for ticket in tickets if ticket is not None]
-
-    def moved(self, claim: Claim) -> None:
-        """The lease was transferred to another process, so its ticket does not exist any more."""
-        self._end(claim)
 
     # ── renew ────────────────────────────────────────────────────────────────────────────────────────────────────
 
