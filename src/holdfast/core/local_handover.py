@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from holdfast.core.clock import DRIFT
 from holdfast.core.leases import HELD, RELEASING
+from holdfast.core.one_by_one import result_or_error
 from holdfast.core.ports import QueuesAtRelease
 from holdfast.core.tickets import (
     POLL_INTERVAL,
@@ -519,8 +520,13 @@ class LocalHandover:
         for claim in claims:
             fence = self._drop_fences(claim)
             if fence:
-                outcome = outcomes[claim] = await self._renew_alone(claim, fence, deadline)
-                self._note_fence(claim, fence, outcome)
+                backend = cast("ReservesFences", self._engine.backend)
+                request = backend.renew_alone(_renewed_ticket(claim), claim, fence, deadline=deadline)
+                outcome = outcomes[claim] = await result_or_error(request)
+                with self._mutex:
+                    local = self._turn_of(claim)
+                    if local is not None and local.fence == fence and isinstance(outcome, Live):
+                        local.is_range = False  # the server shows this fence alone
         others = [claim for claim in claims if claim not in outcomes]
         if others:
             tickets = [_renewed_ticket(claim) for claim in others]
@@ -546,20 +552,6 @@ class LocalHandover:
                 return 0
             local.last = local.fence
             return local.fence
-
-    def _note_fence(self, claim: Claim, fence: int, outcome: Live | LeaseGone | BackendError) -> None:
-        """The server shows this fence alone if it has answered so."""
-        with self._mutex:
-            local = self._turn_of(claim)
-            if local is not None and local.fence == fence and isinstance(outcome, Live):
-                local.is_range = False
-
-    async def _renew_alone(self, claim: Claim, fence: int, deadline: float) -> Live | LeaseGone | BackendError:
-        try:
-            backend = cast("ReservesFences", self._engine.backend)
-            return await backend.renew_alone(_renewed_ticket(claim), claim, fence, deadline=deadline)
-        except BackendError as error:
-            return error
 
     # ── the end ──────────────────────────────────────────────────────────────────────────────────────────────────
 
