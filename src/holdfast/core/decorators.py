@@ -335,24 +335,20 @@ def with_lease(function: Callable[..., T], parameter: str) -> WithLease[T]:
     parameters = _signature(function).parameters
     known = parameters.get(parameter)
     position = [*parameters].index(parameter) if known else 0
-    if known is not None and known.kind is known.KEYWORD_ONLY:
-
-        def by_keyword(lease: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> T:
-            return function(*args, **kwargs, **{parameter: lease})
-
-        return by_keyword
-    if known is None or known.kind in (known.VAR_POSITIONAL, known.VAR_KEYWORD) or position > _LAST_POSITION:
+    is_by_keyword = known is not None and known.kind is known.KEYWORD_ONLY
+    is_variable = known is None or known.kind in (known.VAR_POSITIONAL, known.VAR_KEYWORD)
+    if is_variable or (position > _LAST_POSITION and not is_by_keyword):
         raise ConfigurationError(
             f"lease={parameter!r} must name the first parameter of {_title(function)}, the one behind self, or one "
             f"behind a *: def f({parameter}, …), def f(self, {parameter}, …) or def f(…, *, {parameter})"
         )
 
-    def by_position(lease: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> T:
-        if len(args) < position:  # the parameter before it was passed by keyword
+    def call(lease: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> T:
+        if is_by_keyword or len(args) < position:  # or the parameter before it was passed by keyword
             return function(*args, **kwargs, **{parameter: lease})
         return function(*args[:position], lease, *args[position:], **kwargs)
 
-    return by_position
+    return call
 
 
 _LAST_POSITION = 1  # after self
