@@ -72,10 +72,6 @@ _serials = count()
 _FOREVER = float("inf")
 
 
-class _Releases(Protocol):
-    async def release(self, claims: Sequence[Claim], *, deadline: float) -> Sequence[bool | BackendError]: ...
-
-
 class Required(Protocol):
     """The guarantees that a program requires of its store."""
 
@@ -609,7 +605,7 @@ class Engine(Generic[L]):
 
         With `backend`, on that one: the process ends, and nothing is waited for.
         """
-        tickets: _Releases = self._tickets if backend is None else backend
+        tickets = self._tickets if backend is None else backend
         now = self.runtime.now()
         kept = [claim for claim in claims if claim.kept_until > now]
         for claim in claims:
