@@ -1211,8 +1211,6 @@ class Engine(Generic[L]):
     def request_deadline(self, give_up: float = _FOREVER) -> float:
         """The deadline of a request that begins now, for a caller that gives up then."""
         now = self.runtime.now()
-        if give_up == _FOREVER:
-            return now + self.io_timeout
         return min(now + self.io_timeout, max(give_up, now + IO_TIMEOUT_MIN))
 
     def _unavailable(self, problem: str) -> BackendUnavailable:
