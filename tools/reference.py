@@ -223,13 +223,23 @@ def _fields(owner: type) -> str:
     annotations = vars(owner).get("__annotations__", {})
     if not (hasattr(owner, "_fields") or hasattr(owner, "__total__")) or not annotations:
         return ""
-    source = inspect.getsource(owner)
+    source = _source(owner)
     rows = []
     for name, kind in annotations.items():
         comment = re.search(rf"^    {name}: [^#\n]*#\s*(.*)$", source, flags=re.MULTILINE)
         written: str = getattr(kind, "__forward_arg__", kind)
         rows.append(f"| `{name}` | {_cell(_words(written))} | {comment[1] if comment else _values(owner, written)} |")
     return "| field | type | |\n|---|---|---|\n" + "\n".join(rows) + "\n"
+
+
+def _source(owner: type) -> str:
+    """Return the source of a class, and of the one that it extends, which a typed dictionary does not know."""
+    source = inspect.getsource(owner)
+    base = re.match(r"class \w+\((\w+)", source)
+    extended = vars(importlib.import_module(owner.__module__)).get(base[1]) if base else None
+    if inspect.isclass(extended) and extended.__module__ == owner.__module__:
+        source += _source(extended)
+    return source
 
 
 def _cell(kind: str) -> str:

@@ -136,16 +136,15 @@ async def _acquire_in_turn(
                 continue
             holder = blocked.holder
             is_over = timeout == 0 or (blocked is not _UNKNOWN and runtime.now() >= give_up)
+        engine, lock = parts[len(leases)]
         if not is_over:
             remaining = None if timeout is None else max(0.0, give_up - runtime.now())
-            engine, lock = parts[len(leases)]
             result = await engine.acquire_new(lock, caller, remaining, detached=caller is not runtime.caller())
             if result.lease is not None:
                 leases.append(result.lease)
                 continue
             holder = result.holder
         else:
-            engine, lock = parts[len(leases)]
             waited = runtime.now() - started
             engine.not_acquired(lock._spec, "timeout" if timeout else "busy", holder, waited)
         await _release_all(leases, give_up)

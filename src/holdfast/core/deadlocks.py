@@ -134,7 +134,9 @@ class DeadlockDetector:
                     if len(edges_at) == LOCKS_MAX or self._engine.runtime.now() >= ends:
                         return ()
                     info = await self._engine.operators.inspect(name, min(give_up, ends))
-                    edges_at[name] = [edge for edge in edges_of(info) if self._counts(edge)]
+                    # Only edges that may be part of a cycle that ends an attempt.
+                    certain = [edge for edge in edges_of(info) if edge.is_certain]
+                    edges_at[name] = [edge for edge in certain if edge.waiter.holds is not None]
                 for edge in edges_at[name]:
                     waiter = attempt_of(edge.waiter)
                     if not _is_blocked_by(edge, ticket, lock) or waiter in next_edges:
@@ -144,10 +146,6 @@ class DeadlockDetector:
                         return tuple(_followed(me, next_edges))
                     queue.append((edge.lock, edge.waiter))
         return ()
-
-    def _counts(self, edge: WaitEdge) -> bool:
-        """Whether the edge may be part of a cycle that ends an attempt."""
-        return edge.is_certain and edge.waiter.holds is not None
 
     async def _confirm(self, cycle: Cycle, give_up: float) -> bool:
         """Confirm that this attempt waits. Returns whether all others have done so twice since the first walk."""

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeVar, cast
 
 from holdfast.core import names
-from holdfast.core.locks import UNSET, LockOptions, Unset, make_spec
+from holdfast.core.locks import UNSET, LockOptions, Unset, make_call_spec
 from holdfast.core.periods import Period, make_period
 from holdfast.errors import ConfigurationError
 
@@ -26,7 +26,6 @@ SpecOf = Callable[[tuple[Any, ...], dict[str, Any]], "LockSpec"]
 
 _BUSY = ("wait", "skip", "raise")
 _OWN_OPTIONS = {"locked": ("name_of", "busy", "skipped", "lease"), "once_per": ("offset", "skipped", "lease")}
-_STANDIN = "the name is known at the call"
 
 
 class Plan(NamedTuple):
@@ -117,15 +116,11 @@ def make_plan(
     if busy != "skip" and not isinstance(skipped, Unset):
         raise ConfigurationError("skipped is what a call returns with busy='skip': give both, or none")
     names.refuse_unknown(function, options, (*_OWN_OPTIONS[function], *LockOptions.__annotations__))
-    spec, timeout = make_spec(function, _STANDIN, 1, exclusive=True, ttl=ttl, options=options)
-    if busy == "raise" and timeout:
-        raise ConfigurationError("busy='raise' does not wait: leave timeout out, or wait that long with busy='wait'")
-    if busy == "skip" and "timeout" in options and timeout is None:
-        raise ConfigurationError("busy='skip' would never skip with timeout=None: give seconds, or leave timeout out")
+    spec, timeout = make_call_spec(function, busy, ttl=ttl, options=options)
     return Plan(
         name=cast("Name", name),
         spec=spec,
-        timeout=timeout if busy == "wait" else timeout or 0.0,
+        timeout=timeout,
         skips=busy == "skip",
         skipped=None if skipped is UNSET else skipped,
         lease=lease,
@@ -346,24 +341,20 @@ def with_lease(function: Callable[..., T], parameter: str) -> WithLease[T]:
     parameters = _signature(function).parameters
     known = parameters.get(parameter)
     position = [*parameters].index(parameter) if known else 0
-    if known is not None and known.kind is known.KEYWORD_ONLY:
-
-        def by_keyword(lease: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> T:
-            return function(*args, **kwargs, **{parameter: lease})
-
-        return by_keyword
-    if known is None or known.kind in (known.VAR_POSITIONAL, known.VAR_KEYWORD) or position > _LAST_POSITION:
+    is_by_keyword = known is not None and known.kind is known.KEYWORD_ONLY
+    is_variable = known is None or known.kind in (known.VAR_POSITIONAL, known.VAR_KEYWORD)
+    if is_variable or (position > _LAST_POSITION and not is_by_keyword):
         raise ConfigurationError(
             f"lease={parameter!r} must name the first parameter of {_title(function)}, the one behind self, or one "
             f"behind a *: def f({parameter}, …), def f(self, {parameter}, …) or def f(…, *, {parameter})"
         )
 
-    def by_position(lease: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> T:
-        if len(args) < position:  # the parameter before it was passed by keyword
+    def call(lease: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> T:
+        if is_by_keyword or len(args) < position:  # or the parameter before it was passed by keyword
             return function(*args, **kwargs, **{parameter: lease})
         return function(*args[:position], lease, *args[position:], **kwargs)
 
-    return by_position
+    return call
 
 
 _LAST_POSITION = 1  # after self

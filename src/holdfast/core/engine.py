@@ -67,15 +67,9 @@ IO_TIMEOUT = 5.0  # seconds for one request
 IO_TIMEOUT_MIN = 1.0  # the least time for a request, even if the caller gives up sooner
 OUTAGE_PAUSE_MIN, OUTAGE_PAUSE_MAX = 0.05, 1.0
 
-_CLIENT_CLOSED = "its client was closed"
 ITSELF = "this thread or task itself"
-_PROCESS_ENDS = "the process ends, and no code can run under this lease"
 _serials = count()
 _FOREVER = float("inf")
-
-
-class _Releases(Protocol):
-    async def release(self, claims: Sequence[Claim], *, deadline: float) -> Sequence[bool | BackendError]: ...
 
 
 class Required(Protocol):
@@ -315,8 +309,7 @@ class Engine(Generic[L]):
             if known:
                 self._keeper.schedule(claim)
             self._acquiring.pop(claim.nonce, None)
-            if claim.attempt is not None:
-                self._fail(claim.attempt, error)
+            self._fail(claim.attempt, error)
             if isinstance(error, ThreadStartError):
                 await self._withdraw(claim, give_up)  # the keeper may have no thread
             raise
@@ -343,6 +336,8 @@ class Engine(Generic[L]):
             for lock, outcome in zip(locks, outcomes, strict=False):
                 if isinstance(outcome, Waiting):
                     return outcome
+                if self.events.subscribers:
+                    self._begin(claims[lock], lock._spec, started)
                 self._grant(lock, claims[lock], outcome, caller, leases, started)
                 self._acquiring.pop(claims[lock].nonce, None)
                 del claims[lock]  # not before: after an interrupt, `finally` removes what is left
@@ -352,8 +347,7 @@ class Engine(Generic[L]):
             for lock, claim in [*claims.items()][:1]:  # the one that this call has come to
                 if self.events.subscribers and claim.attempt is None:
                     self._begin(claim, lock._spec, started)
-                if claim.attempt is not None:
-                    self._fail(claim.attempt, error)
+                self._fail(claim.attempt, error)
             raise
         finally:
             for claim in claims.values():
@@ -361,26 +355,32 @@ class Engine(Generic[L]):
         return None
 
     def _grant(  # noqa: PLR0917
-        self, lock: BaseLock[L], claim: Claim, granted: Granted, caller: Caller, leases: list[L], started: float
+        self,
+        lock: BaseLock[L],
+        claim: Claim,
+        granted: Granted,
+        caller: Caller,
+        leases: list[L],
+        started: float,
+        outcome: str = "",
     ) -> None:
-        """Append the lease of one of several locks to `leases`, then publish it.
+        """Append the lease of a lock to `leases`, then publish it. `outcome` is that of the event.
 
         Raises:
             OutcomeUnknown: the answer arrived after the deadline of the lease, so it is no grant.
+            UsageError: the client was closed.
         """
         spec, since = lock._spec, self.runtime.now()
         if since >= granted.deadline - spec.margin:
             raise OutcomeUnknown(backend=self.backend.url, problem="its answer arrived after the deadline of the lease")
-        if self.events.subscribers:
-            self._begin(claim, spec, started)
         leases.append(self._lease_type(self, spec, claim, granted, since, caller, lock))
         self._publish(leases[-1], lock, caller)
         if self.is_closed:
             raise UsageError("the client was closed during this call")
         if claim.attempt is not None:
-            self._emit(claim.attempt, "acquired", granted.fence, since - started)
-        if spec.min_hold:
-            claim.kept_until = since + spec.min_hold
+            self._emit(claim.attempt, "acquired", granted.fence, since - started, outcome=outcome)
+        if claim.min_hold:
+            claim.kept_until = since + claim.min_hold
 
     async def _check_guarantees(self, required: Required, claim: Claim, give_up: float) -> None:
         """Called after each answer, because a store may report its guarantees only then, and they may change."""
@@ -605,7 +605,7 @@ class Engine(Generic[L]):
 
         With `backend`, on that one: the process ends, and nothing is waited for.
         """
-        tickets: _Releases = self._tickets if backend is None else backend
+        tickets = self._tickets if backend is None else backend
         now = self.runtime.now()
         kept = [claim for claim in claims if claim.kept_until > now]
         for claim in claims:
@@ -654,10 +654,8 @@ class Engine(Generic[L]):
             lease._phase = RELEASED
             self._leases.pop(lease._claim.nonce, None)
         self._forget(lease)
-        if lease._lost_event is not None:
-            lease._lost_event.set()  # ends `wait_lost`
-        if self.events.subscribers:
-            self._released(lease, "released")
+        if lease._lost_event is not None or self.events.subscribers:
+            self._report_released(lease, "released")
 
     def end(self, lease: L) -> None:
         """End a lease that no code works under, and schedule its release. Releasing a ticket twice does no harm."""
@@ -672,10 +670,7 @@ class Engine(Generic[L]):
                 return False
             lease._phase, lease._reason = RELEASED, reason
         self._unpublish(lease, RELEASED)
-        if lease._lost_event is not None:
-            lease._lost_event.set()
-        if self.events.subscribers:
-            self._released(lease, outcome)
+        self._report_released(lease, outcome)
         return True
 
     async def flush(self, give_up: float) -> None:
@@ -686,10 +681,7 @@ class Engine(Generic[L]):
         """The body has ended, but the server has not confirmed the release: the keeper repeats it."""
         lease._phase = UNCONFIRMED
         self._keeper.schedule(lease._claim)
-        if lease._lost_event is not None:
-            lease._lost_event.set()
-        if self.events.subscribers:
-            self._released(lease, "unanswered")
+        self._report_released(lease, "unanswered")
 
     def _end_lost(self, lease: L) -> NoReturn:
         self.expire(lease)  # its deadline may have passed before the timer reported it
@@ -743,17 +735,14 @@ class Engine(Generic[L]):
             ticket = claim.server or claim
             outcome = await backend.adopt(ticket.nonce, successor, deadline=self.request_deadline())
             if self.local is not None:
-                self.local.moved(claim)
+                self.local.end(claim)  # its ticket does not exist any more
             if isinstance(outcome, LeaseGone):
                 self._settle(lease, was_held=False)
                 raise lease._loss()
             self._unpublish(lease, TRANSFERRED)
             if ticket.unanswered:
                 self._keeper.schedule(ticket)  # so that the server does not grant it again when that request arrives
-            if lease._lost_event is not None:
-                lease._lost_event.set()
-            if self.events.subscribers:
-                self._released(lease, "transferred")
+            self._report_released(lease, "transferred")
         except BaseException as error:
             if is_begun and may_have_happened(error):
                 successor.unanswered = True
@@ -788,7 +777,7 @@ class Engine(Generic[L]):
         started, pause = self.runtime.now(), OUTAGE_PAUSE_MIN
         claim = self._claim(spec, caller)
         claim.min_hold, claim.ttl = kept, max(claim.ttl, ttl_for(kept)) if kept else claim.ttl
-        lease: L | None = None
+        leases: list[L] = []  # the adopted one, once it exists
         outcome: Granted | LeaseGone | None = None
         try:
             self._acquiring[claim.nonce] = (claim, spec, started)
@@ -808,31 +797,18 @@ class Engine(Generic[L]):
             if isinstance(outcome, LeaseGone):
                 reason = "no such lease waits: it was adopted before, its time is over, or it is of another store"
                 raise NotHeld(lock=spec.name, reason=reason)
-            since = self.runtime.now()
-            if since >= outcome.deadline - spec.margin:
-                raise OutcomeUnknown(
-                    backend=self.backend.url, problem="its answer arrived after the deadline of the lease"
-                )
-            lease = self._lease_type(self, spec, claim, outcome, since, caller, lock)
-            self._publish(lease, lock, caller)
-            if self.is_closed:
-                raise UsageError("the client was closed during this call")
-            if claim.attempt is not None:
-                self._emit(claim.attempt, "acquired", lease.fence, since - started, None, "adopted")
-            if kept:
-                claim.kept_until = since + kept
+            self._grant(lock, claim, outcome, caller, leases, started, "adopted")
             self._acquiring.pop(claim.nonce, None)
         except BaseException as error:
-            if lease is not None:
-                self._unpublish(lease, RELEASED)
+            if leases:
+                self._unpublish(leases[0], RELEASED)
             note_unanswered([claim], error)
             if not isinstance(error, NotHeld | BackendUnavailable | ConfigurationError) or claim.unanswered:
                 self._keeper.schedule(claim)
             self._acquiring.pop(claim.nonce, None)
-            if claim.attempt is not None:
-                self._fail(claim.attempt, error)
+            self._fail(claim.attempt, error)
             raise
-        return lease
+        return leases[0]
 
     def interrupted_exit(self, lease: L) -> None:
         """A KeyboardInterrupt hit `__exit__`. The body has ended, so a lease that is still held is released."""
@@ -865,13 +841,7 @@ class Engine(Generic[L]):
             if ttl is not None:
                 await self._change_ttl(leases, old_specs, deadline)
             raise
-        for lease, spec, outcome in zip(leases, specs, outcomes, strict=True):
-            if isinstance(outcome, LeaseGone):
-                self.lose(lease, outcome.reason)
-            elif isinstance(outcome, BackendError):
-                self.renewal_failed(lease, outcome)
-            else:
-                self.renewed(lease, outcome.deadline, spec)
+        self.note_renewals(leases, specs, outcomes)
         for lease, outcome in zip(leases, outcomes, strict=True):
             if isinstance(outcome, BackendError):
                 raise outcome
@@ -940,6 +910,21 @@ class Engine(Generic[L]):
             if not await ended.wait(deadline):
                 raise self._unavailable("an earlier renewal of the lease has not ended")
 
+    def note_renewals(
+        self,
+        leases: Sequence[BaseLease],
+        specs: Sequence[LockSpec],
+        outcomes: Sequence[Live | LeaseGone | BackendError],
+    ) -> None:
+        """The results of `send_renewals` for leases that had these specs when it was called."""
+        for lease, spec, outcome in zip(leases, specs, outcomes, strict=True):
+            if isinstance(outcome, LeaseGone):
+                self.lose(lease, outcome.reason)
+            elif isinstance(outcome, BackendError):
+                self.renewal_failed(lease, outcome)
+            else:
+                self.renewed(lease, outcome.deadline, spec)
+
     def renewed(self, lease: BaseLease, deadline: float, spec: LockSpec) -> None:
         """The server has renewed the lease with the ttl of this spec. Never shortens and never revives it."""
         now = self.runtime.now()
@@ -990,15 +975,21 @@ class Engine(Generic[L]):
 
     def _store_gone(self, store: Hashable, reason: str) -> None:
         """All leases of this store are lost. Report it now, not at their next renewal."""
-        for ref in list(self._leases.values()):
-            lease = ref()
-            if lease is not None and lease._store is store:
+        for lease in self._existing_leases():
+            if lease._store is store:
                 self.lose(lease, reason)
 
     def _delayed(self, lease: BaseLease) -> float:
         """The time until which a lost lease keeps the lock taken; 0 if it does not."""
         delay = lease._spec.lock_delay
         return lease._deadline + delay if delay else 0.0
+
+    def _report_released(self, lease: BaseLease, outcome: str) -> None:
+        """The lease is not held any more, and was not lost."""
+        if lease._lost_event is not None:
+            lease._lost_event.set()  # ends `wait_lost`
+        if self.events.subscribers:
+            self._released(lease, outcome)
 
     def _report_lost(self, lease: BaseLease, outcome: str = "gone") -> None:
         """Report to the holder first: event, cancellation, callback. Subscribers and log handlers are called later."""
@@ -1030,14 +1021,18 @@ class Engine(Generic[L]):
         seconds: float | None = None,
         reason: str | None = None,
         outcome: str = "",
+        *,
+        here: bool = True,
     ) -> None:
-        """Deliver an event of a call, which may wait for the subscribers."""
+        """Deliver an event; `here` as in `Runtime.notify`. A call may wait for the subscribers."""
         event = attempt.event(kind, fence, seconds, reason, outcome)
-        self.events.emit(attempt, event, self.runtime, here=True)
+        self.events.emit(attempt, event, self.runtime, here=here)
 
-    def _fail(self, attempt: Attempt, error: BaseException) -> None:
-        waited = self.runtime.now() - attempt.started
-        self._emit(attempt, "not acquired", None, waited, str(error) or None, outcome_of(error))
+    def _fail(self, attempt: Attempt | None, error: BaseException) -> None:
+        """Deliver the event of an attempt that ended with this error. None: it has no events."""
+        if attempt is not None:
+            waited = self.runtime.now() - attempt.started
+            self._emit(attempt, "not acquired", None, waited, str(error) or None, outcome_of(error))
 
     def not_acquired(self, spec: LockSpec, outcome: str, reason: str | None, waited: float = 0.0) -> None:
         """Deliver the events of an attempt that has already failed."""
@@ -1069,9 +1064,7 @@ class Engine(Generic[L]):
         outcome: str = "",
     ) -> None:
         """Deliver an event of the keeper, which must not wait for the subscribers."""
-        attempt = self._attempt_of(lease)
-        event = attempt.event(kind, lease.fence, seconds, reason, outcome)
-        self.events.emit(attempt, event, self.runtime, here=False)
+        self._emit(self._attempt_of(lease), kind, lease.fence, seconds, reason, outcome, here=False)
 
     def _attempt_of(self, lease: BaseLease) -> Attempt:
         attempt = lease._claim.attempt
@@ -1083,8 +1076,7 @@ class Engine(Generic[L]):
         """Deliver the events of leases that were dropped, which a finaliser may not do."""
         while self._dropped:
             attempt, held_for = self._dropped.popleft()
-            event = attempt.event("released", attempt.fence, held_for, None, "dropped")
-            self.events.emit(attempt, event, self.runtime, here=False)
+            self._emit(attempt, "released", attempt.fence, held_for, None, "dropped", here=False)
 
     async def wait_lost(self, lease: BaseLease, timeout: float | None) -> bool:
         """Wait for the loss of a lease: True at a loss, False after the timeout or a release."""
@@ -1115,12 +1107,15 @@ class Engine(Generic[L]):
         if self.events.subscribers:
             self._report(lease, "revoke requested")
 
+    def _existing_leases(self) -> list[L]:
+        """The leases that the program has not dropped. The copy is atomic, so no mutex is needed."""
+        return [lease for ref in list(self._leases.values()) if (lease := ref()) is not None]
+
     def stats(self) -> Stats:
         """The present state. The copies are atomic, so no mutex is needed."""
-        leases = [lease for ref in list(self._leases.values()) if (lease := ref()) is not None and lease.held]
         group_of = self.events.group_of
         return make_stats(
-            [(group_of(lease._spec), lease) for lease in leases],
+            [(group_of(lease._spec), lease) for lease in self._existing_leases() if lease.held],
             [
                 (group_of(spec), started)
                 for claim, spec, started in list(self._acquiring.values())
@@ -1136,9 +1131,8 @@ class Engine(Generic[L]):
         """Release all leases and tickets, as far as the server answers; then close the backend."""
         self.is_closed = True
         self.closing.set()
-        for ref in list(self._leases.values()):  # an atomic copy
-            lease = ref()
-            if lease is not None and self._end(lease, _CLIENT_CLOSED, "closed"):
+        for lease in self._existing_leases():
+            if self._end(lease, "its client was closed", "closed"):
                 self._keeper.schedule(lease._claim)
         for claim, _, _ in list(self._acquiring.values()):
             self._keeper.schedule(claim)
@@ -1151,7 +1145,7 @@ class Engine(Generic[L]):
     @property
     def is_idle(self) -> bool:
         """No lease is held, requested or pending."""
-        return not self._leases and not self._acquiring and self._keeper.has_nothing_pending
+        return not self._leases and not self._acquiring and not self._keeper.pending_count
 
     def end_leases(self) -> list[Claim]:
         """At the end of the process: end the leases whose thread or task has ended, and return the tickets to release.
@@ -1161,12 +1155,9 @@ class Engine(Generic[L]):
         """
         if self.is_closed:
             return []
-        ended: list[Claim] = []
-        for ref in list(self._leases.values()):  # an atomic copy
-            lease = ref()
-            has_ended = lease is not None and self.runtime.has_ended(lease._caller_ref())
-            if lease is not None and has_ended and self._end(lease, _PROCESS_ENDS, "closed"):
-                ended.append(lease._claim)
+        reason = "the process ends, and no code can run under this lease"
+        leases = [lease for lease in self._existing_leases() if self.runtime.has_ended(lease._caller_ref())]
+        ended = [lease._claim for lease in leases if self._end(lease, reason, "closed")]
         ended += self._keeper.pending_releases(self.runtime.has_ended)
         return ended if self.local is None else self.local.tickets_of(ended)
 
@@ -1192,9 +1183,8 @@ class Engine(Generic[L]):
 
         The old mutex is replaced and not locked: another thread of the parent may have held it at the fork.
         """
-        for ref in list(self._leases.values()):
-            lease = ref()
-            if lease is not None and lease._phase is not RELEASED:
+        for lease in self._existing_leases():
+            if lease._phase is not RELEASED:
                 lease._phase, lease._reason = LOST, reason
         self.mutex = self.runtime.mutex()
         self._keeper.abandon(self.mutex)
@@ -1221,8 +1211,6 @@ class Engine(Generic[L]):
     def request_deadline(self, give_up: float = _FOREVER) -> float:
         """The deadline of a request that begins now, for a caller that gives up then."""
         now = self.runtime.now()
-        if give_up == _FOREVER:
-            return now + self.io_timeout
         return min(now + self.io_timeout, max(give_up, now + IO_TIMEOUT_MIN))
 
     def _unavailable(self, problem: str) -> BackendUnavailable:

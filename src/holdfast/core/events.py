@@ -235,19 +235,20 @@ def pattern_of(name: str) -> str:
     return _VARIABLE.sub("*", name)
 
 
+# The first one with a class of the error applies.
+_OUTCOMES_OF_ERRORS: tuple[tuple[str, tuple[type[BaseException], ...]], ...] = (
+    ("unavailable", (BackendUnavailable, ThreadStartError)),
+    ("unknown", (BackendError,)),
+    ("closed", (UsageError,)),
+    ("refused", (HoldfastError,)),
+    ("interrupted", (Exception, KeyboardInterrupt, SystemExit)),
+    ("cancelled", (BaseException,)),  # asyncio.CancelledError, GeneratorExit, and the like of gevent
+)
+
+
 def outcome_of(error: BaseException) -> str:
     """The outcome of an attempt that ended with this error."""
-    if isinstance(error, BackendUnavailable | ThreadStartError):
-        return "unavailable"
-    if isinstance(error, BackendError):
-        return "unknown"
-    if isinstance(error, UsageError):
-        return "closed"
-    if isinstance(error, HoldfastError):
-        return "refused"
-    if isinstance(error, Exception | KeyboardInterrupt | SystemExit):
-        return "interrupted"
-    return "cancelled"  # asyncio.CancelledError, GeneratorExit, and the like of gevent
+    return next(outcome for outcome, classes in _OUTCOMES_OF_ERRORS if isinstance(error, classes))
 
 
 def log_events(event: Event) -> None:

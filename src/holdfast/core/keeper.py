@@ -19,13 +19,14 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from itertools import count
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from holdfast.core.events import logger
 from holdfast.core.leases import BaseLease
 from holdfast.core.ports import ReleasesLater
 from holdfast.core.schedule import BATCH_MAX, RETRY_MAX, RETRY_MIN, PendingRelease, Schedule
-from holdfast.core.tickets import Claim, LeaseGone
+from holdfast.core.tickets import Claim
 from holdfast.errors import BackendError, ConfigurationError, HoldfastError, ThreadStartError
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ class Keeper:
         self._runtime = engine.runtime
         self._mutex = engine.mutex
         self._schedule = Schedule()
-        self._numbers = 0
+        self._numbers = count(1)  # of timers and workers
         self._timer = 0  # the number of the running timer; 0: none
         self._wakes_at = 0.0  # the time at which the timer wakes
         self._timer_wakeup = self._runtime.event()  # wakes the timer
@@ -149,11 +150,6 @@ class Keeper:
             await self.flush(deadline)
 
     @property
-    def has_nothing_pending(self) -> bool:
-        """No release is pending."""
-        return self._schedule.has_nothing_pending
-
-    @property
     def pending_count(self) -> int:
         """The number of pending releases."""
         return len(self._schedule.pending) + len(self._schedule.dropped)
@@ -161,7 +157,8 @@ class Keeper:
     def pending_releases(self, has_ended: Callable[[Caller | None], bool]) -> list[Claim]:
         """The pending releases that may be sent now: no code runs under their leases, and no delay keeps them."""
         with self._mutex:
-            releases = self._schedule.all_pending()
+            self._schedule.add_dropped()
+            releases = list(self._schedule.pending.values())
         now = self._runtime.now()
         return [
             release.claim
@@ -193,7 +190,7 @@ class Keeper:
                 if self._stopped:
                     return
                 if not self._timer:
-                    number = self._timer = self._next_number()
+                    number = self._timer = next(self._numbers)
                     self._wakes_at = when
                 elif when < self._wakes_at:
                     self._wakes_at = when
@@ -297,7 +294,7 @@ class Keeper:
 
     def _start_worker(self) -> bool:
         with self._mutex:
-            number = self._next_number()
+            number = next(self._numbers)
             self._workers[number] = True
         try:
             self._runtime.spawn(lambda: self._run_worker(number), "keeper-io")
@@ -308,10 +305,6 @@ class Keeper:
             logger().warning("leases cannot be renewed at the moment, trying again: %s", error)
             return False
         return True
-
-    def _next_number(self) -> int:
-        self._numbers += 1
-        return self._numbers
 
     async def _run_worker(self, number: int) -> None:
         try:
@@ -388,17 +381,13 @@ class Keeper:
             try:
                 outcomes = await self._engine.send_renewals(leases, deadline)
             finally:
-                self._renew_again(leases)
+                now = self._runtime.now()
+                with self._mutex:
+                    self._schedule.renew_again(leases, now)
             failed = [outcome for outcome in outcomes if isinstance(outcome, BackendError)]
             if failed:
                 logger().warning("renewal of %d lease(s) failed, trying again: %s", len(failed), failed[0])
-            for lease, spec, outcome in zip(leases, specs, outcomes, strict=True):
-                if isinstance(outcome, BackendError):
-                    self._engine.renewal_failed(lease, outcome)
-                elif isinstance(outcome, LeaseGone):
-                    self._engine.lose(lease, outcome.reason)
-                else:
-                    self._engine.renewed(lease, outcome.deadline, spec)
+            self._engine.note_renewals(leases, specs, outcomes)
         finally:
             with self._mutex:
                 self._schedule.add_renewals(leases)
@@ -415,11 +404,6 @@ class Keeper:
         for lease, is_requested in zip(leases, requests, strict=True):
             if is_requested:
                 self._engine.revoke_requested(lease)
-
-    def _renew_again(self, leases: Sequence[BaseLease]) -> None:
-        now = self._runtime.now()
-        with self._mutex:
-            self._schedule.renew_again(leases, now)
 
     async def _flush(self, claims: Sequence[Claim], deadline: float) -> bool:
         unanswered: Sequence[Claim] = claims

@@ -82,13 +82,7 @@ class LockSpec(NamedTuple):
     @property
     def ticket_ttl(self) -> float:
         """The ttl of the ticket on the server. It outlives min_hold even if the server's clock runs fast."""
-        ttl = self.ttl + self.lock_delay
-        return ttl if not self.min_hold else max(ttl, ttl_for(self.min_hold))
-
-    @property
-    def is_permit(self) -> bool:
-        """It is a permit of a semaphore, of which one caller may hold several."""
-        return self.limit is not None and not self.exclusive
+        return max(self.ttl + self.lock_delay, ttl_for(self.min_hold))
 
 
 T = TypeVar("T")

@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from holdfast.core.clock import DRIFT
 from holdfast.core.leases import HELD, RELEASING
+from holdfast.core.one_by_one import result_or_error
 from holdfast.core.ports import QueuesAtRelease
 from holdfast.core.tickets import (
     POLL_INTERVAL,
@@ -372,7 +373,7 @@ class LocalHandover:
                     if self._pass(claim):
                         return [True]
             if isinstance(outcome, LeaseGone):
-                self._end(claim)
+                self.end(claim)
                 return [False]
             others_wait = isinstance(outcome, Waiting)
         backend = self._engine.backend
@@ -441,12 +442,12 @@ class LocalHandover:
 
     async def release(self, claims: Sequence[Claim], *, deadline: float) -> Sequence[bool | BackendError]:
         """Release leases and withdraw tickets. A lease of this client ends its turn."""
-        tickets = [self._end(claim) for claim in claims]
+        tickets = [self.end(claim) for claim in claims]
         sent = [ticket for ticket in tickets if ticket is not None]
         outcomes = iter(await self._engine.backend.release(sent, deadline=deadline) if sent else ())
         return [False if ticket is None else next(outcomes) for ticket in tickets]
 
-    def _end(self, claim: Claim) -> Claim | None:
+    def end(self, claim: Claim) -> Claim | None:
         """The ticket ends here. Returns the ticket to release on the server, if there is one."""
         if not claim.passable:
             return claim.server or claim
@@ -508,12 +509,8 @@ class LocalHandover:
 
     def tickets_of(self, claims: Sequence[Claim]) -> list[Claim]:
         """At the end of the process: the tickets on the server that stand for these."""
-        tickets = [self._end(claim) for claim in claims]
+        tickets = [self.end(claim) for claim in claims]
         return [ticket for ticket in tickets if ticket is not None]
-
-    def moved(self, claim: Claim) -> None:
-        """The lease was transferred to another process, so its ticket does not exist any more."""
-        self._end(claim)
 
     # ── renew ────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -523,8 +520,13 @@ class LocalHandover:
         for claim in claims:
             fence = self._drop_fences(claim)
             if fence:
-                outcome = outcomes[claim] = await self._renew_alone(claim, fence, deadline)
-                self._note_fence(claim, fence, outcome)
+                backend = cast("ReservesFences", self._engine.backend)
+                request = backend.renew_alone(_renewed_ticket(claim), claim, fence, deadline=deadline)
+                outcome = outcomes[claim] = await result_or_error(request)
+                with self._mutex:
+                    local = self._turn_of(claim)
+                    if local is not None and local.fence == fence and isinstance(outcome, Live):
+                        local.is_range = False  # the server shows this fence alone
         others = [claim for claim in claims if claim not in outcomes]
         if others:
             tickets = [_renewed_ticket(claim) for claim in others]
@@ -550,20 +552,6 @@ class LocalHandover:
                 return 0
             local.last = local.fence
             return local.fence
-
-    def _note_fence(self, claim: Claim, fence: int, outcome: Live | LeaseGone | BackendError) -> None:
-        """The server shows this fence alone if it has answered so."""
-        with self._mutex:
-            local = self._turn_of(claim)
-            if local is not None and local.fence == fence and isinstance(outcome, Live):
-                local.is_range = False
-
-    async def _renew_alone(self, claim: Claim, fence: int, deadline: float) -> Live | LeaseGone | BackendError:
-        try:
-            backend = cast("ReservesFences", self._engine.backend)
-            return await backend.renew_alone(_renewed_ticket(claim), claim, fence, deadline=deadline)
-        except BackendError as error:
-            return error
 
     # ── the end ──────────────────────────────────────────────────────────────────────────────────────────────────
 

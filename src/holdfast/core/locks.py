@@ -116,7 +116,7 @@ class BaseLock(Generic[L]):
             ConfigurationError: names the argument and the fix.
         """
         if blocking is not True:
-            names.check_blocking(blocking)
+            names.check_flag("blocking", blocking, ": timeout= is how long to wait")
             if not isinstance(timeout, Unset):
                 raise ConfigurationError("blocking=False does not wait: give either blocking or timeout")
             return 0.0
@@ -132,28 +132,8 @@ _UNFINISHED = (Phase.HELD, Phase.UNCONFIRMED, Phase.LOST)
 class AllOptions(TypedDict, total=False):
     """The options of lock_all(): those of lock(), without reentrant."""
 
-    ttl: Duration | None
-    timeout: Duration | None
-    renew: bool
-    max_hold: Duration | None
-    stop_margin: Duration
-    meta: Mapping[str, Any] | None
-    on_lost: OnLost
-    lock_delay: Duration
-    owner: str | None
-    revocable: bool
-    on_revoke: Callable[..., object] | None
-    detect_deadlocks: bool
-    min_hold: Duration
-    group: str | None
-
-
-class LockOptions(TypedDict, total=False):
-    """The options of lock(), rwlock() and semaphore(). Durations: seconds, a timedelta, or "30s", "15m", "1h"."""
-
     ttl: Duration | None  # how long a lease lives without renewal; default: that of the client, 30
     timeout: Duration | None  # how long `with` and `acquire()` wait; None (the default): no limit, 0: do not wait
-    reentrant: bool  # the thread or task that holds it may acquire it again: the same lease, counted
     renew: bool  # renew the lease automatically every third of its ttl (the default)
     max_hold: Duration | None  # the lease is lost after this time, even if it was renewed
     stop_margin: Duration  # report a loss this long before the deadline, so that work can end in time
@@ -168,7 +148,10 @@ class LockOptions(TypedDict, total=False):
     group: str | None  # the label of this lock in events and metrics; default: its name with numbers replaced by *
 
 
-_KNOWN_OPTIONS = LockOptions.__annotations__
+class LockOptions(AllOptions, total=False):
+    """The options of lock(), rwlock() and semaphore(). Durations: seconds, a timedelta, or "30s", "15m", "1h"."""
+
+    reentrant: bool  # the thread or task that holds it may acquire it again: the same lease, counted
 
 
 def make_spec(
@@ -179,7 +162,7 @@ def make_spec(
     Raises:
         ConfigurationError: names the argument and the fix.
     """
-    names.refuse_unknown(function, options, _KNOWN_OPTIONS)
+    names.refuse_unknown(function, options, LockOptions.__annotations__)
     checked_name, checked_meta = names.check_lock_name(name), names.check_meta(options.get("meta"))
     requested_ttl = options.get("ttl")
     checked_ttl = ttl if requested_ttl is None else names.check_ttl(requested_ttl)
@@ -208,34 +191,73 @@ def make_spec(
     return spec, names.check_timeout(options.get("timeout"))
 
 
+def make_call_spec(function: str, busy: object, *, ttl: float, options: LockOptions) -> tuple[LockSpec, float | None]:
+    """The specification, without the name, and the timeout of the lock of each call of a function.
+
+    `busy` says what a call does if it does not acquire the lock in time: "wait" (it raises), "skip" or "raise".
+
+    Raises:
+        ConfigurationError: names the argument and the fix.
+    """
+    spec, timeout = make_spec(function, "the name is known at the call", 1, exclusive=True, ttl=ttl, options=options)
+    if busy == "raise" and timeout:
+        raise ConfigurationError("busy='raise' does not wait: leave timeout out, or wait that long with busy='wait'")
+    if busy == "skip" and "timeout" in options and timeout is None:
+        raise ConfigurationError("busy='skip' would never skip with timeout=None: give seconds, or leave timeout out")
+    return spec, timeout if busy == "wait" else timeout or 0.0
+
+
 def _with_others(function: str, spec: LockSpec, options: LockOptions) -> LockSpec:
     """Add the rare options: a named owner, requests to release, the detection of deadlocks, and a minimum hold."""
     owner = names.check_owner(options.get("owner"))
-    if owner and not (spec.exclusive and function in _ONE_HOLDER):
-        raise ConfigurationError(f"{function}() takes no owner: only lock() and lock_all() have named owners")
-    if owner and spec.reentrant:
-        raise ConfigurationError("owner excludes reentrant=True: callers with the same owner hold the lock together")
     on_revoke = names.check_on_revoke(options.get("on_revoke"))
     revocable = names.check_flag("revocable", options.get("revocable", on_revoke is not None))
-    if on_revoke is not None and not revocable:
-        raise ConfigurationError("on_revoke is never called with revocable=False: remove one of them")
-    if revocable and not spec.renew:
-        raise ConfigurationError("revocable needs renew=True: requests are polled when the lease is renewed")
+    detects = names.check_flag("detect_deadlocks", options.get("detect_deadlocks", False))
+    min_hold = names.check_min_hold(options.get("min_hold", 0.0), spec.max_hold)
+    conflicts = (
+        (
+            owner and not (spec.exclusive and function in _ONE_HOLDER),
+            f"{function}() takes no owner: only lock() and lock_all() have named owners",
+        ),
+        (
+            owner and spec.reentrant,
+            "owner excludes reentrant=True: callers with the same owner hold the lock together",
+        ),
+        (
+            on_revoke is not None and not revocable,
+            "on_revoke is never called with revocable=False: remove one of them",
+        ),
+        (
+            revocable and not spec.renew,
+            "revocable needs renew=True: requests are polled when the lease is renewed",
+        ),
+        (
+            detects and function in ("semaphore", "election"),
+            f"{function}() takes no detect_deadlocks: only lock(), rwlock() and lock_all() do",
+        ),
+        (
+            min_hold and function == "election",
+            "election() takes no min_hold: a leader that resigns lets the next one lead at once",
+        ),
+        (
+            min_hold and owner,
+            "min_hold excludes owner: callers with the same owner do not keep each other out",
+        ),
+        (
+            min_hold and detects,
+            "min_hold excludes detect_deadlocks: a released lock that is kept is no deadlock",
+        ),
+    )
+    for is_conflict, problem in conflicts:
+        if is_conflict:
+            raise ConfigurationError(problem)
     about = spec.about
     if owner:
-        about += f', "owner": {json_of(owner)}'
+        import json
+
+        about += f', "owner": {json.dumps(owner)}'
     if revocable:
         about += ', "revocable": true'
-    detects = names.check_flag("detect_deadlocks", options.get("detect_deadlocks", False))
-    if detects and function in ("semaphore", "election"):
-        raise ConfigurationError(f"{function}() takes no detect_deadlocks: only lock(), rwlock() and lock_all() do")
-    min_hold = names.check_min_hold(options.get("min_hold", 0.0), spec.max_hold)
-    if min_hold and function == "election":
-        raise ConfigurationError("election() takes no min_hold: a leader that resigns lets the next one lead at once")
-    if min_hold and owner:
-        raise ConfigurationError("min_hold excludes owner: callers with the same owner do not keep each other out")
-    if min_hold and detects:
-        raise ConfigurationError("min_hold excludes detect_deadlocks: a released lock that is kept is no deadlock")
     return spec._replace(
         ttl=max(spec.ttl, min_hold),
         about=about,
@@ -251,13 +273,6 @@ def _with_others(function: str, spec: LockSpec, options: LockOptions) -> LockSpe
 _RARE_OPTIONS = frozenset(("owner", "revocable", "on_revoke", "detect_deadlocks", "min_hold"))
 _PASSABLE = ("lock", "locked")
 _ONE_HOLDER = ("lock", "locked", "once_per", "lock_all")
-
-
-def json_of(text: str) -> str:
-    """A string as JSON."""
-    import json
-
-    return json.dumps(text)
 
 
 def _as_json(meta: Mapping[str, Any]) -> str:

@@ -142,14 +142,24 @@ def _with_unit(text: str) -> float:
     return round(float(parts[1]) * _UNITS[parts[2]], 9)  # without the error of a product such as 1.1 * 3600
 
 
-def check_ttl(ttl: object) -> float:
-    seconds = check_duration("ttl", ttl)
-    if not TTL_MIN <= seconds <= TTL_MAX:
-        raise ConfigurationError(
-            f"ttl must be between {TTL_MIN} s and {TTL_MAX:.0f} s, not {ttl!r}: it is how long a lease lives without "
-            "renewal. It is renewed automatically, so a short ttl (the default is 30) serves long work too"
-        )
+def _check_between(argument: str, value: object, least: float, most: float, *, limits: str, meaning: str) -> float:
+    """A duration in seconds between two others. `limits` shows them, and `meaning` explains the argument."""
+    seconds = check_duration(argument, value)
+    if not least <= seconds <= most:
+        raise ConfigurationError(f"{argument} must be between {limits}, not {value!r}: {meaning}")
     return seconds
+
+
+def check_ttl(ttl: object) -> float:
+    return _check_between(
+        "ttl",
+        ttl,
+        TTL_MIN,
+        TTL_MAX,
+        limits=f"{TTL_MIN} s and {TTL_MAX:.0f} s",
+        meaning="it is how long a lease lives without renewal. It is renewed automatically, so a short ttl (the "
+        "default is 30) serves long work too",
+    )
 
 
 def check_timeout(timeout: object) -> float | None:
@@ -161,11 +171,6 @@ def check_timeout(timeout: object) -> float | None:
             f"timeout must be 0 s or more, or None, not {timeout!r}: 0 does not wait, None waits forever"
         )
     return seconds
-
-
-def check_blocking(blocking: object) -> None:
-    if not isinstance(blocking, bool):
-        raise ConfigurationError(f"blocking must be True or False, not {blocking!r}: timeout= is how long to wait")
 
 
 def check_every(every: object) -> float:
@@ -193,32 +198,36 @@ def check_max_hold(max_hold: object) -> float | None:
 
 
 def check_stop_margin(stop_margin: object, ttl: float) -> float:
-    seconds = check_duration("stop_margin", stop_margin)
-    if not 0 <= seconds <= ttl / 2:
-        raise ConfigurationError(
-            f"stop_margin must be between 0 and half the ttl ({ttl / 2:g} s), not {stop_margin!r}: "
-            "a lease is renewed every third of its ttl and must not end before that"
-        )
-    return seconds
+    return _check_between(
+        "stop_margin",
+        stop_margin,
+        0,
+        ttl / 2,
+        limits=f"0 and half the ttl ({ttl / 2:g} s)",
+        meaning="a lease is renewed every third of its ttl and must not end before that",
+    )
 
 
 def check_lock_delay(lock_delay: object) -> float:
-    seconds = check_duration("lock_delay", lock_delay)
-    if not 0 <= seconds <= LOCK_DELAY_MAX:
-        raise ConfigurationError(
-            f"lock_delay must be between 0 and {LOCK_DELAY_MAX:g} s, not {lock_delay!r}: for so long no client gets "
-            "the lock after a lease was lost"
-        )
-    return seconds
+    return _check_between(
+        "lock_delay",
+        lock_delay,
+        0,
+        LOCK_DELAY_MAX,
+        limits=f"0 and {LOCK_DELAY_MAX:g} s",
+        meaning="for so long no client gets the lock after a lease was lost",
+    )
 
 
 def check_min_hold(min_hold: object, max_hold: float | None) -> float:
-    seconds = check_duration("min_hold", min_hold)
-    if not 0 <= seconds <= TTL_MAX:
-        raise ConfigurationError(
-            f"min_hold must be between 0 and {TTL_MAX:.0f} s, not {min_hold!r}: a release before that time keeps the "
-            "others out until it is over"
-        )
+    seconds = _check_between(
+        "min_hold",
+        min_hold,
+        0,
+        TTL_MAX,
+        limits=f"0 and {TTL_MAX:.0f} s",
+        meaning="a release before that time keeps the others out until it is over",
+    )
     if max_hold is not None and max_hold < seconds:
         raise ConfigurationError(
             f"min_hold={min_hold!r} is longer than max_hold={max_hold:g}: a lease would be lost before it may end"
@@ -227,13 +236,15 @@ def check_min_hold(min_hold: object, max_hold: float | None) -> float:
 
 
 def check_within(within: object) -> float:
-    seconds = check_duration("within", within)
-    if not TTL_MIN <= seconds <= TTL_MAX:
-        raise ConfigurationError(
-            f"within must be between {TTL_MIN} s and {TTL_MAX:.0f} s, not {within!r}: it is the time in which another "
-            "process can adopt the lease, and for which a lease that no process adopts blocks the lock"
-        )
-    return seconds
+    return _check_between(
+        "within",
+        within,
+        TTL_MIN,
+        TTL_MAX,
+        limits=f"{TTL_MIN} s and {TTL_MAX:.0f} s",
+        meaning="it is the time in which another process can adopt the lease, and for which a lease that no process "
+        "adopts blocks the lock",
+    )
 
 
 def check_owner(owner: object) -> str:
@@ -287,9 +298,9 @@ def check_on_lost(on_lost: object) -> str | Callable[..., object] | None:
     raise ConfigurationError(f"on_lost must be None, 'event' or a function that takes the lease, not {on_lost!r}")
 
 
-def check_flag(argument: str, flag: object) -> bool:
+def check_flag(argument: str, flag: object, hint: str = "") -> bool:
     if not isinstance(flag, bool):
-        raise ConfigurationError(f"{argument} must be True or False, not {flag!r}")
+        raise ConfigurationError(f"{argument} must be True or False, not {flag!r}{hint}")
     return flag
 
 

@@ -29,8 +29,8 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, TypedDict, 
 from holdfast.core import names
 from holdfast.core.engine import OUTAGE_PAUSE_MAX, OUTAGE_PAUSE_MIN
 from holdfast.core.events import pattern_of
-from holdfast.core.locks import UNSET, LockOptions, Unset, make_spec
-from holdfast.core.ports import KeepsRecords, Record, StoreMissing
+from holdfast.core.locks import UNSET, LockOptions, Unset, make_call_spec
+from holdfast.core.ports import KeepsRecords, Record
 from holdfast.core.tickets import may_have_happened
 from holdfast.errors import (
     AccessDenied,
@@ -157,33 +157,25 @@ def make_once_plan(key: object, *, ttl: float, options: Mapping[str, Any]) -> On
     if lease is not None and not isinstance(lease, str):
         raise ConfigurationError(f"lease must be the name of a parameter, or None, not {lease!r}")
     lock_options = cast("LockOptions", {option: values[option] for option in _LOCK_OPTIONS if option in options})
-    spec, timeout = make_spec("once", _STANDIN, 1, exclusive=True, ttl=ttl, options=lock_options)
+    spec, timeout = make_call_spec("once", values["busy"], ttl=ttl, options=lock_options)
     if spec.max_hold is None:
         spec = spec._replace(max_hold=MAX_HOLD)
     elif spec.max_hold > names.TTL_MAX:
         raise ConfigurationError(f"max_hold must be at most 366 days for once(), not {values['max_hold']!r}")
-    busy = values["busy"]
-    if busy == "raise" and timeout:
-        raise ConfigurationError("busy='raise' does not wait: leave timeout out, or wait that long with busy='wait'")
-    if busy == "skip" and "timeout" in options and timeout is None:
-        raise ConfigurationError("busy='skip' would never skip with timeout=None: give seconds, or leave timeout out")
     skipped = values.get("skipped", UNSET)
     return OncePlan(
         key=check_key(key),
         spec=spec,
-        timeout=timeout if busy == "wait" else timeout or 0.0,
+        timeout=timeout,
         retention=retention,
         result=names.check_flag("result", values.get("result", False)),
         check=check,
         skipped=None if isinstance(skipped, Unset) else skipped,
-        busy=busy,
+        busy=values["busy"],
         after_error=values["after_error"],
         after_crash=values["after_crash"],
         lease=lease,
     )
-
-
-_STANDIN = "the name is known at the call"
 
 
 def check_key(key: object) -> str:
@@ -236,7 +228,7 @@ class OnceCall:
         self._engine.skipped(self.spec, "busy")
         if self._plan.busy != "skip":
             raise error
-        return Outcome(ran=False, value=self._plan.skipped, fence=self._seen and self._seen.fence, at=None)
+        return Outcome(ran=False, value=self._plan.skipped, fence=self._seen and self._seen.info.fence, at=None)
 
     async def start(self, lease: BaseLease) -> None:
         """Write the running record under the lock, or set the outcome.
@@ -349,7 +341,7 @@ class OnceCall:
                 self.outcome = self._outcome_of(run)
                 if self.outcome is None:
                     lease.check()  # only while this call holds the lock, the other run does not
-                    self.outcome = self._outcome_of_interrupted(run, lease)
+                    self.outcome = self._outcome_of_interrupted(run.info, lease)
                 if self.outcome is not None:
                     return
                 expected = current.nonce
@@ -370,22 +362,23 @@ class OnceCall:
 
     def _outcome_of(self, run: _Run) -> Outcome[Any] | None:
         """The outcome that this record means for the call; None for a running one."""
+        info = run.info
         if self._check and run.check and self._check != run.check:
             self._engine.skipped(self.spec, "mismatch")
-            raise OnceMismatch(key=self._key, fence=run.fence)
-        if run.state == "running":
+            raise OnceMismatch(key=self._key, fence=info.fence)
+        if info.state == "running":
             return None
-        if run.state == "failed":
+        if info.state == "failed":
             self._engine.skipped(self.spec, "failed")
-            raise OnceFailed(key=self._key, fence=run.fence, error=run.error)
+            raise OnceFailed(key=self._key, fence=info.fence, error=info.error)
         if self._plan.result and not run.has_value:
             self._engine.skipped(self.spec, "failed")
-            raise OnceFailed(key=self._key, fence=run.fence, error=run.error or "it was recorded without its result")
+            raise OnceFailed(key=self._key, fence=info.fence, error=info.error or "it was recorded without its result")
         self._engine.skipped(self.spec, "done")
-        value = run.value if self._plan.result else self._plan.skipped
-        return Outcome(ran=False, value=value, fence=run.fence, at=run.at)
+        value = info.value if self._plan.result else self._plan.skipped
+        return Outcome(ran=False, value=value, fence=info.fence, at=info.at)
 
-    def _outcome_of_interrupted(self, run: _Run, lease: BaseLease) -> Outcome[Any] | None:
+    def _outcome_of_interrupted(self, run: OnceInfo, lease: BaseLease) -> Outcome[Any] | None:
         """The same for a running record, while this call holds the lock; None if it is to be replaced."""
         # A store whose fences went back cannot give the greater fence that a repeated run has.
         if self._plan.after_crash == "retry" and run.fence < lease.fence:
@@ -451,34 +444,29 @@ async def swap(  # noqa: PLR0917
 
 async def read_run(engine: Engine[Any], key: str) -> _Run | None:
     """The record of a key; None without one. Does not create the store."""
-    records = _records_of(engine)
-    try:
-        record = await records.swap_record(key, "", None, keep=0.0, deadline=engine.request_deadline())
-    except StoreMissing:
-        if engine.operators.needs_store:
-            raise
-        return None
+    request = _records_of(engine).swap_record(key, "", None, keep=0.0, deadline=engine.request_deadline())
+    record = await engine.operators.unless_missing(request, None)
     return None if record is None else _Run.of(key, record)
 
 
 async def inspect_once(engine: Engine[Any], key: str) -> OnceInfo | None:
     """The record of a key for operators; None without one."""
     run = await read_run(engine, key)
-    while run is not None and run.state == "running":
+    while run is not None and run.info.state == "running":
         lock = await engine.operators.inspect(names.ONCE_PREFIX + key)
-        if any(holder.fence == run.fence for holder in lock.holders):
-            return run.info(key, "running")
+        if any(holder.fence == run.info.fence for holder in lock.holders):
+            return run.info
         again = await read_run(engine, key)
         if again is not None and again.nonce == run.nonce:  # else it has ended between the two requests
-            return run.info(key, "interrupted")
+            return run.info._replace(state="interrupted")
         run = again
-    return None if run is None else run.info(key, run.state)
+    return None if run is None else run.info
 
 
 async def forget(engine: Engine[Any], key: str, fence: int) -> bool:
     """Remove the record of the run with this fence. Returns whether there was one."""
     run = await read_run(engine, key)
-    while run is not None and run.fence == fence:
+    while run is not None and run.info.fence == fence:
         left = await swap(engine, key, run.nonce, None, 0.0)
         if left is None:
             return True
@@ -490,16 +478,9 @@ class _Run(NamedTuple):
     """A record, read."""
 
     nonce: str
-    state: Literal["running", "done", "failed"]
-    fence: int
-    host: str
-    pid: int
-    since: float
-    at: float | None
+    info: OnceInfo  # with the state in the record: running, done or failed
     check: str
-    has_value: bool
-    value: Any
-    error: str
+    has_value: bool  # also if the remembered result is None
 
     @classmethod
     def of(cls, key: str, record: Record) -> _Run | None:
@@ -513,26 +494,20 @@ class _Run(NamedTuple):
                 return None
             if state not in ("running", "done", "failed"):
                 raise ValueError(state)
-            at = None if state == "running" else float(fields["at"])
-            return cls(
-                record.nonce,
+            info = OnceInfo(
+                key,
                 state,
                 int(fields["fence"]),
                 str(fields["host"]),
                 int(fields["pid"]),
                 float(fields["since"]),
-                at,
-                str(fields["check"]),
-                "value" in fields,
+                None if state == "running" else float(fields["at"]),
                 fields.get("value"),
                 str(fields.get("error") or fields.get("problem") or ""),
             )
+            return cls(record.nonce, info, str(fields["check"]), "value" in fields)
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise NameConflict(lock=key, reason="its record was not written by this version of `once`") from error
-
-    def info(self, key: str, state: State) -> OnceInfo:
-        value = self.value if self.has_value else None
-        return OnceInfo(key, state, self.fence, self.host, self.pid, self.since, self.at, value, self.error)
 
 
 def _records_of(engine: Engine[Any]) -> KeepsRecords:

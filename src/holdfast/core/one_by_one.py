@@ -3,26 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Sequence
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from holdfast.errors import BackendError
 
 if TYPE_CHECKING:
+    from holdfast.core.ports import Backend
     from holdfast.core.tickets import Claim, Granted, Waiting
 
 T = TypeVar("T")
 
 
-class _TryAcquires(Protocol):
-    async def try_acquire(self, claim: Claim, *, queue: bool, deadline: float) -> Granted | Waiting: ...
-
-
 class OneByOne:
     """A mixin for a backend whose store acquires one lock at a time."""
 
-    async def try_acquire_all(
-        self: _TryAcquires, claims: Sequence[Claim], *, deadline: float
-    ) -> list[Granted | Waiting]:
+    async def try_acquire_all(self: Backend, claims: Sequence[Claim], *, deadline: float) -> list[Granted | Waiting]:
         return [await self.try_acquire(claims[0], queue=False, deadline=deadline)]
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Awaitable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from holdfast.core.ports import ListsBySearch, ReservesFences, StoreMissing
 from holdfast.core.tickets import LockInfo
@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from holdfast.core.engine import Engine
     from holdfast.core.leases import BaseLease
     from holdfast.core.ports import Listing
+
+T = TypeVar("T")
 
 REVOKED = "revoke:"  # prefix of a register: release is requested of all leases of the lock up to this fence
 REQUEST_KEPT = 86400.0  # seconds
@@ -25,21 +27,22 @@ class Operators:
         self.needs_store = False  # raise StoreMissing if the store does not exist: for the command line
         self._engine = engine
 
-    async def inspect(self, name: str, give_up: float = float("inf")) -> LockInfo:
+    async def unless_missing(self, request: Awaitable[T], otherwise: T) -> T:
+        """The answer to a request; `otherwise` if the store does not exist and need not exist."""
         try:
-            return await self._engine.backend.inspect(name, deadline=self._engine.request_deadline(give_up))
+            return await request
         except StoreMissing:
             if self.needs_store:
                 raise
-            return LockInfo(name, (), ())
+            return otherwise
+
+    async def inspect(self, name: str, give_up: float = float("inf")) -> LockInfo:
+        request = self._engine.backend.inspect(name, deadline=self._engine.request_deadline(give_up))
+        return await self.unless_missing(request, LockInfo(name, (), ()))
 
     async def locks(self, prefix: str) -> list[LockInfo]:
-        try:
-            return await self._engine.backend.locks(prefix, deadline=self._engine.request_deadline())
-        except StoreMissing:
-            if self.needs_store:
-                raise
-            return []
+        request = self._engine.backend.locks(prefix, deadline=self._engine.request_deadline())
+        return await self.unless_missing(request, [])
 
     async def wait_graph(self, locks: Iterable[LockInfo]) -> WaitGraph:
         """The wait-for graph of these locks, without cycles that a second reading does not show."""
@@ -59,14 +62,9 @@ class Operators:
 
     async def break_lock(self, name: str, fence: int, *, force: bool = False) -> bool:
         backend, deadline = self._engine.backend, self._engine.request_deadline()
-        try:
-            if force and isinstance(backend, ReservesFences):
-                return await backend.break_range(name, fence, deadline=deadline)
-            return await backend.break_lock(name, fence, deadline=deadline)
-        except StoreMissing:
-            if self.needs_store:
-                raise
-            return False
+        if force and isinstance(backend, ReservesFences):
+            return await self.unless_missing(backend.break_range(name, fence, deadline=deadline), otherwise=False)
+        return await self.unless_missing(backend.break_lock(name, fence, deadline=deadline), otherwise=False)
 
     async def request_revoke(self, name: str, fence: int | None) -> bool:
         """Request the release of the lease with this fence, or of the present holders; False if there is none."""

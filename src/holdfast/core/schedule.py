@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections import deque
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from holdfast.core.deadlines import DeadlineHeap
@@ -49,12 +49,7 @@ class Schedule:
     @property
     def is_empty(self) -> bool:
         """There is no lease to keep and no release to send."""
-        return not self.unscheduled and self._expiries.earliest() is None and self.has_nothing_pending
-
-    @property
-    def has_nothing_pending(self) -> bool:
-        """No release is pending."""
-        return not self.pending and not self.dropped
+        return not self.unscheduled and self._expiries.earliest() is None and not self.pending and not self.dropped
 
     @property
     def has_work(self) -> bool:
@@ -109,12 +104,8 @@ class Schedule:
             pause = min(RETRY_MAX, 2 * release.pause)
             self.pending[claim.nonce] = release._replace(when=now + pause, pause=pause)
 
-    def all_pending(self) -> Collection[PendingRelease]:
-        """The pending releases, with those of dropped leases."""
-        self.add_dropped()
-        return list(self.pending.values())
-
     def add_dropped(self) -> None:
+        """Add the releases of dropped leases to the pending ones."""
         while self.dropped:
             release = self.dropped.popleft()
             self.pending[release.claim.nonce] = release

@@ -132,13 +132,9 @@ def _components(successors: Mapping[str, list[str]]) -> list[list[str]]:
     visited: set[str] = set()
     for caller in successors:
         finished += _depth_first(caller, successors, visited)
-    components: list[list[str]] = []
     visited = set()
-    for caller in reversed(finished):
-        component = _depth_first(caller, predecessors, visited)
-        if component:
-            components.append(component)
-    return components
+    components = [_depth_first(caller, predecessors, visited) for caller in reversed(finished)]
+    return [component for component in components if component]
 
 
 def _depth_first(start: str, successors: Mapping[str, list[str]], visited: set[str]) -> list[str]:

@@ -6,13 +6,12 @@ import asyncio
 import contextlib
 import contextvars
 import threading
-import time
 import weakref
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from holdfast.core.events import logger
-from holdfast.core.ports import Caller, IdleCallbacks
+from holdfast.core.ports import Caller
 from holdfast.errors import HoldfastError, LockLost, UsageError
 from holdfast.runtimes import system
 from holdfast.runtimes.blocks import ExitOfBlock, ForTasks, TaskBlock, entered_block
@@ -51,16 +50,9 @@ class AsyncioEvent:
                 timer.cancel()
 
 
-class AsyncioRuntime(IdleCallbacks):
+class AsyncioRuntime(system.SystemRuntime):
     """One for every AsyncClient, bound to the loop that first uses it."""
 
-    now = staticmethod(system.now)
-    wall = staticmethod(time.time)
-    nonce = staticmethod(system.nonce)
-    spare_nonces = system.spare_nonces
-    jitter = staticmethod(system.jitter)
-    process_info = staticmethod(system.process_info)
-    process_id = staticmethod(system.process_id)
     event = staticmethod(AsyncioEvent)
     sleep = staticmethod(asyncio.sleep)
     join_max = 6.0  # seconds: a background task ends after its present request
@@ -292,11 +284,9 @@ class Bodies(list[Body]):
         return body.end(error)
 
     def report_lost(self) -> None:
-        reported: set[asyncio.Task[Any]] = set()
-        for body in self:
-            if body.task not in reported:
-                reported.add(body.task)
-                body.report_lost()
+        outermost = {body.task: body for body in reversed(self)}
+        for body in outermost.values():
+            body.report_lost()
 
 
 class AsyncBlocks(ForTasks):
@@ -355,9 +345,4 @@ class AsyncBlocks(ForTasks):
 
 def run_in_new_loop(coroutine: Coroutine[Any, Any, object], seconds: float) -> object:
     """Run a coroutine on this thread, for a client whose own loop has ended."""
-
-    async def run() -> object:
-        async with asyncio.timeout(seconds):
-            return await coroutine
-
-    return asyncio.run(run())
+    return asyncio.run(asyncio.wait_for(coroutine, seconds))

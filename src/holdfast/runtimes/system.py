@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from holdfast.core.events import logger
+from holdfast.core.ports import IdleCallbacks
 
 # Leases expire on the server while this machine is suspended, so the clock must count that time. On Linux that is
 # CLOCK_BOOTTIME (CLOCK_MONOTONIC does not); on macOS clock_gettime's CLOCK_MONOTONIC does, and on Windows, which has
@@ -79,6 +80,18 @@ def _host() -> str:
     import socket  # `platform` would run other programs
 
     return socket.gethostname()
+
+
+class SystemRuntime(IdleCallbacks):
+    """The part of both runtimes that is the same."""
+
+    now = staticmethod(now)
+    wall = staticmethod(time.time)
+    nonce = staticmethod(nonce)
+    spare_nonces = spare_nonces
+    jitter = staticmethod(jitter)
+    process_info = staticmethod(process_info)
+    process_id = staticmethod(process_id)
 
 
 def call_user(function: Callable[[], object]) -> object:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, ClassVar, TypeVar
 
 from holdfast.core.events import logger
-from holdfast.core.ports import Caller, IdleCallbacks
+from holdfast.core.ports import Caller
 from holdfast.errors import ThreadStartError
 from holdfast.runtimes import system
 
@@ -263,16 +263,9 @@ class _Identity(threading.local):
         self.thread = threading.current_thread()
 
 
-class ThreadRuntime(IdleCallbacks):
+class ThreadRuntime(system.SystemRuntime):
     """One for every Client."""
 
-    now = staticmethod(system.now)
-    wall = staticmethod(time.time)
-    nonce = staticmethod(system.nonce)
-    spare_nonces = system.spare_nonces
-    jitter = staticmethod(system.jitter)
-    process_info = staticmethod(system.process_info)
-    process_id = staticmethod(system.process_id)
     event = staticmethod(ThreadEvent)
     mutex = staticmethod(Mutex)
 

@@ -274,7 +274,7 @@ class Worker:
             return
         inner: SimLease | None = None
         try:
-            if lock._spec.reentrant and not lock._spec.is_permit:  # a second permit may never be granted
+            if lock._spec.reentrant and (exclusive or limit is None):  # a second permit may never be granted
                 inner = await self._client.acquire(lock, None)
             await self._work(lease, exclusive=exclusive)
         finally:

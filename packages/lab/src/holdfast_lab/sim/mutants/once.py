@@ -102,7 +102,7 @@ class ReplacesWithoutTheLock(SimClient):
         run = call._seen
         if run is None or call._plan.after_crash != "retry":
             return await super().acquire_for_once(call, timeout)
-        return cast("SimLease", _NoLease(run.fence + 1))
+        return cast("SimLease", _NoLease(run.info.fence + 1))
 
     async def release(self, lease: SimLease) -> None:
         if isinstance(lease, SimLease):
