@@ -1,7 +1,7 @@
 """One picture of a run: every store in a row, holdfast beside the locks of other libraries for threads.
 
-On the left acquire and release of a free lock, on the right the p99 of waits for a contended lock. Bare calls that are no
-locks are not shown.
+On the left acquire and release of a free lock, on the right the p99 of waits for a contended lock. Bare calls that are
+no locks are not shown.
 """
 
 from __future__ import annotations

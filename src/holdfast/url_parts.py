@@ -1,7 +1,7 @@
 """The parts of a URL that several backends share: options, login, hosts and ports.
 
-A backend declares its options as data, in OPTIONS of its config.py. The data is used to parse an option, for the message
-about a wrong value, for the tables in docs/backends, and by `holdfast backends`.
+A backend declares its options as data, in OPTIONS of its config.py. The data is used to parse an option, for the
+message about a wrong value, for the tables in docs/backends, and by `holdfast backends`.
 """
 
 from __future__ import annotations
