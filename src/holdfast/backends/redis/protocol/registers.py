@@ -40,11 +40,8 @@ class ScriptRegisters:
         return numbers
 
 
-class ScriptRecords:
-    """The same for durable records."""
-
-    _port: RedisPort
-    _prefix: str
+class ScriptRecords(ScriptRegisters):
+    """The same with durable records."""
 
     async def swap_record(
         self, name: str, expected: str, record: Record | None, *, keep: float, deadline: float

@@ -150,6 +150,18 @@ class Lister(Generic[S]):
         return Listing(self, prefix, io_timeout)
 
 
+class ListsLocks(Generic[S]):
+    """A mixin for a backend with a Lister."""
+
+    _lister: Lister[S]
+
+    async def locks(self, prefix: str, *, deadline: float) -> list[LockInfo]:
+        return await self._lister.locks(prefix, deadline)
+
+    def listing(self, prefix: str, *, io_timeout: float) -> Listing[S]:
+        return self._lister.listing(prefix, io_timeout)
+
+
 class Listing(Generic[S]):
     """The locks of one backend, searched and read repeatedly.
 
@@ -264,15 +276,14 @@ class Listing(Generic[S]):
             except OutcomeUnknown:  # the connection has ended
                 subscription.close()
                 del self._subscribed[server]  # the next search subscribes again
-                continue
             except HoldfastError:  # forbidden by an ACL, for example
                 subscription.close()
                 self._subscribed[server] = None
-                continue
-            self._note(keys)
-            if len(keys) > limit:
-                subscription.close()
-                self._subscribed[server] = None
+            else:
+                self._note(keys)
+                if len(keys) > limit:
+                    subscription.close()
+                    self._subscribed[server] = None
 
     def close(self) -> None:
         """End the subscriptions."""

@@ -27,7 +27,7 @@ from holdfast.backends.redis.protocol.keys import (
     method_conflict,
     method_in,
 )
-from holdfast.backends.redis.protocol.scanning import Lister
+from holdfast.backends.redis.protocol.scanning import Lister, ListsLocks
 from holdfast.backends.redlock import lua
 from holdfast.backends.redlock.protocol.guarantees import GUARANTEES, LACKS
 from holdfast.backends.redlock.protocol.node_health import NodeHealth
@@ -51,7 +51,6 @@ from holdfast.guarantees import Exclusion, FenceOrder, Guarantees
 if TYPE_CHECKING:
     from holdfast.backends.redis.port import Reply
     from holdfast.backends.redis.protocol.keys import OtherKeys
-    from holdfast.backends.redis.protocol.scanning import Listing
     from holdfast.backends.redlock.config import RedlockConfig
     from holdfast.backends.redlock.port import RedlockPort
     from holdfast.core.ports import Runtime
@@ -87,7 +86,7 @@ class _Count(NamedTuple):
     uncounted: list[int]  # nodes that gave or may have given a vote that does not count
 
 
-class RedlockBackend(OneByOne):
+class RedlockBackend(ListsLocks[int], OneByOne):
     """Locks on a majority of nodes."""
 
     lacks = LACKS
@@ -221,12 +220,6 @@ class RedlockBackend(OneByOne):
     async def inspect(self, name: str, *, deadline: float) -> LockInfo:
         (records,) = await self._node_records([name], deadline)
         return describe(name, records, self._quorum, len(self._nodes))
-
-    async def locks(self, prefix: str, *, deadline: float) -> list[LockInfo]:
-        return await self._lister.locks(prefix, deadline)
-
-    def listing(self, prefix: str, *, io_timeout: float) -> Listing[int]:
-        return self._lister.listing(prefix, io_timeout)
 
     async def _read_locks(self, names: Sequence[str], deadline: float) -> Callable[[], list[LockInfo]]:
         records = await self._node_records(names, deadline)
