@@ -28,7 +28,7 @@ from holdfast.backends.redis.protocol.keys import (
     method_in,
     queue_keys,
 )
-from holdfast.backends.redis.protocol.records import Line, Record, limit_of, line_suffix
+from holdfast.backends.redis.protocol.records import Line, describe, limit_of, line_suffix
 from holdfast.backends.redis.protocol.registers import ScriptRecords
 from holdfast.backends.redis.protocol.scanning import Lister, Pacer
 from holdfast.backends.redis.protocol.server_info import guarantees_on
@@ -306,7 +306,7 @@ class QueueBackend(BaseRedisBackend[OtherKeys], ScriptRecords):
 
     async def inspect(self, name: str, *, deadline: float) -> LockInfo:
         reply = await self._port.run(Call(_INSPECT, self._keys(name), ()), deadline=deadline)
-        return Record(reply).describe(name)
+        return describe(name, reply)
 
     async def _read_locks(self, names: Sequence[str], deadline: float) -> Callable[[], list[LockInfo]]:
         calls = [Call(_INSPECT, self._keys(name), ()) for name in names]
@@ -319,7 +319,7 @@ class QueueBackend(BaseRedisBackend[OtherKeys], ScriptRecords):
             if isinstance(reply, BackendError):
                 raise reply
             if not isinstance(reply, HoldfastError):  # a key of another type is not a lock
-                infos.append(Record(reply).describe(name))
+                infos.append(describe(name, reply))
         return [info for info in infos if info.holders or info.waiters]
 
     async def break_lock(self, name: str, fence: int, *, deadline: float) -> bool:
