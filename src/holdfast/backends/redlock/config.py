@@ -55,18 +55,6 @@ class RedlockConfig:
     node_timeout: float  # time limit for the reply of one node
     quarantine: bool
 
-    @property
-    def url(self) -> str:
-        return self.redis.url
-
-    @property
-    def prefix(self) -> str:
-        return self.redis.prefix
-
-    @property
-    def connect_timeout(self) -> float:
-        return self.redis.connect_timeout
-
 
 def config_of(address: Address, *, is_asyncio: bool) -> RedlockConfig:
     """The configuration in an address.
