@@ -27,7 +27,7 @@ from holdfast.backends.redis.protocol.keys import (
     method_conflict,
     method_in,
 )
-from holdfast.backends.redis.protocol.scanning import Lister, ListsLocks
+from holdfast.backends.redis.protocol.scanning import KeySource, Lister, ListsLocks
 from holdfast.backends.redlock import lua
 from holdfast.backends.redlock.protocol.guarantees import GUARANTEES, LACKS
 from holdfast.backends.redlock.protocol.node_health import NodeHealth
@@ -86,7 +86,7 @@ class _Count(NamedTuple):
     uncounted: list[int]  # nodes that gave or may have given a vote that does not count
 
 
-class RedlockBackend(ListsLocks[int], OneByOne):
+class RedlockBackend(ListsLocks[int], KeySource[int], OneByOne):
     """Locks on a majority of nodes."""
 
     lacks = LACKS
@@ -247,9 +247,6 @@ class RedlockBackend(ListsLocks[int], OneByOne):
         except HoldfastError as error:
             self._health.mark_unresponsive(server, error)
             return b"0", ()
-
-    async def subscribe_keyspace(self, server: int, pattern: str, *, deadline: float) -> None:
-        return None  # the search finds new locks too, but later
 
     async def break_lock(self, name: str, fence: int, *, deadline: float) -> bool:
         (records,) = await self._node_records([name], deadline)
