@@ -13,14 +13,13 @@ from holdfast.backends.redis.io.pipeline import DriverConnection, PipelineConnec
 from holdfast.backends.redis.io.resp import Parser, pack
 from holdfast.backends.redis.io.topology import Topology, topology_of
 from holdfast.backends.redis.protocol.queue import backend_on
-from holdfast.runtimes.aio import AsyncioEvent
+from holdfast.runtimes.aio import AsyncioEvent, AsyncioRuntime
 from holdfast.url_parts import Node
 
 if TYPE_CHECKING:
     from holdfast.backends.redis.port import Reply
     from holdfast.core.ports import Backend
     from holdfast.core.tickets import Notification
-    from holdfast.runtimes.aio import AsyncioRuntime
     from holdfast.url import Address
 
 

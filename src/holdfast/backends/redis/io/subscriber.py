@@ -19,8 +19,8 @@ from holdfast.backends.net.errors import no_answer, not_sent
 from holdfast.backends.net.poller import Background
 from holdfast.backends.redis.io import errors
 from holdfast.backends.redis.io.resp import ErrorReply, pack
-from holdfast.backends.redis.port import Channel
-from holdfast.backends.redis.protocol.keys import channel_of
+from holdfast.backends.redis.port import Channel, Reply
+from holdfast.backends.redis.protocol.keys import LockKeys, channel_of
 from holdfast.core.events import logger
 from holdfast.core.handovers import notification_of
 from holdfast.core.notifications import Wakeups
@@ -29,8 +29,6 @@ from holdfast.errors import BackendError, BackendUnavailable, HoldfastError
 if TYPE_CHECKING:
     from holdfast.backends.redis.config import RedisConfig
     from holdfast.backends.redis.io.topology import Topology
-    from holdfast.backends.redis.port import Reply
-    from holdfast.backends.redis.protocol.keys import LockKeys
     from holdfast.core.ports import Event, Runtime
     from holdfast.core.tickets import Notification
     from holdfast.url_parts import Node

@@ -30,15 +30,13 @@ from holdfast.backends.net.poller import READ, Poll, new_poll
 from holdfast.backends.net.stream import send_all
 from holdfast.backends.redis.io.resp import Parser, single_message
 from holdfast.core.handovers import notification_of
-from holdfast.errors import HoldfastError
-from holdfast.runtimes.threads import ThreadEvent
+from holdfast.errors import HoldfastError, OutcomeUnknown
+from holdfast.runtimes.threads import ThreadEvent, ThreadRuntime
 
 if TYPE_CHECKING:
     from holdfast.backends.redis.config import RedisConfig
     from holdfast.backends.redis.port import Reply
     from holdfast.core.tickets import Notification
-    from holdfast.errors import OutcomeUnknown
-    from holdfast.runtimes.threads import ThreadRuntime
     from holdfast.url_parts import Node
 
 LINGER = 0.5  # seconds that the listener waits for the last reader to return

@@ -8,9 +8,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Sequence
 from typing import TYPE_CHECKING, ClassVar
 
-from holdfast.backends.redis.port import Call
+from holdfast.backends.redis.port import Call, RedisPort, Reply, Word
 from holdfast.backends.redis.protocol.guarantees import GUARANTEES
-from holdfast.backends.redis.protocol.keys import Keys, joined, keys_of, method_conflict, method_in
+from holdfast.backends.redis.protocol.keys import Keys, LockKeys, joined, keys_of, method_conflict, method_in
 from holdfast.backends.redis.protocol.scanning import Lister, ListsLocks, S
 from holdfast.backends.redis.protocol.server_info import guarantees_on
 from holdfast.core.tickets import Claim, Granted, LeaseGone, Live, LockInfo, Waiting, make_ticket_info, note_unanswered
@@ -19,8 +19,6 @@ from holdfast.url_parts import Node
 
 if TYPE_CHECKING:
     from holdfast.backends.redis.lua import Script
-    from holdfast.backends.redis.port import RedisPort, Reply, Word
-    from holdfast.backends.redis.protocol.keys import LockKeys
     from holdfast.core.ports import Runtime
     from holdfast.guarantees import Guarantees
     from holdfast.primitives import Lacks

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from holdfast.backends.redis.protocol.base import PlainBackend
 from holdfast.backends.redis.protocol.guarantees import GUARANTEES, LACKS
-from holdfast.backends.redis.protocol.keys import GETSET, register_key
+from holdfast.backends.redis.protocol.keys import GETSET, Keys, OtherKeys, register_key
 from holdfast.core.clock import lease_deadline
 from holdfast.core.one_by_one import OneByOne, result_or_error
 from holdfast.core.tickets import Claim, Granted, LeaseGone, Live
@@ -36,7 +36,6 @@ from holdfast.guarantees import Exclusion, Guarantees
 
 if TYPE_CHECKING:
     from holdfast.backends.redis.port import RedisPort
-    from holdfast.backends.redis.protocol.keys import Keys, OtherKeys
     from holdfast.core.ports import Runtime
 
 T = TypeVar("T")

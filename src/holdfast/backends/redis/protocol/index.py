@@ -11,14 +11,12 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from holdfast.backends.redis.lua import Script
-from holdfast.backends.redis.port import Call
+from holdfast.backends.redis.port import Call, RedisPort, Reply
 from holdfast.backends.redis.protocol.keys import OtherKeys, index_keys
-from holdfast.backends.redis.protocol.scanning import SCAN_COUNT, KeySource, Work
+from holdfast.backends.redis.protocol.scanning import SCAN_COUNT, KeySource, Pacer, Work
 from holdfast.errors import HoldfastError
 
 if TYPE_CHECKING:
-    from holdfast.backends.redis.port import RedisPort, Reply
-    from holdfast.backends.redis.protocol.scanning import Pacer
     from holdfast.core.ports import Runtime
 
 SIZE = Script.of("queue/index_size", "return redis.call('ZCARD', KEYS[1])")

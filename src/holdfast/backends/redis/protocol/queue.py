@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.backends.local_handover import break_in_use
 from holdfast.backends.redis.lua import load, load_all
-from holdfast.backends.redis.port import Call, PreparesCalls, call_of
+from holdfast.backends.redis.port import Call, Channel, PreparesCalls, RedisPort, Reply, Word, call_of
 from holdfast.backends.redis.protocol import getset, setnx
 from holdfast.backends.redis.protocol.base import BaseRedisBackend, renewed
 from holdfast.backends.redis.protocol.guarantees import GUARANTEES, LACKS
@@ -37,7 +37,7 @@ from holdfast.core.clock import lease_deadline
 from holdfast.core.handovers import QueueEntry, take_handover
 from holdfast.core.local_handover import with_waiting, without_caller
 from holdfast.core.notifications import Notifications
-from holdfast.core.ports import PreparedRequests
+from holdfast.core.ports import Backend, PreparedRequests, Runtime
 from holdfast.core.tickets import (
     POLL_INTERVAL,
     POLL_INTERVAL_BEHIND,
@@ -56,8 +56,6 @@ from holdfast.guarantees import Guarantees, Order
 
 if TYPE_CHECKING:
     from holdfast.backends.redis.config import RedisConfig
-    from holdfast.backends.redis.port import Channel, RedisPort, Reply, Word
-    from holdfast.core.ports import Backend, Runtime
 
 
 GRANULARITY = 0.002  # seconds: the server counts whole milliseconds, here and in its scripts

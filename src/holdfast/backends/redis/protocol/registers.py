@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from holdfast.backends.redis.lua import load
-from holdfast.backends.redis.port import Call
+from holdfast.backends.redis.port import Call, RedisPort
 from holdfast.backends.redis.protocol.keys import record_key, register_key
 from holdfast.core.ports import Record
 from holdfast.errors import HoldfastError
-
-if TYPE_CHECKING:
-    from holdfast.backends.redis.port import RedisPort
 
 ADVANCE, READ = load("registers", "advance", is_grant=True), load("registers", "read")
 SWAP_RECORD, READ_RECORD = load("registers", "swap_record", is_grant=True), load("registers", "read_record")

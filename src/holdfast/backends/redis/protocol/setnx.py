@@ -9,21 +9,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from holdfast.backends.redis.lua import load, load_all
-from holdfast.backends.redis.port import Call
+from holdfast.backends.redis.port import Call, Reply
 from holdfast.backends.redis.protocol.base import PlainBackend, renewed
 from holdfast.backends.redis.protocol.guarantees import LACKS
-from holdfast.backends.redis.protocol.keys import SETNX, keys_for_one_script
+from holdfast.backends.redis.protocol.keys import SETNX, Keys, keys_for_one_script
 from holdfast.backends.redis.protocol.registers import ScriptRegisters
 from holdfast.core.clock import lease_deadline
 from holdfast.core.tickets import Claim, Granted, LeaseGone, Live, Waiting, note_unanswered
 from holdfast.errors import BackendError, NameConflict, OutcomeUnknown
-
-if TYPE_CHECKING:
-    from holdfast.backends.redis.port import Reply
-    from holdfast.backends.redis.protocol.keys import Keys
 
 _TRY_ACQUIRE, _RENEW, _ADOPT = (load("setnx", name, is_grant=True) for name in ("try_acquire", "renew", "adopt"))
 _RELEASE, _BREAK = (load("setnx", name) for name in ("release", "break"))

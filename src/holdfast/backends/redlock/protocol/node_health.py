@@ -10,14 +10,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from holdfast.backends.redis.port import Call
+from holdfast.backends.redis.port import Call, Reply
 from holdfast.backends.redis.protocol.keys import keys_of
 from holdfast.backends.redlock import lua
 from holdfast.core.events import logger
 from holdfast.errors import BackendError, BackendUnavailable, HoldfastError, NameConflict, OutcomeUnknown, QuorumError
 
 if TYPE_CHECKING:
-    from holdfast.backends.redis.port import Reply
     from holdfast.backends.redlock.config import RedlockConfig
     from holdfast.backends.redlock.port import RedlockPort, ServerRun
     from holdfast.core.ports import Runtime

@@ -18,10 +18,11 @@ from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
-from holdfast.backends.redis.port import Call
+from holdfast.backends.redis.port import Call, Reply
 from holdfast.backends.redis.protocol.keys import (
     REDLOCK,
     Keys,
+    OtherKeys,
     keys_and_record_before,
     keys_of,
     method_conflict,
@@ -49,8 +50,6 @@ from holdfast.errors import (
 from holdfast.guarantees import Exclusion, FenceOrder, Guarantees
 
 if TYPE_CHECKING:
-    from holdfast.backends.redis.port import Reply
-    from holdfast.backends.redis.protocol.keys import OtherKeys
     from holdfast.backends.redlock.config import RedlockConfig
     from holdfast.backends.redlock.port import RedlockPort
     from holdfast.core.ports import Runtime

@@ -17,14 +17,12 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from holdfast.backends.redis.port import Call
-from holdfast.backends.redis.protocol.keys import register_key
+from holdfast.backends.redis.port import Call, Reply
+from holdfast.backends.redis.protocol.keys import OtherKeys, register_key
 from holdfast.backends.redlock import lua
 from holdfast.errors import OutcomeUnknown, QuorumError
 
 if TYPE_CHECKING:
-    from holdfast.backends.redis.port import Reply
-    from holdfast.backends.redis.protocol.keys import OtherKeys
     from holdfast.backends.redlock.config import RedlockConfig
     from holdfast.backends.redlock.port import RedlockPort
     from holdfast.backends.redlock.protocol.node_health import NodeHealth

@@ -12,21 +12,17 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from holdfast.backends.net.errors import no_answer
 from holdfast.backends.redis.io import errors
-from holdfast.backends.redis.io.connection import Batch
+from holdfast.backends.redis.io.connection import Batch, Connections
 from holdfast.backends.redis.io.resp import ErrorReply, pack, pack_call, pack_text
-from holdfast.backends.redis.io.subscriber import Subscriber
-from holdfast.backends.redis.protocol.keys import slot_of
-from holdfast.backends.redis.protocol.scanning import SCAN_COUNT
+from holdfast.backends.redis.io.subscriber import Subscriber, SubscriberIO
+from holdfast.backends.redis.protocol.keys import LockKeys, OtherKeys, slot_of
+from holdfast.backends.redis.protocol.scanning import SCAN_COUNT, KeyspaceSubscription
 from holdfast.errors import AccessDenied, BackendError, BackendUnavailable, HoldfastError
 
 if TYPE_CHECKING:
     from holdfast.backends.redis.config import RedisConfig
-    from holdfast.backends.redis.io.connection import Connections
     from holdfast.backends.redis.io.handshake import Handshake
-    from holdfast.backends.redis.io.subscriber import SubscriberIO
     from holdfast.backends.redis.port import Call, Channel, Reply, Word
-    from holdfast.backends.redis.protocol.keys import LockKeys, OtherKeys
-    from holdfast.backends.redis.protocol.scanning import KeyspaceSubscription
     from holdfast.backends.redis.protocol.server_info import ServerInfo
     from holdfast.core.ports import Runtime
     from holdfast.url_parts import Node

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.backends.redis.io.resp import pack
 from holdfast.backends.redis.io.topology.base import Topology
-from holdfast.backends.redis.protocol.keys import SLOTS, slot_of
+from holdfast.backends.redis.protocol.keys import SLOTS, LockKeys, slot_of
 from holdfast.errors import BackendError, BackendUnavailable
 from holdfast.url_parts import Node
 
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from holdfast.backends.redis.port import Channel, Reply
-    from holdfast.backends.redis.protocol.keys import LockKeys
 
 TRUST = 1.0  # seconds: a slower reply counts only after a check that its server is still a primary
 _MAP = pack("CLUSTER", "SLOTS")
