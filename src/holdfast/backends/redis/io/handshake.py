@@ -44,10 +44,10 @@ class Handshake:
             ConfigurationError: the server's configuration is not safe for locks.
             BackendUnavailable: it refuses all commands, or it is a replica although the Sentinels named it.
         """
-        replies = await connection.exchange_many(
+        # It does not matter whether it accepts the client name.
+        _, *replies = await connection.exchange_many(
             pack("CLIENT", "SETNAME", self._config.client_name) + _INFO, 1 + len(_SECTIONS), deadline
         )
-        del replies[0]  # it does not matter whether it accepts the client name
         refused = next((reply for reply in replies if isinstance(reply, ErrorReply)), None)
         if refused is None:
             info = _parse_info(replies)

@@ -214,16 +214,14 @@ class NodeHealth:
             self._pending_releases = {
                 key: pending for key, pending in self._pending_releases.items() if pending.until > now
             }
-            is_over = self._closed or not (
-                self._pending_releases or (self._unresponsive and now - self._used_at < IDLE_MAX)
-            )
-            if is_over:
+            is_checked = self._unresponsive and now - self._used_at < IDLE_MAX
+            if self._closed or not (self._pending_releases or is_checked):
                 self._is_working = False
                 return False
-            ready = [number for number in self._nodes if self._is_due(number, now)]
-            due = [(key, pending) for key, pending in self._pending_releases.items() if key[0] in ready][:BATCH_MAX]
-            busy = {key[0] for key, _ in due}
-            others = [number for number in ready if number in self._unresponsive and number not in busy]
+            paused = {number for number, outage in self._unresponsive.items() if outage.until > now}
+            due = [(key, pending) for key, pending in self._pending_releases.items() if key[0] not in paused]
+            del due[BATCH_MAX:]
+            others = sorted(self._unresponsive.keys() - paused - {key[0] for key, _ in due})
         calls = [(key[0], pending.call) for key, pending in due] + [self._hello(number) for number in others]
         if calls:
             replies = await self.run_calls(calls, now + 2 * self._config.redis.connect_timeout)
@@ -237,10 +235,6 @@ class NodeHealth:
 
     def _hello(self, number: int) -> tuple[int, Call]:
         return number, Call(lua.HELLO, keys_of(self._config.redis.prefix, "hello"), ())
-
-    def _is_due(self, number: int, now: float) -> bool:
-        silence = self._unresponsive.get(number)
-        return silence is None or silence.until <= now
 
     def _is_back(self, number: int) -> None:
         with self._mutex:
