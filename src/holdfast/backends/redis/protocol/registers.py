@@ -13,7 +13,6 @@ from holdfast.errors import HoldfastError
 
 ADVANCE, READ = load("registers", "advance", is_grant=True), load("registers", "read")
 SWAP_RECORD, READ_RECORD = load("registers", "swap_record", is_grant=True), load("registers", "read_record")
-SCRIPTS = (ADVANCE, READ, SWAP_RECORD, READ_RECORD)
 
 
 class ScriptRegisters:
