@@ -311,7 +311,8 @@ def test_the_same_steps_give_the_same_results_as_on_memory(server: type[RedisSer
 
 # ── scripts with a mistake ───────────────────────────────────────────────────────────────────────────────────────────
 
-_SCRIPTS = (queue._TRY_ACQUIRE, queue._TRY_ACQUIRE_ALL, queue._RELEASE, queue._RENEW, queue._BREAK, *registers.SCRIPTS)
+_QUEUE = (queue._TRY_ACQUIRE, queue._TRY_ACQUIRE_ALL, queue._RELEASE, queue._RENEW, queue._BREAK)
+_SCRIPTS = (*_QUEUE, registers.ADVANCE, registers.READ, registers.SWAP_RECORD, registers.READ_RECORD)
 MISTAKES = {
     "an owner is granted during another's lease": (
         "if owner and fence_of_owner(owner, value) then",

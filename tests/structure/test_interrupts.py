@@ -32,8 +32,7 @@ NOT_ON_CALLER_THREADS = (
     "Watcher._handle",
     "Subscriber._run",
     "Listener.run",
-    "Subscriber.to_subscribe",
-    "Subscriber.to_unsubscribe",
+    "Subscriber.changes",
     "NodeHealth._work",
     "NodeHealth._run_once",
 )

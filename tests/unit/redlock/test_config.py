@@ -59,9 +59,9 @@ def test_options_and_their_defaults() -> None:
     usual, custom = config("redlock://a,b,c"), config("redlock://a,b,c?max_ttl=5", node_timeout=0.2, quarantine=False)
 
     assert (usual.max_ttl, usual.node_timeout, usual.quarantine) == (60.0, 0.5, True)
-    assert (usual.prefix, usual.connect_timeout) == ("holdfast:", 1.0)
+    assert (usual.redis.prefix, usual.redis.connect_timeout) == ("holdfast:", 1.0)
     assert (custom.max_ttl, custom.node_timeout, custom.quarantine) == (5.0, 0.2, False)
-    assert config("redlock://a,b,c?connect_timeout=4").connect_timeout == 4.0
+    assert config("redlock://a,b,c?connect_timeout=4").redis.connect_timeout == 4.0
     assert config("redlock://a,b,c?tls=yes&verify=none").redis.login.is_tls
 
 

@@ -30,6 +30,9 @@ class Stub:
             return [[b"appendfsync", b"always"]]
         return [b"OK", self._info, *([b""] * (count - 2))] if b"INFO" in request else [b"sha"] * count
 
+    def close(self) -> None:
+        pass
+
 
 @pytest.fixture
 def handshake() -> NodeHandshake:

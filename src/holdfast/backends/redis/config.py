@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from holdfast.backends.local_handover import LOCAL_HANDOVER
-from holdfast.backends.net.passwords import password_of
+from holdfast.backends.net.passwords import Password, PasswordFunction, password_of
 from holdfast.backends.net.pool import CONNECTIONS
 from holdfast.backends.net.tls import VERIFY, tls_files, tls_options
 from holdfast.backends.redis.protocol.keys import check_prefix
@@ -27,7 +27,6 @@ from holdfast.url_parts import (
 )
 
 if TYPE_CHECKING:
-    from holdfast.backends.net.passwords import Password, PasswordFunction
     from holdfast.backends.net.poller import Poller
     from holdfast.url import Address
 

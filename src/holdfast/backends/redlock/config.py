@@ -4,20 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from holdfast.backends.net.pool import CONNECTIONS
 from holdfast.backends.net.tls import tls_options
-from holdfast.backends.redis.config import CLIENT_NAME, EVICTION, PREFIX, TLS, RedisConfig
+from holdfast.backends.redis.config import CLIENT_NAME, EVICTION, PREFIX, TLS, Login, RedisConfig
 from holdfast.backends.redis.config import config_of as redis_config_of
 from holdfast.core.events import logger
 from holdfast.errors import ConfigurationError
 from holdfast.url import Address
-from holdfast.url_parts import choice, flag, seconds, values_of
-
-if TYPE_CHECKING:
-    from holdfast.backends.redis.config import Login
-    from holdfast.url_parts import Node
+from holdfast.url_parts import Node, choice, flag, seconds, values_of
 
 NODES_MIN = 3
 CONNECT_TIMEOUT = "1"
@@ -54,18 +49,6 @@ class RedlockConfig:
     max_ttl: float  # the longest ttl; a restarted node that may have lost data does not count for this long
     node_timeout: float  # time limit for the reply of one node
     quarantine: bool
-
-    @property
-    def url(self) -> str:
-        return self.redis.url
-
-    @property
-    def prefix(self) -> str:
-        return self.redis.prefix
-
-    @property
-    def connect_timeout(self) -> float:
-        return self.redis.connect_timeout
 
 
 def config_of(address: Address, *, is_asyncio: bool) -> RedlockConfig:

@@ -8,20 +8,18 @@ from typing import TYPE_CHECKING
 
 from holdfast.backends.net.aio import BackgroundTasks
 from holdfast.backends.net.errors import no_answer, not_sent
-from holdfast.backends.redis.config import Login, RedisConfig, config_of
+from holdfast.backends.redis.config import RedisConfig, config_of
 from holdfast.backends.redis.io.pipeline import DriverConnection, PipelineConnections
 from holdfast.backends.redis.io.resp import Parser, pack
 from holdfast.backends.redis.io.topology import Topology, topology_of
 from holdfast.backends.redis.protocol.queue import backend_on
-from holdfast.runtimes.aio import AsyncioEvent
+from holdfast.runtimes.aio import AsyncioEvent, AsyncioRuntime
 from holdfast.url_parts import Node
 
 if TYPE_CHECKING:
-    from holdfast.backends.redis.io.connection import Connections, OnConnect
     from holdfast.backends.redis.port import Reply
     from holdfast.core.ports import Backend
     from holdfast.core.tickets import Notification
-    from holdfast.runtimes.aio import AsyncioRuntime
     from holdfast.url import Address
 
 
@@ -33,11 +31,7 @@ def open_backend(address: Address, runtime: AsyncioRuntime) -> Backend:
 def open_port(config: RedisConfig, runtime: AsyncioRuntime) -> Topology:
     """One deployment, used by the tasks of one loop."""
     runtime.waits_for_sockets = True
-
-    def open_connections(login: Login, db: int, on_connect: OnConnect | None) -> Connections:
-        return PipelineConnections(config, login, db, runtime, on_connect)
-
-    return topology_of(config, AsyncSubscriberIO(config, runtime), runtime, open_connections)
+    return topology_of(config, AsyncSubscriberIO(config, runtime), runtime, PipelineConnections)
 
 
 class AsyncSubscriberIO(BackgroundTasks):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from holdfast.backends.net.blocking import BackgroundThreads
-from holdfast.backends.redis.config import Login, RedisConfig, config_of
+from holdfast.backends.redis.config import RedisConfig, config_of
 from holdfast.backends.redis.io.resp import pack
 from holdfast.backends.redis.io.sockets import SocketConnection, SocketConnections, connect
 from holdfast.backends.redis.io.subscriber_connection import SocketSubscriberConnection
@@ -14,7 +14,6 @@ from holdfast.backends.redis.protocol.queue import backend_on
 from holdfast.url_parts import Node
 
 if TYPE_CHECKING:
-    from holdfast.backends.redis.io.connection import Connections, OnConnect
     from holdfast.core.ports import Backend
     from holdfast.runtimes.threads import ThreadRuntime
     from holdfast.url import Address
@@ -27,11 +26,7 @@ def open_backend(address: Address, runtime: ThreadRuntime) -> Backend:
 
 def open_port(config: RedisConfig, runtime: ThreadRuntime) -> Topology:
     """One deployment, used by the threads of one client."""
-
-    def open_connections(login: Login, db: int, on_connect: OnConnect | None) -> Connections:
-        return SocketConnections(config, login, db, runtime, on_connect)
-
-    return topology_of(config, ThreadSubscriberIO(config, runtime), runtime, open_connections)
+    return topology_of(config, ThreadSubscriberIO(config, runtime), runtime, SocketConnections)
 
 
 class ThreadSubscriberIO(BackgroundThreads):

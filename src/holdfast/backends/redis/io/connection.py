@@ -10,9 +10,10 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
+from holdfast.errors import BackendError, BackendUnavailable, HoldfastError
+
 if TYPE_CHECKING:
     from holdfast.backends.redis.port import Reply
-    from holdfast.errors import HoldfastError
     from holdfast.url_parts import Node
 
 
@@ -30,6 +31,8 @@ class Connection(Protocol):
 
     async def exchange_many(self, request: bytes, count: int, deadline: float) -> list[Reply]:
         """Send several packed commands and read `count` replies."""
+
+    def close(self) -> None: ...
 
 
 # Called with each new connection before its first use. Its exceptions reach the caller that needed the connection.
@@ -65,3 +68,19 @@ class Connections(Protocol):
 
     def abandon(self) -> None:
         """In a forked child: drop the connections without sending anything on them."""
+
+
+async def introduce(connection: Connection, node: Node, on_connect: OnConnect | None, deadline: float) -> None:
+    """Call `on_connect` with a new connection. If it fails, close the connection.
+
+    Raises:
+        BackendUnavailable: it raised this or another BackendError. The caller's request was not sent yet.
+    """
+    try:
+        if on_connect is not None:
+            await on_connect(connection, node, deadline)
+    except BaseException as error:
+        connection.close()
+        if isinstance(error, BackendError):
+            raise BackendUnavailable(backend=error.backend, problem=error.problem) from error
+        raise

@@ -34,7 +34,7 @@ class Handshake:
     def __init__(self, config: RedisConfig) -> None:
         self.server_info: ServerInfo | None = None
         self._config = config
-        self._server_infos: dict[Node, ServerInfo] = {}
+        self._server_infos: dict[Node, ServerInfo] = {}  # at the last connect
         self._warned: set[str] = set()
 
     async def run(self, connection: Connection, node: Node, deadline: float) -> None:
@@ -44,10 +44,10 @@ class Handshake:
             ConfigurationError: the server's configuration is not safe for locks.
             BackendUnavailable: it refuses all commands, or it is a replica although the Sentinels named it.
         """
-        replies = await connection.exchange_many(
+        # It does not matter whether it accepts the client name.
+        _, *replies = await connection.exchange_many(
             pack("CLIENT", "SETNAME", self._config.client_name) + _INFO, 1 + len(_SECTIONS), deadline
         )
-        del replies[0]  # it does not matter whether it accepts the client name
         refused = next((reply for reply in replies if isinstance(reply, ErrorReply)), None)
         if refused is None:
             info = _parse_info(replies)
@@ -65,25 +65,18 @@ class Handshake:
                 self._config.url, node, "the Sentinels name it as primary, but it is a replica; try again soon"
             )
         for warning in server_info.warnings:
-            self._warn(warning)
+            if warning not in self._warned:
+                self._warned.add(warning)
+                logger().warning("%s: %s", self._config.url, warning)
         if self._config.shape in {"single", "sentinel"}:  # there is one server, and this is it now
             self._server_infos.clear()
         self._server_infos[node] = server_info
         self.server_info = weakest(self._server_infos.values())
 
-    def server_info_of(self, node: Node) -> ServerInfo | None:
-        """INFO of one server at the last connect."""
-        return self._server_infos.get(node)
-
     def forget(self, node: Node) -> None:
         """The server is no longer part of the deployment."""
         if self._server_infos.pop(node, None) is not None and self._server_infos:
             self.server_info = weakest(self._server_infos.values())
-
-    def _warn(self, warning: str) -> None:
-        if warning not in self._warned:
-            self._warned.add(warning)
-            logger().warning("%s: %s", self._config.url, warning)
 
 
 async def _without_info(connection: Connection, deadline: float) -> ServerInfo:

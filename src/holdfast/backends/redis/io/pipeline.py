@@ -15,9 +15,9 @@ from holdfast.backends.net.errors import not_sent
 from holdfast.backends.net.pipeline import NO_REPLY, DirectReply, LoopConnection, Pipeline, SharedPipelines
 from holdfast.backends.net.stream import READ_SIZE
 from holdfast.backends.redis.io import driver, errors
-from holdfast.backends.redis.io.connection import Batch, OnConnect
+from holdfast.backends.redis.io.connection import Batch, OnConnect, introduce
 from holdfast.backends.redis.io.resp import Parser
-from holdfast.errors import BackendError, BackendUnavailable, HoldfastError
+from holdfast.errors import HoldfastError
 
 if TYPE_CHECKING:
     from holdfast.backends.redis.config import Login, RedisConfig
@@ -185,12 +185,5 @@ class PipelineConnections(SharedPipelines[RedisPipeline]):
         login, db = self._config.logins.get(node, (self._login, self._db))
         await pipeline.open(login, db, timeout)
         self._add(pipeline)
-        try:
-            if self._on_connect is not None:
-                await self._on_connect(pipeline, node, deadline)
-        except BaseException as error:
-            pipeline.close()
-            if isinstance(error, BackendError):  # the caller's request was not sent yet
-                raise BackendUnavailable(backend=error.backend, problem=error.problem) from error
-            raise
+        await introduce(pipeline, node, self._on_connect, deadline)
         return pipeline

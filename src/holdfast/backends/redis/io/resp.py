@@ -151,11 +151,7 @@ def _begin(command: str, script: str, call: Call) -> bytes:
 
 def _packed(words: tuple[Word, ...]) -> bytes:
     """The words as bulk strings."""
-    parts = []
-    for word in words:
-        data = _word(word)
-        parts.append(b"$%d\r\n%b\r\n" % (len(data), data))
-    return b"".join(parts)
+    return b"".join([b"$%d\r\n%b\r\n" % (len(data), data) for data in map(_word, words)])
 
 
 def _word(word: Word) -> bytes:

@@ -16,9 +16,8 @@ from holdfast.backends.net.errors import no_answer, not_sent
 from holdfast.backends.net.pool import IDLE_CHECK, IDLE_KEPT, ConnectionPool, exchange_each
 from holdfast.backends.net.stream import CLOSED, RECEIVE_TIME, NotSent, Stream, StreamConnection
 from holdfast.backends.redis.io import driver, errors
-from holdfast.backends.redis.io.connection import Batch, OnConnect
+from holdfast.backends.redis.io.connection import Batch, OnConnect, introduce
 from holdfast.backends.redis.io.resp import Parser
-from holdfast.errors import BackendError, BackendUnavailable, HoldfastError
 from holdfast.runtimes import system
 from holdfast.runtimes.threads import run_sync
 
@@ -28,6 +27,7 @@ if TYPE_CHECKING:
     from holdfast.backends.redis.config import Login, RedisConfig
     from holdfast.backends.redis.port import Reply
     from holdfast.core.ports import Runtime
+    from holdfast.errors import BackendError, BackendUnavailable, HoldfastError
     from holdfast.url_parts import Node
 
 _NUMBER, _END = b":\n"
@@ -255,15 +255,9 @@ class SocketConnections:
         return reply
 
     async def exchange_batch(self, batch: Batch, deadline: float, *, alone: bool = False) -> list[Reply]:
-        pool = self._pool(batch.node)
-        connection = pool.get_idle(self._now()) or await pool.open_or_wait(deadline)
-        try:
-            replies = await connection.exchange_many(batch.request, batch.count, deadline)
-        except BaseException as error:
-            pool.put_after(connection, error)
-            raise
-        pool.put(connection)
-        return replies
+        return await self._pool(batch.node).run(
+            lambda connection: connection.exchange_many(batch.request, batch.count, deadline), deadline
+        )
 
     async def exchange_batches(
         self, batches: Sequence[Batch], deadline: float, *, alone: bool = False
@@ -320,14 +314,7 @@ class SocketConnections:
         login, db = self._config.logins.get(node, (self._login, self._db))
         self._all.add(connection)
         connection.attach(await connect(self._config, login, node, db=db, timeout=timeout))
-        if self._on_connect is not None:
-            try:
-                await self._on_connect(connection, node, deadline)
-            except BaseException as error:
-                connection.close()
-                if isinstance(error, BackendError):  # the caller's request was not sent yet
-                    raise BackendUnavailable(backend=error.backend, problem=error.problem) from error
-                raise
+        await introduce(connection, node, self._on_connect, deadline)
         return connection
 
 

@@ -19,8 +19,8 @@ from holdfast.backends.net.errors import no_answer, not_sent
 from holdfast.backends.net.poller import Background
 from holdfast.backends.redis.io import errors
 from holdfast.backends.redis.io.resp import ErrorReply, pack
-from holdfast.backends.redis.port import Channel
-from holdfast.backends.redis.protocol.keys import channel_of
+from holdfast.backends.redis.port import Channel, Reply
+from holdfast.backends.redis.protocol.keys import LockKeys, channel_of
 from holdfast.core.events import logger
 from holdfast.core.handovers import notification_of
 from holdfast.core.notifications import Wakeups
@@ -29,8 +29,6 @@ from holdfast.errors import BackendError, BackendUnavailable, HoldfastError
 if TYPE_CHECKING:
     from holdfast.backends.redis.config import RedisConfig
     from holdfast.backends.redis.io.topology import Topology
-    from holdfast.backends.redis.port import Reply
-    from holdfast.backends.redis.protocol.keys import LockKeys
     from holdfast.core.ports import Event, Runtime
     from holdfast.core.tickets import Notification
     from holdfast.url_parts import Node
@@ -217,26 +215,21 @@ class Subscriber:
             self._listeners.pop(node, None)
             return True
 
-    def to_subscribe(self, node: Node) -> list[_Subscription]:
+    def changes(self, node: Node) -> tuple[list[_Subscription], list[_Subscription]]:
+        """The channels to subscribe and to unsubscribe now. They count as requested, or as gone, from now on."""
         with self._mutex:
-            wanted = [
-                subscription for subscription in self.on(node) if subscription.nonces and not subscription.is_requested
+            now, mine = self._runtime.now(), self.on(node)
+            wanted = [subscription for subscription in mine if subscription.nonces and not subscription.is_requested]
+            idle = [
+                subscription
+                for subscription in mine
+                if subscription.is_requested and not subscription.nonces and now - subscription.idle_since > IDLE_MAX
             ]
             for subscription in wanted:
                 subscription.is_requested = True
-            return wanted
-
-    def to_unsubscribe(self, node: Node) -> list[_Subscription]:
-        with self._mutex:
-            now = self._runtime.now()
-            idle = [
-                subscription
-                for subscription in self.on(node)
-                if subscription.is_requested and not subscription.nonces and now - subscription.idle_since > IDLE_MAX
-            ]
             for subscription in idle:
                 del self._subscriptions[subscription.channel]
-            return idle
+            return wanted, idle
 
     def set_subscribed(self, channel: Channel, *, is_subscribed: bool) -> None:
         """The server has confirmed or ended the subscription of a channel."""
@@ -418,14 +411,15 @@ class Listener:
                 await self._subscriber.relocate(self._node, now + self._config.connect_timeout)
 
     def _subscribe(self, connection: SubscriberConnection) -> None:
-        for subscription in self._subscriber.to_subscribe(self._node):
+        wanted, idle = self._subscriber.changes(self._node)
+        for subscription in wanted:
             self._requested.append(subscription)
             connection.send(
                 pack(
                     "SSUBSCRIBE" if subscription.channel.verb == "SPUBLISH" else "SUBSCRIBE", subscription.channel.name
                 )
             )
-        for subscription in self._subscriber.to_unsubscribe(self._node):
+        for subscription in idle:
             connection.send(
                 pack(
                     "SUNSUBSCRIBE" if subscription.channel.verb == "SPUBLISH" else "UNSUBSCRIBE",

@@ -26,25 +26,23 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from holdfast.backends.net.errors import no_answer
-from holdfast.backends.net.poller import READ, Poll, new_poll
+from holdfast.backends.net.poller import READ, new_poll
 from holdfast.backends.net.stream import send_all
+from holdfast.backends.net.waker import Waker
 from holdfast.backends.redis.io.resp import Parser, single_message
 from holdfast.core.handovers import notification_of
-from holdfast.errors import HoldfastError
-from holdfast.runtimes.threads import ThreadEvent
+from holdfast.errors import HoldfastError, OutcomeUnknown
+from holdfast.runtimes.threads import ThreadEvent, ThreadRuntime
 
 if TYPE_CHECKING:
     from holdfast.backends.redis.config import RedisConfig
     from holdfast.backends.redis.port import Reply
     from holdfast.core.tickets import Notification
-    from holdfast.errors import OutcomeUnknown
-    from holdfast.runtimes.threads import ThreadRuntime
     from holdfast.url_parts import Node
 
 LINGER = 0.5  # seconds that the listener waits for the last reader to return
 _SEND_MAX = 1.0  # seconds for a few bytes
 _READ_SIZE = 65536
-_WAKE, _CHECK = b"!", b"."  # signals to the listener: return from `receive`; check which thread reads
 
 
 class SocketSubscriberConnection:
@@ -53,11 +51,14 @@ class SocketSubscriberConnection:
     def __init__(self, sock: socket.socket, node: Node, config: RedisConfig, runtime: ThreadRuntime) -> None:
         self._sock, self._node, self._config, self._now = sock, node, config, runtime.now
         self._parser = Parser()
-        self._waker, self._woken, self._reader_waker, self._reader_woken = _wakers()  # the listener's two ends first
+        self._reader_waker = Waker()
+        self._waker = Waker()  # of the listener: it has to return from `receive`, or to check which thread reads
+        self._is_woken = False  # it has to return
         self._mutex = runtime.mutex()
         self._listener_reads = False
-        self._reader: weakref.ref[SubscriberEvent] = _NONE  # the waiting thread that reads instead of the listener
-        self._candidate: weakref.ref[SubscriberEvent] = _NONE  # becomes the reader as soon as the listener stops
+        # The waiting thread that reads instead of the listener, and the one that will as soon as the listener stops.
+        self._reader: Callable[[], SubscriberEvent | None] = _no_event
+        self._candidate: Callable[[], SubscriberEvent | None] = _no_event
         self._waiting: weakref.WeakSet[SubscriberEvent] = weakref.WeakSet()
         self._read_at = -math.inf  # when a waiting thread last read
         self._passed_on: list[Reply] = []  # messages for the listener that a waiting thread has read
@@ -65,10 +66,10 @@ class SocketSubscriberConnection:
         # Two threads must not use one TLS connection at the same time, and the listener sends on it.
         self._is_shared = not isinstance(sock, ssl.SSLSocket)
         sock.settimeout(0)
-        self._poll = _poll(sock, self._woken)
-        self._waker_poll = _poll(self._woken)
-        self._reader_poll = _poll(sock, self._reader_woken)
-        self._reader_waker_poll = _poll(self._reader_woken)
+        self._poll = new_poll((sock, READ), (self._waker, READ))
+        self._waker_poll = new_poll((self._waker, READ))
+        self._reader_poll = new_poll((sock, READ), (self._reader_waker, READ))
+        self._reader_waker_poll = new_poll((self._reader_waker, READ))
         self.is_closed = False
 
     # ── for the listener ─────────────────────────────────────────────────────────────────────────────────────────
@@ -100,38 +101,47 @@ class SocketSubscriberConnection:
         return SubscriberEvent(self, notify) if self._is_shared else None
 
     def wake(self) -> None:
-        _wake(self._waker, _WAKE)
+        self._is_woken = True
+        self._waker.wake()
 
     def close(self) -> None:
         self.is_closed = True
-        _wake(self._reader_waker, _CHECK)
-        for sock in (self._sock, self._waker, self._woken):
-            with contextlib.suppress(OSError):
-                sock.close()
+        self._reader_waker.wake()
+        with contextlib.suppress(OSError):
+            self._sock.close()
+        self._waker.close()
         with self._mutex:
             self._close_unused()
 
     def abandon(self) -> None:
         """In a forked child: close the descriptors only."""
-        for sock in (self._sock, self._waker, self._woken, self._reader_waker, self._reader_woken):
-            with contextlib.suppress(OSError):
-                os.close(sock.detach())
+        self._waker.abandon()
+        self._reader_waker.abandon()
+        with contextlib.suppress(OSError):
+            os.close(self._sock.detach())
 
     def __del__(self) -> None:
-        for name in ("_reader_waker", "_reader_woken"):  # left by an interrupt in stop_waiting or __init__
-            if (sock := getattr(self, name, None)) is not None:
-                sock.close()
+        for name in ("_reader_waker", "_waker"):  # left by an interrupt in stop_waiting, or by a failure in __init__
+            if (waker := getattr(self, name, None)) is not None:
+                waker.close()
 
     def _close_unused(self) -> None:
         """Close the readers' waker when the last waiter has left, because waiters poll it."""
         if self.is_closed and not self._waiting:
-            for sock in (self._reader_waker, self._reader_woken):
-                sock.close()
+            self._reader_waker.close()
 
     def _yield_to_candidate(self) -> None:
         if self._candidate() is not None:
-            self._reader, self._candidate = self._candidate, _NONE
-            _wake(self._reader_waker, _CHECK)
+            self._reader, self._candidate = self._candidate, _no_event
+            self._reader_waker.wake()
+
+    def _must_return(self) -> bool:
+        """The listener's waker is readable: whether `wake` was called."""
+        self._waker.drain()
+        if self._is_woken:  # otherwise not cleared, because a concurrent `wake` may set it after this check
+            self._is_woken = False
+            return True
+        return False
 
     def _read_until(self, until: float) -> list[Reply] | None:
         """The next messages; an empty list at `until` or after `wake`; None if another thread may have to read."""
@@ -145,15 +155,15 @@ class SocketSubscriberConnection:
             if left <= 0.0:
                 return []
             for descriptor, _ in self._poll.poll(left * 1000):
-                if descriptor == self._woken.fileno():
-                    return [] if _WAKE in _drain(self._woken) else None
+                if descriptor == self._waker.fileno():
+                    return [] if self._must_return() else None
 
     def _wait_for_reader(self, until: float) -> list[Reply] | None:
         """While another thread reads or may return: an empty list at `until` or after `wake`; None to check again."""
         now = self._now()
         if now >= until:
             return []
-        if self._waker_poll.poll(min(until - now, LINGER) * 1000) and _WAKE in _drain(self._woken):
+        if self._waker_poll.poll(min(until - now, LINGER) * 1000) and self._must_return():
             return []
         return None
 
@@ -169,7 +179,7 @@ class SocketSubscriberConnection:
                 self._reader = weakref.ref(event)
                 return True
             self._candidate = weakref.ref(event)
-        _wake(self._waker, _CHECK)
+        self._waker.wake()
         return True
 
     def read(self, event: SubscriberEvent, until: float, notify: Callable[[Notification], None]) -> None:
@@ -196,28 +206,27 @@ class SocketSubscriberConnection:
             left = until - self._now()
             if left <= 0.0:
                 return
-            woken = self._reader_woken
             for descriptor, _ in (self._reader_poll if is_my_turn else self._reader_waker_poll).poll(left * 1000):
-                if descriptor == woken.fileno():
-                    _drain(woken)
+                if descriptor == self._reader_waker.fileno():
+                    self._reader_waker.drain()
 
     def stop_waiting(self, event: SubscriberEvent) -> None:
         with self._mutex:
             self._waiting.discard(event)
             if self._candidate() is event:
-                self._candidate = _NONE
+                self._candidate = _no_event
             if self._reader() is event:
-                self._reader, self._read_at = _NONE, self._now()
+                self._reader, self._read_at = _no_event, self._now()
             self._close_unused()
             is_needed = not self._listener_reads and (self._passed_on or self._error or self._waiting)
         if is_needed:
-            _wake(self._waker, _CHECK)
+            self._waker.wake()
 
     def is_reader(self, event: SubscriberEvent) -> bool:
         return self._reader() is event or self._candidate() is event
 
     def wake_reader(self) -> None:
-        _wake(self._reader_waker, _CHECK)
+        self._reader_waker.wake()
 
     def _pass_on(self, reply: Reply, notify: Callable[[Notification], None]) -> None:
         match reply:
@@ -226,7 +235,7 @@ class SocketSubscriberConnection:
             case _:
                 with self._mutex:
                     self._passed_on.append(reply)
-                _wake(self._waker, _CHECK)
+                self._waker.wake()
 
     # ── for both ─────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -287,42 +296,5 @@ class SubscriberEvent(ThreadEvent):
             connection.stop_waiting(self)
 
 
-class _Nothing:
-    __slots__ = ("__weakref__",)
-
-
-_NONE: weakref.ref[SubscriberEvent] = weakref.ref(_Nothing())  # type: ignore[arg-type]  # a dead reference
-
-
-def _waker() -> tuple[socket.socket, socket.socket]:
-    """A sending end and a receiving end, both non-blocking."""
-    sender, receiver = socket.socketpair()
-    sender.settimeout(0)
-    receiver.settimeout(0)
-    return sender, receiver
-
-
-def _wakers() -> tuple[socket.socket, socket.socket, socket.socket, socket.socket]:
-    """Two wakers; none is left open if there are too few descriptors for both."""
-    first = _waker()
-    try:
-        return *first, *_waker()
-    except BaseException:
-        for end in first:
-            end.close()
-        raise
-
-
-def _wake(sender: socket.socket, signal: bytes) -> None:
-    with contextlib.suppress(OSError):  # closed, or full of signals that have not been read yet
-        sender.send(signal)
-
-
-def _drain(receiver: socket.socket) -> bytes:
-    with contextlib.suppress(OSError):
-        return receiver.recv(_READ_SIZE)
-    return b""
-
-
-def _poll(*socks: socket.socket) -> Poll:
-    return new_poll(*((sock, READ) for sock in socks))
+def _no_event() -> None:
+    """A reference to no event."""

@@ -25,18 +25,17 @@ import math
 from collections.abc import Awaitable, Sequence
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
+from holdfast.backends.redis.protocol.base import PlainBackend
 from holdfast.backends.redis.protocol.guarantees import GUARANTEES, LACKS
-from holdfast.backends.redis.protocol.keys import GETSET, register_key
-from holdfast.backends.redis.protocol.plain import PlainBackend
+from holdfast.backends.redis.protocol.keys import GETSET, Keys, OtherKeys, register_key
 from holdfast.core.clock import lease_deadline
-from holdfast.core.one_by_one import OneByOne
+from holdfast.core.one_by_one import OneByOne, result_or_error
 from holdfast.core.tickets import Claim, Granted, LeaseGone, Live
 from holdfast.errors import BackendError, NameConflict, OutcomeUnknown
 from holdfast.guarantees import Exclusion, Guarantees
 
 if TYPE_CHECKING:
     from holdfast.backends.redis.port import RedisPort
-    from holdfast.backends.redis.protocol.keys import Keys, OtherKeys
     from holdfast.core.ports import Runtime
 
 T = TypeVar("T")
@@ -75,7 +74,6 @@ class GetsetBackend(OneByOne, PlainBackend):
     """Locks with plain commands only."""
 
     method = "getset"
-    base = GUARANTEES["getset"]
     lacks = LACKS["getset"]
 
     def __init__(self, url: str, port: RedisPort, runtime: Runtime, *, prefix: str) -> None:
@@ -87,7 +85,7 @@ class GetsetBackend(OneByOne, PlainBackend):
     def guarantees(self) -> Guarantees:
         # The clocks of clients end leases, so a server that keeps all writes makes exclusion no stronger.
         on_server = super().guarantees
-        return self.base if on_server.exclusion is Exclusion.DURABLE_AUTHORITY else on_server
+        return GUARANTEES[self.method] if on_server.exclusion is Exclusion.DURABLE_AUTHORITY else on_server
 
     async def _try_take(self, claim: Claim, keys: Keys, deadline: float) -> Granted | tuple[str, float]:
         sent, wall = self._runtime.now(), self._runtime.wall()
@@ -236,8 +234,6 @@ def _margin(claim: Claim) -> float:
 async def _result(work: Awaitable[T], *, on_conflict: T) -> T | BackendError:
     """The result for one ticket. A key of another type is not ours any more, and an error must not stop the others."""
     try:
-        return await work
+        return await result_or_error(work)
     except NameConflict:
         return on_conflict
-    except BackendError as error:
-        return error

@@ -11,20 +11,18 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from holdfast.backends.redis.lua import Script
-from holdfast.backends.redis.port import Call
+from holdfast.backends.redis.port import Call, RedisPort, Reply
 from holdfast.backends.redis.protocol.keys import OtherKeys, index_keys
-from holdfast.backends.redis.protocol.scanning import SCAN_COUNT, Work
+from holdfast.backends.redis.protocol.scanning import SCAN_COUNT, KeySource, Pacer, Work
 from holdfast.errors import HoldfastError
 
 if TYPE_CHECKING:
-    from holdfast.backends.redis.port import RedisPort, Reply
-    from holdfast.backends.redis.protocol.scanning import Pacer
     from holdfast.core.ports import Runtime
 
 SIZE = Script.of("queue/index_size", "return redis.call('ZCARD', KEYS[1])")
 
 
-class IndexSource:
+class IndexSource(KeySource[OtherKeys]):
     """The indexes of one deployment, for a Lister."""
 
     def __init__(self, port: RedisPort, runtime: Runtime, pacer: Pacer, prefix: str, *, per_slot: bool) -> None:
@@ -62,9 +60,6 @@ class IndexSource:
         words = ("ZSCAN", server.lock, cursor, "MATCH", pattern, "COUNT", SCAN_COUNT)
         following, members = await self._port.command(server, *words, deadline=deadline)
         return following, [member.decode(errors="replace") for member in members[::2]]
-
-    async def subscribe_keyspace(self, server: OtherKeys, pattern: str, *, deadline: float) -> None:
-        return None  # the next search finds new locks
 
     async def _sizes(self, indexes: Sequence[OtherKeys], io_timeout: float) -> list[int]:
         calls = [Call(SIZE, index, ()) for index in indexes]

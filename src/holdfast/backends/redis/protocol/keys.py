@@ -316,18 +316,13 @@ def _tag(key: str) -> str | None:
 
 
 @functools.cache
-def _numbers_by_slot() -> list[str]:
+def _numbers_by_slot() -> dict[int, str]:
     """The least number that hashes to each slot."""
-    numbers = [""] * SLOTS
-    missing = SLOTS
-    for number in count():
-        text = str(number)
-        slot = crc_hqx(text.encode(), 0) % SLOTS
-        if not numbers[slot]:
-            numbers[slot] = text
-            missing -= 1
-            if not missing:
-                break
+    numbers: dict[int, str] = {}
+    for number in map(str, count()):
+        numbers.setdefault(crc_hqx(number.encode(), 0) % SLOTS, number)
+        if len(numbers) == SLOTS:
+            break
     return numbers
 
 

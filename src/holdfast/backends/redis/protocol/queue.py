@@ -9,27 +9,27 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
 from holdfast.backends.local_handover import break_in_use
 from holdfast.backends.redis.lua import load, load_all
-from holdfast.backends.redis.port import Call, PreparesCalls, call_of
+from holdfast.backends.redis.port import Call, Channel, PreparesCalls, RedisPort, Reply, Word, call_of
 from holdfast.backends.redis.protocol import getset, setnx
+from holdfast.backends.redis.protocol.base import BaseRedisBackend, renewed
 from holdfast.backends.redis.protocol.guarantees import GUARANTEES, LACKS
 from holdfast.backends.redis.protocol.index import IndexSource
 from holdfast.backends.redis.protocol.keys import (
-    joined,
+    OtherKeys,
     keys_for_one_script,
     keys_of_locks,
     method_conflict,
     method_in,
     queue_keys,
 )
-from holdfast.backends.redis.protocol.plain import renewed
-from holdfast.backends.redis.protocol.records import Line, Record, limit_of, line_suffix
-from holdfast.backends.redis.protocol.registers import ScriptRecords, ScriptRegisters
+from holdfast.backends.redis.protocol.records import Line, describe, limit_of, line_suffix
+from holdfast.backends.redis.protocol.registers import ScriptRecords
 from holdfast.backends.redis.protocol.scanning import Lister, Pacer
 from holdfast.backends.redis.protocol.server_info import guarantees_on
 from holdfast.backends.redis.protocol.watchers import Watchers
@@ -37,7 +37,7 @@ from holdfast.core.clock import lease_deadline
 from holdfast.core.handovers import QueueEntry, take_handover
 from holdfast.core.local_handover import with_waiting, without_caller
 from holdfast.core.notifications import Notifications
-from holdfast.core.ports import PreparedRequests
+from holdfast.core.ports import Backend, PreparedRequests, Runtime
 from holdfast.core.tickets import (
     POLL_INTERVAL,
     POLL_INTERVAL_BEHIND,
@@ -49,7 +49,6 @@ from holdfast.core.tickets import (
     Waiting,
     granted_of,
     may_have_happened,
-    note_unanswered,
     process_text,
 )
 from holdfast.errors import BackendError, HoldfastError, LimitConflict, NameConflict, OutcomeUnknown
@@ -57,10 +56,6 @@ from holdfast.guarantees import Guarantees, Order
 
 if TYPE_CHECKING:
     from holdfast.backends.redis.config import RedisConfig
-    from holdfast.backends.redis.port import Channel, RedisPort, Reply, Word
-    from holdfast.backends.redis.protocol.keys import OtherKeys
-    from holdfast.backends.redis.protocol.scanning import Listing
-    from holdfast.core.ports import Backend, Runtime
 
 
 GRANULARITY = 0.002  # seconds: the server counts whole milliseconds, here and in its scripts
@@ -110,12 +105,11 @@ def backend_on(port: RedisPort, config: RedisConfig, runtime: Runtime) -> Backen
     )
 
 
-class QueueBackend(ScriptRegisters, ScriptRecords):
+class QueueBackend(BaseRedisBackend[OtherKeys], ScriptRecords):
     """Locks on one deployment of Redis, granted in order of arrival."""
 
     lacks = LACKS["queue"]
     has_index = True
-    liveness_fds: tuple[int, ...] = ()  # the server does not notice that a holder has died
     _entry_type = QueueEntry
 
     def __init__(
@@ -137,11 +131,8 @@ class QueueBackend(ScriptRegisters, ScriptRecords):
         With `hand_over`, the release of another ticket may grant the lock to a ticket of this client. With
         `local_handover`, callers of this client pass their leases on to each other.
         """
-        self.url = url
-        self._port = port
+        super().__init__(url, port, runtime, prefix=prefix)
         self._subscriber = port.subscriber
-        self._runtime = runtime
-        self._prefix = prefix
         self._signals = signals
         self._notifications = Notifications(self._subscriber, runtime, url)
         self._hand_over = hand_over
@@ -160,10 +151,6 @@ class QueueBackend(ScriptRegisters, ScriptRecords):
     def guarantees(self) -> Guarantees:
         guarantees = guarantees_on(GUARANTEES["queue"], self._port.server_info)
         return guarantees if self.hands_over_locally else guarantees._replace(order=Order.FIFO)
-
-    @property
-    def warnings(self) -> tuple[str, ...]:
-        return () if self._port.server_info is None else self._port.server_info.warnings
 
     async def try_acquire(self, claim: Claim, *, queue: bool, deadline: float) -> Granted | Waiting:
         sent = self._runtime.now()
@@ -237,17 +224,7 @@ class QueueBackend(ScriptRegisters, ScriptRecords):
             is_subscribed = self._subscriber.subscription(channel) != 0
             arguments += self._acquire_arguments(claim, channel, queue=False, is_subscribed=is_subscribed)
         sent = self._runtime.now()
-        try:
-            replies = await self._port.run(Call(_TRY_ACQUIRE_ALL, joined(locks), tuple(arguments)), deadline=deadline)
-        except NameConflict:
-            # The batch was refused; retry one lock at a time to find the one that conflicts. Locks before it were
-            # granted and are granted again.
-            for claim in claims[: len(locks)]:
-                await self.try_acquire(claim, queue=False, deadline=deadline)
-            raise
-        except BaseException as error:
-            note_unanswered(claims[: len(locks)], error)
-            raise
+        replies = await self._run_for_all(_TRY_ACQUIRE_ALL, locks, claims, arguments, deadline)
         return [self._result_of(claim, reply, sent) for claim, reply in zip(claims, replies, strict=False)]
 
     async def wait(self, claim: Claim, until: float) -> None:
@@ -325,18 +302,9 @@ class QueueBackend(ScriptRegisters, ScriptRecords):
         fence = await self._port.run(call, deadline=deadline)
         return Granted(fence, lease_deadline(sent, claim.ttl, GRANULARITY)) if fence > 0 else LeaseGone()
 
-    def intact(self, store: Hashable) -> bool:
-        return True
-
     async def inspect(self, name: str, *, deadline: float) -> LockInfo:
         reply = await self._port.run(Call(_INSPECT, self._keys(name), ()), deadline=deadline)
-        return Record(reply).describe(name)
-
-    async def locks(self, prefix: str, *, deadline: float) -> list[LockInfo]:
-        return await self._lister.locks(prefix, deadline)
-
-    def listing(self, prefix: str, *, io_timeout: float) -> Listing[OtherKeys]:
-        return self._lister.listing(prefix, io_timeout)
+        return describe(name, reply)
 
     async def _read_locks(self, names: Sequence[str], deadline: float) -> Callable[[], list[LockInfo]]:
         calls = [Call(_INSPECT, self._keys(name), ()) for name in names]
@@ -349,7 +317,7 @@ class QueueBackend(ScriptRegisters, ScriptRecords):
             if isinstance(reply, BackendError):
                 raise reply
             if not isinstance(reply, HoldfastError):  # a key of another type is not a lock
-                infos.append(Record(reply).describe(name))
+                infos.append(describe(name, reply))
         return [info for info in infos if info.holders or info.waiters]
 
     async def break_lock(self, name: str, fence: int, *, deadline: float) -> bool:
@@ -372,10 +340,7 @@ class QueueBackend(ScriptRegisters, ScriptRecords):
 
     async def close(self) -> None:
         self._notifications.wake_all()
-        await self._port.close()
-
-    def abandon(self) -> None:
-        self._port.abandon()
+        await super().close()
 
     def _result_of(self, claim: Claim, reply: Reply, sent: float) -> Granted | Waiting:
         if isinstance(reply, int):

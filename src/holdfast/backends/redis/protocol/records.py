@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from holdfast.backends.redis.protocol.keys import QUEUE, SEVERAL
@@ -47,42 +47,35 @@ class Line:
         return ticket if self.last_fence is None else ticket._replace(last_fence=self.last_fence)
 
 
-class Record:
-    """The state of one lock."""
+def describe(name: str, reply: list[Any]) -> LockInfo:
+    """The holders of one lock, and its waiters in queue order."""
+    now, value, remaining_ms, sharers, shared, queue, waiters = reply
+    remaining = math.inf if remaining_ms == -1 else remaining_ms / 1000
+    holders: list[TicketInfo] = []
+    if value.startswith(SEVERAL.encode()):
+        lines = dict(pairs_of(sharers))
+        tickets = [_sharer(member, lines, (float(ends) - now) / 1000) for member, ends in pairs_of(shared)]
+        holders = sorted((ticket for ticket in tickets if ticket.remaining), key=lambda ticket: ticket.fence or 0)
+    elif value.startswith(QUEUE.encode()):
+        holders = [Line(value.removeprefix(QUEUE.encode())).describe("x", remaining)]
+    elif value:
+        holders = [foreign_holder(remaining)]
+    entries = dict(pairs_of(waiters))
+    waiting = [_waiter(entries.get(nonce, b""), now) for nonce in queue]
+    return LockInfo(name, tuple(holders), tuple(ticket for ticket in waiting if ticket.remaining))
 
-    def __init__(self, reply: list[Any]) -> None:
-        self._now, value, remaining_ms, sharers, self._shared, self._queue, waiters = reply
-        self._value: bytes = value
-        self._remaining = math.inf if remaining_ms == -1 else remaining_ms / 1000
-        self._sharers = dict(pairs_of(sharers))
-        self._waiters = dict(pairs_of(waiters))
 
-    def holders(self) -> list[TicketInfo]:
-        if self._value.startswith(SEVERAL.encode()):
-            shared = [self._sharer(member, float(ends)) for member, ends in pairs_of(self._shared)]
-            return sorted((ticket for ticket in shared if ticket.remaining), key=lambda ticket: ticket.fence or 0)
-        if self._value.startswith(QUEUE.encode()):
-            return [Line(self._value.removeprefix(QUEUE.encode())).describe("x", self._remaining)]
-        return [foreign_holder(self._remaining)] if self._value else []
+def _sharer(member: bytes, lines: Mapping[bytes, bytes], remaining: float) -> TicketInfo:
+    kind, _, nonce = member.decode(errors="replace").partition(":")
+    return Line(lines.get(nonce.encode(), _UNKNOWN)).describe(kind, remaining)
 
-    def waiters(self) -> list[TicketInfo]:
-        """The waiting tickets in queue order."""
-        waiting = [self._waiter(self._waiters.get(nonce, b"")) for nonce in self._queue]
-        return [ticket for ticket in waiting if ticket.remaining]
 
-    def describe(self, name: str) -> LockInfo:
-        return LockInfo(name, tuple(self.holders()), tuple(self.waiters()))
-
-    def _sharer(self, member: bytes, ends: float) -> TicketInfo:
-        kind, _, nonce = member.decode(errors="replace").partition(":")
-        return Line(self._sharers.get(nonce.encode(), _UNKNOWN)).describe(kind, (ends - self._now) / 1000)
-
-    def _waiter(self, entry: bytes) -> TicketInfo:
-        kind, number, lapses, _, _, _, agent, info = fields_of(entry, 8)
-        remaining = (number_in(lapses) - self._now) / 1000
-        since = number_in(number) / 1e6
-        kind = "x" if kind.startswith("@") else kind
-        return describe_ticket(kind, info=info, fence=None, agent=agent, since=since, remaining=remaining)
+def _waiter(entry: bytes, now: float) -> TicketInfo:
+    kind, number, lapses, _, _, _, agent, info = fields_of(entry, 8)
+    remaining = (number_in(lapses) - now) / 1000
+    since = number_in(number) / 1e6
+    kind = "x" if kind.startswith("@") else kind
+    return describe_ticket(kind, info=info, fence=None, agent=agent, since=since, remaining=remaining)
 
 
 def describe_ticket(

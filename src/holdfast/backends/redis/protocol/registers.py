@@ -4,20 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from holdfast.backends.redis.lua import load
-from holdfast.backends.redis.port import Call
+from holdfast.backends.redis.port import Call, RedisPort
 from holdfast.backends.redis.protocol.keys import record_key, register_key
 from holdfast.core.ports import Record
 from holdfast.errors import HoldfastError
 
-if TYPE_CHECKING:
-    from holdfast.backends.redis.port import RedisPort
-
 ADVANCE, READ = load("registers", "advance", is_grant=True), load("registers", "read")
 SWAP_RECORD, READ_RECORD = load("registers", "swap_record", is_grant=True), load("registers", "read_record")
-SCRIPTS = (ADVANCE, READ, SWAP_RECORD, READ_RECORD)
 
 
 class ScriptRegisters:
@@ -40,11 +35,8 @@ class ScriptRegisters:
         return numbers
 
 
-class ScriptRecords:
-    """The same for durable records."""
-
-    _port: RedisPort
-    _prefix: str
+class ScriptRecords(ScriptRegisters):
+    """The same with durable records."""
 
     async def swap_record(
         self, name: str, expected: str, record: Record | None, *, keep: float, deadline: float

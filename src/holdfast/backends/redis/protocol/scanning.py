@@ -96,7 +96,8 @@ class KeySource(Protocol[S]):
         """The next cursor, b"0" at the end, and the keys that match among the next SCAN_COUNT."""
 
     async def subscribe_keyspace(self, server: S, pattern: str, *, deadline: float) -> KeyspaceSubscription | None:
-        """Subscribe to changes of the keys that match; None if that is not possible."""
+        """Subscribe to changes of the keys that match. None: not possible, so the search finds new locks, but later."""
+        return None
 
 
 class KeyspaceSubscription(Protocol):
@@ -148,6 +149,18 @@ class Lister(Generic[S]):
     def listing(self, prefix: str, io_timeout: float) -> Listing[S]:
         """The locks whose names begin with `prefix`. Each request may take `io_timeout`; all together may take long."""
         return Listing(self, prefix, io_timeout)
+
+
+class ListsLocks(Generic[S]):
+    """A mixin for a backend with a Lister."""
+
+    _lister: Lister[S]
+
+    async def locks(self, prefix: str, *, deadline: float) -> list[LockInfo]:
+        return await self._lister.locks(prefix, deadline)
+
+    def listing(self, prefix: str, *, io_timeout: float) -> Listing[S]:
+        return self._lister.listing(prefix, io_timeout)
 
 
 class Listing(Generic[S]):
@@ -264,15 +277,14 @@ class Listing(Generic[S]):
             except OutcomeUnknown:  # the connection has ended
                 subscription.close()
                 del self._subscribed[server]  # the next search subscribes again
-                continue
             except HoldfastError:  # forbidden by an ACL, for example
                 subscription.close()
                 self._subscribed[server] = None
-                continue
-            self._note(keys)
-            if len(keys) > limit:
-                subscription.close()
-                self._subscribed[server] = None
+            else:
+                self._note(keys)
+                if len(keys) > limit:
+                    subscription.close()
+                    self._subscribed[server] = None
 
     def close(self) -> None:
         """End the subscriptions."""

@@ -9,21 +9,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from holdfast.backends.redis.lua import load, load_all
-from holdfast.backends.redis.port import Call
-from holdfast.backends.redis.protocol.guarantees import GUARANTEES, LACKS
-from holdfast.backends.redis.protocol.keys import SETNX, joined, keys_for_one_script
-from holdfast.backends.redis.protocol.plain import PlainBackend, renewed
+from holdfast.backends.redis.port import Call, Reply
+from holdfast.backends.redis.protocol.base import PlainBackend, renewed
+from holdfast.backends.redis.protocol.guarantees import LACKS
+from holdfast.backends.redis.protocol.keys import SETNX, Keys, keys_for_one_script
 from holdfast.backends.redis.protocol.registers import ScriptRegisters
 from holdfast.core.clock import lease_deadline
 from holdfast.core.tickets import Claim, Granted, LeaseGone, Live, Waiting, note_unanswered
 from holdfast.errors import BackendError, NameConflict, OutcomeUnknown
-
-if TYPE_CHECKING:
-    from holdfast.backends.redis.port import Reply
-    from holdfast.backends.redis.protocol.keys import Keys
 
 _TRY_ACQUIRE, _RENEW, _ADOPT = (load("setnx", name, is_grant=True) for name in ("try_acquire", "renew", "adopt"))
 _RELEASE, _BREAK = (load("setnx", name) for name in ("release", "break"))
@@ -35,7 +30,6 @@ class SetnxBackend(ScriptRegisters, PlainBackend):
     """The value of a lock's key is `holdfast:setnx:<nonce>:<fence>`."""
 
     method = "setnx"
-    base = GUARANTEES["setnx"]
     lacks = LACKS["setnx"]
 
     async def try_acquire_all(self, claims: Sequence[Claim], *, deadline: float) -> list[Granted | Waiting]:
@@ -44,17 +38,7 @@ class SetnxBackend(ScriptRegisters, PlainBackend):
         for claim, _ in zip(claims, locks, strict=False):
             arguments += (claim.nonce, math.ceil(claim.ttl * 1000))
         sent = self._runtime.now()
-        try:
-            replies = await self._port.run(Call(_TRY_ACQUIRE_ALL, joined(locks), tuple(arguments)), deadline=deadline)
-        except NameConflict:
-            # The batch was refused; retry one lock at a time to find the one that conflicts. Locks before it were
-            # granted and are granted again.
-            for claim in claims[: len(locks)]:
-                await self.try_acquire(claim, queue=False, deadline=deadline)
-            raise
-        except BaseException as error:
-            note_unanswered(claims[: len(locks)], error)
-            raise
+        replies = await self._run_for_all(_TRY_ACQUIRE_ALL, locks, claims, arguments, deadline)
         return [
             self._result_of(claim, self._parse_reply(claim, reply, sent))
             for claim, reply in zip(claims, replies, strict=False)

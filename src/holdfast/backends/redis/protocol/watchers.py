@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from holdfast.core.tickets import POLL_INTERVAL_BEHIND
+from holdfast.core.tickets import POLL_INTERVAL_BEHIND, Claim
 
 if TYPE_CHECKING:
     from holdfast.core.ports import Runtime
-    from holdfast.core.tickets import Claim
 
 WATCH = 1.25  # seconds between the polls of one waiter of each client
 

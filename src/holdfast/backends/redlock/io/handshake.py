@@ -29,8 +29,8 @@ class NodeHandshake(Handshake):
 
     async def run(self, connection: Connection, node: Node, deadline: float) -> None:
         await super().run(connection, node, deadline)
-        server_info = self.server_info_of(node)
-        if server_info is None or server_info.run_id is None or server_info.uptime is None:
+        server_info = self._server_infos[node]
+        if server_info.run_id is None or server_info.uptime is None:
             raise not_sent(
                 self._config.url, node, "does not report its run_id: let this user run INFO (ACL SETUSER … +info)"
             )

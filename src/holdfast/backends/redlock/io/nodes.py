@@ -35,9 +35,6 @@ class Nodes(Topology):
     async def find_primary(self, slot: int, deadline: float) -> Node:
         return self._config.nodes[slot]
 
-    async def rediscover_primary(self, slot: int, node: Node, deadline: float) -> Node:
-        return node
-
     async def channel_node(self, channel: Channel, deadline: float, *, refresh: bool = False) -> Node:
         """All nodes publish every notification, so one is enough: the first, or the next one after an error."""
         if refresh:
@@ -71,10 +68,7 @@ class Nodes(Topology):
         for number, call in calls:
             if call is not last:  # most nodes get the same request
                 last, request = call, form(call)
-            if number in requests:
-                requests[number].append(request)
-            else:
-                requests[number] = [request]
+            requests.setdefault(number, []).append(request)
         results = await self._connections.exchange_batches(
             [
                 Batch(nodes[number], texts[0] if len(texts) == 1 else b"".join(texts), len(texts))

@@ -7,17 +7,16 @@ also sends pending releases of votes, until the node responds or the vote has ex
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from holdfast.backends.redis.port import Call
+from holdfast.backends.redis.port import Call, Reply
 from holdfast.backends.redis.protocol.keys import keys_of
 from holdfast.backends.redlock import lua
 from holdfast.core.events import logger
 from holdfast.errors import BackendError, BackendUnavailable, HoldfastError, NameConflict, OutcomeUnknown, QuorumError
 
 if TYPE_CHECKING:
-    from holdfast.backends.redis.port import Reply
     from holdfast.backends.redlock.config import RedlockConfig
     from holdfast.backends.redlock.port import RedlockPort, ServerRun
     from holdfast.core.ports import Runtime
@@ -35,9 +34,7 @@ class _Outage(NamedTuple):
 
 
 class _PendingRelease(NamedTuple):
-    claim: Claim
-    attempt: int
-    is_over: bool
+    call: Call
     until: float  # when the vote expires by itself
 
 
@@ -99,7 +96,7 @@ class NodeHealth:
     def quorum_error(self, errors: dict[int, HoldfastError]) -> QuorumError:
         """The error for a missing majority, with the error of each node."""
         causes = {self._port.nodes[number]: error for number, error in sorted(errors.items())}
-        return QuorumError(backend=self._config.url, needed=self._quorum, nodes=len(self._nodes), causes=causes)
+        return QuorumError(backend=self._config.redis.url, needed=self._quorum, nodes=len(self._nodes), causes=causes)
 
     async def handshake(self, deadline: float) -> None:
         """Connect to nodes without a handshake: no vote is requested from a node before that."""
@@ -109,7 +106,7 @@ class NodeHealth:
             is_first = len(self._nodes) - len(unknown) < self._quorum
             # Without a majority of known nodes the call cannot succeed, so they get the time that connecting may take,
             # but not all of the caller's time.
-            backoff = 2 * self._config.connect_timeout if is_first else self._config.node_timeout
+            backoff = 2 * self._config.redis.connect_timeout if is_first else self._config.node_timeout
             await self.run_calls(
                 [self._hello(number) for number in unknown], now + min(backoff, 0.6 * (deadline - now))
             )
@@ -132,14 +129,32 @@ class NodeHealth:
                 replies[index] = OutcomeUnknown(backend=self._port.nodes[number], problem="was started again")
         return replies
 
+    async def run_each(
+        self, requests: Sequence[Mapping[int, Call]], deadline: float
+    ) -> list[dict[int, Reply | HoldfastError]]:
+        """The same for several requests, each with a call for each of its nodes. Returns the replies by node."""
+        calls = [call for request in requests for call in request.items()]
+        replies = iter(await self.run_calls(calls, deadline) if calls else ())
+        return [{number: next(replies) for number in request} for request in requests]
+
+    def errors_in(self, replied: Mapping[int, Reply | HoldfastError]) -> dict[int, HoldfastError]:
+        """The errors of the nodes whose replies do not count."""
+        errors: dict[int, HoldfastError] = {}
+        for number, reply in replied.items():
+            if isinstance(reply, HoldfastError):
+                errors[number] = reply
+            elif not self.is_eligible(number):
+                errors[number] = self.ineligible(number)
+        return errors
+
     def mark_unresponsive(self, number: int, error: HoldfastError) -> None:
         """The node has not replied."""
         now = self._runtime.now()
         with self._mutex:
             before = self._unresponsive.get(number)
-            last, pause = PAUSE_MIN, PAUSE_MIN
+            pause = PAUSE_MIN
             if before is not None:
-                last, pause = before.pause, min(PAUSE_MAX, 2 * before.pause)
+                pause = min(PAUSE_MAX, 2 * before.pause)
             elif number in self._returns:
                 back_at, last = self._returns.pop(number)
                 # A node that replies to checks and not to requests is used again less and less often.
@@ -159,8 +174,11 @@ class NodeHealth:
 
     def schedule_release(self, number: int, claim: Claim, attempt: int, *, is_over: bool, until: float) -> None:
         """Release this vote on the node in the background, unless it expires before, at `until`."""
+        # The node did not reply, so a request for its vote may still arrive there.
+        ending = lua.ending(is_over=is_over, is_answered=False)
+        call = Call(lua.RELEASE, keys_of(self._config.redis.prefix, claim.name), (claim.nonce, attempt, ending))
         with self._mutex:
-            self._pending_releases[number, claim.nonce] = _PendingRelease(claim, attempt, is_over, until)
+            self._pending_releases[number, claim.nonce] = _PendingRelease(call, until)
         self._ensure_worker()
 
     async def close(self) -> None:
@@ -196,21 +214,17 @@ class NodeHealth:
             self._pending_releases = {
                 key: pending for key, pending in self._pending_releases.items() if pending.until > now
             }
-            is_over = self._closed or not (
-                self._pending_releases or (self._unresponsive and now - self._used_at < IDLE_MAX)
-            )
-            if is_over:
+            is_checked = self._unresponsive and now - self._used_at < IDLE_MAX
+            if self._closed or not (self._pending_releases or is_checked):
                 self._is_working = False
                 return False
-            ready = [number for number in self._nodes if self._is_due(number, now)]
-            due = [(key, pending) for key, pending in self._pending_releases.items() if key[0] in ready][:BATCH_MAX]
-            busy = {key[0] for key, _ in due}
-            others = [number for number in ready if number in self._unresponsive and number not in busy]
-        calls = [(key[0], self._release_call(pending)) for key, pending in due] + [
-            self._hello(number) for number in others
-        ]
+            paused = {number for number, outage in self._unresponsive.items() if outage.until > now}
+            due = [(key, pending) for key, pending in self._pending_releases.items() if key[0] not in paused]
+            del due[BATCH_MAX:]
+            others = sorted(self._unresponsive.keys() - paused - {key[0] for key, _ in due})
+        calls = [(key[0], pending.call) for key, pending in due] + [self._hello(number) for number in others]
         if calls:
-            replies = await self.run_calls(calls, now + 2 * self._config.connect_timeout)
+            replies = await self.run_calls(calls, now + 2 * self._config.redis.connect_timeout)
             with self._mutex:
                 for (key, pending), reply in zip(due, replies, strict=False):
                     is_done = not isinstance(reply, HoldfastError) or isinstance(reply, NameConflict)
@@ -219,18 +233,8 @@ class NodeHealth:
         await self._wakeup.wait(self._runtime.now() + PAUSE_MIN)
         return True
 
-    def _release_call(self, pending: _PendingRelease) -> Call:
-        keys = keys_of(self._config.prefix, pending.claim.name)
-        # The node did not reply, so a request for its vote may still arrive there.
-        ending = lua.ending(is_over=pending.is_over, is_answered=False)
-        return Call(lua.RELEASE, keys, (pending.claim.nonce, pending.attempt, ending))
-
     def _hello(self, number: int) -> tuple[int, Call]:
-        return number, Call(lua.HELLO, keys_of(self._config.prefix, "hello"), ())
-
-    def _is_due(self, number: int, now: float) -> bool:
-        silence = self._unresponsive.get(number)
-        return silence is None or silence.until <= now
+        return number, Call(lua.HELLO, keys_of(self._config.redis.prefix, "hello"), ())
 
     def _is_back(self, number: int) -> None:
         with self._mutex:

@@ -14,20 +14,21 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Collection, Hashable, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
-from holdfast.backends.redis.port import Call
+from holdfast.backends.redis.port import Call, Reply
 from holdfast.backends.redis.protocol.keys import (
     REDLOCK,
     Keys,
+    OtherKeys,
     keys_and_record_before,
     keys_of,
     method_conflict,
     method_in,
 )
-from holdfast.backends.redis.protocol.scanning import Lister
+from holdfast.backends.redis.protocol.scanning import KeySource, Lister, ListsLocks
 from holdfast.backends.redlock import lua
 from holdfast.backends.redlock.protocol.guarantees import GUARANTEES, LACKS
 from holdfast.backends.redlock.protocol.node_health import NodeHealth
@@ -49,9 +50,6 @@ from holdfast.errors import (
 from holdfast.guarantees import Exclusion, FenceOrder, Guarantees
 
 if TYPE_CHECKING:
-    from holdfast.backends.redis.port import Reply
-    from holdfast.backends.redis.protocol.keys import OtherKeys
-    from holdfast.backends.redis.protocol.scanning import Listing
     from holdfast.backends.redlock.config import RedlockConfig
     from holdfast.backends.redlock.port import RedlockPort
     from holdfast.core.ports import Runtime
@@ -87,23 +85,23 @@ class _Count(NamedTuple):
     uncounted: list[int]  # nodes that gave or may have given a vote that does not count
 
 
-class RedlockBackend(OneByOne):
+class RedlockBackend(ListsLocks[int], KeySource[int], OneByOne):
     """Locks on a majority of nodes."""
 
     lacks = LACKS
     liveness_fds: tuple[int, ...] = ()  # no node notices that a holder has died
 
     def __init__(self, config: RedlockConfig, port: RedlockPort, runtime: Runtime) -> None:
-        self.url = config.url
+        self.url = config.redis.url
         self._config = config
         self._port = port
         self._runtime = runtime
         self._nodes = range(len(port.nodes))
         self._quorum = len(port.nodes) // 2 + 1
-        self._notifications = Notifications(port.subscriber, runtime, config.url)
+        self._notifications = Notifications(port.subscriber, runtime, config.redis.url)
         self._health = NodeHealth(config, port, runtime)
         self._registers = QuorumRegisters(config, port, self._health, runtime)
-        self._lister = Lister(self, runtime, config.prefix, self._read_locks)
+        self._lister = Lister(self, runtime, config.redis.prefix, self._read_locks)
 
     @property
     def guarantees(self) -> Guarantees:
@@ -114,10 +112,9 @@ class RedlockBackend(OneByOne):
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        errors = self._health.unresponsive
-        unknown = {number for number in self._nodes if self._port.server_run(number) is None}
-        waiting = [number for number in self._nodes if number not in unknown and not self._health.is_eligible(number)]
-        errors |= {number: self._health.ineligible(number) for number in waiting if number not in errors}
+        known = [number for number in self._nodes if self._port.server_run(number) is not None]
+        errors = {number: self._health.ineligible(number) for number in known if not self._health.is_eligible(number)}
+        errors |= self._health.unresponsive
         return tuple(f"{self._port.nodes[number]}: {error}" for number, error in sorted(errors.items()))
 
     async def try_acquire(self, claim: Claim, *, queue: bool, deadline: float) -> Granted | Waiting:
@@ -163,14 +160,13 @@ class RedlockBackend(OneByOne):
         unknown = _State(attempt=1, asked=everywhere, unanswered=everywhere)
         states: list[_State] = [claim.state or unknown for claim in claims]
         # Fixed here, because a concurrent renewal may add nodes; for these the release is scheduled.
-        asked = [[number for number in present if number in state.asked] for state in states]
-        calls: list[tuple[int, Call]] = []
-        for claim, state, nodes in zip(claims, states, asked, strict=True):
-            calls += [(number, self._release(claim, state, number, is_over=True)) for number in nodes]
-        replies = iter(await self._health.run_calls(calls, self._limit(claims, deadline)) if calls else ())
+        calls = [
+            {number: self._release(claim, state, number, is_over=True) for number in present if number in state.asked}
+            for claim, state in zip(claims, states, strict=True)
+        ]
+        replies = await self._health.run_each(calls, self._limit(claims, deadline))
         outcomes: list[bool | BackendError] = []
-        for claim, state, nodes in zip(claims, states, asked, strict=True):
-            replied = {number: next(replies) for number in nodes}
+        for claim, state, replied in zip(claims, states, replies, strict=True):
             outcome = self._released(claim, state, replied)
             outcomes.append(outcome)
             if not isinstance(outcome, BackendError):
@@ -185,21 +181,19 @@ class RedlockBackend(OneByOne):
         responsive = self._health.responsive()
         sent = self._runtime.now()
         states: list[_State] = [claim.state or _State() for claim in claims]
-        asked = [self._nodes_to_renew(state, responsive) for state in states]
-        calls: list[tuple[int, Call]] = []
-        for claim, state, nodes in zip(claims, states, asked, strict=True):
+        calls = []
+        for claim, state in zip(claims, states, strict=True):
             state.longest_ttl = max(state.longest_ttl, claim.ttl)
-            renewal = self._renewal(claim, state)
-            calls += [(number, renewal) for number in nodes]
-        replies = iter(await self._health.run_calls(calls, self._limit(claims, deadline)))
+            calls.append(dict.fromkeys(self._nodes_to_renew(state, responsive), self._renewal(claim, state)))
+        replies = await self._health.run_each(calls, self._limit(claims, deadline))
         outcomes: list[Live | LeaseGone | BackendError] = []
         forgotten: list[tuple[int, Claim]] = []
-        for claim, state, nodes in zip(claims, states, asked, strict=True):
-            replied = {number: next(replies) for number in nodes}
-            answered = {number for number, reply in replied.items() if not _is_error(reply)}
-            state.voters = (state.voters - answered) | {number for number in answered if _is(replied[number], _KEPT)}
+        for claim, state, replied in zip(claims, states, replies, strict=True):
+            answered = _answered(replied)
+            state.voters = (state.voters - answered) | {number for number in answered if replied[number] == _KEPT}
             outcome = self._renewed(claim, state, replied, sent)
-            if not all(map(_is_executed_or_refused, replied.values())):
+            if not all(number in answered or _is_unchanged(reply) for number, reply in replied.items()):
+                # A node may still execute it.
                 state.unanswered_ttl = min(state.unanswered_ttl, claim.ttl)
             outcomes.append(outcome)
             if claim.is_final and not isinstance(outcome, BackendError):
@@ -210,7 +204,7 @@ class RedlockBackend(OneByOne):
                 if not claim.unanswered:
                     claim.state = None
             elif isinstance(outcome, Live):
-                forgotten += [(number, claim) for number, reply in replied.items() if _is(reply, _FREE)]
+                forgotten += [(number, claim) for number, reply in replied.items() if reply == _FREE]
         if forgotten:
             await self._repair(forgotten, self._limit(claims, deadline))
         return outcomes
@@ -221,12 +215,6 @@ class RedlockBackend(OneByOne):
     async def inspect(self, name: str, *, deadline: float) -> LockInfo:
         (records,) = await self._node_records([name], deadline)
         return describe(name, records, self._quorum, len(self._nodes))
-
-    async def locks(self, prefix: str, *, deadline: float) -> list[LockInfo]:
-        return await self._lister.locks(prefix, deadline)
-
-    def listing(self, prefix: str, *, io_timeout: float) -> Listing[int]:
-        return self._lister.listing(prefix, io_timeout)
 
     async def _read_locks(self, names: Sequence[str], deadline: float) -> Callable[[], list[LockInfo]]:
         records = await self._node_records(names, deadline)
@@ -259,21 +247,17 @@ class RedlockBackend(OneByOne):
             self._health.mark_unresponsive(server, error)
             return b"0", ()
 
-    async def subscribe_keyspace(self, server: int, pattern: str, *, deadline: float) -> None:
-        return None  # the search finds new locks too, but later
-
     async def break_lock(self, name: str, fence: int, *, deadline: float) -> bool:
         (records,) = await self._node_records([name], deadline)
         nonce = nonce_of_holder(records, self._quorum, len(self._nodes), fence)
         if nonce is None:
             return False
-        nodes = self._health.responsive()
-        calls = [(number, Call(lua.RELEASE, self._keys(name), (nonce, 2**53, 1))) for number in nodes]
-        broken = await self._health.run_calls(calls, self._node_deadline(deadline))
-        errors = {number: reply for number, reply in zip(nodes, broken, strict=True) if _is_error(reply)}
-        if len(nodes) - len(errors) < self._quorum:
-            raise self._health.quorum_error({**self._health.unresponsive, **errors})
-        return any(_is(reply, 1) for reply in broken)
+        call = Call(lua.RELEASE, self._keys(name), (nonce, 2**53, 1))
+        calls = dict.fromkeys(self._health.responsive(), call)
+        (replied,) = await self._health.run_each([calls], self._node_deadline(deadline))
+        if len(_answered(replied)) < self._quorum:
+            raise self._health.quorum_error({**self._health.unresponsive, **_errors(replied)})
+        return 1 in replied.values()
 
     async def advance_register(self, name: str, number: int, *, nonce: str, keep: float, deadline: float) -> bool:
         return await self._registers.advance(name, number, nonce, keep, deadline)
@@ -305,7 +289,7 @@ class RedlockBackend(OneByOne):
         replied = dict(zip(nodes, replies, strict=True))
         changed = [number for number, reply in replied.items() if not _is_unchanged(reply)]
         state.asked = asked.union(changed)
-        state.unanswered = unanswered.union(number for number in changed if _is_error(replied[number]))
+        state.unanswered = unanswered.union(number for number in changed if isinstance(replied[number], HoldfastError))
         return {**self._health.unresponsive, **replied}
 
     def _vote_call(  # noqa: PLR0917  (the words of a script, in its order)
@@ -375,7 +359,7 @@ class RedlockBackend(OneByOne):
                 for number in behind
             ]
             replies = await self._health.run_calls(calls, self._limit((claim,), deadline))
-            agreed += sum(_is(reply, 1) for reply in replies)
+            agreed += replies.count(1)
         return fence if agreed >= self._quorum else None
 
     def _waiting(self, state: _State, count: _Count) -> Waiting:
@@ -415,23 +399,21 @@ class RedlockBackend(OneByOne):
         """Release this attempt on these nodes; on those that do not reply, in the background."""
         silent = self._health.unresponsive
         asked = [number for number in nodes if number not in silent]
-        calls = [(number, self._release(claim, state, number, is_over=is_over)) for number in asked]
-        replies = await self._health.run_calls(calls, self._limit((claim,), deadline)) if calls else []
-        answered = {number for number, reply in zip(asked, replies, strict=True) if not _is_error(reply)}
+        calls = {number: self._release(claim, state, number, is_over=is_over) for number in asked}
+        (replied,) = await self._health.run_each([calls], self._limit((claim,), deadline))
+        answered = _answered(replied)
         for number in nodes:
             if number not in answered:
                 self._schedule_release(number, claim, state, is_over=is_over)
 
     def _released(self, claim: Claim, state: _State, replied: dict[int, Reply | HoldfastError]) -> bool | BackendError:
-        answered = {number for number, reply in replied.items() if not _is_error(reply)}
-        unanswered = state.asked - answered
+        unanswered = state.asked - _answered(replied)
         for number in unanswered:
             self._schedule_release(number, claim, state, is_over=True)
         if len(self._nodes) - len(unanswered) < self._quorum:
-            errors = {number: reply for number, reply in replied.items() if isinstance(reply, HoldfastError)}
-            return self._health.quorum_error({**self._health.unresponsive, **errors})
+            return self._health.quorum_error({**self._health.unresponsive, **_errors(replied)})
         # Nodes that did not reply may have had the vote: the lease was lost only if a majority did not have it.
-        had_it = sum(_is(reply, 1) for reply in replied.values())
+        had_it = sum(reply == 1 for reply in replied.values())
         return state.fence is not None and had_it + len(unanswered) >= self._quorum
 
     def _release(self, claim: Claim, state: _State, number: int, *, is_over: bool) -> Call:
@@ -463,22 +445,17 @@ class RedlockBackend(OneByOne):
     def _renewed(
         self, claim: Claim, state: _State, replied: dict[int, Reply | HoldfastError], sent: float
     ) -> Live | LeaseGone | BackendError:
-        kept = sum(_is(reply, _KEPT) and self._health.is_eligible(number) for number, reply in replied.items())
+        kept = sum(reply == _KEPT and self._health.is_eligible(number) for number, reply in replied.items())
         if kept >= self._quorum:
             return Live(lease_deadline(sent, min(claim.ttl, state.unanswered_ttl), GRANULARITY))
-        lost = sum(_is(reply, _TAKEN) or _is(reply, _FREE) for reply in replied.values())
+        replies = list(replied.values())
+        lost = replies.count(_TAKEN) + replies.count(_FREE)
         if len(self._nodes) - lost < self._quorum:
             return LeaseGone(
                 "a majority of the nodes does not know this lease any more: it ran out or was broken, "
                 "or they lost their data"
             )
-        causes = self._health.unresponsive
-        for number, reply in replied.items():
-            if isinstance(reply, HoldfastError):
-                causes[number] = reply
-            elif not self._health.is_eligible(number):
-                causes[number] = self._health.ineligible(number)
-        return self._health.quorum_error(causes)
+        return self._health.quorum_error({**self._health.unresponsive, **self._health.errors_in(replied)})
 
     async def _repair(self, forgotten: Sequence[tuple[int, Claim]], deadline: float) -> None:
         """Give leases their vote again on nodes that have lost it. This is safe, because their fences are fixed."""
@@ -513,12 +490,10 @@ class RedlockBackend(OneByOne):
         """
         await self._health.handshake(deadline)
         nodes = self._health.responsive()
-        calls = [(number, Call(lua.INSPECT, self._keys(name), ())) for name in names for number in nodes]
-        replies = iter(await self._health.run_calls(calls, self._node_deadline(deadline)))
+        calls = [dict.fromkeys(nodes, Call(lua.INSPECT, self._keys(name), ())) for name in names]
         records = []
-        for _ in names:
-            replied = {number: next(replies) for number in nodes}
-            errors = {number: reply for number, reply in replied.items() if isinstance(reply, HoldfastError)}
+        for replied in await self._health.run_each(calls, self._node_deadline(deadline)):
+            errors = _errors(replied)
             if len(replied) - len(errors) < self._quorum:
                 conflict = next((error for error in errors.values() if isinstance(error, NameConflict)), None)
                 raise conflict or self._health.quorum_error({**self._health.unresponsive, **errors})
@@ -540,26 +515,22 @@ class RedlockBackend(OneByOne):
         return min(deadline, self._runtime.now() + self._config.node_timeout)
 
     def _keys(self, name: str) -> Keys:
-        return keys_of(self._config.prefix, name)
+        return keys_of(self._config.redis.prefix, name)
 
     def _counting_keys(self, name: str) -> OtherKeys:
-        return keys_and_record_before(self._config.prefix, name)
+        return keys_and_record_before(self._config.redis.prefix, name)
 
 
 _NOT_QUEUEING = (0, "", "")
 
 
-def _is(reply: Reply | HoldfastError, number: int) -> bool:
-    return bool(reply == number)
+def _answered(replied: Mapping[int, Reply | HoldfastError]) -> set[int]:
+    """The nodes whose reply is no error."""
+    return {number for number, reply in replied.items() if not isinstance(reply, HoldfastError)}
 
 
-def _is_error(reply: Reply | HoldfastError) -> bool:
-    return isinstance(reply, HoldfastError)
-
-
-def _is_executed_or_refused(reply: Reply | HoldfastError) -> bool:
-    """The node will not execute this request later."""
-    return not _is_error(reply) or _is_unchanged(reply)
+def _errors(replied: Mapping[int, Reply | HoldfastError]) -> dict[int, HoldfastError]:
+    return {number: reply for number, reply in replied.items() if isinstance(reply, HoldfastError)}
 
 
 def _is_unchanged(reply: Reply | HoldfastError) -> bool:

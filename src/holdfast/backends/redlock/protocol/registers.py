@@ -17,14 +17,12 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from holdfast.backends.redis.port import Call
-from holdfast.backends.redis.protocol.keys import register_key
+from holdfast.backends.redis.port import Call, Reply
+from holdfast.backends.redis.protocol.keys import OtherKeys, register_key
 from holdfast.backends.redlock import lua
-from holdfast.errors import HoldfastError, OutcomeUnknown, QuorumError
+from holdfast.errors import OutcomeUnknown, QuorumError
 
 if TYPE_CHECKING:
-    from holdfast.backends.redis.port import Reply
-    from holdfast.backends.redis.protocol.keys import OtherKeys
     from holdfast.backends.redlock.config import RedlockConfig
     from holdfast.backends.redlock.port import RedlockPort
     from holdfast.backends.redlock.protocol.node_health import NodeHealth
@@ -87,7 +85,7 @@ class QuorumRegisters:
     async def read(self, names: Sequence[str], deadline: float) -> list[int]:
         """The number of each register; 0 if it does not exist."""
         await self._health.handshake(deadline)
-        calls = [Call(lua.READ, register_key(self._config.prefix, name), ()) for name in names]
+        calls = [Call(lua.READ, register_key(self._config.redis.prefix, name), ()) for name in names]
         numbers = []
         for name, replies in zip(names, await self._run_calls(calls, deadline), strict=True):
             states = [state for state in (State.parse(bytes(reply)) for reply in replies) if state is not None]
@@ -100,7 +98,7 @@ class QuorumRegisters:
 
     async def _agree(self, name: str, number: int, nonce: str, keep: float, deadline: float) -> State:
         """The state that a majority has accepted: this one, or the one before if it is not lower."""
-        keys = register_key(self._config.prefix, name)
+        keys = register_key(self._config.redis.prefix, name)
         behind, tries = 0, 0
         while True:
             round_ = max(behind + 1, int(self._runtime.wall() * 1000))
@@ -113,7 +111,7 @@ class QuorumRegisters:
             pause = self._runtime.jitter() * min(PAUSE_MAX, PAUSE * 2 ** min(tries, 10))
             if self._runtime.now() + pause >= deadline:
                 raise OutcomeUnknown(
-                    backend=self._config.url, problem="other clients advanced the same register each time"
+                    backend=self._config.redis.url, problem="other clients advanced the same register each time"
                 )
             await self._runtime.sleep(pause)
 
@@ -132,7 +130,7 @@ class QuorumRegisters:
         try:
             agreed = await self._run_round(keys, state, ":".join(map(str, state)), deadline)
         except QuorumError as error:  # nodes that did not reply may have accepted it
-            raise OutcomeUnknown(backend=self._config.url, problem=error.problem) from error
+            raise OutcomeUnknown(backend=self._config.redis.url, problem=error.problem) from error
         return agreed if isinstance(agreed, _Behind) else state
 
     async def _run_round(self, keys: OtherKeys, by: State, text: str, deadline: float) -> list[bytes] | _Behind:
@@ -152,21 +150,11 @@ class QuorumRegisters:
         """
         nodes = [number for number in self._health.responsive() if self._port.server_run(number) is not None]
         limit = min(deadline, self._runtime.now() + self._config.node_timeout)
-        requests = [(number, call) for call in calls for number in nodes]
-        replies = iter(await self._health.run_calls(requests, limit) if requests else ())
         results = []
-        for _ in calls:
-            eligible: list[Reply] = []
-            errors = self._health.unresponsive
-            for number in nodes:
-                reply = next(replies)
-                if isinstance(reply, HoldfastError):
-                    errors[number] = reply
-                elif not self._health.is_eligible(number):
-                    errors[number] = self._health.ineligible(number)
-                else:
-                    eligible.append(reply)
+        for replied in await self._health.run_each([dict.fromkeys(nodes, call) for call in calls], limit):
+            errors = self._health.errors_in(replied)
+            eligible = [reply for number, reply in replied.items() if number not in errors]
             if len(eligible) < self._quorum:
-                raise self._health.quorum_error(errors)
+                raise self._health.quorum_error({**self._health.unresponsive, **errors})
             results.append(eligible)
         return results

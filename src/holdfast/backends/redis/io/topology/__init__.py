@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from holdfast.backends.redis.io.handshake import Handshake
 from holdfast.backends.redis.io.topology.base import Topology
@@ -25,13 +25,12 @@ def topology_of(
     config: RedisConfig,
     subscriber_io: SubscriberIO,
     runtime: Runtime,
-    open_connections: Callable[[Login, int, OnConnect | None], Connections],
+    connections_type: Callable[[RedisConfig, Login, int, Any, OnConnect | None], Connections],
 ) -> Topology:
-    """The topology of this configuration. `open_connections` makes connections for a login and a database."""
+    """The topology of this configuration. `connections_type` is for this kind of runtime."""
     handshake = Handshake(config)
-    servers = open_connections(config.login, config.db, handshake.run)
+    servers = connections_type(config, config.login, config.db, runtime, handshake.run)
     if config.shape == "sentinel":
-        return Sentinel(
-            config, servers, open_connections(config.sentinel_login, 0, None), handshake, subscriber_io, runtime
-        )
+        sentinels = connections_type(config, config.sentinel_login, 0, runtime, None)
+        return Sentinel(config, servers, sentinels, handshake, subscriber_io, runtime)
     return (Cluster if config.shape == "cluster" else Single)(config, servers, handshake, subscriber_io, runtime)

@@ -7,26 +7,22 @@ a reply is never repeated here: the engine does that, because only it knows that
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from holdfast.backends.net.errors import no_answer
 from holdfast.backends.redis.io import errors
-from holdfast.backends.redis.io.connection import Batch
+from holdfast.backends.redis.io.connection import Batch, Connections
 from holdfast.backends.redis.io.resp import ErrorReply, pack, pack_call, pack_text
-from holdfast.backends.redis.io.subscriber import Subscriber
-from holdfast.backends.redis.protocol.keys import slot_of
-from holdfast.backends.redis.protocol.scanning import SCAN_COUNT
+from holdfast.backends.redis.io.subscriber import Subscriber, SubscriberIO
+from holdfast.backends.redis.protocol.keys import LockKeys, OtherKeys, slot_of
+from holdfast.backends.redis.protocol.scanning import SCAN_COUNT, KeyspaceSubscription
 from holdfast.errors import AccessDenied, BackendError, BackendUnavailable, HoldfastError
 
 if TYPE_CHECKING:
     from holdfast.backends.redis.config import RedisConfig
-    from holdfast.backends.redis.io.connection import Connections
     from holdfast.backends.redis.io.handshake import Handshake
-    from holdfast.backends.redis.io.subscriber import SubscriberIO
     from holdfast.backends.redis.port import Call, Channel, Reply, Word
-    from holdfast.backends.redis.protocol.keys import LockKeys, OtherKeys
-    from holdfast.backends.redis.protocol.scanning import KeyspaceSubscription
     from holdfast.backends.redis.protocol.server_info import ServerInfo
     from holdfast.core.ports import Runtime
     from holdfast.url_parts import Node
@@ -115,9 +111,9 @@ class Topology(ABC):
         """The primary that has this slot, as other servers than `node` report it."""
         return await self.find_primary(slot, deadline)
 
-    @abstractmethod
     async def rediscover_primary(self, slot: int, node: Node, deadline: float) -> Node:
         """The primary that has this slot, after an error of `node`, which was used as such."""
+        return node
 
     def trusts(self, node: Node, since: float) -> bool:
         """Whether a reply of this server to a request sent at `since` counts without a check of its role."""
@@ -126,11 +122,6 @@ class Topology(ABC):
     def trusts_message(self, keys: LockKeys, since: float) -> bool:
         node = self.known_primary(keys.slot)
         return node is not None and self.trusts(node, since)
-
-    def primaries(self) -> Collection[Node]:
-        """All primaries that are known."""
-        node = self.known_primary(0)
-        return () if node is None else (node,)
 
     async def channel_node(self, channel: Channel, deadline: float, *, refresh: bool = False) -> Node:
         """The server on which to subscribe to a channel. `refresh`: do not use the known primary."""
@@ -180,8 +171,7 @@ class Topology(ABC):
 
     async def servers(self, *, deadline: float) -> Sequence[Node]:
         # Refreshed for each search, so that no new primary is left out.
-        node = await self.find_primary(0, deadline)
-        return list(self.primaries()) or [node]
+        return [await self.find_primary(0, deadline)]
 
     async def key_count(self, server: Node, *, deadline: float) -> int:
         reply = await self._connections.exchange(server, pack("DBSIZE"), deadline)
@@ -221,18 +211,13 @@ class Topology(ABC):
         node = self.known_primary(request.slot) or await self.find_primary(request.slot, deadline)
         try:
             reply = await self._exchange(request, node, deadline)
-        except BackendUnavailable as error:
-            return await self._send_to_new_primary(request, node, error, deadline)
+        except BackendUnavailable:
+            # Nothing was sent. If another server has the slot now, send the request there, once.
+            if not await self._has_moved(request.slot, node, deadline):
+                raise
+            node = self.known_primary(request.slot) or await self.find_primary(request.slot, deadline)
+            reply = await self._exchange(request, node, deadline)
         return await self._retry(request, node, reply, deadline)
-
-    async def _send_to_new_primary(
-        self, request: _Request, node: Node, error: BackendUnavailable, deadline: float
-    ) -> Reply:
-        """Nothing was sent. If another server has the slot now, send the request there, once."""
-        if not await self._has_moved(request.slot, node, deadline):
-            raise error
-        other = self.known_primary(request.slot) or await self.find_primary(request.slot, deadline)
-        return await self._retry(request, other, await self._exchange(request, other, deadline), deadline)
 
     async def _retry(self, request: _Request, node: Node, reply: Reply, deadline: float) -> Reply:
         """Repeat a request that was not executed, if another server, a pause or the script's text may help."""

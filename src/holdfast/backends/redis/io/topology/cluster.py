@@ -10,18 +10,14 @@ from typing import TYPE_CHECKING
 
 from holdfast.backends.redis.io.resp import pack
 from holdfast.backends.redis.io.topology.base import Topology
-from holdfast.backends.redis.protocol.keys import SLOTS, slot_of
+from holdfast.backends.redis.protocol.keys import SLOTS, LockKeys, slot_of
 from holdfast.errors import BackendError, BackendUnavailable
 from holdfast.url_parts import Node
 
 if TYPE_CHECKING:
-    from holdfast.backends.redis.config import RedisConfig
-    from holdfast.backends.redis.io.connection import Connections
-    from holdfast.backends.redis.io.handshake import Handshake
-    from holdfast.backends.redis.io.subscriber import SubscriberIO
+    from collections.abc import Sequence
+
     from holdfast.backends.redis.port import Channel, Reply
-    from holdfast.backends.redis.protocol.keys import LockKeys
-    from holdfast.core.ports import Runtime
 
 TRUST = 1.0  # seconds: a slower reply counts only after a check that its server is still a primary
 _MAP = pack("CLUSTER", "SLOTS")
@@ -30,27 +26,15 @@ _MAP = pack("CLUSTER", "SLOTS")
 class Cluster(Topology):
     """Keeps the map of slots, and updates it after redirections."""
 
-    def __init__(
-        self,
-        config: RedisConfig,
-        servers: Connections,
-        handshake: Handshake,
-        subscriber_io: SubscriberIO,
-        runtime: Runtime,
-    ) -> None:
-        super().__init__(config, servers, handshake, subscriber_io, runtime)
-        self._map: list[Node | None] = [None] * SLOTS
-        self._is_outdated = False  # MOVED has redirected one slot; probably more slots have moved
-        self._primaries: frozenset[Node] = frozenset()
+    _map: list[Node | None]
+    _is_outdated = True  # there is no map yet, or MOVED has redirected one slot: probably more slots have moved
+    _primaries: frozenset[Node] = frozenset()
 
     def known_primary(self, slot: int) -> Node | None:
         return None if self._is_outdated else self._map[slot]
 
     def trusts(self, node: Node, since: float) -> bool:
         return self._runtime.now() < since + TRUST
-
-    def primaries(self) -> frozenset[Node]:
-        return self._primaries
 
     def may_share_script(self, keys: LockKeys, others: LockKeys) -> bool:
         return keys.slot == others.slot
@@ -71,6 +55,10 @@ class Cluster(Topology):
         except BackendError:
             return node  # the caller reports the first error
         return self._map[slot] or node
+
+    async def servers(self, *, deadline: float) -> Sequence[Node]:
+        await self.find_primary(0, deadline)
+        return list(self._primaries)
 
     async def channel_node(self, channel: Channel, deadline: float, *, refresh: bool = False) -> Node:
         if channel.verb == "SPUBLISH":

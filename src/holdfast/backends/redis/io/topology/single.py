@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from holdfast.backends.redis.io.handshake import Handshake
     from holdfast.backends.redis.io.subscriber import SubscriberIO
     from holdfast.backends.redis.port import Call, Reply
-    from holdfast.backends.redis.protocol.keys import LockKeys
     from holdfast.core.ports import Runtime
     from holdfast.url_parts import Node
 
@@ -41,14 +40,8 @@ class Single(Topology):
     def known_primary(self, slot: int) -> Node:
         return self._node
 
-    def trusts_message(self, keys: LockKeys, since: float) -> bool:
-        return True
-
     async def find_primary(self, slot: int, deadline: float) -> Node:
         return self._node
-
-    async def rediscover_primary(self, slot: int, node: Node, deadline: float) -> Node:
-        return node
 
     async def run(self, call: Call, *, deadline: float) -> Reply:
         # A shorter path than in the base class: the server is known, and every reply of it counts.

@@ -1,4 +1,4 @@
-"""The base of the two plain methods: one key for each lock, one holder, and waiters that poll."""
+"""The bases of the backends of one deployment: of all methods, and of the two plain ones."""
 
 from __future__ import annotations
 
@@ -8,30 +8,28 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Sequence
 from typing import TYPE_CHECKING, ClassVar
 
-from holdfast.backends.redis.protocol.keys import Keys, keys_of, method_conflict, method_in
-from holdfast.backends.redis.protocol.scanning import Lister
+from holdfast.backends.redis.port import Call, RedisPort, Reply, Word
+from holdfast.backends.redis.protocol.guarantees import GUARANTEES
+from holdfast.backends.redis.protocol.keys import Keys, LockKeys, joined, keys_of, method_conflict, method_in
+from holdfast.backends.redis.protocol.scanning import Lister, ListsLocks, S
 from holdfast.backends.redis.protocol.server_info import guarantees_on
-from holdfast.core.tickets import Claim, Granted, LeaseGone, Live, LockInfo, Waiting, make_ticket_info
+from holdfast.core.tickets import Claim, Granted, LeaseGone, Live, LockInfo, Waiting, make_ticket_info, note_unanswered
 from holdfast.errors import BackendError, HoldfastError, NameConflict, Unsupported
-from holdfast.guarantees import Guarantees
-from holdfast.primitives import Lacks
+from holdfast.url_parts import Node
 
 if TYPE_CHECKING:
-    from holdfast.backends.redis.port import RedisPort, Reply
-    from holdfast.backends.redis.protocol.scanning import Listing
+    from holdfast.backends.redis.lua import Script
     from holdfast.core.ports import Runtime
-    from holdfast.url_parts import Node
+    from holdfast.guarantees import Guarantees
+    from holdfast.primitives import Lacks
 
 
 POLL = 0.1  # longest interval in seconds between polls of a held lock; with jitter, so that waiters do not synchronise
 
 
-class PlainBackend(ABC):
-    """A lock that is one key. Waiters poll, and the first poll after the release is granted."""
+class BaseRedisBackend(ListsLocks[S], ABC):
+    """Locks on one deployment, with any method."""
 
-    method: ClassVar[str]
-    base: ClassVar[Guarantees]
-    lacks: ClassVar[Lacks]
     liveness_fds: tuple[int, ...] = ()  # the server does not notice that a holder has died
 
     def __init__(self, url: str, port: RedisPort, runtime: Runtime, *, prefix: str) -> None:
@@ -39,15 +37,58 @@ class PlainBackend(ABC):
         self._port = port
         self._runtime = runtime
         self._prefix = prefix
-        self._lister = Lister(port, runtime, prefix, self._read_locks)
-
-    @property
-    def guarantees(self) -> Guarantees:
-        return guarantees_on(self.base, self._port.server_info)
 
     @property
     def warnings(self) -> tuple[str, ...]:
         return () if self._port.server_info is None else self._port.server_info.warnings
+
+    @abstractmethod
+    async def try_acquire(self, claim: Claim, *, queue: bool, deadline: float) -> Granted | Waiting: ...
+
+    async def _run_for_all(
+        self,
+        script: Script,
+        locks: Sequence[LockKeys],
+        claims: Sequence[Claim],
+        arguments: Sequence[Word],
+        deadline: float,
+    ) -> Reply:
+        """The reply of a script that acquires these locks in order for the first of the claims."""
+        try:
+            return await self._port.run(Call(script, joined(locks), tuple(arguments)), deadline=deadline)
+        except NameConflict:
+            # The batch was refused; retry one lock at a time to find the one that conflicts. Locks before it were
+            # granted and are granted again.
+            for claim in claims[: len(locks)]:
+                await self.try_acquire(claim, queue=False, deadline=deadline)
+            raise
+        except BaseException as error:
+            note_unanswered(claims[: len(locks)], error)
+            raise
+
+    def intact(self, store: Hashable) -> bool:
+        return True
+
+    async def close(self) -> None:
+        await self._port.close()
+
+    def abandon(self) -> None:
+        self._port.abandon()
+
+
+class PlainBackend(BaseRedisBackend[Node]):
+    """A lock that is one key. Waiters poll, and the first poll after the release is granted."""
+
+    method: ClassVar[str]
+    lacks: ClassVar[Lacks]
+
+    def __init__(self, url: str, port: RedisPort, runtime: Runtime, *, prefix: str) -> None:
+        super().__init__(url, port, runtime, prefix=prefix)
+        self._lister = Lister(port, runtime, prefix, self._read_locks)
+
+    @property
+    def guarantees(self) -> Guarantees:
+        return guarantees_on(GUARANTEES[self.method], self._port.server_info)
 
     async def try_acquire(self, claim: Claim, *, queue: bool, deadline: float) -> Granted | Waiting:
         if not claim.exclusive:
@@ -58,20 +99,8 @@ class PlainBackend(ABC):
             )
         return self._result_of(claim, await self._try_take(claim, self._keys(claim.name), deadline))
 
-    @abstractmethod
-    async def try_acquire_all(self, claims: Sequence[Claim], *, deadline: float) -> list[Granted | Waiting]: ...
-
     async def wait(self, claim: Claim, until: float) -> None:
         await self._runtime.sleep(max(0.0, until - self._runtime.now()))
-
-    @abstractmethod
-    async def release(self, claims: Sequence[Claim], *, deadline: float) -> list[bool | BackendError]: ...
-
-    @abstractmethod
-    async def renew(self, claims: Sequence[Claim], *, deadline: float) -> list[Live | LeaseGone | BackendError]: ...
-
-    def intact(self, store: Hashable) -> bool:
-        return True
 
     async def inspect(self, name: str, *, deadline: float) -> LockInfo:
         keys = self._keys(name)
@@ -92,12 +121,6 @@ class PlainBackend(ABC):
         )
         return LockInfo(name, (holder,) if remaining > 0 else (), ())
 
-    async def locks(self, prefix: str, *, deadline: float) -> list[LockInfo]:
-        return await self._lister.locks(prefix, deadline)
-
-    def listing(self, prefix: str, *, io_timeout: float) -> Listing[Node]:
-        return self._lister.listing(prefix, io_timeout)
-
     async def _read_locks(self, names: Sequence[str], deadline: float) -> Callable[[], list[LockInfo]]:
         infos = []
         for name in names:
@@ -112,18 +135,6 @@ class PlainBackend(ABC):
         if not text or self._read(text, 1.0)[0] != fence:
             return False
         return await self._delete_if(keys, text, deadline)
-
-    @abstractmethod
-    async def advance_register(self, name: str, number: int, *, nonce: str, keep: float, deadline: float) -> bool: ...
-
-    @abstractmethod
-    async def read_registers(self, names: Sequence[str], *, deadline: float) -> list[int]: ...
-
-    async def close(self) -> None:
-        await self._port.close()
-
-    def abandon(self) -> None:
-        self._port.abandon()
 
     def _result_of(self, claim: Claim, outcome: Granted | tuple[str, float]) -> Granted | Waiting:
         if isinstance(outcome, Granted):
