@@ -6,6 +6,8 @@ import contextlib
 import os
 import socket
 
+_READ_SIZE = 4096
+
 
 class Waker:
     """`wake` may be called from any thread."""
@@ -30,9 +32,9 @@ class Waker:
 
     def drain(self) -> None:
         """Make the descriptor unreadable again, however many calls of `wake` there were."""
-        with contextlib.suppress(BlockingIOError):
-            while True:
-                self._reader.recv(4096)
+        with contextlib.suppress(OSError):  # nothing to read, or closed
+            while len(self._reader.recv(_READ_SIZE)) == _READ_SIZE:
+                pass
 
     def close(self) -> None:
         for end in self._ends:
