@@ -44,7 +44,8 @@ class AcquireAll(EtcdBase):
     async def try_acquire_all(self, claims: Sequence[Claim], *, deadline: float) -> list[Granted | Waiting]:
         claims = _as_many_as_fit(claims)
         granted: dict[str, Granted] = {}
-        blocker: tuple[int, Waiting] | None = None
+        waiting: list[Waiting] = []
+        end = len(claims)  # the index of the first lock that is busy; all before it are granted
         wanted = list(claims)
         while wanted:
             leases = [await self._leases.fresh(claim.ttl, deadline, delay=claim.delay) for claim in wanted]
@@ -61,19 +62,15 @@ class AcquireAll(EtcdBase):
                 if state.created:
                     granted[claim.nonce] = self._granted(claim, lease, state.created, sent)
                 elif state.is_busy:
-                    index = claims.index(claim)
-                    blocker = index, Waiting(min(POLL_INTERVAL, lease.ttl / 4), state.holder)
+                    end = claims.index(claim)
+                    waiting = [Waiting(min(POLL_INTERVAL, lease.ttl / 4), state.holder)]
                     break
                 else:
                     free.append(claim)
             wanted = free
-        waiting: list[Waiting] = []
-        if blocker is not None:
-            index, waits = blocker
-            await self._withdraw_rest(claims[index:], granted, deadline)
-            claims, waiting = claims[:index], [waits]
+        await self._withdraw_rest(claims[end:], granted, deadline)
         return [
-            *[await self._cover_min_hold(claim, granted[claim.nonce], deadline) for claim in claims],
+            *[await self._cover_min_hold(claim, granted[claim.nonce], deadline) for claim in claims[:end]],
             *waiting,
         ]
 
