@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from holdfast.backends.etcd.config import EtcdConfig, config_of
-from holdfast.backends.etcd.io.cluster import Cluster
-from holdfast.backends.etcd.protocol.methods import backend_on
+from holdfast.backends.etcd.io.cluster import Cluster, backend_on
 from holdfast.backends.net.aio import BackgroundTasks, KeyedMutex, LoopPoller
 
 if TYPE_CHECKING:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from holdfast.backends.etcd.config import config_of
-from holdfast.backends.etcd.io.cluster import Cluster
-from holdfast.backends.etcd.protocol.methods import backend_on
+from holdfast.backends.etcd.io.cluster import Cluster, backend_on
 from holdfast.backends.net.blocking import BackgroundThreads, BlockingPoller
 
 if TYPE_CHECKING:
