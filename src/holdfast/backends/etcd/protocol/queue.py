@@ -22,7 +22,7 @@ from holdfast.backends.etcd.port import ClusterChanged, LeaseNotFound, Message, 
 from holdfast.backends.etcd.protocol.acquire_all import FREE, LockState
 from holdfast.backends.etcd.protocol.base import OPERATIONS_MAX, TicketKey, state_of
 from holdfast.backends.etcd.protocol.guarantees import QUEUE, QUEUE_LACKS
-from holdfast.backends.etcd.protocol.keys import Keys, QueueEntry, range_end
+from holdfast.backends.etcd.protocol.keys import Keys, QueueEntry
 from holdfast.backends.etcd.protocol.leases import Lease, Unanswered
 from holdfast.backends.etcd.protocol.messages import (
     KeyValue,
@@ -452,8 +452,7 @@ class EtcdBackend(QueueOperators):
         return self._keys.ticket(claim.name, state.slot, claim.limit, exclusive=claim.exclusive)
 
     def _key_range(self, claim: Claim) -> tuple[bytes, bytes, bytes]:
-        folder = self._keys.folder(claim.name)
-        return self._key(claim), folder, range_end(folder)
+        return self._key(claim), *self._keys.folder_range(claim.name)
 
 
 def blocker(claim: Claim, ahead: Sequence[QueueEntry]) -> QueueEntry | None:
