@@ -87,9 +87,7 @@ class AcquireAll(Queue):
         for number, (claim, lock) in enumerate(free):
             created, children = answers[len(parents) + 2 * number :][:2]
             if isinstance(created, Created):
-                self._fences.check_fence(created.czxid, greatest)
-                ticket_node = self._ticket_nodes[claim.nonce] = TicketNode(claim, session, created.path, created.czxid)
-                self._parents.add_known(lock)
+                ticket_node = self._created(claim, session, lock, created, greatest)
                 if len(nodes) == number:
                     nodes.append((ticket_node, self._tree.children_of(children)))
             elif created is not Refusal.NO_NODE:
