@@ -89,15 +89,12 @@ def set_options(sock: socket.socket) -> None:
 
 async def wrap_tls(sock: socket.socket, tls: ssl.SSLContext, name: str, poller: Poller, until: float) -> ssl.SSLSocket:
     """TLS on this socket. If that fails, the socket is closed."""
+    to_close = sock
     try:
-        secure = tls.wrap_socket(sock, server_hostname=name, do_handshake_on_connect=False)
-    except BaseException:
-        sock.close()
-        raise
-    try:
+        to_close = secure = tls.wrap_socket(sock, server_hostname=name, do_handshake_on_connect=False)
         await _handshake(secure, poller, until)
     except BaseException:
-        secure.close()
+        to_close.close()
         raise
     return secure
 
