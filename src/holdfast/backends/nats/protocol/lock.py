@@ -317,7 +317,5 @@ def _value_of(entry: Entry) -> Value | None:
 
 
 def _state_of(claim: Claim) -> _State:
-    state: _State | None = claim.state
-    if state is None:
-        state = claim.state = _State()
+    state = claim.state = claim.state or _State()
     return state
