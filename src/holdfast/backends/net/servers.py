@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from holdfast.backends.net.passwords import password_of
+from holdfast.backends.net.passwords import Password, password_of
 from holdfast.backends.net.tls import tls_context
 from holdfast.errors import ConfigurationError
 from holdfast.url_parts import Node, login_and_hosts, nodes_of
@@ -13,7 +13,6 @@ from holdfast.url_parts import Node, login_and_hosts, nodes_of
 if TYPE_CHECKING:
     import ssl
 
-    from holdfast.backends.net.passwords import Password
     from holdfast.url import Address
 
 

@@ -7,14 +7,10 @@ import errno
 import os
 import socket
 import ssl
-from typing import TYPE_CHECKING
 
 from holdfast.backends.net.addresses import addresses_of
-from holdfast.backends.net.poller import READ, WRITE
+from holdfast.backends.net.poller import READ, WRITE, Poller
 from holdfast.runtimes import system
-
-if TYPE_CHECKING:
-    from holdfast.backends.net.poller import Poller
 
 # A peer that vanished silently (a NAT or a virtual address that moved) is detected on an idle connection after 15 to
 # 20 s, and 5 s after the first unacknowledged data was sent: no request waits longer.

@@ -14,13 +14,12 @@ from collections.abc import Awaitable, Sequence
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from holdfast.backends.net.listener import IDLE_MAX, Listener
-from holdfast.backends.net.poller import READ
+from holdfast.backends.net.poller import READ, Background, Poller
 from holdfast.core.events import logger
 from holdfast.errors import HoldfastError
 
 if TYPE_CHECKING:
     from holdfast.backends.net.connection import PolledConnection
-    from holdfast.backends.net.poller import Background, Poller
     from holdfast.backends.net.waker import Waker
     from holdfast.core.ports import Runtime
     from holdfast.url_parts import Node

@@ -9,19 +9,14 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Collection, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-from holdfast.backends.etcd.port import LeaseNotFound
+from holdfast.backends.etcd.port import LeaseNotFound, Message
 from holdfast.backends.etcd.protocol.base import EtcdBase, state_of
-from holdfast.backends.etcd.protocol.leases import Unanswered
+from holdfast.backends.etcd.protocol.leases import Lease, Unanswered
 from holdfast.backends.etcd.protocol.messages import absent, txn
 from holdfast.core.tickets import POLL_INTERVAL, Claim, Granted, Waiting
-from holdfast.errors import BackendError, BackendUnavailable, OutcomeUnknown
-
-if TYPE_CHECKING:
-    from holdfast.backends.etcd.port import Message
-    from holdfast.backends.etcd.protocol.leases import Lease
-    from holdfast.errors import ConfigurationError
+from holdfast.errors import BackendError, BackendUnavailable, ConfigurationError, OutcomeUnknown
 
 TICKETS_MAX = 63  # in one transaction: two compares each, and one for the tombstone; etcd's limit is 128
 CHARACTERS_MAX = 300_000  # of all tickets together: etcd's limit is 1.5 MiB for a request

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from holdfast.backends.etcd.port import ClusterChanged, LeaseNotFound, Message, Watch
+from holdfast.backends.etcd.port import ClusterChanged, EtcdPort, LeaseNotFound, Message, Watch
 from holdfast.backends.etcd.protocol.continuity import CheckedPort
 from holdfast.backends.etcd.protocol.leases import (
     GRANULARITY,
@@ -33,7 +33,6 @@ from holdfast.core.tickets import Claim, Granted, LeaseGone, Live, may_have_happ
 from holdfast.errors import BackendError, OutcomeUnknown
 
 if TYPE_CHECKING:
-    from holdfast.backends.etcd.port import EtcdPort
     from holdfast.backends.etcd.protocol.keys import Keys
     from holdfast.core.ports import Runtime
 

@@ -17,14 +17,13 @@ import contextlib
 import math
 from typing import TYPE_CHECKING, NamedTuple
 
-from holdfast.backends.etcd.port import LeaseNotFound
+from holdfast.backends.etcd.port import EtcdPort, LeaseNotFound
 from holdfast.core.clock import lease_deadline
 from holdfast.errors import BackendError, BackendUnavailable, ConfigurationError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
-    from holdfast.backends.etcd.port import EtcdPort
     from holdfast.core.ports import Event, Runtime
 
 GRANULARITY = 0.0  # seconds: etcd ends a lease up to half a second after its ttl, and never before

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from holdfast.backends.etcd.protocol.acquire_all import AcquireAll
 from holdfast.backends.etcd.protocol.keys import QueueEntry, parse_key
 from holdfast.backends.etcd.protocol.messages import KeyValue, created_at, delete, succeeded, txn
 from holdfast.backends.etcd.protocol.ticket_values import ticket_info
-from holdfast.core.tickets import LockInfo
-
-if TYPE_CHECKING:
-    from holdfast.core.tickets import TicketInfo
+from holdfast.core.tickets import LockInfo, TicketInfo
 
 
 class QueueOperators(AcquireAll):

@@ -18,7 +18,7 @@ from collections import Counter
 from collections.abc import Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from holdfast.backends.etcd.port import ClusterChanged, LeaseNotFound, Message, Watch
+from holdfast.backends.etcd.port import ClusterChanged, EtcdPort, LeaseNotFound, Message, Watch
 from holdfast.backends.etcd.protocol.acquire_all import FREE, LockState
 from holdfast.backends.etcd.protocol.base import OPERATIONS_MAX, TicketKey, state_of
 from holdfast.backends.etcd.protocol.guarantees import QUEUE, QUEUE_LACKS
@@ -63,7 +63,6 @@ from holdfast.errors import (
 )
 
 if TYPE_CHECKING:
-    from holdfast.backends.etcd.port import EtcdPort
     from holdfast.core.ports import Runtime
 
 

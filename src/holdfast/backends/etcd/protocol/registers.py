@@ -11,13 +11,12 @@ import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from holdfast.backends.etcd.port import LeaseNotFound
+from holdfast.backends.etcd.port import EtcdPort, LeaseNotFound, Message
 from holdfast.backends.etcd.protocol.leases import Lease, grant
 from holdfast.backends.etcd.protocol.messages import get, kvs, modified_at, put, succeeded, txn
 from holdfast.errors import NameConflict
 
 if TYPE_CHECKING:
-    from holdfast.backends.etcd.port import EtcdPort, Message
     from holdfast.backends.etcd.protocol.continuity import CheckedPort
     from holdfast.backends.etcd.protocol.keys import Keys
     from holdfast.core.ports import Runtime

@@ -17,14 +17,13 @@ from holdfast.backends.nats.protocol.bucket import NOT_FOUND, Bucket
 from holdfast.backends.nats.protocol.guarantees import REPLICAS_MIN
 from holdfast.backends.nats.protocol.lock import NatsBackend
 from holdfast.backends.net.cluster import ServerCluster
-from holdfast.core.ports import StoreMissing
+from holdfast.core.ports import Backend, Runtime, StoreMissing
 from holdfast.errors import BackendError, BackendUnavailable
 
 if TYPE_CHECKING:
     from holdfast.backends.nats.config import NatsConfig
     from holdfast.backends.nats.protocol.wire import Message
     from holdfast.backends.net.poller import Background, Poller
-    from holdfast.core.ports import Backend, Runtime
     from holdfast.url_parts import Node
 
 _NO_LEADER_PAUSE = 0.05  # seconds

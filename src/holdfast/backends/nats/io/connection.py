@@ -10,14 +10,13 @@ from holdfast.backends.nats.protocol import wire
 from holdfast.backends.net.connection import PolledConnection
 from holdfast.backends.net.errors import no_answer, not_sent
 from holdfast.backends.net.passwords import ask_password
-from holdfast.backends.net.poller import READ
+from holdfast.backends.net.poller import READ, Poller
 from holdfast.backends.net.pool import wait_ready
 from holdfast.backends.net.sockets import wrap_tls
 from holdfast.errors import AccessDenied, BackendError, BackendUnavailable, ConfigurationError, OutcomeUnknown
 
 if TYPE_CHECKING:
     from holdfast.backends.nats.config import NatsConfig
-    from holdfast.backends.net.poller import Poller
     from holdfast.core.ports import Runtime
     from holdfast.url_parts import Node
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from holdfast.backends.nats.port import Entry, Put
+from holdfast.backends.nats.port import Entry, NatsPort, Put
 from holdfast.backends.nats.protocol.bucket import MARKER_SECONDS
 from holdfast.backends.nats.protocol.guarantees import GUARANTEES, LACKS, REPLICAS_MIN, SINGLE
 from holdfast.backends.nats.protocol.keys import LOCKS, lock_key
@@ -41,7 +41,6 @@ from holdfast.core.tickets import (
 from holdfast.errors import BackendError, Unsupported
 
 if TYPE_CHECKING:
-    from holdfast.backends.nats.port import NatsPort
     from holdfast.core.ports import Runtime
     from holdfast.guarantees import Guarantees
 

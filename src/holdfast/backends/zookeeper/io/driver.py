@@ -29,6 +29,7 @@ from holdfast.backends.net.passwords import ask_password
 from holdfast.backends.net.sockets import open_socket, wrap_tls
 from holdfast.backends.net.tls import tls_context
 from holdfast.backends.zookeeper.port import (
+    Answer,
     Check,
     Children,
     Create,
@@ -40,6 +41,7 @@ from holdfast.backends.zookeeper.port import (
     Get,
     Node,
     Refusal,
+    Request,
     Set,
     Transaction,
 )
@@ -56,7 +58,6 @@ from holdfast.runtimes.threads import run_sync
 
 if TYPE_CHECKING:
     from holdfast.backends.zookeeper.config import ZookeeperConfig
-    from holdfast.backends.zookeeper.port import Answer, Request
 
 # Seconds for one server to accept a connection: a third of the session's timeout, but not more or less than these.
 CONNECT_TIMEOUT, CONNECT_TIMEOUT_MIN = 3.0, 0.5

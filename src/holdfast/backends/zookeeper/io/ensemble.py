@@ -7,12 +7,11 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from holdfast.backends.zookeeper.io.driver import KazooSession, Reply, answer
-from holdfast.backends.zookeeper.port import Children, Ephemerals, Get
+from holdfast.backends.zookeeper.port import Answer, Children, Ephemerals, Get, Request, Session
 from holdfast.errors import BackendUnavailable, OutcomeUnknown
 
 if TYPE_CHECKING:
     from holdfast.backends.zookeeper.config import ZookeeperConfig
-    from holdfast.backends.zookeeper.port import Answer, Request, Session
     from holdfast.core.ports import Event, Runtime
 
 SILENCE_MAX = 0.9  # seconds without an answer after which a connection is closed; a shorter deadline leaves it open

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
-from holdfast.backends.zookeeper.port import Children, Created, Refusal
+from holdfast.backends.zookeeper.port import Children, Created, Refusal, Request, Session
 from holdfast.backends.zookeeper.protocol.base import TicketNode, session_timeout
 from holdfast.backends.zookeeper.protocol.nodes import queue_entries
 from holdfast.backends.zookeeper.protocol.queue import Queue
 from holdfast.core.tickets import Claim, Granted, Waiting
 from holdfast.errors import BackendError, HoldfastError, OutcomeUnknown
-
-if TYPE_CHECKING:
-    from holdfast.backends.zookeeper.port import Request, Session
 
 
 class AcquireAll(Queue):

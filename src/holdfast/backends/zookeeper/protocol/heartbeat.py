@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
-from holdfast.backends.zookeeper.port import Create, Delete, Ephemerals, Refusal, Set
+from holdfast.backends.zookeeper.port import Create, Delete, Ephemerals, Refusal, Session, Set, ZookeeperPort
 from holdfast.backends.zookeeper.protocol.nodes import SESSIONS
 from holdfast.backends.zookeeper.protocol.session_classes import CLASSES_MAX, timeout_for
 from holdfast.backends.zookeeper.protocol.session_proof import SessionProof
@@ -18,7 +18,6 @@ from holdfast.errors import AccessDenied, BackendError, HoldfastError, ThreadSta
 
 if TYPE_CHECKING:
     from holdfast.backends.zookeeper.config import ZookeeperConfig
-    from holdfast.backends.zookeeper.port import Session, ZookeeperPort
     from holdfast.backends.zookeeper.protocol.parents import Parents
     from holdfast.core.ports import Event, Runtime
 

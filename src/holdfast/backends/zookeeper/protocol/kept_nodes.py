@@ -11,12 +11,21 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, ClassVar
 
-from holdfast.backends.zookeeper.port import Children, Delete, Get, Node, Set, Transaction
+from holdfast.backends.zookeeper.port import (
+    Answer,
+    Children,
+    Delete,
+    Get,
+    Node,
+    Session,
+    Set,
+    Transaction,
+    ZookeeperPort,
+)
 from holdfast.core.events import logger
 from holdfast.errors import HoldfastError
 
 if TYPE_CHECKING:
-    from holdfast.backends.zookeeper.port import Answer, Session, ZookeeperPort
     from holdfast.backends.zookeeper.protocol.parents import Parents
     from holdfast.core.ports import Runtime
 

@@ -9,19 +9,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING
 
-from holdfast.backends.zookeeper.port import Children, Delete, Refusal, Set
+from holdfast.backends.zookeeper.port import Answer, Children, Delete, Refusal, Request, Session, Set
 from holdfast.backends.zookeeper.protocol.base import TicketNode, ZookeeperBase, close_reason
 from holdfast.backends.zookeeper.protocol.nodes import parse_node, queue_entries
 from holdfast.core.clock import lease_deadline
 from holdfast.core.tickets import Claim, LeaseGone, Live
 from holdfast.errors import AccessDenied, BackendError, BackendUnavailable
 
-if TYPE_CHECKING:
-    from holdfast.backends.zookeeper.port import Answer, Request, Session
-
-_Request = Callable[["Session", Sequence[str], float], Awaitable["list[Answer]"]]  # about some paths of one session
+_Request = Callable[[Session, Sequence[str], float], Awaitable[list[Answer]]]  # about some paths of one session
 
 
 class Leases(ZookeeperBase):

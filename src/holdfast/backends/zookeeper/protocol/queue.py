@@ -12,9 +12,8 @@ shows our own node, so it shows all nodes that were created before it. It can on
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
-from holdfast.backends.zookeeper.port import Children, Create, Created, Delete, Get, Node, Refusal, Set
+from holdfast.backends.zookeeper.port import Children, Create, Created, Delete, Get, Node, Refusal, Session, Set
 from holdfast.backends.zookeeper.protocol.base import DELAY_SHARE, SESSION_CLOSED, TicketNode
 from holdfast.backends.zookeeper.protocol.leases import Leases
 from holdfast.backends.zookeeper.protocol.nodes import QueueEntry, node_prefix, queue_entries, sequence_distance
@@ -28,9 +27,6 @@ from holdfast.errors import (
     LimitConflict,
     OutcomeUnknown,
 )
-
-if TYPE_CHECKING:
-    from holdfast.backends.zookeeper.port import Session
 
 # The second in the queue polls often too: if the first one is stopped when the lock is free, it is the next to notice.
 _POLL_OFTEN = 2

@@ -13,15 +13,16 @@ from __future__ import annotations
 import hashlib
 import math
 import re
-from typing import TYPE_CHECKING
 
 from holdfast.backends.zookeeper.port import (
+    Answer,
     Check,
     CreateParent,
     CreatePersistent,
     Get,
     Node,
     Refusal,
+    Session,
     Set,
     Transaction,
 )
@@ -29,9 +30,6 @@ from holdfast.backends.zookeeper.protocol.kept_nodes import KEEP_MAX, KeptNodes,
 from holdfast.backends.zookeeper.protocol.nodes import REGISTERS, escaped
 from holdfast.core.ports import Record
 from holdfast.errors import BackendUnavailable, NameConflict
-
-if TYPE_CHECKING:
-    from holdfast.backends.zookeeper.port import Answer, Session
 
 ATTEMPTS_MAX = 20  # writes of a record, while other clients delete old ones with the same digits
 _REMOVED = b""

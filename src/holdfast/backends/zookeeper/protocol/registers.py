@@ -17,17 +17,17 @@ from holdfast.backends.zookeeper.port import (
     Get,
     Node,
     Refusal,
+    Session,
     Set,
     Transaction,
+    ZookeeperPort,
 )
 from holdfast.backends.zookeeper.protocol.kept_nodes import KEEP_MAX, KeptNodes, version_of
 from holdfast.backends.zookeeper.protocol.nodes import REGISTERS, escaped
-from holdfast.backends.zookeeper.protocol.parents import ATTEMPTS_MAX
+from holdfast.backends.zookeeper.protocol.parents import ATTEMPTS_MAX, Parents
 from holdfast.errors import BackendUnavailable, NameConflict
 
 if TYPE_CHECKING:
-    from holdfast.backends.zookeeper.port import Session, ZookeeperPort
-    from holdfast.backends.zookeeper.protocol.parents import Parents
     from holdfast.core.ports import Runtime
 
 _WRITTEN = re.compile(rb"(\d{1,19})\n([^\n]*)(?:\n(\d{1,15}))?")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from holdfast.backends.zookeeper.port import Children, Delete, Get, Node, Refusal
+from holdfast.backends.zookeeper.port import Answer, Children, Delete, Get, Node, Refusal, Session, ZookeeperPort
 from holdfast.backends.zookeeper.protocol.nodes import (
     REGISTERS,
     SESSIONS,
@@ -20,7 +20,6 @@ from holdfast.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from holdfast.backends.zookeeper.config import ZookeeperConfig
-    from holdfast.backends.zookeeper.port import Answer, Session, ZookeeperPort
     from holdfast.backends.zookeeper.protocol.parents import Parents
 
 
