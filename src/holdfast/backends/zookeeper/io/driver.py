@@ -127,16 +127,12 @@ class KazooSession:
         self._now = now
         self._on_change = on_change
         self._fired = fired
-        self._connections = 0
-        self._is_live = False
+        self.connection = 0  # the number of its connection; 0 while there is none
+        self._connections = 0  # so far
         self._is_detached = False
         self.login_refused = False
         self._acl = [ACL(entry.permissions, Id(entry.scheme, entry.id)) for entry in config.acl]
         self._client = self._make_client()
-
-    @property
-    def connection(self) -> int:
-        return self._connections if self._is_live else 0
 
     def start(self) -> None:
         """Start to connect.
@@ -211,11 +207,11 @@ class KazooSession:
         if state == KazooState.CONNECTED:
             self.id = self._client._session_id & 0xFFFFFFFFFFFFFFFF
             self._connections += 1
-            self._is_live = True
+            self.connection = self._connections
             if self._is_detached:  # while it was connecting
                 self.disconnect()
         else:
-            self._is_live = False
+            self.connection = 0
         if state == KazooState.LOST:
             self.seen = self._client.last_zxid  # before kazoo resets it
             self.is_closed = True
