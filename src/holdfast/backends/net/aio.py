@@ -7,14 +7,12 @@ import contextvars
 import weakref
 from collections.abc import Callable, Coroutine, Hashable, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from holdfast.backends.net.calls import BackgroundCall
 from holdfast.backends.net.poller import READ, WRITE
 from holdfast.errors import BackendUnavailable
 from holdfast.runtimes.aio import AsyncioEvent, AsyncioRuntime
-
-if TYPE_CHECKING:
-    from holdfast.backends.net.calls import BackgroundCall
 
 
 class LoopPoller:

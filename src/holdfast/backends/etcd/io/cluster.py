@@ -10,8 +10,9 @@ import contextlib
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from holdfast.backends.etcd.config import EtcdConfig
 from holdfast.backends.etcd.io.connection import Connection
 from holdfast.backends.etcd.io.errors import NoAuthentication, TokenRefused, message_of
 from holdfast.backends.etcd.io.http import encode_request
@@ -24,13 +25,10 @@ from holdfast.backends.etcd.protocol.single_key import KeyBackend
 from holdfast.backends.net.cluster import ServerCluster
 from holdfast.backends.net.errors import not_sent
 from holdfast.backends.net.passwords import ask_password
+from holdfast.backends.net.poller import Background, Poller
+from holdfast.core.ports import Backend, Runtime
 from holdfast.errors import BackendUnavailable, ConfigurationError, OutcomeUnknown
-
-if TYPE_CHECKING:
-    from holdfast.backends.etcd.config import EtcdConfig
-    from holdfast.backends.net.poller import Background, Poller
-    from holdfast.core.ports import Backend, Runtime
-    from holdfast.url_parts import Node
+from holdfast.url_parts import Node
 
 _TOKEN_ATTEMPTS_MAX = 2  # times that a request is sent, each with a new token
 

@@ -15,19 +15,17 @@ from __future__ import annotations
 import json
 from base64 import b64decode
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
+from holdfast.backends.etcd.io.connection import Connection
 from holdfast.backends.etcd.io.http import NotHttp, Response
+from holdfast.backends.etcd.port import Message, Watch
 from holdfast.backends.etcd.protocol.messages import encoded, watch_request
+from holdfast.backends.net.poller import Background, Poller
 from holdfast.backends.net.watcher import OPENING_MAX, BaseWatcher
+from holdfast.core.ports import Runtime
 from holdfast.core.tickets import Notification
-
-if TYPE_CHECKING:
-    from holdfast.backends.etcd.io.connection import Connection
-    from holdfast.backends.etcd.port import Message, Watch
-    from holdfast.backends.net.poller import Background, Poller
-    from holdfast.core.ports import Runtime
-    from holdfast.url_parts import Node
+from holdfast.url_parts import Node
 
 WATCHES_MAX = 40  # on one stream, or a few more: those of one ticket stay together
 STREAMS_MAX = 4  # streams more than needed, at which they are merged

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from holdfast.backends.etcd.port import ClusterChanged, EtcdPort, LeaseNotFound, Message, Watch
 from holdfast.backends.etcd.protocol.continuity import CheckedPort
+from holdfast.backends.etcd.protocol.keys import Keys
 from holdfast.backends.etcd.protocol.leases import (
     GRANULARITY,
     LEASE_EXPIRED,
@@ -29,12 +30,9 @@ from holdfast.backends.etcd.protocol.messages import (
 from holdfast.backends.etcd.protocol.records import SPARE_MAX, Records
 from holdfast.backends.etcd.protocol.registers import KeepingLeases, Registers
 from holdfast.core.clock import lease_deadline
+from holdfast.core.ports import Runtime
 from holdfast.core.tickets import Claim, Granted, LeaseGone, Live, may_have_happened
 from holdfast.errors import BackendError, OutcomeUnknown
-
-if TYPE_CHECKING:
-    from holdfast.backends.etcd.protocol.keys import Keys
-    from holdfast.core.ports import Runtime
 
 OPERATIONS_MAX = 100  # in one transaction; etcd's own limit is 128
 CLOSE_MAX = 2.0  # seconds to revoke leases

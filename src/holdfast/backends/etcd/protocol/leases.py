@@ -15,16 +15,13 @@ from __future__ import annotations
 
 import contextlib
 import math
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable, Collection
+from typing import NamedTuple
 
 from holdfast.backends.etcd.port import EtcdPort, LeaseNotFound
 from holdfast.core.clock import lease_deadline
+from holdfast.core.ports import Event, Runtime
 from holdfast.errors import BackendError, BackendUnavailable, ConfigurationError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
-
-    from holdfast.core.ports import Event, Runtime
 
 GRANULARITY = 0.0  # seconds: etcd ends a lease up to half a second after its ttl, and never before
 # A lease is fresh enough for a new ticket if at most this share of its ttl, without the lock's delay, has passed.

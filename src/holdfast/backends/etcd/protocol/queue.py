@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Coroutine, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from holdfast.backends.etcd.port import ClusterChanged, EtcdPort, LeaseNotFound, Message, Watch
 from holdfast.backends.etcd.protocol.acquire_all import FREE, LockState
@@ -46,6 +46,7 @@ from holdfast.backends.etcd.protocol.messages import (
 from holdfast.backends.etcd.protocol.operators import QueueOperators, queue_entries
 from holdfast.backends.etcd.protocol.slots import Slots
 from holdfast.backends.etcd.protocol.ticket_values import METHOD_KEY, encode_value, holder_of, parse_value
+from holdfast.core.ports import Runtime
 from holdfast.core.tickets import (
     POLL_INTERVAL,
     POLL_INTERVAL_BEHIND,
@@ -61,10 +62,6 @@ from holdfast.errors import (
     NameConflict,
     OutcomeUnknown,
 )
-
-if TYPE_CHECKING:
-    from holdfast.core.ports import Runtime
-
 
 KEEP_ALIVE_MAX = 1.0  # seconds for a keep-alive of the waiter lease
 POLL_MAX = 1.0  # seconds for a waiter's poll: if a member hangs, enough time is left to keep the place in the queue

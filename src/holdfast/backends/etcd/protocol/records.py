@@ -6,17 +6,13 @@ It ends with its etcd lease, as a register does.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from holdfast.backends.etcd.port import LeaseNotFound, Message
+from holdfast.backends.etcd.protocol.continuity import CheckedPort
+from holdfast.backends.etcd.protocol.keys import Keys
 from holdfast.backends.etcd.protocol.messages import delete, get, kvs, modified_at, put, succeeded, txn
 from holdfast.backends.etcd.protocol.registers import KeepingLeases
 from holdfast.core.ports import Record
 from holdfast.errors import NameConflict
-
-if TYPE_CHECKING:
-    from holdfast.backends.etcd.protocol.continuity import CheckedPort
-    from holdfast.backends.etcd.protocol.keys import Keys
 
 SPARE_MAX = 60  # seconds by which a record may be kept too long, so that its lease serves later records too
 

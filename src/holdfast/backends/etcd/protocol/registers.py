@@ -9,17 +9,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from holdfast.backends.etcd.port import EtcdPort, LeaseNotFound, Message
+from holdfast.backends.etcd.protocol.continuity import CheckedPort
+from holdfast.backends.etcd.protocol.keys import Keys
 from holdfast.backends.etcd.protocol.leases import Lease, grant
 from holdfast.backends.etcd.protocol.messages import get, kvs, modified_at, put, succeeded, txn
+from holdfast.core.ports import Runtime
 from holdfast.errors import NameConflict
-
-if TYPE_CHECKING:
-    from holdfast.backends.etcd.protocol.continuity import CheckedPort
-    from holdfast.backends.etcd.protocol.keys import Keys
-    from holdfast.core.ports import Runtime
 
 READS_MAX = 100  # in one transaction
 TTL_MAX = 9_000_000_000  # seconds: etcd refuses more

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from holdfast.backends.nats.config import NatsConfig
 from holdfast.backends.nats.protocol import wire
 from holdfast.backends.net.connection import PolledConnection
 from holdfast.backends.net.errors import no_answer, not_sent
@@ -13,12 +14,9 @@ from holdfast.backends.net.passwords import ask_password
 from holdfast.backends.net.poller import READ, Poller
 from holdfast.backends.net.pool import wait_ready
 from holdfast.backends.net.sockets import wrap_tls
+from holdfast.core.ports import Runtime
 from holdfast.errors import AccessDenied, BackendError, BackendUnavailable, ConfigurationError, OutcomeUnknown
-
-if TYPE_CHECKING:
-    from holdfast.backends.nats.config import NatsConfig
-    from holdfast.core.ports import Runtime
-    from holdfast.url_parts import Node
+from holdfast.url_parts import Node
 
 OLDEST = (2, 12)  # the first version whose removals of expired entries are all proposed to the other servers
 REQUEST_HEADER_MAX = 4096  # bytes of a message beside its value

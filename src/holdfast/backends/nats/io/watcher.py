@@ -8,17 +8,14 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING
 
+from holdfast.backends.nats.io.connection import Connection
 from holdfast.backends.nats.protocol import wire
 from holdfast.backends.nats.protocol.bucket import is_marker
+from holdfast.backends.net.poller import Background, Poller
 from holdfast.backends.net.watcher import OPENING_MAX, BaseWatcher
+from holdfast.core.ports import Runtime
 from holdfast.core.tickets import Notification
-
-if TYPE_CHECKING:
-    from holdfast.backends.nats.io.connection import Connection
-    from holdfast.backends.net.poller import Background, Poller
-    from holdfast.core.ports import Runtime
 
 
 class Subscriptions:

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from holdfast.backends.net.aio import BackgroundTasks
 from holdfast.backends.zookeeper.config import ZookeeperConfig, config_of
 from holdfast.backends.zookeeper.io.driver import KazooSession
 from holdfast.backends.zookeeper.io.ensemble import Ensemble
 from holdfast.backends.zookeeper.protocol.backend import ZookeeperBackend
+from holdfast.core.ports import Backend
 from holdfast.runtimes.aio import AsyncioEvent, AsyncioRuntime
 from holdfast.runtimes.threads import ThreadEvent
-
-if TYPE_CHECKING:
-    from holdfast.core.ports import Backend
-    from holdfast.url import Address
+from holdfast.url import Address
 
 
 def open_backend(address: Address, runtime: AsyncioRuntime) -> Backend:

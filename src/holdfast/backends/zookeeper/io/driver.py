@@ -13,7 +13,7 @@ import random
 import socket
 import ssl
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kazoo import exceptions
 from kazoo.client import KazooClient
@@ -28,6 +28,7 @@ from holdfast.backends.net.blocking import BlockingPoller
 from holdfast.backends.net.passwords import ask_password
 from holdfast.backends.net.sockets import open_socket, wrap_tls
 from holdfast.backends.net.tls import tls_context
+from holdfast.backends.zookeeper.config import ZookeeperConfig
 from holdfast.backends.zookeeper.port import (
     Answer,
     Check,
@@ -55,9 +56,6 @@ from holdfast.errors import (
 )
 from holdfast.runtimes import system
 from holdfast.runtimes.threads import run_sync
-
-if TYPE_CHECKING:
-    from holdfast.backends.zookeeper.config import ZookeeperConfig
 
 # Seconds for one server to accept a connection: a third of the session's timeout, but not more or less than these.
 CONNECT_TIMEOUT, CONNECT_TIMEOUT_MIN = 3.0, 0.5

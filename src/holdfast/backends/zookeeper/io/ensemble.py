@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from holdfast.backends.zookeeper.config import ZookeeperConfig
 from holdfast.backends.zookeeper.io.driver import KazooSession, Reply, answer
 from holdfast.backends.zookeeper.port import Answer, Children, Ephemerals, Get, Request, Session
+from holdfast.core.ports import Event, Runtime
 from holdfast.errors import BackendUnavailable, OutcomeUnknown
-
-if TYPE_CHECKING:
-    from holdfast.backends.zookeeper.config import ZookeeperConfig
-    from holdfast.core.ports import Event, Runtime
 
 SILENCE_MAX = 0.9  # seconds without an answer after which a connection is closed; a shorter deadline leaves it open
 CLOSE_MAX = 1.0  # seconds that closing waits for the servers to confirm the end of the session

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from holdfast.backends.zookeeper.port import (
     Check,
@@ -25,10 +25,8 @@ from holdfast.backends.zookeeper.port import (
 from holdfast.backends.zookeeper.protocol.kept_nodes import KEEP_MAX, KeptNodes, version_of
 from holdfast.backends.zookeeper.protocol.nodes import REGISTERS, escaped
 from holdfast.backends.zookeeper.protocol.parents import ATTEMPTS_MAX, Parents
+from holdfast.core.ports import Runtime
 from holdfast.errors import BackendUnavailable, NameConflict
-
-if TYPE_CHECKING:
-    from holdfast.core.ports import Runtime
 
 _WRITTEN = re.compile(rb"(\d{1,19})\n([^\n]*)(?:\n(\d{1,15}))?")
 
