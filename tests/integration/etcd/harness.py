@@ -8,9 +8,8 @@ from typing import Any
 
 import holdfast
 from holdfast.backends.etcd.config import config_of
-from holdfast.backends.etcd.io.cluster import Cluster
+from holdfast.backends.etcd.io.cluster import Cluster, backend_on
 from holdfast.backends.etcd.port import Answer
-from holdfast.backends.etcd.protocol.methods import backend_on
 from holdfast.backends.net.blocking import BackgroundThreads, BlockingPoller
 from holdfast.core.ports import Backend, KeepsRecords, Record
 from holdfast.core.tickets import Claim, Granted, Waiting

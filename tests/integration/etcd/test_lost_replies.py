@@ -8,7 +8,7 @@ import pytest
 
 import holdfast
 from holdfast.backends.etcd.config import config_of
-from holdfast.backends.etcd.protocol.methods import backend_on
+from holdfast.backends.etcd.io.cluster import backend_on
 from holdfast.backends.net.blocking import BackgroundThreads, BlockingPoller
 from holdfast.core.tickets import Claim
 from holdfast.runtimes import system

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from holdfast.backends.net.pool import CONNECTIONS
 from holdfast.backends.net.servers import ServersConfig, servers_of
 from holdfast.backends.net.tls import tls_options
 from holdfast.errors import ConfigurationError
+from holdfast.url import Address
 from holdfast.url_parts import Option, choice, flag, seconds, values_of
-
-if TYPE_CHECKING:
-    from holdfast.url import Address
 
 _PORT = 2379
 

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from holdfast.backends.nats.protocol.keys import check_bucket
 from holdfast.backends.net.pool import CONNECTIONS
 from holdfast.backends.net.servers import ServersConfig, servers_of
 from holdfast.backends.net.tls import tls_options
 from holdfast.errors import ConfigurationError
+from holdfast.url import Address
 from holdfast.url_parts import Option, choice, seconds, values_of
-
-if TYPE_CHECKING:
-    from holdfast.url import Address
 
 _PORT = 4222
 

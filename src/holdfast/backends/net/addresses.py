@@ -9,13 +9,10 @@ from __future__ import annotations
 
 import ipaddress
 import socket
-from typing import TYPE_CHECKING
 
 from holdfast.backends.net.calls import BackgroundCall
+from holdfast.backends.net.poller import Poller
 from holdfast.runtimes import system
-
-if TYPE_CHECKING:
-    from holdfast.backends.net.poller import Poller
 
 # Seconds for which the last answer is used while look-ups fail, as the usual DNS caches do. A longer time is not safe,
 # because the address may belong to another server by then.

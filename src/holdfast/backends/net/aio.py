@@ -7,16 +7,12 @@ import contextvars
 import weakref
 from collections.abc import Callable, Coroutine, Hashable, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any
 
+from holdfast.backends.net.calls import BackgroundCall
 from holdfast.backends.net.poller import READ, WRITE
 from holdfast.errors import BackendUnavailable
-
-if TYPE_CHECKING:
-    from holdfast.backends.net.calls import BackgroundCall
-    from holdfast.runtimes.aio import AsyncioRuntime
-
-T = TypeVar("T")
+from holdfast.runtimes.aio import AsyncioEvent, AsyncioRuntime
 
 
 class LoopPoller:
@@ -46,19 +42,15 @@ class LoopPoller:
                     loop.remove_writer(descriptor)
 
     async def wait_done(self, call: BackgroundCall[Any], until: float) -> bool:
-        loop = self._runtime.loop
-        done: asyncio.Future[bool] = loop.create_future()
-        timer = loop.call_later(max(0.0, until - self._runtime.now()), _set, done, False)  # noqa: FBT003 (the result)
-        call.add_done_callback(lambda: self._runtime.call_from_thread(_set, done, True))  # noqa: FBT003 (the result)
-        try:
-            return await done
-        finally:
-            timer.cancel()
+        self._runtime.check_loop()
+        event = AsyncioEvent()
+        call.add_done_callback(lambda: self._runtime.call_from_thread(event.set))
+        return await event.wait(until)
 
 
-def _set(future: asyncio.Future[T], result: T) -> None:
+def _set(future: asyncio.Future[list[int]], ready: list[int]) -> None:
     if not future.done():
-        future.set_result(result)
+        future.set_result(ready)
 
 
 class BackgroundTasks:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from holdfast.backends.net.calls import BackgroundCall
 from holdfast.backends.net.poller import new_poll
 from holdfast.runtimes import system
 from holdfast.runtimes.threads import ThreadEvent, Threads
-
-if TYPE_CHECKING:
-    from holdfast.backends.net.calls import BackgroundCall
 
 
 class BlockingPoller:

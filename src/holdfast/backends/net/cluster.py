@@ -10,18 +10,16 @@ import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from holdfast.backends.net.connection import PolledConnection
 from holdfast.backends.net.pool import ConnectionPool
+from holdfast.backends.net.servers import ServersConfig
+from holdfast.backends.net.watcher import BaseWatcher
+from holdfast.core.notifications import Wakeups
+from holdfast.core.ports import Runtime
 from holdfast.errors import AccessDenied, BackendUnavailable, OutcomeUnknown
-
-if TYPE_CHECKING:
-    from holdfast.backends.net.servers import ServersConfig
-    from holdfast.backends.net.watcher import BaseWatcher
-    from holdfast.core.notifications import Wakeups
-    from holdfast.core.ports import Runtime
-    from holdfast.url_parts import Node
+from holdfast.url_parts import Node
 
 T = TypeVar("T")
 W = TypeVar("W")

@@ -7,21 +7,15 @@ from __future__ import annotations
 
 import contextlib
 import os
+import socket
 import ssl
-from typing import TYPE_CHECKING
 
-from holdfast.backends.net.poller import READ, WRITE, is_readable
-from holdfast.backends.net.pool import wait_ready
+from holdfast.backends.net.poller import READ, WRITE, Poller, is_readable
+from holdfast.backends.net.pool import Probe, wait_ready
 from holdfast.backends.net.sockets import open_socket
+from holdfast.core.ports import Runtime
 from holdfast.errors import BackendUnavailable
-
-if TYPE_CHECKING:
-    import socket
-
-    from holdfast.backends.net.poller import Poller
-    from holdfast.backends.net.pool import Probe
-    from holdfast.core.ports import Runtime
-    from holdfast.url_parts import Node
+from holdfast.url_parts import Node
 
 _READ_MAX = 1 << 16
 

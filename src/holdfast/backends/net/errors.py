@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from holdfast.errors import BackendUnavailable, OutcomeUnknown
-
-if TYPE_CHECKING:
-    from holdfast.url_parts import Node
+from holdfast.url_parts import Node
 
 
 def not_sent(url: str, node: Node, problem: str) -> BackendUnavailable:

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING
 
+from holdfast.backends.net.poller import Background, Poller
 from holdfast.backends.net.waker import Waker
 from holdfast.core.notifications import Wakeups
-
-if TYPE_CHECKING:
-    from holdfast.backends.net.poller import Background, Poller
-    from holdfast.core.ports import Runtime
+from holdfast.core.ports import Runtime
 
 IDLE_MAX = 2.0  # seconds without a waiter after which the loop ends, and with it its connections
 

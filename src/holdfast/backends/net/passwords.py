@@ -8,15 +8,12 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING
 
 from holdfast.backends.net.calls import BackgroundCall
+from holdfast.backends.net.poller import Poller
 from holdfast.errors import BackendUnavailable, ConfigurationError
 from holdfast.runtimes import system
-
-if TYPE_CHECKING:
-    from holdfast.backends.net.poller import Poller
-    from holdfast.url import Address, RunCoroutine
+from holdfast.url import Address, RunCoroutine
 
 
 class PasswordFunction:

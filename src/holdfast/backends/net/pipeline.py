@@ -14,16 +14,14 @@ import os
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from holdfast.backends.net.errors import no_answer, not_sent
 from holdfast.backends.net.poller import is_readable
 from holdfast.backends.net.pool import IDLE_CHECK
 from holdfast.core.engine import IO_TIMEOUT
-
-if TYPE_CHECKING:
-    from holdfast.runtimes.aio import AsyncioRuntime
-    from holdfast.url_parts import Node
+from holdfast.runtimes.aio import AsyncioRuntime
+from holdfast.url_parts import Node
 
 R = TypeVar("R")  # a reply
 P = TypeVar("P", bound="Pipeline[Any]")

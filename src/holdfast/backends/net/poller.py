@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import select
 from collections.abc import Callable, Coroutine, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
-if TYPE_CHECKING:
-    from holdfast.backends.net.calls import BackgroundCall
+from holdfast.backends.net.calls import BackgroundCall
 
 READ: int = getattr(select, "POLLIN", 0x001)
 WRITE: int = getattr(select, "POLLOUT", 0x004)

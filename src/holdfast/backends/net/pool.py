@@ -15,16 +15,13 @@ import math
 import weakref
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
-from holdfast.backends.net.poller import READ
+from holdfast.backends.net.poller import READ, Poller
+from holdfast.core.ports import Event, Runtime
 from holdfast.errors import BackendError, BackendUnavailable, HoldfastError
 from holdfast.runtimes import system
 from holdfast.url_parts import integer
-
-if TYPE_CHECKING:
-    from holdfast.backends.net.poller import Poller
-    from holdfast.core.ports import Event, Runtime
 
 CONNECTIONS_MAX = 16  # open at the same time, if the URL has no `connections=`
 CONNECTIONS = integer(

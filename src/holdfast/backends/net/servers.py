@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
+import ssl
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from holdfast.backends.net.passwords import password_of
+from holdfast.backends.net.passwords import Password, password_of
 from holdfast.backends.net.tls import tls_context
 from holdfast.errors import ConfigurationError
+from holdfast.url import Address
 from holdfast.url_parts import Node, login_and_hosts, nodes_of
-
-if TYPE_CHECKING:
-    import ssl
-
-    from holdfast.backends.net.passwords import Password
-    from holdfast.url import Address
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,14 +7,10 @@ import errno
 import os
 import socket
 import ssl
-from typing import TYPE_CHECKING
 
 from holdfast.backends.net.addresses import addresses_of
-from holdfast.backends.net.poller import READ, WRITE
+from holdfast.backends.net.poller import READ, WRITE, Poller
 from holdfast.runtimes import system
-
-if TYPE_CHECKING:
-    from holdfast.backends.net.poller import Poller
 
 # A peer that vanished silently (a NAT or a virtual address that moved) is detected on an idle connection after 15 to
 # 20 s, and 5 s after the first unacknowledged data was sent: no request waits longer.
@@ -89,15 +85,12 @@ def set_options(sock: socket.socket) -> None:
 
 async def wrap_tls(sock: socket.socket, tls: ssl.SSLContext, name: str, poller: Poller, until: float) -> ssl.SSLSocket:
     """TLS on this socket. If that fails, the socket is closed."""
+    to_close = sock
     try:
-        secure = tls.wrap_socket(sock, server_hostname=name, do_handshake_on_connect=False)
-    except BaseException:
-        sock.close()
-        raise
-    try:
+        to_close = secure = tls.wrap_socket(sock, server_hostname=name, do_handshake_on_connect=False)
         await _handshake(secure, poller, until)
     except BaseException:
-        secure.close()
+        to_close.close()
         raise
     return secure
 

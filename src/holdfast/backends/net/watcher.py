@@ -11,19 +11,16 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Awaitable, Sequence
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
+from holdfast.backends.net.connection import PolledConnection
 from holdfast.backends.net.listener import IDLE_MAX, Listener
-from holdfast.backends.net.poller import READ
+from holdfast.backends.net.poller import READ, Background, Poller
+from holdfast.backends.net.waker import Waker
 from holdfast.core.events import logger
+from holdfast.core.ports import Runtime
 from holdfast.errors import HoldfastError
-
-if TYPE_CHECKING:
-    from holdfast.backends.net.connection import PolledConnection
-    from holdfast.backends.net.poller import Background, Poller
-    from holdfast.backends.net.waker import Waker
-    from holdfast.core.ports import Runtime
-    from holdfast.url_parts import Node
+from holdfast.url_parts import Node
 
 OPENING_MAX = 3.0  # seconds for opening a connection
 PAUSE_MIN, PAUSE_MAX = 0.05, 1.0  # seconds between attempts to open connections

@@ -5,18 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-from holdfast.backends.net.passwords import password_of
+from holdfast.backends.net.passwords import Password, password_of
 from holdfast.backends.net.tls import tls_context, tls_options
 from holdfast.backends.zookeeper.protocol.nodes import LAYOUTS, path_problem
 from holdfast.backends.zookeeper.protocol.session_classes import TIMEOUT_MIN
 from holdfast.errors import ConfigurationError
+from holdfast.url import Address
 from holdfast.url_parts import Option, choice, flag, login_and_hosts, node_of, seconds, values_of
-
-if TYPE_CHECKING:
-    from holdfast.backends.net.passwords import Password
-    from holdfast.url import Address
 
 ROOT = "/holdfast"  # the parent of locks' nodes, unless the URL has a path
 _PORT = 2181

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from contextlib import AbstractAsyncContextManager
 
 from holdfast.backends.etcd.config import EtcdConfig, config_of
-from holdfast.backends.etcd.io.cluster import Cluster
-from holdfast.backends.etcd.protocol.methods import backend_on
+from holdfast.backends.etcd.io.cluster import Cluster, backend_on
 from holdfast.backends.net.aio import BackgroundTasks, KeyedMutex, LoopPoller
-
-if TYPE_CHECKING:
-    from contextlib import AbstractAsyncContextManager
-
-    from holdfast.core.ports import Backend
-    from holdfast.runtimes.aio import AsyncioRuntime
-    from holdfast.url import Address
+from holdfast.core.ports import Backend
+from holdfast.runtimes.aio import AsyncioRuntime
+from holdfast.url import Address
 
 
 def open_backend(address: Address, runtime: AsyncioRuntime) -> Backend:

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from holdfast.backends.etcd.config import config_of
-from holdfast.backends.etcd.io.cluster import Cluster
-from holdfast.backends.etcd.protocol.methods import backend_on
+from holdfast.backends.etcd.io.cluster import Cluster, backend_on
 from holdfast.backends.net.blocking import BackgroundThreads, BlockingPoller
-
-if TYPE_CHECKING:
-    from holdfast.core.ports import Backend
-    from holdfast.runtimes.threads import ThreadRuntime
-    from holdfast.url import Address
+from holdfast.core.ports import Backend
+from holdfast.runtimes.threads import ThreadRuntime
+from holdfast.url import Address
 
 
 def open_backend(address: Address, runtime: ThreadRuntime) -> Backend:

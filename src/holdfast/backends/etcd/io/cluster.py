@@ -10,27 +10,33 @@ import contextlib
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from holdfast.backends.etcd.io import errors
+from holdfast.backends.etcd.config import EtcdConfig
 from holdfast.backends.etcd.io.connection import Connection
-from holdfast.backends.etcd.io.errors import NoAuthentication, TokenRefused
+from holdfast.backends.etcd.io.errors import NoAuthentication, TokenRefused, message_of
 from holdfast.backends.etcd.io.http import encode_request
 from holdfast.backends.etcd.io.watcher import Watcher
 from holdfast.backends.etcd.port import Answer, Message, Watch
+from holdfast.backends.etcd.protocol.keys import Keys
 from holdfast.backends.etcd.protocol.messages import encoded
+from holdfast.backends.etcd.protocol.queue import EtcdBackend
+from holdfast.backends.etcd.protocol.single_key import KeyBackend
 from holdfast.backends.net.cluster import ServerCluster
 from holdfast.backends.net.errors import not_sent
 from holdfast.backends.net.passwords import ask_password
+from holdfast.backends.net.poller import Background, Poller
+from holdfast.core.ports import Backend, Runtime
 from holdfast.errors import BackendUnavailable, ConfigurationError, OutcomeUnknown
-
-if TYPE_CHECKING:
-    from holdfast.backends.etcd.config import EtcdConfig
-    from holdfast.backends.net.poller import Background, Poller
-    from holdfast.core.ports import Runtime
-    from holdfast.url_parts import Node
+from holdfast.url_parts import Node
 
 _TOKEN_ATTEMPTS_MAX = 2  # times that a request is sent, each with a new token
+
+
+def backend_on(port: Cluster, config: EtcdConfig, runtime: Runtime) -> Backend:
+    """The backend for the method of the URL."""
+    kind = KeyBackend if config.method == "key" else EtcdBackend
+    return kind(config.url, port, runtime, Keys(config.prefix, raw_names=config.raw_names))
 
 
 class Cluster(ServerCluster[Connection, Sequence[Watch]]):
@@ -58,7 +64,7 @@ class Cluster(ServerCluster[Connection, Sequence[Watch]]):
                 connection = pool.get_idle(self._now()) or await pool.open_or_wait(until)
                 try:
                     response, sent = await connection.exchange(encode_request(node, method, token, body), until)
-                    message = errors.message_of(response, self._url, node)
+                    message = message_of(response, self._url, node)
                 except BaseException as error:
                     pool.put_after(connection, error)
                     raise
@@ -89,7 +95,7 @@ class Cluster(ServerCluster[Connection, Sequence[Watch]]):
         request = encode_request(node, "auth/authenticate", "", body)
         try:
             response, _ = await self._pools[node].run(lambda connection: connection.exchange(request, until), until)
-            self._token = str(errors.message_of(response, self._url, node)["token"])
+            self._token = str(message_of(response, self._url, node)["token"])
         except NoAuthentication:
             self._needs_token = False  # until authentication is enabled
             return ""

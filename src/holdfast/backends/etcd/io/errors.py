@@ -7,14 +7,12 @@ request that timed out inside the server, or during a change of leader, may have
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from holdfast.backends.etcd.io.http import Response
 from holdfast.backends.etcd.port import LeaseNotFound, Message
 from holdfast.errors import AccessDenied, BackendUnavailable, ConfigurationError, OutcomeUnknown
-
-if TYPE_CHECKING:
-    from holdfast.backends.etcd.io.http import Response
-    from holdfast.url_parts import Node
+from holdfast.url_parts import Node
 
 _OK, _NOT_FOUND = 200, 404
 _INVALID, _PERMISSION_DENIED, _EXHAUSTED, _UNAUTHENTICATED = 3, 7, 8, 16

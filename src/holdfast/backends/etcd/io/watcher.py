@@ -13,20 +13,19 @@ has few watches, and a watch that is not confirmed soon is requested again.
 from __future__ import annotations
 
 import json
+from base64 import b64decode
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
+from holdfast.backends.etcd.io.connection import Connection
 from holdfast.backends.etcd.io.http import NotHttp, Response
-from holdfast.backends.etcd.protocol.messages import b64, encoded, watch_request
+from holdfast.backends.etcd.port import Message, Watch
+from holdfast.backends.etcd.protocol.messages import encoded, watch_request
+from holdfast.backends.net.poller import Background, Poller
 from holdfast.backends.net.watcher import OPENING_MAX, BaseWatcher
+from holdfast.core.ports import Runtime
 from holdfast.core.tickets import Notification
-
-if TYPE_CHECKING:
-    from holdfast.backends.etcd.io.connection import Connection
-    from holdfast.backends.etcd.port import Message, Watch
-    from holdfast.backends.net.poller import Background, Poller
-    from holdfast.core.ports import Runtime
-    from holdfast.url_parts import Node
+from holdfast.url_parts import Node
 
 WATCHES_MAX = 40  # on one stream, or a few more: those of one ticket stay together
 STREAMS_MAX = 4  # streams more than needed, at which they are merged
@@ -54,14 +53,6 @@ class WatchStream:
         self.response = Response()
         self._confirmed = 0  # how many of all watches, in the same order
         self._last_confirmed = opened
-        self._by_key: dict[str, list[str]] = {}
-        self._ranges: list[tuple[str, Watch]] = []
-        for nonce, several in watches.items():
-            for watch in several:
-                if watch.end:
-                    self._ranges.append((nonce, watch))
-                else:
-                    self._by_key.setdefault(b64(watch.key), []).append(nonce)
 
     def confirmed(self, now: float) -> None:
         self._confirmed += 1
@@ -87,16 +78,13 @@ class WatchStream:
             raise NotHttp("the stream has ended")
         return [json.loads(line) for line in self.response.lines()]
 
-    @property
-    def is_refused(self) -> bool:
-        return self.response.status not in (0, _OK)
-
     def nonces_for(self, event: Message) -> Iterable[str]:
         """The tickets that wait for this event."""
-        yield from self._by_key.get(event["kv"]["key"], ())
-        if self._ranges and event.get("type") == "DELETE":
+        key, is_delete = b64decode(event["kv"]["key"]), event.get("type") == "DELETE"
+        for nonce, several in self.watches.items():
             # A watched range has the tickets of one lock. An unnecessary poll is harmless.
-            yield from (nonce for nonce, _ in self._ranges)
+            if any(is_delete if watch.end else watch.key == key for watch in several):
+                yield nonce
 
 
 class Watcher(BaseWatcher[Sequence["Watch"], WatchStream]):
@@ -134,7 +122,7 @@ class Watcher(BaseWatcher[Sequence["Watch"], WatchStream]):
 
     def _lost(self, stream: WatchStream, error: Exception) -> None:
         # No event is lost: the next stream starts at the same revisions.
-        if stream.is_refused:
+        if stream.response.status not in (0, _OK):  # it was refused
             self._opener.discard_token()
         self._opener.avoid(stream.connection.node)
 

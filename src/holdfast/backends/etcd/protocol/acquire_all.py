@@ -9,19 +9,14 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Collection, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-from holdfast.backends.etcd.port import LeaseNotFound
+from holdfast.backends.etcd.port import LeaseNotFound, Message
 from holdfast.backends.etcd.protocol.base import EtcdBase, state_of
-from holdfast.backends.etcd.protocol.leases import Unanswered
+from holdfast.backends.etcd.protocol.leases import Lease, Unanswered
 from holdfast.backends.etcd.protocol.messages import absent, txn
 from holdfast.core.tickets import POLL_INTERVAL, Claim, Granted, Waiting
-from holdfast.errors import BackendError, BackendUnavailable, OutcomeUnknown
-
-if TYPE_CHECKING:
-    from holdfast.backends.etcd.port import Message
-    from holdfast.backends.etcd.protocol.leases import Lease
-    from holdfast.errors import ConfigurationError
+from holdfast.errors import BackendError, BackendUnavailable, ConfigurationError, OutcomeUnknown
 
 TICKETS_MAX = 63  # in one transaction: two compares each, and one for the tombstone; etcd's limit is 128
 CHARACTERS_MAX = 300_000  # of all tickets together: etcd's limit is 1.5 MiB for a request
@@ -44,7 +39,8 @@ class AcquireAll(EtcdBase):
     async def try_acquire_all(self, claims: Sequence[Claim], *, deadline: float) -> list[Granted | Waiting]:
         claims = _as_many_as_fit(claims)
         granted: dict[str, Granted] = {}
-        blocker: tuple[int, Waiting] | None = None
+        waiting: list[Waiting] = []
+        end = len(claims)  # the index of the first lock that is busy; all before it are granted
         wanted = list(claims)
         while wanted:
             leases = [await self._leases.fresh(claim.ttl, deadline, delay=claim.delay) for claim in wanted]
@@ -61,19 +57,15 @@ class AcquireAll(EtcdBase):
                 if state.created:
                     granted[claim.nonce] = self._granted(claim, lease, state.created, sent)
                 elif state.is_busy:
-                    index = claims.index(claim)
-                    blocker = index, Waiting(min(POLL_INTERVAL, lease.ttl / 4), state.holder)
+                    end = claims.index(claim)
+                    waiting = [Waiting(min(POLL_INTERVAL, lease.ttl / 4), state.holder)]
                     break
                 else:
                     free.append(claim)
             wanted = free
-        waiting: list[Waiting] = []
-        if blocker is not None:
-            index, waits = blocker
-            await self._withdraw_rest(claims[index:], granted, deadline)
-            claims, waiting = claims[:index], [waits]
+        await self._withdraw_rest(claims[end:], granted, deadline)
         return [
-            *[await self._cover_min_hold(claim, granted[claim.nonce], deadline) for claim in claims],
+            *[await self._cover_min_hold(claim, granted[claim.nonce], deadline) for claim in claims[:end]],
             *waiting,
         ]
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-from holdfast.backends.etcd.port import ClusterChanged, LeaseNotFound, Message, Watch
+from holdfast.backends.etcd.port import ClusterChanged, EtcdPort, LeaseNotFound, Message, Watch
 from holdfast.backends.etcd.protocol.continuity import CheckedPort
-from holdfast.backends.etcd.protocol.keys import range_end
+from holdfast.backends.etcd.protocol.keys import Keys
 from holdfast.backends.etcd.protocol.leases import (
     GRANULARITY,
     LEASE_EXPIRED,
@@ -21,23 +21,18 @@ from holdfast.backends.etcd.protocol.messages import (
     KeyValue,
     all_in_order,
     get,
-    key_value,
     kvs,
     modified_at,
     put,
     succeeded,
     txn,
 )
-from holdfast.backends.etcd.protocol.records import Records
-from holdfast.backends.etcd.protocol.registers import Registers
+from holdfast.backends.etcd.protocol.records import SPARE_MAX, Records
+from holdfast.backends.etcd.protocol.registers import KeepingLeases, Registers
 from holdfast.core.clock import lease_deadline
-from holdfast.core.tickets import Claim, Granted, LeaseGone, Live
-from holdfast.errors import BackendError, HoldfastError, OutcomeUnknown
-
-if TYPE_CHECKING:
-    from holdfast.backends.etcd.port import EtcdPort
-    from holdfast.backends.etcd.protocol.keys import Keys
-    from holdfast.core.ports import Record, Runtime
+from holdfast.core.ports import Runtime
+from holdfast.core.tickets import Claim, Granted, LeaseGone, Live, may_have_happened
+from holdfast.errors import BackendError, OutcomeUnknown
 
 OPERATIONS_MAX = 100  # in one transaction; etcd's own limit is 128
 CLOSE_MAX = 2.0  # seconds to revoke leases
@@ -67,7 +62,7 @@ def state_of(claim: Claim) -> ClaimState:
     return state
 
 
-class EtcdBase(ABC):
+class EtcdBase(Registers, Records, ABC):
     """The tickets and leases of one client in one cluster."""
 
     warnings: tuple[str, ...] = ()
@@ -81,8 +76,8 @@ class EtcdBase(ABC):
         self._keys = keys
         self._leases = Leases(url, port, runtime)
         self._wakeups = port.wakeups
-        self._registers = Registers(port, runtime, keys)
-        self._records = Records(port, runtime, keys)
+        self._register_leases = KeepingLeases(port, runtime, lambda seconds: seconds)
+        self._record_leases = KeepingLeases(port, runtime, lambda seconds: min(SPARE_MAX, seconds // 16))
         self._delayed: dict[str, Lease] = {}  # by nonce: granted tickets that block the lock for a delay when lost
 
     @abstractmethod
@@ -104,8 +99,8 @@ class EtcdBase(ABC):
         except BaseException as error:
             # There was no answer, or the call was cancelled or interrupted. Unless the server has refused the request,
             # it may still be executed. If the cluster has changed, it was executed.
-            is_refused = isinstance(error, HoldfastError | LeaseNotFound)
-            if isinstance(error, OutcomeUnknown | ClusterChanged) or not is_refused:
+            is_refused = isinstance(error, LeaseNotFound) or not may_have_happened(error)
+            if isinstance(error, ClusterChanged) or not is_refused:
                 self._add_unanswered(claims, unanswered)
             raise
         if answer.repeated:
@@ -189,7 +184,7 @@ class EtcdBase(ABC):
         sent = self._runtime.now()
         if not await self._leases.keep_alive(lease, deadline):
             return {claim.nonce: LeaseGone(LEASE_EXPIRED) for claim in claims}
-        outcomes: dict[str, Live | LeaseGone] = {}
+        outcomes: dict[str, Live | LeaseGone] = {claim.nonce: LeaseGone() for claim in claims}
         for start in range(0, len(claims), OPERATIONS_MAX):
             some = claims[start : start + OPERATIONS_MAX]
             request = txn([], [get(self._key(claim), keys_only=True) for claim in some])
@@ -199,8 +194,6 @@ class EtcdBase(ABC):
                 stored = [(kv.created, kv.lease) for kv in kvs(answer, number)]
                 if own_key is not None and stored == [(own_key.created, lease.id)]:
                     outcomes[claim.nonce] = Live(self._deadline(claim, lease, sent))
-                else:
-                    outcomes[claim.nonce] = LeaseGone()
         return outcomes
 
     async def _move_to_ttl(self, claim: Claim, deadline: float) -> Live | LeaseGone:
@@ -242,15 +235,8 @@ class EtcdBase(ABC):
                     self._delayed[claim.nonce] = lease
                 return live
 
-    async def _list(self, prefix: bytes, deadline: float) -> list[KeyValue]:
-        """All keys with this prefix and their values, in the order in which they were created."""
-        request = all_in_order(prefix, range_end(prefix), keys_only=False)["request_range"]
-        answer = await self._port.call("kv/range", request, deadline=deadline)
-        return [key_value(kv) for kv in answer.message.get("kvs", ())]
-
-    async def _list_locks(self, prefix: str, deadline: float) -> list[KeyValue]:
-        """The same for all locks whose names start with `prefix`."""
-        ranges = self._keys.ranges(prefix)
+    async def _list(self, ranges: Sequence[tuple[bytes, bytes]], deadline: float) -> list[KeyValue]:
+        """All keys of these ranges and their values, in the order in which they were created."""
         request = txn([], [all_in_order(start, end, keys_only=False) for start, end in ranges])
         answer = await self._port.call("kv/txn", request, deadline=deadline)
         listed = [kv for number in range(len(ranges)) for kv in kvs(answer.message, number)]
@@ -261,19 +247,6 @@ class EtcdBase(ABC):
 
     def on_gone(self, report: Callable[[Hashable, str], None]) -> None:
         self._port.on_cluster_changed = lambda reason: report(None, reason)  # all leases have the same store
-
-    # ── registers and records ────────────────────────────────────────────────────────────────────────────────────
-
-    async def advance_register(self, name: str, number: int, *, nonce: str, keep: float, deadline: float) -> bool:
-        return await self._registers.advance(name, number, nonce=nonce, keep=keep, deadline=deadline)
-
-    async def read_registers(self, names: Sequence[str], *, deadline: float) -> list[int]:
-        return await self._registers.read(names, deadline)
-
-    async def swap_record(
-        self, name: str, expected: str, record: Record | None, *, keep: float, deadline: float
-    ) -> Record | None:
-        return await self._records.swap(name, expected, record, keep=keep, deadline=deadline)
 
     # ── closing ──────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -15,12 +15,9 @@ A client that detects one of these refuses all further work. A new client has se
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from holdfast.backends.etcd.port import Answer, ClusterChanged
-
-if TYPE_CHECKING:
-    from holdfast.backends.etcd.port import EtcdPort, Message
+from holdfast.backends.etcd.port import Answer, ClusterChanged, EtcdPort, Message
 
 _LINEARIZABLE = "kv/"  # other answers may have the data of a member that lags behind
 

@@ -38,10 +38,16 @@ class Keys:
         self._prefix, self._raw = prefix.encode(), raw_names
 
     def base(self, name: str) -> bytes:
+        """The key of a lock with method=key, and the prefix of the keys of all locks whose names start with `name`."""
         return self._prefix + self._escaped(name)
 
     def folder(self, name: str) -> bytes:
         return self.base(name) + b"/"
+
+    def folder_range(self, name: str) -> tuple[bytes, bytes]:
+        """The range of the keys of all tickets of a lock."""
+        folder = self.folder(name)
+        return folder, range_end(folder)
 
     def ticket(self, name: str, slot: str, limit: int | None, *, exclusive: bool) -> bytes:
         kind = "x" if exclusive else "r" if limit is None else f"s{limit}"
@@ -60,14 +66,10 @@ class Keys:
 
     def ranges(self, prefix: str) -> list[tuple[bytes, bytes]]:
         """The ranges of the keys of all locks whose names start with `prefix`, without records, which can be large."""
-        start, records = self.prefix(prefix), self._prefix + _RECORDS
+        start, records = self.base(prefix), self._prefix + _RECORDS
         if not records.startswith(start) or records == start:
             return [(start, range_end(start))]
         return [(start, records), (range_end(records), range_end(start))]
-
-    def prefix(self, prefix: str) -> bytes:
-        """The common prefix of the keys of all locks whose names start with `prefix`."""
-        return self._prefix + self._escaped(prefix)
 
     def lock_name(self, key: bytes) -> str | None:
         """The lock that a ticket's key belongs to; None if it is no ticket's key."""

@@ -15,17 +15,13 @@ from __future__ import annotations
 
 import contextlib
 import math
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable, Collection
+from typing import NamedTuple
 
-from holdfast.backends.etcd.port import LeaseNotFound
+from holdfast.backends.etcd.port import EtcdPort, LeaseNotFound
 from holdfast.core.clock import lease_deadline
+from holdfast.core.ports import Event, Runtime
 from holdfast.errors import BackendError, BackendUnavailable, ConfigurationError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
-
-    from holdfast.backends.etcd.port import EtcdPort
-    from holdfast.core.ports import Event, Runtime
 
 GRANULARITY = 0.0  # seconds: etcd ends a lease up to half a second after its ttl, and never before
 # A lease is fresh enough for a new ticket if at most this share of its ttl, without the lock's delay, has passed.
@@ -84,28 +80,20 @@ class Leases:
         lease = self._current.get(seconds)
         if lease is not None and self._is_fresh(lease, delay):
             return lease
-        while True:
-            lease = await self._request_lease(seconds, lambda lease: self._is_fresh(lease, delay), deadline)
-            if lease is not None:
-                return lease
+        return await self._lease_that(seconds, lambda lease: self._is_fresh(lease, delay), deadline)
 
     async def renewed_since(self, since: float, ttl: float, deadline: float) -> Lease:
         """The lease for tickets with this ttl, granted or kept alive by a request after `since`."""
-        while True:
-            lease = await self._request_lease(table_key(ttl), lambda lease: lease.sent >= since, deadline)
-            if lease is not None:
-                return lease
+        return await self._lease_that(table_key(ttl), lambda lease: lease.sent >= since, deadline)
 
     async def separate(self, ttl: float, deadline: float) -> Lease:
         """A lease that no other ticket shares and that is never kept alive."""
-        return await self._new_lease(table_key(ttl), deadline)
+        return await grant(self._port, table_key(ttl), table_key(ttl), deadline)
 
     async def waiter_lease(self, deadline: float) -> Lease:
         """The waiter lease, kept alive less than a quarter of its ttl ago."""
-        while True:
-            lease = await self._request_lease(_WAITER_KEY, self._is_fresh_for_waiters, deadline)
-            if lease is not None:
-                return lease
+        now = self._runtime.now
+        return await self._lease_that(_WAITER_KEY, lambda lease: now() - lease.sent <= lease.ttl / 4, deadline)
 
     def next_waiter_keep_alive(self) -> float:
         """When a waiter has to keep the waiter lease alive.
@@ -158,6 +146,13 @@ class Leases:
             with contextlib.suppress(BackendError, ConfigurationError, LeaseNotFound):
                 await self._port.call("lease/revoke", {"ID": str(lease.id)}, deadline=deadline, once=True)
 
+    async def _lease_that(self, key: int, is_enough: Callable[[Lease], bool], deadline: float) -> Lease:
+        """The current lease, granted or kept alive until it is enough."""
+        while True:
+            lease = await self._request_lease(key, is_enough, deadline)
+            if lease is not None:
+                return lease
+
     async def _request_lease(self, key: int, is_enough: Callable[[Lease], bool], deadline: float) -> Lease | None:
         """The current lease if it is enough, else after one request to the server; None: call again.
 
@@ -176,27 +171,17 @@ class Leases:
                         backend=self._url, problem="requests of other callers for the lease did not end"
                     )
                 return None
-            if lease is None:
-                return await self._grant(key, deadline)
-            return lease if await self._send_keep_alive(lease, deadline) else None
+            if lease is not None:
+                return lease if await self._send_keep_alive(lease, deadline) else None
+            lease = await grant(self._port, key or self.waiter_ttl, key, deadline)
+            with self._mutex:
+                self._current[key] = lease
+            return lease
         finally:
             with self._mutex:
                 if self._in_flight.get(key) is own_event:
                     del self._in_flight[key]
             own_event.set()
-
-    async def _grant(self, key: int, deadline: float) -> Lease:
-        lease = await self._new_lease(key, deadline)
-        with self._mutex:
-            self._current[key] = lease
-        return lease
-
-    async def _new_lease(self, key: int, deadline: float) -> Lease:
-        # If the answer is lost, the lease expires by itself, without a key under it.
-        answer = await self._port.call("lease/grant", {"TTL": str(key or self.waiter_ttl)}, deadline=deadline)
-        lease = Lease(int(answer.message["ID"]), key)
-        lease.renewed(int(answer.message["TTL"]), answer.sent)
-        return lease
 
     async def _send_keep_alive(self, lease: Lease, deadline: float) -> bool:
         answer = await self._port.call("lease/keepalive", {"ID": str(lease.id)}, deadline=deadline)
@@ -210,5 +195,11 @@ class Leases:
     def _is_fresh(self, lease: Lease, delay: float) -> bool:
         return self._runtime.now() - lease.sent <= FRESH_SHARE * (lease.ttl - delay)
 
-    def _is_fresh_for_waiters(self, lease: Lease) -> bool:
-        return self._runtime.now() - lease.sent <= lease.ttl / 4
+
+async def grant(port: EtcdPort, ttl: int, key: int, deadline: float) -> Lease:
+    """A new lease of `ttl` seconds."""
+    # If the answer is lost, the lease expires by itself, without a key under it.
+    answer = await port.call("lease/grant", {"TTL": str(ttl)}, deadline=deadline)
+    lease = Lease(int(answer.message["ID"]), key)
+    lease.renewed(int(answer.message["TTL"]), answer.sent)
+    return lease

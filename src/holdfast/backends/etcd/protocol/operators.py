@@ -3,28 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from holdfast.backends.etcd.protocol.acquire_all import AcquireAll
 from holdfast.backends.etcd.protocol.keys import QueueEntry, parse_key
 from holdfast.backends.etcd.protocol.messages import KeyValue, created_at, delete, succeeded, txn
 from holdfast.backends.etcd.protocol.ticket_values import ticket_info
-from holdfast.core.tickets import LockInfo
-
-if TYPE_CHECKING:
-    from holdfast.core.tickets import TicketInfo
+from holdfast.core.tickets import LockInfo, TicketInfo
 
 
 class QueueOperators(AcquireAll):
     """`inspect`, `locks` and `break_lock`."""
 
     async def inspect(self, name: str, *, deadline: float) -> LockInfo:
-        tickets = await self._list(self._keys.folder(name), deadline)
+        tickets = await self._list([self._keys.folder_range(name)], deadline)
         return await self._lock_info(name, tickets, {}, deadline)
 
     async def locks(self, prefix: str, *, deadline: float) -> list[LockInfo]:
         by_name: dict[str, list[KeyValue]] = {}
-        for kv in await self._list_locks(prefix, deadline):
+        for kv in await self._list(self._keys.ranges(prefix), deadline):
             name = self._keys.lock_name(kv.key)
             if name and name.startswith(prefix):
                 by_name.setdefault(name, []).append(kv)
@@ -36,7 +32,7 @@ class QueueOperators(AcquireAll):
         ]
 
     async def break_lock(self, name: str, fence: int, *, deadline: float) -> bool:
-        tickets = await self._list(self._keys.folder(name), deadline)
+        tickets = await self._list([self._keys.folder_range(name)], deadline)
         granted = granted_flags(queue_entries(tickets))
         held = [kv.key for kv, is_granted in zip(tickets, granted, strict=True) if is_granted and kv.created == fence]
         if not held:

@@ -16,13 +16,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Coroutine, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
-from holdfast.backends.etcd.port import ClusterChanged, LeaseNotFound, Message, Watch
+from holdfast.backends.etcd.port import ClusterChanged, EtcdPort, LeaseNotFound, Message, Watch
 from holdfast.backends.etcd.protocol.acquire_all import FREE, LockState
 from holdfast.backends.etcd.protocol.base import OPERATIONS_MAX, TicketKey, state_of
 from holdfast.backends.etcd.protocol.guarantees import QUEUE, QUEUE_LACKS
-from holdfast.backends.etcd.protocol.keys import Keys, QueueEntry, range_end
+from holdfast.backends.etcd.protocol.keys import Keys, QueueEntry
 from holdfast.backends.etcd.protocol.leases import Lease, Unanswered
 from holdfast.backends.etcd.protocol.messages import (
     KeyValue,
@@ -46,6 +46,7 @@ from holdfast.backends.etcd.protocol.messages import (
 from holdfast.backends.etcd.protocol.operators import QueueOperators, queue_entries
 from holdfast.backends.etcd.protocol.slots import Slots
 from holdfast.backends.etcd.protocol.ticket_values import METHOD_KEY, encode_value, holder_of, parse_value
+from holdfast.core.ports import Runtime
 from holdfast.core.tickets import (
     POLL_INTERVAL,
     POLL_INTERVAL_BEHIND,
@@ -61,11 +62,6 @@ from holdfast.errors import (
     NameConflict,
     OutcomeUnknown,
 )
-
-if TYPE_CHECKING:
-    from holdfast.backends.etcd.port import EtcdPort
-    from holdfast.core.ports import Runtime
-
 
 KEEP_ALIVE_MAX = 1.0  # seconds for a keep-alive of the waiter lease
 POLL_MAX = 1.0  # seconds for a waiter's poll: if a member hangs, enough time is left to keep the place in the queue
@@ -452,8 +448,7 @@ class EtcdBackend(QueueOperators):
         return self._keys.ticket(claim.name, state.slot, claim.limit, exclusive=claim.exclusive)
 
     def _key_range(self, claim: Claim) -> tuple[bytes, bytes, bytes]:
-        folder = self._keys.folder(claim.name)
-        return self._key(claim), folder, range_end(folder)
+        return self._key(claim), *self._keys.folder_range(claim.name)
 
 
 def blocker(claim: Claim, ahead: Sequence[QueueEntry]) -> QueueEntry | None:

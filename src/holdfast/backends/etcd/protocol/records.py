@@ -6,33 +6,27 @@ It ends with its etcd lease, as a register does.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from holdfast.backends.etcd.port import LeaseNotFound
+from holdfast.backends.etcd.port import LeaseNotFound, Message
+from holdfast.backends.etcd.protocol.continuity import CheckedPort
+from holdfast.backends.etcd.protocol.keys import Keys
 from holdfast.backends.etcd.protocol.messages import delete, get, kvs, modified_at, put, succeeded, txn
 from holdfast.backends.etcd.protocol.registers import KeepingLeases
 from holdfast.core.ports import Record
 from holdfast.errors import NameConflict
 
-if TYPE_CHECKING:
-    from holdfast.backends.etcd.port import EtcdPort, Message
-    from holdfast.backends.etcd.protocol.keys import Keys
-    from holdfast.core.ports import Runtime
-
 SPARE_MAX = 60  # seconds by which a record may be kept too long, so that its lease serves later records too
 
 
 class Records:
-    """The records of one client, for both methods."""
+    """The records of one client; a part of its backend."""
 
-    def __init__(self, port: EtcdPort, runtime: Runtime, keys: Keys) -> None:
-        self._port, self._keys = port, keys
-        self._leases = KeepingLeases(port, runtime, lambda seconds: min(SPARE_MAX, seconds // 16))
+    _port: CheckedPort
+    _keys: Keys
+    _record_leases: KeepingLeases
 
-    async def swap(
+    async def swap_record(
         self, name: str, expected: str, record: Record | None, *, keep: float, deadline: float
     ) -> Record | None:
-        """See ports.py: `swap_record`."""
         key = self._keys.record(name)
         stored: Record | None = None
         revision = 0
@@ -42,7 +36,7 @@ class Records:
         while (stored.nonce if stored else "") == expected:
             if record is None and stored is None:
                 return None
-            lease = None if record is None else await self._leases.lease_for(keep, deadline)
+            lease = None if record is None else await self._record_leases.lease_for(keep, deadline)
             write = delete(key) if lease is None or record is None else put(key, _encoded(record), lease.id)
             request = txn([modified_at(key, revision)], [write], [get(key)])
             try:

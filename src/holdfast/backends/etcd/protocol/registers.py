@@ -9,17 +9,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-from holdfast.backends.etcd.port import LeaseNotFound
-from holdfast.backends.etcd.protocol.leases import Lease
+from holdfast.backends.etcd.port import EtcdPort, LeaseNotFound, Message
+from holdfast.backends.etcd.protocol.continuity import CheckedPort
+from holdfast.backends.etcd.protocol.keys import Keys
+from holdfast.backends.etcd.protocol.leases import Lease, grant
 from holdfast.backends.etcd.protocol.messages import get, kvs, modified_at, put, succeeded, txn
+from holdfast.core.ports import Runtime
 from holdfast.errors import NameConflict
-
-if TYPE_CHECKING:
-    from holdfast.backends.etcd.port import EtcdPort, Message
-    from holdfast.backends.etcd.protocol.keys import Keys
-    from holdfast.core.ports import Runtime
 
 READS_MAX = 100  # in one transaction
 TTL_MAX = 9_000_000_000  # seconds: etcd refuses more
@@ -52,9 +50,7 @@ class KeepingLeases:
             return lease
         wait = math.ceil(max(0.0, deadline - self._runtime.now()))
         ttl = min(TTL_MAX, seconds + self._spare(seconds) + wait)
-        answer = await self._port.call("lease/grant", {"TTL": str(ttl)}, deadline=deadline)
-        lease = Lease(int(answer.message["ID"]), ttl)
-        lease.renewed(int(answer.message["TTL"]), answer.sent)
+        lease = await grant(self._port, ttl, ttl, deadline)
         if len(self._latest) >= LEASES_MAX:
             self._latest.clear()
         self._latest[seconds] = lease
@@ -62,20 +58,19 @@ class KeepingLeases:
 
 
 class Registers:
-    """The registers of one client, for both methods."""
+    """The registers of one client; a part of its backend."""
 
-    def __init__(self, port: EtcdPort, runtime: Runtime, keys: Keys) -> None:
-        self._port, self._keys = port, keys
-        self._leases = KeepingLeases(port, runtime, lambda seconds: seconds)
+    _port: CheckedPort
+    _keys: Keys
+    _register_leases: KeepingLeases
 
-    async def advance(self, name: str, number: int, *, nonce: str, keep: float, deadline: float) -> bool:
-        """See ports.py: `register`."""
+    async def advance_register(self, name: str, number: int, *, nonce: str, keep: float, deadline: float) -> bool:
         key = self._keys.register(name)
         # Most calls find a higher number, and need no lease.
         answer = await self._port.call("kv/txn", txn([], [get(key)]), deadline=deadline)
         register = _parse(name, answer.message, 0)
         while register.number < number:
-            lease = await self._leases.lease_for(keep, deadline)
+            lease = await self._register_leases.lease_for(keep, deadline)
             write = put(key, f"{number} {nonce}".encode(), lease.id)
             request = txn([modified_at(key, register.revision)], [write], [get(key)])
             try:
@@ -88,8 +83,7 @@ class Registers:
             register = _parse(name, answer.message, 0)
         return (register.number, register.nonce) == (number, nonce)
 
-    async def read(self, names: Sequence[str], deadline: float) -> list[int]:
-        """See ports.py: `read_registers`."""
+    async def read_registers(self, names: Sequence[str], *, deadline: float) -> list[int]:
         numbers: list[int] = []
         for start in range(0, len(names), READS_MAX):
             some = names[start : start + READS_MAX]

@@ -12,7 +12,7 @@ from holdfast.backends.etcd.port import ClusterChanged, LeaseNotFound, Message, 
 from holdfast.backends.etcd.protocol.acquire_all import FREE, AcquireAll, LockState
 from holdfast.backends.etcd.protocol.base import OPERATIONS_MAX, TicketKey, state_of
 from holdfast.backends.etcd.protocol.guarantees import KEY, KEY_LACKS
-from holdfast.backends.etcd.protocol.keys import QueueEntry, range_end
+from holdfast.backends.etcd.protocol.keys import QueueEntry
 from holdfast.backends.etcd.protocol.leases import Lease, Unanswered
 from holdfast.backends.etcd.protocol.messages import (
     KeyValue,
@@ -119,9 +119,8 @@ class KeyBackend(AcquireAll):
         return [absent(self._key(claim))]
 
     def _creates(self, claim: Claim, lease: Lease) -> list[Message]:
-        folder = self._keys.folder(claim.name)
         value = encode_value(claim, self._runtime.wall(), METHOD_KEY)
-        return [put(self._key(claim), value, lease.id), first(folder, range_end(folder))]
+        return [put(self._key(claim), value, lease.id), first(*self._keys.folder_range(claim.name))]
 
     def _reads(self, claim: Claim) -> list[Message]:
         return [get(self._key(claim))]
@@ -240,7 +239,7 @@ class KeyBackend(AcquireAll):
     async def locks(self, prefix: str, *, deadline: float) -> list[LockInfo]:
         infos = [
             await self._lock_info(name, [kv], deadline)
-            for kv in await self._list_locks(prefix, deadline)
+            for kv in await self._list(self._keys.ranges(prefix), deadline)
             if parse_value(kv.value).method == METHOD_KEY and (name := self._keys.single_key_name(kv.key))
         ]
         return sorted(infos, key=lambda info: info.name)

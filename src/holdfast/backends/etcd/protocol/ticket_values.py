@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from holdfast.backends.etcd.protocol.keys import QueueEntry, parse_key
+from holdfast.backends.etcd.protocol.messages import KeyValue
 from holdfast.core.tickets import Claim, TicketInfo, make_ticket_info, process_text
-
-if TYPE_CHECKING:
-    from holdfast.backends.etcd.protocol.messages import KeyValue
 
 METHOD_KEY = "key"
 

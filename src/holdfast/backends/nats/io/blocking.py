@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from holdfast.backends.nats.config import config_of
 from holdfast.backends.nats.io.cluster import backend_on
 from holdfast.backends.net.blocking import BackgroundThreads, BlockingPoller
-
-if TYPE_CHECKING:
-    from holdfast.core.ports import Backend
-    from holdfast.runtimes.threads import ThreadRuntime
-    from holdfast.url import Address
+from holdfast.core.ports import Backend
+from holdfast.runtimes.threads import ThreadRuntime
+from holdfast.url import Address
 
 
 def open_backend(address: Address, runtime: ThreadRuntime) -> Backend:

@@ -8,24 +8,21 @@ from __future__ import annotations
 from collections.abc import Awaitable, Sequence
 from datetime import datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from holdfast.backends.nats.config import NatsConfig
 from holdfast.backends.nats.io.connection import Connection, Request
 from holdfast.backends.nats.io.watcher import Watcher
 from holdfast.backends.nats.port import Entry, Put
 from holdfast.backends.nats.protocol.bucket import NOT_FOUND, Bucket
 from holdfast.backends.nats.protocol.guarantees import REPLICAS_MIN
 from holdfast.backends.nats.protocol.lock import NatsBackend
+from holdfast.backends.nats.protocol.wire import Message
 from holdfast.backends.net.cluster import ServerCluster
-from holdfast.core.ports import StoreMissing
+from holdfast.backends.net.poller import Background, Poller
+from holdfast.core.ports import Backend, Runtime, StoreMissing
 from holdfast.errors import BackendError, BackendUnavailable
-
-if TYPE_CHECKING:
-    from holdfast.backends.nats.config import NatsConfig
-    from holdfast.backends.nats.protocol.wire import Message
-    from holdfast.backends.net.poller import Background, Poller
-    from holdfast.core.ports import Backend, Runtime
-    from holdfast.url_parts import Node
+from holdfast.url_parts import Node
 
 _NO_LEADER_PAUSE = 0.05  # seconds
 

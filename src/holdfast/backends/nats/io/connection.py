@@ -4,23 +4,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from holdfast.backends.nats.config import NatsConfig
 from holdfast.backends.nats.protocol import wire
-from holdfast.backends.nats.protocol.wire import Message
 from holdfast.backends.net.connection import PolledConnection
 from holdfast.backends.net.errors import no_answer, not_sent
 from holdfast.backends.net.passwords import ask_password
-from holdfast.backends.net.poller import READ
+from holdfast.backends.net.poller import READ, Poller
 from holdfast.backends.net.pool import wait_ready
 from holdfast.backends.net.sockets import wrap_tls
+from holdfast.core.ports import Runtime
 from holdfast.errors import AccessDenied, BackendError, BackendUnavailable, ConfigurationError, OutcomeUnknown
-
-if TYPE_CHECKING:
-    from holdfast.backends.nats.config import NatsConfig
-    from holdfast.backends.net.poller import Poller
-    from holdfast.core.ports import Runtime
-    from holdfast.url_parts import Node
+from holdfast.url_parts import Node
 
 OLDEST = (2, 12)  # the first version whose removals of expired entries are all proposed to the other servers
 REQUEST_HEADER_MAX = 4096  # bytes of a message beside its value
@@ -80,7 +76,7 @@ class Connection(PolledConnection):
             self._socket = None  # `wrap_tls` closes it if it fails
             self._socket = await wrap_tls(sock, tls, self.node.host, self._poller, until)
 
-    async def _next(self, verb: str, until: float) -> Message:
+    async def _next(self, verb: str, until: float) -> wire.Message:
         """The next message of this kind, during the handshake."""
         while True:
             for message in await self.read_messages():
@@ -88,7 +84,7 @@ class Connection(PolledConnection):
                     return message
             await self._wait(READ, until)
 
-    async def exchange(self, requests: Sequence[Request], until: float, *, repeat: bool = False) -> list[Message]:
+    async def exchange(self, requests: Sequence[Request], until: float, *, repeat: bool = False) -> list[wire.Message]:
         """Send requests and read their answers. `repeat`: send them again after a while without an answer.
 
         A stream without a leader does not answer, also not when it has one again.
@@ -107,7 +103,7 @@ class Connection(PolledConnection):
                 f"meta of a lock is too long: NATS at {self.node} accepts messages of {self.info.get('max_payload')} "
                 "bytes (max_payload)"
             )
-        answers: dict[str, Message] = {}
+        answers: dict[str, wire.Message] = {}
         is_sent = False
         try:
             await self.send(b"".join(packed), until)
@@ -131,7 +127,7 @@ class Connection(PolledConnection):
             raise
         return [answers[subject] for subject in subjects]
 
-    async def read_messages(self) -> list[Message]:
+    async def read_messages(self) -> list[wire.Message]:
         """The messages that have arrived. PINGs are answered.
 
         Raises:
@@ -152,7 +148,7 @@ class Connection(PolledConnection):
                 await self.send(wire.PONG, self._now() + _PONG_MAX)
         return messages
 
-    def _refused(self, message: Message) -> Exception:
+    def _refused(self, message: wire.Message) -> Exception:
         """The error for an -ERR, which comes before anything is done."""
         text = message.data.decode(errors="replace")
         if text.lower().startswith("permissions violation"):

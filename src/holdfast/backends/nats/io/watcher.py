@@ -8,18 +8,14 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING
 
+from holdfast.backends.nats.io.connection import Connection
 from holdfast.backends.nats.protocol import wire
 from holdfast.backends.nats.protocol.bucket import is_marker
+from holdfast.backends.net.poller import Background, Poller
 from holdfast.backends.net.watcher import OPENING_MAX, BaseWatcher
+from holdfast.core.ports import Runtime
 from holdfast.core.tickets import Notification
-
-if TYPE_CHECKING:
-    from holdfast.backends.nats.io.connection import Connection
-    from holdfast.backends.nats.protocol.wire import Message
-    from holdfast.backends.net.poller import Background, Poller
-    from holdfast.core.ports import Runtime
 
 
 class Subscriptions:
@@ -48,7 +44,7 @@ class Subscriptions:
             data += wire.PING
         return data
 
-    def read(self) -> Awaitable[list[Message]]:
+    def read(self) -> Awaitable[list[wire.Message]]:
         return self.connection.read_messages()
 
 
@@ -80,7 +76,7 @@ class Watcher(BaseWatcher[str, Subscriptions]):
     def _lost(self, stream: Subscriptions, error: Exception) -> None:
         self._warn(error)
 
-    async def _handle(self, streams: list[Subscriptions], stream: Subscriptions, message: Message) -> None:
+    async def _handle(self, streams: list[Subscriptions], stream: Subscriptions, message: wire.Message) -> None:
         if message.verb == "PONG" and stream.unconfirmed:
             self._has_warned = False
             for nonce in stream.unconfirmed.popleft():

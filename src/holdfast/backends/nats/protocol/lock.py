@@ -16,9 +16,8 @@ The fence is the sequence number of the entry that acquired the lock.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from typing import TYPE_CHECKING
 
-from holdfast.backends.nats.port import Entry, Put
+from holdfast.backends.nats.port import Entry, NatsPort, Put
 from holdfast.backends.nats.protocol.bucket import MARKER_SECONDS
 from holdfast.backends.nats.protocol.guarantees import GUARANTEES, LACKS, REPLICAS_MIN, SINGLE
 from holdfast.backends.nats.protocol.keys import LOCKS, lock_key
@@ -26,6 +25,7 @@ from holdfast.backends.nats.protocol.registers import BUSY_PAUSE, Registers
 from holdfast.backends.nats.protocol.values import Value
 from holdfast.core.clock import lease_deadline
 from holdfast.core.one_by_one import OneByOne, result_or_error
+from holdfast.core.ports import Runtime
 from holdfast.core.tickets import (
     POLL_INTERVAL,
     Claim,
@@ -39,11 +39,7 @@ from holdfast.core.tickets import (
     process_text,
 )
 from holdfast.errors import BackendError, Unsupported
-
-if TYPE_CHECKING:
-    from holdfast.backends.nats.port import NatsPort
-    from holdfast.core.ports import Runtime
-    from holdfast.guarantees import Guarantees
+from holdfast.guarantees import Guarantees
 
 GRANULARITY = 0.0  # the server never removes an entry before its ttl, which is rounded up to seconds
 _KNOWN_MAX = 1000  # keys whose last marker is remembered
@@ -317,7 +313,5 @@ def _value_of(entry: Entry) -> Value | None:
 
 
 def _state_of(claim: Claim) -> _State:
-    state: _State | None = claim.state
-    if state is None:
-        state = claim.state = _State()
+    state = claim.state = claim.state or _State()
     return state

@@ -11,16 +11,12 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from holdfast.backends.nats.port import Put
+from holdfast.backends.nats.port import Entry, NatsPort, Put
 from holdfast.backends.nats.protocol.keys import register_key
-from holdfast.core.ports import StoreMissing
+from holdfast.core.ports import Runtime, StoreMissing
 from holdfast.errors import BackendError, NameConflict
-
-if TYPE_CHECKING:
-    from holdfast.backends.nats.port import Entry, NatsPort
-    from holdfast.core.ports import Runtime
 
 BUSY_PAUSE = 0.01  # seconds before a put is repeated that was refused although the key has not changed
 

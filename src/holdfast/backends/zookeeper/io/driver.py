@@ -13,7 +13,7 @@ import random
 import socket
 import ssl
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kazoo import exceptions
 from kazoo.client import KazooClient
@@ -26,9 +26,11 @@ from kazoo.security import ACL, Id
 from holdfast.backends.net.addresses import addresses_of
 from holdfast.backends.net.blocking import BlockingPoller
 from holdfast.backends.net.passwords import ask_password
-from holdfast.backends.net.sockets import open_socket
+from holdfast.backends.net.sockets import open_socket, wrap_tls
 from holdfast.backends.net.tls import tls_context
+from holdfast.backends.zookeeper.config import ZookeeperConfig
 from holdfast.backends.zookeeper.port import (
+    Answer,
     Check,
     Children,
     Create,
@@ -40,6 +42,7 @@ from holdfast.backends.zookeeper.port import (
     Get,
     Node,
     Refusal,
+    Request,
     Set,
     Transaction,
 )
@@ -53,10 +56,6 @@ from holdfast.errors import (
 )
 from holdfast.runtimes import system
 from holdfast.runtimes.threads import run_sync
-
-if TYPE_CHECKING:
-    from holdfast.backends.zookeeper.config import ZookeeperConfig
-    from holdfast.backends.zookeeper.port import Answer, Request
 
 # Seconds for one server to accept a connection: a third of the session's timeout, but not more or less than these.
 CONNECT_TIMEOUT, CONNECT_TIMEOUT_MIN = 3.0, 0.5
@@ -82,17 +81,21 @@ _logger.setLevel(logging.INFO)
 class Reply:
     """Stores an answer. It is read after the answer to the last request of the same call has arrived."""
 
-    __slots__ = ("error", "value")
+    __slots__ = ("_wake", "error", "value")
 
-    def __init__(self) -> None:
+    def __init__(self, wake: Callable[[], object] = lambda: None) -> None:
+        """`wake` is called on kazoo's thread when the answer has arrived, perhaps twice."""
         self.value: Any = None
         self.error: Exception | None = None
+        self._wake = wake
 
     def set(self, value: Any) -> None:
         self.value = value
+        self._wake()
 
     def set_exception(self, error: Exception) -> None:
         self.error = error
+        self._wake()
 
 
 class KazooSession:
@@ -122,16 +125,12 @@ class KazooSession:
         self._now = now
         self._on_change = on_change
         self._fired = fired
-        self._connections = 0
-        self._is_live = False
+        self.connection = 0  # the number of its connection; 0 while there is none
+        self._connections = 0  # so far
         self._is_detached = False
         self.login_refused = False
         self._acl = [ACL(entry.permissions, Id(entry.scheme, entry.id)) for entry in config.acl]
         self._client = self._make_client()
-
-    @property
-    def connection(self) -> int:
-        return self._connections if self._is_live else 0
 
     def start(self) -> None:
         """Start to connect.
@@ -147,9 +146,9 @@ class KazooSession:
             self._on_change(self)  # wakes callers that wait for its connection
             raise ThreadStartError(thread="kazoo", problem=str(error) or type(error).__name__) from error
 
-    def send(self, request: Request, reply: Reply | None) -> None:
-        """Queue a request after all earlier ones. Without `reply`, its answer is dropped."""
-        self._client._call(self._encoded(request), Reply() if reply is None else reply)
+    def send(self, request: Request, reply: Reply) -> None:
+        """Queue a request after all earlier ones."""
+        self._client._call(self._encoded(request), reply)
 
     def close(self) -> None:
         """Close the session on the servers, if they can be reached, and end the thread."""
@@ -206,11 +205,11 @@ class KazooSession:
         if state == KazooState.CONNECTED:
             self.id = self._client._session_id & 0xFFFFFFFFFFFFFFFF
             self._connections += 1
-            self._is_live = True
+            self.connection = self._connections
             if self._is_detached:  # while it was connecting
                 self.disconnect()
         else:
-            self._is_live = False
+            self.connection = 0
         if state == KazooState.LOST:
             self.seen = self._client.last_zxid  # before kazoo resets it
             self.is_closed = True
@@ -257,7 +256,7 @@ def answer(request: Request, value: Any, error: Exception | None, url: str) -> A
     if error is not None:
         refusal = _REFUSALS.get(type(error))
         if refusal is None:
-            raise failure(error, url)
+            raise failure(error, url) from error
         return refusal
     match request:
         case Create():
@@ -285,18 +284,12 @@ def failure(error: Exception, url: str) -> BackendUnavailable | OutcomeUnknown:
     """The error for a failure of the connection or the session, not of the request."""
     name = type(error).__name__
     if isinstance(error, _NOT_SENT):
-        raised: BackendUnavailable | OutcomeUnknown = BackendUnavailable(
-            backend=url, problem=f"the session is closed ({name})"
-        )
-    elif isinstance(error, exceptions.ZookeeperError) and not isinstance(error, exceptions.OperationTimeoutError):
-        if isinstance(error, exceptions.ConnectionLoss):
-            raised = OutcomeUnknown(backend=url, problem="the connection was lost before the answer arrived")
-        else:
-            raised = BackendUnavailable(backend=url, problem=f"refused ({name})")
-    else:
-        raised = OutcomeUnknown(backend=url, problem=f"the answer cannot be read: {error!r}")
-    raised.__cause__ = error
-    return raised
+        return BackendUnavailable(backend=url, problem=f"the session is closed ({name})")
+    if isinstance(error, exceptions.ConnectionLoss):
+        return OutcomeUnknown(backend=url, problem="the connection was lost before the answer arrived")
+    if isinstance(error, exceptions.ZookeeperError) and not isinstance(error, exceptions.OperationTimeoutError):
+        return BackendUnavailable(backend=url, problem=f"refused ({name})")
+    return OutcomeUnknown(backend=url, problem=f"the answer cannot be read: {error!r}")
 
 
 def _bounded(seconds: float) -> float:
@@ -338,14 +331,11 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
         self, address: tuple[str, int], *, hostname: str, timeout: float, **_: object
     ) -> socket.socket:
         """Like kazoo's, but with a deadline, and the socket is closed if the TLS handshake fails."""
-        seconds = _bounded(timeout / 3)
-        sock = run_sync(open_socket(*address, BlockingPoller(), system.now() + seconds))
-        try:
-            sock.settimeout(seconds)
-            return sock if self._tls is None else self._tls.wrap_socket(sock, server_hostname=hostname)
-        except BaseException:
-            sock.close()
-            raise
+        seconds, poller = _bounded(timeout / 3), BlockingPoller()
+        sock = run_sync(open_socket(*address, poller, system.now() + seconds))
+        if self._tls is None:
+            return sock
+        return run_sync(wrap_tls(sock, self._tls, hostname, poller, system.now() + seconds))
 
 
 class _Connection(ConnectionHandler):  # type: ignore[misc]  # kazoo has no types

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from holdfast.backends.zookeeper.config import ZookeeperConfig
 from holdfast.backends.zookeeper.io.driver import KazooSession, Reply, answer
-from holdfast.backends.zookeeper.port import Children, Ephemerals, Get
+from holdfast.backends.zookeeper.port import Answer, Children, Ephemerals, Get, Request, Session
+from holdfast.core.ports import Event, Runtime
 from holdfast.errors import BackendUnavailable, OutcomeUnknown
-
-if TYPE_CHECKING:
-    from holdfast.backends.zookeeper.config import ZookeeperConfig
-    from holdfast.backends.zookeeper.port import Answer, Request, Session
-    from holdfast.core.ports import Event, Runtime
 
 SILENCE_MAX = 0.9  # seconds without an answer after which a connection is closed; a shorter deadline leaves it open
 CLOSE_MAX = 1.0  # seconds that closing waits for the servers to confirm the end of the session
@@ -32,8 +29,8 @@ class Ensemble(ABC):
         # By session: the events of callers that wait for its connection, in the order in which they started to wait.
         self._connect_queues: dict[KazooSession, list[Event]] = {}
         self._closed = False
-        self._fired: Callable[[Session, str], None] = _ignore
-        self._changed: Callable[[Session], None] = _ignore
+        self._fired: Callable[[Session, str], None] = lambda *_: None
+        self._changed: Callable[[Session], None] = lambda _: None
 
     @property
     def sessions(self) -> list[KazooSession]:
@@ -103,15 +100,16 @@ class Ensemble(ABC):
                 following.set()
 
     def send(self, session: Session, request: Request) -> None:
-        _kazoo_session(session).send(request, None)
+        _kazoo_session(session).send(request, Reply())
 
     async def call(self, session: Session, requests: Sequence[Request], *, deadline: float) -> list[Answer]:
-        replies = [*(Reply() for _ in requests[1:]), self._new_reply()]
+        event, wake = self._new_event()
+        replies = [*(Reply() for _ in requests[1:]), Reply(wake)]  # answers arrive in order
         ours = _kazoo_session(session)
         connection, sent = ours.connection, self._runtime.now()
         for request, reply in zip(requests, replies, strict=True):
             ours.send(request, reply)
-        if not await self._wait(replies[-1], deadline):
+        if not await event.wait(deadline):
             if self._runtime.now() - sent >= SILENCE_MAX and ours.connection == connection:
                 ours.disconnect()  # another server or another connection may answer
             problem = "no answer in time"
@@ -124,12 +122,8 @@ class Ensemble(ABC):
         ]
 
     @abstractmethod
-    def _new_reply(self) -> Reply:
-        """A reply for the last request of a call. Answers arrive in order, so the other replies are set before it."""
-
-    @abstractmethod
-    async def _wait(self, reply: Reply, deadline: float) -> bool:
-        """Wait for a reply until the deadline; whether it has arrived."""
+    def _new_event(self) -> tuple[Event, Callable[[], object]]:
+        """An event for the caller, and the function that sets it, which is called on kazoo's thread."""
 
     def disconnect(self, session: Session) -> None:
         _kazoo_session(session).disconnect()
@@ -187,7 +181,3 @@ def _kazoo_session(session: Session) -> KazooSession:
     if not isinstance(session, KazooSession):
         raise TypeError(f"not a kazoo session: {session!r}")
     return session
-
-
-def _ignore(*_: object) -> None:
-    """The callback before the protocol sets its own."""

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
-from holdfast.backends.zookeeper.port import Children, Created, Refusal
+from holdfast.backends.zookeeper.port import Children, Created, Refusal, Request, Session
 from holdfast.backends.zookeeper.protocol.base import TicketNode, session_timeout
 from holdfast.backends.zookeeper.protocol.nodes import queue_entries
 from holdfast.backends.zookeeper.protocol.queue import Queue
 from holdfast.core.tickets import Claim, Granted, Waiting
 from holdfast.errors import BackendError, HoldfastError, OutcomeUnknown
-
-if TYPE_CHECKING:
-    from holdfast.backends.zookeeper.port import Request, Session
 
 
 class AcquireAll(Queue):
@@ -87,9 +83,7 @@ class AcquireAll(Queue):
         for number, (claim, lock) in enumerate(free):
             created, children = answers[len(parents) + 2 * number :][:2]
             if isinstance(created, Created):
-                self._fences.check_fence(created.czxid, greatest)
-                ticket_node = self._ticket_nodes[claim.nonce] = TicketNode(claim, session, created.path, created.czxid)
-                self._parents.add_known(lock)
+                ticket_node = self._created(claim, session, lock, created, greatest)
                 if len(nodes) == number:
                     nodes.append((ticket_node, self._tree.children_of(children)))
             elif created is not Refusal.NO_NODE:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
+from holdfast.backends.zookeeper.port import Session
 from holdfast.backends.zookeeper.protocol.acquire_all import AcquireAll
-
-if TYPE_CHECKING:
-    from holdfast.backends.zookeeper.port import Session
-    from holdfast.core.ports import Record
-    from holdfast.core.tickets import LockInfo
+from holdfast.core.ports import Record
+from holdfast.core.tickets import LockInfo
 
 T = TypeVar("T")
 

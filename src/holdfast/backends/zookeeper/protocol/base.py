@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Hashable
 from typing import TYPE_CHECKING, ClassVar, TypeVar
 
-from holdfast.backends.zookeeper.port import Children, Get
+from holdfast.backends.zookeeper.port import Children, Get, Session, ZookeeperPort
 from holdfast.backends.zookeeper.protocol import nodes
 from holdfast.backends.zookeeper.protocol.fences import Fences
 from holdfast.backends.zookeeper.protocol.guarantees import GUARANTEES, LACKS
@@ -20,15 +20,13 @@ from holdfast.backends.zookeeper.protocol.registers import Registers
 from holdfast.backends.zookeeper.protocol.tree import Tree
 from holdfast.core.clock import before_delay
 from holdfast.core.notifications import Wakeups
-from holdfast.core.tickets import Notification
+from holdfast.core.tickets import Claim, Notification
 from holdfast.errors import BackendError
 from holdfast.guarantees import FenceOrder, Guarantees
 
 if TYPE_CHECKING:
     from holdfast.backends.zookeeper.config import ZookeeperConfig
-    from holdfast.backends.zookeeper.port import Session, ZookeeperPort
     from holdfast.core.ports import Runtime
-    from holdfast.core.tickets import Claim
 
 # A share of the session's timeout. At any time half of the timeout is proven, and half of that is for the holder.
 DELAY_SHARE = 0.25
@@ -36,7 +34,7 @@ SESSION_CLOSED = "the session with ZooKeeper is closed: it expired, or was close
 ROLLED_BACK = "the session with ZooKeeper is closed: the servers have older data than this client has seen"
 CONNECTIONS_MAX = 3  # connections on which a request is tried, if each is lost before the answer
 
-Watch = tuple["Session", type[Children | Get], str]
+Watch = tuple[Session, type[Children | Get], str]
 T = TypeVar("T")
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
-from holdfast.backends.zookeeper.port import Create, Delete, Ephemerals, Refusal, Set
+from holdfast.backends.zookeeper.port import Create, Delete, Ephemerals, Refusal, Session, Set, ZookeeperPort
 from holdfast.backends.zookeeper.protocol.nodes import SESSIONS
 from holdfast.backends.zookeeper.protocol.session_classes import CLASSES_MAX, timeout_for
 from holdfast.backends.zookeeper.protocol.session_proof import SessionProof
@@ -18,7 +18,6 @@ from holdfast.errors import AccessDenied, BackendError, HoldfastError, ThreadSta
 
 if TYPE_CHECKING:
     from holdfast.backends.zookeeper.config import ZookeeperConfig
-    from holdfast.backends.zookeeper.port import Session, ZookeeperPort
     from holdfast.backends.zookeeper.protocol.parents import Parents
     from holdfast.core.ports import Event, Runtime
 
@@ -96,10 +95,8 @@ class Heartbeats:
 
         Unless `creates`, the heartbeat creates no node in a store that does not exist.
         """
-        sessions = self._port.sessions
-        connected = [session.requested for session in sessions if session.connection]
-        timeouts = [*connected, *(session.requested for session in sessions)]
-        timeouts += [*self._classes, self._fixed or DEFAULT_TIMEOUT]
+        sessions = sorted(self._port.sessions, key=lambda session: not session.connection)  # connected ones first
+        timeouts = [*(session.requested for session in sessions), *self._classes, self._fixed or DEFAULT_TIMEOUT]
         if not creates:
             return await self._open(self._class_of(timeouts[0]), deadline)
         self._close_unproven(self._class_of(timeouts[0]))
@@ -289,10 +286,9 @@ class Heartbeats:
         create = Create(node_path, b"", is_sequential=False)
         parents = self._parents.create_requests(above) if heartbeat.creates else ()
         *answers, created = await self._port.call(session, (*parents, create), deadline=deadline)
-        if created is Refusal.NO_NODE and not heartbeat.creates:
-            return False
         if created is Refusal.NO_NODE:
-            self._parents.handle_missing(above, answers)
+            if heartbeat.creates:
+                self._parents.handle_missing(above, answers)
             return False  # the next heartbeat tries again
         if isinstance(created, Refusal) and created is not Refusal.EXISTS:
             raise self._parents.error_for(created, node_path)

@@ -9,16 +9,23 @@ whose version counts these deletions, and each write or delete of such a node ch
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
-from holdfast.backends.zookeeper.port import Children, Delete, Get, Node, Set, Transaction
+from holdfast.backends.zookeeper.port import (
+    Answer,
+    Children,
+    Delete,
+    Get,
+    Node,
+    Session,
+    Set,
+    Transaction,
+    ZookeeperPort,
+)
+from holdfast.backends.zookeeper.protocol.parents import Parents
 from holdfast.core.events import logger
+from holdfast.core.ports import Runtime
 from holdfast.errors import HoldfastError
-
-if TYPE_CHECKING:
-    from holdfast.backends.zookeeper.port import Answer, Session, ZookeeperPort
-    from holdfast.backends.zookeeper.protocol.parents import Parents
-    from holdfast.core.ports import Runtime
 
 SAMPLE_SHARE = 4  # nodes read in one search, for each node created since, so in the long run at most a quarter is old
 KEEP_MAX = 100 * 366 * 86400.0  # seconds: practically forever

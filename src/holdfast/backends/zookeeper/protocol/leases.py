@@ -9,20 +9,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING
 
-from holdfast.backends.zookeeper.port import Children, Delete, Refusal, Set
-from holdfast.backends.zookeeper.protocol import nodes
+from holdfast.backends.zookeeper.port import Answer, Children, Delete, Refusal, Request, Session, Set
 from holdfast.backends.zookeeper.protocol.base import TicketNode, ZookeeperBase, close_reason
-from holdfast.backends.zookeeper.protocol.nodes import queue_entries
+from holdfast.backends.zookeeper.protocol.nodes import parse_node, queue_entries
 from holdfast.core.clock import lease_deadline
 from holdfast.core.tickets import Claim, LeaseGone, Live
 from holdfast.errors import AccessDenied, BackendError, BackendUnavailable
 
-if TYPE_CHECKING:
-    from holdfast.backends.zookeeper.port import Answer, Request, Session
-
-_Request = Callable[["Session", Sequence[str], float], Awaitable["list[Answer]"]]  # about some paths of one session
+_Request = Callable[[Session, Sequence[str], float], Awaitable[list[Answer]]]  # about some paths of one session
 
 
 class Leases(ZookeeperBase):
@@ -179,7 +174,7 @@ class Leases(ZookeeperBase):
         """
         orphans: list[str] = []
         for path in paths:
-            entry = nodes.parse_node(path.rpartition("/")[2])
+            entry = parse_node(path.rpartition("/")[2])
             if entry is None or not entry.nonce or entry.nonce in self._unanswered:
                 continue
             ticket_node = self._ticket_nodes.get(entry.nonce)

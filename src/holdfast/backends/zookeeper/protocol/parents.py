@@ -3,14 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
-from holdfast.backends.zookeeper.port import CreateParent, Refusal
-from holdfast.errors import AccessDenied, BackendUnavailable, NameConflict
-
-if TYPE_CHECKING:
-    from holdfast.backends.zookeeper.port import Answer
-    from holdfast.errors import HoldfastError
+from holdfast.backends.zookeeper.port import Answer, CreateParent, Refusal
+from holdfast.errors import AccessDenied, BackendUnavailable, HoldfastError, NameConflict
 
 ATTEMPTS_MAX = 5  # attempts to create a node, while other programs delete it or its parents
 _KNOWN_MAX = 10_000

@@ -12,27 +12,21 @@ shows our own node, so it shows all nodes that were created before it. It can on
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
-from holdfast.backends.zookeeper.port import Children, Create, Created, Delete, Get, Node, Refusal, Set
-from holdfast.backends.zookeeper.protocol import nodes
+from holdfast.backends.zookeeper.port import Children, Create, Created, Delete, Get, Node, Refusal, Session, Set
 from holdfast.backends.zookeeper.protocol.base import DELAY_SHARE, SESSION_CLOSED, TicketNode
 from holdfast.backends.zookeeper.protocol.leases import Leases
-from holdfast.backends.zookeeper.protocol.nodes import QueueEntry, queue_entries, sequence_distance
+from holdfast.backends.zookeeper.protocol.nodes import QueueEntry, node_prefix, queue_entries, sequence_distance
 from holdfast.backends.zookeeper.protocol.parents import ATTEMPTS_MAX
 from holdfast.backends.zookeeper.protocol.ticket_values import encode_value, holder_name
 from holdfast.core.clock import before_delay
-from holdfast.core.tickets import POLL_INTERVAL, Claim, Granted, Waiting, first_blocker
+from holdfast.core.tickets import POLL_INTERVAL, Claim, Granted, Waiting, first_blocker, may_have_happened
 from holdfast.errors import (
     BackendUnavailable,
     ConfigurationError,
-    HoldfastError,
     LimitConflict,
     OutcomeUnknown,
 )
-
-if TYPE_CHECKING:
-    from holdfast.backends.zookeeper.port import Session
 
 # The second in the queue polls often too: if the first one is stopped when the lock is free, it is the next to notice.
 _POLL_OFTEN = 2
@@ -112,10 +106,7 @@ class Queue(Leases):
                 raise
             created, children = answers[-2:]
             if isinstance(created, Created):
-                self._fences.check_fence(created.czxid, greatest)
-                ticket_node = self._ticket_nodes[claim.nonce] = TicketNode(claim, session, created.path, created.czxid)
-                self._unanswered.pop(claim.nonce, None)
-                self._parents.add_known(lock)
+                ticket_node = self._created(claim, session, lock, created, greatest)
                 return ticket_node, self._tree.children_of(children)
             self._unanswered.pop(claim.nonce, None)
             if created is not Refusal.NO_NODE:
@@ -123,16 +114,22 @@ class Queue(Leases):
             self._parents.handle_missing(lock, answers[:-2])
         raise BackendUnavailable(backend=self.url, problem=f"{lock} was deleted as often as it was created")
 
+    def _created(self, claim: Claim, session: Session, lock: str, created: Created, greatest: int) -> TicketNode:
+        """The ticket has a node. `greatest` is the greatest number of a transaction from before its request."""
+        self._fences.check_fence(created.czxid, greatest)
+        ticket_node = self._ticket_nodes[claim.nonce] = TicketNode(claim, session, created.path, created.czxid)
+        self._unanswered.pop(claim.nonce, None)  # after that, because `orphans_in` reads it first
+        self._parents.add_known(lock)
+        return ticket_node
+
     def _clear_refused(self, error: BaseException, *claims: Claim) -> None:
         """Forget creates that the servers refused. Others, without an answer or cancelled, may still arrive."""
-        if isinstance(error, HoldfastError) and not isinstance(error, OutcomeUnknown):
+        if not may_have_happened(error):
             for claim in claims:
                 self._unanswered.pop(claim.nonce, None)
 
     def _create_request(self, claim: Claim, session: Session, lock: str, *, waits: bool) -> Create:
-        prefix = nodes.node_prefix(
-            self._layout, session.id, claim.nonce, claim.limit, exclusive=claim.exclusive, waits=waits
-        )
+        prefix = node_prefix(self._layout, session.id, claim.nonce, claim.limit, exclusive=claim.exclusive, waits=waits)
         return Create(f"{lock}/{prefix}", encode_value(claim, session))
 
     def _check_delay(self, claim: Claim, session: Session) -> None:
@@ -186,9 +183,8 @@ class Queue(Leases):
             await self._withdraw(ticket_node, deadline)
             raise
         if blocker is None:
-            is_followed = ordered[-1].nonce != claim.nonce
             return self._wait_for_proof(ticket_node, queue=queue) or self._grant(
-                ticket_node, sent, is_followed=is_followed
+                ticket_node, sent, is_followed=ordered[-1].nonce != claim.nonce
             )
         if not queue:
             await self._withdraw(ticket_node, deadline)

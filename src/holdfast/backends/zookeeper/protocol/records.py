@@ -13,39 +13,27 @@ from __future__ import annotations
 import hashlib
 import math
 import re
-from typing import TYPE_CHECKING, NamedTuple
 
 from holdfast.backends.zookeeper.port import (
+    Answer,
     Check,
     CreateParent,
     CreatePersistent,
     Get,
     Node,
     Refusal,
+    Session,
     Set,
     Transaction,
 )
-from holdfast.backends.zookeeper.protocol import nodes
 from holdfast.backends.zookeeper.protocol.kept_nodes import KEEP_MAX, KeptNodes, version_of
-from holdfast.backends.zookeeper.protocol.nodes import REGISTERS
+from holdfast.backends.zookeeper.protocol.nodes import REGISTERS, escaped
 from holdfast.core.ports import Record
 from holdfast.errors import BackendUnavailable, NameConflict
-
-if TYPE_CHECKING:
-    from holdfast.backends.zookeeper.port import Answer, Session
 
 ATTEMPTS_MAX = 20  # writes of a record, while other clients delete old ones with the same digits
 _REMOVED = b""
 _WRITTEN = re.compile(rb"([^\n]+)\n(\d{1,15})\n(.*)", re.DOTALL)
-
-
-class _State(NamedTuple):
-    """The answers to one round trip."""
-
-    answers: list[Answer]  # to the writes before the reads
-    clock: Answer
-    parent: Answer
-    node: Answer
 
 
 class Records(KeptNodes):
@@ -59,32 +47,31 @@ class Records(KeptNodes):
     ) -> Record | None:
         """See core/ports.py: `swap_record`."""
         parent = self._parent(name)
-        path = f"{parent}/{nodes.escaped(name)}"
+        path = f"{parent}/{escaped(name)}"
         data = _REMOVED if record is None else _encoded(record, keep)
-        state = await self._read(session, parent, path, (), deadline)
+        *answers, clock, siblings, node = await self._read(session, parent, path, (), deadline)
         for _ in range(ATTEMPTS_MAX):
-            stored = self._stored(name, path, state)
+            stored = self._stored(name, path, clock, node)
             if (stored.nonce if stored else "") != expected or (record is None and stored is None):
                 return stored
-            if isinstance(state.node, Node):
-                check = Check(parent, version_of(state.parent))
-                write = Transaction((check, Set(path, data, state.node.version)))
-                state = await self._read(session, parent, path, (write,), deadline)
-                if state.answers[-1] is None:
+            if isinstance(node, Node):
+                write = Transaction((Check(parent, version_of(siblings)), Set(path, data, node.version)))
+                *answers, clock, siblings, node = await self._read(session, parent, path, (write,), deadline)
+                if answers[-1] is None:
                     return record
             else:
                 creates = self._parents.ancestor_create_requests(path)
                 create = CreatePersistent(path, data)
-                state = await self._read(session, parent, path, (*creates, create), deadline)
-                if state.answers[-1] is None:
+                *answers, clock, siblings, node = await self._read(session, parent, path, (*creates, create), deadline)
+                if answers[-1] is None:
                     self._parents.add_known(parent)
-                    if isinstance(state.clock, Node) and self._should_reap():
-                        await self._reap(session, parent, state.clock.mtime, version_of(state.parent), deadline)
+                    if isinstance(clock, Node) and self._should_reap():
+                        await self._reap(session, parent, clock.mtime, version_of(siblings), deadline)
                     return record
-                if state.answers[-1] is Refusal.NO_NODE:
-                    self._parents.handle_missing(parent, state.answers[:-1])
-            if state.answers[-1] not in (Refusal.NO_NODE, Refusal.EXISTS, Refusal.CHANGED):
-                raise self._parents.error_for(state.answers[-1], path)
+                if answers[-1] is Refusal.NO_NODE:
+                    self._parents.handle_missing(parent, answers[:-1])
+            if answers[-1] not in (Refusal.NO_NODE, Refusal.EXISTS, Refusal.CHANGED):
+                raise self._parents.error_for(answers[-1], path)
         raise BackendUnavailable(backend=self._url, problem=f"{path} was changed as often as it was read")
 
     async def _read(
@@ -94,8 +81,8 @@ class Records(KeptNodes):
         path: str,
         writes: tuple[CreateParent | CreatePersistent | Transaction, ...],
         deadline: float,
-    ) -> _State:
-        """Execute the writes, then read the leader's clock, the parent and the record.
+    ) -> list[Answer]:
+        """Execute the writes, then read the leader's clock, the parent and the record, which are the last answers.
 
         The parent is read before the record, so that its version reveals every deletion since the record was read.
         """
@@ -107,16 +94,15 @@ class Records(KeptNodes):
             _, ticked, time, siblings, node = await self._port.call(session, (create, *reads), deadline=deadline)
         if ticked is not None and ticked is not Refusal.NO_NODE:
             raise self._parents.error_for(ticked, clock)
-        return _State(answers, time, siblings, node)
+        return [*answers, time, siblings, node]
 
-    def _stored(self, name: str, path: str, state: _State) -> Record | None:
+    def _stored(self, name: str, path: str, clock: Answer, node: Answer) -> Record | None:
         """The record that exists."""
-        node = state.node
         if node is Refusal.NO_NODE:
             return None
-        if not isinstance(node, Node) or not isinstance(state.clock, Node):
-            raise self._parents.error_for(state.clock if isinstance(node, Node) else node, path)
-        if self._is_old(node, state.clock.mtime):
+        if not isinstance(node, Node) or not isinstance(clock, Node):
+            raise self._parents.error_for(clock if isinstance(node, Node) else node, path)
+        if self._is_old(node, clock.mtime):
             return None
         parts = _WRITTEN.fullmatch(node.data)
         if parts is None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from holdfast.backends.zookeeper.port import (
     Check,
@@ -17,19 +17,16 @@ from holdfast.backends.zookeeper.port import (
     Get,
     Node,
     Refusal,
+    Session,
     Set,
     Transaction,
+    ZookeeperPort,
 )
-from holdfast.backends.zookeeper.protocol import nodes
 from holdfast.backends.zookeeper.protocol.kept_nodes import KEEP_MAX, KeptNodes, version_of
-from holdfast.backends.zookeeper.protocol.nodes import REGISTERS
-from holdfast.backends.zookeeper.protocol.parents import ATTEMPTS_MAX
+from holdfast.backends.zookeeper.protocol.nodes import REGISTERS, escaped
+from holdfast.backends.zookeeper.protocol.parents import ATTEMPTS_MAX, Parents
+from holdfast.core.ports import Runtime
 from holdfast.errors import BackendUnavailable, NameConflict
-
-if TYPE_CHECKING:
-    from holdfast.backends.zookeeper.port import Session, ZookeeperPort
-    from holdfast.backends.zookeeper.protocol.parents import Parents
-    from holdfast.core.ports import Runtime
 
 _WRITTEN = re.compile(rb"(\d{1,19})\n([^\n]*)(?:\n(\d{1,15}))?")
 
@@ -62,9 +59,7 @@ class Registers(KeptNodes):
             while isinstance(node, Node):
                 # A server that lags behind returns a lower number with an older version: the write is refused, and the
                 # reads that follow it are up to date.
-                known = _read(node)
-                if known is None:
-                    raise _conflict(name)
+                known = _register(name, node)
                 if known.number >= number:
                     return (known.number, known.nonce) == (number, nonce)
                 # The previous number has to be kept for its own time too.
@@ -103,10 +98,7 @@ class Registers(KeptNodes):
                 continue
             if not isinstance(answer, Node):
                 raise self._parents.error_for(answer, request.path)
-            known = _read(answer)
-            if known is None:
-                raise _conflict(name)
-            numbers.append(known.number)
+            numbers.append(_register(name, answer).number)
         return numbers
 
     def _is_old(self, node: Node, now: float) -> bool:
@@ -114,7 +106,7 @@ class Registers(KeptNodes):
         return register is not None and node.mtime + register.keep < now
 
     def _path(self, name: str) -> str:
-        return f"{self._parent}/{nodes.escaped(name)}"
+        return f"{self._parent}/{escaped(name)}"
 
 
 def _written(register: _Register) -> bytes:
@@ -132,5 +124,8 @@ def _read(node: Node) -> _Register | None:
     return _Register(int(number), nonce.decode("ascii", "replace"), keep)
 
 
-def _conflict(name: str) -> NameConflict:
-    return NameConflict(lock=name, reason="its node among the registers holds other data")
+def _register(name: str, node: Node) -> _Register:
+    register = _read(node)
+    if register is None:
+        raise NameConflict(lock=name, reason="its node among the registers holds other data")
+    return register

@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from holdfast.backends.zookeeper.port import Node
-from holdfast.core.tickets import TicketInfo, make_ticket_info, process_text
+from holdfast.backends.zookeeper.port import Answer, Node, Session
+from holdfast.backends.zookeeper.protocol.nodes import QueueEntry
+from holdfast.core.tickets import Claim, TicketInfo, make_ticket_info, process_text
 from holdfast.errors import ConfigurationError
-
-if TYPE_CHECKING:
-    from holdfast.backends.zookeeper.port import Answer, Session
-    from holdfast.backends.zookeeper.protocol.nodes import QueueEntry
-    from holdfast.core.tickets import Claim
 
 DATA_MAX = 500_000  # bytes; by default the servers drop a connection that sends twice as much
 

@@ -4,16 +4,22 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from holdfast.backends.zookeeper.port import Children, Delete, Get, Node, Refusal
-from holdfast.backends.zookeeper.protocol import nodes
-from holdfast.backends.zookeeper.protocol.nodes import REGISTERS, SESSIONS, queue_entries
+from holdfast.backends.zookeeper.port import Answer, Children, Delete, Get, Node, Refusal, Session, ZookeeperPort
+from holdfast.backends.zookeeper.protocol.nodes import (
+    REGISTERS,
+    SESSIONS,
+    escaped,
+    parse_node,
+    path_problem,
+    queue_entries,
+    unescaped,
+)
 from holdfast.backends.zookeeper.protocol.ticket_values import ticket_info
 from holdfast.core.tickets import LockInfo, TicketInfo, first_blocker
 from holdfast.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from holdfast.backends.zookeeper.config import ZookeeperConfig
-    from holdfast.backends.zookeeper.port import Answer, Session, ZookeeperPort
     from holdfast.backends.zookeeper.protocol.parents import Parents
 
 
@@ -29,10 +35,10 @@ class Tree:
     def lock_path(self, name: str) -> str:
         """The path of the lock's node."""
         if not self._raw_names:
-            return f"{self._root}/{nodes.escaped(name)}"
+            return f"{self._root}/{escaped(name)}"
         path = f"/{name}"
         top = name.partition("/")[0]
-        problem = nodes.path_problem(path) or (f"{top} is taken" if top in (SESSIONS, REGISTERS) else "")
+        problem = path_problem(path) or (f"{top} is taken" if top in (SESSIONS, REGISTERS) else "")
         if problem:
             raise ConfigurationError(f"name {name!r} cannot be a node of ZooKeeper as it is (raw_names): {problem}")
         return self._root + path
@@ -106,13 +112,13 @@ class Tree:
                 for node in names if isinstance(names, list) else ():
                     path = f"{part}/{node}"
                     if path in (f"/{SESSIONS}", f"/{REGISTERS}", "/zookeeper") or (
-                        part and nodes.parse_node(node) is not None
+                        part and parse_node(node) is not None
                     ):
                         continue
                     if self._raw_names:
                         locks.append((path[1:], self._root + path))
                         next_below.append(path)
-                    elif (name := nodes.unescaped(node)) is not None:
+                    elif (name := unescaped(node)) is not None:
                         locks.append((name, self._root + path))
             below = next_below
         return locks
