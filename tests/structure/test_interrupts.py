@@ -20,14 +20,17 @@ import pytest
 
 SOURCE = Path(__file__).parents[2] / "src" / "holdfast"
 
-# These run on event loops, on our own background threads or in commands: no KeyboardInterrupt arrives, or the process
-# ends.
+# These run on event loops, on our own background threads, in commands or in tests: no KeyboardInterrupt arrives, or the
+# process ends.
 NOT_ON_CALLER_THREADS = (
     "cli/",
+    "dashboard/",
+    "testing/",
     "aio.py",
     "aio/",
     "_run_timer",
     "_run_worker",
+    "Keeper._renew",
     "Watcher._run",
     "Watcher._handle",
     "Subscriber._run",

@@ -778,16 +778,16 @@ class Engine(Generic[L]):
         claim = self._claim(spec, caller)
         claim.min_hold, claim.ttl = kept, max(claim.ttl, ttl_for(kept)) if kept else claim.ttl
         leases: list[L] = []  # the adopted one, once it exists
-        outcome: Granted | LeaseGone | None = None
         try:
             self._acquiring[claim.nonce] = (claim, spec, started)
             if self.events.subscribers:
                 self._begin(claim, spec, started)
-            while outcome is None:
+            while True:  # without a condition, as in `acquire_new`
                 if self.is_closed:
                     raise UsageError("the client was closed during this call")
                 try:
                     outcome = await backend.adopt(nonce, claim, deadline=self.request_deadline())
+                    break
                 except OutcomeUnknown:  # a repeat with the same nonce gives the same lease
                     claim.unanswered = True
                     if self.runtime.now() >= started + self.io_timeout:

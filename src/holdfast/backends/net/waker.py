@@ -33,8 +33,9 @@ class Waker:
     def drain(self) -> None:
         """Make the descriptor unreadable again, however many calls of `wake` there were."""
         with contextlib.suppress(OSError):  # nothing to read, or closed
-            while len(self._reader.recv(_READ_SIZE)) == _READ_SIZE:
-                pass
+            while True:
+                if len(self._reader.recv(_READ_SIZE)) < _READ_SIZE:
+                    break
 
     def close(self) -> None:
         for end in self._ends:

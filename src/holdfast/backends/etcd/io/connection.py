@@ -29,7 +29,9 @@ class Connection(PolledConnection):
                     written = 0  # `send` tries again, and reports the error if it is not temporary
             if written < len(request):
                 await self.send(request, until, written)
-            while not response.is_complete:
+            while True:  # without a condition, as in `Engine.acquire_new`
+                if response.is_complete:
+                    break
                 # Not `_wait`, which adds a frame to each request.
                 if not await wait_ready(self, self._poller, self.fileno(), READ, until):
                     raise TimeoutError("no answer in time")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from holdfast.backends.nats.config import NatsConfig
@@ -108,14 +108,14 @@ class Connection(PolledConnection):
         try:
             await self.send(b"".join(packed), until)
             is_sent = True
-            while len(answers) < count:
+            while True:  # without a condition, as in `Engine.acquire_new`
+                if len(answers) >= count:
+                    break
                 pause = min(until, self._now() + REPEAT_AFTER) if repeat else until
                 if await wait_ready(self, self._poller, self.fileno(), READ, pause):
-                    messages = await self.read_messages()
-                    answers |= {message.subject: message for message in messages if message.subject in subjects}
+                    answers |= _answers_in(await self.read_messages(), subjects)
                 elif pause < until:
-                    missing = [data for data, subject in zip(packed, subjects, strict=True) if subject not in answers]
-                    await self.send(b"".join(missing), until)
+                    await self.send(_missing(packed, subjects, answers), until)
                 else:
                     raise TimeoutError("no answer in time")
         except BaseException as error:
@@ -157,3 +157,15 @@ class Connection(PolledConnection):
         if "authorization" in text.lower() or "authentication" in text.lower():
             return ConfigurationError(f"{self._url}: NATS at {self.node} refuses this login: {text}")
         return ConnectionError(text)
+
+
+# In functions of their own: from Python 3.13 on, a handler around a comprehension with a condition does not cover it.
+
+
+def _answers_in(messages: Sequence[wire.Message], subjects: Sequence[str]) -> dict[str, wire.Message]:
+    return {message.subject: message for message in messages if message.subject in subjects}
+
+
+def _missing(packed: Sequence[bytes], subjects: Sequence[str], answers: Mapping[str, wire.Message]) -> bytes:
+    """The requests without an answer."""
+    return b"".join(data for data, subject in zip(packed, subjects, strict=True) if subject not in answers)
