@@ -774,7 +774,7 @@ class Engine(Generic[L]):
             BackendError: no answer. If the lease was adopted, the keeper releases it.
         """
         spec, caller, backend = lock._spec, self.runtime.caller(), self._adopting_backend()
-        started, pause = self.runtime.now(), OUTAGE_PAUSE_MIN
+        started = self.runtime.now()
         claim = self._claim(spec, caller)
         claim.min_hold, claim.ttl = kept, max(claim.ttl, ttl_for(kept)) if kept else claim.ttl
         leases: list[L] = []  # the adopted one, once it exists
@@ -782,18 +782,7 @@ class Engine(Generic[L]):
             self._acquiring[claim.nonce] = (claim, spec, started)
             if self.events.subscribers:
                 self._begin(claim, spec, started)
-            while True:  # without a condition, as in `acquire_new`
-                if self.is_closed:
-                    raise UsageError("the client was closed during this call")
-                try:
-                    outcome = await backend.adopt(nonce, claim, deadline=self.request_deadline())
-                    break
-                except OutcomeUnknown:  # a repeat with the same nonce gives the same lease
-                    claim.unanswered = True
-                    if self.runtime.now() >= started + self.io_timeout:
-                        raise
-                    await self.runtime.sleep(pause)
-                    pause = min(2 * pause, OUTAGE_PAUSE_MAX)
+            outcome = await self._send_adopt(backend, nonce, claim, started)
             if isinstance(outcome, LeaseGone):
                 reason = "no such lease waits: it was adopted before, its time is over, or it is of another store"
                 raise NotHeld(lock=spec.name, reason=reason)
@@ -809,6 +798,21 @@ class Engine(Generic[L]):
             self._fail(claim.attempt, error)
             raise
         return leases[0]
+
+    async def _send_adopt(self, backend: AdoptsLeases, nonce: str, claim: Claim, started: float) -> Granted | LeaseGone:
+        """Request an adoption until it is answered or io_timeout is over."""
+        pause = OUTAGE_PAUSE_MIN
+        while True:
+            if self.is_closed:
+                raise UsageError("the client was closed during this call")
+            try:
+                return await backend.adopt(nonce, claim, deadline=self.request_deadline())
+            except OutcomeUnknown:  # a repeat with the same nonce gives the same lease
+                claim.unanswered = True
+                if self.runtime.now() >= started + self.io_timeout:
+                    raise
+                await self.runtime.sleep(pause)
+                pause = min(2 * pause, OUTAGE_PAUSE_MAX)
 
     def interrupted_exit(self, lease: L) -> None:
         """A KeyboardInterrupt hit `__exit__`. The body has ended, so a lease that is still held is released."""
