@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from holdfast.backends.mysql.port import Statement
-from holdfast.backends.mysql.protocol.guarantees import VERSION, VERSION_LACKS
+from holdfast.backends.mysql.protocol.guarantees import GUARANTEES, LACKS
 from holdfast.backends.mysql.protocol.plain import PlainBackend
 from holdfast.backends.mysql.sql import AGENT_MAX, lock_id
 from holdfast.backends.sql_protocol import GRANULARITY, us
@@ -51,8 +51,8 @@ class VersionBackend(PlainBackend):
     """No order: a free lock goes to the client that polls next."""
 
     method = "version"
-    nominal_guarantees = VERSION
-    lacks = VERSION_LACKS
+    nominal_guarantees = GUARANTEES["version"]
+    lacks = LACKS["version"]
 
     async def _try_acquire(self, claim: Claim, deadline: float) -> Granted | Waiting:
         is_new = False
