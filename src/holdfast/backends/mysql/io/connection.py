@@ -17,8 +17,8 @@ import os
 import re
 import socket
 import ssl
-from collections.abc import Callable, Coroutine, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, TypeVar
 
 from holdfast.backends.mysql.io.errors import error_from
 from holdfast.backends.mysql.port import Answer, Row
@@ -39,6 +39,8 @@ if TYPE_CHECKING:
     from holdfast.backends.net.poller import Poller
     from holdfast.backends.net.pool import Probe
     from holdfast.core.ports import Runtime
+
+T = TypeVar("T")
 
 _PACKET_MAX = 0xFFFFFF  # bytes; a longer payload is split, which is not supported here
 _CHUNK = 65536
@@ -106,17 +108,16 @@ class Connection:
     async def _prepare(self, statement: Statement, deadline: float) -> None:
         order = [int(number) for number in _PLACEHOLDER.findall(statement.sql)]
         sql = _PLACEHOLDER.sub("?", statement.sql).format(now=NOW)
-        packet = b""
 
-        async def read(sock: socket.socket) -> None:
-            nonlocal packet
+        async def read(sock: socket.socket) -> bytes:
             packet = await self._packet(sock, deadline)
             if packet[0] == _ERROR:
                 raise self._error_from(packet)
             for _ in range(len(order) + 1 if order else 0):  # the definitions of the parameters, and their end
                 await self._packet(sock, deadline)
+            return packet
 
-        await self._request(_PREPARE + sql.encode(), read, deadline)
+        packet = await self._request(_PREPARE + sql.encode(), read, deadline)
         self._prepared[statement.name] = (_EXECUTE + packet[1:5] + b"\0" + (1).to_bytes(4, "little"), order)
 
     async def enable_multi_statements(self, deadline: float) -> None:
@@ -141,20 +142,9 @@ class Connection:
                 os.close(sock.detach())
 
     async def _exchange(self, payload: bytes, deadline: float) -> Answer:
-        answer = Answer()
+        return await self._request(payload, lambda sock: self._results(sock, deadline), deadline)
 
-        async def read(sock: socket.socket) -> None:
-            nonlocal answer
-            more = True
-            while more:
-                answer, more = await self._result(sock, answer, deadline)
-
-        await self._request(payload, read, deadline)
-        return answer
-
-    async def _request(
-        self, payload: bytes, read: Callable[[socket.socket], Coroutine[Any, Any, None]], deadline: float
-    ) -> None:
+    async def _request(self, payload: bytes, read: Callable[[socket.socket], Awaitable[T]], deadline: float) -> T:
         sock = self._sock
         if sock is None:
             raise unavailable(self._url, "the connection is closed")
@@ -167,7 +157,7 @@ class Connection:
         try:
             await self._send(sock, len(payload).to_bytes(3, "little") + b"\0" + payload, deadline)
             self._buffer, self._start = b"", 0
-            await read(sock)
+            return await read(sock)
         except BaseException as failure:
             # After these two errors no transaction is open: each statement and each procedure is a transaction, and is
             # rolled back. A caller that sends several statements as one transaction has to close the connection then.
@@ -176,6 +166,12 @@ class Connection:
             if isinstance(failure, OSError):
                 raise outcome_unknown(self._url, f"no answer came: {one_line(failure)}") from failure
             raise
+
+    async def _results(self, sock: socket.socket, deadline: float) -> Answer:
+        answer, more = Answer(), True
+        while more:
+            answer, more = await self._result(sock, answer, deadline)
+        return answer
 
     async def _result(self, sock: socket.socket, last: Answer, deadline: float) -> tuple[Answer, bool]:
         packet = await self._packet(sock, deadline)
@@ -213,18 +209,13 @@ class Connection:
         return error_from(code, " ".join(message.decode(errors="replace").split()), self._url)
 
     async def _send(self, sock: socket.socket, data: bytes, deadline: float) -> None:
-        while True:
-            events = WRITE
+        while data:
             try:
-                sent = sock.send(data)
-                if sent == len(data):
-                    return
-                data = data[sent:]
+                data = data[sock.send(data) :]
             except (BlockingIOError, ssl.SSLWantWriteError):
-                pass
+                await self._wait(sock, WRITE, deadline)
             except ssl.SSLWantReadError:
-                events = READ
-            await self._wait(sock, events, deadline)
+                await self._wait(sock, READ, deadline)
 
     async def _packet(self, sock: socket.socket, deadline: float) -> bytes:
         while True:
@@ -240,22 +231,19 @@ class Connection:
 
     async def _read(self, sock: socket.socket, deadline: float) -> bytes:
         # TLS may have buffered data, which poll() does not see.
-        is_ready = isinstance(sock, ssl.SSLSocket) and sock.pending() > 0
-        events = READ
+        if not isinstance(sock, ssl.SSLSocket) or not sock.pending():
+            await self._wait(sock, READ, deadline)
         while True:
-            if not is_ready:
-                await self._wait(sock, events, deadline)
             try:
                 data = sock.recv(_CHUNK)
             except (BlockingIOError, ssl.SSLWantReadError):
-                events = READ
+                await self._wait(sock, READ, deadline)
             except ssl.SSLWantWriteError:
-                events = WRITE
+                await self._wait(sock, WRITE, deadline)
             else:
                 if not data:
                     raise outcome_unknown(self._url, "the server closed the connection")
                 return data
-            is_ready = False
 
     async def _wait(self, sock: socket.socket, events: int, deadline: float) -> None:
         while (check := self._check) is not None and check.due_at < deadline:
