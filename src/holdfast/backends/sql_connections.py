@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from holdfast.backends.net.pool import Connection, ConnectionPool
 from holdfast.core.ports import StoreMissing
-from holdfast.errors import AccessDenied, BackendUnavailable, ConfigurationError, HoldfastError, OutcomeUnknown
+from holdfast.errors import AccessDenied, BackendUnavailable, ConfigurationError, OutcomeUnknown
 
 if TYPE_CHECKING:
     from holdfast.backends.net.poller import Poller
@@ -41,10 +41,8 @@ def access_denied(url: str, grants: str, problem: str) -> AccessDenied:
     return AccessDenied(backend=url, problem=f"this user lacks a right that locks need ({grants}): {problem}")
 
 
-def creation_error(error: HoldfastError, url: str, older: str = "") -> HoldfastError:
+def creation_error(error: AccessDenied, url: str, older: str = "") -> AccessDenied:
     """The error for tables that this user has no right to create or upgrade: what to run instead."""
-    if not isinstance(error, AccessDenied):
-        return error
     problem = (
         f"{error.problem}{older}: let a user with that right run what `holdfast init --print '{url}'` prints, then "
         "grant this user the rights"

@@ -19,7 +19,7 @@ from holdfast.backends.sql_connections import (
     creation_error,
     unavailable,
 )
-from holdfast.errors import BackendError, HoldfastError, OutcomeUnknown
+from holdfast.errors import AccessDenied, BackendError, OutcomeUnknown
 
 if TYPE_CHECKING:
     import socket
@@ -161,9 +161,9 @@ class Connections(DatabaseConnections[Connection]):
             await connection.query(f"DO RELEASE_LOCK({name})", deadline)
         except BaseException as error:
             connection.close()
-            if not isinstance(error, HoldfastError) or (refused := creation_error(error, self._url)) is error:
-                raise
-            raise refused from error
+            if isinstance(error, AccessDenied):
+                raise creation_error(error, self._url) from error
+            raise
 
     async def _objects(self, connection: Connection, deadline: float) -> set[str | None]:
         """The tables and procedures that exist. Other programs use them, so none of these is created again."""
