@@ -76,9 +76,7 @@ class Endpoint(NamedTuple):
     @property
     def needs_lookup(self) -> bool:
         """Its host is a name that has to be resolved."""
-        if not self.host or self.host.startswith(("/", "@")):
-            return False
-        return not is_numeric(self.host)
+        return bool(self.host) and not self.host.startswith(("/", "@")) and not is_numeric(self.host)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

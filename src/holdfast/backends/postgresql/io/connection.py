@@ -160,9 +160,8 @@ class Connection:
 
     def is_dead(self) -> bool:
         """The server has closed it, or has sent data without a request."""
-        if self.pgconn is None or self.pgconn.status != ConnStatus.OK:
-            return True
-        return is_readable(self.pgconn.socket)
+        pgconn = self.pgconn
+        return pgconn is None or pgconn.status != ConnStatus.OK or is_readable(pgconn.socket)
 
     def close(self) -> None:
         pgconn, self.pgconn = self.pgconn, None
