@@ -202,7 +202,7 @@ class SqliteBackend:
 
     async def renew(self, claims: Sequence[Claim], *, deadline: float) -> list[Live | LeaseGone]:
         sent = self._runtime.now()
-        renewed = await self._port.transact(partial(_renew, claims=claims), deadline=deadline)
+        renewed = await self._port.transact(lambda txn: [_renew(txn, claim) for claim in claims], deadline=deadline)
         return [
             Live(lease_deadline(sent, claim.ttl, 0.0)) if is_live else LeaseGone()
             for claim, is_live in zip(claims, renewed, strict=True)
@@ -362,11 +362,7 @@ def _release(txn: Transaction, claims: Sequence[Claim]) -> list[bool]:
     return released
 
 
-def _renew(txn: Transaction, claims: Sequence[Claim]) -> list[bool]:
-    return [_renew_one(txn, claim) for claim in claims]
-
-
-def _renew_one(txn: Transaction, claim: Claim) -> bool:
+def _renew(txn: Transaction, claim: Claim) -> bool:
     expires, name, nonce = txn.now + claim.ttl, claim.name, claim.nonce
     if claim.is_final:
         return txn.change(_KEEP_TO_THE_END, expires, claim.ttl, name, nonce, txn.now) == 1
