@@ -28,7 +28,7 @@ from holdfast.backends.memcached.protocol import errors, meta
 from holdfast.backends.memcached.protocol.clock_check import MARGIN, ClockCheck, seconds_for
 from holdfast.backends.memcached.protocol.guarantees import GUARANTEES, LACKS
 from holdfast.backends.memcached.protocol.keys import key_of, name_of, node_of
-from holdfast.backends.memcached.protocol.registers import Registers
+from holdfast.backends.memcached.protocol.registers import RegistersInItems
 from holdfast.backends.memcached.protocol.values import FREE, Value, body_of, value_of
 from holdfast.backends.net.errors import no_answer
 from holdfast.core.clock import lease_deadline
@@ -99,7 +99,7 @@ class _Write:
     body: bytes
 
 
-class MemcachedBackend(OneByOne):
+class MemcachedBackend(OneByOne, RegistersInItems):
     """Locks on one server, or spread over several."""
 
     lacks = LACKS
@@ -413,15 +413,6 @@ class MemcachedBackend(OneByOne):
         if answer.replies and answer.replies[0].code == "EX":  # it was renewed, or belongs to another holder
             return await self.break_lock(name, fence, deadline=deadline)
         return bool(answer.replies) and answer.replies[0].code == "HD"
-
-    async def advance_register(self, name: str, number: int, *, nonce: str, keep: float, deadline: float) -> bool:
-        return await self._registers().advance(name, number, nonce, keep, deadline)
-
-    async def read_registers(self, names: Sequence[str], *, deadline: float) -> list[int]:
-        return await self._registers().read(names, deadline)
-
-    def _registers(self) -> Registers:
-        return Registers(self.url, self._prefix, self._nodes, self._request, self._check_clock)
 
     async def close(self) -> None:
         await self._port.close()

@@ -9,7 +9,8 @@ write by it.
 from __future__ import annotations
 
 import math
-from collections.abc import Awaitable, Callable, Sequence
+from abc import abstractmethod
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from holdfast.backends.memcached.port import Batch
@@ -35,26 +36,22 @@ class _Register(NamedTuple):
     nonce: str
 
 
-class Registers:
-    """The registers of one client."""
+class RegistersInItems:
+    """The part of the backend for registers."""
 
-    def __init__(
-        self,
-        url: str,
-        prefix: str,
-        nodes: tuple[Node, ...],
-        ask: Callable[[Batch, float], Awaitable[Answer]],
-        check_clock: Callable[[Node, float], Awaitable[object]],
-    ) -> None:
-        """`check_clock` returns when the clock of the server is confirmed."""
-        self._url = url
-        self._prefix = prefix
-        self._nodes = nodes
-        self._request = ask
-        self._check_clock = check_clock
+    url: str
+    _prefix: str
+    _nodes: tuple[Node, ...]
 
-    async def advance(self, name: str, number: int, nonce: str, keep: float, deadline: float) -> bool:
-        """Raise the number. True if it was lower, or if this very call has raised it already."""
+    @abstractmethod
+    async def _request(self, batch: Batch, deadline: float) -> Answer:
+        """Send requests to one server."""
+
+    @abstractmethod
+    async def _check_clock(self, node: Node, deadline: float) -> object:
+        """Return when the clock of the server is confirmed."""
+
+    async def advance_register(self, name: str, number: int, *, nonce: str, keep: float, deadline: float) -> bool:
         key = register_key_of(self._prefix, name)
         node = node_of(key, self._nodes)
         value = b"%b%d:%b" % (_REGISTER, number, nonce.encode())
@@ -77,10 +74,9 @@ class Registers:
             answer = await self._request(Batch(node, (request,), answer.run), deadline)
             if answer.replies and answer.replies[0].code == "HD":
                 return True
-        raise no_answer(self._url, node, "the item changed at every attempt")
+        raise no_answer(self.url, node, "the item changed at every attempt")
 
-    async def read(self, names: Sequence[str], deadline: float) -> list[int]:
-        """The number of each name; 0 for a register that does not exist."""
+    async def read_registers(self, names: Sequence[str], *, deadline: float) -> list[int]:
         keys = {name: register_key_of(self._prefix, name) for name in names}
         numbers: dict[str, int] = {}
         for node in self._nodes:
