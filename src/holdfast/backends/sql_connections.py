@@ -8,12 +8,11 @@ from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from holdfast.backends.net.pool import Connection, ConnectionPool
-from holdfast.core.ports import StoreMissing
+from holdfast.core.ports import Runtime, StoreMissing
 from holdfast.errors import AccessDenied, BackendUnavailable, ConfigurationError, OutcomeUnknown
 
 if TYPE_CHECKING:
     from holdfast.backends.net.poller import Poller
-    from holdfast.core.ports import Runtime
 
 RETRY_PAUSE = 0.02  # seconds, at most, before a request that lost a conflict is sent again
 

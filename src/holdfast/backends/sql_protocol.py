@@ -12,14 +12,12 @@ from typing import TYPE_CHECKING, Protocol
 
 from holdfast.backends.local_handover import break_in_use
 from holdfast.backends.texts import text_of
-from holdfast.core.ports import Record
+from holdfast.core.ports import Record, Runtime
 from holdfast.core.tickets import Claim, LockInfo, TicketInfo, make_ticket_info, process_text
 from holdfast.errors import HoldfastError, LimitConflict, NameConflict, OutcomeUnknown
 from holdfast.guarantees import Exclusion, Guarantees, Order
 
 if TYPE_CHECKING:
-    from holdfast.core.ports import Runtime
-
     Row = tuple[str | None, ...]
 
 GRANULARITY = 0.0  # the servers count microseconds

@@ -4,21 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from holdfast.backends.local_handover import LOCAL_HANDOVER
 from holdfast.backends.net.addresses import is_numeric
-from holdfast.backends.net.passwords import password_of
+from holdfast.backends.net.passwords import Password, password_of
 from holdfast.backends.net.pool import CONNECTIONS
 from holdfast.backends.net.sockets import KEEPALIVE_COUNT, KEEPALIVE_IDLE, KEEPALIVE_INTERVAL, USER_TIMEOUT_MS
 from holdfast.backends.postgresql.sql import SCHEMA, quoted
 from holdfast.errors import ConfigurationError
-from holdfast.url import parse
+from holdfast.url import Address, parse
 from holdfast.url_parts import PORT_MAX, Option, choice, integer, login_and_hosts, node_of, seconds, values_of
-
-if TYPE_CHECKING:
-    from holdfast.backends.net.passwords import Password
-    from holdfast.url import Address
 
 _PORT = 5432
 

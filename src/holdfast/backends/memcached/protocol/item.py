@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 from urllib.parse import unquote_to_bytes
 
-from holdfast.backends.memcached.port import Batch
+from holdfast.backends.memcached.port import Answer, Batch, MemcachedPort, ServerRun
 from holdfast.backends.memcached.protocol import errors, meta
 from holdfast.backends.memcached.protocol.clock_check import MARGIN, ClockCheck, seconds_for
 from holdfast.backends.memcached.protocol.guarantees import GUARANTEES, LACKS
@@ -53,7 +53,6 @@ from holdfast.errors import (
 )
 
 if TYPE_CHECKING:
-    from holdfast.backends.memcached.port import Answer, MemcachedPort, ServerRun
     from holdfast.backends.memcached.protocol.meta import Reply
     from holdfast.core.ports import Runtime
     from holdfast.url_parts import Node

@@ -13,7 +13,7 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from holdfast.backends.memcached.port import Batch
+from holdfast.backends.memcached.port import Answer, Batch
 from holdfast.backends.memcached.protocol import meta
 from holdfast.backends.memcached.protocol.clock_check import MARGIN, SECONDS_MAX
 from holdfast.backends.memcached.protocol.keys import node_of, register_key_of
@@ -21,7 +21,6 @@ from holdfast.backends.net.errors import no_answer
 from holdfast.errors import NameConflict
 
 if TYPE_CHECKING:
-    from holdfast.backends.memcached.port import Answer
     from holdfast.backends.memcached.protocol.meta import Reply
     from holdfast.url_parts import Node
 

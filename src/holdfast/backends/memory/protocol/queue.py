@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from holdfast.backends.memory.port import KeptRecord, QueueEntry, Register, Store
+from holdfast.backends.memory.port import KeptRecord, MemoryPort, QueueEntry, Register, Store
 from holdfast.backends.memory.protocol.guarantees import GUARANTEES, LACKS
 from holdfast.core.clock import lease_deadline
 from holdfast.core.tickets import (
@@ -28,7 +28,6 @@ from holdfast.core.tickets import (
 from holdfast.errors import LimitConflict
 
 if TYPE_CHECKING:
-    from holdfast.backends.memory.port import MemoryPort
     from holdfast.core.ports import Record, Runtime
 
 

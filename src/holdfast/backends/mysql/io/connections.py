@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from holdfast.backends.mysql.io.connection import Connection, literal
 from holdfast.backends.mysql.io.login import log_in
 from holdfast.backends.mysql.io.waiter_sessions import WaiterSessions
-from holdfast.backends.mysql.port import Answer
+from holdfast.backends.mysql.port import Answer, Statement, Value
 from holdfast.backends.mysql.protocol.row import RowBackend
 from holdfast.backends.mysql.protocol.unique import UniqueBackend
 from holdfast.backends.mysql.protocol.version import VersionBackend
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from holdfast.backends.mysql.config import MysqlConfig
-    from holdfast.backends.mysql.port import Statement, Value
     from holdfast.backends.net.poller import Poller
     from holdfast.core.ports import Backend, Runtime
 

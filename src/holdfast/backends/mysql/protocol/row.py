@@ -19,9 +19,9 @@ import contextlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from holdfast.backends.mysql.port import PeriodicCheck
+from holdfast.backends.mysql.port import MysqlPort, PeriodicCheck, WaiterSessionsPort
 from holdfast.backends.mysql.protocol.guarantees import GUARANTEES, LACKS
-from holdfast.backends.mysql.protocol.plain import PlainBackend
+from holdfast.backends.mysql.protocol.plain import PlainBackend, State
 from holdfast.backends.mysql.protocol.statements import FAST_RELEASE, RELEASE, TRY_ACQUIRE
 from holdfast.backends.mysql.sql import AGENT_MAX, lock_id
 from holdfast.backends.sql_protocol import GRANULARITY, refused, us
@@ -31,8 +31,6 @@ from holdfast.core.tickets import POLL_INTERVAL, Claim, Granted, LeaseGone, Live
 from holdfast.errors import AccessDenied, BackendError, BackendUnavailable, HoldfastError, OutcomeUnknown
 
 if TYPE_CHECKING:
-    from holdfast.backends.mysql.port import MysqlPort, WaiterSessionsPort
-    from holdfast.backends.mysql.protocol.plain import State
     from holdfast.core.ports import Runtime
 
 WAIT_MAX = 60.0  # seconds in the server's queue, after which the waiter joins it again at its end

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING
 from psycopg import Error, pq
 from psycopg.pq import ConnStatus, ExecStatus, PollingStatus
 
-from holdfast.backends.net.poller import READ, WRITE, is_readable
-from holdfast.backends.net.pool import wait_ready
+from holdfast.backends.net.poller import READ, WRITE, Poller, is_readable
+from holdfast.backends.net.pool import Probe, wait_ready
 from holdfast.backends.postgresql.io.errors import error_from, was_not_executed
 from holdfast.backends.sql_connections import one_line, outcome_unknown, unavailable
 from holdfast.errors import BackendError, OutcomeUnknown
@@ -28,8 +28,6 @@ from holdfast.errors import BackendError, OutcomeUnknown
 if TYPE_CHECKING:
     from psycopg.pq.abc import PGconn, PGresult
 
-    from holdfast.backends.net.poller import Poller
-    from holdfast.backends.net.pool import Probe
     from holdfast.backends.postgresql.port import Row, Statement, Value
     from holdfast.core.ports import Runtime
 

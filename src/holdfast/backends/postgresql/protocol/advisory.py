@@ -13,7 +13,7 @@ import hashlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from holdfast.backends.postgresql.port import Statement, WaiterSession
+from holdfast.backends.postgresql.port import PostgresqlPort, Statement, WaiterSession
 from holdfast.backends.postgresql.protocol.guarantees import GUARANTEES, LACKS
 from holdfast.backends.postgresql.protocol.queue import PostgresqlBackend, encode_name
 from holdfast.backends.sql_protocol import GRANULARITY, refused, us
@@ -35,7 +35,6 @@ from holdfast.core.tickets import (
 from holdfast.errors import BackendError, HoldfastError, Unsupported
 
 if TYPE_CHECKING:
-    from holdfast.backends.postgresql.port import PostgresqlPort
     from holdfast.core.ports import Runtime
 
 _TRY_ACQUIRE = Statement(

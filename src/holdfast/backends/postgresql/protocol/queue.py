@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from holdfast.backends.postgresql.port import Row, Statement, Value
+from holdfast.backends.postgresql.port import PostgresqlPort, Row, Statement, Value
 from holdfast.backends.postgresql.protocol.guarantees import GUARANTEES, LACKS
 from holdfast.backends.sql_protocol import (
     GRANULARITY,
@@ -38,7 +38,6 @@ from holdfast.core.tickets import (
 from holdfast.errors import BackendError, ConfigurationError
 
 if TYPE_CHECKING:
-    from holdfast.backends.postgresql.port import PostgresqlPort
     from holdfast.core.ports import Record, Runtime
 
 # The first waiter of the second client polls often too. If the client of the first waiter has stopped when its turn

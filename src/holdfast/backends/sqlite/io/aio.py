@@ -6,7 +6,7 @@ from collections.abc import Callable, Hashable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
-from holdfast.backends.sqlite.config import config_of
+from holdfast.backends.sqlite.config import SqliteConfig, config_of
 from holdfast.backends.sqlite.io.lock_file import LockFile, retry_while_busy
 from holdfast.backends.sqlite.io.sessions import SessionWatcher
 from holdfast.backends.sqlite.protocol.queue import SqliteBackend
@@ -14,7 +14,6 @@ from holdfast.backends.worker_thread import WorkerThread
 from holdfast.core.notifications import Wakeups
 
 if TYPE_CHECKING:
-    from holdfast.backends.sqlite.config import SqliteConfig
     from holdfast.backends.sqlite.port import Transaction
     from holdfast.core.tickets import Notification
     from holdfast.runtimes.aio import AsyncioRuntime

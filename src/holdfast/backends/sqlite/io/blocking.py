@@ -8,19 +8,17 @@ import threading
 from collections.abc import Callable, Hashable, Iterable
 from typing import TYPE_CHECKING, TypeVar
 
-from holdfast.backends.sqlite.config import config_of
+from holdfast.backends.sqlite.config import SqliteConfig, config_of
 from holdfast.backends.sqlite.io.lock_file import Busy, LockFile, retry_while_busy
 from holdfast.backends.sqlite.io.sessions import SessionWatcher
 from holdfast.backends.sqlite.protocol.queue import SqliteBackend
 from holdfast.core.events import logger
 from holdfast.core.notifications import Wakeups
 from holdfast.errors import ThreadStartError
-from holdfast.runtimes.threads import start_thread
+from holdfast.runtimes.threads import ThreadRuntime, start_thread
 
 if TYPE_CHECKING:
-    from holdfast.backends.sqlite.config import SqliteConfig
     from holdfast.backends.sqlite.port import Transaction
-    from holdfast.runtimes.threads import ThreadRuntime
     from holdfast.url import Address
 
 T = TypeVar("T")

@@ -11,13 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-from holdfast.backends.sqlite.port import OldTables
+from holdfast.backends.sqlite.port import OldTables, SqlitePort, Transaction
 from holdfast.backends.sqlite.protocol.guarantees import GUARANTEES, LACKS
 from holdfast.core.clock import lease_deadline
 from holdfast.core.handovers import POLLED_MAX, QueueEntry, take_handover
-from holdfast.core.ports import Record
+from holdfast.core.ports import Record, Runtime
 from holdfast.core.tickets import (
     POLL_INTERVAL,
     POLL_INTERVAL_BEHIND,
@@ -36,11 +36,6 @@ from holdfast.core.tickets import (
     process_text,
 )
 from holdfast.errors import BackendUnavailable, ConfigurationError, LimitConflict
-
-if TYPE_CHECKING:
-    from holdfast.backends.sqlite.port import SqlitePort, Transaction
-    from holdfast.core.ports import Runtime
-
 
 _MAX_NUMBER = 2**63 - 1  # after all tickets
 _NO_STATE = (0, True)  # another program has emptied the table: then only the clock is the floor
