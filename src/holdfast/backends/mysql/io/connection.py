@@ -12,18 +12,16 @@ payload is its kind:
 
 from __future__ import annotations
 
-import contextlib
-import os
 import re
-import socket
 import ssl
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 from holdfast.backends.mysql.io.errors import error_from
-from holdfast.backends.mysql.port import Answer, Row
+from holdfast.backends.mysql.port import Answer, PeriodicCheck, Row, Statement, Value
 from holdfast.backends.mysql.sql import NOW
-from holdfast.backends.net.poller import READ, WRITE, is_readable
+from holdfast.backends.net.connection import BaseConnection
+from holdfast.backends.net.poller import READ, WRITE, Poller
 from holdfast.backends.net.pool import wait_ready
 from holdfast.backends.sql_connections import (
     TablesMissing,
@@ -35,9 +33,8 @@ from holdfast.backends.sql_connections import (
 from holdfast.errors import ConfigurationError, OutcomeUnknown
 
 if TYPE_CHECKING:
-    from holdfast.backends.mysql.port import PeriodicCheck, Statement, Value
-    from holdfast.backends.net.poller import Poller
-    from holdfast.backends.net.pool import Probe
+    import socket
+
     from holdfast.core.ports import Runtime
 
 T = TypeVar("T")
@@ -53,36 +50,17 @@ _END_MAX = 9  # bytes: a longer payload that begins with FE is a row
 _MORE_RESULTS = 0x0008
 
 
-class Connection:
+class Connection(BaseConnection):
     """A socket after the login."""
 
-    __slots__ = (
-        "__weakref__",
-        "_buffer",
-        "_check",
-        "_now",
-        "_poller",
-        "_prepared",
-        "_sock",
-        "_start",
-        "_url",
-        "probe",
-        "used_at",
-    )
+    __slots__ = ("_buffer", "_check", "_prepared", "_start")
 
     def __init__(self, url: str, sock: socket.socket, poller: Poller, runtime: Runtime) -> None:
-        self._sock: socket.socket | None = sock
-        self._url, self._poller, self._now = url, poller, runtime.now
+        super().__init__(url, poller, runtime, sock)
         self._buffer = b""
         self._start = 0  # of the next packet in the buffer
         self._check: PeriodicCheck | None = None
-        self.used_at = 0.0
-        self.probe: Probe | None = None
         self._prepared: dict[str, tuple[bytes, list[int]]] = {}  # by name: header of the command, order of the values
-
-    @property
-    def is_open(self) -> bool:
-        return self._sock is not None
 
     async def query(self, sql: str, deadline: float, check: PeriodicCheck | None = None) -> Answer:
         """The last result, and the rows of all. Raises what the port does, and TransactionConflict, TablesMissing.
@@ -123,29 +101,11 @@ class Connection:
     async def enable_multi_statements(self, deadline: float) -> None:
         await self._exchange(_SET_OPTION, deadline)
 
-    def is_dead(self) -> bool:
-        """The server has closed it, or has sent data without a request."""
-        if self._sock is None:
-            return True
-        return is_readable(self._sock.fileno())
-
-    def close(self) -> None:
-        sock, self._sock = self._sock, None
-        if sock is not None:
-            sock.close()
-
-    def abandon(self) -> None:
-        """In a forked child: close only the descriptor, without the closing message of TLS."""
-        sock, self._sock = self._sock, None
-        if sock is not None:
-            with contextlib.suppress(OSError):
-                os.close(sock.detach())
-
     async def _exchange(self, payload: bytes, deadline: float) -> Answer:
         return await self._request(payload, lambda sock: self._results(sock, deadline), deadline)
 
     async def _request(self, payload: bytes, read: Callable[[socket.socket], Awaitable[T]], deadline: float) -> T:
-        sock = self._sock
+        sock = self._socket
         if sock is None:
             raise unavailable(self._url, "the connection is closed")
         if len(payload) >= _PACKET_MAX:
