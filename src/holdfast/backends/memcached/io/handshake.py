@@ -13,7 +13,6 @@ from holdfast.errors import BackendError, BackendUnavailable, ConfigurationError
 
 if TYPE_CHECKING:
     from holdfast.backends.memcached.config import MemcachedConfig
-    from holdfast.backends.memcached.protocol.meta import Reply
     from holdfast.backends.net.poller import Poller
     from holdfast.url_parts import Node
 
@@ -22,7 +21,7 @@ _ITEM_OVERHEAD = 512  # bytes of an item beside its value: the key and the serve
 
 
 async def handshake(
-    exchange: Callable[[bytes, int, float], Awaitable[list[Reply]]],
+    exchange: Callable[[bytes, int, float], Awaitable[list[meta.Reply]]],
     config: MemcachedConfig,
     node: Node,
     poller: Poller,

@@ -53,7 +53,6 @@ from holdfast.errors import (
 )
 
 if TYPE_CHECKING:
-    from holdfast.backends.memcached.protocol.meta import Reply
     from holdfast.core.ports import Runtime
     from holdfast.url_parts import Node
 
@@ -169,7 +168,7 @@ class MemcachedBackend(OneByOne, RegistersInItems):
         return self._put(write, request, None, 0, deadline)
 
     def _take_over(
-        self, write: _Write, run: ServerRun, item: Reply, value: Value | None, deadline: float
+        self, write: _Write, run: ServerRun, item: meta.Reply, value: Value | None, deadline: float
     ) -> Awaitable[Granted | None]:
         """Granted, if the item is unchanged: it is free, or ours by a write that got no answer.
 
@@ -258,7 +257,7 @@ class MemcachedBackend(OneByOne, RegistersInItems):
         _, replies = await self._request_known(direct, self._deletion, deadline)
         return [await result_or_error(self._released(claim, replies.get(claim.nonce), deadline)) for claim in claims]
 
-    async def _released(self, claim: Claim, replies: Reply | BackendError | None, deadline: float) -> bool:
+    async def _released(self, claim: Claim, replies: meta.Reply | BackendError | None, deadline: float) -> bool:
         if isinstance(replies, BackendError):
             raise replies
         if replies is None or replies.code == "EX":
@@ -321,7 +320,7 @@ class MemcachedBackend(OneByOne, RegistersInItems):
         ]
 
     async def _renewed(
-        self, claim: Claim, replies: Reply | BackendError | None, sent: float, deadline: float
+        self, claim: Claim, replies: meta.Reply | BackendError | None, sent: float, deadline: float
     ) -> Live | LeaseGone:
         if isinstance(replies, BackendError):
             raise replies
@@ -442,7 +441,7 @@ class MemcachedBackend(OneByOne, RegistersInItems):
         value = value_of(claim.nonce, known.fence, known.body)
         return meta.replace(key, known.version, self._seconds(claim.ttl), value)
 
-    def _lock_info(self, name: str, run: ServerRun, item: Reply) -> LockInfo | None:
+    def _lock_info(self, name: str, run: ServerRun, item: meta.Reply) -> LockInfo | None:
         """The lock, if a client holds it."""
         if item.code == "EN" or item.value == FREE:
             return None
@@ -491,12 +490,14 @@ class MemcachedBackend(OneByOne, RegistersInItems):
 
     async def _request_one(
         self, node: Node, request: bytes, run: ServerRun | None, deadline: float
-    ) -> tuple[ServerRun, Reply | None]:
+    ) -> tuple[ServerRun, meta.Reply | None]:
         """Send one request. There is no reply, and nothing was sent, if that run has ended."""
         answer = await self._request(Batch(node, (request,), run), deadline)
         return answer.run, answer.replies[0] if answer.replies else None
 
-    def _request_now(self, node: Node, request: bytes, run: ServerRun, sent: float, deadline: float) -> Reply | None:
+    def _request_now(
+        self, node: Node, request: bytes, run: ServerRun, sent: float, deadline: float
+    ) -> meta.Reply | None:
         """The same without a coroutine, if the port can: a coroutine costs noticeable time beside a round trip."""
         reply = self._port.request_now(node, request, run, sent, deadline)
         if reply is not None:
@@ -511,13 +512,13 @@ class MemcachedBackend(OneByOne, RegistersInItems):
                 raise errors.error_of(reply, self.url, node)
         return answer
 
-    async def _read(self, node: Node, key: bytes, deadline: float) -> tuple[ServerRun, Reply]:
+    async def _read(self, node: Node, key: bytes, deadline: float) -> tuple[ServerRun, meta.Reply]:
         answer = await self._request(Batch(node, (meta.read(key),)), deadline)
         return answer.run, answer.replies[0]
 
     async def _request_known(
         self, claims: Iterable[Claim], request: Callable[[bytes, Claim, KnownItem], bytes], deadline: float
-    ) -> tuple[float, dict[str, Reply | BackendError]]:
+    ) -> tuple[float, dict[str, meta.Reply | BackendError]]:
         """Send a request about the known version of each ticket's item. Returns when, and the reply per nonce.
 
         A ticket has no entry if its version is not known, or belongs to another run of the server.
@@ -531,7 +532,7 @@ class MemcachedBackend(OneByOne, RegistersInItems):
                 requests = batches.setdefault((node_of(key, self._nodes), known.run), [])
                 requests.append((claim, request(key, claim, known)))
         packed = [Batch(node, [data for _, data in requests], run) for (node, run), requests in batches.items()]
-        replies: dict[str, Reply | BackendError] = {}
+        replies: dict[str, meta.Reply | BackendError] = {}
         if len(packed) == 1:
             answers: Sequence[Answer | HoldfastError] = [await self._port.request(packed[0], deadline=deadline)]
         else:

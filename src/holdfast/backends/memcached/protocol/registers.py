@@ -21,7 +21,6 @@ from holdfast.backends.net.errors import no_answer
 from holdfast.errors import NameConflict
 
 if TYPE_CHECKING:
-    from holdfast.backends.memcached.protocol.meta import Reply
     from holdfast.url_parts import Node
 
 _REGISTER = b"holdfast:mark:"
@@ -89,7 +88,7 @@ class RegistersInItems:
         return [numbers[name] for name in names]
 
 
-def _parse(item: Reply) -> _Register | None:
+def _parse(item: meta.Reply) -> _Register | None:
     """None: there is no item, or it is not a register."""
     if not item.value.startswith(_REGISTER):
         return None
