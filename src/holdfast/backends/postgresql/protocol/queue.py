@@ -271,12 +271,10 @@ class PostgresqlBackend(SqlBackend):
                     return Granted(int(fence or 0), lease_deadline(sent, claim.ttl, GRANULARITY))
                 sent = self._runtime.now()
             name, ttl, about = encode_name(claim.name), us(claim.ttl), (agent, claim.info, channel)
+            statement, values = _TRY_ACQUIRE, (name, nonce, ttl, claim.exclusive, claim.limit, queue, *about)
             if claim.owner:
-                values = (name, nonce, ttl, queue, *about, encode_name(claim.owner))
-                (row,) = await self._port.execute(_TRY_ACQUIRE_OWNER, values, deadline=deadline)
-            else:
-                values = (name, nonce, ttl, claim.exclusive, claim.limit, queue, *about)
-                (row,) = await self._port.execute(_TRY_ACQUIRE, values, deadline=deadline)
+                statement, values = _TRY_ACQUIRE_OWNER, (name, nonce, ttl, queue, *about, encode_name(claim.owner))
+            (row,) = await self._port.execute(statement, values, deadline=deadline)
         except BaseException as error:
             if not may_have_happened(error) and not was_unanswered:
                 self._forget_refused(claim)
