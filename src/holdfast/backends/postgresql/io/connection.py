@@ -144,9 +144,7 @@ class Connection:
         pgconn = self._require_open()
         try:
             pgconn.consume_input()
-            payloads = []
-            while (notification := pgconn.notifies()) is not None:
-                payloads.append(notification.extra.decode(errors="replace"))
+            payloads = [notification.extra.decode(errors="replace") for notification in iter(pgconn.notifies, None)]
         except Error as error:
             self.close()
             raise outcome_unknown(self._url, f"the connection broke during LISTEN: {one_line(error)}") from error
