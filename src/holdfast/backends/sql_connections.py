@@ -8,12 +8,11 @@ from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from holdfast.backends.net.pool import Connection, ConnectionPool
-from holdfast.core.ports import StoreMissing
-from holdfast.errors import AccessDenied, BackendUnavailable, ConfigurationError, HoldfastError, OutcomeUnknown
+from holdfast.core.ports import Runtime, StoreMissing
+from holdfast.errors import AccessDenied, BackendUnavailable, ConfigurationError, OutcomeUnknown
 
 if TYPE_CHECKING:
     from holdfast.backends.net.poller import Poller
-    from holdfast.core.ports import Runtime
 
 RETRY_PAUSE = 0.02  # seconds, at most, before a request that lost a conflict is sent again
 
@@ -41,10 +40,8 @@ def access_denied(url: str, grants: str, problem: str) -> AccessDenied:
     return AccessDenied(backend=url, problem=f"this user lacks a right that locks need ({grants}): {problem}")
 
 
-def creation_error(error: HoldfastError, url: str, older: str = "") -> HoldfastError:
+def creation_error(error: AccessDenied, url: str, older: str = "") -> AccessDenied:
     """The error for tables that this user has no right to create or upgrade: what to run instead."""
-    if not isinstance(error, AccessDenied):
-        return error
     problem = (
         f"{error.problem}{older}: let a user with that right run what `holdfast init --print '{url}'` prints, then "
         "grant this user the rights"

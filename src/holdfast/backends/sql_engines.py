@@ -42,8 +42,7 @@ def connect_arguments(client: Any) -> tuple[str, Mapping[str, Any]]:
 
 def unknown_driver(client: Any, drivers: str) -> ConfigurationError:
     """The error for an engine whose driver has other arguments."""
-    engine = getattr(client, "sync_engine", client)
-    dialect = engine.dialect
+    dialect = getattr(client, "sync_engine", client).dialect
     return ConfigurationError(
         f"url is an engine of {dialect.name}+{dialect.driver}, whose options holdfast does not know: give a url, or an "
         f"engine of {drivers}"

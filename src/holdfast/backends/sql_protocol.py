@@ -6,20 +6,18 @@ Pure, as everything in `protocol/`: no sockets, threads or clocks.
 from __future__ import annotations
 
 import math
-from abc import abstractmethod
-from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from typing import TYPE_CHECKING, Protocol
 
 from holdfast.backends.local_handover import break_in_use
 from holdfast.backends.texts import text_of
-from holdfast.core.ports import Record
+from holdfast.core.ports import Record, Runtime
 from holdfast.core.tickets import Claim, LockInfo, TicketInfo, make_ticket_info, process_text
 from holdfast.errors import HoldfastError, LimitConflict, NameConflict, OutcomeUnknown
-from holdfast.guarantees import Exclusion, Guarantees
+from holdfast.guarantees import Exclusion, Guarantees, Order
 
 if TYPE_CHECKING:
-    from holdfast.core.ports import Runtime
-
     Row = tuple[str | None, ...]
 
 GRANULARITY = 0.0  # the servers count microseconds
@@ -50,11 +48,6 @@ def schema_sql(package: str, **values: object) -> str:
     for name, value in values.items():
         text = text.replace(f"{{{name}}}", str(value))
     return text
-
-
-def guarantees_of(nominal: Guarantees, *, is_durable: bool) -> Guarantees:
-    """The nominal guarantees, unless a crash of the server's machine or a failover can lose committed data."""
-    return nominal if is_durable else nominal._replace(exclusion=Exclusion.BEST_EFFORT)
 
 
 def refused(outcome: str | None, claim: Claim, limit: str | None, other: str | None, url: str) -> HoldfastError:
@@ -94,11 +87,48 @@ def lock_infos(rows: Iterable[Row], true: str, decode: Callable[[str], str] = st
     return sorted(infos, key=lambda info: info.name)
 
 
-class BreaksRanges:
-    """`break_lock` and `break_range` of a backend whose leases may have several fences, as their `info` says."""
+class SqlPort(Protocol):
+    """The part of a port that both backends use in the same way."""
 
-    url: str
-    _runtime: Runtime
+    @property
+    def is_durable(self) -> bool:
+        """Committed data survives a crash of the machine and a failover, as far as the server has reported."""
+
+    async def close(self) -> None: ...
+
+    def abandon(self) -> None:
+        """In a forked child: drop inherited connections without sending anything on them."""
+
+
+class SqlBackend(ABC):
+    """The part that both backends share. A lease may have several fences, as its `info` says."""
+
+    nominal_guarantees: Guarantees  # of a durable server, with local hand-over where there is one
+    hands_over_locally = False
+    liveness_fds: tuple[int, ...] = ()  # the server cannot see that a holder has died
+    _port: SqlPort
+
+    def __init__(self, url: str, port: SqlPort, runtime: Runtime) -> None:
+        self.url = url
+        self._port = port
+        self._runtime = runtime
+
+    @property
+    def guarantees(self) -> Guarantees:
+        guarantees = self.nominal_guarantees
+        if not self._port.is_durable:
+            guarantees = guarantees._replace(exclusion=Exclusion.BEST_EFFORT)
+        is_strict = guarantees.order is Order.TURNS and not self.hands_over_locally
+        return guarantees._replace(order=Order.FIFO) if is_strict else guarantees
+
+    def intact(self, store: Hashable) -> bool:
+        return True
+
+    async def close(self) -> None:
+        await self._port.close()
+
+    def abandon(self) -> None:
+        self._port.abandon()
 
     @abstractmethod
     async def inspect(self, name: str, *, deadline: float) -> LockInfo: ...

@@ -287,6 +287,7 @@ def test_locks_work_and_new_features_name_the_fix_when_tables_cannot_be_upgraded
     server.rows(tables_ddl(schema))
     server.rows(sql.SQL(rights).format(**names))
     use_new_features(client)
+    held.release()
 
 
 def test_a_new_register_removes_expired_ones(server: Server, url: str, schema: str, open_client: OpenClient) -> None:

@@ -105,18 +105,12 @@ class _Stores:
         self._stores: weakref.WeakValueDictionary[str, Store] = weakref.WeakValueDictionary()
         self._lasting: dict[str, ProcessState] = {}
         self._mutex = threading.RLock()  # reentrant, because a finaliser or a signal handler may open a client too
-        system.on_fork(self)
+        system.after_fork_in_child(self._after_fork)
 
     def get(self, url: str) -> Store:
         new = Store(self._lasting.setdefault(url, ProcessState()))
         with self._mutex:  # WeakValueDictionary.setdefault alone can give two threads different stores
             return self._stores.setdefault(url, new)
-
-    def _before_fork(self) -> None:
-        """Nothing to prepare."""
-
-    def _after_fork_in_parent(self) -> None:
-        """Nothing changes."""
 
     def _after_fork(self) -> None:
         self._stores = weakref.WeakValueDictionary()

@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.backends.local_handover import LOCAL_HANDOVER
 from holdfast.backends.mysql.sql import database_of
-from holdfast.backends.net.passwords import password_of
+from holdfast.backends.net.passwords import PasswordFunction, password_of
 from holdfast.backends.net.pool import CONNECTIONS
 from holdfast.backends.net.tls import tls_context, tls_options
 from holdfast.errors import ConfigurationError
 from holdfast.url_parts import Option, check_unix_sockets, choice, login_and_hosts, node_of, seconds, values_of
 
 if TYPE_CHECKING:
-    from holdfast.backends.net.passwords import PasswordFunction
     from holdfast.url import Address
 
 _PORT = 3306

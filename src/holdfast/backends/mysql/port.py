@@ -6,6 +6,8 @@ from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
+from holdfast.backends.sql_protocol import SqlPort
+
 Value = str | bytes | int | bool | tuple["Value", ...] | None  # a tuple stands for a list with commas
 Row = tuple[str | None, ...]
 
@@ -30,24 +32,15 @@ class Answer(NamedTuple):
     rows: Sequence[Row] = ()
 
 
-class MysqlPort(Protocol):
+class MysqlPort(SqlPort, Protocol):
     """A database, connected at first use; our tables are created there if they are missing.
 
     Every method raises BackendUnavailable if nothing was changed, OutcomeUnknown if a statement was sent and got no
     answer, and ConfigurationError if the user lacks a right.
     """
 
-    @property
-    def is_durable(self) -> bool:
-        """Committed data survives a crash of the machine and a failover, as far as the server has reported."""
-
     async def execute(self, statement: Statement, values: Sequence[Value], *, deadline: float) -> Answer:
         """Run it; each statement is a transaction of its own, and all are committed when this returns."""
-
-    async def close(self) -> None: ...
-
-    def abandon(self) -> None:
-        """In a forked child: drop inherited connections without sending anything on them."""
 
 
 @dataclass

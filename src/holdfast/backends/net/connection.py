@@ -20,21 +20,46 @@ from holdfast.url_parts import Node
 _READ_MAX = 1 << 16
 
 
-class PolledConnection:
-    """One connection."""
+class BaseConnection:
+    """A socket that does not block. A subclass opens it, or gets it when it is open."""
 
-    __slots__ = ("__weakref__", "_now", "_poller", "_socket", "_url", "node", "probe", "used_at")
+    __slots__ = ("__weakref__", "_now", "_poller", "_socket", "_url", "probe", "used_at")
 
-    def __init__(self, url: str, node: Node, poller: Poller, runtime: Runtime) -> None:
-        self._url, self.node = url, node
-        self._poller, self._now = poller, runtime.now
-        self._socket: socket.socket | None = None
+    def __init__(self, url: str, poller: Poller, runtime: Runtime, sock: socket.socket | None = None) -> None:
+        self._url, self._poller, self._now = url, poller, runtime.now
+        self._socket = sock
         self.used_at = 0.0
         self.probe: Probe | None = None
 
     @property
     def is_open(self) -> bool:
         return self._socket is not None
+
+    def is_dead(self) -> bool:
+        """The server has closed it, or has sent something without a request."""
+        return self._socket is None or is_readable(self._socket)
+
+    def close(self) -> None:
+        sock, self._socket = self._socket, None
+        if sock is not None:
+            sock.close()
+
+    def abandon(self) -> None:
+        """In a forked child: close the descriptor only, without the closing message of TLS."""
+        sock, self._socket = self._socket, None
+        if sock is not None:
+            with contextlib.suppress(OSError):
+                os.close(sock.detach())
+
+
+class PolledConnection(BaseConnection):
+    """One connection to a server of a list."""
+
+    __slots__ = ("node",)
+
+    def __init__(self, url: str, node: Node, poller: Poller, runtime: Runtime) -> None:
+        super().__init__(url, poller, runtime)
+        self.node = node
 
     def fileno(self) -> int:
         return -1 if self._socket is None else self._socket.fileno()
@@ -74,22 +99,6 @@ class PolledConnection:
     def has_more(self) -> bool:
         """Decrypted data waits inside TLS, which no poll reports."""
         return isinstance(self._socket, ssl.SSLSocket) and self._socket.pending() > 0
-
-    def is_dead(self) -> bool:
-        """The server has closed it, or has sent something without a request."""
-        return self._socket is None or is_readable(self._socket)
-
-    def close(self) -> None:
-        sock, self._socket = self._socket, None
-        if sock is not None:
-            sock.close()
-
-    def abandon(self) -> None:
-        """In a forked child: close the descriptor only."""
-        sock, self._socket = self._socket, None
-        if sock is not None:
-            with contextlib.suppress(OSError):
-                os.close(sock.detach())
 
     async def _wait(self, events: int, until: float) -> None:
         if not await wait_ready(self, self._poller, self.fileno(), events, until):

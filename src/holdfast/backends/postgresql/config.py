@@ -4,21 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from holdfast.backends.local_handover import LOCAL_HANDOVER
 from holdfast.backends.net.addresses import is_numeric
-from holdfast.backends.net.passwords import password_of
+from holdfast.backends.net.passwords import Password, password_of
 from holdfast.backends.net.pool import CONNECTIONS
 from holdfast.backends.net.sockets import KEEPALIVE_COUNT, KEEPALIVE_IDLE, KEEPALIVE_INTERVAL, USER_TIMEOUT_MS
 from holdfast.backends.postgresql.sql import SCHEMA, quoted
 from holdfast.errors import ConfigurationError
-from holdfast.url import parse
+from holdfast.url import Address, parse
 from holdfast.url_parts import PORT_MAX, Option, choice, integer, login_and_hosts, node_of, seconds, values_of
-
-if TYPE_CHECKING:
-    from holdfast.backends.net.passwords import Password
-    from holdfast.url import Address
 
 _PORT = 5432
 
@@ -76,9 +72,7 @@ class Endpoint(NamedTuple):
     @property
     def needs_lookup(self) -> bool:
         """Its host is a name that has to be resolved."""
-        if not self.host or self.host.startswith(("/", "@")):
-            return False
-        return not is_numeric(self.host)
+        return bool(self.host) and not self.host.startswith(("/", "@")) and not is_numeric(self.host)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,25 +100,18 @@ def config_of(address: Address) -> PostgresqlConfig:
     """
     if isinstance(address.client, PostgresqlConfig):
         return address.client
-    parts = _parts_of(address)
+    endpoints, parameters, password = _servers_and_login(address)
     return libpq_config(
         url=address.redacted,
-        endpoints=parts.endpoints,
-        parameters=parts.parameters,
-        password=parts.password or "",
+        endpoints=endpoints,
+        parameters=parameters,
+        password=password or "",
         settings=values_of(address.options, SETTINGS),
     )
 
 
-class _Parts(NamedTuple):
-    """The parts of a URL that name the servers and the login."""
-
-    endpoints: tuple[Endpoint, ...]
-    parameters: dict[str, str]  # of libpq
-    password: Password | None
-
-
-def _parts_of(address: Address) -> _Parts:
+def _servers_and_login(address: Address) -> tuple[tuple[Endpoint, ...], dict[str, str], Password | None]:
+    """The endpoints, the parameters of libpq and the password in a URL."""
     options = address.options
     user, password, hosts = login_and_hosts(address.host, address.path)
     database = address.path.removeprefix("/")
@@ -138,7 +125,7 @@ def _parts_of(address: Address) -> _Parts:
     given = password_of(address, password or in_options)
     if "\0" in "".join(parameters.values()) + (given if isinstance(given, str) else ""):
         raise ConfigurationError("url must not have a zero byte in it")
-    return _Parts(_endpoints(hosts, options), parameters, given)
+    return _endpoints(hosts, options), parameters, given
 
 
 def libpq_config(
@@ -191,17 +178,16 @@ def _listen_config(listen_url: str, config: PostgresqlConfig) -> PostgresqlConfi
         for option in SETTINGS:
             if option.name in address.options:
                 raise ConfigurationError(f"the option {option.name!r} is for the url itself: leave it out")
-        parts = _parts_of(address)
+        endpoints, parameters, password = _servers_and_login(address)
     except ConfigurationError as error:
         raise ConfigurationError(f"listen_url: {error}") from None
-    password = parts.password
-    if password is None and parts.parameters.get("user") in {None, config.parameters.get("user")}:
+    if password is None and parameters.get("user") in {None, config.parameters.get("user")}:
         password = config.password
     return replace(
         config,
         url=address.redacted,
-        endpoints=parts.endpoints,
-        parameters={**config.parameters, **parts.parameters},
+        endpoints=endpoints,
+        parameters={**config.parameters, **parameters},
         password=password or "",
         is_pooled=False,
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
+from holdfast.backends.sql_protocol import SqlPort
 from holdfast.core.notifications import SubscriberPort
 
 Value = str | int | bool | None
@@ -46,7 +47,7 @@ class WaiterSession(Protocol):
     def close(self) -> None: ...
 
 
-class PostgresqlPort(Protocol):
+class PostgresqlPort(SqlPort, Protocol):
     """A database, connected at first use; our tables are created there if they are missing.
 
     Every method raises BackendUnavailable if nothing was changed, OutcomeUnknown if a statement was sent and got no
@@ -57,10 +58,6 @@ class PostgresqlPort(Protocol):
 
     @property
     def subscriber(self) -> SubscriberPort[str]: ...
-
-    @property
-    def is_durable(self) -> bool:
-        """Committed data survives a crash of the machine and a failover, as far as the server has reported."""
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -74,8 +71,3 @@ class PostgresqlPort(Protocol):
 
     def return_waiter_session(self, session: WaiterSession) -> None:
         """Give back a session that has no advisory lock and does not wait for one."""
-
-    async def close(self) -> None: ...
-
-    def abandon(self) -> None:
-        """In a forked child: drop inherited connections without sending anything on them."""

@@ -68,7 +68,7 @@ class MemcachedPipeline(Pipeline[Reply], asyncio.BufferedProtocol):
             except BaseException:
                 sock.close()
                 raise
-            self.run = await handshake(self, self._config, self._node, poller, deadline)
+            self.run = await handshake(self.exchange_many, self._config, self._node, poller, deadline)
         except BaseException as error:
             self.close()
             if isinstance(error, OSError):

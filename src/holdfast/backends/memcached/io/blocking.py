@@ -62,7 +62,7 @@ class SocketConnection(StreamConnection):
         try:
             node, tls, poller = self._node, self._config.tls, BlockingPoller()
             self.stream = Stream(await open_socket(node.host, node.port, poller, ends, tls))
-            self.run = await handshake(self, self._config, node, poller, ends)
+            self.run = await handshake(self.exchange_many, self._config, node, poller, ends)
         except BaseException as error:
             self.close()
             if isinstance(error, OSError):
@@ -170,7 +170,6 @@ class SocketPort:
             for node in config.nodes
         }
         self._connections: weakref.WeakSet[SocketConnection] = weakref.WeakSet()  # all of them, for a forked child
-        self._closed = False
 
     def request_now(self, node: Node, request: bytes, run: ServerRun, now: float, deadline: float) -> Reply | None:
         pool = self._pools[node]
@@ -212,19 +211,17 @@ class SocketPort:
         return await exchange_each([self._pools[batch.node] for batch in batches], send, receive, deadline)
 
     async def close(self) -> None:
-        self._closed = True
         for pool in self._pools.values():
             pool.close()
 
     def abandon(self) -> None:
-        self._closed = True
         for pool in self._pools.values():
             pool.abandon()
         for connection in list(self._connections):
             connection.abandon()
 
     async def _open(self, node: Node, deadline: float) -> SocketConnection:
-        if self._closed:
+        if self._pools[node].is_closed:
             raise not_sent(self._config.url, node, "the client is closed")
         connection = SocketConnection(self._config, node, self._runtime)
         self._connections.add(connection)

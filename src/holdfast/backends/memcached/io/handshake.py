@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
 
 from holdfast.backends.memcached.port import ServerRun
 from holdfast.backends.memcached.protocol import errors, meta
@@ -12,7 +13,6 @@ from holdfast.errors import BackendError, BackendUnavailable, ConfigurationError
 
 if TYPE_CHECKING:
     from holdfast.backends.memcached.config import MemcachedConfig
-    from holdfast.backends.memcached.protocol.meta import Reply
     from holdfast.backends.net.poller import Poller
     from holdfast.url_parts import Node
 
@@ -20,16 +20,14 @@ OLDEST = (1, 6, 10)  # older versions reply OK instead of HD to a store
 _ITEM_OVERHEAD = 512  # bytes of an item beside its value: the key and the server's header
 
 
-class Connection(Protocol):
-    """One connection."""
-
-    async def exchange_many(self, requests: bytes, count: int, deadline: float) -> list[Reply]: ...
-
-
 async def handshake(
-    connection: Connection, config: MemcachedConfig, node: Node, poller: Poller, deadline: float
+    exchange: Callable[[bytes, int, float], Awaitable[list[meta.Reply]]],
+    config: MemcachedConfig,
+    node: Node,
+    poller: Poller,
+    deadline: float,
 ) -> ServerRun:
-    """Make the connection ready for requests.
+    """Make a connection ready for requests. `exchange` sends requests on it, until a deadline, and returns the replies.
 
     Raises:
         BackendUnavailable: the server refused the login, or did not answer.
@@ -38,10 +36,10 @@ async def handshake(
     try:
         if config.user:
             password = await ask_password(config.password, config.url, poller, deadline)
-            (reply,) = await connection.exchange_many(meta.login(config.user, password), 1, deadline)
+            (reply,) = await exchange(meta.login(config.user, password), 1, deadline)
             if reply.code != "STORED":
                 raise errors.error_of(reply, config.url, node)
-        replies = await connection.exchange_many(meta.STATS + meta.SETTINGS, 2, deadline)
+        replies = await exchange(meta.STATS + meta.SETTINGS, 2, deadline)
         for reply in replies:
             if reply.is_error:
                 raise errors.error_of(reply, config.url, node)

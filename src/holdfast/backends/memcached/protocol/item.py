@@ -23,12 +23,12 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 from urllib.parse import unquote_to_bytes
 
-from holdfast.backends.memcached.port import Batch
+from holdfast.backends.memcached.port import Answer, Batch, MemcachedPort, ServerRun
 from holdfast.backends.memcached.protocol import errors, meta
 from holdfast.backends.memcached.protocol.clock_check import MARGIN, ClockCheck, seconds_for
 from holdfast.backends.memcached.protocol.guarantees import GUARANTEES, LACKS
 from holdfast.backends.memcached.protocol.keys import key_of, name_of, node_of
-from holdfast.backends.memcached.protocol.registers import Registers
+from holdfast.backends.memcached.protocol.registers import RegistersInItems
 from holdfast.backends.memcached.protocol.values import FREE, Value, body_of, value_of
 from holdfast.backends.net.errors import no_answer
 from holdfast.core.clock import lease_deadline
@@ -53,8 +53,6 @@ from holdfast.errors import (
 )
 
 if TYPE_CHECKING:
-    from holdfast.backends.memcached.port import Answer, MemcachedPort, ServerRun
-    from holdfast.backends.memcached.protocol.meta import Reply
     from holdfast.core.ports import Runtime
     from holdfast.url_parts import Node
 
@@ -99,7 +97,7 @@ class _Write:
     body: bytes
 
 
-class MemcachedBackend(OneByOne):
+class MemcachedBackend(OneByOne, RegistersInItems):
     """Locks on one server, or spread over several."""
 
     lacks = LACKS
@@ -170,7 +168,7 @@ class MemcachedBackend(OneByOne):
         return self._put(write, request, None, 0, deadline)
 
     def _take_over(
-        self, write: _Write, run: ServerRun, item: Reply, value: Value | None, deadline: float
+        self, write: _Write, run: ServerRun, item: meta.Reply, value: Value | None, deadline: float
     ) -> Awaitable[Granted | None]:
         """Granted, if the item is unchanged: it is free, or ours by a write that got no answer.
 
@@ -259,7 +257,7 @@ class MemcachedBackend(OneByOne):
         _, replies = await self._request_known(direct, self._deletion, deadline)
         return [await result_or_error(self._released(claim, replies.get(claim.nonce), deadline)) for claim in claims]
 
-    async def _released(self, claim: Claim, replies: Reply | BackendError | None, deadline: float) -> bool:
+    async def _released(self, claim: Claim, replies: meta.Reply | BackendError | None, deadline: float) -> bool:
         if isinstance(replies, BackendError):
             raise replies
         if replies is None or replies.code == "EX":
@@ -322,7 +320,7 @@ class MemcachedBackend(OneByOne):
         ]
 
     async def _renewed(
-        self, claim: Claim, replies: Reply | BackendError | None, sent: float, deadline: float
+        self, claim: Claim, replies: meta.Reply | BackendError | None, sent: float, deadline: float
     ) -> Live | LeaseGone:
         if isinstance(replies, BackendError):
             raise replies
@@ -414,15 +412,6 @@ class MemcachedBackend(OneByOne):
             return await self.break_lock(name, fence, deadline=deadline)
         return bool(answer.replies) and answer.replies[0].code == "HD"
 
-    async def advance_register(self, name: str, number: int, *, nonce: str, keep: float, deadline: float) -> bool:
-        return await self._registers().advance(name, number, nonce, keep, deadline)
-
-    async def read_registers(self, names: Sequence[str], *, deadline: float) -> list[int]:
-        return await self._registers().read(names, deadline)
-
-    def _registers(self) -> Registers:
-        return Registers(self.url, self._prefix, self._nodes, self._request, self._check_clock)
-
     async def close(self) -> None:
         await self._port.close()
 
@@ -452,7 +441,7 @@ class MemcachedBackend(OneByOne):
         value = value_of(claim.nonce, known.fence, known.body)
         return meta.replace(key, known.version, self._seconds(claim.ttl), value)
 
-    def _lock_info(self, name: str, run: ServerRun, item: Reply) -> LockInfo | None:
+    def _lock_info(self, name: str, run: ServerRun, item: meta.Reply) -> LockInfo | None:
         """The lock, if a client holds it."""
         if item.code == "EN" or item.value == FREE:
             return None
@@ -501,12 +490,14 @@ class MemcachedBackend(OneByOne):
 
     async def _request_one(
         self, node: Node, request: bytes, run: ServerRun | None, deadline: float
-    ) -> tuple[ServerRun, Reply | None]:
+    ) -> tuple[ServerRun, meta.Reply | None]:
         """Send one request. There is no reply, and nothing was sent, if that run has ended."""
         answer = await self._request(Batch(node, (request,), run), deadline)
         return answer.run, answer.replies[0] if answer.replies else None
 
-    def _request_now(self, node: Node, request: bytes, run: ServerRun, sent: float, deadline: float) -> Reply | None:
+    def _request_now(
+        self, node: Node, request: bytes, run: ServerRun, sent: float, deadline: float
+    ) -> meta.Reply | None:
         """The same without a coroutine, if the port can: a coroutine costs noticeable time beside a round trip."""
         reply = self._port.request_now(node, request, run, sent, deadline)
         if reply is not None:
@@ -521,13 +512,13 @@ class MemcachedBackend(OneByOne):
                 raise errors.error_of(reply, self.url, node)
         return answer
 
-    async def _read(self, node: Node, key: bytes, deadline: float) -> tuple[ServerRun, Reply]:
+    async def _read(self, node: Node, key: bytes, deadline: float) -> tuple[ServerRun, meta.Reply]:
         answer = await self._request(Batch(node, (meta.read(key),)), deadline)
         return answer.run, answer.replies[0]
 
     async def _request_known(
         self, claims: Iterable[Claim], request: Callable[[bytes, Claim, KnownItem], bytes], deadline: float
-    ) -> tuple[float, dict[str, Reply | BackendError]]:
+    ) -> tuple[float, dict[str, meta.Reply | BackendError]]:
         """Send a request about the known version of each ticket's item. Returns when, and the reply per nonce.
 
         A ticket has no entry if its version is not known, or belongs to another run of the server.
@@ -541,7 +532,7 @@ class MemcachedBackend(OneByOne):
                 requests = batches.setdefault((node_of(key, self._nodes), known.run), [])
                 requests.append((claim, request(key, claim, known)))
         packed = [Batch(node, [data for _, data in requests], run) for (node, run), requests in batches.items()]
-        replies: dict[str, Reply | BackendError] = {}
+        replies: dict[str, meta.Reply | BackendError] = {}
         if len(packed) == 1:
             answers: Sequence[Answer | HoldfastError] = [await self._port.request(packed[0], deadline=deadline)]
         else:

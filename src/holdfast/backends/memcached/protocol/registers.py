@@ -9,10 +9,11 @@ write by it.
 from __future__ import annotations
 
 import math
-from collections.abc import Awaitable, Callable, Sequence
+from abc import abstractmethod
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from holdfast.backends.memcached.port import Batch
+from holdfast.backends.memcached.port import Answer, Batch
 from holdfast.backends.memcached.protocol import meta
 from holdfast.backends.memcached.protocol.clock_check import MARGIN, SECONDS_MAX
 from holdfast.backends.memcached.protocol.keys import node_of, register_key_of
@@ -20,8 +21,6 @@ from holdfast.backends.net.errors import no_answer
 from holdfast.errors import NameConflict
 
 if TYPE_CHECKING:
-    from holdfast.backends.memcached.port import Answer
-    from holdfast.backends.memcached.protocol.meta import Reply
     from holdfast.url_parts import Node
 
 _REGISTER = b"holdfast:mark:"
@@ -35,26 +34,22 @@ class _Register(NamedTuple):
     nonce: str
 
 
-class Registers:
-    """The registers of one client."""
+class RegistersInItems:
+    """The part of the backend for registers."""
 
-    def __init__(
-        self,
-        url: str,
-        prefix: str,
-        nodes: tuple[Node, ...],
-        ask: Callable[[Batch, float], Awaitable[Answer]],
-        check_clock: Callable[[Node, float], Awaitable[object]],
-    ) -> None:
-        """`check_clock` returns when the clock of the server is confirmed."""
-        self._url = url
-        self._prefix = prefix
-        self._nodes = nodes
-        self._request = ask
-        self._check_clock = check_clock
+    url: str
+    _prefix: str
+    _nodes: tuple[Node, ...]
 
-    async def advance(self, name: str, number: int, nonce: str, keep: float, deadline: float) -> bool:
-        """Raise the number. True if it was lower, or if this very call has raised it already."""
+    @abstractmethod
+    async def _request(self, batch: Batch, deadline: float) -> Answer:
+        """Send requests to one server."""
+
+    @abstractmethod
+    async def _check_clock(self, node: Node, deadline: float) -> object:
+        """Return when the clock of the server is confirmed."""
+
+    async def advance_register(self, name: str, number: int, *, nonce: str, keep: float, deadline: float) -> bool:
         key = register_key_of(self._prefix, name)
         node = node_of(key, self._nodes)
         value = b"%b%d:%b" % (_REGISTER, number, nonce.encode())
@@ -77,10 +72,9 @@ class Registers:
             answer = await self._request(Batch(node, (request,), answer.run), deadline)
             if answer.replies and answer.replies[0].code == "HD":
                 return True
-        raise no_answer(self._url, node, "the item changed at every attempt")
+        raise no_answer(self.url, node, "the item changed at every attempt")
 
-    async def read(self, names: Sequence[str], deadline: float) -> list[int]:
-        """The number of each name; 0 for a register that does not exist."""
+    async def read_registers(self, names: Sequence[str], *, deadline: float) -> list[int]:
         keys = {name: register_key_of(self._prefix, name) for name in names}
         numbers: dict[str, int] = {}
         for node in self._nodes:
@@ -94,7 +88,7 @@ class Registers:
         return [numbers[name] for name in names]
 
 
-def _parse(item: Reply) -> _Register | None:
+def _parse(item: meta.Reply) -> _Register | None:
     """None: there is no item, or it is not a register."""
     if not item.value.startswith(_REGISTER):
         return None

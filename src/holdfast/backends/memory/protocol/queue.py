@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from holdfast.backends.memory.port import KeptRecord, QueueEntry, Register, Store
+from holdfast.backends.memory.port import KeptRecord, MemoryPort, QueueEntry, Register, Store
 from holdfast.backends.memory.protocol.guarantees import GUARANTEES, LACKS
 from holdfast.core.clock import lease_deadline
 from holdfast.core.tickets import (
@@ -28,7 +28,6 @@ from holdfast.core.tickets import (
 from holdfast.errors import LimitConflict
 
 if TYPE_CHECKING:
-    from holdfast.backends.memory.port import MemoryPort
     from holdfast.core.ports import Record, Runtime
 
 
@@ -157,12 +156,11 @@ class MemoryBackend:
                 mine.granted, mine.since = True, now
                 if same_owner:
                     mine.fence = same_owner.fence
+                    _move_first(entries, mine)
                 elif mine.number < store.process_state.last_number:  # it has waited
                     # A lease that was adopted since has a greater fence than the number of this ticket.
                     store.process_state.last_number += 1
                     mine.fence = store.process_state.last_number
-                if same_owner:
-                    _move_first(entries, mine)
             mine.expires = now + claim.ttl
             if claim.owner:
                 _wake_next(entries, now)  # tickets of the same owner in the queue are granted with this one
@@ -210,10 +208,8 @@ class MemoryBackend:
             store.process_state.last_number += 1
             mine = QueueEntry(claim, store.process_state.last_number, now, self._port.wake)
             mine.granted, mine.since, mine.fence = True, now, mine.number
-            others = [(other, entry) for other, entry in entries.items() if other != nonce]
-            entries.clear()
-            entries[claim.nonce] = mine
-            entries.update(others)
+            del entries[nonce]
+            _move_first(entries, mine)
         mine.expires = now + claim.ttl
         return mine.fence
 
@@ -289,12 +285,8 @@ def _same_owner(entries: dict[str, QueueEntry], claim: Claim, now: float) -> Que
     """A granted ticket of the same owner. This ticket is granted with it, even if others wait."""
     if not claim.owner:
         return None
-    return next((entry for entry in entries.values() if entry.granted and _is_same_owner(entry, claim, now)), None)
-
-
-def _is_same_owner(entry: QueueEntry, claim: Claim, now: float) -> bool:
-    other = entry.claim
-    return other.owner == claim.owner and other.nonce != claim.nonce and entry.expires > now
+    live = (entry for nonce, entry in entries.items() if nonce != claim.nonce and entry.expires > now)
+    return next((entry for entry in live if entry.granted and entry.claim.owner == claim.owner), None)
 
 
 def _move_first(entries: dict[str, QueueEntry], mine: QueueEntry) -> None:

@@ -12,18 +12,16 @@ payload is its kind:
 
 from __future__ import annotations
 
-import contextlib
-import os
 import re
-import socket
 import ssl
-from collections.abc import Callable, Coroutine, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, TypeVar
 
 from holdfast.backends.mysql.io.errors import error_from
-from holdfast.backends.mysql.port import Answer, Row
+from holdfast.backends.mysql.port import Answer, PeriodicCheck, Row, Statement, Value
 from holdfast.backends.mysql.sql import NOW
-from holdfast.backends.net.poller import READ, WRITE, is_readable
+from holdfast.backends.net.connection import BaseConnection
+from holdfast.backends.net.poller import READ, WRITE, Poller
 from holdfast.backends.net.pool import wait_ready
 from holdfast.backends.sql_connections import (
     TablesMissing,
@@ -35,10 +33,11 @@ from holdfast.backends.sql_connections import (
 from holdfast.errors import ConfigurationError, OutcomeUnknown
 
 if TYPE_CHECKING:
-    from holdfast.backends.mysql.port import PeriodicCheck, Statement, Value
-    from holdfast.backends.net.poller import Poller
-    from holdfast.backends.net.pool import Probe
+    import socket
+
     from holdfast.core.ports import Runtime
+
+T = TypeVar("T")
 
 _PACKET_MAX = 0xFFFFFF  # bytes; a longer payload is split, which is not supported here
 _CHUNK = 65536
@@ -51,36 +50,17 @@ _END_MAX = 9  # bytes: a longer payload that begins with FE is a row
 _MORE_RESULTS = 0x0008
 
 
-class Connection:
+class Connection(BaseConnection):
     """A socket after the login."""
 
-    __slots__ = (
-        "__weakref__",
-        "_buffer",
-        "_check",
-        "_now",
-        "_poller",
-        "_prepared",
-        "_sock",
-        "_start",
-        "_url",
-        "probe",
-        "used_at",
-    )
+    __slots__ = ("_buffer", "_check", "_prepared", "_start")
 
     def __init__(self, url: str, sock: socket.socket, poller: Poller, runtime: Runtime) -> None:
-        self._sock: socket.socket | None = sock
-        self._url, self._poller, self._now = url, poller, runtime.now
+        super().__init__(url, poller, runtime, sock)
         self._buffer = b""
         self._start = 0  # of the next packet in the buffer
         self._check: PeriodicCheck | None = None
-        self.used_at = 0.0
-        self.probe: Probe | None = None
         self._prepared: dict[str, tuple[bytes, list[int]]] = {}  # by name: header of the command, order of the values
-
-    @property
-    def is_open(self) -> bool:
-        return self._sock is not None
 
     async def query(self, sql: str, deadline: float, check: PeriodicCheck | None = None) -> Answer:
         """The last result, and the rows of all. Raises what the port does, and TransactionConflict, TablesMissing.
@@ -106,56 +86,26 @@ class Connection:
     async def _prepare(self, statement: Statement, deadline: float) -> None:
         order = [int(number) for number in _PLACEHOLDER.findall(statement.sql)]
         sql = _PLACEHOLDER.sub("?", statement.sql).format(now=NOW)
-        packet = b""
 
-        async def read(sock: socket.socket) -> None:
-            nonlocal packet
+        async def read(sock: socket.socket) -> bytes:
             packet = await self._packet(sock, deadline)
             if packet[0] == _ERROR:
                 raise self._error_from(packet)
             for _ in range(len(order) + 1 if order else 0):  # the definitions of the parameters, and their end
                 await self._packet(sock, deadline)
+            return packet
 
-        await self._request(_PREPARE + sql.encode(), read, deadline)
+        packet = await self._request(_PREPARE + sql.encode(), read, deadline)
         self._prepared[statement.name] = (_EXECUTE + packet[1:5] + b"\0" + (1).to_bytes(4, "little"), order)
 
     async def enable_multi_statements(self, deadline: float) -> None:
         await self._exchange(_SET_OPTION, deadline)
 
-    def is_dead(self) -> bool:
-        """The server has closed it, or has sent data without a request."""
-        if self._sock is None:
-            return True
-        return is_readable(self._sock.fileno())
-
-    def close(self) -> None:
-        sock, self._sock = self._sock, None
-        if sock is not None:
-            sock.close()
-
-    def abandon(self) -> None:
-        """In a forked child: close only the descriptor, without the closing message of TLS."""
-        sock, self._sock = self._sock, None
-        if sock is not None:
-            with contextlib.suppress(OSError):
-                os.close(sock.detach())
-
     async def _exchange(self, payload: bytes, deadline: float) -> Answer:
-        answer = Answer()
+        return await self._request(payload, lambda sock: self._results(sock, deadline), deadline)
 
-        async def read(sock: socket.socket) -> None:
-            nonlocal answer
-            more = True
-            while more:
-                answer, more = await self._result(sock, answer, deadline)
-
-        await self._request(payload, read, deadline)
-        return answer
-
-    async def _request(
-        self, payload: bytes, read: Callable[[socket.socket], Coroutine[Any, Any, None]], deadline: float
-    ) -> None:
-        sock = self._sock
+    async def _request(self, payload: bytes, read: Callable[[socket.socket], Awaitable[T]], deadline: float) -> T:
+        sock = self._socket
         if sock is None:
             raise unavailable(self._url, "the connection is closed")
         if len(payload) >= _PACKET_MAX:
@@ -167,7 +117,7 @@ class Connection:
         try:
             await self._send(sock, len(payload).to_bytes(3, "little") + b"\0" + payload, deadline)
             self._buffer, self._start = b"", 0
-            await read(sock)
+            return await read(sock)
         except BaseException as failure:
             # After these two errors no transaction is open: each statement and each procedure is a transaction, and is
             # rolled back. A caller that sends several statements as one transaction has to close the connection then.
@@ -176,6 +126,12 @@ class Connection:
             if isinstance(failure, OSError):
                 raise outcome_unknown(self._url, f"no answer came: {one_line(failure)}") from failure
             raise
+
+    async def _results(self, sock: socket.socket, deadline: float) -> Answer:
+        answer, more = Answer(), True
+        while more:
+            answer, more = await self._result(sock, answer, deadline)
+        return answer
 
     async def _result(self, sock: socket.socket, last: Answer, deadline: float) -> tuple[Answer, bool]:
         packet = await self._packet(sock, deadline)
@@ -213,18 +169,13 @@ class Connection:
         return error_from(code, " ".join(message.decode(errors="replace").split()), self._url)
 
     async def _send(self, sock: socket.socket, data: bytes, deadline: float) -> None:
-        while True:
-            events = WRITE
+        while data:
             try:
-                sent = sock.send(data)
-                if sent == len(data):
-                    return
-                data = data[sent:]
+                data = data[sock.send(data) :]
             except (BlockingIOError, ssl.SSLWantWriteError):
-                pass
+                await self._wait(sock, WRITE, deadline)
             except ssl.SSLWantReadError:
-                events = READ
-            await self._wait(sock, events, deadline)
+                await self._wait(sock, READ, deadline)
 
     async def _packet(self, sock: socket.socket, deadline: float) -> bytes:
         while True:
@@ -240,22 +191,19 @@ class Connection:
 
     async def _read(self, sock: socket.socket, deadline: float) -> bytes:
         # TLS may have buffered data, which poll() does not see.
-        is_ready = isinstance(sock, ssl.SSLSocket) and sock.pending() > 0
-        events = READ
+        if not isinstance(sock, ssl.SSLSocket) or not sock.pending():
+            await self._wait(sock, READ, deadline)
         while True:
-            if not is_ready:
-                await self._wait(sock, events, deadline)
             try:
                 data = sock.recv(_CHUNK)
             except (BlockingIOError, ssl.SSLWantReadError):
-                events = READ
+                await self._wait(sock, READ, deadline)
             except ssl.SSLWantWriteError:
-                events = WRITE
+                await self._wait(sock, WRITE, deadline)
             else:
                 if not data:
                     raise outcome_unknown(self._url, "the server closed the connection")
                 return data
-            is_ready = False
 
     async def _wait(self, sock: socket.socket, events: int, deadline: float) -> None:
         while (check := self._check) is not None and check.due_at < deadline:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from holdfast.backends.mysql.io.connection import Connection, literal
 from holdfast.backends.mysql.io.login import log_in
 from holdfast.backends.mysql.io.waiter_sessions import WaiterSessions
-from holdfast.backends.mysql.port import Answer
+from holdfast.backends.mysql.port import Answer, Statement, Value
 from holdfast.backends.mysql.protocol.row import RowBackend
 from holdfast.backends.mysql.protocol.unique import UniqueBackend
 from holdfast.backends.mysql.protocol.version import VersionBackend
@@ -19,14 +19,13 @@ from holdfast.backends.sql_connections import (
     creation_error,
     unavailable,
 )
-from holdfast.errors import BackendError, HoldfastError, OutcomeUnknown
+from holdfast.errors import AccessDenied, BackendError, OutcomeUnknown
 
 if TYPE_CHECKING:
     import socket
     from collections.abc import Sequence
 
     from holdfast.backends.mysql.config import MysqlConfig
-    from holdfast.backends.mysql.port import Statement, Value
     from holdfast.backends.net.poller import Poller
     from holdfast.core.ports import Backend, Runtime
 
@@ -161,9 +160,9 @@ class Connections(DatabaseConnections[Connection]):
             await connection.query(f"DO RELEASE_LOCK({name})", deadline)
         except BaseException as error:
             connection.close()
-            if not isinstance(error, HoldfastError) or (refused := creation_error(error, self._url)) is error:
-                raise
-            raise refused from error
+            if isinstance(error, AccessDenied):
+                raise creation_error(error, self._url) from error
+            raise
 
     async def _objects(self, connection: Connection, deadline: float) -> set[str | None]:
         """The tables and procedures that exist. Other programs use them, so none of these is created again."""

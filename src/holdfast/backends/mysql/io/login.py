@@ -46,7 +46,9 @@ async def log_in(config: MysqlConfig, poller: Poller, deadline: float) -> socket
         if config.connect is None and not config.socket:
             sock = await open_socket(config.host, config.port, poller, deadline)
         seconds = max(_STEP_MIN, deadline - system.now())
-        call = BackgroundCall(lambda: _logged_in(config, password, sock, seconds), "login", discard=_close)
+        call = BackgroundCall(
+            lambda: _logged_in(config, password, sock, seconds), "login", discard=lambda late: late.close()
+        )
         try:
             try:
                 call.start()
@@ -130,10 +132,6 @@ def _socket_of(connection: Any) -> socket.socket:
     reader.close()
     sock.setblocking(False)  # noqa: FBT003 (its name says it)
     return sock
-
-
-def _close(sock: socket.socket) -> None:
-    sock.close()
 
 
 def _translated(error: Exception, url: str) -> Exception:

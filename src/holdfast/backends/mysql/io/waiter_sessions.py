@@ -218,11 +218,14 @@ class WaiterSessions:
         connection = await self._take(deadline)
         session = self._sessions[nonce] = Session(connection)
         try:
-            answer = await self._query(session, f"SELECT GET_LOCK({_named_lock(nonce)}, {backoff})", deadline)
+            # No answer, here or in `_lock`, closes the connection, which releases its locks. The server accepted the
+            # connection before, so this is OutcomeUnknown, and the request is repeated. BackendUnavailable means that
+            # the server refuses connections.
+            answer = await connection.query(f"SELECT GET_LOCK({_named_lock(nonce)}, {backoff})", deadline)
         except BackendError as error:
             self._pool.put_after(connection, error)  # no answer: other idle connections may have vanished too
             raise
-        if answer != [("1",)]:
+        if answer.rows != [("1",)]:
             self._pool.discard(connection)
             raise unavailable(self._url, "an earlier connection of this ticket has not ended yet")
         return session
@@ -256,6 +259,7 @@ class WaiterSessions:
         check: PeriodicCheck | None = None,
     ) -> bool:
         """Lock the gate row within that many seconds; whether the session has the lock."""
+        connection = session.connection
         begin, how = ("", " NOWAIT") if seconds == 0 else (f"SET SESSION innodb_lock_wait_timeout = {seconds}; ", "")
         with self._mutex:
             if session.is_busy or self._sessions.get(nonce) is not session:
@@ -269,15 +273,15 @@ class WaiterSessions:
             select = f"{begin}START TRANSACTION; {register}; {_SELECT.format(literal(key))}{how}"
             for _ in range(CREATES_MAX):
                 try:
-                    rows = await self._query(session, f"{select}; {write_nonce}", deadline, check)
+                    answer = await connection.query(f"{select}; {write_nonce}", deadline, check)
                 except TransactionConflict:
-                    await self._query(session, "ROLLBACK", self._io_deadline(deadline))
+                    await connection.query("ROLLBACK", self._io_deadline(deadline))
                     return False
-                if rows:
+                if answer.rows:
                     session.has_row_lock = True
                     return True
                 # The gate row was removed, by `reap` of another client or by an operator.
-                await self._query(session, "ROLLBACK", self._io_deadline(deadline))
+                await connection.query("ROLLBACK", self._io_deadline(deadline))
                 await self._connections.execute(_CREATE_GATE, (key,), deadline=self._io_deadline(deadline))
             raise unavailable(self._url, "the gate row of this lock was removed again and again")
         finally:
@@ -286,13 +290,6 @@ class WaiterSessions:
     def _io_deadline(self, deadline: float) -> float:
         """The deadline of a request that the server executes at once, even if the caller can wait longer."""
         return min(deadline, self._runtime.now() + IO_TIMEOUT)
-
-    async def _query(
-        self, session: Session, sql: str, deadline: float, check: PeriodicCheck | None = None
-    ) -> list[tuple[str | None, ...]]:
-        # No answer closes the connection, which releases its locks. The server accepted the connection before, so this
-        # is OutcomeUnknown, and the request is repeated. BackendUnavailable means that the server refuses connections.
-        return list((await session.connection.query(sql, deadline, check)).rows)
 
 
 def _named_lock(nonce: str) -> str:

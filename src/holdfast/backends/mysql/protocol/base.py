@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from abc import ABC
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, ClassVar
 
 from holdfast.backends.mysql.protocol.statements import (
@@ -12,6 +11,7 @@ from holdfast.backends.mysql.protocol.statements import (
     ADVANCE_REGISTER,
     BREAK,
     CONFIRM_NEW,
+    FAST_ACQUIRE,
     FAST_RELEASE_ALL,
     HOLDER_FENCE,
     INSERTED,
@@ -27,7 +27,7 @@ from holdfast.backends.mysql.protocol.statements import (
     SWAP_RECORD,
 )
 from holdfast.backends.mysql.sql import AGENT_MAX, REAP_EVERY, REAP_ROWS, lock_id
-from holdfast.backends.sql_protocol import GRANULARITY, BreaksRanges, guarantees_of, keep_us, lock_infos, record_in, us
+from holdfast.backends.sql_protocol import GRANULARITY, SqlBackend, keep_us, lock_infos, record_in, us
 from holdfast.core.clock import lease_deadline
 from holdfast.core.engine import IO_TIMEOUT_MIN
 from holdfast.core.tickets import Claim, Granted, LeaseGone, Live, LockInfo
@@ -36,27 +36,31 @@ from holdfast.errors import BackendError, BackendUnavailable, ConfigurationError
 if TYPE_CHECKING:
     from holdfast.backends.mysql.port import MysqlPort
     from holdfast.core.ports import Record, Runtime
-    from holdfast.guarantees import Guarantees
-    from holdfast.primitives import Lacks
 
 
-class BaseMysqlBackend(BreaksRanges, ABC):
+class BaseMysqlBackend(SqlBackend):
     """Locks, registers and records in one database."""
 
-    nominal_guarantees: ClassVar[Guarantees]  # of a durable server
-    lacks: Lacks
+    method: ClassVar[str]
     warnings: tuple[str, ...] = ()  # it works, or it does not
-    liveness_fds: tuple[int, ...] = ()  # the server cannot see that a holder has died
+    _port: MysqlPort
 
     def __init__(self, url: str, port: MysqlPort, runtime: Runtime) -> None:
-        self.url = url
-        self._port = port
-        self._runtime = runtime
+        super().__init__(url, port, runtime)
         self._client = runtime.nonce()  # identifies this client in its tickets: its waiters lapse together
 
-    @property
-    def guarantees(self) -> Guarantees:
-        return guarantees_of(self.nominal_guarantees, is_durable=self._port.is_durable)
+    async def _fast_acquire(self, claim: Claim, deadline: float) -> Granted | None:
+        """Acquire the lock if it is free and has no tickets."""
+        values = (lock_id(claim.name), claim.name, claim.nonce, us(claim.ttl), claim.agent[:AGENT_MAX], claim.info)
+        sent = self._runtime.now()
+        answer = await self._port.execute(FAST_ACQUIRE, (*values, self.method), deadline=deadline)
+        if not answer.number:  # not `changed`, which depends on how the connection was opened
+            return None
+        if answer.changed == INSERTED:
+            if not await self._confirm_new([(claim, answer.number)], deadline):
+                return None
+            await self._reap_for_new(claim.name, answer.number, deadline)
+        return Granted(answer.number, lease_deadline(sent, claim.ttl, GRANULARITY))
 
     async def _confirm_new(self, inserted: Sequence[tuple[Claim, int]], deadline: float) -> set[str]:
         """The nonces of those tickets that hold their locks, of tickets for which FAST_ACQUIRE has inserted rows.
@@ -88,7 +92,7 @@ class BaseMysqlBackend(BreaksRanges, ABC):
     async def _reap(self, key: bytes, deadline: float) -> None:
         await self._port.execute(REAP, (key,), deadline=deadline)
 
-    async def renew(self, claims: Sequence[Claim], *, deadline: float) -> Sequence[Live | LeaseGone | BackendError]:
+    async def renew(self, claims: Sequence[Claim], *, deadline: float) -> list[Live | LeaseGone]:
         """One request for all tickets with the same ttl."""
         sent_at: dict[str, float] = {}
         for ttl, is_final in sorted({(claim.ttl, claim.is_final) for claim in claims}):
@@ -116,12 +120,7 @@ class BaseMysqlBackend(BreaksRanges, ABC):
         if not rows:
             return LeaseGone()
         (outcome,) = await self.renew([claim], deadline=deadline)  # a repeated call
-        if isinstance(outcome, BackendError):
-            raise outcome
         return Granted(int(rows[0][0] or 0), outcome.deadline) if isinstance(outcome, Live) else outcome
-
-    def intact(self, store: Hashable) -> bool:
-        return True
 
     async def inspect(self, name: str, *, deadline: float) -> LockInfo:
         infos = lock_infos((await self._port.execute(INSPECT, (lock_id(name),), deadline=deadline)).rows, true="1")
@@ -161,9 +160,3 @@ class BaseMysqlBackend(BreaksRanges, ABC):
             with contextlib.suppress(BackendError):  # another client does it later
                 await self._port.execute(REAP_RECORDS, (REAP_ROWS,), deadline=deadline)
         return stored
-
-    async def close(self) -> None:
-        await self._port.close()
-
-    def abandon(self) -> None:
-        self._port.abandon()

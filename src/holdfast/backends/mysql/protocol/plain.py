@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Awaitable, Sequence
-from typing import ClassVar, NamedTuple, TypeVar
+from collections.abc import Sequence
+from typing import NamedTuple
 
 from holdfast.backends.mysql.protocol.base import BaseMysqlBackend
 from holdfast.backends.mysql.protocol.statements import REBASE, STATE
 from holdfast.backends.mysql.sql import lock_id
 from holdfast.backends.sql_protocol import method_conflict
-from holdfast.core.one_by_one import OneByOne
+from holdfast.core.one_by_one import OneByOne, result_or_error
 from holdfast.core.tickets import Claim, Granted, Waiting, note_unanswered
 from holdfast.errors import BackendError, Unsupported
-
-T = TypeVar("T")
 
 
 class State(NamedTuple):
@@ -34,8 +32,6 @@ class State(NamedTuple):
 class PlainBackend(OneByOne, BaseMysqlBackend):
     """A lock that is one row."""
 
-    method: ClassVar[str]
-
     async def try_acquire(self, claim: Claim, *, queue: bool, deadline: float) -> Granted | Waiting:
         if not claim.exclusive:
             raise Unsupported(
@@ -49,11 +45,8 @@ class PlainBackend(OneByOne, BaseMysqlBackend):
             note_unanswered([claim], error)
             raise
 
-    @abstractmethod
-    async def wait(self, claim: Claim, until: float) -> None: ...
-
     async def release(self, claims: Sequence[Claim], *, deadline: float) -> list[bool | BackendError]:
-        return [await _or_error(self._release(claim, deadline)) for claim in claims]
+        return [await result_or_error(self._release(claim, deadline)) for claim in claims]
 
     async def _state(self, name: str, deadline: float) -> State | None:
         """The row of the lock, if there is one.
@@ -81,10 +74,3 @@ class PlainBackend(OneByOne, BaseMysqlBackend):
 
     @abstractmethod
     async def _release(self, claim: Claim, deadline: float) -> bool: ...
-
-
-async def _or_error(answer: Awaitable[T]) -> T | BackendError:
-    try:
-        return await answer
-    except BackendError as error:
-        return error

@@ -19,10 +19,10 @@ import contextlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from holdfast.backends.mysql.port import PeriodicCheck
-from holdfast.backends.mysql.protocol.guarantees import ROW, ROW_LACKS
-from holdfast.backends.mysql.protocol.plain import PlainBackend
-from holdfast.backends.mysql.protocol.statements import FAST_ACQUIRE, FAST_RELEASE, INSERTED, RELEASE, TRY_ACQUIRE
+from holdfast.backends.mysql.port import MysqlPort, PeriodicCheck, WaiterSessionsPort
+from holdfast.backends.mysql.protocol.guarantees import GUARANTEES, LACKS
+from holdfast.backends.mysql.protocol.plain import PlainBackend, State
+from holdfast.backends.mysql.protocol.statements import FAST_RELEASE, RELEASE, TRY_ACQUIRE
 from holdfast.backends.mysql.sql import AGENT_MAX, lock_id
 from holdfast.backends.sql_protocol import GRANULARITY, refused, us
 from holdfast.core.clock import lease_deadline
@@ -31,8 +31,6 @@ from holdfast.core.tickets import POLL_INTERVAL, Claim, Granted, LeaseGone, Live
 from holdfast.errors import AccessDenied, BackendError, BackendUnavailable, HoldfastError, OutcomeUnknown
 
 if TYPE_CHECKING:
-    from holdfast.backends.mysql.port import MysqlPort, WaiterSessionsPort
-    from holdfast.backends.mysql.protocol.plain import State
     from holdfast.core.ports import Runtime
 
 WAIT_MAX = 60.0  # seconds in the server's queue, after which the waiter joins it again at its end
@@ -45,8 +43,8 @@ class RowBackend(PlainBackend):
     """Locks granted in the order in which the server grants row locks."""
 
     method = "row"
-    nominal_guarantees = ROW
-    lacks = ROW_LACKS
+    nominal_guarantees = GUARANTEES["row"]
+    lacks = LACKS["row"]
 
     def __init__(self, url: str, port: MysqlPort, sessions: WaiterSessionsPort, runtime: Runtime) -> None:
         super().__init__(url, port, runtime)
@@ -87,16 +85,11 @@ class RowBackend(PlainBackend):
         ):
             return await self._check_holder(claim, key, deadline)
         self._leaseless.pop(key, None)
-        agent, ttl = claim.agent[:AGENT_MAX], us(claim.ttl)
         if not claim.unanswered:  # else it may hold the lock, which only TRY_ACQUIRE checks
-            sent = self._runtime.now()
-            values = (key, claim.name, claim.nonce, ttl, agent, claim.info, self.method)
-            answer = await self._port.execute(FAST_ACQUIRE, values, deadline=deadline)
-            is_new = answer.changed == INSERTED
-            if answer.number and (not is_new or await self._confirm_new([(claim, answer.number)], deadline)):
-                if is_new:
-                    await self._reap_for_new(claim.name, answer.number, deadline)
-                return Granted(answer.number, lease_deadline(sent, claim.ttl, GRANULARITY))
+            granted = await self._fast_acquire(claim, deadline)
+            if granted is not None:
+                return granted
+        agent, ttl = claim.agent[:AGENT_MAX], us(claim.ttl)
         sent = self._runtime.now()
         step = (key, claim.name, self.method, claim.nonce, ttl, True, 1, False, agent, claim.info, self._client)
         ((outcome, fence, _, remaining, _, other, _),) = (
@@ -169,7 +162,7 @@ class RowBackend(PlainBackend):
         latest = self._runtime.now() + CHECK_EVERY
         return latest if claim.state is None else min(latest, claim.state)
 
-    async def renew(self, claims: Sequence[Claim], *, deadline: float) -> Sequence[Live | LeaseGone | BackendError]:
+    async def renew(self, claims: Sequence[Claim], *, deadline: float) -> list[Live | LeaseGone]:
         outcomes = await super().renew(claims, deadline=deadline)
         for claim in claims:
             if claim.is_final:  # the lease stays, and the next ticket with the row lock waits for its end

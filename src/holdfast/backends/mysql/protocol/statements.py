@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import functools
-import re
-from collections.abc import Mapping
 
 from holdfast.backends.mysql.port import Statement
-
-_PLACEHOLDER = re.compile(r"\{\w+\}")
 
 # One statement, so that it is atomic: the first assignment acquires the lock if it is free, all others depend on who
 # holds it then. (The manual says that they are made from left to right.) The answer contains the fence as
@@ -67,18 +63,13 @@ def fast_acquire_all(count: int) -> Statement:
         "@holdfast_goes_on = @holdfast_goes_on AND LAST_INSERT_ID() > 0, @holdfast_now = {now}"
     )
     acquire = f"{_INTO} SELECT {_ROW} FROM DUAL WHERE @holdfast_goes_on {_OVER}"  # noqa: S608 (of constants)
-    shared = {"{3}": "@holdfast_ttl", "{4}": "@holdfast_agent", "{5}": "@holdfast_info", "{6}": "'unique'"}
-    shared["{now}"] = "@holdfast_now"
+    shared = ("@holdfast_ttl", "@holdfast_agent", "@holdfast_info", "'unique'")
     sql = [begin]
     for first in range(3, 3 + 3 * count, 3):
-        own = {f"{{{offset}}}": f"{{{first + offset}}}" for offset in range(3)}
-        sql += [_filled(acquire, {**shared, **own}), note]
+        own = (f"{{{first + offset}}}" for offset in range(3))
+        sql += [acquire.format(*own, *shared, now="@holdfast_now"), note]
     sql += ["COMMIT", "SELECT @holdfast_fences, @holdfast_changes"]
     return Statement("fast_acquire_all", "; ".join(sql), is_transaction=True)
-
-
-def _filled(sql: str, values: Mapping[str, str]) -> str:
-    return _PLACEHOLDER.sub(lambda match: values[match[0]], sql)
 
 
 # For several tickets: {0} are the locks, {1} the nonces. For each ticket that holds its lock, a row is returned: its

@@ -12,10 +12,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from holdfast.backends.mysql.protocol.base import BaseMysqlBackend
-from holdfast.backends.mysql.protocol.guarantees import UNIQUE, UNIQUE_LACKS
+from holdfast.backends.mysql.protocol.guarantees import GUARANTEES, LACKS
 from holdfast.backends.mysql.protocol.statements import (
     EXTEND_TURN,
-    FAST_ACQUIRE,
     FAST_RELEASE,
     FAST_RELEASE_ALL,
     HOLDER_FENCE,
@@ -45,7 +44,6 @@ from holdfast.core.tickets import (
     process_text,
 )
 from holdfast.errors import BackendError
-from holdfast.guarantees import Guarantees, Order
 
 if TYPE_CHECKING:
     from holdfast.backends.mysql.port import MysqlPort, Value
@@ -57,18 +55,14 @@ BATCH = 128  # locks in one request, at most, to keep it and its transaction sma
 class UniqueBackend(BaseMysqlBackend):
     """Locks in one database, in FIFO order."""
 
-    nominal_guarantees = UNIQUE
-    lacks = UNIQUE_LACKS
+    method = "unique"
+    nominal_guarantees = GUARANTEES["unique"]
+    lacks = LACKS["unique"]
 
     def __init__(self, url: str, port: MysqlPort, runtime: Runtime, *, local_handover: bool = False) -> None:
         super().__init__(url, port, runtime)
         self.hands_over_locally = local_handover
         self._waiters = PolledWaiters(runtime, self._poll)
-
-    @property
-    def guarantees(self) -> Guarantees:
-        guarantees = super().guarantees
-        return guarantees if self.hands_over_locally else guarantees._replace(order=Order.FIFO)
 
     async def try_acquire(self, claim: Claim, *, queue: bool, deadline: float) -> Granted | Waiting:
         try:
@@ -89,7 +83,12 @@ class UniqueBackend(BaseMysqlBackend):
         granted: list[Granted | Waiting] = [*await self._fast_acquire_all(batch, deadline)] if batch else []
         if batch and len(granted) == len(batch):
             return granted
-        return [*granted, await self._try_acquire_one(claims[len(granted)], deadline)]
+        claim = claims[len(granted)]
+        try:
+            return [*granted, await self._try_acquire(claim, deadline, queue=False)]
+        except BaseException as error:
+            note_unanswered([claim], error)
+            raise
 
     async def _fast_acquire_all(self, claims: Sequence[Claim], deadline: float) -> list[Granted]:
         """The first of them, in their order, that are free and have no waiters."""
@@ -122,33 +121,13 @@ class UniqueBackend(BaseMysqlBackend):
                 return acquired[:count]
         return acquired
 
-    async def _try_acquire_one(self, claim: Claim, deadline: float) -> Granted | Waiting:
-        try:
-            return await self._try_acquire(claim, deadline, queue=False)
-        except BaseException as error:
-            note_unanswered([claim], error)
-            raise
-
-    async def _fast_acquire(self, claim: Claim, deadline: float) -> Granted | None:
-        key = lock_id(claim.name)
-        values = (key, claim.name, claim.nonce, us(claim.ttl), claim.agent[:AGENT_MAX], claim.info, "unique")
-        sent = self._runtime.now()
-        answer = await self._port.execute(FAST_ACQUIRE, values, deadline=deadline)
-        if not answer.number:  # not `changed`, which depends on how the connection was opened
-            return None
-        if answer.changed == INSERTED:
-            if not await self._confirm_new([(claim, answer.number)], deadline):
-                return None
-            await self._reap_for_new(claim.name, answer.number, deadline)
-        return Granted(answer.number, lease_deadline(sent, claim.ttl, GRANULARITY))
-
     async def _try_acquire(self, claim: Claim, deadline: float, *, queue: bool) -> Granted | Waiting:
         key, ttl, agent = lock_id(claim.name), us(claim.ttl), claim.agent[:AGENT_MAX]
         statement = TRY_ACQUIRE_OWNED
         values: tuple[Value, ...] = (key, claim.name, claim.nonce, ttl, queue, agent, claim.info, claim.owner)
         if not claim.owner:
             statement = TRY_ACQUIRE
-            values = (key, claim.name, "unique", claim.nonce, ttl, claim.exclusive, claim.limit, queue)
+            values = (key, claim.name, self.method, claim.nonce, ttl, claim.exclusive, claim.limit, queue)
             values += (agent, claim.info)
         values += (self._client,)
         sent = self._runtime.now()

@@ -6,18 +6,13 @@ nothing, no matter how late it arrives. Nothing is locked between the two steps,
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from holdfast.backends.mysql.port import Statement
-from holdfast.backends.mysql.protocol.guarantees import VERSION, VERSION_LACKS
-from holdfast.backends.mysql.protocol.plain import PlainBackend
+from holdfast.backends.mysql.protocol.guarantees import GUARANTEES, LACKS
+from holdfast.backends.mysql.protocol.plain import PlainBackend, State
 from holdfast.backends.mysql.sql import AGENT_MAX, lock_id
 from holdfast.backends.sql_protocol import GRANULARITY, us
 from holdfast.core.clock import lease_deadline
 from holdfast.core.tickets import WAITER_LEASE, Claim, Granted, Waiting, process_text
-
-if TYPE_CHECKING:
-    from holdfast.backends.mysql.protocol.plain import State
 
 POLL = 0.1  # seconds between polls of a held lock, at most; jittered, so that waiters do not poll in step
 TRIES_MAX = 8  # attempts to acquire a free lock while other clients change its row: it does not count as held
@@ -51,8 +46,8 @@ class VersionBackend(PlainBackend):
     """No order: a free lock goes to the client that polls next."""
 
     method = "version"
-    nominal_guarantees = VERSION
-    lacks = VERSION_LACKS
+    nominal_guarantees = GUARANTEES["version"]
+    lacks = LACKS["version"]
 
     async def _try_acquire(self, claim: Claim, deadline: float) -> Granted | Waiting:
         is_new = False

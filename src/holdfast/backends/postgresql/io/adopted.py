@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import inspect
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import psycopg
@@ -86,8 +86,7 @@ def _of_pool(pool: Any) -> tuple[dict[str, str], str | PasswordFunction]:
     parameters = _pool_parameters(pool)
     if not functions:
         return parameters, parameters.get("password", "")
-    ask: Callable[[], str] = functools.partial(_pool_password, pool)
-    return parameters, PasswordFunction("the pool's password", ask, None)
+    return parameters, PasswordFunction("the pool's password", functools.partial(_pool_password, pool), None)
 
 
 def _pool_parameters(pool: Any) -> dict[str, str]:

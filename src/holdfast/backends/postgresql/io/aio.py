@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.backends.net.aio import BackgroundTasks, KeyedMutex, LoopPoller
 from holdfast.backends.postgresql.config import PostgresqlConfig, config_of
-from holdfast.backends.postgresql.io.database import Database, make_backend
+from holdfast.backends.postgresql.io.connections import Database, make_backend
 
 if TYPE_CHECKING:
     from holdfast.backends.postgresql.port import Row, Statement, Value

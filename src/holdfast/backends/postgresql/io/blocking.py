@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.backends.net.blocking import BackgroundThreads, BlockingPoller
 from holdfast.backends.postgresql.config import config_of
-from holdfast.backends.postgresql.io.database import Database, make_backend
+from holdfast.backends.postgresql.io.connections import Database, make_backend
 from holdfast.runtimes import system
 from holdfast.runtimes.threads import ThreadRuntime, run_sync
 

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING
 from psycopg import Error, pq
 from psycopg.pq import ConnStatus, ExecStatus, PollingStatus
 
-from holdfast.backends.net.poller import READ, WRITE, is_readable
-from holdfast.backends.net.pool import wait_ready
+from holdfast.backends.net.poller import READ, WRITE, Poller, is_readable
+from holdfast.backends.net.pool import Probe, wait_ready
 from holdfast.backends.postgresql.io.errors import error_from, was_not_executed
 from holdfast.backends.sql_connections import one_line, outcome_unknown, unavailable
 from holdfast.errors import BackendError, OutcomeUnknown
@@ -28,8 +28,6 @@ from holdfast.errors import BackendError, OutcomeUnknown
 if TYPE_CHECKING:
     from psycopg.pq.abc import PGconn, PGresult
 
-    from holdfast.backends.net.poller import Poller
-    from holdfast.backends.net.pool import Probe
     from holdfast.backends.postgresql.port import Row, Statement, Value
     from holdfast.core.ports import Runtime
 
@@ -146,9 +144,7 @@ class Connection:
         pgconn = self._require_open()
         try:
             pgconn.consume_input()
-            payloads = []
-            while (notification := pgconn.notifies()) is not None:
-                payloads.append(notification.extra.decode(errors="replace"))
+            payloads = [notification.extra.decode(errors="replace") for notification in iter(pgconn.notifies, None)]
         except Error as error:
             self.close()
             raise outcome_unknown(self._url, f"the connection broke during LISTEN: {one_line(error)}") from error
@@ -160,9 +156,8 @@ class Connection:
 
     def is_dead(self) -> bool:
         """The server has closed it, or has sent data without a request."""
-        if self.pgconn is None or self.pgconn.status != ConnStatus.OK:
-            return True
-        return is_readable(self.pgconn.socket)
+        pgconn = self.pgconn
+        return pgconn is None or pgconn.status != ConnStatus.OK or is_readable(pgconn.socket)
 
     def close(self) -> None:
         pgconn, self.pgconn = self.pgconn, None

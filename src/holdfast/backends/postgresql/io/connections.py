@@ -1,4 +1,4 @@
-"""The connections of one client, and the tables that they use. Written once for threads and asyncio."""
+"""The port: the connections of one client, and the tables that they use. Written once for threads and asyncio."""
 
 from __future__ import annotations
 
@@ -13,6 +13,11 @@ from holdfast.backends.net.passwords import ask_password
 from holdfast.backends.postgresql.config import Endpoint, PostgresqlConfig, connection_parameters
 from holdfast.backends.postgresql.io.connection import Connection
 from holdfast.backends.postgresql.io.errors import pooler_error
+from holdfast.backends.postgresql.io.subscriber import Subscriber
+from holdfast.backends.postgresql.io.waiter_sessions import WaiterSessions
+from holdfast.backends.postgresql.protocol.advisory import AdvisoryBackend
+from holdfast.backends.postgresql.protocol.polled import PolledBackend
+from holdfast.backends.postgresql.protocol.queue import PostgresqlBackend
 from holdfast.backends.postgresql.sql import NEWEST_TABLE, VERSION, ownership_query, tables_ddl
 from holdfast.backends.sql_connections import (
     DatabaseConnections,
@@ -22,12 +27,12 @@ from holdfast.backends.sql_connections import (
     one_line,
     unavailable,
 )
-from holdfast.errors import BackendError, ConfigurationError, HoldfastError
+from holdfast.errors import AccessDenied, BackendError, ConfigurationError, HoldfastError
 
 if TYPE_CHECKING:
-    from holdfast.backends.net.poller import Poller
-    from holdfast.backends.postgresql.port import Row, Statement, Value
-    from holdfast.core.ports import Runtime
+    from holdfast.backends.net.poller import Background, Poller
+    from holdfast.backends.postgresql.port import PostgresqlPort, Row, Statement, Value, WaiterSession
+    from holdfast.core.ports import Backend, Runtime
 
 STATEMENT_MAX = 4.5  # seconds: a bit less than the client waits, so that the server cancels the statement first
 # The settings of our own sessions, or of each of our transactions behind a pooler. Both also have READ COMMITTED,
@@ -64,6 +69,14 @@ POOLED_CHANNEL = "holdfast_pooled_"
 _NONCE = 32  # characters of the nonce in the name of the channel
 _POOLER_CHECKS = 3  # a busy one may by chance lend the same session twice
 _CREATING = 7521962889421  # the advisory lock of a client that creates our tables
+
+
+def make_backend(config: PostgresqlConfig, port: PostgresqlPort, runtime: Runtime) -> Backend:
+    if config.method == "advisory":
+        return AdvisoryBackend(config.url, port, runtime, schema=config.schema)
+    if config.is_pooled and config.listen is None:
+        return PolledBackend(config.url, port, runtime, local_handover=config.local_handover)
+    return PostgresqlBackend(config.url, port, runtime, local_handover=config.local_handover)
 
 
 def session_setup(channel: str) -> str:
@@ -118,10 +131,9 @@ class Connections(DatabaseConnections[Connection]):
         self._config = config
 
     async def execute(self, statement: Statement, values: Sequence[Value], *, deadline: float) -> list[Row]:
-        async def execute(connection: Connection) -> list[Row]:
-            return await self.execute_on(connection, statement, values, deadline)
-
-        return await self._pool.run(execute, deadline)
+        return await self._pool.run(
+            lambda connection: self.execute_on(connection, statement, values, deadline), deadline
+        )
 
     async def execute_on(
         self, connection: Connection, statement: Statement, values: Sequence[Value], deadline: float
@@ -278,16 +290,42 @@ class Connections(DatabaseConnections[Connection]):
                 $holdfast$""",  # noqa: S608  (the name of the schema was checked)
                 deadline,
             )
-        except HoldfastError as error:
+        except AccessDenied as error:
             older = ""
             if version:
                 reason = missing or f"version {version} does not do what version {VERSION} does"
                 older = f"; the tables are of an older holdfast: {reason}"
-            refused = creation_error(error, self._url, older)
-            if refused is error:
-                raise
-            raise refused from error
+            raise creation_error(error, self._url, older) from error
         await self._check_owners(connection, deadline)
+
+
+class Database(Connections):
+    """The implementation of PostgresqlPort."""
+
+    def __init__(self, config: PostgresqlConfig, poller: Poller, background: Background, runtime: Runtime) -> None:
+        super().__init__(config, poller, runtime)
+        self._listening = None if config.listen is None else Connections(config.listen, poller, runtime, self.channel)
+        self.subscriber = Subscriber(config.url, self, poller, background, runtime, listening=self._listening)
+        self._sessions = WaiterSessions(self)
+
+    async def open_waiter_session(self, *, deadline: float) -> WaiterSession:
+        return await self._sessions.open(deadline)
+
+    def return_waiter_session(self, session: WaiterSession) -> None:
+        self._sessions.put(session)
+
+    async def close(self) -> None:
+        await self.subscriber.close()
+        self._sessions.close()
+        if self._listening is not None:
+            await self._listening.close()
+        await super().close()
+
+    def abandon(self) -> None:
+        self.subscriber.abandon()
+        if self._listening is not None:
+            self._listening.abandon()
+        super().abandon()
 
 
 async def _is_shared(connection: Connection, other: Connection, first: int, until: float) -> bool:

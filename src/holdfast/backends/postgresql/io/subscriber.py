@@ -14,7 +14,7 @@ import itertools
 from typing import TYPE_CHECKING
 
 from holdfast.backends.net.listener import IDLE_MAX, Listener
-from holdfast.backends.net.poller import READ
+from holdfast.backends.net.poller import READ, Background, Poller
 from holdfast.backends.postgresql.port import Statement
 from holdfast.backends.sql_connections import unavailable
 from holdfast.core.notifications import UNSUBSCRIBED_POLL
@@ -22,7 +22,6 @@ from holdfast.core.tickets import Notification
 from holdfast.errors import BackendError, BackendUnavailable, HoldfastError
 
 if TYPE_CHECKING:
-    from holdfast.backends.net.poller import Background, Poller
     from holdfast.backends.net.waker import Waker
     from holdfast.backends.postgresql.io.connection import Connection
     from holdfast.backends.postgresql.io.connections import Connections

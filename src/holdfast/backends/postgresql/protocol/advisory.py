@@ -13,14 +13,14 @@ import hashlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from holdfast.backends.postgresql.port import Statement, WaiterSession
-from holdfast.backends.postgresql.protocol.guarantees import LACKS
+from holdfast.backends.postgresql.port import PostgresqlPort, Statement, WaiterSession
+from holdfast.backends.postgresql.protocol.guarantees import GUARANTEES, LACKS
 from holdfast.backends.postgresql.protocol.queue import PostgresqlBackend, encode_name
 from holdfast.backends.sql_protocol import GRANULARITY, refused, us
 from holdfast.core.clock import lease_deadline
 from holdfast.core.events import logger
 from holdfast.core.notifications import UNSUBSCRIBED_POLL
-from holdfast.core.one_by_one import OneByOne
+from holdfast.core.one_by_one import OneByOne, result_or_error
 from holdfast.core.tickets import (
     POLL_INTERVAL,
     POLL_INTERVAL_BEHIND,
@@ -35,7 +35,6 @@ from holdfast.core.tickets import (
 from holdfast.errors import BackendError, HoldfastError, Unsupported
 
 if TYPE_CHECKING:
-    from holdfast.backends.postgresql.port import PostgresqlPort
     from holdfast.core.ports import Runtime
 
 _TRY_ACQUIRE = Statement(
@@ -88,7 +87,7 @@ class _State:
 class AdvisoryBackend(OneByOne, PostgresqlBackend):
     """Locks in one database, granted in the order of PostgreSQL's lock queue."""
 
-    method = "advisory"
+    nominal_guarantees = GUARANTEES["advisory"]
     lacks = LACKS["advisory"]
 
     def __init__(self, url: str, port: PostgresqlPort, runtime: Runtime, *, schema: str) -> None:
@@ -150,14 +149,7 @@ class AdvisoryBackend(OneByOne, PostgresqlBackend):
                 await session.wait(self._wait_sql(claim.name), until)
 
     async def release(self, claims: Sequence[Claim], *, deadline: float) -> Sequence[bool | BackendError]:
-        answers: list[bool | BackendError] = []
-        for claim in claims:
-            try:
-                answers.append(await self._release(claim, deadline))
-                claim.unanswered = False
-            except BackendError as error:
-                answers.append(error)
-        return answers
+        return [await result_or_error(self._release(claim, deadline)) for claim in claims]
 
     async def _release(self, claim: Claim, deadline: float) -> bool:
         name, nonce = encode_name(claim.name), claim.nonce
@@ -174,7 +166,9 @@ class AdvisoryBackend(OneByOne, PostgresqlBackend):
                 session.close()
                 raise
             await self._close_session(session, claim.name, deadline)
-        return await super()._release(claim, deadline)
+        is_released = await super()._release(claim, deadline)
+        claim.unanswered = False
+        return is_released
 
     async def renew(self, claims: Sequence[Claim], *, deadline: float) -> list[Live | LeaseGone]:
         outcomes = await super().renew(claims, deadline=deadline)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from holdfast.backends.postgresql.port import Row, Statement
+from holdfast.backends.postgresql.port import PostgresqlPort, Row, Statement
 from holdfast.backends.postgresql.protocol.queue import PostgresqlBackend, encode_name
 from holdfast.backends.sql_polling import Polled, PolledWaiters
 from holdfast.backends.sql_protocol import us
@@ -18,7 +18,6 @@ from holdfast.errors import BackendError
 from holdfast.guarantees import Guarantees, Wake
 
 if TYPE_CHECKING:
-    from holdfast.backends.postgresql.port import PostgresqlPort
     from holdfast.core.ports import Runtime
 
 # holdfast_wake gives a waiter that can be granted WOKEN_LEASE seconds to poll. The interval is half of that, so that a

@@ -6,15 +6,14 @@ a notification by NOTIFY. Notifications may be lost, so a waiter also polls, and
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from holdfast.backends.postgresql.port import Row, Statement, Value
+from holdfast.backends.postgresql.port import PostgresqlPort, Row, Statement, Value
 from holdfast.backends.postgresql.protocol.guarantees import GUARANTEES, LACKS
 from holdfast.backends.sql_protocol import (
     GRANULARITY,
-    BreaksRanges,
-    guarantees_of,
+    SqlBackend,
     keep_us,
     lock_infos,
     record_in,
@@ -37,12 +36,9 @@ from holdfast.core.tickets import (
     process_text,
 )
 from holdfast.errors import BackendError, ConfigurationError
-from holdfast.guarantees import Order
 
 if TYPE_CHECKING:
-    from holdfast.backends.postgresql.port import PostgresqlPort
     from holdfast.core.ports import Record, Runtime
-    from holdfast.guarantees import Guarantees
 
 # The first waiter of the second client polls often too. If the client of the first waiter has stopped when its turn
 # comes, this waiter notices it.
@@ -243,25 +239,17 @@ _READ_RECORD = Statement(
 )
 
 
-class PostgresqlBackend(BreaksRanges):
+class PostgresqlBackend(SqlBackend):
     """Locks in one database, in FIFO order."""
 
-    method = "queue"
+    nominal_guarantees = GUARANTEES["queue"]
     lacks = LACKS["queue"]
-    liveness_fds: tuple[int, ...] = ()  # the server cannot see that a holder has died
+    _port: PostgresqlPort
 
     def __init__(self, url: str, port: PostgresqlPort, runtime: Runtime, *, local_handover: bool = False) -> None:
-        self.url = url
+        super().__init__(url, port, runtime)
         self.hands_over_locally = local_handover
-        self._port = port
-        self._runtime = runtime
         self._notifications = Notifications(port.subscriber, runtime, url)
-
-    @property
-    def guarantees(self) -> Guarantees:
-        guarantees = guarantees_of(GUARANTEES[self.method], is_durable=self._port.is_durable)
-        is_strict = guarantees.order is Order.TURNS and not self.hands_over_locally
-        return guarantees._replace(order=Order.FIFO) if is_strict else guarantees
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -283,12 +271,10 @@ class PostgresqlBackend(BreaksRanges):
                     return Granted(int(fence or 0), lease_deadline(sent, claim.ttl, GRANULARITY))
                 sent = self._runtime.now()
             name, ttl, about = encode_name(claim.name), us(claim.ttl), (agent, claim.info, channel)
+            statement, values = _TRY_ACQUIRE, (name, nonce, ttl, claim.exclusive, claim.limit, queue, *about)
             if claim.owner:
-                values = (name, nonce, ttl, queue, *about, encode_name(claim.owner))
-                (row,) = await self._port.execute(_TRY_ACQUIRE_OWNER, values, deadline=deadline)
-            else:
-                values = (name, nonce, ttl, claim.exclusive, claim.limit, queue, *about)
-                (row,) = await self._port.execute(_TRY_ACQUIRE, values, deadline=deadline)
+                statement, values = _TRY_ACQUIRE_OWNER, (name, nonce, ttl, queue, *about, encode_name(claim.owner))
+            (row,) = await self._port.execute(statement, values, deadline=deadline)
         except BaseException as error:
             if not may_have_happened(error) and not was_unanswered:
                 self._forget_refused(claim)
@@ -453,9 +439,6 @@ class PostgresqlBackend(BreaksRanges):
             if not rows or rows[0][0] != claim.nonce:
                 return LeaseGone()
 
-    def intact(self, store: Hashable) -> bool:
-        return True
-
     async def inspect(self, name: str, *, deadline: float) -> LockInfo:
         infos = _lock_infos(await self._port.execute(_INSPECT, (encode_name(name),), deadline=deadline))
         return infos[0] if infos else LockInfo(name, (), ())
@@ -488,10 +471,7 @@ class PostgresqlBackend(BreaksRanges):
 
     async def close(self) -> None:
         self._notifications.wake_all()
-        await self._port.close()
-
-    def abandon(self) -> None:
-        self._port.abandon()
+        await super().close()
 
 
 def encode_name(name: str) -> str:

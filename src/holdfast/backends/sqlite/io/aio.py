@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable
+from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
-from holdfast.backends.sqlite.config import config_of
+from holdfast.backends.sqlite.config import SqliteConfig, config_of
 from holdfast.backends.sqlite.io.lock_file import LockFile, retry_while_busy
-from holdfast.backends.sqlite.io.sessions import Session, SessionWatcher
+from holdfast.backends.sqlite.io.sessions import SessionWatcher
 from holdfast.backends.sqlite.protocol.queue import SqliteBackend
 from holdfast.backends.worker_thread import WorkerThread
 from holdfast.core.notifications import Wakeups
 
 if TYPE_CHECKING:
-    from holdfast.backends.sqlite.config import SqliteConfig
     from holdfast.backends.sqlite.port import Transaction
     from holdfast.core.tickets import Notification
     from holdfast.runtimes.aio import AsyncioRuntime
@@ -36,7 +36,6 @@ class AsyncioPort:
             add_reader=self._add_reader,
             remove_reader=self._remove_reader,
         )
-        self._listening_to: Session | None = None  # the session whose FIFO is read
         self._closed = False
 
     @property
@@ -46,12 +45,10 @@ class AsyncioPort:
     async def transact(
         self, step: Callable[[Transaction], T], *, deadline: float, durable: bool = False, creates: bool = True
     ) -> T:
-        loop = self._runtime.loop
-
-        async def attempt() -> T:
-            return await self._worker.run(loop, lambda: self._file.attempt(step, durable=durable, creates=creates))
-
-        return await retry_while_busy(attempt, self._file, self._runtime, deadline)
+        job = partial(self._file.attempt, step, durable=durable, creates=creates)
+        return await retry_while_busy(
+            lambda: self._worker.run(self._runtime.loop, job), self._file, self._runtime, deadline
+        )
 
     def intact(self, store: Hashable) -> bool:
         return self._file.intact(store)
@@ -60,10 +57,7 @@ class AsyncioPort:
         if self._closed:
             return
         self._watcher.subscribe(nonce, sessions)
-        session = self._file.session
-        if session is not None and session is not self._listening_to:
-            listens = session.listen(self._add_reader, self._remove_reader, lambda: self._read_notifications(session))
-            self._listening_to = session if listens else None
+        self._watcher.listen(self._file.session)
 
     def unsubscribe(self, nonce: str) -> None:
         self._watcher.unsubscribe(nonce)
@@ -72,8 +66,8 @@ class AsyncioPort:
         loop = self._runtime.loop
         self._closed = True
         self._watcher.close()
-        if self._listening_to is not None:
-            loop.remove_reader(self._listening_to.fd)
+        if self._watcher.listening_to is not None:
+            loop.remove_reader(self._watcher.listening_to.fd)
         if self._worker.is_running:
             await self._worker.run(loop, self._file.close)
             self._worker.stop()
@@ -95,10 +89,6 @@ class AsyncioPort:
 
     def _remove_reader(self, fd: int) -> None:
         self._runtime.loop.remove_reader(fd)
-
-    def _read_notifications(self, session: Session) -> None:
-        for notification in session.read_notifications():
-            self.wakeups.wake(notification)
 
 
 def open_backend(address: Address, runtime: AsyncioRuntime) -> SqliteBackend:

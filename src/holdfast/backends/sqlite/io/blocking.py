@@ -8,19 +8,17 @@ import threading
 from collections.abc import Callable, Hashable, Iterable
 from typing import TYPE_CHECKING, TypeVar
 
-from holdfast.backends.sqlite.config import config_of
+from holdfast.backends.sqlite.config import SqliteConfig, config_of
 from holdfast.backends.sqlite.io.lock_file import Busy, LockFile, retry_while_busy
-from holdfast.backends.sqlite.io.sessions import Session, SessionWatcher
+from holdfast.backends.sqlite.io.sessions import SessionWatcher
 from holdfast.backends.sqlite.protocol.queue import SqliteBackend
 from holdfast.core.events import logger
 from holdfast.core.notifications import Wakeups
 from holdfast.errors import ThreadStartError
-from holdfast.runtimes.threads import start_thread
+from holdfast.runtimes.threads import ThreadRuntime, start_thread
 
 if TYPE_CHECKING:
-    from holdfast.backends.sqlite.config import SqliteConfig
     from holdfast.backends.sqlite.port import Transaction
-    from holdfast.runtimes.threads import ThreadRuntime
     from holdfast.url import Address
 
 T = TypeVar("T")
@@ -42,7 +40,6 @@ class BlockingPort:
             self._file.sessions_folder, self.wakeups.wake, self._add_reader, self._selector.unregister
         )
         self._thread: threading.Thread | None = None
-        self._listening_to: Session | None = None  # the session whose FIFO is read
         self._closed = False
 
     @property
@@ -96,21 +93,12 @@ class BlockingPort:
         self._selector.register(fd, selectors.EVENT_READ, callback)
 
     def _ensure_listener(self) -> None:
-        session = self._file.session
-        if session is not None and session is not self._listening_to:
-            listens = session.listen(
-                self._add_reader, self._selector.unregister, lambda: self._read_notifications(session)
-            )
-            self._listening_to = session if listens else None
+        self._watcher.listen(self._file.session)
         if self._thread is None:
             try:
                 self._thread = start_thread(self._run, "listener")
             except ThreadStartError as error:  # waiters poll until one of them can start the thread
                 logger().warning("waiters have to poll: %s", error)
-
-    def _read_notifications(self, session: Session) -> None:
-        for notification in session.read_notifications():
-            self.wakeups.wake(notification)
 
     def _run(self) -> None:
         """Pass on wake-ups and deaths. Ends after a while without a waiter."""

@@ -89,11 +89,7 @@ def second_path_problem(path: str) -> str | None:
             f"the file has {status.st_nlink} hard links, and processes that use another link would not be excluded: "
             "remove the other links, or use a symbolic link"
         )
-    try:
-        mounts = _read("/proc/self/mountinfo")
-    except OSError:  # macOS has no bind mounts
-        return None
-    if os.path.realpath(path) in (point for point, _ in _mount_points(mounts)):
+    if os.path.realpath(path) in (point for point, _ in _mount_points(_mounts())):
         return (
             "the file is a mount point of its own, and processes that use the original path would not be excluded: "
             "mount the folder that contains it"
@@ -203,11 +199,7 @@ def boot_id() -> str:
 
 def file_system_of(folder: str) -> str | None:
     """The type of the file system of this folder; None where the kernel does not report it."""
-    try:
-        mounts = _read("/proc/self/mountinfo")
-    except OSError:
-        return None
-    return file_system_in(mounts, os.path.realpath(folder))
+    return file_system_in(_mounts(), os.path.realpath(folder))
 
 
 def file_system_in(mounts: str, folder: str) -> str | None:
@@ -218,6 +210,14 @@ def file_system_in(mounts: str, folder: str) -> str | None:
         if inside and len(point) >= len(best):
             best, kind = point, kind_of_mount
     return kind
+
+
+def _mounts() -> str:
+    """The text of mountinfo of this process; "" where the kernel has none, as on macOS, which has no bind mounts."""
+    try:
+        return _read("/proc/self/mountinfo")
+    except OSError:
+        return ""
 
 
 def _mount_points(mounts: str) -> Iterator[tuple[str, str]]:

@@ -105,7 +105,7 @@ class LockFile:
         self._path = path = config.path
         self._wake_own = wake_own
         self._url = config.url
-        self._folder = f"{path}-sessions"
+        self.sessions_folder = f"{path}-sessions"
         self._mutex = Mutex()
         self._connection: sqlite3.Connection | None = None
         self._cursor: sqlite3.Cursor | None = None
@@ -117,10 +117,6 @@ class LockFile:
         self.session: sessions.Session | None = None
         file_system.check_path(path, is_local=config.is_local)
         system.on_fork(self)
-
-    @property
-    def sessions_folder(self) -> str:
-        return self._folder
 
     @property
     def liveness_fds(self) -> tuple[int, ...]:
@@ -143,7 +139,7 @@ class LockFile:
                 session = self.session
                 if session is None:
                     raise self._unavailable("the client is closed")
-                transaction = _Transaction(cursor, self._folder, session.name, self._store)
+                transaction = _Transaction(cursor, self.sessions_folder, session.name, self._store)
                 try:
                     if durable is not self._is_durable:
                         transaction.row(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
@@ -257,11 +253,11 @@ class LockFile:
     def _after_commit(self, transaction: _Transaction) -> None:
         for session, notification in transaction.after_commit:
             if notification is None:
-                sessions.reap(self._folder, session)
+                sessions.reap(self.sessions_folder, session)
             elif session == transaction.session:
                 self._wake_own(notification)
             else:
-                sessions.wake(self._folder, session, notification)
+                sessions.wake(self.sessions_folder, session, notification)
 
     def _roll_back(self, transaction: _Transaction) -> None:
         try:
@@ -363,7 +359,7 @@ class LockFile:
                 connection.execute("ROLLBACK")
             raise
         for name in dead:
-            sessions.reap(self._folder, name)
+            sessions.reap(self.sessions_folder, name)
         files = self._identity.record()
         if before is None or file_system.inode_of(self._path) != before:
             raise Busy  # it was replaced while we opened it: start again
@@ -403,7 +399,7 @@ class LockFile:
 
     def _check_no_old_clients(self, version: int) -> None:
         """Refuse the upgrade while older clients run: their forks and restarts could not open the file any more."""
-        if os.path.isdir(self._folder) and sessions.list_sessions(self._folder).living:
+        if os.path.isdir(self.sessions_folder) and sessions.list_sessions(self.sessions_folder).living:
             raise self._unavailable(
                 f"programs with an older holdfast use the file (schema version {version}): end them first, then "
                 "it is upgraded; or use a separate file for this one"
@@ -411,8 +407,8 @@ class LockFile:
 
     def _start_session(self, connection: sqlite3.Connection) -> list[str]:
         """Remove ended tickets, then create our session. Returns the dead sessions, to be reaped after COMMIT."""
-        os.makedirs(self._folder, mode=0o700, exist_ok=True)
-        dead, living = sessions.list_sessions(self._folder)
+        os.makedirs(self.sessions_folder, mode=0o700, exist_ok=True)
+        dead, living = sessions.list_sessions(self.sessions_folder)
         boot = file_system.boot_id()
         if self._file_row(connection)[1] != boot:
             if living:
@@ -427,7 +423,7 @@ class LockFile:
         connection.execute("DELETE FROM tickets WHERE expires <= ?", (system.now(),))
         connection.executemany(REMOVE_SESSION, [(name,) for name in dead])
         if self.session is None or not (self.session.is_open() and self.session.is_in_place()):
-            self.session = sessions.Session(self._folder, system.nonce())
+            self.session = sessions.Session(self.sessions_folder, system.nonce())
         return dead
 
     def _file_row(self, connection: sqlite3.Connection) -> tuple[str, str]:

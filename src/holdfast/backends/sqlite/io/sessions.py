@@ -131,14 +131,12 @@ def wake(folder: str, name: str, notification: Notification) -> None:
     line = f"{nonce} {fence}" if fence else nonce
     try:
         fd = _open_to_write(folder, name)
-    except OSError:
+        try:
+            os.write(fd, f"{line:<{RECORD - 1}}\n".encode())
+        finally:
+            os.close(fd)
+    except OSError:  # it has died, or is full of unread wake-ups
         return
-    try:
-        os.write(fd, f"{line:<{RECORD - 1}}\n".encode())
-    except OSError:  # it is full of unread wake-ups, or has just died
-        return
-    finally:
-        os.close(fd)
 
 
 def reap(folder: str, name: str) -> None:
@@ -163,7 +161,7 @@ def list_sessions(folder: str) -> SessionList:
 
 
 class SessionWatcher:
-    """Watches sessions for our waiting tickets, through one open FIFO per session."""
+    """Watches sessions for our waiting tickets, through one open FIFO per session, and reads our own FIFO."""
 
     def __init__(
         self,
@@ -176,6 +174,7 @@ class SessionWatcher:
         self._wake = wake
         self._add_reader = add_reader
         self._remove_reader = remove_reader
+        self.listening_to: Session | None = None  # our session, whose FIFO is read
         self._watched: dict[str, tuple[int, set[str]]] = {}  # by session: its FIFO, our nonces
         self._by_nonce: dict[str, frozenset[str]] = {}
 
@@ -183,6 +182,16 @@ class SessionWatcher:
     def is_idle(self) -> bool:
         """No ticket of ours waits."""
         return not self._by_nonce
+
+    def listen(self, session: Session | None) -> None:
+        """Pass on the notifications to our session from now on. The session is None before the first transaction."""
+        if session is not None and session is not self.listening_to:
+            listens = session.listen(self._add_reader, self._remove_reader, lambda: self._read_notifications(session))
+            self.listening_to = session if listens else None
+
+    def _read_notifications(self, session: Session) -> None:
+        for notification in session.read_notifications():
+            self._wake(notification)
 
     def subscribe(self, nonce: str, sessions: Iterable[str]) -> None:
         wanted = frozenset(sessions)
@@ -254,7 +263,5 @@ def _is_fifo(path: str) -> bool:
 
 
 def _unlink(path: str) -> None:
-    try:
+    with contextlib.suppress(FileNotFoundError):
         os.unlink(path)
-    except FileNotFoundError:
-        return

@@ -11,13 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-from holdfast.backends.sqlite.port import OldTables
+from holdfast.backends.sqlite.port import OldTables, SqlitePort, Transaction
 from holdfast.backends.sqlite.protocol.guarantees import GUARANTEES, LACKS
 from holdfast.core.clock import lease_deadline
 from holdfast.core.handovers import POLLED_MAX, QueueEntry, take_handover
-from holdfast.core.ports import Record
+from holdfast.core.ports import Record, Runtime
 from holdfast.core.tickets import (
     POLL_INTERVAL,
     POLL_INTERVAL_BEHIND,
@@ -36,11 +36,6 @@ from holdfast.core.tickets import (
     process_text,
 )
 from holdfast.errors import BackendUnavailable, ConfigurationError, LimitConflict
-
-if TYPE_CHECKING:
-    from holdfast.backends.sqlite.port import SqlitePort, Transaction
-    from holdfast.core.ports import Runtime
-
 
 _MAX_NUMBER = 2**63 - 1  # after all tickets
 _NO_STATE = (0, True)  # another program has emptied the table: then only the clock is the floor
@@ -202,7 +197,7 @@ class SqliteBackend:
 
     async def renew(self, claims: Sequence[Claim], *, deadline: float) -> list[Live | LeaseGone]:
         sent = self._runtime.now()
-        renewed = await self._port.transact(partial(_renew, claims=claims), deadline=deadline)
+        renewed = await self._port.transact(lambda txn: [_renew(txn, claim) for claim in claims], deadline=deadline)
         return [
             Live(lease_deadline(sent, claim.ttl, 0.0)) if is_live else LeaseGone()
             for claim, is_live in zip(claims, renewed, strict=True)
@@ -362,11 +357,7 @@ def _release(txn: Transaction, claims: Sequence[Claim]) -> list[bool]:
     return released
 
 
-def _renew(txn: Transaction, claims: Sequence[Claim]) -> list[bool]:
-    return [_renew_one(txn, claim) for claim in claims]
-
-
-def _renew_one(txn: Transaction, claim: Claim) -> bool:
+def _renew(txn: Transaction, claim: Claim) -> bool:
     expires, name, nonce = txn.now + claim.ttl, claim.name, claim.nonce
     if claim.is_final:
         return txn.change(_KEEP_TO_THE_END, expires, claim.ttl, name, nonce, txn.now) == 1
