@@ -13,6 +13,8 @@ from holdfast.errors import BackendError
 
 if TYPE_CHECKING:
     from holdfast.core.ports import Backend
+    from holdfast.guarantees import Guarantees
+    from holdfast.primitives import Lacks
 
 # The operation, the seconds it took, and the name of its error's type or "". Called on any thread, also on that of the
 # keeper, so it must not wait for anything.
@@ -78,6 +80,22 @@ class ObservedBackend:
             if hasattr(inner, name):
                 setattr(self, name, getattr(inner, name))
 
-    def __getattr__(self, name: str) -> Any:
-        """Read all other attributes from the backend, because some of them change, for example `guarantees`."""
-        return getattr(self.inner, name)
+    @property
+    def url(self) -> str:
+        return self.inner.url
+
+    @property
+    def guarantees(self) -> Guarantees:
+        return self.inner.guarantees
+
+    @property
+    def lacks(self) -> Lacks:
+        return self.inner.lacks
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        return self.inner.warnings
+
+    @property
+    def liveness_fds(self) -> tuple[int, ...]:
+        return self.inner.liveness_fds
