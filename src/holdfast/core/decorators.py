@@ -272,8 +272,10 @@ def parse_template(text: str, argument: str = "name") -> list[str | TemplateFiel
     except ConfigurationError:
         raise
     except ValueError as error:
-        problem = f"{argument} {text!r} cannot be read as a format: {error}"
-        raise ConfigurationError(f"{problem}; write {{{{ and }}}} for braces that belong to the {argument}") from None
+        raise ConfigurationError(
+            f"{argument} {text!r} cannot be read as a format: {error}; "
+            f"write {{{{ and }}}} for braces that belong to the {argument}"
+        ) from None
     return pieces
 
 
@@ -289,8 +291,9 @@ def _field(argument: str, text: str, format_spec: str, conversion: str | None) -
     steps = re.findall(r"\.(\w+)|\[([^\[\]]+)\]", match[2])
     for word in (match[1], *(attribute for attribute, _ in steps)):
         if word.startswith("_"):
-            private = "what begins with _ is private; name_of= can use it"
-            raise ConfigurationError(f"{argument} has the field {text!r}: {private}")
+            raise ConfigurationError(
+                f"{argument} has the field {text!r}: what begins with _ is private; name_of= can use it"
+            )
     if conversion is not None and conversion not in _CONVERSIONS:
         raise ConfigurationError(f"{argument} has the unknown conversion {'!' + conversion!r}: there are !s, !r and !a")
     if "{" in format_spec:
@@ -321,11 +324,15 @@ def _check_kind(function: Any, *, is_async: bool, decorator: str) -> None:
     is_plain = inspect.isroutine(function) or isinstance(function, functools.partial)
     inspected = function if is_plain else type(function).__call__  # a callable object
     if inspect.isasyncgenfunction(inspected):
-        how = "take it inside, with `async with` on the lock of an AsyncClient"
-        raise ConfigurationError(f"{called} is an async generator, whose body runs after the call: {how}")
+        raise ConfigurationError(
+            f"{called} is an async generator, whose body runs after the call: take it inside, with `async with` on "
+            "the lock of an AsyncClient"
+        )
     if inspect.isgeneratorfunction(inspected):
-        how = "take it inside, with `with` on the lock of a Client"
-        raise ConfigurationError(f"{called} is a generator, whose body runs after the call: {how}")
+        raise ConfigurationError(
+            f"{called} is a generator, whose body runs after the call: take it inside, with `with` on the lock of a "
+            "Client"
+        )
     if inspect.iscoroutinefunction(inspected) and not is_async:
         raise ConfigurationError(f"{called} is a coroutine function: use AsyncClient.{decorator} for it")
     if is_async and not inspect.iscoroutinefunction(inspected):

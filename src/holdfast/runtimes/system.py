@@ -119,12 +119,9 @@ def on_fork(target: Forkable) -> None:
     _forkables.add(target)
 
 
-def _call_at_fork(method: str) -> Callable[[], None]:
-    def call_all() -> None:
-        for target in list(_forkables):
-            getattr(target, method)()
-
-    return call_all
+def _call_at_fork(method: str) -> None:
+    for target in list(_forkables):
+        getattr(target, method)()
 
 
 def after_fork_in_child(function: Callable[[], object]) -> None:
@@ -137,7 +134,7 @@ after_fork_in_child(spare_nonces.clear)
 after_fork_in_child(_process_ids.clear)
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(
-        before=_call_at_fork("_before_fork"),
-        after_in_parent=_call_at_fork("_after_fork_in_parent"),
-        after_in_child=_call_at_fork("_after_fork"),
+        before=functools.partial(_call_at_fork, "_before_fork"),
+        after_in_parent=functools.partial(_call_at_fork, "_after_fork_in_parent"),
+        after_in_child=functools.partial(_call_at_fork, "_after_fork"),
     )
