@@ -138,10 +138,12 @@ class _Parent:
         return block[:at], block[at:]
 
     def _receive(self, worker: _Worker) -> None:
-        try:
+        result: Result | WorkerError | str | None = None  # a text: the traceback of an interrupt
+        with contextlib.suppress(EOFError, OSError):
             result = worker.channel.recv()
-        except (EOFError, OSError):
-            self._replace(worker)
+        if result is None or isinstance(result, str):
+            # Not in an `except` block: in a process that is forked there, some errors of Python have other types.
+            self._replace(worker, result)
             return
         if isinstance(result, WorkerError):
             raise result
@@ -160,7 +162,7 @@ class _Parent:
         if report.when == "teardown":
             self._config.hook.pytest_runtest_logfinish(nodeid=report.nodeid, location=report.location)
 
-    def _replace(self, worker: _Worker) -> None:
+    def _replace(self, worker: _Worker, problem: str | None) -> None:
         """It has no tests left and ends its servers, which can wait for other workers; or it died in a test."""
         self._workers.remove(worker)
         worker.channel.close()
@@ -169,7 +171,7 @@ class _Parent:
         self._pids.remove(worker.pid)
         _, status = os.waitpid(worker.pid, 0)
         item = self._session.items[worker.sent.pop(0)]
-        problem = f"a worker ended with {os.waitstatus_to_exitcode(status)} in this test"
+        problem = problem or f"a worker ended with {os.waitstatus_to_exitcode(status)} in this test"
         self._report(worker, pytest.TestReport(item.nodeid, item.location, {}, "failed", problem, "call"))
         self._start(worker.sent + worker.block)
 
@@ -220,8 +222,10 @@ def _run_worker(session: pytest.Session, channel: Connection, name: str) -> NoRe
     try:
         _join(session.config, name)
         _run_tests(session, channel)
-    except KeyboardInterrupt:
-        pass
+    except KeyboardInterrupt as error:
+        if type(error) is not KeyboardInterrupt:  # not of the parent, but of a test of interrupts
+            with contextlib.suppress(OSError):
+                channel.send(traceback.format_exc())
     except BaseException:  # the parent raises it
         with contextlib.suppress(OSError):
             channel.send(WorkerError(f"in worker {name}: {traceback.format_exc()}"))

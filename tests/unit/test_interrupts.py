@@ -75,9 +75,11 @@ class Sweep:
 def interrupted(delay: float, call: Callable[[], object]) -> bool:
     """Whether the interrupt came out of the call."""
     try:
-        signal.setitimer(signal.ITIMER_REAL, delay)
-        call()
-        signal.setitimer(signal.ITIMER_REAL, 0)
+        try:
+            signal.setitimer(signal.ITIMER_REAL, delay)
+            call()
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)  # also after another error, which the interrupt would hide
     except Interrupt:
         return True
     return False

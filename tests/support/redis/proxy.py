@@ -144,6 +144,11 @@ class Proxy:
 
     async def _refuse(self) -> None:
         if self._server is not None:
+            # asyncio creates the transport of a new connection in a task, which fails and leaves the connection open if
+            # the server is closed before it runs. So accept no more connections, and let these tasks begin.
+            for listening in self._server.sockets:
+                self._loop.remove_reader(listening.fileno())
+            await asyncio.sleep(0)
             self._server.close()
             self._server = None
         await self._cut()
@@ -155,9 +160,7 @@ class Proxy:
             done, _ = await asyncio.wait(others, timeout=PATIENCE)
             assert done, f"they do not end: {others}"
         # A connection that was closed with unsent data stays open until its peer reads them, which it may never do.
-        # A connection whose task ended before it was known here is only in asyncio's list. It is private: there is no
-        # public way to ask a loop for its open connections.
-        for transport in {*self._transports, *self._loop._transports.values()}:  # type: ignore[attr-defined]
+        for transport in self._transports:
             transport.abort()
         await asyncio.sleep(0)  # the transports are closed in this step
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
 from typing import TYPE_CHECKING
 
 from holdfast.backends.mysql.io.connection import Connection, literal
@@ -154,9 +155,8 @@ class Connections(DatabaseConnections[Connection]):
             self._check_version(version, is_complete=True, creates=True)
             is_outdated = version < VERSION or (missing is not None and missing.is_outdated)
             existing = set() if is_outdated else await self._objects(connection, deadline)
-            for created, statement in statements():
-                if is_outdated or (created and created not in existing):
-                    await connection.query(statement, deadline)
+            for statement in _missing(existing, is_outdated=is_outdated):
+                await connection.query(statement, deadline)
             await connection.query(f"DO RELEASE_LOCK({name})", deadline)
         except BaseException as error:
             connection.close()
@@ -172,3 +172,11 @@ class Connections(DatabaseConnections[Connection]):
             deadline,
         )
         return {name for (name,) in answer.rows}
+
+
+def _missing(existing: Container[str | None], *, is_outdated: bool) -> list[str]:
+    """The statements that create what does not exist; all of them if what exists is outdated.
+
+    A function of its own, because of its condition: see `Engine.acquire_new`.
+    """
+    return [statement for created, statement in statements() if is_outdated or (created and created not in existing)]

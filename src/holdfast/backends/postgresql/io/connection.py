@@ -192,7 +192,9 @@ class Connection:
     def _refusal(self, pgconn: PGconn) -> Exception | None:
         """The error for a request that a pooler has not sent to a server, if its answer came before the end."""
         with contextlib.suppress(Error):
-            while not pgconn.is_busy() and (result := pgconn.get_result()) is not None:
+            while True:  # without a condition, as in `Engine.acquire_new`
+                if pgconn.is_busy() or (result := pgconn.get_result()) is None:
+                    break
                 self._results.append(result)
         refused = next((result for result in self._results if was_not_executed(result)), None)
         return None if refused is None else error_from(refused, self._url)
