@@ -9,6 +9,8 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
+from kazoo.client import KazooClient
+from kazoo.exceptions import NotEmptyError
 
 import holdfast
 from holdfast import BackendError, BackendUnavailable
@@ -273,10 +275,19 @@ def test_a_client_creates_the_root_node_again_when_an_operator_deleted_it(
         pass
 
     with kazoo(server.address) as operator:
-        operator.delete(urlsplit(url).path, recursive=True)
+        eventually(lambda: _deletes(operator, urlsplit(url).path))
 
     with client.lock("b", timeout=PATIENCE):  # whose node the client has never created
         pass
+
+
+def _deletes(operator: KazooClient, path: str) -> bool:
+    """Whether the node and those below it were deleted. The client may create one at the same time."""
+    try:
+        operator.delete(path, recursive=True)
+    except NotEmptyError:
+        return False
+    return True
 
 
 def _renews(lease: holdfast.Lease) -> bool:
