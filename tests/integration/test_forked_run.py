@@ -46,6 +46,16 @@ def test_error_in_setup(missing):
 @pytest.mark.parametrize("number", range(3))
 def test_crash(number):
     os._exit(3)
+
+
+def test_interrupt():
+    raise KeyboardInterrupt("left behind")
+
+
+@pytest.mark.parametrize("number", range(3))
+def test_after_interrupt(number):
+    with pytest.raises(TypeError):  # CPython raises another error while it handles one
+        dict(**{"a": 1}, **{"a": 2})
 """
 
 
@@ -71,12 +81,13 @@ def run(folder: Path, *options: str) -> str:
 def test_each_test_runs_once_and_every_problem_is_reported(tmp_path: Path) -> None:
     output = run(tmp_path)
 
-    assert re.search(r"= 4 failed, 41 passed, 1 warning, 1 error in ", output)
+    assert re.search(r"= 5 failed, 44 passed, 1 warning, 1 error in ", output)
     assert "assert [] == [1]" in output
     assert "what the failing test wrote" in output
     assert "fixture 'missing' not found" in output
     assert "UserWarning: a warning of a test" in output
     assert output.count("a worker ended with 3 in this test") == 3 * 2  # a section and a line of the summary
+    assert "KeyboardInterrupt: left behind" in output
     ran = {path.name: path.read_text().split() for path in (tmp_path / "ran").iterdir()}
     assert sorted(map(int, ran)) == list(range(40))
     assert all(len(pids) == 1 for pids in ran.values())

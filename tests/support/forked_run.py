@@ -168,10 +168,11 @@ class _Parent:
         worker.channel.close()
         if not worker.sent:
             return
-        self._pids.remove(worker.pid)
-        _, status = os.waitpid(worker.pid, 0)
         item = self._session.items[worker.sent.pop(0)]
-        problem = problem or f"a worker ended with {os.waitstatus_to_exitcode(status)} in this test"
+        if problem is None:
+            self._pids.remove(worker.pid)
+            _, status = os.waitpid(worker.pid, 0)
+            problem = f"a worker ended with {os.waitstatus_to_exitcode(status)} in this test"
         self._report(worker, pytest.TestReport(item.nodeid, item.location, {}, "failed", problem, "call"))
         self._start(worker.sent + worker.block)
 
@@ -222,10 +223,9 @@ def _run_worker(session: pytest.Session, channel: Connection, name: str) -> NoRe
     try:
         _join(session.config, name)
         _run_tests(session, channel)
-    except KeyboardInterrupt as error:
-        if type(error) is not KeyboardInterrupt:  # not of the parent, but of a test of interrupts
-            with contextlib.suppress(OSError):
-                channel.send(traceback.format_exc())
+    except KeyboardInterrupt:
+        with contextlib.suppress(OSError):  # the parent has closed the channel, unless a test left the interrupt behind
+            channel.send(traceback.format_exc())
     except BaseException:  # the parent raises it
         with contextlib.suppress(OSError):
             channel.send(WorkerError(f"in worker {name}: {traceback.format_exc()}"))
