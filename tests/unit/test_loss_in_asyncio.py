@@ -187,6 +187,26 @@ async def test_a_loss_ends_a_task_group_with_lock_lost(rig: Rig) -> None:
     assert [type(error) for error in caught.value.exceptions] == [holdfast.LockLost]
 
 
+async def test_a_loss_is_reported_first_to_the_task_that_entered_first(rig: Rig) -> None:
+    entered = asyncio.Event()
+
+    async def work(lease: holdfast.AsyncLease) -> None:
+        async with lease:
+            entered.set()
+            await asyncio.sleep(60)
+
+    async def work_in_group() -> None:
+        async with rig.lock() as lease, asyncio.TaskGroup() as group:
+            group.create_task(work(lease))
+
+    task = asyncio.create_task(work_in_group())
+    await entered.wait()
+    await rig.pass_ttl()
+
+    with pytest.raises(holdfast.LockLost):  # and not an ExceptionGroup with the loss of the inner task
+        await task
+
+
 async def test_on_lost_event_leaves_the_body_alone(rig: Rig) -> None:
     finished = False
 

@@ -284,7 +284,10 @@ class Bodies(list[Body]):
         return body.end(error)
 
     def report_lost(self) -> None:
-        outermost = {body.task: body for body in reversed(self)}
+        # In the order in which they began: a task that waits for another one is cancelled before that one ends.
+        outermost: dict[asyncio.Task[Any] | None, Body] = {}
+        for body in self:
+            outermost.setdefault(body.task, body)
         for body in outermost.values():
             body.report_lost()
 

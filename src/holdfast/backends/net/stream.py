@@ -1,10 +1,14 @@
-"""One socket, read and written by threads. Every wait ends at its deadline.
+"""One socket, read and written by threads. Every wait ends at its deadline, with one exception.
 
 Most answers arrive within a millisecond. `Stream.receive` waits for them in recv() itself, on a blocking socket with
-SO_RCVTIMEO, which takes one system call less than poll() and recv(). Every signal restarts that timeout (PEP 475
-repeats recv()), so it is shorter than the time between two signals of a profiler. After it, poll() waits for the rest
-of the time; it continues with what is left after a signal. With TLS, data can be left in a buffer of OpenSSL, and the
-sockets of gevent and eventlet ignore SO_RCVTIMEO: these sockets do not block, and all waits are in poll().
+SO_RCVTIMEO, which takes one system call less than poll() and recv(). After that time, poll() waits for the rest.
+
+The exception: every signal restarts the wait in recv(), because Python repeats the call (PEP 475). The wait takes at
+most two ticks of the kernel, so only signals that arrive more often, as those of a fast profiler, prolong it, while the
+server sends nothing. poll() continues with what is left after a signal.
+
+With TLS, data can be left in a buffer of OpenSSL; the sockets of gevent and eventlet ignore SO_RCVTIMEO; and a kernel
+with long ticks would wait too long: there, the socket does not block, and all waits are in poll().
 """
 
 from __future__ import annotations
@@ -16,6 +20,7 @@ import socket
 import ssl
 import struct
 import sys
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -27,8 +32,20 @@ if TYPE_CHECKING:
     from holdfast.backends.net.pool import Probe
 
 READ_SIZE = 16384
-RECEIVE_TIME = 0.004  # seconds; the kernel rounds it up to its ticks, of 1 to 10 ms
+RECEIVE_TIME = 0.004  # seconds; recv() waits for up to two ticks of the kernel
+_CLOCK_MONOTONIC_COARSE = 6  # on Linux; its resolution is a tick, of 1 to 10 ms
 CLOSED = "the server closed the connection"
+
+
+def _flag_without_wait() -> int:
+    """MSG_DONTWAIT, where recv() waits for a short time with SO_RCVTIMEO; 0 elsewhere."""
+    if sys.platform != "linux" or time.clock_getres(_CLOCK_MONOTONIC_COARSE) > RECEIVE_TIME:
+        return 0
+    flag: int = getattr(socket, "MSG_DONTWAIT", 0)
+    return flag
+
+
+_NO_WAIT = _flag_without_wait()
 
 
 class NotSent(OSError):
@@ -45,15 +62,15 @@ class Stream:
         self.is_plain = not isinstance(sock, ssl.SSLSocket)
         # Bound once, because every request uses them.
         self.poll, self.send_some, self.recv = new_poll((sock, READ)).poll, sock.send, sock.recv
-        self.flags = 0  # of all calls but `receive`: they do not block
+        self.flags = 0  # of every call except `receive`, so that it does not block
         # Raises BlockingIOError if nothing arrives in RECEIVE_TIME. None: this socket cannot do that.
         self.receive: Callable[[int], bytes] | None = None
-        no_wait: int = getattr(socket, "MSG_DONTWAIT", 0) if sys.platform == "linux" else 0
         # gevent and eventlet replace socket.socket, but not its base class.
-        if self.is_plain and no_wait and isinstance(sock, _socket.socket):
+        if self.is_plain and _NO_WAIT and isinstance(sock, _socket.socket):
             timeout = struct.pack("@ll", 0, round(RECEIVE_TIME * 1_000_000))
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, timeout)
-            self.flags, self.receive = no_wait, sock.recv
+            with contextlib.suppress(OSError):  # on a 32-bit system, the option may expect two numbers of 64 bits
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, timeout)
+                self.flags, self.receive = _NO_WAIT, sock.recv
         sock.setblocking(self.receive is not None)
 
     def exchange(self, request: bytes, seconds: float, until: float, probe: Probe | None) -> bytes:
@@ -75,24 +92,28 @@ class Stream:
             sent = 0
         if sent < len(request):
             self.send(request[sent:], until)
-        data = self.receive_within(seconds if probe is None else seconds / 2, READ_SIZE)
+        wait = seconds if probe is None else seconds / 2
+        data = self.receive_until(until - seconds + wait, wait, READ_SIZE)
         if data is None:
             return self.read(until if probe is None else run_sync(probe(until)))
         if not data:
             raise ConnectionError(CLOSED)
         return data
 
-    def receive_within(self, seconds: float, size: int) -> bytes | None:
-        """Data of a plain connection, b"" at its end, or None if nothing arrives in this time. Raises OSError."""
+    def receive_until(self, until: float, seconds: float, size: int) -> bytes | None:
+        """Data of a plain connection, b"" at its end, or None if nothing arrives by then. Raises OSError.
+
+        `seconds` is the time left until then, which the caller knows from its last clock read.
+        """
         if self.receive is not None and seconds > 2 * RECEIVE_TIME:
             with contextlib.suppress(BlockingIOError):
                 return self.receive(size)
-            seconds -= RECEIVE_TIME
+            seconds = until - system.now()
         return self.poll_within(seconds, size)
 
     def poll_within(self, seconds: float, size: int) -> bytes | None:
-        """As `receive_within`, for an answer that needs more than RECEIVE_TIME."""
-        if self.poll(seconds * 1000):
+        """As `receive_until`, for an answer that needs more than RECEIVE_TIME."""
+        if self.poll(max(0.0, seconds) * 1000):  # a negative time would have no end
             with contextlib.suppress(BlockingIOError):  # poll() can report a socket as readable although it is not
                 return self.recv(size, self.flags)
         return None

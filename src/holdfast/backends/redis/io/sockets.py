@@ -201,15 +201,14 @@ class SocketConnections:
             try:
                 sent = stream.send_some(request, stream.flags)
                 if sent == len(request):
-                    # As `Stream.receive_within` does in the first half of the time.
-                    left = seconds / 2 - RECEIVE_TIME
-                    if receive is None or left < RECEIVE_TIME:
+                    # As `Stream.receive_until` does, in the first half of the time.
+                    if receive is None or seconds < 4 * RECEIVE_TIME:
                         data = stream.poll_within(seconds / 2, _REPLY_SIZE)
                     else:
                         try:
                             data = receive(_REPLY_SIZE)
                         except BlockingIOError:
-                            data = stream.poll_within(left, _REPLY_SIZE)
+                            data = stream.poll_within(now + seconds / 2 - self._now(), _REPLY_SIZE)
             except OSError:
                 pass  # no reply in the first half of the time; or `finish` repeats the step that failed, and reports it
             if not data or data[0] != _NUMBER or data[-1] != _END:
