@@ -268,7 +268,7 @@ def once(
             return outcome.value["result"]
 
         once_task._holdfast_client = client_of  # type: ignore[attr-defined]  # apply_once uses it
-        show_signature(once_task, inspect.signature(function))  # as above
+        show_signature(once_task, inspect.signature(function))  # Celery checks arguments by it
         return once_task
 
     return decorate

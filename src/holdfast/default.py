@@ -105,13 +105,19 @@ class SharedClients:
         system.after_fork_in_child(self._in_forked_child)
 
     def get(self, name: str) -> Client:
+        """The open client of this name."""
+        client = self._open(name)
+        if client is not None:
+            return client  # without the mutex: another thread may be creating a client of another name
         with self._mutex:
-            if not self._is_open(name):
+            client = self._open(name)  # of another thread
+            if client is None:
                 made = self._make(name)
-                if not self._is_open(name):  # a signal handler may have used it inside the call above
-                    self.made[name] = made
-                    atexit.register(made._close_if_idle)
-            return self.made[name]
+                client = self._open(name)  # of a signal handler that ran inside the call above
+                if client is None:
+                    client = self.made[name] = made
+                    atexit.register(client._close_if_idle)
+            return client
 
     def close(self) -> None:
         """Close all of them."""
@@ -120,8 +126,9 @@ class SharedClients:
         for made in closed.values():
             made.close()
 
-    def _is_open(self, name: str) -> bool:
-        return name in self.made and not self.made[name]._closed
+    def _open(self, name: str) -> Client | None:
+        client = self.made.get(name)
+        return None if client is None or client._closed else client
 
     def _in_forked_child(self) -> None:
         self._mutex = Mutex()  # another thread of the parent may have locked the old one

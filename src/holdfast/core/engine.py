@@ -654,7 +654,7 @@ class Engine(Generic[L]):
             lease._phase = RELEASED
             self._leases.pop(lease._claim.nonce, None)
         self._forget(lease)
-        if lease._lost_event is not None or self.events.subscribers:
+        if lease._lost_event is not None or self.events.subscribers:  # saves a call in most releases
             self._report_released(lease, "released")
 
     def end(self, lease: L) -> None:
@@ -920,7 +920,7 @@ class Engine(Generic[L]):
         specs: Sequence[LockSpec],
         outcomes: Sequence[Live | LeaseGone | BackendError],
     ) -> None:
-        """The results of `send_renewals` for leases that had these specs when it was called."""
+        """Apply the results of `send_renewals` to leases that had these specs when it was called."""
         for lease, spec, outcome in zip(leases, specs, outcomes, strict=True):
             if isinstance(outcome, LeaseGone):
                 self.lose(lease, outcome.reason)
@@ -989,7 +989,7 @@ class Engine(Generic[L]):
         return lease._deadline + delay if delay else 0.0
 
     def _report_released(self, lease: BaseLease, outcome: str) -> None:
-        """The lease is not held any more, and was not lost."""
+        """Wake `wait_lost`, and report the event of a lease that ended without a loss."""
         if lease._lost_event is not None:
             lease._lost_event.set()  # ends `wait_lost`
         if self.events.subscribers:

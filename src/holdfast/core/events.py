@@ -235,7 +235,7 @@ def pattern_of(name: str) -> str:
     return _VARIABLE.sub("*", name)
 
 
-# The first one with a class of the error applies.
+# The first row that names a class of the error applies.
 _OUTCOMES_OF_ERRORS: tuple[tuple[str, tuple[type[BaseException], ...]], ...] = (
     ("unavailable", (BackendUnavailable, ThreadStartError)),
     ("unknown", (BackendError,)),

@@ -8,12 +8,13 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, NamedTuple, NoReturn, TypeVar
 
 from holdfast.aio.client import AsyncClient
-from holdfast.aio.locks import AsyncLease
+from holdfast.aio.lock_all import AsyncLockAll
+from holdfast.aio.locks import AsyncLease, AsyncLock, AsyncRWLock, AsyncSemaphore
 from holdfast.backends.memory.io.aio import AsyncioPort
 from holdfast.backends.memory.io.blocking import BlockingPort
 from holdfast.backends.memory.port import MemoryPort, QueueEntry, Store
 from holdfast.backends.memory.protocol.queue import MemoryBackend
-from holdfast.base_client import BaseClient
+from holdfast.base_client import BaseClient, LockAllT, LockT, RWLockT, SemaphoreT
 from holdfast.core.engine import Engine
 from holdfast.core.events import Event
 from holdfast.core.leases import BaseLease
@@ -31,7 +32,8 @@ from holdfast.testing.clock import (
     endless_wait,
 )
 from holdfast.threads.client import Client
-from holdfast.threads.locks import Lease
+from holdfast.threads.lock_all import LockAll
+from holdfast.threads.locks import Lease, Lock, RWLock, Semaphore
 
 L = TypeVar("L", bound=BaseLease)
 T = TypeVar("T")
@@ -192,7 +194,7 @@ class WorldEngine(Engine[L]):
         self.ended.add(lease._claim.nonce)
 
 
-class _InWorld(BaseClient[L, Any, Any, Any, Any]):
+class _InWorld(BaseClient[L, LockT, SemaphoreT, RWLockT, LockAllT]):
     """The part of both clients that belongs to the world."""
 
     def __init__(self, shared: SharedStore, ttl: Duration) -> None:
@@ -211,7 +213,7 @@ class _InWorld(BaseClient[L, Any, Any, Any, Any]):
         raise UsageError("a client of a world belongs to its process and cannot be pickled")
 
 
-class WorldClient(_InWorld[Lease], Client):
+class WorldClient(_InWorld[Lease, Lock, Semaphore, RWLock, LockAll], Client):
     """A Client of a world."""
 
     def close(self) -> None:
@@ -228,7 +230,7 @@ class WorldClient(_InWorld[Lease], Client):
         return WorldEngine(backend, runtime, self._events, Lease, self._required)
 
 
-class WorldAsyncClient(_InWorld[AsyncLease], AsyncClient):
+class WorldAsyncClient(_InWorld[AsyncLease, AsyncLock, AsyncSemaphore, AsyncRWLock, AsyncLockAll], AsyncClient):
     """An AsyncClient of a world."""
 
     async def close(self) -> None:

@@ -26,7 +26,8 @@ class Case(NamedTuple):
     # marked `on_every_method`, and a part of the others, another part for each variant; each with one of the runtimes.
     is_variant: bool = False
     # Tests that are not marked `on_every_method` run with one of the runtimes each, some with threads, others with
-    # asyncio. The engine is the same for both runtimes, and another backend runs all tests with both of them.
+    # asyncio. The engine is the same for both runtimes, and another backend runs all tests with both of them. The
+    # adapters of this one differ: only `--all-methods` runs every test with both.
     one_runtime: bool = False
 
     @property
