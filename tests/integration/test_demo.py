@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -14,6 +15,7 @@ import pytest
 
 import holdfast
 from holdfast.cli.demo.history import Event, History
+from holdfast.cli.demo.runner import run
 from tests.support.processes import eventually
 from tests.support.terminals import PATIENCE
 
@@ -98,6 +100,13 @@ def test_an_unusable_store_is_one_line_of_error(start_demo: StartDemo, url: str)
 
     assert (process.returncode, output) == (2, "")
     assert re.fullmatch(r"holdfast: .+\n", errors)
+
+
+def test_a_given_store_needs_no_temporary_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", "/nonexistent")
+
+    with pytest.raises(holdfast.ConfigurationError, match="private to one process"):
+        run(url="memory://", workers=2, seconds=1.0)
 
 
 def test_the_checks_accept_turns_in_sequence_and_report_every_failure() -> None:

@@ -91,3 +91,11 @@ def test_a_node_that_lost_its_vote_does_not_count_for_that_majority(nodes: FiveN
     renewing = nodes.renew("a")
     assert step(renewing) == to(lua.RENEW, 1, 2, 3, 4, 0)
     assert step(renewing, [KEPT, KEPT, FREE, FREE, KEPT]) == to(lua.ACQUIRE, 3, 4)
+
+
+def test_a_call_without_claims_sends_nothing(nodes: FiveNodes) -> None:
+    nodes.acquire("a", [GRANTED] * 5)
+    deadline = nodes.clock.now() + 5.0
+
+    assert step(nodes.backend.release([], deadline=deadline)) == []
+    assert step(nodes.backend.renew([], deadline=deadline)) == []

@@ -39,7 +39,8 @@ class Waker:
 
     def close(self) -> None:
         for end in self._ends:
-            end.close()
+            with contextlib.suppress(OSError):  # other code has closed the descriptor already
+                end.close()
 
     def abandon(self) -> None:
         """In a forked child: close the descriptors only."""

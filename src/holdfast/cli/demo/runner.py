@@ -37,9 +37,11 @@ _RED, _GREEN, _YELLOW = 31, 32, 33
 
 def run(*, url: str | None, workers: int, seconds: float) -> int:
     """Show the demo and return the exit status."""
-    with Interrupts() as interrupts, tempfile.TemporaryDirectory(prefix="holdfast-demo-") as folder:
-        store = "sqlite://" + quote(os.path.join(folder, "locks.db")) if url is None else url
-        with holdfast.Client(store) as client:
+    with Interrupts() as interrupts, contextlib.ExitStack() as stack:
+        if url is None:
+            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="holdfast-demo-"))
+            url = "sqlite://" + quote(os.path.join(folder, "locks.db"))
+        with holdfast.Client(url) as client:
             ttl = TTL.get(client.guarantees.scope)
             if ttl is None:
                 raise holdfast.ConfigurationError(f"{client.url} is private to one process: the demo needs several")
@@ -53,7 +55,7 @@ def run(*, url: str | None, workers: int, seconds: float) -> int:
                 sep="\n",
             )
             demo = _Demo(client, lock, interrupts)
-            demo.run(store, workers, seconds, ttl)
+            demo.run(url, workers, seconds, ttl)
         if interrupts.received is not None:
             print(f"stopped by {interrupts.received.name}; all workers have ended")
             return interrupts.status

@@ -9,7 +9,7 @@ write by it.
 from __future__ import annotations
 
 import math
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -34,7 +34,7 @@ class _Register(NamedTuple):
     nonce: str
 
 
-class RegistersInItems:
+class RegistersInItems(ABC):
     """The part of the backend for registers."""
 
     url: str

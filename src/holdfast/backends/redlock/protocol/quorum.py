@@ -508,7 +508,7 @@ class RedlockBackend(ListsLocks[int], KeySource[int], OneByOne):
 
     def _limit(self, claims: Collection[Claim], deadline: float) -> float:
         """The deadline for one request: a node may take much less time than a lease lasts."""
-        shortest = min(claim.ttl - claim.delay for claim in claims)
+        shortest = min((claim.ttl - claim.delay for claim in claims), default=math.inf)
         return min(deadline, self._runtime.now() + min(self._config.node_timeout, shortest / 4))
 
     def _node_deadline(self, deadline: float) -> float:

@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from holdfast.backends.zookeeper.port import Answer, Children, Delete, Refusal, Request, Session, Set
 from holdfast.backends.zookeeper.protocol.base import TicketNode, ZookeeperBase, close_reason
 from holdfast.backends.zookeeper.protocol.nodes import parse_node, queue_entries
+from holdfast.backends.zookeeper.protocol.parents import reason_of
 from holdfast.core.clock import lease_deadline
 from holdfast.core.tickets import Claim, LeaseGone, Live
 from holdfast.errors import AccessDenied, BackendError, BackendUnavailable
@@ -84,7 +85,7 @@ class Leases(ZookeeperBase):
         error = self._parents.error_for(answer, ticket_node.path) if ticket_node is not None else None
         if isinstance(error, AccessDenied):
             return error
-        return BackendUnavailable(backend=self.url, problem=f"{problem}: {answer}")
+        return BackendUnavailable(backend=self.url, problem=f"{problem}: {reason_of(answer)}")
 
     async def _listed_after_write(self, session: Session, paths: Sequence[str], deadline: float) -> list[Answer]:
         """The children of tickets' nodes, which have none: an empty list proves that the node exists.

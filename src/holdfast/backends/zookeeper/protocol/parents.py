@@ -72,5 +72,9 @@ class Parents:
             return AccessDenied(backend=self._url, problem=problem)
         if answer is Refusal.OTHER:
             return NameConflict(lock=path, reason="there is an ephemeral node in its place")
-        problem = answer.value if isinstance(answer, Refusal) else f"unexpected answer {answer}"
-        return BackendUnavailable(backend=self._url, problem=f"{path}: {problem}")
+        return BackendUnavailable(backend=self._url, problem=f"{path}: {reason_of(answer)}")
+
+
+def reason_of(answer: Answer) -> str:
+    """The reason for a refusal in words."""
+    return answer.value if isinstance(answer, Refusal) else f"unexpected answer {answer}"
