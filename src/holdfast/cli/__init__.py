@@ -2,7 +2,8 @@
 
 Each command is a module or a folder in this package. Its function `add_parser(commands)` adds a parser with the default
 `run=<function>`. `run(arguments)` returns the exit status, one of `statuses`; `main` maps exceptions to statuses. A
-command imports what it needs when it runs, so that `holdfast --help` starts fast. `_COMMANDS` lists the modules.
+command imports at its top only modules that are small or that `import holdfast` loads anyway, and the rest when it
+runs, so that `holdfast --help` starts fast. `_COMMANDS` lists the modules.
 `simulate` and `verify` are in the distribution holdfast-lab, the only package that imports this one.
 """
 

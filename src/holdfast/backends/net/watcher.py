@@ -4,7 +4,8 @@ wanted ──▶ opened ──▶ a message of the server: tickets are notified
     ▲         │ connection lost or refused
     └─ pause ◀┘
 
-A connection to a server that does not answer requests is replaced without a pause.
+A connection to a server that does not answer requests is replaced at once, or at the end of a pause that an earlier
+failure has begun.
 """
 
 from __future__ import annotations

@@ -76,7 +76,7 @@ class History:
     def overlaps(self) -> list[tuple[Turn, Turn]]:
         """Pairs of turns, of which the second began before the first had ended."""
         latest: Iterator[Turn] = accumulate(self.turns, lambda one, other: one if one.ended >= other.ended else other)
-        pairs = zip(latest, self.turns[1:], strict=False)  # the turn that has lasted longest so far, and the next one
+        pairs = zip(latest, self.turns[1:], strict=False)  # the turn so far that ends last, and the next one
         return [(before, turn) for before, turn in pairs if turn.acquired < before.ended]
 
     def problems(self) -> list[str]:

@@ -71,7 +71,7 @@ class Leases:
     def __init__(self, url: str, port: EtcdPort, runtime: Runtime) -> None:
         self._url, self._port, self._runtime = url, port, runtime
         self._mutex = runtime.mutex()
-        self._current: dict[int, Lease] = {}  # by the requested ttl, or _WAITERS
+        self._current: dict[int, Lease] = {}  # by the requested ttl, or _WAITER_KEY
         self._in_flight: dict[int, Event] = {}  # by the same key: set when the request that is in flight has ended
 
     async def fresh(self, ttl: float, deadline: float, *, delay: float = 0.0) -> Lease:

@@ -218,9 +218,9 @@ class WaiterSessions:
         connection = await self._take(deadline)
         session = self._sessions[nonce] = Session(connection)
         try:
-            # No answer, here or in `_lock`, closes the connection, which releases its locks. The server accepted the
-            # connection before, so this is OutcomeUnknown, and the request is repeated. BackendUnavailable means that
-            # the server refuses connections.
+            # A missing answer, here or in `_lock`, closes the connection, which releases its locks. The server accepted
+            # the connection before, so this is OutcomeUnknown, and the request is repeated. BackendUnavailable means
+            # that the server refuses connections.
             answer = await connection.query(f"SELECT GET_LOCK({_named_lock(nonce)}, {backoff})", deadline)
         except BackendError as error:
             self._pool.put_after(connection, error)  # no answer: other idle connections may have vanished too

@@ -159,7 +159,8 @@ class Connection(PolledConnection):
         return ConnectionError(text)
 
 
-# In functions of their own: from Python 3.13 on, a handler around a comprehension with a condition does not cover it.
+# In functions of their own: from Python 3.13 on, the handler in `exchange` would not cover the backward jump of a
+# comprehension with a condition.
 
 
 def _answers_in(messages: Sequence[wire.Message], subjects: Sequence[str]) -> dict[str, wire.Message]:

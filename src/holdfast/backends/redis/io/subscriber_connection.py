@@ -52,8 +52,8 @@ class SocketSubscriberConnection:
         self._sock, self._node, self._config, self._now = sock, node, config, runtime.now
         self._parser = Parser()
         self._reader_waker = Waker()
-        self._waker = Waker()  # of the listener: it has to return from `receive`, or to check which thread reads
-        self._is_woken = False  # it has to return
+        self._waker = Waker()  # wakes the listener, which then returns from `receive` or checks which thread reads
+        self._is_woken = False  # the listener has to return
         self._mutex = runtime.mutex()
         self._listener_reads = False
         # The waiting thread that reads instead of the listener, and the one that will as soon as the listener stops.
@@ -297,4 +297,4 @@ class SubscriberEvent(ThreadEvent):
 
 
 def _no_event() -> None:
-    """A reference to no event."""
+    """Stands for a weak reference whose event is gone."""

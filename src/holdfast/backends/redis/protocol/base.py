@@ -53,7 +53,7 @@ class BaseRedisBackend(ListsLocks[S], ABC):
         arguments: Sequence[Word],
         deadline: float,
     ) -> Reply:
-        """The reply of a script that acquires these locks in order for the first of the claims."""
+        """Run a script that acquires these locks, in order, for the first `len(locks)` claims."""
         try:
             return await self._port.run(Call(script, joined(locks), tuple(arguments)), deadline=deadline)
         except NameConflict:

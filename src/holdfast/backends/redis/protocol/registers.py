@@ -36,7 +36,7 @@ class ScriptRegisters:
 
 
 class ScriptRecords(ScriptRegisters):
-    """The same with durable records."""
+    """Registers and durable records, by scripts."""
 
     async def swap_record(
         self, name: str, expected: str, record: Record | None, *, keep: float, deadline: float

@@ -96,7 +96,10 @@ class KeySource(Protocol[S]):
         """The next cursor, b"0" at the end, and the keys that match among the next SCAN_COUNT."""
 
     async def subscribe_keyspace(self, server: S, pattern: str, *, deadline: float) -> KeyspaceSubscription | None:
-        """Subscribe to changes of the keys that match. None: not possible, so the search finds new locks, but later."""
+        """Subscribe to changes of the keys that match.
+
+        Returns None if that is not possible; then the next search finds new locks.
+        """
         return None
 
 

@@ -84,7 +84,7 @@ class Reply:
     __slots__ = ("_wake", "error", "value")
 
     def __init__(self, wake: Callable[[], object] = lambda: None) -> None:
-        """`wake` is called on kazoo's thread when the answer has arrived, perhaps twice."""
+        """`wake` is called when the answer or an error has arrived: from any thread, perhaps more than once."""
         self.value: Any = None
         self.error: Exception | None = None
         self._wake = wake

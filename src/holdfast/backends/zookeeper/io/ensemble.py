@@ -123,7 +123,7 @@ class Ensemble(ABC):
 
     @abstractmethod
     def _new_event(self) -> tuple[Event, Callable[[], object]]:
-        """An event for the caller, and the function that sets it, which is called on kazoo's thread."""
+        """An event for the caller, and the function that sets it: called from any thread, perhaps more than once."""
 
     def disconnect(self, session: Session) -> None:
         _kazoo_session(session).disconnect()

@@ -86,14 +86,14 @@ class Records(KeptNodes):
 
         The parent is read before the record, so that its version reveals every deletion since the record was read.
         """
-        clock = f"{self._root}/{REGISTERS}/%clock"
-        reads = (Set(clock, b""), Get(clock), Get(parent), Get(path))
+        clock_path = f"{self._root}/{REGISTERS}/%clock"
+        reads = (Set(clock_path, b""), Get(clock_path), Get(parent), Get(path))
         *answers, ticked, time, siblings, node = await self._port.call(session, (*writes, *reads), deadline=deadline)
         if ticked is Refusal.NO_NODE and isinstance(node, Node):
-            create = CreateParent(clock, is_container=False)
+            create = CreateParent(clock_path, is_container=False)
             _, ticked, time, siblings, node = await self._port.call(session, (create, *reads), deadline=deadline)
         if ticked is not None and ticked is not Refusal.NO_NODE:
-            raise self._parents.error_for(ticked, clock)
+            raise self._parents.error_for(ticked, clock_path)
         return [*answers, time, siblings, node]
 
     def _stored(self, name: str, path: str, clock: Answer, node: Answer) -> Record | None:
