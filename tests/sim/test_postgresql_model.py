@@ -82,7 +82,7 @@ class Real:
     def query(self, sql: str, values: Sequence[Value] = ()) -> list[Row]:
         sql = sql.replace("{schema}", self._schema)
         if values:
-            result = self._pgconn.exec_params(sql.encode(), [connection._encode(value) for value in values])
+            result = self._pgconn.exec_params(sql.encode(), connection._encoded(values))
         else:
             result = self._pgconn.exec_(sql.encode())
         assert result.status in (ExecStatus.TUPLES_OK, ExecStatus.COMMAND_OK), result.get_error_message()

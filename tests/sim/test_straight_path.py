@@ -1,6 +1,6 @@
 """Hazard: the straight path is not simulated, so that a bug in it is never found.
 
-A counter shows that the worlds of Redis and the cancellations run through it. The mutants of it are in
+A counter shows that the worlds of Redis and PostgreSQL and the cancellations run through it. The mutants of it are in
 test_mutants.py.
 """
 
@@ -53,10 +53,11 @@ class Counted:
         self.engine = CountingEngine
 
 
+@pytest.mark.parametrize("backend", ["redis", "postgresql"])
 @pytest.mark.parametrize(("workload", "least"), [("free", 50), ("locks", 2)])
-def test_worlds_of_redis_run_through_the_straight_path(workload: str, least: int) -> None:
+def test_worlds_run_through_the_straight_path(workload: str, least: int, backend: str) -> None:
     counted = Counted()
-    plan = Plan(backend="redis", engine=counted.engine, workload=WORKLOADS[workload])
+    plan = Plan(backend=backend, engine=counted.engine, workload=WORKLOADS[workload])
 
     for seed in range(8):
         assert run(plan, seed).failure is None
@@ -65,9 +66,10 @@ def test_worlds_of_redis_run_through_the_straight_path(workload: str, least: int
     assert counted.counts["continued"] > 0
 
 
-def test_leases_of_the_straight_path_are_passed_on() -> None:
+@pytest.mark.parametrize("backend", ["redis-local", "postgresql-local"])
+def test_leases_of_the_straight_path_are_passed_on(backend: str) -> None:
     counted = Counted()
-    plan = Plan(backend="redis-local", engine=counted.engine, workload=WORKLOADS["free_callers"])
+    plan = Plan(backend=backend, engine=counted.engine, workload=WORKLOADS["free_callers"])
     passed = 0
 
     for seed in range(8):
@@ -81,7 +83,7 @@ def test_leases_of_the_straight_path_are_passed_on() -> None:
     assert counted.counts["passed on to"] >= 3
 
 
-@pytest.mark.parametrize("backend", ["redis", "redis-local"])
+@pytest.mark.parametrize("backend", ["redis", "redis-local", "postgresql", "postgresql-local"])
 def test_cancellations_run_through_the_straight_path(backend: str) -> None:
     counted = Counted()
 

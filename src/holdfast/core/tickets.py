@@ -55,7 +55,7 @@ class Claim:
     is_answered = False  # it has waited, so the engine releases it
     is_granted = False  # it is granted: by the server, or by a pass
     is_passed_on = False  # another caller has its lease, and releases the ticket on the server
-    was_blocked = False  # it had to wait on the server
+    was_blocked = False  # the server has not granted it at its first request
     waiting = 0  # how many other callers of this client wait for its turn
     reserved = 0  # the fences after that of its lease that the hand-over has reserved for them
 

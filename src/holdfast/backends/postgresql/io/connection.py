@@ -101,7 +101,7 @@ class Connection:
             except OutcomeUnknown as error:  # it was not executed: only PREPARE got no answer
                 raise unavailable(self._url, error.problem) from error
             self._prepared.add(statement.name)
-        encoded = [_encode(value) for value in values]
+        encoded = _encoded(values)
         return await self._exchange(lambda pgconn: pgconn.send_query_prepared(name, encoded), deadline)
 
     async def backend_pid(self, deadline: float) -> int:
@@ -232,8 +232,9 @@ class Connection:
     def _with_literals(self, sql: str, values: Sequence[Value]) -> str:
         """The statement with its values in place of $1, $2, …: a request of several statements has no parameters."""
         escaping = pq.Escaping(self._require_open())
-        encoded = [_encode(value) for value in values]
-        literals = ["NULL" if value is None else bytes(escaping.escape_literal(value)).decode() for value in encoded]
+        literals = [
+            "NULL" if value is None else bytes(escaping.escape_literal(value)).decode() for value in _encoded(values)
+        ]
         return _PARAMETER.sub(lambda match: literals[int(match[1]) - 1], sql)
 
     def _require_open(self) -> PGconn:
@@ -243,20 +244,16 @@ class Connection:
 
 
 def _rows(result: PGresult) -> list[Row]:
-    columns = range(result.nfields)
-    return [tuple(_decode(result.get_value(row, column)) for column in columns) for row in range(result.ntuples)]
+    get, columns = result.get_value, range(result.nfields)
+    return [
+        tuple([None if (value := get(row, column)) is None else value.decode() for column in columns])
+        for row in range(result.ntuples)
+    ]
 
 
-def _decode(value: bytes | None) -> str | None:
-    return None if value is None else value.decode()
-
-
-def _encode(value: Value) -> bytes | None:
-    if value is None:
-        return None
-    if isinstance(value, bool):
-        return b"t" if value else b"f"
-    return str(value).encode()
+def _encoded(values: Sequence[Value]) -> list[bytes | None]:
+    """As text. The server reads "True" and "False" as booleans."""
+    return [None if value is None else str(value).encode() for value in values]
 
 
 def _connect_error(pgconn: PGconn) -> ConnectionError:

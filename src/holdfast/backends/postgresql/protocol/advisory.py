@@ -94,6 +94,9 @@ class AdvisoryBackend(OneByOne, PostgresqlBackend):
         super().__init__(url, port, runtime)
         self._schema = schema
 
+    def prepare_requests(self, claim: Claim) -> None:
+        """None: a lease needs a session of its own."""
+
     async def try_acquire(self, claim: Claim, *, queue: bool, deadline: float) -> Granted | Waiting:
         if not claim.exclusive or claim.owner:
             raise Unsupported(

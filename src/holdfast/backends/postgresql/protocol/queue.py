@@ -7,7 +7,7 @@ a notification by NOTIFY. Notifications may be lost, so a waiter also polls, and
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from holdfast.backends.postgresql.port import PostgresqlPort, Row, Statement, Value
 from holdfast.backends.postgresql.protocol.guarantees import GUARANTEES, LACKS
@@ -23,6 +23,7 @@ from holdfast.backends.sql_protocol import (
 from holdfast.core.clock import lease_deadline
 from holdfast.core.local_handover import with_fences
 from holdfast.core.notifications import Notifications
+from holdfast.core.ports import PreparedRequests
 from holdfast.core.tickets import (
     POLL_INTERVAL,
     POLL_INTERVAL_BEHIND,
@@ -239,6 +240,17 @@ _READ_RECORD = Statement(
 )
 
 
+_BOOLEANS: dict[str | None, int] = {"t": 1, "f": 0}
+
+
+class _Prepared(NamedTuple):
+    """A statement of the fast path with its values, but for the nonce between them."""
+
+    statement: Statement
+    before: tuple[Value, ...]
+    after: tuple[Value, ...]
+
+
 class PostgresqlBackend(SqlBackend):
     """Locks in one database, in FIFO order."""
 
@@ -255,6 +267,20 @@ class PostgresqlBackend(SqlBackend):
     def warnings(self) -> tuple[str, ...]:
         return self._port.warnings
 
+    def prepare_requests(self, claim: Claim) -> PreparedRequests | None:
+        """The statements of the fast path. If one returns no row, the general path goes on with the next statement."""
+        name, about = encode_name(claim.name), (us(claim.ttl), _agent(claim), claim.info)
+        acquire = _Prepared(_FAST_ACQUIRE, (name,), about)
+        lifetime = lease_deadline(0.0, claim.ttl, GRANULARITY)
+        release = _Prepared(_FAST_RELEASE, (name,), ())
+        return PreparedRequests(self._execute_prepared, acquire, acquire, release, lifetime, (), _note_blocked)
+
+    async def _execute_prepared(self, request: _Prepared, nonce: str, now: float, deadline: float) -> int | None:
+        values = (*request.before, nonce, *request.after)
+        for answer, *_ in await self._port.execute(request.statement, values, deadline=deadline):
+            return _BOOLEANS[answer] if answer in _BOOLEANS else int(answer or 0)
+        return None
+
     async def try_acquire(self, claim: Claim, *, queue: bool, deadline: float) -> Granted | Waiting:
         nonce, channel, agent = claim.nonce, self._port.channel, _agent(claim)
         if queue:
@@ -263,7 +289,8 @@ class PostgresqlBackend(SqlBackend):
         was_unanswered, claim.unanswered = claim.unanswered, True
         sent = self._runtime.now()
         try:
-            if claim.exclusive and not claim.owner and not claim.queued and not was_unanswered:
+            is_first = not claim.queued and not was_unanswered and not claim.was_blocked
+            if is_first and claim.exclusive and not claim.owner:
                 values: tuple[Value, ...] = (encode_name(claim.name), nonce, us(claim.ttl), agent, claim.info)
                 for (fence,) in await self._port.execute(_FAST_ACQUIRE, values, deadline=deadline):
                     claim.unanswered = False
@@ -472,6 +499,11 @@ class PostgresqlBackend(SqlBackend):
     async def close(self) -> None:
         self._notifications.wake_all()
         await super().close()
+
+
+def _note_blocked(claim: Claim, _reply: None, _sent: float) -> None:
+    """The fast path has not granted this ticket, so that it is not tried again."""
+    claim.was_blocked = True
 
 
 def encode_name(name: str) -> str:
