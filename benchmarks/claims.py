@@ -136,8 +136,14 @@ def _fair(name: str) -> list[Claim]:
         (f"{where}: Jain's index", "at least", 0.99, _contended("jain", name, figures.median)),
         # A waiter that has polled within a second gets the lock by the release, for 10 commands. Others are woken and
         # poll: those behind the second place poll every 2.5 s.
-        (f"{name}, 2 to 1,000 wait: commands per hand-over", "at most", 45.0, _most(name, "2", "64", "1000")),
+        _limited(name, 45.0, "2", "64", "1000"),
     ]
+
+
+def _limited(name: str, limit: float, *waiting: str) -> Claim:
+    """A hand-over never costs the server more than so many commands, for any number of waiters."""
+    few, many = int(waiting[0]), int(waiting[-1])
+    return f"{name}, {few} to {many:,} wait: commands per hand-over", "at most", limit, _most(name, *waiting)
 
 
 def _constant(name: str, *waiting: str) -> Claim:
@@ -226,11 +232,14 @@ CLAIMS: list[Claim] = [
     *_fastest("holdfast zookeeper", "kazoo Lock", "tooz zookeeper"),
     _constant("holdfast zookeeper", *_UP_TO_200),
     _constant("holdfast zookeeper asyncio", *_UP_TO_200),
-    _above("holdfast etcd", 1.4, "two etcd calls"),
+    # Its transaction also looks for tickets, for a withdrawal and for method=key: on the server alone, 1.34 times as
+    # much as the bare calls.
+    _above("holdfast etcd", 1.5, "two etcd calls"),
     *_fastest("holdfast etcd", "etcd3gw", "tooz etcd"),
     *_fastest("holdfast etcd asyncio", "aetcd"),
-    _constant("holdfast etcd", *_UP_TO_200),
-    _constant("holdfast etcd asyncio", *_UP_TO_200),
+    # Two or three, and those polls of waiters that are due while the queue is served.
+    _limited("holdfast etcd", 4.5, *_UP_TO_200),
+    _limited("holdfast etcd asyncio", 4.5, *_UP_TO_200),
     _above("holdfast memcached", 1.4, "two calls of our port"),
     _above("holdfast memcached", 1.6, "two raw memcached calls"),
     *_fastest("holdfast memcached", "sherlock memcached", "tooz memcached"),

@@ -16,7 +16,7 @@ class BlockingPoller:
 
     async def poll(self, wanted: Sequence[tuple[int, int]], until: float) -> list[int]:
         left = max(0.0, until - system.now())
-        return [descriptor for descriptor, _ in new_poll(*wanted).poll(left * 1000)]
+        return list(dict(new_poll(*wanted).poll(left * 1000)))
 
     async def wait_done(self, call: BackgroundCall[Any], until: float) -> bool:
         event = ThreadEvent()

@@ -31,6 +31,7 @@ from holdfast.errors import BackendUnavailable, ConfigurationError, OutcomeUnkno
 from holdfast.url_parts import Node
 
 _TOKEN_ATTEMPTS_MAX = 2  # times that a request is sent, each with a new token
+_NO_MUTEX = contextlib.nullcontext()
 
 
 def backend_on(port: Cluster, config: EtcdConfig, runtime: Runtime) -> Backend:
@@ -75,7 +76,7 @@ class Cluster(ServerCluster[Connection, Sequence[Watch]]):
         raise refused
 
     def name_mutex(self, name: str, *, deadline: float) -> AbstractAsyncContextManager[None]:
-        return contextlib.nullcontext()  # threads have no order
+        return _NO_MUTEX  # threads have no order
 
     def _token_refused(self, node: Node, token: str, error: TokenRefused) -> BackendUnavailable:
         """Discard this token. Returns the error to raise if the member refuses the next one too."""

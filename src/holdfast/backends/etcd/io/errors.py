@@ -30,12 +30,15 @@ class NoAuthentication(Exception):
     """The cluster has authentication disabled. Never leaves this package."""
 
 
+_decode = json.JSONDecoder().decode  # json.loads() looks for the encoding of bytes first
+
+
 def message_of(response: Response, url: str, node: Node) -> Message:
     """The message of an answer. Raises its error if it is one."""
     if response.status != _OK:
         raise error_for(response.status, response.body, url, str(node))
     try:
-        message: Message = json.loads(response.body)
+        message: Message = _decode(response.body.decode())
     except ValueError as error:
         raise OutcomeUnknown(backend=url, problem=f"{node}'s answer is not JSON: {error}") from error
     if "error" in message:  # an error in a stream, such as keep-alive, follows its status 200

@@ -70,9 +70,12 @@ class Response:
         if version not in {"HTTP/1.1", "HTTP/1.0"} or not code.isdigit():
             raise NotHttp(f"not an answer in HTTP/1.1: {status_line[:60]!r}")
         self.status = int(code)
-        headers = {name.strip().lower(): value.strip() for name, _, value in (field.partition(":") for field in fields)}
-        self.is_last = version == "HTTP/1.0" or headers.get("connection", "").lower() == "close"
-        if headers.get("transfer-encoding", "").lower() != "chunked":
+        headers: dict[str, str] = {}
+        for field in fields:
+            name, _, value = field.lower().partition(":")
+            headers[name.strip()] = value.strip()
+        self.is_last = version == "HTTP/1.0" or headers.get("connection") == "close"
+        if headers.get("transfer-encoding") != "chunked":
             length = headers.get("content-length", "")
             if not length.isdigit():
                 raise NotHttp("the response has no length")

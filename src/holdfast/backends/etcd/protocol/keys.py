@@ -13,11 +13,13 @@ A key of another shape below `<prefix><name>/` belongs to another program, such 
 
 from __future__ import annotations
 
+import functools
 import re
 from typing import NamedTuple
 
 _RESERVED = (b"%gone/", b"%mark/")  # no escaped name has a % before these letters
 _RECORDS = b"%mark/%record/"
+_NAMES_MAX = 1024  # that are kept escaped
 _OURS = re.compile(rb"([0-9a-f]{32})\.(x|r|s([0-9]{1,7}))", re.ASCII)
 
 
@@ -36,22 +38,16 @@ class Keys:
 
     def __init__(self, prefix: str, *, raw_names: bool) -> None:
         self._prefix, self._raw = prefix.encode(), raw_names
+        self.folder_range = functools.lru_cache(_NAMES_MAX)(self._folder_range)  # each request uses it several times
 
     def base(self, name: str) -> bytes:
         """The key of a lock with method=key, and the prefix of the keys of all locks whose names start with `name`."""
         return self._prefix + self._escaped(name)
 
-    def folder(self, name: str) -> bytes:
-        return self.base(name) + b"/"
-
-    def folder_range(self, name: str) -> tuple[bytes, bytes]:
-        """The range of the keys of all tickets of a lock."""
-        folder = self.folder(name)
-        return folder, range_end(folder)
-
     def ticket(self, name: str, slot: str, limit: int | None, *, exclusive: bool) -> bytes:
         kind = "x" if exclusive else "r" if limit is None else f"s{limit}"
-        return self.folder(name) + f"{slot}.{kind}".encode()
+        folder, _ = self.folder_range(name)
+        return folder + f"{slot}.{kind}".encode()
 
     def tombstone(self, nonce: str, *, waits: bool = False) -> bytes:
         # A ticket can have two tombstones: one under the lease of its ttl, one under the waiter lease.
@@ -87,6 +83,11 @@ class Keys:
     def has_prefix(self) -> bool:
         """With a prefix, all keys below it are holdfast's; without one, any key may belong to another program."""
         return bool(self._prefix)
+
+    def _folder_range(self, name: str) -> tuple[bytes, bytes]:
+        """The range of the keys of all tickets of a lock."""
+        folder = self.base(name) + b"/"
+        return folder, range_end(folder)
 
     def _escaped(self, name: str) -> bytes:
         # An unescaped slash would make the lock `a` wait for tickets of the lock `a/b`.

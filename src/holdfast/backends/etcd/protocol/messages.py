@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from base64 import b64decode, b64encode
+from base64 import b64decode
+from binascii import b2a_base64
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -140,7 +141,7 @@ def key_value(kv: Message) -> KeyValue:
 
 
 def b64(data: bytes) -> str:
-    return b64encode(data).decode()
+    return b2a_base64(data, newline=False).decode()
 
 
 def _range(start: bytes, end: bytes, until: int) -> Message:
