@@ -15,7 +15,7 @@ import sys
 import traceback
 from typing import Any
 
-from benchmarks.contender import all_contenders
+from benchmarks.contender import contender_named
 from benchmarks.measure import all_measures
 
 
@@ -27,9 +27,9 @@ def main(text: str) -> None:
     os.dup2(2, 1)  # output of a peer must not be read as the answer
     os.sched_setaffinity(0, job["cores"])  # as taskset does; child processes inherit it
     measure = next(measure for measure in all_measures() if measure.name == job["measure"])
-    contender = next(contender for contender in all_contenders() if contender.name == job["contender"])
     answer: dict[str, Any]
     try:
+        contender = contender_named(job["contender"])
         contender.load()
         answer = {"figures": measure.run(contender, job["numbers"], job["location"])}
     except Exception as error:

@@ -7,6 +7,7 @@ measures, so that a missing peer is only a line in the table.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
 import os
@@ -17,7 +18,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 from benchmarks.servers import Server
 
@@ -136,11 +137,23 @@ def peer(module: str, *, apart: bool = False) -> Any:
 
 def all_contenders() -> list[Contender]:
     """Return the contenders of all families: ours first, then by family name and in the order of the list."""
-    package = importlib.import_module("benchmarks.contenders")
-    contenders: list[Contender] = []
-    for family in sorted(module.name for module in pkgutil.iter_modules(package.__path__)):
-        contenders += importlib.import_module(f"{package.__name__}.{family}").CONTENDERS
+    contenders = [contender for family in _families() for contender in importlib.import_module(family).CONTENDERS]
     return sorted(contenders, key=lambda contender: not contender.ours)
+
+
+def contender_named(name: str) -> Contender:
+    """Return one contender. Another version of holdfast may lack what other families import."""
+    for family in _families():
+        with contextlib.suppress(ImportError):
+            for contender in importlib.import_module(family).CONTENDERS:
+                if contender.name == name:
+                    return cast("Contender", contender)
+    raise LookupError(f"no family that can be imported has a contender {name!r}")
+
+
+def _families() -> list[str]:
+    package = importlib.import_module("benchmarks.contenders")
+    return sorted(f"{package.__name__}.{module.name}" for module in pkgutil.iter_modules(package.__path__))
 
 
 @functools.cache

@@ -10,7 +10,7 @@ from textwrap import wrap
 
 from benchmarks import figures, plots
 from benchmarks.claims import claims_table, judge
-from benchmarks.contender import Arena, Contender
+from benchmarks.contender import BEFORE, Arena, Contender
 from benchmarks.measure import Column, Effort, Panel
 from benchmarks.page import SUMMARY
 from benchmarks.results import BOUNDS_ROUNDS, Outcome, Record
@@ -132,6 +132,9 @@ def outcome_table(outcome: Outcome, *, with_measure: bool = False) -> Table:
         headings += ["±", f"×\n{baseline.case.contender.name}" if baseline else "×\n(no baseline)"]
         if group.rounds >= BOUNDS_ROUNDS and baseline:
             headings.append("× from\nto (95 %)")
+    earlier = _earlier(outcome)
+    if earlier:
+        headings += ["×\nbefore", "× from\nto (95 %)"][: 2 if group.rounds >= BOUNDS_ROUNDS else 1]
     title = f"{measure.title.partition(':')[0]}: {_title(outcome)}" if with_measure else _title(outcome)
     table = Table(title, headings, words=2 if measure.layout else 1)
     apart: dict[str, list[str]] = {}
@@ -148,6 +151,8 @@ def outcome_table(outcome: Outcome, *, with_measure: bool = False) -> Table:
             row.remark = f"failed: {record.problem}" if record.rounds else record.problem
         else:
             row.cells += _cells(record, columns, baseline, group.rounds)
+            if earlier:
+                row.cells += _ratio_cells(record, earlier.get(contender.name), group.rounds)
             if record.problem is not None:
                 failed = len(record.rounds) - len(record.good)
                 table.notes.append(
@@ -196,11 +201,26 @@ def _cells(record: Record, columns: Sequence[Column], baseline: Record | None, r
     if measure.ratio_of is not None:
         values = record.values(measure.ratio_of)
         cells.append(f"{figures.spread(values):.0%}" if len(values) > 1 else "-")
-        cells.append(number(record.ratio(baseline, measure.ratio_of)) if baseline else "-")
-        if rounds >= BOUNDS_ROUNDS and baseline:
-            bounds = record.ratio_bounds(baseline, measure.ratio_of)
-            cells.append(f"{number(bounds[0])}-{number(bounds[1])}" if bounds else "-")
+        cells += _ratio_cells(record, baseline, rounds) if baseline else ["-"]
     return cells
+
+
+def _ratio_cells(record: Record, baseline: Record | None, rounds: int) -> list[str]:
+    """The ratio to another contender and, with enough rounds, its bounds."""
+    assert record.case.measure.ratio_of is not None
+    cells = [number(record.ratio(baseline, record.case.measure.ratio_of)) if baseline else "-"]
+    if rounds >= BOUNDS_ROUNDS:
+        bounds = record.ratio_bounds(baseline, record.case.measure.ratio_of) if baseline else None
+        cells.append(f"{number(bounds[0])}-{number(bounds[1])}" if bounds else "-")
+    return cells
+
+
+def _earlier(outcome: Outcome) -> dict[str, Record]:
+    """The records of the version that --before names, by the name of the same contender of this version."""
+    if outcome.group.measure.ratio_of is None:
+        return {}
+    named = {record.case.contender.name: record for record in outcome.records if record.good}
+    return {name.removesuffix(BEFORE): record for name, record in named.items() if name.endswith(BEFORE)}
 
 
 def _title(outcome: Outcome) -> str:

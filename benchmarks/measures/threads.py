@@ -12,7 +12,7 @@ from benchmarks.contender import Arena, Contender
 from benchmarks.figures import Turn
 from benchmarks.measure import Column, Effort, Figures, Measure, Panel, Setting
 from benchmarks.measures.contended import take_turns
-from benchmarks.processes import ProcessGroup, ready, sleep_until
+from benchmarks.processes import ProcessGroup, cpu_of, ready, sleep_until
 
 THREADS = 8
 # The peers of the other settings: one that polls and one that is woken. All of them would take too long.
@@ -27,6 +27,7 @@ def run(contender: Contender, numbers: Mapping[str, float], location: str) -> Fi
     if numbers.get("lone"):
         thread_counts.insert(0, 1)
     stats = contender.server.stats(location) if contender.server is not None else None
+    server = stats.pid() if stats is not None else None
 
     def part(process: int, end: Connection) -> list[array[float]]:
         assert contender.threads is not None
@@ -52,8 +53,10 @@ def run(contender: Contender, numbers: Mapping[str, float], location: str) -> Fi
     with ProcessGroup(len(thread_counts), part) as group:
         begin = group.start()
         before = stats.commands() if stats is not None else 0.0
+        cpu_before = cpu_of(server) if server is not None else 0.0
         times_of_processes = group.receive()
     commands = stats.commands() - before if stats is not None else 0.0
+    cpu = cpu_of(server) - cpu_before if server is not None else 0.0
     if stats is not None:
         stats.close()
     turns = [
@@ -62,10 +65,13 @@ def run(contender: Contender, numbers: Mapping[str, float], location: str) -> Fi
         for times in of_threads
         for at in range(0, len(times), 3)
     ]
-    return _judge(turns, len(thread_counts), begin, begin + seconds, commands, is_lone=bool(numbers.get("lone")))
+    judged = _judge(turns, len(thread_counts), begin, begin + seconds, is_lone=bool(numbers.get("lone")))
+    if stats is not None and turns:
+        judged |= {"commands": commands / len(turns), "server_cpu": cpu / len(turns)}
+    return judged
 
 
-def _judge(turns: list[Turn], processes: int, begin: float, end: float, commands: float, *, is_lone: bool) -> Figures:
+def _judge(turns: list[Turn], processes: int, begin: float, end: float, *, is_lone: bool) -> Figures:
     turns = figures.in_order(turns)
     inside = [turn for turn in turns if begin <= turn.acquired <= end]
     waits = [turn.acquired - turn.asked for turn in turns if turn.asked <= end and not (is_lone and turn.client)]
@@ -77,8 +83,6 @@ def _judge(turns: list[Turn], processes: int, begin: float, end: float, commands
         "turns": len(inside) / (end - begin),
         "wait_p99": figures.quantile(waits, 0.99),
     }
-    if commands:
-        judged["commands"] = commands / len(turns)
     if processes > 1 and not is_lone:
         judged["jain"] = figures.jain(counts)
     return judged
@@ -117,8 +121,8 @@ MEASURE = Measure(
     title="Threads of several processes: turns, waits and fairness",
     explains=(
         "turns: per second, back to back; more is better. wait p99: for an acquire, in ms. Jain: over the turns of "
-        "processes. commands: that the server runs for one turn, those within scripts included. Checked throughout: "
-        "no two turns overlap."
+        "processes. commands: that the server runs for one turn, those within scripts included. server: its processor "
+        "time for one turn, in µs. Checked throughout: no two turns overlap."
     ),
     settings=_settings,
     run=run,
@@ -127,6 +131,7 @@ MEASURE = Measure(
         Column("turns", "turns\n/s", plain=True),
         Column("wait_p99", "wait\np99", scale=1e3),
         Column("commands", "com-\nmands"),
+        Column("server_cpu", "server\nµs", scale=1e6),
         Column("jain", "Jain"),
     ),
     panels=(Panel("turns per second", "turns"),),

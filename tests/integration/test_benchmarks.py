@@ -27,7 +27,7 @@ import pytest
 
 from benchmarks import capacity, capacity_pages, capacity_stores, claims, figures, page, publish, runner
 from benchmarks.__main__ import PUBLISHED, main
-from benchmarks.contender import Arena, AsyncLocks, Contender, all_contenders
+from benchmarks.contender import Arena, AsyncLocks, Contender, all_contenders, versions_before
 from benchmarks.delay import delayed
 from benchmarks.figures import Turn
 from benchmarks.measure import FULL, QUICK, Effort, Measure, all_measures
@@ -203,6 +203,24 @@ def test_a_lock_with_two_holders_is_shown_as_broken() -> None:
 
     assert "\x1b[1;31mholdfast sqlite" in shown
     assert "BROKEN: 3 turns overlapped" in shown
+
+
+def test_a_table_shows_the_ratio_to_the_version_before_and_its_bounds() -> None:
+    name = "holdfast sqlite"
+    (before,) = versions_before([_contender(name)], "old")
+    ours, earlier = _record(name, [1, 1, 1, 1, 1]), _record(name, [2, 4, 4, 4, 5])
+    earlier.case = replace(earlier.case, contender=before)
+    outcome = _outcome(ours, earlier, _record("filelock", [9, 9, 9, 9, 9]))
+    outcome.group = replace(outcome.group, rounds=5)
+
+    lines = outcome_table(outcome).to_text().splitlines()
+
+    assert [line.split()[-2:] for line in lines if line.startswith(("holdfast", "filelock"))] == [
+        ["0.250", "0.200-0.500"],
+        ["-", "-"],
+        ["-", "-"],
+    ]
+    assert "before" in lines[2]
 
 
 def test_claims_are_judged_only_by_cases_that_were_run() -> None:
