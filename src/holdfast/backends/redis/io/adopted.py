@@ -101,10 +101,10 @@ def _login(arguments: Mapping[str, Any], kind: type | None) -> Login:
         _check_known(kind)
     secure = (redis.SSLConnection, redis.asyncio.SSLConnection)
     is_tls = bool(arguments.get("ssl")) or (kind is not None and issubclass(kind, secure))
-    taken = {name: arguments[name] for name in _CREDENTIALS if arguments.get(name) is not None}
+    adopted = {name: arguments[name] for name in _CREDENTIALS if arguments.get(name) is not None}
     if is_tls:
-        taken |= {name: value for name, value in arguments.items() if name.startswith("ssl_")}
-    return Login(is_tls, taken)
+        adopted |= {name: value for name, value in arguments.items() if name.startswith("ssl_")}
+    return Login(is_tls, adopted)
 
 
 def _check_known(kind: type) -> None:

@@ -15,7 +15,7 @@ def ending(*, is_over: bool, is_answered: bool) -> int:
 
 
 def _load(name: str, *, first: tuple[str, ...] = (), after: tuple[str, ...] = ()) -> Script:
-    """`first` are the fast paths, before the functions that handle waiters: usually there are none."""
+    """`first` are the fast paths. They precede the functions that handle waiters, because usually no ticket waits."""
 
     def own(*names: str) -> list[str]:
         return [redis.text(__package__, text) for text in names]

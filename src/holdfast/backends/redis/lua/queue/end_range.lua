@@ -1,4 +1,4 @@
--- Renew the lease of a client that uses no other fence of its range from now on, and store its caller with that fence.
+-- Renew a lease with a range of fences, give up all of them but the one in use, and store the caller that uses it.
 -- Returns 1 if the lease still exists.
 local nonce, ttl, fence, about = unpack(ARGV)
 local value = redis.call('GET', lock)
