@@ -1,7 +1,7 @@
-"""Passwords that are given as a function: rotated credentials, tokens of a cloud's IAM. Asked for each new connection.
+"""Passwords that are given as a function, for rotated credentials and for tokens of a cloud's IAM.
 
-The function runs on a thread of its own, so that it may block, and no longer than the connection may take. Its value is
-kept nowhere, and no message shows it.
+The function is called for each new connection. It runs on its own thread, so it may block; the connection waits for it
+until its own deadline. The password is not stored, and no message shows it.
 """
 
 from __future__ import annotations
