@@ -72,7 +72,7 @@ Password = str | PasswordFunction
 
 
 async def ask_password(password: Password, url: str, poller: Poller, until: float) -> str:
-    """The password of a new connection. Raises what `PasswordFunction.ask` raises."""
+    """The password of a new connection. Raises as `PasswordFunction.ask` does."""
     return password if isinstance(password, str) else await password.ask(url, poller, until)
 
 

@@ -202,8 +202,8 @@ class MemoryBackend:
         now, entries = self._runtime.now(), store.queues.get(claim.name, {})
         mine = entries.get(claim.nonce)
         if mine is None:
-            given = entries.get(nonce)
-            if given is None or not given.granted or given.expires <= now:
+            old = entries.get(nonce)
+            if old is None or not old.granted or old.expires <= now:
                 return 0
             store.process_state.last_number += 1
             mine = QueueEntry(claim, store.process_state.last_number, now, self._port.wake)

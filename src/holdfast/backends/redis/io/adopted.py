@@ -1,8 +1,8 @@
 """A client object of redis-py instead of a URL: the same servers, user and certificates, with our own connections.
 
 Only the settings of the object are read. Its retries, timeouts, decoding and pool are not used. A client with a
-connection class that is not redis-py's own is refused: that class may connect to another server than its arguments say,
-or to none (fakeredis).
+connection class that is not redis-py's own is refused: that class may connect to another server than that of its
+arguments, or to none (fakeredis).
 """
 
 from __future__ import annotations

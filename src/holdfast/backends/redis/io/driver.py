@@ -124,7 +124,7 @@ def _class_of(login: Login, node: Node, plain: Any, secure: Any, unix: Any) -> A
 
 
 def _plain_errors(parser: Any) -> Any:
-    """This parser, except that error replies keep their code, which redis-py removes from those that it knows."""
+    """A subclass of this parser in which all error replies keep their code. redis-py removes some of the codes."""
 
     def parse_error(_: Any, response: str) -> ResponseError:
         return ResponseError(response)

@@ -137,7 +137,7 @@ class SocketSubscriberConnection:
             self._reader_waker.wake()
 
     def _must_return(self) -> bool:
-        """The listener's waker is readable: whether `wake` was called."""
+        """Called when the listener's waker is readable. Returns whether `wake` was called."""
         self._waker.drain()
         if self._is_woken:  # otherwise not cleared, because a concurrent `wake` may set it after this check
             self._is_woken = False

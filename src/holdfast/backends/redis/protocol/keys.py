@@ -273,7 +273,7 @@ def _tag_and_rest(prefix: str, name: str) -> tuple[str, str]:
     tag = _tag(lock)
     if tag is None and "}" not in lock:
         return lock, ""  # the tag contains prefix and name
-    # A tag in the prefix comes first in every key, so the server hashes that one; the second only repeats it.
+    # A tag in the prefix is the first one in every key, so the server hashes it; the second tag only repeats it.
     return tag or _number_in(slot_of(lock)), name
 
 

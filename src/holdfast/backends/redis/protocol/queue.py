@@ -60,7 +60,7 @@ if TYPE_CHECKING:
 
 GRANULARITY = 0.002  # seconds: the server counts whole milliseconds, here and in its scripts
 FOREIGN_POLL = 0.1  # longest interval in seconds between polls while another program holds the lock and will not notify
-# The second in the queue polls often too: it notices first if the first one does not respond when it is its turn.
+# The second in the queue polls often too, because it has to notice if the first one does not poll in its turn.
 _POLL_OFTEN = 2
 _FOREIGN, _ITS_TURN = 1, 2  # types of blockers in replies of try_acquire.lua
 

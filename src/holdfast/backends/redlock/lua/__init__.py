@@ -10,7 +10,7 @@ COUNT_IDLE = 7 * 86400.0
 
 
 def ending(*, is_over: bool, is_answered: bool) -> int:
-    """The argument of RELEASE that says whether the ticket may request the vote again, or an old request may arrive."""
+    """The argument `is_over` of RELEASE: whether the ticket has ended, and whether an old request may still arrive."""
     return (1 if is_answered else 2) if is_over else 0
 
 

@@ -72,7 +72,7 @@ class _State:
     voters: set[int] = field(default_factory=set)  # if it was granted: nodes that have its vote, as far as known
     fence: int | None = None  # if it was granted
     unanswered_ttl: float = math.inf  # the shortest ttl in a renewal that a node may still execute
-    longest_ttl: float = 0.0  # in all requests: a vote expires by itself after so many seconds at the latest
+    longest_ttl: float = 0.0  # of all requests: every vote expires by itself within this time
     splits: int = 0  # number of consecutive attempts without a majority for any ticket
 
 

@@ -43,7 +43,7 @@ class Sentinel(Topology):
     ) -> None:
         super().__init__(config, servers, handshake, subscriber_io, runtime)
         self._sentinels = sentinels
-        self._order = list(config.nodes)  # the one that replied last comes first
+        self._order = list(config.nodes)  # the Sentinel that replied last is the first
         self._question = pack("SENTINEL", "GET-MASTER-ADDR-BY-NAME", config.service)
         self._primary: Node | None = None
         self._trusted_until = 0.0
