@@ -1,4 +1,4 @@
-"""One folder per store, each with the same four files: port.py (the verbs of that server), protocol.py (what the engine
-asks for, over that port), blocking.py and aio.py (the port on a driver for threads and for asyncio). Beside the folders
-lies what several of them share.
+"""One folder for each store, all of the same shape: `config.py` (the URL and its options), `port.py` (the operations of
+the server), `protocol/` (the verbs of the engine over that port), `io/` (the port on connections, for threads and for
+asyncio), and Lua or SQL texts in `lua/` or `sql/`. `net/` and the modules here are shared by several stores.
 """

@@ -29,11 +29,11 @@ async def break_in_use(
 ) -> bool:
     """Break a lease by one of its fences. Returns whether that fence was in use.
 
-    `request` breaks it, or returns the first and the last fence of its client if one of several is in use. Then the
-    client reports which one at its next renewal, or uses later ones.
+    `request` breaks the lease, or returns the first and the last fence of a range if the client uses one of them. At
+    its next renewal, the client reports which one it uses, unless it uses later fences by then.
 
     Raises:
-        BackendUnavailable: the client has not reported it before the deadline.
+        BackendUnavailable: the client has not reported the fence before the deadline.
     """
     while True:
         outcome = await request()

@@ -67,7 +67,7 @@ class DatabaseConnections(ABC, Generic[C]):
     """The connections of one client to one database."""
 
     version: int  # of the tables and procedures that this code knows
-    container: str  # what the tables are in, for error messages
+    container: str  # the word for the object that has the tables, for error messages
 
     def __init__(self, url: str, max_connections: int, poller: Poller, runtime: Runtime) -> None:
         self.is_durable = True  # a crash or failover loses nothing, as far as the server has reported

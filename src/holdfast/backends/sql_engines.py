@@ -1,7 +1,7 @@
-"""An engine of SQLAlchemy in place of a URL: the arguments with which it connects. It is not connected for that.
+"""An engine of SQLAlchemy in place of a URL: the arguments with which it connects. They are read without connecting.
 
-SQLAlchemy has no public access to `connect_args`, which may have the options of TLS. They are in the function that the
-engine's pool calls, from SQLAlchemy 1.4 on.
+SQLAlchemy has no public access to `connect_args`, which may have the options of TLS. From SQLAlchemy 1.4 on, they are
+in the function that the engine's pool calls.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _FIX = "give a url; for a password that changes, a url and password=function"
 
 
 def is_engine(client: object) -> bool:
-    """It is an Engine or AsyncEngine of SQLAlchemy."""
+    """Whether it is an Engine or AsyncEngine of SQLAlchemy."""
     kinds = {(kind.__module__.partition(".")[0], kind.__name__) for kind in type(client).__mro__}
     return not kinds.isdisjoint({("sqlalchemy", "Engine"), ("sqlalchemy", "AsyncEngine")})
 
@@ -25,7 +25,7 @@ def connect_arguments(client: Any) -> tuple[str, Mapping[str, Any]]:
     """The name of the engine's driver, and the arguments of the driver's connect().
 
     Raises:
-        ConfigurationError: something else than the engine's arguments decides where it connects.
+        ConfigurationError: the engine's arguments alone do not decide where it connects.
     """
     engine = getattr(client, "sync_engine", client)
     creator = engine.pool._creator  # noqa: SLF001 (see above)

@@ -38,11 +38,11 @@ class QueuePosition:
     __slots__ = ("_ahead", "_pace", "_since", "blocker_ends", "reads")
 
     def __init__(self, now: float, reads: str = "") -> None:
-        self.reads = reads  # the lock, for a reader: it is granted together with the readers before it
+        self.reads = reads  # the name of the lock of a reader, which is granted with the readers before it; else empty
         self.blocker_ends = float("inf")  # when the lease that blocks it expires, unless it is renewed
         self._ahead = 0  # waiters before it
         self._since = now  # when that number last changed, as far as polls have shown
-        self._pace = 0.0  # seconds that one of them took, at the last change
+        self._pace = 0.0  # seconds for each waiter that left the queue, at the last change
 
     def update(self, ahead: int, now: float) -> None:
         """A poll has found this many waiters before it."""
@@ -51,7 +51,7 @@ class QueuePosition:
             self._ahead, self._since = ahead, now
 
     def poll_delay(self, now: float) -> float:
-        """Seconds until the next poll: a fraction of the expected wait, at most what the position allows."""
+        """Seconds until the next poll: a fraction of the expected wait, limited by the position in the queue."""
         position, quiet = self._ahead + 1, now - self._since
         by_pace = position * max(self._pace, quiet) / _EARLY
         weight = position if self.reads else position**2

@@ -101,7 +101,7 @@ class SqlPort(Protocol):
 
 
 class SqlBackend(ABC):
-    """The part that both backends share. A lease may have several fences, as its `info` says."""
+    """The part that both backends share. A lease may have several fences; its `info` has their number."""
 
     nominal_guarantees: Guarantees  # of a durable server, with local hand-over where there is one
     hands_over_locally = False

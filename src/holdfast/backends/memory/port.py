@@ -92,7 +92,7 @@ class MemoryPort(Protocol):
         """Run `step` on the store under its mutex."""
 
     def wake(self, notification: Notification) -> None:
-        """Wake our waiting ticket. Any thread that releases the lock calls this."""
+        """Wake a waiting ticket of this client. Any thread that releases the lock calls this."""
 
 
 class _Stores:

@@ -90,7 +90,7 @@ def _look_up(host: str, lookup: BackgroundCall[list[str]]) -> list[str]:
 
 def _numeric(sockaddr: tuple[object, ...]) -> str:
     """The address, with its zone if it is a scoped IPv6 address."""
-    # That of an IPv6 socket is (address, port, flow, zone).
+    # An IPv6 sockaddr is (address, port, flow, zone).
     address, zone = str(sockaddr[0]), sockaddr[3] if len(sockaddr) > 3 else 0  # noqa: PLR2004
     return f"{address}%{zone}" if zone and "%" not in address else address
 

@@ -53,7 +53,8 @@ class ServerCluster(ABC, Generic[C, W]):
     ) -> tuple[T, bool]:
         """The result of `work`, with the first server that answers before its share of the time is over.
 
-        Also returns whether an earlier server got the request and may still execute it. `once`: there is none.
+        Also returns whether an earlier server got the request and may still execute it. With `once`, no other server
+        gets the request after such a server, so the second result is False.
         """
         nodes = self._nodes
         unanswered: OutcomeUnknown | None = None

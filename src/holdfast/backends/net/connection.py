@@ -73,16 +73,16 @@ class PolledConnection(BaseConnection):
         if self._socket is None or (not written and until <= self._now()):
             problem = "no time was left" if self._socket else "the connection is closed"
             raise BackendUnavailable(backend=self._url, problem=f"{self.node}: {problem}")
-        rest = memoryview(request)[written:]
-        while rest:
+        unsent = memoryview(request)[written:]
+        while unsent:
             try:
-                rest = rest[self._socket.send(rest) :]
+                unsent = unsent[self._socket.send(unsent) :]
             except (BlockingIOError, ssl.SSLWantWriteError):
                 await self._wait(WRITE, until)
             except ssl.SSLWantReadError:
                 await self._wait(READ, until)
             except OSError as error:
-                if len(rest) == len(request):
+                if len(unsent) == len(request):
                     raise BackendUnavailable(backend=self._url, problem=self._problem(error)) from error
                 raise
 
@@ -97,7 +97,7 @@ class PolledConnection(BaseConnection):
 
     @property
     def has_more(self) -> bool:
-        """Decrypted data waits inside TLS, which no poll reports."""
+        """TLS has decrypted data that was not read yet. poll() does not report it."""
         return isinstance(self._socket, ssl.SSLSocket) and self._socket.pending() > 0
 
     async def _wait(self, events: int, until: float) -> None:

@@ -17,6 +17,6 @@ def no_answer(url: str, node: Node, problem: str) -> OutcomeUnknown:
 
 
 def located(url: str, node: Node, problem: str) -> str:
-    """The problem of a server of this URL. It names the server, unless the URL names it and no other."""
+    """The problem of a server of this URL. The text names the server, unless it is the only one in the URL."""
     hosts = url.partition("://")[2].partition("/")[0].partition("?")[0].rpartition("@")[2]
     return problem if hosts == str(node) else f"{node}: {problem}"

@@ -13,7 +13,7 @@ IDLE_MAX = 2.0  # seconds without a waiter after which the loop ends, and with i
 
 
 class Listener(ABC):
-    """`_start` starts the loop unless it runs; it ends by itself. A subclass receives in `_run` until `_is_done`."""
+    """`_start` starts the loop unless it runs. The loop of a subclass, `_run`, receives until `_is_done`, and ends."""
 
     def __init__(self, poller: Poller, background: Background, runtime: Runtime) -> None:
         self._poller, self._background, self._runtime = poller, background, runtime
@@ -49,7 +49,7 @@ class Listener(ABC):
         """Whether this loop is not needed any more. If so, the next waiter starts another one."""
         with self._mutex:
             if self._waker is not waker:
-                return True  # decided before; another one may run by now
+                return True  # this loop was ended before; another one may run by now
             is_idle = not self._has_waiters() and self._runtime.now() - self._idle_since > IDLE_MAX
             if self._closed or is_idle:
                 self._close_waker(waker)

@@ -1,7 +1,7 @@
-"""Passwords that are given as a function: rotated credentials, tokens of a cloud's IAM. Asked for each new connection.
+"""Passwords that are given as a function, for rotated credentials and for tokens of a cloud's IAM.
 
-The function runs on a thread of its own, so that it may block, and no longer than the connection may take. Its value is
-kept nowhere, and no message shows it.
+The function is called for each new connection. It runs on its own thread, so it may block; the connection waits for it
+until its own deadline. The password is not stored, and no message shows it.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ Password = str | PasswordFunction
 
 
 async def ask_password(password: Password, url: str, poller: Poller, until: float) -> str:
-    """The password of a new connection. Raises what `PasswordFunction.ask` raises."""
+    """The password of a new connection. Raises as `PasswordFunction.ask` does."""
     return password if isinstance(password, str) else await password.ask(url, poller, until)
 
 

@@ -90,7 +90,7 @@ class DirectReply(asyncio.Future[Any]):
             self._context.run(wakeup, self)
 
     def add_done_callback(self, fn: Callable[[Any], object], /, *, context: contextvars.Context | None = None) -> None:
-        if self._wakeup is None and context is not None and not self.done():  # a task passes its own context
+        if self._wakeup is None and context is not None and not self.done():  # only a task passes a context
             self._wakeup, self._context = fn, context
         else:
             super().add_done_callback(fn, context=context)

@@ -33,7 +33,7 @@ IDLE_KEPT = 2  # idle connections that are never closed for being idle
 IDLE_MAX = 10.0  # seconds after which any other idle connection is closed
 IDLE_CHECK = 0.2  # seconds without use after which a connection is checked, where a check per request is too slow
 _GRACE = 0.1  # seconds that an answer may still take on a connection that has probably vanished
-# Seconds between checks for a free connection, in case a wake-up is lost: of the first caller that waits, and of any.
+# Seconds between checks for a free connection, in case a wake-up is lost: by the first waiting caller, by the others.
 _FREE_CHECK_FIRST, _FREE_CHECK = 0.05, 1.0
 
 
@@ -150,7 +150,7 @@ class ConnectionPool(Generic[C]):
         finally:
             with self._mutex, contextlib.suppress(ValueError):
                 self.waiters.remove(waiter.ref)
-            self._wake_first()  # it was not the first one until now
+            self._wake_first()  # another waiter is the first one from now on
 
     def _first_waiter(self) -> _Waiter | None:
         with self._mutex:
@@ -180,7 +180,7 @@ class ConnectionPool(Generic[C]):
         opening = _Opening()
         if not self._reserve(opening):
             with contextlib.suppress(IndexError):
-                self.discard(self.idle.pop(0))  # it has been idle for even longer
+                self.discard(self.idle.pop(0))  # it was idle for longer, so it has probably vanished too
             if not self._reserve(opening):
                 return deadline
         now = self._now()

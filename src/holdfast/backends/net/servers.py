@@ -27,7 +27,7 @@ class ServersConfig:
 
 
 def servers_of(address: Address, default_port: int, tls_scheme: str, no_path: str) -> dict[str, Any]:
-    """The fields of a ServersConfig that are no options. `no_path` tells why the URL must not have a path.
+    """The fields of a ServersConfig that are no options. `no_path` is the reason why the URL must not have a path.
 
     Raises:
         ConfigurationError: names the part that is wrong, and the fix.

@@ -5,7 +5,7 @@ SO_RCVTIMEO, which takes one system call less than poll() and recv(). After that
 
 The exception: every signal restarts the wait in recv(), because Python repeats the call (PEP 475). The wait takes at
 most two ticks of the kernel, so only signals that arrive more often, as those of a fast profiler, prolong it, while the
-server sends nothing. poll() continues with what is left after a signal.
+server sends nothing. After a signal, poll() continues with the time that is left.
 
 With TLS, data can be left in a buffer of OpenSSL; the sockets of gevent and eventlet ignore SO_RCVTIMEO; and a kernel
 with long ticks would wait too long: there, the socket does not block, and all waits are in poll().
@@ -38,7 +38,7 @@ CLOSED = "the server closed the connection"
 
 
 def _flag_without_wait() -> int:
-    """MSG_DONTWAIT, where recv() waits for a short time with SO_RCVTIMEO; 0 elsewhere."""
+    """MSG_DONTWAIT on a system where SO_RCVTIMEO can limit recv() to RECEIVE_TIME; 0 on others."""
     if sys.platform != "linux" or time.clock_getres(_CLOCK_MONOTONIC_COARSE) > RECEIVE_TIME:
         return 0
     flag: int = getattr(socket, "MSG_DONTWAIT", 0)
@@ -201,11 +201,11 @@ class StreamConnection:
 
 def send_all(sock: socket.socket, data: bytes, until: float, flags: int = 0) -> None:
     """Send all data on a socket that does not block with these flags. Raises OSError."""
-    left = memoryview(data)
-    while left:
+    unsent = memoryview(data)
+    while unsent:
         events = WRITE
         try:
-            left = left[sock.send(left, flags) :]
+            unsent = unsent[sock.send(unsent, flags) :]
             continue
         except (BlockingIOError, ssl.SSLWantWriteError):
             pass

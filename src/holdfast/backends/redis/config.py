@@ -94,7 +94,7 @@ class Login:
     password: PasswordFunction | None = None  # its value is added to the arguments of each connection
 
     async def current(self, url: str, poller: Poller, until: float) -> Login:
-        """This login with the present password. Raises what `PasswordFunction.ask` raises."""
+        """This login with the present password. Raises as `PasswordFunction.ask` does."""
         if self.password is None:
             return self
         password = await self.password.ask(url, poller, until)

@@ -39,11 +39,11 @@ _POLL_OFTEN = 2
 
 
 class MemoryBackend:
-    """Locks that live and die with this process."""
+    """Locks of this process, which end with it."""
 
     guarantees = GUARANTEES
     lacks = LACKS
-    warnings: tuple[str, ...] = ()  # there is no state in which it works but is at risk
+    warnings: tuple[str, ...] = ()  # a store in memory has no problems with which it still works
     liveness_fds: tuple[int, ...] = ()  # a process that dies takes its locks with it
 
     def __init__(self, url: str, port: MemoryPort, runtime: Runtime) -> None:
@@ -163,7 +163,7 @@ class MemoryBackend:
                     mine.fence = store.process_state.last_number
             mine.expires = now + claim.ttl
             if claim.owner:
-                _wake_next(entries, now)  # tickets of the same owner in the queue are granted with this one
+                _wake_next(entries, now)  # waiting tickets of the same owner are granted with this one
             return mine.fence
         mine.expires = now + WAITER_LEASE
         _wake_next(entries, now)  # removing expired tickets may have unblocked others
@@ -202,8 +202,8 @@ class MemoryBackend:
         now, entries = self._runtime.now(), store.queues.get(claim.name, {})
         mine = entries.get(claim.nonce)
         if mine is None:
-            given = entries.get(nonce)
-            if given is None or not given.granted or given.expires <= now:
+            old = entries.get(nonce)
+            if old is None or not old.granted or old.expires <= now:
                 return 0
             store.process_state.last_number += 1
             mine = QueueEntry(claim, store.process_state.last_number, now, self._port.wake)
@@ -315,7 +315,7 @@ def _position(entries: dict[str, QueueEntry], mine: QueueEntry) -> int:
 
 
 def _wake_next(entries: dict[str, QueueEntry], now: float) -> None:
-    """Wake the waiters that the rule grants now, up to the first blocked one, and waiters of owners that hold."""
+    """Wake the waiters that the rule grants now, up to the first blocked one, and those whose owner holds the lock."""
     owners = {entry.claim.owner for entry in entries.values() if entry.granted and entry.expires > now} - {""}
     ahead: list[QueueEntry] = []
     is_blocked = False

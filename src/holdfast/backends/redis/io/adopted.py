@@ -1,8 +1,8 @@
 """A client object of redis-py instead of a URL: the same servers, user and certificates, with our own connections.
 
 Only the settings of the object are read. Its retries, timeouts, decoding and pool are not used. A client with a
-connection class that is not redis-py's own is refused: that class may connect to another server than its arguments say,
-or to none (fakeredis).
+connection class that is not redis-py's own is refused: that class may connect to another server than that of its
+arguments, or to none (fakeredis).
 """
 
 from __future__ import annotations
@@ -101,10 +101,10 @@ def _login(arguments: Mapping[str, Any], kind: type | None) -> Login:
         _check_known(kind)
     secure = (redis.SSLConnection, redis.asyncio.SSLConnection)
     is_tls = bool(arguments.get("ssl")) or (kind is not None and issubclass(kind, secure))
-    taken = {name: arguments[name] for name in _CREDENTIALS if arguments.get(name) is not None}
+    adopted = {name: arguments[name] for name in _CREDENTIALS if arguments.get(name) is not None}
     if is_tls:
-        taken |= {name: value for name, value in arguments.items() if name.startswith("ssl_")}
-    return Login(is_tls, taken)
+        adopted |= {name: value for name, value in arguments.items() if name.startswith("ssl_")}
+    return Login(is_tls, adopted)
 
 
 def _check_known(kind: type) -> None:

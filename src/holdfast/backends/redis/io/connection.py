@@ -1,4 +1,4 @@
-"""The interface between the topology of a deployment (topology/) and its connections (blocking.py, aio.py).
+"""The interface between the topology of a deployment (topology/) and its connections (sockets.py, pipeline.py).
 
 All methods raise BackendUnavailable if nothing was sent, and OutcomeUnknown if something was. Error replies are not
 raised: they are returned as ErrorReply.
@@ -45,7 +45,7 @@ class Connections(Protocol):
     def exchange_now(
         self, node: Node, around: tuple[bytes, bytes], nonce: str, now: float, deadline: float
     ) -> int | Awaitable[Reply]:
-        """One command, one reply, with as little code as possible. The nonce is between the two parts of the command.
+        """One command, one reply, with as little code as possible. `around` are the parts before and after the nonce.
 
         Returns the reply if it is an int and no other task has to run until it arrives, otherwise an awaitable of it.
         """

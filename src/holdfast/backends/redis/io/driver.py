@@ -102,11 +102,11 @@ class _AsyncTlsConnection(asyncio_connection.SSLConnection, _AsyncTcpConnection)
 
 
 def _arguments(login: Login, node: Node, *, db: int, timeout: float, retry: Any) -> dict[str, Any]:
-    where: dict[str, Any] = {"path": node.host}
+    address: dict[str, Any] = {"path": node.host}
     if node.port:
-        where = {"host": node.host, "port": node.port, "socket_keepalive": False}  # open_socket has set it
+        address = {"host": node.host, "port": node.port, "socket_keepalive": False}  # open_socket has set it
     return {
-        **where,
+        **address,
         **login.arguments,
         **_NO_INTRODUCTION,
         "db": db,
@@ -124,7 +124,7 @@ def _class_of(login: Login, node: Node, plain: Any, secure: Any, unix: Any) -> A
 
 
 def _plain_errors(parser: Any) -> Any:
-    """This parser, except that error replies keep their code, which redis-py removes from those that it knows."""
+    """A subclass of this parser in which all error replies keep their code. redis-py removes some of the codes."""
 
     def parse_error(_: Any, response: str) -> ResponseError:
         return ResponseError(response)
@@ -148,7 +148,7 @@ def close_transport(connection: Any) -> None:
 _PARSER = _plain_errors(redis_connection.DefaultParser)
 _ASYNC_PARSER = _plain_errors(asyncio_connection.DefaultParser)
 # Without this, redis-py sends two commands with its name and version, and waits for each reply.
-_TAKEN = inspect.signature(redis_connection.AbstractConnection.__init__).parameters
+_PARAMETERS = inspect.signature(redis_connection.AbstractConnection.__init__).parameters
 _NO_INTRODUCTION: dict[str, Any] = (
-    {"driver_info": None} if "driver_info" in _TAKEN else {"lib_name": None, "lib_version": None}
+    {"driver_info": None} if "driver_info" in _PARAMETERS else {"lib_name": None, "lib_version": None}
 )

@@ -3,7 +3,7 @@
 Four cases must never be confused:
 
     BackendUnavailable   nothing was changed: not connected, or refused before anything was executed
-    OutcomeUnknown       sent, and no reply that tells the result
+    OutcomeUnknown       sent, and no reply shows the result
     NameConflict         the key exists and has another type
     AccessDenied         nothing was changed: an ACL does not allow this user to run the command
 

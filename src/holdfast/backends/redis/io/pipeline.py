@@ -98,7 +98,7 @@ class RedisPipeline(Pipeline["Reply"], DriverConnection, asyncio.BufferedProtoco
                 if future.done():
                     return  # its task was cancelled
                 if future.__class__ is DirectReply and self._is_plain:
-                    future.resume(reply)  # nothing may follow: the task runs here
+                    future.resume(reply)  # the task runs inside of this call, so no statement may follow it
                 else:
                     future.set_result(reply)
                 return

@@ -82,9 +82,10 @@ class SocketConnection(StreamConnection):
         return self.finish(request, None, deadline)
 
     def finish(self, unsent: bytes, data: bytes | None, deadline: float) -> Reply:
-        """Send what was not sent of a command, and read its reply; `data` is the part of it that has arrived.
+        """Send the `unsent` part of a command, and read its reply.
 
-        None: no part of it arrived in the first half of the time. Empty: the server has closed the connection.
+        `data` is the part of the reply that has arrived. None: no part of it arrived in the first half of the time, or
+        before an error of the socket. Empty: the server has closed the connection.
         """
         try:
             stream = self.stream
@@ -129,7 +130,7 @@ class SocketConnection(StreamConnection):
             raise self._no_answer(error) from error
 
     def receive(self, count: int, deadline: float) -> list[Reply]:
-        """The second half of it."""
+        """The second half of such an exchange: read the replies."""
         deadline = min(deadline, self.used_at + self._io_timeout)
         try:
             stream = self.stream
@@ -215,8 +216,8 @@ class SocketConnections:
                 return self._finish(pool, connection, request[sent:], data, deadline)
             reply = int(data[1:])  # an integer and nothing else, as most replies are
         except BaseException as error:
-            pool.discard(connection)  # an interrupt, perhaps in the middle of an answer
-            if isinstance(error, ValueError):  # more than an integer
+            pool.discard(connection)  # an interrupt, perhaps in the middle of a reply
+            if isinstance(error, ValueError):  # the data is more than one integer
                 raise no_answer(self._config.url, node, _problem(error)) from error
             raise
         idle.append(connection)
@@ -232,7 +233,7 @@ class SocketConnections:
         data: bytes | None,
         deadline: float,
     ) -> Reply:
-        """The rest of an exchange: what was not sent of the request, and the data that has arrived."""
+        """The rest of an exchange, from the unsent part of the request and the data that has arrived."""
         connection.probe = pool.probe
         try:
             reply = connection.finish(unsent, data, deadline)

@@ -97,7 +97,7 @@ class Subscriber:
         self.wakeups = Wakeups(runtime)
         self._mutex = runtime.mutex()
         self._client_id = runtime.nonce()
-        # If a message goes to several servers, each counts only its own subscribers (lua/queue/publish.lua).
+        # If several servers get a message, each counts only its own subscribers (lua/queue/publish.lua).
         kind = "wake" if config.shape in {"single", "sentinel"} else "wake-all"
         self._channel = Channel("PUBLISH", f"{config.prefix}{kind}:{self._client_id}")
         self._is_sharded = config.shape == "cluster"

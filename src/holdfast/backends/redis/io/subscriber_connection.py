@@ -9,8 +9,9 @@ is the only waiter reads the connection itself. With several waiters the listene
      start_waiting                 │              │
        └───────────────▶ the waiting thread reads ◀ (it usually waits again within LINGER)
 
-The connection has no reader only while no thread waits. If an interrupt cuts off a step, the state recovers: the reader
-is a weak reference, and a notification that arrives late does no harm, because every waiter also polls.
+The connection has no reader only while no thread waits. An interrupt in the middle of a step does not block the
+connection: the reader is a weak reference, and a notification that arrives late does no harm, because every waiter also
+polls.
 """
 
 from __future__ import annotations
@@ -87,8 +88,8 @@ class SocketSubscriberConnection:
                 passed_on, self._passed_on = self._passed_on, []
                 self._yield_to_candidate()
                 now = self._now()
-                is_away = self._reader() is not None or (not self._waiting and now < self._read_at + LINGER)
-                self._listener_reads = not (is_away or passed_on or self._error)
+                has_reader = self._reader() is not None or (not self._waiting and now < self._read_at + LINGER)
+                self._listener_reads = not (has_reader or passed_on or self._error)
             if passed_on:
                 return passed_on
             if self._error is not None:
@@ -136,7 +137,7 @@ class SocketSubscriberConnection:
             self._reader_waker.wake()
 
     def _must_return(self) -> bool:
-        """The listener's waker is readable: whether `wake` was called."""
+        """Called when the listener's waker is readable. Returns whether `wake` was called."""
         self._waker.drain()
         if self._is_woken:  # otherwise not cleared, because a concurrent `wake` may set it after this check
             self._is_woken = False

@@ -9,7 +9,7 @@ from holdfast.backends.texts import text_of
 from holdfast.core.tickets import POLL_INTERVAL, WAITER_LEASE, WOKEN_LEASE
 
 SILENT = 4.0  # seconds: a waiter that has not polled for this long is skipped when it is its turn
-KEEP = 60.0  # seconds that a lock in use remains in the index after its lease: so many hand-overs need not write it
+KEEP = 60.0  # seconds that a lock stays in the index after the end of its lease, so that most hand-overs need no write
 
 
 class Script(NamedTuple):
@@ -33,7 +33,7 @@ def load(method: str, *parts: str, is_grant: bool = False) -> Script:
 
 
 def load_all(method: str, *parts: str, keys: int) -> Script:
-    """The same for several locks with this many keys each: the script for one lock runs for each in order."""
+    """A script for several locks with this many keys each. It runs the script for one lock for each, in order."""
     step = "".join(text(__package__, method, part) for part in parts)
     loop = text(__package__, "try_acquire_all").replace("--[[ the script for one ]]\n", step)
     loop = loop.replace("--[[ keys of a lock ]]", str(keys))

@@ -1,4 +1,4 @@
--- Try to acquire several locks in order, up to the first that has to wait. Returns the replies up to there.
+-- Try to acquire several locks in order, up to the first one that is not granted. Returns the replies up to that one.
 --
 -- `step` is the unchanged script for one lock. It gets the keys and arguments of that lock only.
 local function step(KEYS, ARGV)

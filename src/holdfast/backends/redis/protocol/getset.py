@@ -1,4 +1,4 @@
-"""`method=getset`: locks with a timestamp, for stores without scripts. The value of a key tells when its lease ends.
+"""`method=getset`: locks with a timestamp, for stores without scripts. The value of a key has the end of its lease.
 
     acquire   SETNX key <end>. If the key exists and its end has passed: GETSET key <new end>. If that returns the
               expired value, the lock is ours; otherwise another client was faster.
@@ -44,9 +44,10 @@ SKEW = 0.5  # seconds by which clients' wall clocks may differ: a lease is taken
 # Seconds, or a quarter of the ttl if that is less. A lease that ends sooner is neither extended nor deleted, because it
 # could end between the two commands.
 MARGIN = 0.5
-# The state of a claim is the ttl with which its value was written, the shortest one if a reply is missing; or this, if
-# it sent a GETSET and does not know that it was first. Then, if the key has its value, it may have overwritten the
-# winner's, so the lock is not its own.
+# The state of a claim is the ttl with which its value was written; if a reply is missing, the shortest ttl that may
+# have been written. Or it is this object: the claim sent a GETSET, and does not know whether it replaced the expired
+# value. If the key has the value of such a claim, that value may have overwritten the winner's, so the claim does not
+# hold the lock.
 _UNCERTAIN = object()
 
 
@@ -158,7 +159,7 @@ class GetsetBackend(OneByOne, PlainBackend):
         try:
             # setdefault is atomic, because threads may call this.
             if self._releasing.setdefault(claim.nonce, this_call) is not this_call:
-                # The DEL of the second one could delete the key of the next holder. The keeper repeats the release.
+                # A second DEL could delete the key of the next holder. The keeper repeats this release.
                 raise OutcomeUnknown(backend=self.url, problem="another release of this ticket is in progress")
             value = await self._own_value(claim, keys, deadline)
             if value is None or value.end <= self._runtime.wall() + _margin(claim):

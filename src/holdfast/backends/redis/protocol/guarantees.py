@@ -17,7 +17,7 @@ _PLAIN = Guarantees(
 
 GUARANTEES = {
     "queue": Guarantees(
-        # The last writes can be lost in a crash or a failover. The fence then tells the old holder from the new one.
+        # The last writes can be lost in a crash or a failover. The next holder then has a greater fence than the last.
         exclusion=Exclusion.BEST_EFFORT,
         fence=FenceOrder.CLOCK_BOUNDED,
         order=Order.TURNS,  # FIFO with local_handover=no

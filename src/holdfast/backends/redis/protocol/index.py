@@ -44,10 +44,10 @@ class IndexSource(KeySource[OtherKeys]):
             return indexes
         used: list[OtherKeys] = []
         for start in range(0, len(indexes), SCAN_COUNT):
-            some = indexes[start : start + SCAN_COUNT]
-            request = functools.partial(self._sizes, some, io_timeout)
+            batch = indexes[start : start + SCAN_COUNT]
+            request = functools.partial(self._sizes, batch, io_timeout)
             sizes = await self._pacer.run(request, self._sizing)
-            used += [index for index, size in zip(some, sizes, strict=True) if size]
+            used += [index for index, size in zip(batch, sizes, strict=True) if size]
         return used
 
     async def key_count(self, server: OtherKeys, *, deadline: float) -> int:

@@ -1,6 +1,6 @@
 r"""The keys of a lock, their slot in a Cluster, and the values of the lock's own key.
 
-The lock's own key is `prefix + name`, exactly: that is what other programs contend for. Two clients with different
+The lock's own key is exactly `prefix + name`, because other programs contend for that key. Two clients with different
 prefixes can form the same key, so every side key of a lock is a function of that key alone. It begins with that key,
 because an ACL may allow nothing but the client's prefix, and it is in the same hash slot on a Cluster:
 
@@ -8,8 +8,8 @@ because an ACL may allow nothing but the client's prefix, and it is in the same 
     key + "{}" + suffix                 if the key has a {tag}: the server hashes that
     key + "{" + number + "}" + suffix   if its braces are not a tag ("a}b", "a{}b"): the number is chosen for the slot
 
-A register or a record of `once` belongs to no lock. Its key is a function of prefix and name. That of a register is as
-in earlier versions, because processes of both versions must agree on which period has begun:
+A register or a record of `once` belongs to no lock. Its key is a function of prefix and name. Registers have the same
+keys as in earlier versions, because processes of both versions must agree on which period has begun:
 
     prefix + "{" + tag + "}:mark:" + rest
     prefix + "{" + tag + "}:once:" + rest
@@ -238,7 +238,7 @@ def channel_of(prefix: str, keys: LockKeys, listener: str) -> str:
 
     It is one line of a ticket's record, so a tag with a line break is replaced by one that hashes to the same slot.
     """
-    tag = _fitting(keys.slot) if "\n" in keys.tag else keys.tag
+    tag = _number_in(keys.slot) if "\n" in keys.tag else keys.tag
     return f"{prefix}{{{tag}}}:wake:{listener}"
 
 
@@ -273,8 +273,8 @@ def _tag_and_rest(prefix: str, name: str) -> tuple[str, str]:
     tag = _tag(lock)
     if tag is None and "}" not in lock:
         return lock, ""  # the tag contains prefix and name
-    # A tag in the prefix comes first in every key, so the server hashes that one; the second only repeats it.
-    return tag or _fitting(slot_of(lock)), name
+    # A tag in the prefix is the first one in every key, so the server hashes it; the second tag only repeats it.
+    return tag or _number_in(slot_of(lock)), name
 
 
 def _own_key(prefix: str, name: str, infix: str) -> OtherKeys:
@@ -284,8 +284,8 @@ def _own_key(prefix: str, name: str, infix: str) -> OtherKeys:
 
 
 def _common_key(prefix: str, suffix: str, slot: int, *, per_slot: bool) -> str:
-    """A key that all locks of a prefix share, or on a Cluster those in one slot. The tag of a prefix puts it there."""
-    number = _fitting(slot) if per_slot and _tag(prefix) is None else ""
+    """A key that all locks of a prefix share; on a Cluster, those in one slot, which a tag of the prefix decides."""
+    number = _number_in(slot) if per_slot and _tag(prefix) is None else ""
     return f"{prefix}{{{number}}}{suffix}"
 
 
@@ -300,7 +300,7 @@ def _side_key(lock: str, suffix: str) -> str:
         head, tail = f"{lock}{{", f"}}{suffix}"
     else:  # the server hashes the text between the first opening brace and our closing one
         head, tail = f"{behind}{{" if opened else "", ""
-    return f"{lock}{{{_fitting(slot_of(lock), head, tail)}}}{suffix}"
+    return f"{lock}{{{_number_in(slot_of(lock), head, tail)}}}{suffix}"
 
 
 def _packed(names: Sequence[str]) -> bytes:
@@ -327,7 +327,7 @@ def _numbers_by_slot() -> dict[int, str]:
 
 
 @functools.lru_cache(maxsize=4096)
-def _fitting(slot: int, head: str = "", tail: str = "") -> str:
+def _number_in(slot: int, head: str = "", tail: str = "") -> str:
     """A number that hashes to this slot when it is between `head` and `tail`."""
     if not head and not tail:
         return _numbers_by_slot()[slot]

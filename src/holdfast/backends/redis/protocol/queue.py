@@ -60,9 +60,9 @@ if TYPE_CHECKING:
 
 GRANULARITY = 0.002  # seconds: the server counts whole milliseconds, here and in its scripts
 FOREIGN_POLL = 0.1  # longest interval in seconds between polls while another program holds the lock and will not notify
-# The second in the queue polls often too: it notices first if the first one does not respond when it is its turn.
+# The second in the queue polls often too, because it has to notice if the first one does not poll in its turn.
 _POLL_OFTEN = 2
-_FOREIGN, _ITS_TURN = 1, 2  # kinds of blockers in replies of try_acquire.lua
+_FOREIGN, _ITS_TURN = 1, 2  # types of blockers in replies of try_acquire.lua
 
 _WAITERS = ("publish", "silence", "common")
 _PARTS = ("layout", "try_acquire_free", "fences", "join", *_WAITERS, "try_acquire")
@@ -139,7 +139,7 @@ class QueueBackend(BaseRedisBackend[OtherKeys], ScriptRecords):
         self.hands_over_locally = local_handover
         self._watchers = Watchers(runtime)
         self._per_slot = per_slot
-        # By the name alone, because every request makes this call.
+        # Cached by the name alone, because every request makes this call.
         self._keys = functools.lru_cache(maxsize=4096)(functools.partial(queue_keys, prefix, per_slot=per_slot))
         pacer = Pacer(runtime)
         source = IndexSource(port, runtime, pacer, prefix, per_slot=per_slot)
@@ -248,14 +248,14 @@ class QueueBackend(BaseRedisBackend[OtherKeys], ScriptRecords):
     async def renew(self, claims: Sequence[Claim], *, deadline: float) -> list[Live | LeaseGone | BackendError]:
         sent = self._runtime.now()
         replies = await self._renew_many(claims, deadline)
-        rest = [claim for claim in claims if replies.get(claim.nonce, _NOT_RENEWED) == _NOT_RENEWED]
+        unrenewed = [claim for claim in claims if replies.get(claim.nonce, _NOT_RENEWED) == _NOT_RENEWED]
         calls = [
             Call(_RENEW, self._keys(claim.name), (claim.nonce, _kind(claim), math.ceil(claim.ttl * 1000)))
-            for claim in rest
+            for claim in unrenewed
         ]
         if calls:
-            others = await self._port.run_all(calls, deadline=deadline)
-            replies |= {claim.nonce: reply for claim, reply in zip(rest, others, strict=True)}
+            single_replies = await self._port.run_all(calls, deadline=deadline)
+            replies |= {claim.nonce: reply for claim, reply in zip(unrenewed, single_replies, strict=True)}
         return [renewed(replies[claim.nonce], lease_deadline(sent, claim.ttl, GRANULARITY)) for claim in claims]
 
     async def _renew_many(self, claims: Sequence[Claim], deadline: float) -> dict[str, Reply]:

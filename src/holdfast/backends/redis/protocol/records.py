@@ -21,11 +21,11 @@ _UNKNOWN = b"\n\n0\n\n\n\n?\n"  # the line of a ticket whose own line was lost
 def line_suffix(channel: Channel, ttl_ms: int, agent: str, info: str, *, is_subscribed: bool) -> str:
     """The last fields of a ticket's line or entry. With a ttl, the ticket accepts a hand-over.
 
-    A client that is not subscribed (not yet, or because it reconnects) cannot be handed the lock. That no connection
-    receives a message for it does not mean that it is dead.
+    A client that is not subscribed (not yet, or because it reconnects) cannot be handed the lock. It may be alive
+    although no connection receives a message for it.
     """
-    handed = (f" {ttl_ms}" if ttl_ms else "") if is_subscribed else "?"
-    return f"{channel.verb}{handed}\n{channel.name}\n{agent.replace(chr(10), ' ')}\n{info}"
+    mark = (f" {ttl_ms}" if ttl_ms else "") if is_subscribed else "?"
+    return f"{channel.verb}{mark}\n{channel.name}\n{agent.replace(chr(10), ' ')}\n{info}"
 
 
 class Line:

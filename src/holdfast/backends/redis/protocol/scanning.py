@@ -1,8 +1,8 @@
 """Listing locks, at a small share of the servers' time: from an index, or without one by SCAN of all keys.
 
 All requests that read the whole keyspace or many locks go through one `Pacer` for each client. Redis runs one command
-at a time, so each request is small, and a pause of 19 times the time that it takes the server follows; of 9 times, if
-a live view reads the locks that it has found.
+at a time, so each request is small, and a pause follows it: 19 times as long as the server needs for the request, or 9
+times if a live view reads the locks that it has found.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ T = TypeVar("T")
 SHARE = 0.05  # largest share of a server's time
 LIVE_SHARE = 0.1  # the same for a live view, which reads the same locks again and again, and has to show changes soon
 SCAN_COUNT = 200  # keys in one request: about 0.3 ms of the server, for which other clients wait
-READ_COUNT = 10  # locks in one request: as long
+READ_COUNT = 10  # locks in one request, which takes as long
 PAUSE_MIN = 0.002  # shortest pause in seconds between two requests: clocks may be coarse
 # Seconds. A reply may take long because of the network or other clients' commands, so the pause is limited: reading one
 # key or one ticket takes a server less than a twentieth of this.
 PAUSE_PER_ITEM = 0.0005
 # Most keyspace notifications per second from one server. Each costs it some microseconds, and they cannot be paced.
 NOTIFICATIONS_MAX = 1000
-REPLIES_KEPT = 20  # the shortest of so many replies, per item, shows how long the server needs
+REPLIES_KEPT = 20  # of this many replies, the shortest time per item shows how long the server needs
 FREE_NAMES = 1000  # locks that were in use before and are read again, in case they are acquired again
-FREE_COUNT = 50  # of these, each read includes the latest so many, and as many of the others in turn
+FREE_COUNT = 50  # of these, each read includes the latest 50, and 50 of the others in turn
 
 
 class Work(Generic[T]):
@@ -69,7 +69,7 @@ class Pacer:
         self.free_at = 0.0  # when the next request may be sent
 
     async def run(self, request: Callable[[], Awaitable[T]], work: Work[T], share: float = SHARE) -> T:
-        """Run the request after the pause. The next pause is so long that it takes this share of the server's time."""
+        """Run the request after the pause. The next pause limits the requests to this share of the server's time."""
         with self._mutex:
             start = max(self._runtime.now(), self.free_at)
             self.free_at = start + self._last_pause  # for other threads, until this reply has arrived
@@ -155,7 +155,7 @@ class Lister(Generic[S]):
 
 
 class ListsLocks(Generic[S]):
-    """A mixin for a backend with a Lister."""
+    """A mixin for a backend that lists locks with a Lister."""
 
     _lister: Lister[S]
 

@@ -100,7 +100,7 @@ def guarantees_on(base: Guarantees, server_info: ServerInfo | None) -> Guarantee
     """The guarantees of a method on this server; before the first connection, the minimum."""
     if server_info is None:
         return base
-    if server_info.may_evict or server_info.policy is None:  # what is not known counts as the worst case
+    if server_info.may_evict or server_info.policy is None:  # an unknown policy counts as the worst case
         return base._replace(exclusion=Exclusion.CACHE)
     if server_info.keeps_every_write and server_info.replicas == 0 and base.exclusion is Exclusion.BEST_EFFORT:
         return base._replace(exclusion=Exclusion.DURABLE_AUTHORITY)

@@ -16,8 +16,8 @@ class Watchers:
     """The one waiter of this client for each lock that polls often; the others poll seldom.
 
     If the client whose turn it is does not respond within a second, the next poll of any other waiter skips it. One
-    frequent poller per client is enough for that. Every new waiter polls soon once, so that a client whose waiters
-    change has such a poller at any time.
+    frequent poller per client is enough for that. The second poll of every new waiter is soon too, so that a client has
+    such a poller at any time, also while its waiters change.
     """
 
     def __init__(self, runtime: Runtime) -> None:

@@ -25,12 +25,12 @@ def address_of(clients: Sequence[object], options: dict[str, str]) -> Address:
     for name in _TLS_OPTIONS:
         if name in options:
             raise ConfigurationError(f"{name} is what the client objects themselves say: leave it out, or give URLs")
-    of_nodes = {"connect_timeout": CONNECT_TIMEOUT} | {
+    node_options = {"connect_timeout": CONNECT_TIMEOUT} | {
         name: value for name, value in options.items() if name in _NODE_OPTIONS
     }
     adopted = []
     for client in clients:
-        node = redis_address_of(client, of_nodes).client
+        node = redis_address_of(client, node_options).client
         if not isinstance(node, Adopted) or node.config.shape != "single":
             raise ConfigurationError(
                 "a list of client objects names the nodes of a quorum, and one of them is a Cluster or has Sentinels: "

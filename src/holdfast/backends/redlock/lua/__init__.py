@@ -10,12 +10,12 @@ COUNT_IDLE = 7 * 86400.0
 
 
 def ending(*, is_over: bool, is_answered: bool) -> int:
-    """The argument of RELEASE that says whether the ticket may request the vote again, or an old request may arrive."""
+    """The argument `is_over` of RELEASE: whether the ticket has ended, and whether an old request may still arrive."""
     return (1 if is_answered else 2) if is_over else 0
 
 
 def _load(name: str, *, first: tuple[str, ...] = (), after: tuple[str, ...] = ()) -> Script:
-    """`first` are the fast paths, before the functions that handle waiters: usually there are none."""
+    """`first` are the fast paths. They precede the functions that handle waiters, because usually no ticket waits."""
 
     def own(*names: str) -> list[str]:
         return [redis.text(__package__, text) for text in names]

@@ -1,10 +1,10 @@
 -- One node's part in a lock that a majority of nodes decides on. Its keys:
 --
---   lock     string  "holdfast:redlock:<nonce>:<attempt>:<count>": the attempt that has this node's vote
+--   lock     string  "holdfast:redlock:<nonce>:<attempt>:<count>": the attempt that has this node's vote.
 --   record   hash    count: the highest number that this node has given or received; it never decreases.
 --                    run: the run_id of the process that counted. holder: the line of the ticket that has the vote or
 --                    had it last, for `inspect`. <nonce>: the line of each ticket that waits.
---   queue    zset    tickets that this node refused, by the time of their first request: these are woken after a
+--   queue    zset    tickets that this node refused, by the time of their first request. They are woken after a
 --                    release. The order is not guaranteed: a later ticket may win the majority first.
 --   leases   zset    the same tickets by the time when they expire; "gone:<nonce>" for tickets that were withdrawn
 --                    while a request of theirs had no answer; "turn:<member>" for a ticket that was woken for its turn,

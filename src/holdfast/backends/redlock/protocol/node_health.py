@@ -59,7 +59,7 @@ class NodeHealth:
     @property
     def unresponsive(self) -> dict[int, HoldfastError]:
         """The nodes that did not reply to the last request, and the errors."""
-        return {number: silence.error for number, silence in dict(self._unresponsive).items()}
+        return {number: outage.error for number, outage in dict(self._unresponsive).items()}
 
     def responsive(self) -> list[int]:
         """The nodes to send requests to."""
@@ -67,9 +67,9 @@ class NodeHealth:
             return self._nodes
         now = self._used_at = self._runtime.now()
         self._ensure_worker()
-        silent = dict(self._unresponsive)
+        outages = dict(self._unresponsive)
         # If the check of a node is long overdue, no worker runs, so the node gets a request from this call.
-        nodes = [number for number in self._nodes if number not in silent or silent[number].until + PAUSE_MAX < now]
+        nodes = [number for number in self._nodes if number not in outages or outages[number].until + PAUSE_MAX < now]
         return nodes if len(nodes) >= self._quorum else self._nodes
 
     def is_eligible(self, number: int) -> bool:
@@ -106,9 +106,9 @@ class NodeHealth:
             is_first = len(self._nodes) - len(unknown) < self._quorum
             # Without a majority of known nodes the call cannot succeed, so they get the time that connecting may take,
             # but not all of the caller's time.
-            backoff = 2 * self._config.redis.connect_timeout if is_first else self._config.node_timeout
+            seconds = 2 * self._config.redis.connect_timeout if is_first else self._config.node_timeout
             await self.run_calls(
-                [self._hello(number) for number in unknown], now + min(backoff, 0.6 * (deadline - now))
+                [self._hello(number) for number in unknown], now + min(seconds, 0.6 * (deadline - now))
             )
 
     async def run_calls(self, calls: Sequence[tuple[int, Call]], deadline: float) -> list[Reply | HoldfastError]:
@@ -121,7 +121,7 @@ class NodeHealth:
                 self.mark_unresponsive(number, reply)
                 continue
             if number in self._unresponsive:
-                self._is_back(number)
+                self._mark_responsive(number)
             before = server_runs[index]
             server_run = self._port.server_run(number)
             if server_run is not before and call.script is not lua.HELLO and _run_id(server_run) != _run_id(before):
@@ -236,12 +236,12 @@ class NodeHealth:
     def _hello(self, number: int) -> tuple[int, Call]:
         return number, Call(lua.HELLO, keys_of(self._config.redis.prefix, "hello"), ())
 
-    def _is_back(self, number: int) -> None:
+    def _mark_responsive(self, number: int) -> None:
         with self._mutex:
-            silence = self._unresponsive.pop(number, None)
-            if silence is not None:
-                self._returns[number] = (self._runtime.now(), silence.pause)
-        if silence is not None:
+            outage = self._unresponsive.pop(number, None)
+            if outage is not None:
+                self._returns[number] = (self._runtime.now(), outage.pause)
+        if outage is not None:
             logger().warning("%s answers again", self._port.nodes[number])
 
 

@@ -72,7 +72,7 @@ class _State:
     voters: set[int] = field(default_factory=set)  # if it was granted: nodes that have its vote, as far as known
     fence: int | None = None  # if it was granted
     unanswered_ttl: float = math.inf  # the shortest ttl in a renewal that a node may still execute
-    longest_ttl: float = 0.0  # in all requests: a vote expires by itself after so many seconds at the latest
+    longest_ttl: float = 0.0  # of all requests: every vote expires by itself within this time
     splits: int = 0  # number of consecutive attempts without a majority for any ticket
 
 
@@ -159,7 +159,7 @@ class RedlockBackend(ListsLocks[int], KeySource[int], OneByOne):
         everywhere = set(self._nodes)
         unknown = _State(attempt=1, asked=everywhere, unanswered=everywhere)
         states: list[_State] = [claim.state or unknown for claim in claims]
-        # Fixed here, because a concurrent renewal may add nodes; for these the release is scheduled.
+        # The nodes are chosen here: a concurrent renewal may add others, for which the release is scheduled.
         calls = [
             {number: self._release(claim, state, number, is_over=True) for number in present if number in state.asked}
             for claim, state in zip(claims, states, strict=True)
@@ -367,7 +367,7 @@ class RedlockBackend(ListsLocks[int], KeySource[int], OneByOne):
         waits = [reply for reply in count.refusals.values() if reply[0] == b"wait"]
         holders = Counter(_holder(bytes(reply[3])) for reply in waits)
         if max(holders.values(), default=0) < self._quorum:
-            # A split vote: no ticket has a majority, as far as this client knows. A random pause lets one retry first.
+            # A split vote: no ticket has a majority, as far as this client knows. Random pauses let one be the first.
             state.splits += 1
             return Waiting(jitter * min(SPLIT_PAUSE_MAX, SPLIT_PAUSE * 2 ** min(state.splits, 10)))
         state.splits = 0

@@ -133,9 +133,9 @@ class QuorumRegisters:
             raise OutcomeUnknown(backend=self._config.redis.url, problem=error.problem) from error
         return agreed if isinstance(agreed, _Behind) else state
 
-    async def _run_round(self, keys: OtherKeys, by: State, text: str, deadline: float) -> list[bytes] | _Behind:
+    async def _run_round(self, keys: OtherKeys, ballot: State, text: str, deadline: float) -> list[bytes] | _Behind:
         """The states that a majority returned with its yes."""
-        call = Call(lua.ADVANCE, keys, (by.by, by.round, by.keep_ms, text))
+        call = Call(lua.ADVANCE, keys, (ballot.by, ballot.round, ballot.keep_ms, text))
         (replies,) = await self._run_calls([call], deadline)
         agreed = [bytes(reply[1]) for reply in replies if reply[0] == b"yes"]
         if len(agreed) >= self._quorum:

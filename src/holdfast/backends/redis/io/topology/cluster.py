@@ -27,7 +27,7 @@ class Cluster(Topology):
     """Keeps the map of slots, and updates it after redirections."""
 
     _map: list[Node | None]
-    _is_outdated = True  # there is no map yet, or MOVED has redirected one slot: probably more slots have moved
+    _is_outdated = True  # there is no map yet, or MOVED has redirected one slot, so more slots may have moved
     _primaries: frozenset[Node] = frozenset()
 
     def known_primary(self, slot: int) -> Node | None:

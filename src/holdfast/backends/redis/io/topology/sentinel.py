@@ -1,9 +1,9 @@
 """A primary that Sentinels monitor and replace when it fails.
 
-A primary that was replaced may not know it yet: after a pause it accepts writes for some seconds, and these are lost.
-So a reply of the primary counts only if a Sentinel named that server within the last second, before the request was
-sent. If the reply took longer, a Sentinel is queried again before the reply counts. This costs one request to a
-Sentinel per second while the client is active, and none while it is idle.
+A primary that was replaced while it was paused accepts writes for some seconds after the pause, and these are lost. So
+a reply of the primary counts only if a Sentinel named that server less than a second before the reply arrived.
+Otherwise a Sentinel is queried again before the reply counts. This costs one request to a Sentinel per second while the
+client is active, and none while it is idle.
 
 If no Sentinel answers, the last known primary stays in use as long as it answers: there is no failover while all
 Sentinels are down, and if only this client cannot reach them, refusing all locks would not be safer.
@@ -43,7 +43,7 @@ class Sentinel(Topology):
     ) -> None:
         super().__init__(config, servers, handshake, subscriber_io, runtime)
         self._sentinels = sentinels
-        self._order = list(config.nodes)  # the one that replied last comes first
+        self._order = list(config.nodes)  # the Sentinel that replied last is the first
         self._question = pack("SENTINEL", "GET-MASTER-ADDR-BY-NAME", config.service)
         self._primary: Node | None = None
         self._trusted_until = 0.0

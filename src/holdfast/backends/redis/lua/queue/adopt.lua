@@ -1,5 +1,5 @@
--- Replace the exclusive ticket that holds the lock by another one, with a new fence. Returns the fence; 0 if that ticket
--- does not hold the lock; -1 if the new one was released before, by a client that waits for no reply.
+-- Replace the exclusive ticket `old`, which holds the lock, by a new ticket with a new fence. Returns the fence; 0 if
+-- `old` does not hold the lock; -1 if the new ticket was released before, so that no client waits for this reply.
 local old, nonce, ttl, about = unpack(ARGV)
 
 local value = redis.call('GET', lock)

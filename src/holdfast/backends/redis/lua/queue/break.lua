@@ -1,8 +1,8 @@
 -- End exactly the leases with this fence (several tickets of one owner share one), and wake the next ticket. Returns 1
 -- if there was one. A lock that another program holds has no fence and is broken with 0.
 --
--- A client that passes the lease on between its callers has a range of fences. With `is_forced` = 1 each of them ends the
--- lease. Otherwise none does, and a fence of the range returns {first, last}: one of them is held.
+-- A client that passes the lease on between its callers has a range of fences. With `is_forced` = 1, any fence of the
+-- range ends the lease. Otherwise the lease stays, and the reply is {first, last}: one of these fences is in use.
 local fence, signal, is_forced = unpack(ARGV)
 
 local value = purge_shared(redis.call('GET', lock))

@@ -1,6 +1,6 @@
 -- Shared by the scripts of the queue.
 local now_us, now = clock()
-local own_channel  -- of the client that runs this script, if it is known: it responds
+local own_channel  -- of the client that runs this script, if it is known: that client is alive
 
 -- With compat=python-redis-lock: wake the waiters of that library.
 local function signal_foreign(signal)
@@ -11,7 +11,7 @@ local function signal_foreign(signal)
   end
 end
 
--- "@<owner>" if that is the kind of the ticket.
+-- The kind if it is "@<owner>", otherwise false.
 local function owner_in(kind)
   return string.sub(kind, 1, 1) == '@' and kind
 end
@@ -86,7 +86,7 @@ local function each_waiter(count, visit)
   end
 end
 
--- Remove the marks of tickets that were withdrawn more than WAITER_LEASE ago: `waiters` may never expire.
+-- Remove the tombstones of tickets that were withdrawn more than WAITER_LEASE ago, because `waiters` may never expire.
 local function remove_expired_tombstones()
   local fields = redis.call('HGETALL', waiters)
   for number = 1, #fields, 2 do
@@ -97,9 +97,9 @@ local function remove_expired_tombstones()
   end
 end
 
-local silent  -- the field, once it was read
+local silent  -- the field SILENT_CLIENTS, after it was read once
 
--- Skip all tickets of a client that have not polled since now.
+-- Skip all tickets of a client from now on. Each counts again after its next poll.
 local function skip_client(channel)
   if not channel or channel == own_channel then
     return
@@ -115,7 +115,8 @@ local function skip_client(channel)
   redis.call('HSET', waiters, SILENT_CLIENTS, silent)
 end
 
--- Whether a ticket does not count: it did not poll in its turn, or not since its client was found silent.
+-- Whether a ticket does not count, because it did not poll in its turn, or has not polled since its client was found
+-- silent.
 local function is_skipped(nonce, entry)
   if entry.turn ~= 0 and entry.turn <= now then
     if entry.turn > 0 then
@@ -197,7 +198,7 @@ local function purge_shared(value)
   return value
 end
 
--- Set the lock's key to `new_value`. The key and those of the shared leases expire with the last of them.
+-- Set the lock's key to `new_value`. This key and the keys of the shared leases expire with the last shared lease.
 local function end_with_last(new_value)
   local last = redis.call('ZREVRANGE', shared, 0, 0, 'WITHSCORES')
   if last[2] then
@@ -210,8 +211,8 @@ local function end_with_last(new_value)
   end
 end
 
--- After tickets were removed: a lock without holders is in the index only while tickets wait for it. Those that live
--- poll before WAITER_LEASE is over.
+-- After tickets were removed: a lock without a holder is in the index only while tickets wait for it. A live waiter
+-- polls before WAITER_LEASE is over.
 local function keep_waiters(value)
   if not value and redis.call('EXISTS', queue) == 0 then
     redis.call('ZREM', index, lock)

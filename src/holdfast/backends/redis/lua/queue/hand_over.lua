@@ -1,9 +1,10 @@
 -- Grant the lock at once to the first ticket in the queue, if it is exclusive, accepts hand-overs and has polled within
 -- POLL_INTERVAL. The message carries the fence, which saves the new holder a round trip.
 --
--- A client without a subscription here is passed over before any message is sent. PUBLISH returns how many connections to
--- this server received a message, but the message also reaches those to its replicas and to other nodes of a Cluster. After
--- a failover a client may still be subscribed there, and would hold a lock whose grant was undone here.
+-- If the client has no subscription on this server, no message with a fence is sent. PUBLISH returns how many
+-- connections to this server received a message, but the message also reaches connections to its replicas and to other
+-- nodes of a Cluster. After a failover a client may still be subscribed there, and would hold a lock whose grant was
+-- undone here.
 --
 -- A server that is out of memory refuses none of these writes: the script has removed an element before, and Redis does
 -- not stop a script half-way.

@@ -14,9 +14,9 @@ if kind == 'x' and may_queue == '1' and value then
       if position == 1 then
         redis.call('PEXPIREAT', queue, kept)
         redis.call('PEXPIREAT', waiters, kept)
-        -- If the lease may end before the next poll, it matters when. A renewal can only make it longer.
-        local left = ttl_ms ~= '' and start / 1000 + ttl_ms - now or 0
-        remaining = left > POLL_INTERVAL and left or redis.call('PTTL', lock)
+        -- The client needs the exact time only if the lease may end before its next poll.
+        local estimate = ttl_ms ~= '' and start / 1000 + ttl_ms - now or 0
+        remaining = estimate > POLL_INTERVAL and estimate or redis.call('PTTL', lock)
       end
       return {'wait', position - 1, remaining, string.sub(value, #OURS + 1), 0, number}
     end

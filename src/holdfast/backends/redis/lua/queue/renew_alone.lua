@@ -6,7 +6,8 @@ if kind == 'x' then
     return 0
   end
   local _, now = clock()
-  -- First, because a server that is out of memory refuses the other writes unless the script has written before.
+  -- The first write is PEXPIRE, because a server that is out of memory refuses a script whose first write is SET or
+  -- ZADD.
   redis.call('PEXPIRE', lock, ttl)
   if kept_in(value) >= now + ttl then
     return 1

@@ -4,7 +4,7 @@ local function silent_clients(text)
   return string.gmatch(text or '', '(%d+) ([^\n]*)\n')
 end
 
--- When that client was found silent last; nil if it was not.
+-- The last time at which this client was found silent; nil if it was not.
 local function silent_since(text, channel)
   local last
   for at, other in silent_clients(text) do

@@ -1,9 +1,9 @@
 -- Acquire the lock, or join its queue, or keep the queue entry of an earlier call.
 --
 -- Returns the fence if the ticket is granted. Otherwise:
---   {'wait', tickets ahead in the queue (2 stands for more), remaining ms of the blocker or -1, its line, its kind,
---    number of the queue entry or ''}; the kind is 1 for another program, 2 for a ticket whose turn it is, 0 for any
---    other ticket
+--   {'wait', tickets ahead in the queue (from 2 on, there may be more), remaining ms of the blocker or -1, its line,
+--    its type, number of the queue entry or ''}; the type is 1 for another program, 2 for a ticket whose turn it is, 0
+--    for any other ticket
 --   {'limit', kind, line} if other tickets use another limit
 --   {'method', value} if the lock is in use with another method or in another format
 --   {'withdrawn'} if this ticket was released before
@@ -34,8 +34,8 @@ local function add_sharer(fence, new_value)
 end
 
 -- The first ticket of an owner takes a new fence. All tickets of this owner share it while one of them holds the lock,
--- also a ticket that is granted again, because the others may use that fence already. The first ticket wakes those of
--- the same owner that wait; later ones need not.
+-- also a ticket that is granted again, because the others may use that fence already. The first ticket wakes the
+-- waiting tickets of the same owner; later ones need not.
 local function grant_same_owner()
   local fence = fence_of_owner(owner, value)
   if fence then
@@ -108,7 +108,7 @@ each_waiter(3, function(other, waiter)
     return before >= 2 and (exclusive or is_exclusive(kind))
   end
 end)
-local blocker  -- the entry that blocks this ticket; or true: the value of the lock's key
+local blocker  -- the entry that blocks this ticket; true if the holder in the lock's key blocks it
 if owner and fence_of_owner(owner, value) then
   blocker = nil  -- no waiter blocks it
 elseif is_exclusive(kind) then

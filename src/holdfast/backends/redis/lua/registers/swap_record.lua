@@ -1,5 +1,6 @@
--- Replace a record by one with the nonce `new` for `keep_ms`, or remove it if that is '', if its nonce is `expected`; ''
--- stands for no record. Returns 1 if the record is the new one now, else its nonce and payload.
+-- If the nonce of the record is `expected`, where '' stands for no record: replace it by a record with the nonce `new`,
+-- kept for `keep_ms`, or remove it if `new` is ''. Returns 1 if the record is the new one now, else the nonce and the
+-- payload of the record.
 --
 --   record   hash   nonce: of the call that wrote it. payload: text.
 local expected, new, payload, keep_ms = unpack(ARGV)
