@@ -1,6 +1,6 @@
 """One connection, for threads and asyncio alike: libpq speaks the protocol, a `Poller` waits.
 
-psycopg's own `Connection` is not used: its waits take no deadline, and on an interrupt it may talk to the server for
+psycopg's own `Connection` is not used: its waits take no deadline, and after an interrupt it may wait for the server for
 five more seconds. Its `pq` layer is libpq without any waiting.
 
 A connection is reused only after a complete exchange, which ends with ReadyForQuery. The transaction is committed only
@@ -252,7 +252,7 @@ def _rows(result: PGresult) -> list[Row]:
 
 
 def _encoded(values: Sequence[Value]) -> list[bytes | None]:
-    """As text. The server reads "True" and "False" as booleans."""
+    """The values as text. The server reads "True" and "False" as booleans."""
     return [None if value is None else str(value).encode() for value in values]
 
 

@@ -175,7 +175,7 @@ BEGIN
 END
 $$;
 
--- The same for the lease of an exclusive holder after the clock was set back.
+-- Correct the lease of an exclusive holder after the clock was set back, as holdfast_lapse does for a ticket.
 CREATE OR REPLACE FUNCTION {schema}.holdfast_set_right(p_name text) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
