@@ -1,7 +1,7 @@
 """One connection, for threads and asyncio alike: libpq speaks the protocol, a `Poller` waits.
 
-psycopg's own `Connection` is not used: its waits take no deadline, and after an interrupt it may wait for the server for
-five more seconds. Its `pq` layer is libpq without any waiting.
+psycopg's own `Connection` is not used: its waits take no deadline, and after an interrupt it may wait for the server
+for five more seconds. Its `pq` layer is libpq without any waiting.
 
 A connection is reused only after a complete exchange, which ends with ReadyForQuery. The transaction is committed only
 then, although its rows arrive earlier. Any exception during an exchange, also an interrupt or a cancellation, closes

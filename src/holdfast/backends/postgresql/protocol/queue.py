@@ -134,8 +134,8 @@ _ADOPT = Statement(
 )
 # For a client that passes its lease on between its callers: start the ttl again, and reserve $3 fences, with a new
 # agent and info. If $4 is false, this is done only if `queued` is false. It returns no row if the ticket does not hold
-# the lock. The columns are the first fence, or NULL if nothing was changed, and whether `queued` is the reason. If it is
-# not, another client has changed the row at the same moment. A later `expires` was set by a concurrent renewal, or
+# the lock. The columns are the first fence, or NULL if nothing was changed, and whether `queued` is the reason. If it
+# is not, another client has changed the row at the same moment. A later `expires` was set by a concurrent renewal, or
 # before the clock was set back, and stays.
 _EXTEND_TURN = Statement(
     "holdfast_extend_turn",
@@ -511,7 +511,7 @@ def _note_blocked(claim: Claim, _reply: None, _sent: float) -> None:
 
 
 def encode_name(name: str) -> str:
-    r"""The name as the tables store it: PostgreSQL's text cannot hold a zero byte, so it is \0, and a backslash is \\."""
+    r"""The name as the tables store it: a zero byte, which PostgreSQL's text cannot hold, is \0, and a backslash \\."""
     return name.replace("\\", "\\\\").replace("\0", "\\0")
 
 
