@@ -142,7 +142,7 @@ class Connection(BaseConnection):
             changed, at = _number(packet, 1)
             number, at = _number(packet, at)
             status = int.from_bytes(packet[at : at + 2], "little")
-            # The OK at the end of a CALL has no result of its own: its rows came before.
+            # The OK at the end of a CALL has no result of its own: its rows arrived before.
             answer = last if last.rows else Answer(changed, number)
             return answer, bool(status & _MORE_RESULTS)
         if kind == _ERROR:

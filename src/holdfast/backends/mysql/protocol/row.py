@@ -155,7 +155,7 @@ class RowBackend(PlainBackend):
                 pass  # the next try_acquire reports the error
             return self._next_check(claim)
 
-        with contextlib.suppress(BackendError):  # likewise
+        with contextlib.suppress(BackendError):  # the next try_acquire reports the error
             await self._sessions.wait(key, claim.nonce, until, PeriodicCheck(check, self._next_check(claim)))
 
     def _next_check(self, claim: Claim) -> float:

@@ -209,7 +209,7 @@ class UniqueBackend(BaseMysqlBackend):
     async def _release(self, claim: Claim, deadline: float) -> bool:
         key, nonce = lock_id(claim.name), claim.nonce
         was_held = False
-        # A repeated release uses RELEASE alone, which covers all cases, also that of an unanswered try_acquire.
+        # A repeated release uses RELEASE alone, which covers all cases, also an unanswered try_acquire.
         if claim.exclusive and not claim.owner and self._is_first_release(claim):
             claim.withdrawn = True
             was_held = bool((await self._port.execute(FAST_RELEASE, (key, nonce), deadline=deadline)).changed)

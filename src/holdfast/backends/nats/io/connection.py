@@ -149,7 +149,7 @@ class Connection(PolledConnection):
         return messages
 
     def _refused(self, message: wire.Message) -> Exception:
-        """The error for an -ERR, which comes before anything is done."""
+        """The error for an -ERR. A request that lacks a permission was not executed."""
         text = message.data.decode(errors="replace")
         if text.lower().startswith("permissions violation"):
             problem = f"{self.node}: this user lacks a permission that locks need: {text}"

@@ -164,7 +164,7 @@ class NatsBackend(OneByOne, Registers):
         return True
 
     async def _release(self, claim: Claim, deadline: float) -> bool:
-        """Release the entry of a ticket, whatever its number is, and make puts without an answer ineffective."""
+        """Read the last entry of a ticket and release it. Also make puts without an answer ineffective."""
         was_ours = await self._put_marker(claim, deadline)
         self._forget(claim)
         return was_ours
@@ -204,7 +204,7 @@ class NatsBackend(OneByOne, Registers):
         return await self._renew_any(claim, deadline) if answer is None else self._live(claim, answer, sent)
 
     async def _renew_any(self, claim: Claim, deadline: float) -> Live | LeaseGone:
-        """Renew the entry of a granted ticket, whatever its number is."""
+        """Read the last entry of a granted ticket and renew it."""
         key, state = lock_key(claim.name), _state_of(claim)
         while state.seq:
             entry = await self._get(key, deadline)

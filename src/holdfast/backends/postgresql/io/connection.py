@@ -190,7 +190,7 @@ class Connection:
         return self._rows_or_raise(pgconn)
 
     def _refusal(self, pgconn: PGconn) -> Exception | None:
-        """The error for a request that a pooler has not sent to a server, if its answer came before the end."""
+        """The error for a request that a pooler has refused, if the refusal arrived before the connection ended."""
         with contextlib.suppress(Error):
             while True:  # without a condition, as in `Engine.acquire_new`
                 if pgconn.is_busy() or (result := pgconn.get_result()) is None:

@@ -82,8 +82,8 @@ def make_backend(config: PostgresqlConfig, port: PostgresqlPort, runtime: Runtim
 def session_setup(channel: str) -> str:
     """The first statements of every session of a client.
 
-    Only pg_catalog is searched, so that no function or operator of another user is called, whatever the settings of the
-    role are. The shared advisory lock exists while a session of the client exists: holdfast_is_gone checks it.
+    Only pg_catalog is searched, also if the role has other settings, so that no function or operator of another user is
+    called. The shared advisory lock exists while a session of the client exists: holdfast_is_gone checks it.
     """
     key = int.from_bytes(bytes.fromhex(channel[-_NONCE:][:16]), "big", signed=True)
     return f"""SET search_path = pg_catalog, pg_temp;

@@ -41,8 +41,8 @@ from holdfast.errors import BackendError, ConfigurationError
 if TYPE_CHECKING:
     from holdfast.core.ports import Record, Runtime
 
-# The first waiter of the second client polls often too. If the client of the first waiter has stopped when its turn
-# comes, this waiter notices it.
+# Waiters with a smaller `ahead` poll often: the first one, and the one that notices if the client of the first one has
+# stopped.
 _POLL_OFTEN = 2
 
 # Every parameter has an explicit type, so that a function that another user created with the same name and other
