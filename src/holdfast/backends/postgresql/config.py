@@ -82,7 +82,7 @@ class PostgresqlConfig:
     url: str  # without a password
     endpoints: tuple[Endpoint, ...]  # tried in this order
     parameters: Mapping[str, str] = field(repr=False)  # of libpq, for all endpoints
-    password: Password = field(default="", repr=False)  # "": none, or that of a passfile
+    password: Password = field(default="", repr=False)  # "": none, or the one in a passfile
     schema: str  # quoted
     method: str
     is_pooled: bool  # each transaction may run in another session, which other programs use too
@@ -170,7 +170,7 @@ def libpq_config(
 
 
 def _listen_config(listen_url: str, config: PostgresqlConfig) -> PostgresqlConfig:
-    """The configuration of the connection to `listen_url`: what it leaves out is as in `config`."""
+    """The configuration of the connection to `listen_url`. Parts that the URL omits are taken from `config`."""
     try:
         address = parse(listen_url)
         if address.scheme not in {"postgresql", "postgres"}:

@@ -45,18 +45,18 @@ def _path(address: Address) -> str:
     if host:
         # A path of the root folder without its slash, or a path of the working folder.
         is_of_root = path and os.path.isdir(f"/{host}") and host[0] not in "~."
-        right = f"/{host}{path}" if is_of_root else os.path.abspath(os.path.expanduser(host + path))
+        suggested = f"/{host}{path}" if is_of_root else os.path.abspath(os.path.expanduser(host + path))
         raise ConfigurationError(
             f"url has the host {host!r}, but a lock file is on this machine: write its absolute path after three "
-            f"slashes, {_url(right)}"
+            f"slashes, {_url(suggested)}"
         )
     if not path.startswith("/") or path == "/":
         raise ConfigurationError("url must name the absolute path of a lock file, as in sqlite:///folder/file")
     if path.startswith("//"):
         return "/" + path.lstrip("/")
     # A program that runs as root and means its working folder would create these in the root folder.
-    top, _, rest = path[1:].partition("/")
-    if not (os.path.isdir(f"/{top}") if rest else os.path.exists(path)):
+    top, _, below = path[1:].partition("/")
+    if not (os.path.isdir(f"/{top}") if below else os.path.exists(path)):
         raise ConfigurationError(
             f"url names {path!r}, but there is no {top!r} in the root folder. Relative paths are refused, because each "
             f"working folder would have its own locks: write {_url(os.path.abspath(path[1:]))} for a path in this one, "

@@ -1,4 +1,4 @@
-"""The port that the sqlite protocol needs: transactions on a lock file, and sessions to wake or find dead."""
+"""The port that the sqlite protocol needs: transactions on a lock file, and the sessions of its clients."""
 
 from __future__ import annotations
 
@@ -59,8 +59,8 @@ class SqlitePort(Protocol):
     ) -> T:
         """Run `step` in a transaction. It runs again if the file was replaced, so it must be idempotent.
 
-        A `durable` transaction survives a power cut after its commit; others may be lost. Without `creates`, a missing
-        file is not created, and StoreMissing is raised; nor is a file upgraded, and OldTables is raised.
+        A `durable` transaction survives a power cut after its commit; others may be lost. Without `creates`, no file is
+        created or upgraded: a missing file raises StoreMissing, one with older tables raises OldTables.
         """
 
     def intact(self, store: Hashable) -> bool:

@@ -30,7 +30,7 @@ class NoAuthentication(Exception):
     """The cluster has authentication disabled. Never leaves this package."""
 
 
-_decode = json.JSONDecoder().decode  # json.loads() looks for the encoding of bytes first
+_decode = json.JSONDecoder().decode  # json.loads() detects the encoding of bytes first
 
 
 def message_of(response: Response, url: str, node: Node) -> Message:

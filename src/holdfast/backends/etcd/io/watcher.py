@@ -108,7 +108,8 @@ class Watcher(BaseWatcher[Sequence["Watch"], WatchStream]):
             if not any(wanted.get(nonce) is watches for nonce, watches in stream.watches.items()):
                 self._close_stream(streams, stream)  # no waiter needs it
         now = self._runtime.now()
-        active = {nonce for stream in streams for nonce, its in stream.active_watches(now) if wanted.get(nonce) is its}
+        opened = (pair for stream in streams for pair in stream.active_watches(now))
+        active = {nonce for nonce, watches in opened if wanted.get(nonce) is watches}
         new = {nonce: watches for nonce, watches in wanted.items() if nonce not in active}
         if new and len(streams) >= STREAMS_MAX + len(list(_batches(wanted))):
             for old in list(streams):

@@ -98,12 +98,15 @@ class AcquireAll(EtcdBase):
             reads += self._reads(claim)
         return await self._send_create(claims, unanswered, txn(compares, then, reads), deadline)
 
-    async def _withdraw_rest(self, rest: Sequence[Claim], granted: Collection[str], deadline: float) -> None:
-        """Withdraw tickets that are not granted, which the engine does not do: unanswered creates may still arrive."""
-        left = [claim for claim in rest if claim.nonce in granted or claim.unanswered]
-        if left:
-            await self._withdraw(left, deadline)
-        for claim in rest:
+    async def _withdraw_rest(self, claims: Sequence[Claim], granted: Collection[str], deadline: float) -> None:
+        """Withdraw tickets that the caller does not get, because the engine does not withdraw them.
+
+        The keys of those in `granted` exist, and a create without an answer may still arrive.
+        """
+        withdrawn = [claim for claim in claims if claim.nonce in granted or claim.unanswered]
+        if withdrawn:
+            await self._withdraw(withdrawn, deadline)
+        for claim in claims:
             self._give_back_slot(claim)
 
     async def _withdraw(self, claims: Sequence[Claim], deadline: float) -> None:
@@ -144,9 +147,9 @@ class AcquireAll(EtcdBase):
 
 def _as_many_as_fit(claims: Sequence[Claim]) -> Sequence[Claim]:
     """The first tickets that fit into one request; at least one."""
-    left = CHARACTERS_MAX
+    size = 0
     for number, claim in enumerate(claims[:TICKETS_MAX]):
-        left -= len(claim.info) + len(claim.agent) + 6 * len(claim.name)  # the request has the name six times
-        if left < 0:
+        size += len(claim.info) + len(claim.agent) + 6 * len(claim.name)  # the request has the name six times
+        if size > CHARACTERS_MAX:
             return claims[: max(1, number)]
     return claims[:TICKETS_MAX]

@@ -52,7 +52,7 @@ class ClaimState:
 
     key: TicketKey | None = None
     slot: str | None = None  # a part of the key (slots.py)
-    seen = 0  # method=key: the revision at which it last read the key, while it waits
+    read_at = 0  # method=key: the revision at which it last read the key, while it waits
     creates: tuple[Unanswered, ...] = ()  # without an answer
     moves: tuple[Lease, ...] = ()  # leases to which a request without an answer may have moved the key, or may yet
 
@@ -167,16 +167,16 @@ class EtcdBase(Registers, Records, ABC):
             if own_key is not None and own_key.lease is not None:
                 is_moved = claim.is_final or own_key.lease.key != table_key(claim.ttl) or state_of(claim).moves
                 by_lease.setdefault(None if is_moved else own_key.lease, []).append(claim)
-        for lease, some in by_lease.items():
+        for lease, sharing in by_lease.items():
             try:
                 if lease is None:
-                    outcomes |= {claim.nonce: await self._move_to_ttl(claim, deadline) for claim in some}
+                    outcomes |= {claim.nonce: await self._move_to_ttl(claim, deadline) for claim in sharing}
                 else:
-                    outcomes |= await self._renew(some, lease, deadline)
+                    outcomes |= await self._renew(sharing, lease, deadline)
             except BackendError as error:
-                outcomes |= {claim.nonce: error for claim in some}
+                outcomes |= {claim.nonce: error for claim in sharing}
             except ClusterChanged as error:
-                outcomes |= {claim.nonce: LeaseGone(str(error)) for claim in some}
+                outcomes |= {claim.nonce: LeaseGone(str(error)) for claim in sharing}
         return [outcomes[claim.nonce] for claim in claims]
 
     async def _renew(self, claims: Sequence[Claim], lease: Lease, deadline: float) -> dict[str, Live | LeaseGone]:
@@ -186,10 +186,10 @@ class EtcdBase(Registers, Records, ABC):
             return {claim.nonce: LeaseGone(LEASE_EXPIRED) for claim in claims}
         outcomes: dict[str, Live | LeaseGone] = {claim.nonce: LeaseGone() for claim in claims}
         for start in range(0, len(claims), OPERATIONS_MAX):
-            some = claims[start : start + OPERATIONS_MAX]
-            request = txn([], [get(self._key(claim), keys_only=True) for claim in some])
+            chunk = claims[start : start + OPERATIONS_MAX]
+            request = txn([], [get(self._key(claim), keys_only=True) for claim in chunk])
             answer = (await self._port.call("kv/txn", request, deadline=deadline)).message
-            for number, claim in enumerate(some):
+            for number, claim in enumerate(chunk):
                 own_key = state_of(claim).key
                 stored = [(kv.created, kv.lease) for kv in kvs(answer, number)]
                 if own_key is not None and stored == [(own_key.created, lease.id)]:
@@ -199,7 +199,7 @@ class EtcdBase(Registers, Records, ABC):
     async def _move_to_ttl(self, claim: Claim, deadline: float) -> Live | LeaseGone:
         """Move the key of a granted ticket to the lease of its new ttl. A put keeps the create revision: the fence.
 
-        The last renewal of a ticket moves its key to a lease of its own, which expires, whatever other tickets do.
+        The last renewal of a ticket moves its key to a lease of its own: no other ticket keeps that lease alive.
 
         It succeeds only if the key was not written since it was read. So an earlier move that arrives later fails.
         """

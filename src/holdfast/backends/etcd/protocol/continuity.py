@@ -7,7 +7,7 @@ detects that by
     cluster id     it changes, unless the cluster was restored with the same member names, addresses and token
     revision       answers about keys are linearizable: none has a smaller revision than an answer that arrived before
                    its request was sent, and the revision of a write, which is the fence, is greater
-    raft term      it grows with every election and starts again with a restore; that of one member never goes back
+    raft term      it grows with every election, and a member reports a lower one only after a restore
 
 A client that detects one of these refuses all further work. A new client has seen nothing, and cannot detect it.
 """

@@ -291,9 +291,10 @@ class EtcdBackend(QueueOperators):
     ) -> Message:
         """Move its key from the waiter lease to the lease of its ttl, if it is still the key that was queued.
 
-        A put keeps the create revision, which is the ticket's place and fence. It can be repeated, and does nothing if
-        it arrives after the key was deleted. But if it arrives after the last renewal of a ticket with a min_hold, it
-        moves the key back to the lease of the ttl. So the ticket counts as unanswered, and is released after that time.
+        A put keeps the create revision, which is the ticket's place and fence. The request can be repeated, and does
+        nothing if it arrives after the key was deleted. But if it arrives after the last renewal of a ticket with a
+        min_hold, it moves the key back to the lease of the ttl. So such a ticket counts as unanswered until the answer
+        arrives; without one, it is released after its min_hold.
         """
         key = self._key(claim)
         take = put(key, encode_value(claim, self._runtime.wall()), lease.id)

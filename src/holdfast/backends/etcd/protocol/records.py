@@ -30,7 +30,7 @@ class Records:
         key = self._keys.record(name)
         stored: Record | None = None
         revision = 0
-        if expected or record is None:  # otherwise the record does not exist, if the write is to succeed
+        if expected or record is None:  # otherwise the write succeeds only if no record exists: no read is needed
             answer = await self._port.call("kv/txn", txn([], [get(key)]), deadline=deadline)
             stored, revision = _parse(name, answer.message)
         while (stored.nonce if stored else "") == expected:

@@ -86,10 +86,10 @@ class Registers:
     async def read_registers(self, names: Sequence[str], *, deadline: float) -> list[int]:
         numbers: list[int] = []
         for start in range(0, len(names), READS_MAX):
-            some = names[start : start + READS_MAX]
-            request = txn([], [get(self._keys.register(name)) for name in some])
+            chunk = names[start : start + READS_MAX]
+            request = txn([], [get(self._keys.register(name)) for name in chunk])
             answer = await self._port.call("kv/txn", request, deadline=deadline)
-            numbers += [_parse(name, answer.message, number).number for number, name in enumerate(some)]
+            numbers += [_parse(name, answer.message, number).number for number, name in enumerate(chunk)]
         return numbers
 
 

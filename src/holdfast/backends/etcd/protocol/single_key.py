@@ -92,7 +92,7 @@ class KeyBackend(AcquireAll):
             state = self._state_of(claim, lease, answer, 0)
             if state.created:
                 return self._granted(claim, lease, state.created, sent)
-            state_of(claim).seen = now
+            state_of(claim).read_at = now
             return Waiting(min(POLL_INTERVAL, lease.ttl / 4), state.holder)
 
     async def _check_methods(self, claims: Sequence[Claim], answer: Message, deadline: float) -> None:
@@ -144,8 +144,8 @@ class KeyBackend(AcquireAll):
     # ── wait, release ────────────────────────────────────────────────────────────────────────────────────────────
 
     async def wait(self, claim: Claim, until: float) -> None:
-        if seen := state_of(claim).seen:
-            self._port.watch(claim.nonce, (Watch(self._key(claim), seen + 1),))
+        if read_at := state_of(claim).read_at:
+            self._port.watch(claim.nonce, (Watch(self._key(claim), read_at + 1),))
         await self._wakeups.wait(claim, until)
 
     async def release(self, claims: Sequence[Claim], *, deadline: float) -> list[bool | BackendError]:
@@ -262,7 +262,7 @@ class KeyBackend(AcquireAll):
         return self._keys.base(claim.name)
 
     def _stop_waiting(self, claim: Claim) -> None:
-        state_of(claim).seen = 0
+        state_of(claim).read_at = 0
         super()._stop_waiting(claim)
 
 

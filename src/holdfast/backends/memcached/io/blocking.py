@@ -56,13 +56,13 @@ class SocketConnection(StreamConnection):
         Raises:
             BackendUnavailable: the server could not be reached, or refused the login.
         """
-        ends = min(deadline, self._now() + self._config.connect_timeout)
-        if ends <= self._now():
+        until = min(deadline, self._now() + self._config.connect_timeout)
+        if until <= self._now():
             raise not_sent(self._config.url, self._node, "there was no time left to connect")
         try:
             node, tls, poller = self._node, self._config.tls, BlockingPoller()
-            self.stream = Stream(await open_socket(node.host, node.port, poller, ends, tls))
-            self.run = await handshake(self.exchange_many, self._config, node, poller, ends)
+            self.stream = Stream(await open_socket(node.host, node.port, poller, until, tls))
+            self.run = await handshake(self.exchange_many, self._config, node, poller, until)
         except BaseException as error:
             self.close()
             if isinstance(error, OSError):

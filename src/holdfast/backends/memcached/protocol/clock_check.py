@@ -13,9 +13,9 @@ seconds, counted from when that exchange was *sent*. After a longer silence the 
 repeatedly until the time is where earlier answers predict it. For the first answer there is only our own wall clock; if
 the two disagree, either may be wrong, so the server is observed for a moment.
 
-How far behind can the clock then be? The reported time and the time that we compare it with may each be too low by
-SLACK, and the latter by SILENCE_MAX more, because an exchange may take that long. No clock goes back, so this covers
-every pause in between:
+The clock can then still be behind: the reported time and the time that we compare it with may each be too low by SLACK,
+and the latter by SILENCE_MAX more, because an exchange may take that long. No clock goes back, so this covers every
+pause in between:
 
     expires  >=  confirmed - (2 * SLACK + SILENCE_MAX) + seconds  >=  confirmed + SILENCE_MAX + ttl  >=  sent + ttl
 """

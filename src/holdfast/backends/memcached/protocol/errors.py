@@ -1,7 +1,7 @@
 """Translation of servers' error replies and network errors to holdfast's errors.
 
     BackendUnavailable   nothing was changed: not connected, or refused before anything was done
-    OutcomeUnknown       the request was sent, and no answer tells its outcome
+    OutcomeUnknown       the request was sent, and no answer shows whether it was executed
 
 A server without memory for an item deletes the old item under its key, even if that belongs to another client ("avoid
 stale data" in its source). Even after an error reply to a write it is therefore unknown what has changed.

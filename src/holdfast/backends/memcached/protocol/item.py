@@ -12,7 +12,7 @@ assigned it (`ServerRun`).
 The fence is made of the start time of the server and the version that the add gave the item, which grows with every
 write. It needs no counter that could be evicted.
 
-A cache may evict any item at any time. The holder learns of it at its next renewal.
+A cache may evict any item at any time. The holder detects that at its next renewal.
 """
 
 from __future__ import annotations
@@ -82,7 +82,8 @@ class _State:
     """The state of a claim. Another thread may release the claim, and remove its state, during any request."""
 
     known: KnownItem | None = None
-    unanswered_until = 0.0  # until then a write without an answer may be executed, of this ticket or of one it replaced
+    # Until then a write without an answer may be executed: of this ticket, or of one whose `free` item it replaced.
+    unanswered_until = 0.0
     pause = 0.0  # seconds between the last two polls; 0 before the first
 
 
@@ -257,13 +258,13 @@ class MemcachedBackend(OneByOne, RegistersInItems):
         _, replies = await self._request_known(direct, self._deletion, deadline)
         return [await result_or_error(self._released(claim, replies.get(claim.nonce), deadline)) for claim in claims]
 
-    async def _released(self, claim: Claim, replies: meta.Reply | BackendError | None, deadline: float) -> bool:
-        if isinstance(replies, BackendError):
-            raise replies
-        if replies is None or replies.code == "EX":
+    async def _released(self, claim: Claim, reply: meta.Reply | BackendError | None, deadline: float) -> bool:
+        if isinstance(reply, BackendError):
+            raise reply
+        if reply is None or reply.code == "EX":
             was_ours = await self._release_any_version(claim, deadline)
         else:
-            was_ours = replies.code == "HD"
+            was_ours = reply.code == "HD"
         claim.state, claim.unanswered = None, False
         return was_ours
 
@@ -302,15 +303,14 @@ class MemcachedBackend(OneByOne, RegistersInItems):
 
     async def renew(self, claims: Sequence[Claim], *, deadline: float) -> list[Live | LeaseGone | BackendError]:
         failed: dict[Node, BackendError] = {}
-        homes = [node_of(key_of(self._prefix, claim.name), self._nodes) for claim in claims]
-        nodes = list(dict.fromkeys(homes))
+        pairs = [(claim, node_of(key_of(self._prefix, claim.name), self._nodes)) for claim in claims]
+        nodes = list(dict.fromkeys(node for _, node in pairs))
         for node in nodes:
             now = self._runtime.now()
             try:  # a silent server must leave time for the others
                 await self._check_clock(node, deadline if len(nodes) == 1 else now + (deadline - now) / 2)
             except BackendError as error:
                 failed[node] = error
-        pairs = list(zip(claims, homes, strict=True))
         now = self._runtime.now()
         direct = (claim for claim, node in pairs if node not in failed and not self._clocks[node].needs_check(now))
         sent, replies = await self._request_known(direct, self._renewal, deadline)
@@ -320,16 +320,16 @@ class MemcachedBackend(OneByOne, RegistersInItems):
         ]
 
     async def _renewed(
-        self, claim: Claim, replies: meta.Reply | BackendError | None, sent: float, deadline: float
+        self, claim: Claim, reply: meta.Reply | BackendError | None, sent: float, deadline: float
     ) -> Live | LeaseGone:
-        if isinstance(replies, BackendError):
-            raise replies
-        if replies is None or replies.code == "EX":
+        if isinstance(reply, BackendError):
+            raise reply
+        if reply is None or reply.code == "EX":
             return await self._renew_any_version(claim, deadline)
         known = _known(claim)
-        if replies.code != "HD" or known is None:
+        if reply.code != "HD" or known is None:
             return _GONE
-        return Live(self._remember(claim, sent, KnownItem(known.run, replies.version, known.fence, known.body)))
+        return Live(self._remember(claim, sent, KnownItem(known.run, reply.version, known.fence, known.body)))
 
     async def _renew_any_version(self, claim: Claim, deadline: float) -> Live | LeaseGone:
         """Renew the item at its current version."""

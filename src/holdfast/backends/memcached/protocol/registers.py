@@ -78,9 +78,9 @@ class RegistersInItems(ABC):
         keys = {name: register_key_of(self._prefix, name) for name in names}
         numbers: dict[str, int] = {}
         for node in self._nodes:
-            here = [name for name in keys if node_of(keys[name], self._nodes) == node]
-            for start in range(0, len(here), _CHUNK):
-                chunk = here[start : start + _CHUNK]
+            on_node = [name for name in keys if node_of(keys[name], self._nodes) == node]
+            for start in range(0, len(on_node), _CHUNK):
+                chunk = on_node[start : start + _CHUNK]
                 answer = await self._request(Batch(node, [meta.read(keys[name]) for name in chunk]), deadline)
                 for name, item in zip(chunk, answer.replies, strict=True):
                     current = _parse(item)

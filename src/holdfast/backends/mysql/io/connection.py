@@ -63,9 +63,11 @@ class Connection(BaseConnection):
         self._prepared: dict[str, tuple[bytes, list[int]]] = {}  # by name: header of the command, order of the values
 
     async def query(self, sql: str, deadline: float, check: PeriodicCheck | None = None) -> Answer:
-        """The last result, and the rows of all. Raises what the port does, and TransactionConflict, TablesMissing.
+        """Return the last result, with the rows of all results. An error of `check` closes the connection.
 
-        An error of `check` closes the connection.
+        Raises:
+            TransactionConflict, TablesMissing: nothing was changed.
+            HoldfastError: as `MysqlPort` describes.
         """
         self._check = check
         try:
@@ -140,7 +142,7 @@ class Connection(BaseConnection):
             changed, at = _number(packet, 1)
             number, at = _number(packet, at)
             status = int.from_bytes(packet[at : at + 2], "little")
-            # The OK at the end of a CALL has no result of its own: its rows came before.
+            # The OK at the end of a CALL has no result of its own: its rows arrived before.
             answer = last if last.rows else Answer(changed, number)
             return answer, bool(status & _MORE_RESULTS)
         if kind == _ERROR:
@@ -237,9 +239,9 @@ def _encoded(values: Sequence[Value]) -> bytes:
     nulls = 0
     kinds: list[bytes] = []
     parts: list[bytes] = []
-    for config, value in enumerate(values):
+    for index, value in enumerate(values):
         if value is None:
-            nulls |= 1 << config
+            nulls |= 1 << index
             kinds.append(_VARCHAR)
         elif isinstance(value, int):
             kinds.append(_BIGINT)

@@ -125,7 +125,7 @@ def _check(connection: object) -> None:
 
 
 def _socket_of(connection: Any) -> socket.socket:
-    # Closing the reader leaves the socket open. PyMySQL must not keep the socket, because it closes what it has.
+    # Closing the reader leaves the socket open. PyMySQL must not keep the socket, because its connection closes it.
     reader, connection._rfile = connection._rfile, None  # noqa: SLF001 (there is no public way to the socket)
     sock: socket.socket
     sock, connection._sock = connection._sock, None  # noqa: SLF001

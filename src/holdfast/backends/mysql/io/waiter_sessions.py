@@ -105,9 +105,9 @@ class WaiterSessions:
             return due_at if due_at < until else float("inf")
 
         checks = PeriodicCheck(run_unless_released, check.due_at)
-        while (left := until - self._runtime.now()) > 0 and not session.has_row_lock:
-            if not await self._lock(session, key, nonce, int(left), until + _GRACE, check=checks) and left < 1:
-                await self._runtime.sleep(min(left, POLL * (0.5 + self._runtime.jitter() / 2)))
+        while (seconds := until - self._runtime.now()) > 0 and not session.has_row_lock:
+            if not await self._lock(session, key, nonce, int(seconds), until + _GRACE, check=checks) and seconds < 1:
+                await self._runtime.sleep(min(seconds, POLL * (0.5 + self._runtime.jitter() / 2)))
 
     async def probe(self, nonce: str, *, deadline: float) -> bool:
         with self._mutex:

@@ -42,7 +42,7 @@ class BaseMysqlBackend(SqlBackend):
     """Locks, registers and records in one database."""
 
     method: ClassVar[str]
-    warnings: tuple[str, ...] = ()  # it works, or it does not
+    warnings: tuple[str, ...] = ()  # a database that works has no problems to report
     _port: MysqlPort
 
     def __init__(self, url: str, port: MysqlPort, runtime: Runtime) -> None:

@@ -63,7 +63,7 @@ class PlainBackend(OneByOne, BaseMysqlBackend):
             return None
         version, method, nonce, remaining, info, has_tickets, _ = rows[0]
         state = State(int(version or 0), method or "", nonce, int(remaining or 0) / 1e6, info or "")
-        if has_tickets == "1":  # whatever the row says: an operator may have deleted the one before it
+        if has_tickets == "1":  # also if the row shows no holder: an operator may have deleted the previous row
             raise method_conflict(name, "unique")
         if state.method != self.method and state.is_held:
             raise method_conflict(name, state.method)

@@ -104,34 +104,34 @@ class RowBackend(PlainBackend):
                 raise refused(outcome, claim, None, other, self.url)
 
     async def _check_holder(self, claim: Claim, key: bytes, deadline: float) -> Waiting:
-        """Another ticket has the row lock. Normally it also has a lease, or is about to get or has just released it."""
+        """Check the ticket that has the row lock. Normally it has a lease, gets one soon, or has just released one."""
         claim.state = None
         state = await self._state(claim.name, deadline)
         # An earlier try_acquire without an answer may still be executed, and acquire the lock while the ticket waits
         # here.
-        longest = POLL_INTERVAL if claim.unanswered else WAIT_MAX
+        poll_after = POLL_INTERVAL if claim.unanswered else WAIT_MAX
         if state is not None and state.is_held:
             claim.state = self._runtime.now() + state.remaining  # when the lease that blocks it expires
             self._leaseless.pop(key, None)
             if await self._release_own_lease(claim, state, deadline):
                 return Waiting(POLL_INTERVAL)
-            return Waiting(longest, process_text(state.info))
+            return Waiting(poll_after, process_text(state.info))
         holder = await self._sessions.holder(key, deadline=deadline)
         if holder is None or holder == claim.nonce:
-            return Waiting(longest)  # just released, or locked by an operator; or it is our turn
+            return Waiting(poll_after)  # just released, or locked by an operator; or this ticket has the row lock
         if state is not None and state.nonce == holder:
             await self._sessions.terminate(holder, deadline=deadline)  # its lease has expired
-            return Waiting(longest, process_text(state.info))
+            return Waiting(poll_after, process_text(state.info))
         previous, since = self._leaseless.pop(key, ("", 0.0))
         if previous != holder:
             since = self._runtime.now()
         elif self._runtime.now() - since >= LEASELESS_MAX:
             await self._sessions.terminate_client(key, holder, deadline=deadline)
-            return Waiting(longest)
+            return Waiting(poll_after)
         while len(self._leaseless) >= _LEASELESS_KEPT:
             del self._leaseless[next(iter(self._leaseless))]
         self._leaseless[key] = (holder, since)
-        return Waiting(longest)
+        return Waiting(poll_after)
 
     async def _release_own_lease(self, claim: Claim, state: State, deadline: float) -> bool:
         """Release a lease from an unanswered try_acquire of this ticket: the ticket with the row lock waits for it."""
@@ -155,7 +155,7 @@ class RowBackend(PlainBackend):
                 pass  # the next try_acquire reports the error
             return self._next_check(claim)
 
-        with contextlib.suppress(BackendError):  # likewise
+        with contextlib.suppress(BackendError):  # the next try_acquire reports the error
             await self._sessions.wait(key, claim.nonce, until, PeriodicCheck(check, self._next_check(claim)))
 
     def _next_check(self, claim: Claim) -> float:

@@ -6,12 +6,12 @@ import functools
 
 from holdfast.backends.mysql.port import Statement
 
-# One statement, so that it is atomic: the first assignment acquires the lock if it is free, all others depend on who
-# holds it then. (The manual says that they are made from left to right.) The answer contains the fence as
+# One statement, so that it is atomic: the first assignment acquires the lock if it is free, and all others depend on
+# the holder after that. (The manual says that they are made from left to right.) The answer contains the fence as
 # LAST_INSERT_ID; it is 0 if another ticket holds the lock.
 _INTO = "INSERT INTO holdfast_locks (id, name, method, drawn, nonce, fence, expires, renewed, since, agent, info)"
-_ROW = "{0}, {1}, {6}, {now}, {2}, LAST_INSERT_ID({now}), {now} + {3}, {now}, {now}, {4}, {5}"
-_OVER = (
+_VALUES = "{0}, {1}, {6}, {now}, {2}, LAST_INSERT_ID({now}), {now} + {3}, {now}, {now}, {4}, {5}"
+_ON_DUPLICATE = (
     "ON DUPLICATE KEY UPDATE "
     "nonce = IF((nonce IS NULL OR expires <= {now}) AND NOT tickets AND departed_until <= {now}, {2}, nonce), "
     "drawn = IF(nonce = {2}, GREATEST(drawn + 1, {now}), drawn), "
@@ -23,7 +23,7 @@ _OVER = (
     "agent = IF(nonce = {2}, {4}, agent), "
     "info = IF(nonce = {2}, {5}, info)"
 )
-FAST_ACQUIRE = Statement("fast_acquire", f"{_INTO} VALUES ({_ROW}) {_OVER}", is_prepared=True, in_order=True)
+FAST_ACQUIRE = Statement("fast_acquire", f"{_INTO} VALUES ({_VALUES}) {_ON_DUPLICATE}", is_prepared=True, in_order=True)
 INSERTED = 1  # the count of changed rows for an inserted row; the manual says 2 for an updated one
 # For locks whose rows FAST_ACQUIRE has inserted: {0} are the locks, {1} the nonces, {2} the fences. An operator may
 # have deleted the row of a lock that is in use. The lock is not free while it has tickets, so the acquire is undone.
@@ -62,7 +62,7 @@ def fast_acquire_all(count: int) -> Statement:
         "@holdfast_changes = CONCAT(@holdfast_changes, ROW_COUNT(), ','), "
         "@holdfast_goes_on = @holdfast_goes_on AND LAST_INSERT_ID() > 0, @holdfast_now = {now}"
     )
-    acquire = f"{_INTO} SELECT {_ROW} FROM DUAL WHERE @holdfast_goes_on {_OVER}"  # noqa: S608 (of constants)
+    acquire = f"{_INTO} SELECT {_VALUES} FROM DUAL WHERE @holdfast_goes_on {_ON_DUPLICATE}"  # noqa: S608 (of constants)
     shared = ("@holdfast_ttl", "@holdfast_agent", "@holdfast_info", "'unique'")
     sql = [begin]
     for first in range(3, 3 + 3 * count, 3):
@@ -120,8 +120,9 @@ HOLDER_FENCE = Statement(
     "holder_fence", "SELECT fence FROM holdfast_locks WHERE id = {0} AND nonce = {1} AND expires > {now}"
 )
 # For a client that passes its lease on between its callers: start the ttl again, and reserve {2} fences, with a new
-# agent and info, unless there are tickets and not {3}. The answer contains the first fence as LAST_INSERT_ID; it is 0
-# if nothing was changed. An end that is later was set by a concurrent renewal, or before the clock was set back.
+# agent and info. If {3} is false, this is done only if the lock has no tickets. The answer contains the first fence as
+# LAST_INSERT_ID; it is 0 if nothing was changed. A later `expires` was set by a concurrent renewal, or before the clock
+# was set back, and stays.
 EXTEND_TURN = Statement(
     "extend_turn",
     "UPDATE holdfast_locks SET fence = LAST_INSERT_ID(GREATEST(drawn + 1, {now})), drawn = fence + {2} - 1, "

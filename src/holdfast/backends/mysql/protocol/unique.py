@@ -115,8 +115,8 @@ class UniqueBackend(BaseMysqlBackend):
         undone = {claim.nonce for claim, _ in new} - await self._confirm_new(new, deadline)
         for count, (claim, _, _) in enumerate(acquired):
             if claim.nonce in undone:
-                rest = [other for other, _, _ in acquired[count:]]
-                values = tuple(lock_id(other.name) for other in rest), tuple(other.nonce for other in rest)
+                surplus = [other for other, _, _ in acquired[count:]]
+                values = tuple(lock_id(other.name) for other in surplus), tuple(other.nonce for other in surplus)
                 await self._port.execute(FAST_RELEASE_ALL, values, deadline=deadline)
                 return acquired[:count]
         return acquired
@@ -172,23 +172,23 @@ class UniqueBackend(BaseMysqlBackend):
         """One request for all locks without waiters, and one for all others."""
         released: dict[str, bool | BackendError] = {}  # by nonce: whether it held the lock until now
         held: set[str] = set()
-        new = [claim for claim in claims if self._is_first_release(claim)]
+        first = [claim for claim in claims if self._is_first_release(claim)]
         try:
-            if new:
-                for claim in new:
+            if first:
+                for claim in first:
                     claim.withdrawn = True
-                keys = tuple(lock_id(claim.name) for claim in new), tuple(claim.nonce for claim in new)
-                for nonce, is_complete in (await self._port.execute(FAST_RELEASE_ALL, keys, deadline=deadline)).rows:
+                pairs = tuple(lock_id(claim.name) for claim in first), tuple(claim.nonce for claim in first)
+                for nonce, is_complete in (await self._port.execute(FAST_RELEASE_ALL, pairs, deadline=deadline)).rows:
                     held.add(nonce or "")
                     if is_complete == "1":
                         released[nonce or ""] = True
-            rest = [claim for claim in claims if claim.nonce not in released]
-            if rest:
+            others = [claim for claim in claims if claim.nonce not in released]
+            if others:
                 values: list[Value] = []
-                for claim in rest:
+                for claim in others:
                     values += (lock_id(claim.name), claim.name, claim.nonce, claim.unanswered)
-                rows = (await self._port.execute(release_all(len(rest)), values, deadline=deadline)).rows
-                for claim, row in zip(rest, rows, strict=True):
+                rows = (await self._port.execute(release_all(len(others)), values, deadline=deadline)).rows
+                for claim, row in zip(others, rows, strict=True):
                     # The request may have been repeated, and the answer to the second one says False.
                     released[claim.nonce] = row[0] == "1" or claim.nonce in held
         except BackendError as error:
@@ -209,7 +209,7 @@ class UniqueBackend(BaseMysqlBackend):
     async def _release(self, claim: Claim, deadline: float) -> bool:
         key, nonce = lock_id(claim.name), claim.nonce
         was_held = False
-        # A repeated release uses RELEASE alone, which covers all cases, also that of an unanswered try_acquire.
+        # A repeated release uses RELEASE alone, which covers all cases, also an unanswered try_acquire.
         if claim.exclusive and not claim.owner and self._is_first_release(claim):
             claim.withdrawn = True
             was_held = bool((await self._port.execute(FAST_RELEASE, (key, nonce), deadline=deadline)).changed)

@@ -15,7 +15,7 @@ from holdfast.core.clock import lease_deadline
 from holdfast.core.tickets import WAITER_LEASE, Claim, Granted, Waiting, process_text
 
 POLL = 0.1  # seconds between polls of a held lock, at most; jittered, so that waiters do not poll in step
-TRIES_MAX = 8  # attempts to acquire a free lock while other clients change its row: it does not count as held
+TRIES_MAX = 8  # attempts to acquire a free lock whose row other clients change meanwhile; then the ticket waits
 
 _CREATE = Statement(
     "create", "INSERT IGNORE INTO holdfast_locks (id, name, method, drawn) VALUES ({0}, {1}, 'version', {now})"

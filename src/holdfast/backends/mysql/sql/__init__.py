@@ -13,13 +13,14 @@ from holdfast.errors import ConfigurationError
 if TYPE_CHECKING:
     from holdfast.url import Address
 
-# Of the tables and procedures: all programs that share them must agree on it. Additions that an older holdfast can
-# ignore (a table, a procedure) need no new version: a client that misses one creates it.
+# The version of the tables and procedures: all programs that share them must agree on it. Additions that an older
+# holdfast can ignore (a table, a procedure) need no new version: a client that misses one creates it.
 VERSION = 2
 FENCE_IDLE = 3600.0  # seconds for which the last fence of an unused lock is kept; after that the clock is the floor
 REAP_EVERY = 256  # new locks, on average, after which a client removes rows of unused locks
 REAP_ROWS = 4 * REAP_EVERY  # rows that it examines: more than were added since
-# Waiters get no notification. If all waiters before it withdraw, a waiter far behind polls as late as this.
+# Seconds that a woken waiter lives without a poll. Waiters get no notification, so a waiter far behind may poll only
+# after POLL_INTERVAL_BEHIND.
 WOKEN = POLL_INTERVAL_BEHIND + WOKEN_LEASE
 
 # The server's clock. UTC_TIMESTAMP has no time zone and no daylight saving time.
@@ -55,7 +56,7 @@ def ddl(address: Address) -> str:
 
 
 def statements() -> list[tuple[str, str]]:
-    """The statements of the DDL, each after the table or procedure that it creates or drops; "": it does neither."""
+    """The statements of the DDL, each with the name of the table or procedure that it creates or drops, or ""."""
     parsed: list[tuple[str, str]] = []
     delimiter = ";"
     lines: list[str] = []

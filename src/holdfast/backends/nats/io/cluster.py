@@ -1,6 +1,6 @@
 """The port for both runtimes: requests about the bucket, to the servers of one cluster.
 
-A put is sent once: the answer to a second one does not tell whether the first will be executed.
+A put is sent once: the answer to a second one does not show whether the first will be executed.
 """
 
 from __future__ import annotations

@@ -111,10 +111,10 @@ class Connection(PolledConnection):
             while True:  # without a condition, as in `Engine.acquire_new`
                 if len(answers) >= count:
                     break
-                pause = min(until, self._now() + REPEAT_AFTER) if repeat else until
-                if await wait_ready(self, self._poller, self.fileno(), READ, pause):
+                repeat_at = min(until, self._now() + REPEAT_AFTER) if repeat else until
+                if await wait_ready(self, self._poller, self.fileno(), READ, repeat_at):
                     answers |= _answers_in(await self.read_messages(), subjects)
-                elif pause < until:
+                elif repeat_at < until:
                     await self.send(_missing(packed, subjects, answers), until)
                 else:
                     raise TimeoutError("no answer in time")
@@ -149,7 +149,7 @@ class Connection(PolledConnection):
         return messages
 
     def _refused(self, message: wire.Message) -> Exception:
-        """The error for an -ERR, which comes before anything is done."""
+        """The error for an -ERR. A request that lacks a permission was not executed."""
         text = message.data.decode(errors="replace")
         if text.lower().startswith("permissions violation"):
             problem = f"{self.node}: this user lacks a permission that locks need: {text}"

@@ -29,7 +29,7 @@ class Subscriptions:
         self.last_sid = 1  # 1 is the inbox
 
     def changes(self, wanted: dict[str, str]) -> bytes:
-        """The bytes that subscribe to what is wanted: subjects by nonce."""
+        """The requests after which exactly the wanted subjects are subscribed. `wanted` has them by nonce."""
         new = [nonce for nonce in wanted if nonce not in self.subjects]
         self.subjects = wanted
         data, subjects = b"", set(wanted.values())

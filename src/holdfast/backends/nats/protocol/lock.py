@@ -7,8 +7,8 @@
 
 Only a put decides, never a read: a server that was the leader until just now may answer a read with old data. The
 sequence numbers of the stream grow with every entry and are never used again. So a late request expects an entry that
-is not the last one any more, and has no effect. Only the 0 of a key without an entry returns. So a release leaves a
-marker for MARKER_SECONDS, and a lease that is created by a later request than that ends with its ttl.
+is not the last one any more, and has no effect. Only a request that expects 0, a key without an entry, can have one. So
+a release leaves a marker for MARKER_SECONDS. If such a request arrives after that, its lease ends with the ttl.
 
 The fence is the sequence number of the entry that acquired the lock.
 """
@@ -52,7 +52,7 @@ class _State:
 
     seq = 0  # of the last entry of the ticket that is known; 0: not granted
     value: Value | None = None  # of the granted ticket
-    expected: frozenset[int] = frozenset()  # by puts without an answer
+    expected: frozenset[int] = frozenset()  # the sequence numbers that puts without an answer expect
 
     def is_outdated(self, entry: Entry) -> bool:
         """An old leader has answered: it does not know the last entry of the ticket yet."""
@@ -100,7 +100,7 @@ class NatsBackend(OneByOne, Registers):
             if granted is not None:
                 return granted
             entry = await self._get(key, deadline)
-            stored, before = _value_of(entry), last
+            stored, previous = _value_of(entry), last
             last = entry.seq if entry.is_marker else 0
             if stored is not None and stored.nonce == claim.nonce:
                 granted = await self._take_over(claim, entry.seq, stored, deadline)
@@ -108,7 +108,7 @@ class NatsBackend(OneByOne, Registers):
                     return granted
             elif not entry.is_marker:
                 return Waiting(POLL_INTERVAL, "another program" if stored is None else process_text(stored.info))
-            elif last == before:  # another put is being executed, or an old leader answered
+            elif last == previous:  # another put is being executed, or an old leader answered
                 await self._runtime.sleep(BUSY_PAUSE)
 
     async def _create(self, claim: Claim, last: int, deadline: float) -> Granted | None:
@@ -164,7 +164,7 @@ class NatsBackend(OneByOne, Registers):
         return True
 
     async def _release(self, claim: Claim, deadline: float) -> bool:
-        """Release the entry of a ticket, whatever its number is, and make puts without an answer ineffective."""
+        """Read the last entry of a ticket and release it. Also make puts without an answer ineffective."""
         was_ours = await self._put_marker(claim, deadline)
         self._forget(claim)
         return was_ours
@@ -204,7 +204,7 @@ class NatsBackend(OneByOne, Registers):
         return await self._renew_any(claim, deadline) if answer is None else self._live(claim, answer, sent)
 
     async def _renew_any(self, claim: Claim, deadline: float) -> Live | LeaseGone:
-        """Renew the entry of a granted ticket, whatever its number is."""
+        """Read the last entry of a granted ticket and renew it."""
         key, state = lock_key(claim.name), _state_of(claim)
         while state.seq:
             entry = await self._get(key, deadline)

@@ -1,7 +1,7 @@
 """One connection, for threads and asyncio alike: libpq speaks the protocol, a `Poller` waits.
 
-psycopg's own `Connection` is not used: its waits take no deadline, and on an interrupt it may talk to the server for
-five more seconds. Its `pq` layer is libpq without any waiting.
+psycopg's own `Connection` is not used: its waits take no deadline, and after an interrupt it may wait for the server
+for five more seconds. Its `pq` layer is libpq without any waiting.
 
 A connection is reused only after a complete exchange, which ends with ReadyForQuery. The transaction is committed only
 then, although its rows arrive earlier. Any exception during an exchange, also an interrupt or a cancellation, closes
@@ -190,7 +190,7 @@ class Connection:
         return self._rows_or_raise(pgconn)
 
     def _refusal(self, pgconn: PGconn) -> Exception | None:
-        """The error for a request that a pooler has not sent to a server, if its answer came before the end."""
+        """The error for a request that a pooler has refused, if the refusal arrived before the connection ended."""
         with contextlib.suppress(Error):
             while True:  # without a condition, as in `Engine.acquire_new`
                 if pgconn.is_busy() or (result := pgconn.get_result()) is None:
@@ -252,7 +252,7 @@ def _rows(result: PGresult) -> list[Row]:
 
 
 def _encoded(values: Sequence[Value]) -> list[bytes | None]:
-    """As text. The server reads "True" and "False" as booleans."""
+    """The values as text. The server reads "True" and "False" as booleans."""
     return [None if value is None else str(value).encode() for value in values]
 
 

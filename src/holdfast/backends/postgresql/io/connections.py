@@ -55,16 +55,16 @@ SET default_transaction_isolation = 'read committed';
 SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') = 'off';
 SELECT set_config('transaction_timeout', '0', false) WHERE current_setting('transaction_timeout', true) IS NOT NULL;
 """
-# Whether committed data survives a crash of the machine, and a failover: there is no standby that commits do not
-# wait for. Every role can read these; for most of them the columns of pg_stat_replication but the pid are NULL. A
-# connection with a logical slot is not that of a standby.
+# Whether committed data survives a crash of the machine and a failover. They survive a failover if commits wait for a
+# standby, or if no standby exists. Every role can read these values. In the rows of the WAL senders most roles see only
+# the pid. A WAL sender with a logical slot does not serve a standby.
 _IS_DURABLE = """SELECT current_setting('fsync') = 'on' AND current_setting('full_page_writes') = 'on' AND (
 current_setting('synchronous_standby_names') <> '' AND current_setting('synchronous_commit') NOT IN ('local', 'off')
 OR NOT EXISTS (SELECT FROM pg_stat_get_wal_senders() AS sender WHERE NOT EXISTS (
 SELECT FROM pg_replication_slots AS slot WHERE slot.active_pid = sender.pid AND slot.slot_type = 'logical')))"""
 
 CHANNEL = "holdfast_session_"  # before the client's nonce
-# The same for a client behind a pooler. It shares no advisory lock, and holdfast_is_gone does not expect that of it.
+# The same for a client behind a pooler. Such a client shares no advisory lock, and holdfast_is_gone checks none for it.
 POOLED_CHANNEL = "holdfast_pooled_"
 _NONCE = 32  # characters of the nonce in the name of the channel
 _POOLER_CHECKS = 3  # a busy one may by chance lend the same session twice
@@ -82,8 +82,8 @@ def make_backend(config: PostgresqlConfig, port: PostgresqlPort, runtime: Runtim
 def session_setup(channel: str) -> str:
     """The first statements of every session of a client.
 
-    Only pg_catalog is searched, so that no function or operator of another user is called, whatever the settings of the
-    role are. The shared advisory lock shows holdfast_is_gone that the client lives while one of its sessions does.
+    Only pg_catalog is searched, also if the role has other settings, so that no function or operator of another user is
+    called. The shared advisory lock exists while a session of the client exists: holdfast_is_gone checks it.
     """
     key = int.from_bytes(bytes.fromhex(channel[-_NONCE:][:16]), "big", signed=True)
     return f"""SET search_path = pg_catalog, pg_temp;
@@ -202,9 +202,9 @@ class Connections(DatabaseConnections[Connection]):
     async def _is_pooled(self, connection: Connection, parameters: Mapping[str, str], until: float) -> bool:
         """Whether a pooler between us and the server lends its sessions for one transaction at a time.
 
-        Any pooler shows in the process id of the server process, which it does not know yet when it accepts the login.
-        If that id changes, or belongs to another client too, it is a transaction pooler. This is checked before the
-        first setting is made, because the setting would stay in a session that other clients use.
+        A pooler accepts the login before it knows the server process, so it reports another process id for the
+        connection. It is a transaction pooler if the server process changes, or also serves another connection. This is
+        checked before the first setting is made, because the setting would stay in a session that other clients use.
         """
         first = await connection.backend_pid(until)
         if first == connection.pid:

@@ -1,7 +1,7 @@
 """The connection on which a client receives notifications: opened for the first waiter, closed when none is left.
 
-Notifications may be lost at the cost of time only. But the channel must never count as subscribed when it is not. So it
-counts as subscribed from the answer to LISTEN until the first sign of trouble:
+A lost notification costs only time. But the channel must never count as subscribed when it is not. So it counts as
+subscribed from the answer to LISTEN until the connection fails:
 
     wanted ──LISTEN──▶ subscribed (a new generation)
       ▲                   │ connection lost, or silent for 10 s
@@ -127,7 +127,7 @@ class Subscriber(Listener):
     async def _check(self, connection: Connection, deadline: float) -> None:
         """Raise BackendUnavailable unless a notification of the other connections arrives on this one.
 
-        It does not if `listen_url` leads to another database, where LISTEN succeeds too.
+        None arrives if `listen_url` leads to another database, where LISTEN succeeds too.
         """
         nonce = self._runtime.nonce()
         await self._connections.execute(_NOTIFY, (self.channel, nonce), deadline=deadline)

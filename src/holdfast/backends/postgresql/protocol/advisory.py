@@ -3,7 +3,7 @@
 The advisory lock belongs to a session, and a session can end while its client works on, or outlive it. So a ticket that
 gets the advisory lock is granted only if the last lease was released or has expired. A holder that loses its connection
 does not lose the lock: the lease stays and is renewed on another connection. If a session keeps the advisory lock
-without a lease, as that of a stopped process does, the waiters terminate it.
+without a lease, for example because its process is stopped, the waiters terminate that session.
 """
 
 from __future__ import annotations
@@ -42,7 +42,8 @@ _TRY_ACQUIRE = Statement(
     "SELECT * FROM {schema}.holdfast_pass("
     "$1::text, $2::text, $3::bigint, $4::bigint, $5::boolean, $6::boolean, $7::text, $8::text)",
 )
-# The lease first, then the advisory lock: its next holder reads the row after this statement, and finds no lease.
+# One statement removes the lease and releases the advisory lock. The next holder of the advisory lock waits for the
+# row until this statement is committed, and finds no lease.
 _RELEASE = Statement(
     "holdfast_return",
     "UPDATE {schema}.holdfast_locks l SET nonce = NULL WHERE l.nonce = $2::text AND l.ctid = ("
@@ -81,7 +82,7 @@ class _State:
 
     session: WaiterSession | None = None
     holder: str | None = None  # the last known one, for error messages
-    seen_free: str | None = None  # if the last poll found no lease: the number that the lock had drawn by then
+    drawn_when_free: str | None = None  # the last number that the lock had drawn, if the last poll found no lease
 
 
 class AdvisoryBackend(OneByOne, PostgresqlBackend):
@@ -135,8 +136,8 @@ class AdvisoryBackend(OneByOne, PostgresqlBackend):
             self._port.return_waiter_session(session)
         if outcome != "wait":
             raise refused(outcome, claim, None, other, self.url)
-        left = int(remaining or 0) / 1e6
-        poll_after = max(0.0, min(POLL_INTERVAL, left)) if session.has_advisory_lock else POLL_INTERVAL
+        lease_ends_in = int(remaining or 0) / 1e6
+        poll_after = max(0.0, min(POLL_INTERVAL, lease_ends_in)) if session.has_advisory_lock else POLL_INTERVAL
         if other:
             state.holder = process_text(other)
         return Waiting(poll_after, state.holder)
@@ -191,22 +192,22 @@ class AdvisoryBackend(OneByOne, PostgresqlBackend):
     async def _check_holder(self, claim: Claim, session: WaiterSession, state: _State, deadline: float) -> None:
         """Terminate the session that has the advisory lock if two polls found no lease, and none was granted between.
 
-        Also close our own session then: its connection may have ended without our knowledge, as when a machine or a
-        cable fails. The ticket then waits on another one.
+        Also close our own session then: its connection may have ended without our knowledge, for example after a
+        failure of the network. The ticket then waits in another session.
         """
         rows = await self._port.execute(_POLL, (encode_name(claim.name),), deadline=deadline)
         # The row of a lock that was unused for long is removed.
         drawn, is_held, info, _ = rows[0] if rows else ("", "f", None, None)
         if is_held == "t":
-            state.seen_free, state.holder = None, process_text(info or "")
-        elif state.seen_free == drawn:
+            state.drawn_when_free, state.holder = None, process_text(info or "")
+        elif state.drawn_when_free == drawn:
             await self._terminate_holder(claim.name, deadline)
             await self._close_session(session, claim.name, deadline)
         else:
-            state.seen_free = drawn or ""
+            state.drawn_when_free = drawn or ""
 
     async def _close_session(self, session: WaiterSession, name: str, deadline: float) -> None:
-        """Close it, which releases its advisory lock. If it waits for one, cancel that on the server."""
+        """Close the session, which releases its advisory lock. If it waits for one, cancel the wait on the server."""
         session.close()
         if session.is_waiting:
             with contextlib.suppress(BackendError):  # the server notices the closed connection a second later

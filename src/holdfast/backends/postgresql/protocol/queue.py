@@ -41,8 +41,8 @@ from holdfast.errors import BackendError, ConfigurationError
 if TYPE_CHECKING:
     from holdfast.core.ports import Record, Runtime
 
-# The first waiter of the second client polls often too. If the client of the first waiter has stopped when its turn
-# comes, this waiter notices it.
+# Waiters with a smaller `ahead` poll often: the first one, and the one that notices if the client of the first one has
+# stopped.
 _POLL_OFTEN = 2
 
 # Every parameter has an explicit type, so that a function that another user created with the same name and other
@@ -133,9 +133,10 @@ _ADOPT = Statement(
     """,
 )
 # For a client that passes its lease on between its callers: start the ttl again, and reserve $3 fences, with a new
-# agent and info, unless there may be waiters and not $4. It returns no row if the ticket does not hold the lock. The
-# columns are the first fence, or NULL, and whether there may be waiters. With neither, another client has changed the
-# row at the same moment. An end that is later was set by a concurrent renewal, or before the clock was set back.
+# agent and info. If $4 is false, this is done only if `queued` is false. It returns no row if the ticket does not hold
+# the lock. The columns are the first fence, or NULL if nothing was changed, and whether `queued` is the reason. If it
+# is not, another client has changed the row at the same moment. A later `expires` was set by a concurrent renewal, or
+# before the clock was set back, and stays.
 _EXTEND_TURN = Statement(
     "holdfast_extend_turn",
     """
@@ -268,7 +269,10 @@ class PostgresqlBackend(SqlBackend):
         return self._port.warnings
 
     def prepare_requests(self, claim: Claim) -> PreparedRequests | None:
-        """The statements of the fast path. If one returns no row, the general path goes on with the next statement."""
+        """The statements of the fast path. If one returns no row, the general path continues.
+
+        An acquire continues with holdfast_enter. A release is sent again, then with holdfast_leave.
+        """
         name, about = encode_name(claim.name), (us(claim.ttl), _agent(claim), claim.info)
         acquire = _Prepared(_FAST_ACQUIRE, (name,), about)
         lifetime = lease_deadline(0.0, claim.ttl, GRANULARITY)
@@ -502,12 +506,12 @@ class PostgresqlBackend(SqlBackend):
 
 
 def _note_blocked(claim: Claim, _reply: None, _sent: float) -> None:
-    """The fast path has not granted this ticket, so that it is not tried again."""
+    """Note that the fast path has not granted this ticket: `try_acquire` omits it then."""
     claim.was_blocked = True
 
 
 def encode_name(name: str) -> str:
-    r"""The name as the tables have it: a zero byte, which PostgreSQL's text cannot hold, is \0, and a backslash \\."""
+    r"""The name as the tables store it: a zero byte, which PostgreSQL's text cannot hold, is \0, and a backslash \\."""
     return name.replace("\\", "\\\\").replace("\0", "\\0")
 
 
@@ -524,7 +528,8 @@ def _set_unanswered(claims: Sequence[Claim], values: Sequence[bool]) -> None:
 def _waiting(ahead: int, remaining_us: int, holder: str | None) -> Waiting:
     poll_after = POLL_INTERVAL_BEHIND
     if ahead < _POLL_OFTEN:
-        # Also the waiter behind the first one polls as soon as that one, which may have been woken, has to have polled.
+        # Poll when the ticket that blocks this one expires. For the second waiter that is the ticket of the first one,
+        # which expires soon after it was woken, unless its client polls.
         poll_after = max(0.0, min(POLL_INTERVAL, remaining_us / 1e6))
     return Waiting(poll_after, process_text(holder) if holder else None)
 
@@ -534,7 +539,7 @@ def _lock_infos(rows: Sequence[Row]) -> list[LockInfo]:
 
 
 def _agent(claim: Claim) -> str:
-    """Without zero bytes, which PostgreSQL's text cannot hold."""
+    """The agent without zero bytes, which PostgreSQL's text cannot hold."""
     return claim.agent.replace("\0", "")
 
 

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from holdfast.url import Address
 
 SCHEMA = "public"
-# Of the tables and functions. An older holdfast refuses tables of a higher version. Additions that it can ignore (a
-# table, a column with a default, a function) need no new version: a client that misses one creates it.
+# The version of the tables and functions. An older holdfast refuses tables of a higher version. Additions that it can
+# ignore (a table, a column with a default, a function) need no new version: a client that misses one creates it.
 VERSION = 2
 NEWEST_TABLE = "holdfast_records"  # the table that was added last: if it exists, all tables do
 FENCE_IDLE = 3600.0  # seconds for which the last fence of an unused lock is kept; after that the clock is the floor

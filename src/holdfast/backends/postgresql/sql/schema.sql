@@ -80,8 +80,8 @@ CREATE OR REPLACE FUNCTION {schema}.holdfast_clock() RETURNS bigint LANGUAGE sql
     SELECT (extract(epoch FROM pg_catalog.clock_timestamp()) OPERATOR(pg_catalog.*) 1000000)::bigint
 $$;
 
--- For people: holders and waiters, and since when. The host and the pid come first in `info`. They are not parsed as JSON,
--- because PostgreSQL refuses JSON with a zero byte or half a surrogate pair in any string.
+-- For people: holders and waiters, and since when. The host and the pid are first in `info`. They are not parsed as
+-- JSON, because PostgreSQL refuses JSON with a zero byte or half a surrogate pair in any string.
 --
 -- A view of this version is not replaced, because that waits until no transaction uses the view.
 DO $view$
@@ -175,7 +175,7 @@ BEGIN
 END
 $$;
 
--- The same for the lease of an exclusive holder after the clock was set back.
+-- Correct the lease of an exclusive holder after the clock was set back, as holdfast_lapse does for a ticket.
 CREATE OR REPLACE FUNCTION {schema}.holdfast_set_right(p_name text) RETURNS void
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE

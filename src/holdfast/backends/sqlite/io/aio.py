@@ -84,7 +84,7 @@ class AsyncioPort:
         self._runtime.call_from_thread(self.wakeups.wake, notification)
 
     def _add_reader(self, fd: int, callback: Callable[[], None]) -> None:
-        self._remove_reader(fd)  # of a file with this number that another program has closed
+        self._remove_reader(fd)  # in case other code has closed a registered file that had this number
         self._runtime.loop.add_reader(fd, callback)
 
     def _remove_reader(self, fd: int) -> None:

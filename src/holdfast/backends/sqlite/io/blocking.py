@@ -89,7 +89,7 @@ class BlockingPort:
 
     def _add_reader(self, fd: int, callback: Callable[[], None]) -> None:
         with contextlib.suppress(KeyError):
-            self._selector.unregister(fd)  # of a file with this number that another program has closed
+            self._selector.unregister(fd)  # in case other code has closed a registered file that had this number
         self._selector.register(fd, selectors.EVENT_READ, callback)
 
     def _ensure_listener(self) -> None:

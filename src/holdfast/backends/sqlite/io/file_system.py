@@ -77,8 +77,8 @@ def second_path_problem(path: str) -> str | None:
     """Why the file can be reached by a second path, which would give two holders; None if it cannot.
 
     SQLite keeps the log and the locks of the file beside its path. Processes that use two paths to one file do not see
-    each other's tickets. A process that opens the file by the second path finds it here; the first path stays usable
-    for the processes that have it open.
+    each other's tickets. The file is refused to a process that opens it by the second path. Processes that have it open
+    by the first path can still use it.
     """
     try:
         status = os.stat(path)
@@ -203,7 +203,7 @@ def file_system_of(folder: str) -> str | None:
 
 
 def file_system_in(mounts: str, folder: str) -> str | None:
-    """The same, from the text of a mountinfo: the mount with the longest path, of equal ones the last."""
+    """The same, from the text of a mountinfo. The mount with the longest path counts; of several there, the last."""
     best, kind = "", None
     for point, kind_of_mount in _mount_points(mounts):
         inside = folder == point or folder.startswith(point.rstrip("/") + "/")

@@ -181,7 +181,7 @@ class LockFile:
         )
 
     def intact(self, store: Hashable) -> bool:
-        """The store that granted leases under this identity is still at the path, and others still see us alive."""
+        """The store that granted leases under this identity is still at the path, and our session is still open."""
         if store is None or store != self._store or not self._identity.is_unchanged():
             return False
         session = self.session

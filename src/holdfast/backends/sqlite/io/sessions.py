@@ -51,7 +51,7 @@ class Session:
         self._status = os.fstat(self.fd)
 
     def is_open(self) -> bool:
-        """Our descriptor is open. A program that closes unknown descriptors makes us look dead to others."""
+        """Our descriptor is open. If the program closes it, other processes take this client for dead."""
         try:
             status = os.fstat(self.fd)
         except OSError:

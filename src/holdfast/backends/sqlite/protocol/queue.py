@@ -332,12 +332,12 @@ def _enqueue(
         for entry in map(_QueueEntry._make, txn.rows(_BEFORE, claim.name, number))
         if not _reaped(txn, claim.name, entry)
     )
-    before, before_that = next(live, None), next(live, None)
-    if before is not None and not before.granted:
+    previous, second_previous = next(live, None), next(live, None)
+    if previous is not None and not previous.granted:
         # The second waiter polls often too: if the first is stopped when it is woken, the second must notice.
-        is_second = before_that is None or before_that.granted
+        is_second = second_previous is None or second_previous.granted
         poll_after = POLL_INTERVAL if is_second else POLL_INTERVAL_BEHIND
-        return _Blocked(Waiting(poll_after, holder), (before.session,), queued)
+        return _Blocked(Waiting(poll_after, holder), (previous.session,), queued)
     rows = zip(txn.rows(_AHEAD, claim.name, number, 1), range(WATCH_MAX), strict=False)
     ahead = {entry.session for entry in (_QueueEntry._make(row) for row, _ in rows) if not entry.outlives_process}
     return _Blocked(Waiting(max(0.0, min(POLL_INTERVAL, blocker.expires - txn.now)), holder), tuple(ahead), queued)

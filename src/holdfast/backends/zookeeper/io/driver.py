@@ -175,9 +175,9 @@ class KazooSession:
     def abandon(self) -> None:
         """In a forked child: close the descriptors only. The thread does not exist here, and may have held locks."""
         connection = self._client._connection
-        for end in (connection._socket, connection._read_sock, connection._write_sock):
-            if end is not None:
-                end.close()
+        for sock in (connection._socket, connection._read_sock, connection._write_sock):
+            if sock is not None:
+                sock.close()
         self.is_closed = True
 
     def connect_error(self, url: str) -> HoldfastError:

@@ -96,7 +96,7 @@ class AcquireAll(Queue):
 
     async def _withdraw_rest(self, claims: Sequence[Claim], deadline: float) -> None:
         """Release tickets that are not granted, because one before them is not, but that may have nodes."""
-        left = [claim for claim in claims if claim.nonce in self._ticket_nodes or claim.nonce in self._unanswered]
-        for outcome in await self.release(left, deadline=deadline) if left else ():
+        known = [claim for claim in claims if claim.nonce in self._ticket_nodes or claim.nonce in self._unanswered]
+        for outcome in await self.release(known, deadline=deadline) if known else ():
             if isinstance(outcome, BackendError):
                 raise OutcomeUnknown(backend=self.url, problem=outcome.problem)

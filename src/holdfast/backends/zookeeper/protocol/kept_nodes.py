@@ -52,11 +52,11 @@ class KeptNodes(ABC):
         try:
             paths = await self._sample(session, parent, deadline)
             for first in range(0, len(paths), self.batch_max):
-                some = paths[first : first + self.batch_max]
-                answers = await self._port.call(session, [Get(path) for path in some], deadline=deadline)
+                batch = paths[first : first + self.batch_max]
+                answers = await self._port.call(session, [Get(path) for path in batch], deadline=deadline)
                 deletes = [
                     Delete(path, node.version)
-                    for path, node in zip(some, answers, strict=True)
+                    for path, node in zip(batch, answers, strict=True)
                     if isinstance(node, Node) and self._is_old(node, now)
                 ]
                 if not deletes:

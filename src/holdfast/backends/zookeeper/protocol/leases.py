@@ -99,7 +99,7 @@ class Leases(ZookeeperBase):
         return answers
 
     def _deadline(self, ticket_node: TicketNode, sent: float) -> float:
-        """The end of the ttl, or of what is proven of the session if that is earlier."""
+        """The end of the ttl, or the time until which the session is proven to live, if that is earlier."""
         return min(lease_deadline(sent, ticket_node.claim.ttl, 0.0), self._heartbeats.proven(ticket_node.session))
 
     async def _for_each_session(

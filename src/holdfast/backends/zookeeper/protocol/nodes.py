@@ -95,9 +95,9 @@ def parse_node(node: str) -> QueueEntry | None:
     """The ticket of a node; None if the name has no number, so that it has no place in the queue."""
     ours = _OURS.fullmatch(node)
     if ours is not None:
-        session, nonce, kind, tries, number = ours.groups()
+        session, nonce, kind, no_wait, number = ours.groups()
         limit = 1 if kind == "w" else None if kind == "r" else int(kind[1:])
-        return QueueEntry(node, int(number), nonce, int(session, 16), limit, kind == "w", not tries)
+        return QueueEntry(node, int(number), nonce, int(session, 16), limit, kind == "w", not no_wait)
     numbered = _NUMBERED.search(node)
     if numbered is None:
         return None

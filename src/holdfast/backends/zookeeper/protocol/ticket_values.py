@@ -22,13 +22,13 @@ def holder_name(node: Answer) -> str:
     """The holder, for messages."""
     if not isinstance(node, Node):
         return "a holder that has just released it"
-    info, _, rest = node.data.decode("utf-8", "replace").partition("\n")
-    return process_text(info) if rest else "another program"
+    info, _, timeout_and_agent = node.data.decode("utf-8", "replace").partition("\n")
+    return process_text(info) if timeout_and_agent else "another program"
 
 
 def ticket_info(entry: QueueEntry, node: Node, *, granted: bool) -> TicketInfo:
-    info, _, rest = node.data.decode("utf-8", "replace").partition("\n")
-    timeout, _, agent = rest.partition("\n")
+    info, _, timeout_and_agent = node.data.decode("utf-8", "replace").partition("\n")
+    timeout, _, agent = timeout_and_agent.partition("\n")
     try:
         remaining = float(timeout)
     except ValueError:
