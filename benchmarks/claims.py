@@ -134,8 +134,8 @@ def _fair(name: str) -> list[Claim]:
         (f"{where}: p99 wait / fair share", "at most", 1.5, _contended("wait_p99_of_share", name, figures.median)),
         (f"{where}: longest wait / fair share", "at most", 4.0, _contended("wait_max_of_share", name, max)),
         (f"{where}: Jain's index", "at least", 0.99, _contended("jain", name, figures.median)),
-        # A waiter that has polled within a second gets the lock by the release, for 10 commands. Others are woken and
-        # poll: those behind the second place poll every 2.5 s.
+        # The release grants the lock to a waiter that has polled within a second, which takes 10 commands. Others are
+        # woken and poll: waiters behind the second place poll every 2.5 s only.
         _limited(name, 45.0, "2", "64", "1000"),
     ]
 
@@ -232,12 +232,12 @@ CLAIMS: list[Claim] = [
     *_fastest("holdfast zookeeper", "kazoo Lock", "tooz zookeeper"),
     _constant("holdfast zookeeper", *_UP_TO_200),
     _constant("holdfast zookeeper asyncio", *_UP_TO_200),
-    # Its transaction also looks for tickets, for a withdrawal and for method=key: on the server alone, 1.34 times as
-    # much as the bare calls.
+    # Its transaction also reads the tickets, a tombstone and the key of method=key: that takes the server 1.34 times as
+    # long as the bare calls.
     _above("holdfast etcd", 1.5, "two etcd calls"),
     *_fastest("holdfast etcd", "etcd3gw", "tooz etcd"),
     *_fastest("holdfast etcd asyncio", "aetcd"),
-    # Two or three, and those polls of waiters that are due while the queue is served.
+    # Two or three commands, and the polls of waiters that are due in the meantime.
     _limited("holdfast etcd", 4.5, *_UP_TO_200),
     _limited("holdfast etcd asyncio", 4.5, *_UP_TO_200),
     _above("holdfast memcached", 1.4, "two calls of our port"),

@@ -13,9 +13,9 @@ class Turn(NamedTuple):
     """One hold of the lock, with the times that its holder read."""
 
     client: int
-    asked: float  # before the acquire
+    requested: float  # before the acquire
     acquired: float  # after it returned: the holder certainly held the lock from here …
-    leaving: float  # … to here, before the release
+    releasing: float  # … to here, before the release
 
 
 def median(values: Iterable[float]) -> float:
@@ -65,17 +65,17 @@ def overlaps(turns: Sequence[Turn]) -> int:
     The turns must be in order. A holder reads its clock inside its turn, so there are no false positives; but a broken
     lock may not be detected.
     """
-    count, last_leaving = 0, float("-inf")
+    count, last_release = 0, float("-inf")
     for turn in turns:
-        if turn.acquired < last_leaving:
+        if turn.acquired < last_release:
             count += 1
-        last_leaving = max(last_leaving, turn.leaving)
+        last_release = max(last_release, turn.releasing)
     return count
 
 
 def gaps(turns: Sequence[Turn]) -> list[float]:
     """Return the times from the start of a release to the return of the next acquire."""
-    return [after.acquired - before.leaving for before, after in pairwise(turns)]
+    return [after.acquired - before.releasing for before, after in pairwise(turns)]
 
 
 def changes(turns: Sequence[Turn]) -> float:

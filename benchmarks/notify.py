@@ -34,7 +34,7 @@ LIMIT = 3.0  # round trips
 
 
 def main() -> int:
-    """Measure, print the figures, and return whether the claim holds."""
+    """Measure, and print the figures. Returns 0 if the claim holds, else 1."""
     parser = argparse.ArgumentParser(description="What a hand-over on PostgreSQL costs, in round trips of NOTIFY.")
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     rounds = parser.parse_args().rounds
@@ -55,7 +55,7 @@ def main() -> int:
                     flush=True,
                 )
             kept = kept and statistics.median(ratios) <= LIMIT
-    print(f"at most {LIMIT:g} × a round trip beside as many who listen: {'yes' if kept else 'NO'}")
+    print(f"at most {LIMIT:g} × a round trip beside as many listening sessions: {'yes' if kept else 'NO'}")
     return 0 if kept else 1
 
 

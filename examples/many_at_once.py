@@ -2,9 +2,9 @@
 
     python examples/many_at_once.py redis://localhost:6379/0 --seconds 30
 
-The first part puts a relay before the server and counts how often the client sends after the server has: each time is a
-round trip. In the second part two processes acquire the same locks, one in ascending and the other in descending order;
-a possible deadlock would show.
+The first part puts a relay before the server. It counts how often the client sends data after data of the server: each
+time is a round trip. In the second part two processes acquire the same locks, one in ascending and the other in
+descending order; a possible deadlock would show.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ PAGES = {
     "docs/backends": "choosing-a-store.md",
 }
 LANGUAGES = {".py": "python", ".json": "json", ".yaml": "yaml", ".yml": "yaml"}
-# Code comes first: text that looks like a link is none there.
+# Code is matched first, because text in code that looks like a link is not a link.
 LINK = re.compile(
     r"(?P<code>^```.*?^```|`[^`\n]+`)|(?P<open>\]\()(?P<target>[^)#\s:]+)(?=[)#])", re.DOTALL | re.MULTILINE
 )

@@ -12,7 +12,7 @@ from typing import Any
 
 from hatchling.metadata.plugin.interface import MetadataHookInterface
 
-# A target without a scheme that is no anchor. Code comes first: text that looks like a link is none there.
+# A target without a scheme that is no anchor. Code is matched first, because text in code is never a link.
 LINK = re.compile(
     r"^```.*?^```|`[^`\n]+`|(?P<image>!?)(?P<text>\[[^\]]*\])\((?![a-z]+:|#)(?P<path>[^)\s]+)\)",
     re.DOTALL | re.MULTILINE,

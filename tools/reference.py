@@ -43,11 +43,11 @@ to [fences](fencing.md), to the [end of a process](shutdown.md), to [tests](test
 and to the [command line](cli.md). The options of each store's URL are in [backends](backends):
 {backends}.
 
-`AsyncClient` and what it makes are the twins for asyncio: the same names, arguments and words; what asks the store is
-awaited. Times are in seconds.
+`AsyncClient` and the objects that it makes are the same for asyncio, with the same names, arguments and words; calls
+that use the store are awaited. Times are in seconds.
 
-All examples run. In each there is `client = holdfast.Client("memory://")`, and the same again as `other`, as another
-process has it.
+A test runs all examples. Each has `client = holdfast.Client("memory://")`, and `other`, a second client of the same
+store, which represents another process.
 """
 
 

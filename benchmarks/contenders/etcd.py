@@ -54,7 +54,7 @@ class Aetcd:
 
 
 class TwoCalls:
-    """The least that the recipe can be: put if absent and see who is first; delete. On our own connection."""
+    """The least that the recipe needs: put if absent, and read the first key; delete. On our own connection."""
 
     def __init__(self, url: str) -> None:
         endpoint = urlsplit(url)
@@ -81,18 +81,18 @@ class _Calls:
     def __init__(self, calls: TwoCalls, folder: bytes, lease: int) -> None:
         self._calls = calls
         key = folder + b"%016x" % lease
-        look = first(folder, range_end(folder))
-        self._take = txn([absent(key)], [put(key, b"", lease), look], [get(key), look])
-        self._give_back = {"key": b64(key)}
+        read_first = first(folder, range_end(folder))
+        self._acquire = txn([absent(key)], [put(key, b"", lease), read_first], [get(key), read_first])
+        self._release = {"key": b64(key)}
 
     def __enter__(self) -> None:
-        if not self._calls.exchange("kv/txn", self._take).get("succeeded"):
-            raise RuntimeError("somebody else had the lock")
+        if not self._calls.exchange("kv/txn", self._acquire).get("succeeded"):
+            raise RuntimeError("another client had the lock")
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._calls.exchange("kv/deleterange", self._give_back)
+        self._calls.exchange("kv/deleterange", self._release)
 
 
 _FAMILY: dict[str, Any] = {

@@ -1,6 +1,6 @@
 """Locks on one memcached: holdfast beside the Python libraries that have one, and beside two bare calls.
 
-The bare calls are an add and a delete: no owner is checked, nothing is waited for, renewed or fenced.
+The bare calls are an add and a delete. They check no owner, cannot wait, and have no renewal and no fence.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ class PortCalls:
 
 
 class _PortCalls:
-    def __init__(self, ask: Callable[[bytes], Reply], name: str) -> None:
-        self._request, self._key, self._version = ask, name.encode(), 0
+    def __init__(self, request: Callable[[bytes], Reply], name: str) -> None:
+        self._request, self._key, self._version = request, name.encode(), 0
         self._add = meta.add(self._key, TTL, uuid.uuid4().hex.encode())
 
     def __enter__(self) -> None:
@@ -64,7 +64,7 @@ class _PortCalls:
 
 
 class RawCalls:
-    """On a socket, with nothing in between."""
+    """On a socket, without a client library."""
 
     def __init__(self, url: str) -> None:
         self._address = (urlsplit(url).hostname, urlsplit(url).port)
@@ -164,7 +164,7 @@ class Sherlock:
         self._address = urlsplit(url).netloc
 
     def lock(self, name: str, ttl: float | None = None) -> AbstractContextManager[object]:
-        client = peer("pylibmc").Client([self._address], binary=True)  # each its own: it is not for several threads
+        client = peer("pylibmc").Client([self._address], binary=True)  # one each: threads must not share it
         made: AbstractContextManager[object] = peer("sherlock").MCLock(
             name, client=client, timeout=WAIT_MAX, expire=TTL
         )
@@ -176,7 +176,7 @@ class Sherlock:
 
 def _check(reply: object) -> None:
     if not reply:
-        raise RuntimeError("somebody else had the lock")
+        raise RuntimeError("another client had the lock")
 
 
 _FAMILY: dict[str, Any] = {"arena": Arena.MEMCACHED, "server": Memcached()}

@@ -11,7 +11,7 @@ from benchmarks.contender import Arena, Contender
 
 
 class ThreadingLock:
-    """threading.Lock has no name: all who ask here get the same one."""
+    """threading.Lock has no name: all names share one lock here."""
 
     def __init__(self, folder: str) -> None:
         self._lock = threading.Lock()
@@ -24,7 +24,7 @@ class ThreadingLock:
 
 
 class AsyncioLock:
-    """asyncio.Lock has no name: it is given one here."""
+    """asyncio.Lock has no name: here each name has a lock."""
 
     def __init__(self, folder: str) -> None:
         self._locks: dict[str, asyncio.Lock] = {}

@@ -1,6 +1,6 @@
 """Locks in one MariaDB: holdfast beside the Python libraries that have one, and beside two bare statements.
 
-All of them are on PyMySQL, and what is not ours is GET_LOCK and RELEASE_LOCK: a lock that belongs to a connection.
+All of them use PyMySQL. The peers use GET_LOCK and RELEASE_LOCK: a lock that belongs to a connection.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _CONNECTIONS_MAX = 100
 
 
 class TwoStatements:
-    """The least that it can be: a row with a unique key is inserted and deleted, on one connection."""
+    """The least that a lock needs: a row with a unique key is inserted and deleted, on one connection."""
 
     def __init__(self, url: str) -> None:
         self._connection = _connect(url)
@@ -49,7 +49,7 @@ class _Row:
 
 
 class TwoFunctions:
-    """GET_LOCK and RELEASE_LOCK, on a connection for each who asks: those of one connection do not exclude another."""
+    """GET_LOCK and RELEASE_LOCK, with a connection for each lock, because callers on one connection share its locks."""
 
     def __init__(self, url: str) -> None:
         self._url = url
@@ -70,14 +70,14 @@ class _Function:
         self._cursor, self._name = cursor, name
 
     def __enter__(self) -> None:
-        self._ask("SELECT GET_LOCK(%s, %s)", self._name, WAIT_MAX)
+        self._call("SELECT GET_LOCK(%s, %s)", self._name, WAIT_MAX)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._ask("SELECT RELEASE_LOCK(%s)", self._name)
+        self._call("SELECT RELEASE_LOCK(%s)", self._name)
 
-    def _ask(self, statement: str, *values: object) -> None:
+    def _call(self, statement: str, *values: object) -> None:
         self._cursor.execute(statement, values)
         if self._cursor.fetchone() != (1,):
             raise RuntimeError(f"{statement} was refused")
@@ -103,7 +103,7 @@ class _Dlock:
 
     def __enter__(self) -> None:
         connection = self._stack.enter_context(self._engine.connect())
-        # Without a limit it asks for GET_LOCK(…, -1), which is MySQL's way to say so; MariaDB refuses it.
+        # Without a limit it calls GET_LOCK(…, -1), which MySQL accepts and MariaDB refuses.
         lock = peer("sqlalchemy_dlock").create_sadlock(connection, self._name, contextual_timeout=WAIT_MAX)
         self._stack.enter_context(lock)
 
@@ -197,7 +197,7 @@ CONTENDERS = [
     ),
     Contender(
         name="tooz mysql",
-        threads=Tooz,  # GET_LOCK on a connection for each acquire; it asks without waiting, and again every second
+        threads=Tooz,  # GET_LOCK on a connection for each acquire, without waiting, and again every second
         package="tooz",
         driver="pymysql",
         imports="import tooz.coordination",

@@ -1,6 +1,6 @@
 """Locks on one NATS server: holdfast beside nats-kv-lock, and the two bare calls of the recipe on nats-py.
 
-No other lock for Python is known that runs with a present nats-py and waits. Both peers are for asyncio only.
+No other lock for Python is known that runs with a current nats-py and can wait. Both peers are for asyncio only.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class _Opened:
 
 
 class TwoCalls(_NatsPy):
-    """The least that the recipe can be: an entry and a marker, each stored if the last entry is the known one."""
+    """The least that the recipe needs: an entry and a marker, each stored if the last entry is the known one."""
 
     def lock(self, name: str, ttl: float | None = None) -> AbstractAsyncContextManager[object]:
         return _Calls(self, f"$KV.{BUCKET}.{name}")

@@ -16,7 +16,7 @@ _CONNECTIONS_MAX = 100
 
 
 class TwoStatements:
-    """The least that it can be: a row with a unique key is inserted and deleted, on one psycopg connection."""
+    """The least that a lock needs: a row with a unique key is inserted and deleted, on one psycopg connection."""
 
     def __init__(self, url: str) -> None:
         self._connection = peer("psycopg").connect(url, autocommit=True)

@@ -16,9 +16,9 @@ def _url(folder: str) -> str:
 
 
 class TwoStatements:
-    """One row in, one row out, each committed by itself: a lock without queue, ttl, fence or wake-up.
+    """A row is inserted and deleted, in two transactions: a lock without queue, ttl, fence or wake-up.
 
-    WAL and synchronous=NORMAL, as holdfast has it, so that the two differ by what they do and not by how they sync.
+    WAL and synchronous=NORMAL, as with holdfast, so that both sync in the same way.
     """
 
     def __init__(self, folder: str) -> None:

@@ -16,7 +16,7 @@ from benchmarks.servers import Zookeeper
 
 
 class _OneClient:
-    """One client of kazoo's in the process, as any program has it."""
+    """One client of kazoo in the process, as in any program."""
 
     def __init__(self, url: str) -> None:
         parts = urlsplit(url)
@@ -53,7 +53,7 @@ class _Calls:
     def __enter__(self) -> None:
         self._node = self._client.create(f"{self._path}/x-lock-", b"", ephemeral=True, sequence=True)
         if min(self._client.get_children(self._path)) != self._node.rpartition("/")[2]:
-            raise RuntimeError("somebody else had the lock")
+            raise RuntimeError("another client had the lock")
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

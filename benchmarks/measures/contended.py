@@ -50,15 +50,15 @@ def judge(turns: list[Turn], clients: int, begin: float, end: float) -> Figures:
     turns = figures.in_order(turns)
     inside = [turn for turn in turns if begin <= turn.acquired <= end]
     # A wait that began in the window counts in full, also if it ended later. Otherwise starvation would not show.
-    waits = [turn.acquired - turn.asked for turn in turns if turn.asked <= end]
+    waits = [turn.acquired - turn.requested for turn in turns if turn.requested <= end]
     gaps = figures.gaps(inside) or [end - begin]
     handed_over = [
-        after.acquired - before.leaving for before, after in pairwise(inside) if before.client != after.client
+        after.acquired - before.releasing for before, after in pairwise(inside) if before.client != after.client
     ]
     counts = [0] * clients
     for turn in inside:
         counts[turn.client] += 1
-    held = sum(min(turn.leaving, end) - turn.acquired for turn in inside)
+    held = sum(min(turn.releasing, end) - turn.acquired for turn in inside)
     judged: Figures = {
         "overlaps": figures.overlaps(turns),
         "held": held / (end - begin),
@@ -74,7 +74,7 @@ def judge(turns: list[Turn], clients: int, begin: float, end: float) -> Figures:
     if handed_over:  # not in the tables
         judged["gap_to_another"] = figures.median(handed_over)  # only between different clients
         # The wait if all clients take their turns in order, with the measured holds and gaps.
-        hold = figures.median(turn.leaving - turn.acquired for turn in inside)
+        hold = figures.median(turn.releasing - turn.acquired for turn in inside)
         judged["fair_share"] = clients * (hold + judged["gap_to_another"])
         judged["wait_p99_of_share"] = judged["wait_p99"] / judged["fair_share"]
         judged["wait_max_of_share"] = judged["wait_max"] / judged["fair_share"]
@@ -143,30 +143,30 @@ async def _many_tasks(locks: AsyncLocks, clients: int, seconds: float, hold: flo
 def take_turns(lock: AbstractContextManager[object], end: float, hold: float) -> array[float]:
     times = array("d")
     note = times.append
-    while (asked := now()) < end:
+    while (requested := now()) < end:
         with lock:
             acquired = now()
             if hold:
                 time.sleep(hold)
-            leaving = now()
-        note(asked)
+            releasing = now()
+        note(requested)
         note(acquired)
-        note(leaving)
+        note(releasing)
     return times
 
 
 async def _take_turns_awaited(lock: AbstractAsyncContextManager[object], end: float, hold: float) -> array[float]:
     times = array("d")
     note = times.append
-    while (asked := now()) < end:
+    while (requested := now()) < end:
         async with lock:
             acquired = now()
             # Without a hold, one iteration of the loop, so that other tasks can request the lock.
             await asyncio.sleep(hold)
-            leaving = now()
-        note(asked)
+            releasing = now()
+        note(requested)
         note(acquired)
-        note(leaving)
+        note(releasing)
     return times
 
 

@@ -24,7 +24,7 @@ def run(contender: Contender, numbers: Mapping[str, float], location: str) -> Fi
     }
 
     def own(name: str) -> str:
-        """Return a folder for each run, so that every first lock is the first; a server is the same for all."""
+        """Return a new folder for each run, so that each run creates its store. All runs use one server."""
         if contender.server is not None:
             return location
         folder = os.path.join(location, name)

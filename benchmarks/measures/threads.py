@@ -74,7 +74,8 @@ def run(contender: Contender, numbers: Mapping[str, float], location: str) -> Fi
 def _judge(turns: list[Turn], processes: int, begin: float, end: float, *, is_lone: bool) -> Figures:
     turns = figures.in_order(turns)
     inside = [turn for turn in turns if begin <= turn.acquired <= end]
-    waits = [turn.acquired - turn.asked for turn in turns if turn.asked <= end and not (is_lone and turn.client)]
+    judged_turns = [turn for turn in turns if turn.requested <= end and not (is_lone and turn.client)]
+    waits = [turn.acquired - turn.requested for turn in judged_turns]
     counts = [0] * processes
     for turn in inside:
         counts[turn.client] += 1

@@ -85,8 +85,8 @@ def _in_one_process(locks: Locks, script: _Script) -> Figures:
                 ledger.idle_begins()
                 time.sleep(script.idle)
                 ledger.idle_ends()
-            ledger.leaving()
-        report = waiters.get_through()
+            ledger.release_begins()
+        report = waiters.wait_for_turns()
         ledger.add([report], report.cpu)
     locks.close()
     return ledger.figures()
@@ -104,8 +104,8 @@ async def _in_one_loop(locks: AsyncLocks, script: _Script) -> Figures:
                 ledger.idle_begins()
                 await asyncio.sleep(script.idle)
                 ledger.idle_ends()
-            ledger.leaving()
-        report = await waiters.get_through()
+            ledger.release_begins()
+        report = await waiters.wait_for_turns()
         ledger.add([report], report.cpu)
     await locks.close()
     return ledger.figures()
@@ -147,7 +147,7 @@ def _hold_as_thread(locks: Locks, group: ProcessGroup, script: _Script, stats: S
                 ledger.idle_begins()
                 time.sleep(script.idle)
                 ledger.idle_ends()
-            ledger.leaving()
+            ledger.release_begins()
         reports: list[Report] = group.receive()
         ledger.add(reports, time.process_time() + sum(report.cpu for report in reports))
     group.receive()
@@ -172,7 +172,7 @@ async def _hold_as_task(locks: AsyncLocks, group: ProcessGroup, script: _Script,
                 ledger.idle_begins()
                 await asyncio.sleep(script.idle)
                 ledger.idle_ends()
-            ledger.leaving()
+            ledger.release_begins()
         reports: list[Report] = await asyncio.to_thread(group.receive)
         ledger.add(reports, time.process_time() + sum(report.cpu for report in reports))
     await asyncio.to_thread(group.receive)
@@ -193,7 +193,7 @@ def _wait_as_threads(locks: Locks, script: _Script, end: Connection) -> None:
         end.recv()  # the lock is held now
         waiters = _ThreadWaiters(locks, script.waiters)
         answer(end, None)
-        answer(end, waiters.get_through())
+        answer(end, waiters.wait_for_turns())
     locks.close()
 
 
@@ -204,7 +204,7 @@ async def _wait_as_tasks(locks: AsyncLocks, script: _Script, end: Connection) ->
         await asyncio.to_thread(end.recv)
         waiters = await _TaskWaiters.start(locks, script.waiters)
         answer(end, None)
-        answer(end, await waiters.get_through())
+        answer(end, await waiters.wait_for_turns())
     await locks.close()
 
 
@@ -233,7 +233,7 @@ class _ThreadWaiters:
         for _ in self._threads:
             begun.acquire()
 
-    def get_through(self) -> Report:
+    def wait_for_turns(self) -> Report:
         for thread in self._threads:
             thread.join()
         if self._errors:
@@ -262,7 +262,7 @@ class _TaskWaiters:
         await asyncio.sleep(0)  # a task begins at the next iteration of the loop
         return cls(tasks, turns)
 
-    async def get_through(self) -> Report:
+    async def wait_for_turns(self) -> Report:
         await asyncio.gather(*self._tasks)
         return Report(self._turns, time.process_time())
 
@@ -312,16 +312,16 @@ class _Ledger:
         self._idle = (self._cpu_of_clients() + self._cpu_of_server() - cpu) / took
         self._idle_commands = (self._run_by_server() - commands) / took
 
-    def leaving(self) -> None:
+    def release_begins(self) -> None:
         """The holder is about to release."""
         self._begin()
 
     def add(self, reports: Sequence[Report], cpu: float) -> None:
         """All waiters have had their turn; `cpu` is the CPU time of the clients so far."""
-        cpu_before, commands_before, leaving = self._from
+        cpu_before, commands_before, releasing = self._from
         turns = figures.in_order(turn for report in reports for turn in report.turns)
-        self._overlaps += figures.overlaps([Turn(0, 0.0, float("-inf"), leaving), *turns])
-        self._handovers.append((turns[-1].acquired - leaving) / len(turns))
+        self._overlaps += figures.overlaps([Turn(0, 0.0, float("-inf"), releasing), *turns])
+        self._handovers.append((turns[-1].acquired - releasing) / len(turns))
         self._cpus.append((cpu + self._cpu_of_server() - cpu_before) / len(turns))
         self._commands.append((self._run_by_server() - commands_before, len(turns)))
 

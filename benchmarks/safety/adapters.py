@@ -102,7 +102,7 @@ class Pottery(Adapter):
 
 
 class Sherlock(Adapter):
-    """sherlock.RedisLock. Its `locked()` is true while any client holds the lock, so it is not the question here."""
+    """sherlock.RedisLock. Its `locked()` is true while any client holds the lock, so it is not used here."""
 
     def __init__(self, url: str) -> None:
         super().__init__(url)

@@ -60,15 +60,15 @@ class Mariadb(Server):
 class _Session:
     """The part of the protocol that root without a password needs, for statements with few short rows."""
 
-    # Long passwords (of none), protocol 4.1, login as since 4.1: MySQL's names for it are CLIENT_LONG_PASSWORD, …
-    _ABLE = 0x1 | 0x200 | 0x8000
+    # CLIENT_LONG_PASSWORD, CLIENT_PROTOCOL_41 and CLIENT_SECURE_CONNECTION.
+    _CAPABILITIES = 0x1 | 0x200 | 0x8000
 
     def __init__(self, port: int, timeout: float) -> None:
         self._socket = connect(port, timeout)
         self._stream = self._socket.makefile("rb")
         try:
             self._receive()  # its greeting
-            login = self._ABLE.to_bytes(4, "little") + (1 << 24).to_bytes(4, "little") + bytes([45]) + bytes(23)
+            login = self._CAPABILITIES.to_bytes(4, "little") + (1 << 24).to_bytes(4, "little") + bytes([45]) + bytes(23)
             self._send(1, login + b"root\x00" + b"\x00")
             self._receive()
         except BaseException:

@@ -9,7 +9,7 @@ CONNECTIONS_MAX = 4000  # of one process; redis-py's own limit is 100, fewer tha
 
 
 class OneClient:
-    """One redis-py client in the process, as any program has it: what all these peers are given."""
+    """One redis-py client in the process, as in any program. All of its locks use it."""
 
     def __init__(self, url: str) -> None:
         self.redis = peer("redis").Redis.from_url(url, max_connections=CONNECTIONS_MAX)

@@ -1,4 +1,4 @@
-"""The least that a lock on Redis can be: SET NX PX, and a script that deletes what is ours.
+"""The least that a lock on Redis needs: SET NX PX, and a script that deletes our own value.
 
 No waiting, no fence, no renewal. Once through redis-py's client, and once on its Connection, below its command layer.
 """
@@ -68,7 +68,7 @@ class _AsyncCalls:
 
 
 class TwoConnectionCalls:
-    """The same two on a Connection, of which each lock has its own."""
+    """The same two calls. Each lock has a Connection of its own."""
 
     def __init__(self, url: str) -> None:
         self._address = {"host": urlsplit(url).hostname, "port": urlsplit(url).port}

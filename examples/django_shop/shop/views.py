@@ -14,7 +14,7 @@ from shop.models import Order, Product
 
 @require_POST
 def buy(_: HttpRequest, sku: str) -> HttpResponse:
-    # The warehouse is asked while the lock is held, so no transaction of the database has to stay open for that.
+    # The request to the warehouse is made under the lock, so no transaction of the database has to stay open for it.
     with lock(f"stock:{sku}", timeout=10) as lease:
         product = Product.objects.get(sku=sku)
         if product.stock == 0:

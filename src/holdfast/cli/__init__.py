@@ -43,7 +43,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     with warnings.catch_warnings():
         warnings.showwarning = _show_warning
         status = _main(argv)
-    if argv is None:  # the process ends now: without this, the interpreter first looks for garbage in all modules
+    if argv is None:  # the process ends now: without this, the interpreter searches all modules for garbage first
         gc.freeze()
     return status
 

@@ -132,7 +132,7 @@ def _print_address(listener: socket.socket, token_file: str | None, token: str) 
 
     host, port = listener.getsockname()[:2]
     address = f"http://{f'[{host}]' if ':' in host else host}:{port}/"
-    # The token of a file belongs into no log; a terminal shows it to the user who can read the file.
+    # The token of a file must not appear in a log. A terminal may show it, because its user can read the file.
     if token_file is None or sys.stdout.isatty():
         address += f"?token={quote(token, safe='')}"
     print(escape(address), flush=True)

@@ -41,14 +41,14 @@ def grid(rows: Sequence[tuple[str, Lacks | None]], terminal: Terminal) -> list[s
 def _parts(room: int) -> list[list[Primitive]]:
     """Split the primitives into groups that fit in `room` columns."""
     parts: list[list[Primitive]] = [[]]
-    left = room
+    columns_left = room
     for primitive in Primitive:
         wanted = GAP + len(primitive.value)
-        if wanted > left and parts[-1]:
+        if wanted > columns_left and parts[-1]:
             parts.append([])
-            left = room
+            columns_left = room
         parts[-1].append(primitive)
-        left -= wanted
+        columns_left -= wanted
     return parts
 
 

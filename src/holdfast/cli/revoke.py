@@ -107,9 +107,9 @@ def _wait_until_ended(
     ended: set[int] = set()
     end = time.monotonic() + arguments.wait
     while True:
-        left = set(fences(client.inspect(name).holders))
+        held = set(fences(client.inspect(name).holders))
         for fence in dict.fromkeys(fences(targets)):
-            if fence not in left and fence not in ended:
+            if fence not in held and fence not in ended:
                 ended.add(fence)
                 if not arguments.json:
                     print(f"{display_name(name)}, fence {fence}: ended", flush=True)

@@ -88,7 +88,7 @@ class _Dashboard:
 
     @contextlib.asynccontextmanager
     async def _lifespan(self, _: Starlette) -> AsyncIterator[None]:
-        """Only if the app is not mounted into another one."""
+        """Called only if the app is not mounted into another one."""
         yield
         self._feed.stop()
 

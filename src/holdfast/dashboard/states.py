@@ -76,7 +76,7 @@ class State(NamedTuple):
         """The fields of a message for the table: all locks, or those that changed after this version."""
         if after is None or after > self.version or after + 1 < self.complete_since:
             return {"full": "true", "locks": _array(row.text for row in self.rows.values())}
-        # A lock that was free in a state that the page has missed, and is in use again, is not gone.
+        # A lock that was free after this version, but is in use again now, is not gone.
         gone = {name for version, name in self.gone if version > after} - self.rows.keys()
         texts = {
             "locks": _array(row.text for row in self.rows.values() if row.version > after),

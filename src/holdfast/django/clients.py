@@ -56,7 +56,7 @@ def async_client(alias: str = "default") -> AsyncClient:
             _async_clients.pop(other, None)
         made = make_async_client(alias)
         closing = _close_with_loop(key, made)
-        # This runs it to its `yield`. From then on the loop knows it, and ends it when the loop itself ends.
+        # This runs the generator to its `yield`. From then on the event loop closes the generator when the loop ends.
         try:
             closing.asend(None).send(None)
         except StopIteration:
@@ -82,7 +82,7 @@ def store(alias: str) -> Store:
 
 
 def ttl_of(alias: str = "default") -> float:
-    """The ttl of the clients of this alias, without a client. If the settings are refused, their use says so."""
+    """The ttl of the clients of this alias, without a client. The first use of a client reports refused settings."""
     try:
         return check_ttl(store(alias).keywords.get("ttl", DEFAULT_TTL))
     except ConfigurationError:

@@ -1,9 +1,11 @@
 """The setting HOLDFAST: for each alias, the arguments of its clients. `DATABASE` takes them from an entry of DATABASES.
 
-HOLDFAST = {
-"default": {"DATABASE": "default"},
-"jobs": {"URL": "redis://cache", "TTL": "1m", "OPTIONS": {"prefix": "shop:"}},
-}
+For example:
+
+    HOLDFAST = {
+        "default": {"DATABASE": "default"},
+        "jobs": {"URL": "redis://cache", "TTL": "1m", "OPTIONS": {"prefix": "shop:"}},
+    }
 """
 
 from __future__ import annotations
@@ -161,7 +163,7 @@ def _mysql_url(where: str, settings: Mapping[str, Any], options: dict[str, Any])
 def _sqlite_url(where: str, settings: Mapping[str, Any]) -> str:
     name = os.fspath(settings.get("NAME") or "")
     if name in {"", ":memory:"} or (name.startswith("file:") and "mode=memory" in name):
-        return "memory://"  # the database is private to this process, as the locks are then
+        return "memory://"  # the database is private to this process, so its locks are too
     if name.startswith("file:"):
         raise ConfigurationError(f"{where}['NAME'] is a URI of sqlite: give holdfast a URL, sqlite:///folder/file")
     # The database file itself is not used: the locks need another journal mode and tables that no migration knows.

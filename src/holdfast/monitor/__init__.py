@@ -18,10 +18,9 @@ A monitor polls a client and returns snapshots. It needs the standard library on
   and the next poll tries again. The change `unavailable` is reported once for each outage.
 - `Snapshot.poll_seconds` is the time that the poll took; `guarantees` and `warnings` are those of the store.
 
-Redlock, and Redis with method=setnx or getset, have no index of their locks. There the first poll searches all keys, at
-most for `first_search` seconds, and the time between two polls is used to search on; both at a small share of the
-server's time.
-`Snapshot.searched` is the share of the keys that were searched. So call `wait` between two polls, not `sleep`.
+Redlock, and Redis with method=setnx or getset, have no index of their locks. There the first poll searches all keys,
+for at most `first_search` seconds, and `wait` continues the search between two polls: call `wait`, not `sleep`. The
+search uses a small share of the server's time. `Snapshot.searched` is the share of the keys that were searched.
 
 Snapshots are immutable. A monitor is used by one thread or task at a time; its client may be shared.
 

@@ -12,7 +12,7 @@ from holdfast.monitor.status import ticket_as_dict
 # holds      the lock already had this holder when it was found
 # waits      a waiter has joined the queue
 # left       a waiter has left the queue without the lock
-# released   the lease has ended: released, broken or expired, which cannot be told apart from outside
+# released   the lease has ended: released, broken or expired; two reads do not show which of these
 ChangeKind = Literal["holds", "acquired", "released", "waits", "left", "unavailable", "available"]
 
 _Client = tuple[str, int, str, str]
@@ -86,10 +86,10 @@ def _client(ticket: TicketInfo) -> _Client:
 
 
 def _missing(tickets: Iterable[TicketInfo], known: Counter[_Client]) -> Iterator[TicketInfo]:
-    """Yield the tickets that `known` does not account for."""
-    left = known.copy()
+    """Yield the tickets that have no counterpart in `known`."""
+    unmatched = known.copy()
     for ticket in tickets:
-        if left[_client(ticket)] > 0:
-            left[_client(ticket)] -= 1
+        if unmatched[_client(ticket)] > 0:
+            unmatched[_client(ticket)] -= 1
         else:
             yield ticket

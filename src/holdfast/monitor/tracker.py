@@ -76,8 +76,8 @@ class Tracker:
             del self._over[name]
 
     def _update_graph(self) -> None:
-        # Locks are not read at the same time, so one read can show a cycle that never existed. Two reads with the same
-        # waiters and leases on every edge prove it: none of them went on in between.
+        # Locks are not read at the same time, so one read can show a cycle that never existed. If a second read shows
+        # the same waiters and leases on every edge, none of them has changed between the reads, so the cycle exists.
         before, graph = self.graph.edges, wait_graph(self._infos.values())
         proven = set(map(_identity, before)) if graph.cycles else set()
         self.graph = graph._replace(

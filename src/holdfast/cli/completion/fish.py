@@ -59,5 +59,5 @@ def _line(condition: str, rest: str) -> str:
 
 
 def _quote(text: str) -> str:
-    """Quote for fish, which knows two escapes in single quotes."""
+    """Quote for fish, which has two escapes in single quotes."""
     return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"

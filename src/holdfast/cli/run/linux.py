@@ -72,8 +72,8 @@ class Alarm:
                 self._at = None  # it has fired, and must be set again
                 os.read(self._fd, 8)
         else:
-            left = _POLL_MAX if until is None else max(0.0, min(_POLL_MAX, until - system.now()))
-            ready = [fd for fd, _ in self._poll.poll(left * 1000)]
+            seconds = _POLL_MAX if until is None else max(0.0, min(_POLL_MAX, until - system.now()))
+            ready = [fd for fd, _ in self._poll.poll(seconds * 1000)]
         return ready
 
     def _set(self, until: float | None) -> None:

@@ -122,8 +122,9 @@ class TopApp(App[int]):
         async def request() -> str:
             if not await self._client.request_revoke(name, max(held)):
                 return "the lease had already ended"
-            deaf = sum(not holder.revocable for holder in lock.holders)
-            return "release requested" + (f", but {deaf} of {len(lock.holders)} not revocable" if deaf else "")
+            not_revocable = sum(not holder.revocable for holder in lock.holders)
+            note = f", but {not_revocable} of {len(lock.holders)} not revocable" if not_revocable else ""
+            return f"release requested{note}"
 
         def send(is_confirmed: bool | None) -> None:  # noqa: FBT001 - the result of a dialog
             if is_confirmed:

@@ -116,7 +116,7 @@ def _past(holding: Holding) -> str:
 
 
 def graph_page(snapshot: Snapshot, terminal: Terminal) -> list[Line]:
-    """Return the deadlocks, then a tree: under each holder its waiters, and under these the waiters for them."""
+    """Return the deadlocks, then a tree: under each holder its waiters, under each waiter those that wait for it."""
     lines: list[Line] = []
     for number, cycle in enumerate(snapshot.graph.cycles, start=1):
         lines.append([(f"deadlock {number}: {len(cycle)} callers wait for each other", "bold red")])

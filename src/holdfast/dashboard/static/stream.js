@@ -56,7 +56,7 @@ export class Stream {
   #path;
   #onMessage;
   #source = null;
-  #heardAt = performance.now();
+  #receivedAt = performance.now();
   #lostAt = null;
   #hiddenAt = null;
   #unavailable = null;
@@ -78,9 +78,9 @@ export class Stream {
     this.#close();
     const source = new EventSource(this.#path);
     this.#source = source;
-    this.#heardAt = performance.now();
+    this.#receivedAt = performance.now();
     source.onmessage = (event) => {
-      this.#heardAt = performance.now();
+      this.#receivedAt = performance.now();
       this.#lostAt = null;
       const message = JSON.parse(event.data);
       offset = message.now * 1000 - Date.now();
@@ -107,7 +107,7 @@ export class Stream {
       const response = await fetch("api/session");
       if (response.status === 401) location.reload();
     } catch {
-      // The server is still away; the next attempt of the stream finds out.
+      // The server does not answer yet. The stream tries again.
     }
     if (this.#source === null && this.#hiddenAt === null) this.#open();
   }
@@ -119,8 +119,8 @@ export class Stream {
       this.#lostAt = null;
       return;
     }
-    if (this.#source !== null && time - this.#heardAt > SILENCE) {
-      this.#lostAt ??= this.#heardAt;
+    if (this.#source !== null && time - this.#receivedAt > SILENCE) {
+      this.#lostAt ??= this.#receivedAt;
       this.#open();
     }
     if (this.#lostAt !== null && time - this.#lostAt > GRACE) {
