@@ -95,7 +95,7 @@ class Adapter(_Common, ABC):
 
     @abstractmethod
     def is_held(self, held: Any) -> bool:
-        """Whether the library says that the lease is held, in the way in which its users are meant to ask."""
+        """Whether the library reports that the lease is held, by the method that its documentation names for this."""
 
     def extend(self, held: Any) -> bool:
         """Renew the lease: True; False if the library says that it is lost. The default does nothing."""

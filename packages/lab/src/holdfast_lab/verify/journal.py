@@ -16,7 +16,7 @@ is a JSON object with the kind of the observation, its time, its client and more
     forked    a child asked whether it holds a lease of its parent: lock, held, ticket
     problem   the load itself failed: text
 
-This is the only module that knows the names of the facts besides `merge`, which reads them.
+`turns` and `worker` write these observations; only `merge` reads the facts of a line.
 """
 
 from __future__ import annotations
