@@ -105,7 +105,7 @@ async def test_the_giver_cannot_use_the_lease_any_more(lab: Lab) -> None:
         with pytest.raises(holdfast.NotHeld, match="transferred"):
             await giver(lambda _, call=call: call())
 
-    await giver(lambda client: client.close())  # which does not release it
+    await giver(lambda client: client.close())  # close() does not release a transferred lease
     adopted = await lab.actor()(lambda client: client.adopt(text))
     assert adopted.held
 
