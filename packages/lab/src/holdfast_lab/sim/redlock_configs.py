@@ -197,7 +197,7 @@ class _Searching:
         self._head_steps: dict[int, _HeadSteps] = {}
         self._forgotten: dict[int, int] = {}
         self._views: list[dict[int, _View]] = [{} for _ in size.attempts]  # by client: column -> its view
-        # client, head, transcripts by node -> how it continues; None: not in a way that others notice
+        # client, head, transcripts by node -> how the client continues; None: no other client notices a difference
         self._continuations: dict[tuple[int, ...], _Continuation | None] = {}
         self._requested: dict[tuple[int, int, int], int] = {}  # column, client, call or -1 -> …
         self._over: dict[tuple[int, int], int] = {}  # column, client -> the same after its attempt
@@ -328,7 +328,7 @@ class _Searching:
         attempt = TicketAttempt(number, client.ticket, client.attempt, tuple(server_run for server_run, _ in received))
         following = self._model.follow(attempt, tuple(replies for _, replies in received))
         if following is None and not client.left:
-            return None  # for all other clients the same as if it kept waiting
+            return None  # for all other clients this is the same as if the client continued to wait
         if not (following is None or isinstance(following, int)):
             calls = [self._calls.of(following[index]) if index in following else -1 for index in range(len(received))]
             return _Continuation(head_number, is_grant=False, calls=calls)
