@@ -74,7 +74,7 @@ class _RecordingEvents(Events):
 
 
 class _RecordedHandover(LocalHandover):
-    """Records for which call a ticket on the server stands, and the turns of the client."""
+    """Records the call that each ticket on the server is for, and the turns of the client."""
 
     def __init__(self, engine: Engine[Any]) -> None:
         super().__init__(engine)
@@ -243,7 +243,7 @@ class SimClient:
         return encode_transfer(Transfer("sim", lease.name, nonce, lease.ttl, left))
 
     async def adopt(self, text: str, options: LockOptions) -> SimLease:
-        """Go on with a lease that was transferred."""
+        """Adopt a lease that was transferred."""
         transfer = decode_transfer(text)
         lock, client = self.lock(transfer.name, options=options), self._process.name
         call = self.runtime.task.call = self._recorder.new_call()

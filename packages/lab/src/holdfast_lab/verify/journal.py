@@ -53,7 +53,7 @@ class Journal:
         os.write(self._fd, f"{line}\n".encode())
 
     def become_child(self) -> None:
-        """Go on in a forked process, as another client with other tickets."""
+        """Continue in a forked process, as another client with other tickets."""
         self.client = f"{self.client}/{os.getpid()}"
         self._tickets = itertools.count((next(self._tickets) // TICKETS * _PIDS + os.getpid()) * TICKETS * TICKETS + 1)
 

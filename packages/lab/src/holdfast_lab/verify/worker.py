@@ -201,7 +201,7 @@ class Worker:
             is_held = held is not None and adapter.is_held(held)
             journal.write("forked", lock=lock, held=is_held)
             run_inline(self._player(adapter).play(Turn(lock, self._job.ttl, self._job.ttl * 2, 0.0)))
-        except BaseException:  # it must not go on as a second worker
+        except BaseException:  # the child must not continue as a second worker
             self._problem()
         finally:
             os._exit(0)

@@ -157,7 +157,7 @@ class RedisServer(PushServer):
         self._copy = self.machine.space.snapshot()
 
     def restore_data(self) -> None:
-        """Go on with old data, as after a failover. It takes longer than the clocks differ: time does not go back."""
+        """Continue with old data. A failover takes longer than the clocks differ, so the time does not go back."""
         if self._copy is None:
             return
         self.machine.space = self._copy.snapshot()
