@@ -13,7 +13,7 @@ import pytest
 if TYPE_CHECKING:
     from holdfast_lab.conformance.cases import Case
 
-# An editable installation does not list its modules, from which pytest would take those of a plugin.
+# pytest finds the modules of a plugin in the file list of its distribution. An editable installation has no such list.
 pytest.register_assert_rewrite("holdfast_lab.conformance")
 
 

@@ -108,7 +108,7 @@ class Passed(NamedTuple):
 
 
 class TurnBegan(NamedTuple):
-    """The lease of this ticket arrived at its client, where so many other calls waited for it."""
+    """The client received the lease of this ticket. `waiting` other calls of the client waited for it."""
 
     at: float
     client: str
@@ -118,7 +118,7 @@ class TurnBegan(NamedTuple):
 
 
 class TurnExtended(NamedTuple):
-    """The server reserved so many fences for the client of this ticket, which holds the lock."""
+    """The server reserved this many fences for the client of this ticket, which holds the lock."""
 
     at: float
     client: str
@@ -128,7 +128,7 @@ class TurnExtended(NamedTuple):
 
 
 class TakenOver(NamedTuple):
-    """The call took over the granted ticket of another call of its client, which had given up and did not know."""
+    """The call took over a ticket that was granted to another call of its client, after that call had given up."""
 
     at: float
     client: str
@@ -172,14 +172,14 @@ class AcquireFailed(NamedTuple):
 
 
 class Renewed(NamedTuple):
-    """The belief has a new deadline (true time): renewed, the ttl or the rate of the client's clock changed."""
+    """The belief has a new deadline (true time): a renewal, another ttl, or another rate of the client's clock."""
 
     at: float
     client: str
     ticket: int
     lock: str
     deadline: float
-    is_answered: bool = True  # False: before the request, because the server may execute it and not answer
+    is_answered: bool = True  # False: recorded before the request, which may be executed and get no answer
 
 
 class Checked(NamedTuple):
@@ -232,7 +232,7 @@ class LossReported(NamedTuple):
 
 
 class Delivered(NamedTuple):
-    """A subscriber to the client's events received this one. Only those that begin and end attempts and leases."""
+    """A subscriber received an event of the client. Recorded for events that begin or end an attempt or a lease."""
 
     at: float
     client: str
@@ -399,7 +399,7 @@ class StateLost(NamedTuple):
 
     at: float
     kind: StateKind = "data"
-    lock: str | None = None  # None: all of them
+    lock: str | None = None  # None: all locks
     majority: bool = True
     detail: str = ""
     restored: bool = False  # data: an operator restored an old copy

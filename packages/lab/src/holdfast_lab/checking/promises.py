@@ -7,7 +7,7 @@ from typing import Any
 
 from holdfast.guarantees import Exclusion, FenceOrder, Guarantees, Order
 
-IN_ORDER = (Order.FIFO, Order.TURNS)  # of tickets on the server: with local hand-over, one stands for all callers
+IN_ORDER = (Order.FIFO, Order.TURNS)  # of tickets on the server; with local hand-over, one ticket is for all callers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +35,7 @@ class Promises:
     subscriber_max: float = 15.0  # from an event to its delivery, in a running process
     report_max: float = 1.0  # from a deadline to Lost, and from Lost to LossReported, in a running process
     late_max: float = 3.0  # from the end of a timeout to the return of the call: the last request and the release
-    answer_max: float = 2.0  # a waiting client gets an answer at least this often, or knows that it does not
+    answer_max: float = 2.0  # a waiting client gets an answer at least this often, or notices the silence of the server
     renew_max: float = 3.0  # from the end of all faults until every lease that can be renewed was renewed
     revoke_max: float = 15.0  # from a revocation request until its lease receives it: the next renewal
     settle_max: float = 2.0  # from the end of all faults until every client reaches its server again

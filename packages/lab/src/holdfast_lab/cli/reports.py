@@ -54,12 +54,12 @@ def run_report(ran: Run, *, width: int) -> str:
 def shrink_summary(shrunk: Shrunk, *, width: int) -> list[str]:
     """The size of a shrunk world."""
     workload = shrunk.plan.workload
-    left = (
+    text = (
         f"Shrunk in {shrunk.runs:,} runs to {workload.clients} {_plural('client', workload.clients)}, "
         f"{workload.rounds} {_plural('round', workload.rounds)} each, {len(shrunk.run.history):,} events, "
         f"faults that happened: {_listed(shrunk.run.happened) or 'none'}."
     )
-    return wrap(left, width)
+    return wrap(text, width)
 
 
 def exhaustive_summary(plan: Plan, size: Size, searched: Search, *, width: int) -> list[str]:
@@ -104,7 +104,7 @@ def cancellation_summary(
 
 
 def exhaustive_as_data(size: Size, searched: Search, seconds: float) -> dict[str, Any]:
-    """The same, as JSON data."""
+    """The result of an exhaustive search, as JSON data."""
     return {
         "ok": not searched.failures,
         "clients": size.clients,
@@ -124,7 +124,7 @@ def exhaustive_as_data(size: Size, searched: Search, seconds: float) -> dict[str
 
 
 def fences_as_data(size: redlock_configs.Size, searched: redlock_configs.Search, seconds: float) -> dict[str, Any]:
-    """The same, as JSON data."""
+    """The result of an exhaustive search for fences, as JSON data."""
     return {
         "ok": searched.broken is None,
         "nodes": len(size.clocks[0]),
@@ -143,7 +143,7 @@ def fences_as_data(size: redlock_configs.Size, searched: redlock_configs.Search,
 
 
 def cancellations_as_data(plan: Plan, tried: Mapping[str, int], wrong: Sequence[Cancellation]) -> dict[str, Any]:
-    """The same, as JSON data."""
+    """The results of all cancellations, as JSON data."""
     return {
         "backend": plan.backend,
         "ok": not wrong,

@@ -13,14 +13,14 @@ from holdfast.url import guarantees_of, lacks_of, parse, scheme_of
 
 
 class Case(NamedTuple):
-    """A backend under test: how to get a fresh store, and what it claims, which the suite holds it to."""
+    """A backend under test: how to make a fresh store, and the guarantees that it claims and the suite checks."""
 
     name: str
     fresh_url: Callable[[Path], str]
     claims: Guarantees
     shares: bool = True  # it has readers and semaphores too
-    shows_waiters: bool = True  # the store knows who waits
-    shows_who: bool = True  # its holders have a host, a process and meta there
+    shows_waiters: bool = True  # the store shows the waiters of a lock
+    shows_who: bool = True  # the store shows the host, the process and the meta of a holder
     scheme: str = ""  # of its URL; if empty, the first word of the name
     # Another method or shape of a backend that is tested in full, with the same adapters. It runs the tests that are
     # marked `on_every_method`, and a part of the others, another part for each variant; each with one of the runtimes.
@@ -39,7 +39,7 @@ class Case(NamedTuple):
 
 
 def case_of_url(url: str) -> Case:
-    """The backend of a URL, held to what it declares. Each test gets another store: another `{fresh}` or path."""
+    """The backend of a URL, with the guarantees that it declares. Each test has its own `{fresh}` or path."""
     address = parse(_fresh(url))
     scheme = scheme_of(address.scheme)
     guarantees, lacks = guarantees_of(scheme), lacks_of(scheme)

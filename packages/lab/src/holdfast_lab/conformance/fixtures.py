@@ -25,12 +25,12 @@ from holdfast_lab.conformance.lab import Lab, Store
 from holdfast_lab.conformance.processes import WORKER, WorkerPool
 
 RUNTIMES = ("threads", "asyncio")
-_SHARE = 4  # of so many tests, a variant of a backend runs one
+_SHARE = 4  # a variant of a backend runs one of this many tests
 
 
 @pytest.hookimpl(tryfirst=True)  # the first parameter, so that tests with the same server are neighbours
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Each test on each backend and with each runtime, but not on backends that lack one of the primitives it needs."""
+    """Run each test on each backend and with each runtime, except on backends that lack a primitive that it needs."""
     if "case" not in metafunc.fixturenames:
         return
     others = {name for mark in metafunc.definition.iter_markers("not_on") for name in mark.args}
@@ -130,7 +130,7 @@ class _FlushedLog(pytest.LogCaptureFixture):  # type: ignore[misc]  # final, but
 
 @pytest.fixture
 def caplog(request: pytest.FixtureRequest) -> Iterator[pytest.LogCaptureFixture]:
-    """As pytest's own. Log handlers are called by a thread of its own, so it waits for that before it is read."""
+    """Like pytest's own. holdfast calls log handlers on a separate thread, so each read waits for that thread first."""
     fixture = _FlushedLog(request.node, _ispytest=True)
     yield fixture
     fixture._finalize()
@@ -138,7 +138,7 @@ def caplog(request: pytest.FixtureRequest) -> Iterator[pytest.LogCaptureFixture]
 
 @pytest.fixture
 def tmp_path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """As pytest's own, which looks through the folders of all earlier tests, and then replaces a link to the last."""
+    """Like pytest's own, which is slower: it lists the folders of all earlier tests and replaces a link to the last."""
     name = re.sub(r"\W", "_", request.node.name)[:30]
     folder = tmp_path_factory.getbasetemp() / f"{name}-{next(_folder_numbers)}"
     folder.mkdir(mode=0o700)
@@ -152,8 +152,8 @@ _folder_numbers = itertools.count()
 def _collect_dropped_leases() -> Iterator[None]:
     """A lease dropped in a test warns in that test, not in a later one.
 
-    Only objects that the test created are collected. Older objects stay (pytest keeps a report of each test),
-    and after a thousand tests to go through that again would take longer than most tests do.
+    Only objects that the test created are collected. Older objects stay, because pytest keeps a report of each test:
+    after a thousand tests, a collection of all objects would take longer than most tests do.
     """
     gc.collect()
     gc.freeze()
@@ -163,7 +163,7 @@ def _collect_dropped_leases() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def _private_default_store(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No test touches the user's own lock file, nor is warned of it, whether the tests run in a container or not."""
+    """No test uses the lock file of the user, or gets the warning about it, inside or outside of a container."""
     monkeypatch.delenv("HOLDFAST_URL", raising=False)
     monkeypatch.delenv("HOLDFAST_REQUIRE_URL", raising=False)
     monkeypatch.setattr("holdfast.default_url._warned", True)
@@ -172,7 +172,7 @@ def _private_default_store(tmp_path_factory: pytest.TempPathFactory, monkeypatch
 
 @pytest.fixture(autouse=True)
 def _interruptible() -> Iterator[None]:
-    """A job in the background of a script, or under nohup, ignores signals, and so would all that the tests start."""
+    """A background job, or a job under nohup, ignores these signals, and all processes that a test starts would too."""
     usual: dict[signal.Signals, Any] = {
         signal.SIGHUP: signal.SIG_DFL,
         signal.SIGINT: signal.default_int_handler,

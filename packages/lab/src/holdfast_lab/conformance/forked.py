@@ -5,7 +5,7 @@ most of them run. So one process of the test run, without threads and clients, i
 process for each request. It ends with the test run. A forked process is a child of the test run, as if that had
 started it: the one in between ends at once, and the test run adopts what it leaves.
 
-As a program, with the descriptor of a socket, this module is the process that forks.
+This module, run as a program with the descriptor of a socket as its argument, is the process that forks.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class ForkedProcess:
 
 
 def prepare() -> None:
-    """Start the process that forks. All that it forks start in the network namespace that this thread has now."""
+    """Start the process that forks. Its children start in the network namespace that this thread has now."""
     _server(os.getpid())
 
 
@@ -119,7 +119,7 @@ class _Server:
                 socket.send_fds(self._socket, [json.dumps(request).encode()], files)
                 answer = self._socket.recv(_MESSAGE_MAX)
             finally:
-                _adopt_orphans(yes=False)  # tests expect what other processes leave to be adopted by the system
+                _adopt_orphans(yes=False)  # tests expect that the system adopts the orphans of other processes
         assert answer, "the process that forks has ended"
         return int(answer)
 
@@ -180,7 +180,7 @@ def _fork(sock: socket.socket) -> bool:
 
 def _become(request: dict[str, Any], files: Sequence[int]) -> None:
     """Take over the descriptors, environment, folder and arguments of the request."""
-    while os.getppid() != request["parent"]:  # a signal for the death of the parent would be for the one in between
+    while os.getppid() != request["parent"]:  # a parent-death signal that is set earlier is for the process in between
         time.sleep(0.0002)
     free = max(_OWN_FDS_MAX, *request["numbers"]) + 1
     moved = [fcntl.fcntl(fd, fcntl.F_DUPFD, free) for fd in files]

@@ -2,8 +2,8 @@
 
     lease = await actor(lambda client: client.lock("a").acquire(timeout=0))
 
-The function runs on the actor's own thread; or its result is awaited in the actor's own task. The two shells have the
-same names, so the same function does for both.
+With threads the function runs on the actor's own thread; with asyncio its result is awaited in the actor's own task.
+The two shells have the same names, so one function serves both.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from holdfast_lab.conformance.verbs import Verbs
 
 
 class Actor(Protocol):
-    """Somebody who takes locks, always as the same owner."""
+    """A thread or task that acquires locks. For re-entry it is always the same caller."""
 
     client: Any
 
@@ -39,7 +39,7 @@ class ThreadActor:
     def __init__(self, client: holdfast.Client) -> None:
         self.client = client
         self._thread = ThreadPoolExecutor(max_workers=1)
-        self._results: list[Any] = []  # a lease that a test gets and ignores is held on, not dropped
+        self._results: list[Any] = []  # keeps the leases that a test ignores, so that they are not dropped
 
     async def __call__(self, work: Callable[..., Any]) -> Any:
         result = await asyncio.get_running_loop().run_in_executor(self._thread, work, self.client)
@@ -112,7 +112,7 @@ class Lab:
         self._clients: list[Any] = []
 
     def actor(self, *, like: Actor | None = None, **options: Any) -> Actor:
-        """With a client of its own, as if it were another process, made with `options`; or with another actor's."""
+        """Make an actor: with a new client with these `options`, like another process, or with the client of `like`."""
         if like is None:
             client: Any = (holdfast.Client if self.runtime == "threads" else holdfast.AsyncClient)(self.url, **options)
             self._clients.append(client)
@@ -123,11 +123,11 @@ class Lab:
         return actor
 
     def lacks(self, primitive: Primitive) -> str | None:
-        """Why this store does not have it, if so."""
+        """The reason why this store lacks the primitive; None if it has it."""
         return _lack(self.url, primitive)
 
     def start(self, actor: Actor, work: Callable[..., Any]) -> asyncio.Task[Any]:
-        """Let the actor begin; the task is its result."""
+        """Let the actor begin the work. The task has its result."""
 
         async def go() -> Any:
             return await actor(work)
@@ -135,8 +135,8 @@ class Lab:
         return asyncio.create_task(go())
 
     async def state(self, name: str) -> LockInfo:
-        with_client = self.actor()
-        info: LockInfo = await with_client(lambda client: client.inspect(name))
+        observer = self.actor()
+        info: LockInfo = await observer(lambda client: client.inspect(name))
         return info
 
     async def until_waiting(self, name: str, count: int) -> None:

@@ -47,7 +47,7 @@ def eventually(condition: Callable[[], bool], *, within: float = PATIENCE) -> No
 
 
 def poll_interval(waited: float) -> float:
-    """The seconds until the next poll after a wait of `waited`: many tests poll a server that others need too."""
+    """Return the seconds until the next poll. Longer waits poll less often, because other tests need the server too."""
     return min(max(0.005, waited / 10), 0.025)
 
 
@@ -261,7 +261,7 @@ def _write_all(fd: int, data: bytes) -> None:
 
 
 def stop_process(pid: int) -> None:
-    """Send SIGSTOP and return when no thread of the process runs: until then one could still get a lock."""
+    """Send SIGSTOP and return when no thread of the process runs: a running thread could still acquire a lock."""
     os.kill(pid, signal.SIGSTOP)
     eventually(lambda: _is_stopped(pid))
 

@@ -1,4 +1,4 @@
-"""detect_deadlocks on every backend that shows waiters: the youngest waiter of a cycle is ended, and nobody else."""
+"""detect_deadlocks on every backend that shows waiters: the youngest waiter of a cycle is ended, and no other one."""
 
 from __future__ import annotations
 

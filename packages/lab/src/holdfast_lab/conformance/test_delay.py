@@ -31,7 +31,7 @@ async def test_no_client_acquires_the_lock_during_the_delay_after_a_loss(lab: La
 
 
 async def test_a_lost_lease_keeps_its_delay_after_a_release_and_after_close(lab: Lab) -> None:
-    # On ZooKeeper the delay ends with the session of who has lost it.
+    # On ZooKeeper the delay ends with the session of the client that lost the lease.
     options: dict[str, Any] = {"session_timeout": 3} if lab.url.startswith("zookeeper") else {}
     holder, other = lab.actor(**options), lab.actor()
     lock = holder.client.lock("a", ttl=SHORT, lock_delay=DELAY, renew=False)

@@ -1,5 +1,5 @@
-"""Elections: two leaders at once, a term that does not grow, an observer that sees nothing or something older, a leader
-that is not told, a loop that does not go on.
+"""Elections: two leaders at once, a term that does not grow, an observer that receives no leader or an older one, a
+leader that is not notified of its loss, a loop that does not continue after a loss.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import holdfast
 from holdfast_lab.conformance.cases import Case
 from holdfast_lab.conformance.lab import Actor, Lab, until
 
-OFTEN = 0.02  # seconds between two looks
+OFTEN = 0.02  # seconds between two polls
 SHORT = 0.4  # seconds: a ttl that a busy machine can still renew in time
 
 
@@ -147,7 +147,7 @@ def _all_of(observation: Any) -> Any:
 async def test_a_callback_receives_changes_until_it_is_ended(lab: Lab) -> None:
     candidate, observer = lab.actor(), lab.actor()
     reported: list[holdfast.Leader | None] = []
-    witnessed: list[holdfast.Leader | None] = []  # by one that is not ended
+    witnessed: list[holdfast.Leader | None] = []  # by a callback that is not ended
     end = await observer(lambda client: client.election("a").on_change(reported.append, every=OFTEN))
     await observer(lambda client: client.election("a").on_change(witnessed.append, every=OFTEN))
     await until(lambda: _is(lambda: reported == witnessed == [None]), "the first call of both")
@@ -208,7 +208,7 @@ class Career:
         await until(lambda: _is(lambda: len(self.terms) >= count), f"term number {count}, after {self.terms}")
 
     def _begin(self, lease: Any) -> bool:
-        """Whether this is a term to stay in."""
+        """Begin a term. Returns whether the leader stays until it is stopped."""
         lease.check()
         self.terms.append(lease.fence)
         if len(self.terms) == self._most:
@@ -321,5 +321,5 @@ async def test_a_leader_that_does_not_renew_is_followed_by_a_greater_term(lab: L
 
 
 def _without_provisional(terms: list[int | None], case: Case, *final: int) -> list[int | None]:
-    """While the nodes of a Redlock agree on a term, an observer may see the lower one that some of them began with."""
+    """While the nodes of a Redlock agree on a term, an observer may read a lower, provisional term from some nodes."""
     return [term for term in terms if case.name != "redlock" or term in (None, *final)]

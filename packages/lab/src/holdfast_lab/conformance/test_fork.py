@@ -13,7 +13,7 @@ from holdfast_lab.checking.promises import IN_ORDER
 from holdfast_lab.conformance.cases import Case
 from holdfast_lab.conformance.processes import PATIENCE, Refused, WorkerPool, eventually
 
-# Each kind of connection. A store in memory has one process; the other methods use the connections of these.
+# One backend for each kind of connection. A store in memory has one process; the other methods use the same kinds.
 pytestmark = pytest.mark.not_on(
     "memory", "redis-cluster", "redis-setnx", "redis-getset", "zookeeper-kazoo", "mysql-row", "mysql-version"
 )

@@ -15,13 +15,13 @@ from holdfast_lab.conformance.lab import Lab
 pytestmark = pytest.mark.on_every_method
 
 
-async def test_a_backend_claims_what_the_suite_holds_it_to(lab: Lab, case: Case) -> None:
+async def test_the_guarantees_of_a_client_are_the_claims_of_its_backend(lab: Lab, case: Case) -> None:
     actor = lab.actor()
 
     assert actor.client.guarantees == case.claims
 
 
-async def test_one_holds_it_and_others_do_not(lab: Lab) -> None:
+async def test_a_held_lock_is_busy_for_other_clients(lab: Lab) -> None:
     holder, other = lab.actor(), lab.actor()
 
     lease = await holder(lambda client: client.lock("a").acquire())
@@ -65,7 +65,7 @@ async def test_a_timeout_is_waited_out_and_leaves_nothing_behind(lab: Lab) -> No
     assert (await lab.state("a")).waiters == ()
 
 
-async def test_with_never_enters_without_the_lock(lab: Lab) -> None:
+async def test_a_with_block_does_not_run_when_the_lock_is_busy(lab: Lab) -> None:
     holder, other = lab.actor(), lab.actor()
     await holder(lambda client: client.lock("a").acquire())
     entered: list[Any] = []
@@ -80,7 +80,7 @@ async def test_with_never_enters_without_the_lock(lab: Lab) -> None:
 
 
 @pytest.mark.counts_waiters
-async def test_acquire_may_wait_longer_or_shorter_than_the_lock_says(lab: Lab) -> None:
+async def test_the_timeout_of_acquire_replaces_the_timeout_of_the_lock(lab: Lab) -> None:
     holder, other = lab.actor(), lab.actor()
     lease = await holder(lambda client: client.lock("a").acquire())
 
@@ -105,7 +105,7 @@ async def test_a_release_grants_the_lock_to_the_waiter(lab: Lab) -> None:
 
 
 @pytest.mark.counts_waiters
-async def test_waiters_are_served_in_the_order_in_which_they_came(lab: Lab, case: Case) -> None:
+async def test_waiters_are_granted_in_the_order_of_their_requests(lab: Lab, case: Case) -> None:
     if case.claims.order not in IN_ORDER:
         pytest.skip(f"{case.name} does not claim to be first come, first served")
     holder = lab.actor()
@@ -150,7 +150,7 @@ async def test_fences_grow_from_lease_to_lease(lab: Lab) -> None:
     assert all(isinstance(fence, int) for fence in fences)
 
 
-async def test_many_contend_and_never_two_are_inside(lab: Lab) -> None:
+async def test_one_client_at_a_time_holds_the_lock_when_many_contend(lab: Lab) -> None:
     inside: list[int] = []
     most: list[int] = []
 
@@ -188,7 +188,7 @@ async def test_threads_or_tasks_that_share_a_client_exclude_each_other(lab: Lab)
     assert not await first(lambda _: shared.held)
 
 
-async def test_a_lock_releases_what_this_thread_or_task_took_and_nothing_else(lab: Lab) -> None:
+async def test_a_lock_releases_only_the_lease_of_the_calling_thread_or_task(lab: Lab) -> None:
     first = lab.actor()
     second = lab.actor(like=first)
     shared = first.client.lock("a")

@@ -34,7 +34,7 @@ async def test_all_locks_are_acquired_and_released_together(lab: Lab) -> None:
 
 
 @pytest.mark.parametrize("timeout", [0, 0.05])
-async def test_with_one_of_them_busy_none_is_kept(lab: Lab, timeout: float) -> None:
+async def test_lock_all_keeps_no_lock_when_one_is_busy(lab: Lab, timeout: float) -> None:
     holder, taker, other = lab.actor(), lab.actor(), lab.actor()
     held = await holder(lambda client: client.lock("b").acquire())
 
@@ -47,7 +47,7 @@ async def test_with_one_of_them_busy_none_is_kept(lab: Lab, timeout: float) -> N
     await holder(lambda _: held.release())
 
 
-async def test_those_that_are_busy_are_waited_for_one_after_the_other(lab: Lab) -> None:
+async def test_lock_all_waits_for_busy_locks_one_after_the_other(lab: Lab) -> None:
     holder, taker = lab.actor(), lab.actor()
     first = await holder(lambda client: client.lock("b").acquire())
     second = await holder(lambda client: client.lock("d").acquire())
@@ -86,7 +86,7 @@ async def test_two_clients_that_name_the_locks_in_the_opposite_order_never_deadl
     assert sum(counts) == 20
 
 
-async def test_the_loss_of_one_is_the_loss_of_all(lab: Lab) -> None:
+async def test_all_leases_of_lock_all_are_lost_when_one_is_lost(lab: Lab) -> None:
     taker, operator = lab.actor(), lab.actor()
     reported: list[Any] = []
     lease = await taker(lambda client: client.lock_all(["a", "b", "c"], ttl=SHORT, on_lost=reported.append).acquire())
@@ -105,7 +105,7 @@ async def test_the_loss_of_one_is_the_loss_of_all(lab: Lab) -> None:
     assert reported == [lease]
 
 
-async def test_who_holds_one_of_them_is_refused(lab: Lab) -> None:
+async def test_lock_all_is_refused_when_its_caller_holds_one_of_the_locks(lab: Lab) -> None:
     taker = lab.actor()
     held = await taker(lambda client: client.lock("b").acquire())
 

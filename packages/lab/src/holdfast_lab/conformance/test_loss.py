@@ -1,4 +1,4 @@
-"""Losing a lease: known in time, told once, never revived, and never left unnoticed at the end of a body."""
+"""The loss of a lease: noticed in time, reported once, never revived, and never ignored at the end of a body."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ async def test_renewing_by_hand_prolongs(lab: Lab) -> None:
         await holder(lambda _: lease.renew())
         return bool(lease._deadline > before)
 
-    # A store may have been contacted too recently to be asked again, or prove only later that it has heard.
+    # One renewal may not be enough: the last request may be too recent for another one, or is confirmed only later.
     await until(is_prolonged, "a later deadline")
 
 
@@ -157,7 +157,7 @@ async def test_a_loss_is_reported_exactly_once_in_every_way(lab: Lab) -> None:
     with pytest.raises(holdfast.LockLost):
         await holder(lambda _: lease.release())
     await until(lambda: _reached(reported, 1), "on_lost")
-    # A second lease of the same lock has its own loss; nothing more came of the first.
+    # A second lease of the same lock has its own loss; the first lease is not reported again.
     again = await holder(lambda client: client.lock("a", ttl=SHORT, renew=False, on_lost=reported.append).acquire())
     assert await holder(lambda _: again.wait_lost(30))
     await until(lambda: _reached(reported, 2), "on_lost")

@@ -1,4 +1,4 @@
-"""Marks, and what is made of them: of all callers one runs in each period, whatever becomes of it."""
+"""`once_per` and its registers: one of all callers runs in each period, and a run that fails is not repeated."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def job(lab: Lab, actor: Actor, runs: list[str], runner: str, **options: Any) ->
 
 
 def verb(lab: Lab, call: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """A call of a verb of the backend, with threads or in asyncio as the lab has it."""
+    """A call of a method of the backend, with threads or asyncio, as the lab has it."""
     return lambda client: (
         run_sync(call(client._engine.backend)) if lab.runtime == "threads" else call(client._engine.backend)
     )
@@ -112,7 +112,7 @@ async def test_a_run_is_skipped_while_the_previous_one_holds_the_lock(lab: Lab) 
 async def test_a_register_never_decreases_and_one_call_advances_it(lab: Lab) -> None:
     first, other = lab.actor(), lab.actor()
 
-    async def mark(actor: Actor, number: int, nonce: str, name: str = "m") -> bool:
+    async def advance(actor: Actor, number: int, nonce: str, name: str = "m") -> bool:
         advanced: bool = await actor(
             verb(
                 lab,
@@ -123,32 +123,32 @@ async def test_a_register_never_decreases_and_one_call_advances_it(lab: Lab) -> 
         )
         return advanced
 
-    async def marks(*names: str) -> list[int]:
+    async def read(*names: str) -> list[int]:
         return list(await other(verb(lab, lambda backend: backend.read_registers(names, deadline=_soon(other)))))
 
-    assert await marks("m", "n") == [0, 0]
-    assert await mark(first, 5, "a")
-    assert await mark(first, 5, "a"), "the same call, sent again"
-    assert not await mark(other, 5, "b")
-    assert not await mark(other, 4, "b")
-    assert await marks("n", "m") == [0, 5]
-    assert await mark(other, 2**63 - 1, "b")
-    assert not await mark(first, 5, "a"), "it was ours, and is another's by now"
-    assert await marks("m") == [2**63 - 1]
+    assert await read("m", "n") == [0, 0]
+    assert await advance(first, 5, "a")
+    assert await advance(first, 5, "a"), "the same call, sent again"
+    assert not await advance(other, 5, "b")
+    assert not await advance(other, 4, "b")
+    assert await read("n", "m") == [0, 5]
+    assert await advance(other, 2**63 - 1, "b")
+    assert not await advance(first, 5, "a"), "another call has advanced it since"
+    assert await read("m") == [2**63 - 1]
 
     longest = "once:" + "ü" * 512 + "@2147483647"
-    assert await mark(first, 1, "c", longest)
-    assert not await mark(other, 1, "d", longest)
-    assert await mark(other, 1, "d", longest[:-1])
-    assert await marks(longest, longest[:-1], longest.upper()) == [1, 1, 0]
+    assert await advance(first, 1, "c", longest)
+    assert not await advance(other, 1, "d", longest)
+    assert await advance(other, 1, "d", longest[:-1])
+    assert await read(longest, longest[:-1], longest.upper()) == [1, 1, 0]
     assert await other(lambda client: client.locks()) == []
-    assert await other(lambda client: client.lock("m").acquire(timeout=0)), "a mark is no lock"
+    assert await other(lambda client: client.lock("m").acquire(timeout=0)), "a register is no lock"
 
 
 async def test_of_many_concurrent_advances_of_a_register_one_succeeds(lab: Lab) -> None:
     actors = [lab.actor() for _ in range(4)]
 
-    async def raise_it(actor: Actor, number: int, nonce: str) -> bool:
+    async def advance(actor: Actor, number: int, nonce: str) -> bool:
         advanced: bool = await actor(
             verb(
                 lab,
@@ -159,7 +159,7 @@ async def test_of_many_concurrent_advances_of_a_register_one_succeeds(lab: Lab) 
 
     for number in range(1, 6):
         advanced = await asyncio.gather(
-            *(raise_it(actor, number, f"{number}{index}".zfill(32)) for index, actor in enumerate(actors))
+            *(advance(actor, number, f"{number}{index}".zfill(32)) for index, actor in enumerate(actors))
         )
         assert sum(advanced) == 1, number
 

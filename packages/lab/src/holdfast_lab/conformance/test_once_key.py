@@ -150,7 +150,7 @@ async def test_another_check_is_a_mismatch(lab: Lab, jobs: Jobs) -> None:
 
 
 async def interrupt(lab: Lab, jobs: Jobs, key: str = "k") -> holdfast.OnceInfo:
-    """Leave the record of a run whose process has died: its lock is not held, and it says running."""
+    """Leave the record of a run whose process has died: its lock is not held, and its state is `running`."""
     actor = lab.actor()
     await run(actor, jobs.returning("from the dead"), 0, key=key)
     done = await info(actor, key)

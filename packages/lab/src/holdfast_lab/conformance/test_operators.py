@@ -38,7 +38,7 @@ async def test_inspect_shows_holder_and_waiters_in_order(lab: Lab, case: Case) -
     assert [waiter.fence for waiter in info.waiters] == [None, None]
     await holder(lambda _: lease.release())
     waits = {first_wait: first, second_wait: second}
-    while waits:  # in any order, if the store has none
+    while waits:  # some stores grant waiters in any order
         granted, _ = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
         for task in granted:
             await waits.pop(task)(lambda _, taken=await task: taken.release())
@@ -50,14 +50,14 @@ async def test_a_holder_is_shown_since_its_grant_not_since_its_request(lab: Lab)
     lease = await holder(lambda client: client.lock("a").acquire())
     waiting = lab.start(waiter, lambda client: client.lock("a").acquire())
     await lab.until_waiting("a", 1)
-    asked = (await lab.state("a")).waiters[0].since
+    requested = (await lab.state("a")).waiters[0].since
 
     before = time.time()
-    await asyncio.sleep(0.01)  # so that the two differ by more than the clocks of two processes may
+    await asyncio.sleep(0.01)  # so that the times differ by more than the clocks of two processes
     await holder(lambda _: lease.release())
     taken = await waiting
 
-    assert asked < before < (await lab.state("a")).holders[0].since
+    assert requested < before < (await lab.state("a")).holders[0].since
     await waiter(lambda _: taken.release())
 
 
@@ -77,7 +77,7 @@ async def test_a_free_lock_can_be_inspected(lab: Lab) -> None:
     assert (info.name, info.holders, info.waiters) == ("never used", (), ())
 
 
-async def test_events_tell_the_story_of_a_lease(lab: Lab) -> None:
+async def test_a_subscriber_receives_the_events_of_a_lease_in_order(lab: Lab) -> None:
     holder, waiter = lab.actor(), lab.actor()
     events: list[Any] = []
     unsubscribe = waiter.client.subscribe(events.append)

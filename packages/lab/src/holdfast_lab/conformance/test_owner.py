@@ -42,7 +42,7 @@ async def test_an_owner_overtakes_waiters(lab: Lab) -> None:
     assert second.fence == first.fence
     await actor_a(lambda _: first.release())
     assert await stranger(lambda client: client.lock("a").acquire(timeout=0.3)) is None
-    assert not waiting.done(), "it came first, but the owner is in"
+    assert not waiting.done(), "it was queued first, but the owner holds the lock"
     await actor_b(lambda _: second.release())
     assert (await waiting).fence > first.fence
 

@@ -1,5 +1,5 @@
-"""The table that `holdfast backends` prints is true: what it says is there works, what a backend lacks is refused with
-the reason, and with others that do have it.
+"""The table that `holdfast backends` prints is true: a primitive of a backend works; a primitive that it lacks is
+refused with the reason and with the backends that have it.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def _transferred(client: Any) -> Any:
     return awaited()
 
 
-# The least that each is good for. Where it is not there, each step is refused.
+# The shortest uses of each primitive. A backend that lacks it refuses each of them.
 FORMS: dict[Primitive, tuple[Step, ...]] = {
     Primitive.LOCK: (lambda client: client.lock("a").acquire(timeout=0),),
     Primitive.RWLOCK: (lambda client: client.rwlock("a").read().acquire(timeout=0),),
@@ -98,7 +98,7 @@ async def test_a_primitive_works_or_is_refused_with_its_reason(lab: Lab, primiti
 
 
 def _has(named: str, primitive: Primitive) -> bool:
-    """Of a backend as errors name it: redis://, or redis://…?method=setnx."""
+    """Whether a backend has it, by its name in errors: redis://, or redis://…?method=setnx."""
     scheme, _, options = named.partition("://")
     methods = lacks_of(scheme_of(scheme))
     return primitive not in methods[options.partition("method=")[2] or next(iter(methods))]

@@ -10,7 +10,7 @@ import holdfast
 from holdfast_lab.conformance.lab import Lab, until
 
 
-async def test_taking_it_again_would_deadlock(lab: Lab) -> None:
+async def test_a_second_acquire_raises_would_deadlock(lab: Lab) -> None:
     actor = lab.actor()
     lease = await actor(lambda client: client.lock("a").acquire())
 
@@ -21,7 +21,7 @@ async def test_taking_it_again_would_deadlock(lab: Lab) -> None:
 
 
 @pytest.mark.parametrize("timeout", [0, 0.05])
-async def test_taking_it_again_with_a_timeout_is_just_busy(lab: Lab, timeout: float) -> None:
+async def test_a_second_acquire_with_a_timeout_finds_the_lock_busy(lab: Lab, timeout: float) -> None:
     actor = lab.actor()
     lease = await actor(lambda client: client.lock("a").acquire())
 
@@ -62,7 +62,7 @@ async def test_re_entry_counts_and_keeps_the_fence(lab: Lab) -> None:
     assert await other(lambda client: client.lock("a").acquire(timeout=0))
 
 
-async def test_both_sides_have_to_agree_to_count(lab: Lab) -> None:
+async def test_a_reentrant_acquire_is_refused_when_the_first_was_not_reentrant(lab: Lab) -> None:
     actor = lab.actor()
     lease = await actor(lambda client: client.lock("a").acquire())
 
@@ -83,7 +83,7 @@ async def test_another_thread_or_task_does_not_re_enter(lab: Lab) -> None:
     await first(lambda _: lease.release())
 
 
-async def test_a_lease_that_was_lost_does_not_stand_in_its_owner_s_way(lab: Lab) -> None:
+async def test_a_lost_lease_does_not_block_its_former_holder(lab: Lab) -> None:
     actor = lab.actor()
     first = await actor(lambda client: client.lock("a", ttl=0.1, renew=False).acquire())
     await actor(lambda _: first.wait_lost())

@@ -1,4 +1,4 @@
-"""Readers, writers and permits: the one rule, and one name space with the mutex."""
+"""Readers, writers and permits: one rule for all, and one namespace with the mutex."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ async def test_readers_behind_a_writer_are_granted_together(lab: Lab) -> None:
 
 
 @pytest.mark.counts_waiters
-async def test_readers_go_on_when_the_writer_between_them_gives_up(lab: Lab) -> None:
+async def test_a_waiting_reader_is_granted_when_the_writer_before_it_gives_up(lab: Lab) -> None:
     first, writer, late = lab.actor(), lab.actor(), lab.actor()
     await first(lambda client: client.rwlock("a").read().acquire())
     writing = lab.start(writer, lambda client: client.rwlock("a").write().acquire(timeout=1))
@@ -84,7 +84,7 @@ async def test_a_second_read_is_a_re_entry(lab: Lab) -> None:
     first = await actor(lambda client: client.rwlock("a").read().acquire())
     writing = lab.start(other, lambda client: client.rwlock("a").write().acquire(timeout=60))
 
-    again = await actor(lambda client: client.rwlock("a").read().acquire())  # not behind the writer that waits
+    again = await actor(lambda client: client.rwlock("a").read().acquire())  # the waiting writer does not block it
     assert again is first
     await actor(lambda _: again.release())
     assert first.held
@@ -94,27 +94,27 @@ async def test_a_second_read_is_a_re_entry(lab: Lab) -> None:
 
 async def test_a_reader_cannot_become_the_writer(lab: Lab) -> None:
     actor = lab.actor()
-    both = actor.client.rwlock("a", reentrant=True)
-    await actor(lambda _: both.read().acquire())
+    rwlock = actor.client.rwlock("a", reentrant=True)
+    await actor(lambda _: rwlock.read().acquire())
 
     with pytest.raises(holdfast.WouldDeadlock, match="reader cannot become the writer"):
-        await actor(lambda _: both.write().acquire())
+        await actor(lambda _: rwlock.write().acquire())
 
     for seconds in (0, 0.05):
-        assert await actor(lambda _, timeout=seconds: both.write().acquire(timeout=timeout)) is None
+        assert await actor(lambda _, timeout=seconds: rwlock.write().acquire(timeout=timeout)) is None
 
 
 async def test_a_writer_may_read_again_if_it_is_reentrant(lab: Lab) -> None:
     actor, other = lab.actor(), lab.actor()
-    both = actor.client.rwlock("a", reentrant=True)
+    rwlock = actor.client.rwlock("a", reentrant=True)
 
-    writing = await actor(lambda _: both.write().acquire())
-    reading = await actor(lambda _: both.read().acquire())
+    writing = await actor(lambda _: rwlock.write().acquire())
+    reading = await actor(lambda _: rwlock.read().acquire())
     assert reading is writing
-    await actor(lambda _: both.read().release())
+    await actor(lambda _: rwlock.read().release())
     assert await other(lambda client: client.rwlock("a").read().acquire(timeout=0)) is None
 
-    await actor(lambda _: both.write().release())
+    await actor(lambda _: rwlock.write().release())
     assert await other(lambda client: client.rwlock("a").read().acquire(timeout=0))
 
 
@@ -188,7 +188,7 @@ async def test_lock_rwlock_and_semaphore_of_one_name_exclude_each_other(lab: Lab
 
 
 @pytest.mark.counts_waiters
-async def test_a_permit_holder_s_mutex_waits_for_all_permits(lab: Lab) -> None:
+async def test_a_mutex_waits_until_all_permits_are_released(lab: Lab) -> None:
     actors = [lab.actor() for _ in range(3)]
     permits = [await actor(lambda client: client.semaphore("a", 2).acquire()) for actor in actors[:2]]
     waiting = lab.start(actors[2], lambda client: client.lock("a").acquire())

@@ -127,7 +127,7 @@ Contents = dict[Key, Searched]
 
 
 def contents_of(records: Iterable[Record]) -> Contents:
-    """All that these records say, by key."""
+    """The contents of these records, by key."""
     contents: Contents = {}
     for record in records:
         contents.setdefault(record.key, Searched()).add(record)

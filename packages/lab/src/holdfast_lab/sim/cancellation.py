@@ -209,7 +209,7 @@ class _World(SmallWorld):
         lease = await self._acquire_and_hold(a, HOLDS)
         self._lost.begin(self._case.lost)
         self._target = next(task for task in a.process.tasks if task.name.endswith("/keeper"))
-        self._arm(self._target, self._target.suspensions - 1)  # it is in its first suspension, asleep
+        self._arm(self._target, self._target.suspensions - 1)  # the keeper sleeps: this is its first suspension
         mine = a.client.runtime.task
         mine.cancel_at = mine.suspensions + 1
         await a.client.release(lease)
@@ -252,7 +252,7 @@ class _World(SmallWorld):
         except BackendUnavailable:
             if self._case.lost is None:
                 raise
-            # The lost reply was one to connecting. This is reported at once and nothing has changed, so retry.
+            # The lost reply was one to a connect request. The error is reported and nothing has changed, so retry.
             acquired = await acquire()
         if acquired is None:
             raise AssertionError("an acquire without a timeout ends with a lease")

@@ -74,7 +74,7 @@ class _RecordingEvents(Events):
 
 
 class _RecordedHandover(LocalHandover):
-    """Records for which call a ticket on the server stands, and the turns of the client."""
+    """Records the call that each ticket on the server is for, and the turns of the client."""
 
     def __init__(self, engine: Engine[Any]) -> None:
         super().__init__(engine)
@@ -172,13 +172,13 @@ class SimClient:
         self.engine: Engine[SimLease] = recorded(server.open(link, self.runtime), self.runtime, events, SimLease)
         # By attempt, because several callers of one owner have the same fence.
         self._calls: dict[int, int] = {}
-        # Locks that `lock_all` has so far: whether a revocation request came before it has all of them.
+        # By attempt, for each lock that a running `lock_all` has acquired: whether a revocation request was received.
         self._early_revocations: dict[int, bool] = {}
         self._leases: dict[int, SimLease] = {}
         self._locks: dict[tuple[str, int | None, bool, str], SimLock] = {}
 
     def lock(self, name: str, *, limit: int | None = 1, exclusive: bool = True, options: LockOptions) -> SimLock:
-        """A lock of this client: the same object for the same arguments, as a program that keeps its locks has it."""
+        """A lock of this client. The same arguments return the same object, as in a program that keeps its locks."""
         key = (name, limit, exclusive, repr(sorted(options.items())))
         if key not in self._locks:
             options_: LockOptions = {"on_lost": self._record_report, **options}
@@ -243,7 +243,7 @@ class SimClient:
         return encode_transfer(Transfer("sim", lease.name, nonce, lease.ttl, left))
 
     async def adopt(self, text: str, options: LockOptions) -> SimLease:
-        """Go on with a lease that was transferred."""
+        """Adopt a lease that was transferred."""
         transfer = decode_transfer(text)
         lock, client = self.lock(transfer.name, options=options), self._process.name
         call = self.runtime.task.call = self._recorder.new_call()
@@ -373,7 +373,7 @@ class SimClient:
         for lock in locks:
             ticket = self._recorder.member(call, lock.name) or call
             self._add(h.AcquireFailed(now, client, ticket, lock.name, failure))
-        # A lease of the failed call that is still held would be renewed forever.
+        # A lease that the failed call has left held would be renewed forever, so record it for the checker of groups.
         for ref in list(self.engine._leases.values()):
             lease = ref()
             if lease is not None and self._recorder.call_of(lease._claim.nonce) == call and lease.held:

@@ -66,7 +66,7 @@ class Size(NamedTuple):
     rounds: int = 1
     faults: int = 2  # in one run
     fates: Sequence[Fate] = FATES
-    window: float = 0.0  # actions due within this time of each other run in every order
+    window: float = 0.0  # actions that are due within this many seconds of each other run in every order
     runs_max: int = 1_000_000
     seconds_max: float = 600.0
 
@@ -339,7 +339,7 @@ class _World(SmallWorld):
             self.end()
 
     def is_broken(self) -> bool:
-        """Whether a promise is broken. Open calls of a pruned run are checked in the run that was there first."""
+        """Whether a promise is broken. Open calls of a pruned run are checked in the run that had this state first."""
         if self.error is not None:
             return True
         judging = Judge(self.promises())

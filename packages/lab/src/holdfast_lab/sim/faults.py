@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Faults:
-    """Probabilities are per message or, where it says so, per second of the run before it heals. Times are seconds."""
+    """Probabilities are per message or, where a comment says so, per second until the run heals. Times are seconds."""
 
     # Messages. A request or reply takes between `delay_min` and `delay_max`, unless it is slow.
     delay_min: float = 0.0001

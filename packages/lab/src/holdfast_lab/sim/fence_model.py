@@ -127,7 +127,7 @@ class FenceModel:
         port = ParkedPort(attempt.server_runs)
         backend = self._backend(self._config, port, runtime)
         ticket = Claim(LOCK, nonce_of(attempt.client, attempt.ticket), TTL, 1, exclusive=True, agent="", info="{}")
-        for _ in range(attempt.number - 1):  # their replies make no difference, so they get none
+        for _ in range(attempt.number - 1):  # earlier attempts get no replies, because these make no difference
             self._follow(backend.try_acquire(ticket, queue=True, deadline=runtime.now() + TTL), None)
             runtime.time += _LATER
         return self._follow(backend.try_acquire(ticket, queue=True, deadline=runtime.now() + TTL), received)

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from holdfast_lab.sim.servers.base import Server
 
 TICK = 1.0
-BURST_MAX = 6  # idle connections when all of them vanish
+BURST_MAX = 6  # more idle connections that exist when all connections vanish
 
 
 class Nemesis:
@@ -26,7 +26,7 @@ class Nemesis:
         self._add = simulation.recorder.add
         self._happened = simulation.recorder.happened
         self._is_active = True
-        self._cuts: dict[str, int] = {}  # client -> index of its cut link; 0: all links
+        self._cuts: dict[str, int] = {}  # client -> index of the link that is cut; 0: all its links
         self._backed_up = False
         self._world.at(TICK, self._tick)
 

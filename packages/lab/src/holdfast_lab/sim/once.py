@@ -42,7 +42,7 @@ class BodyFailed(Exception):
 async def run_once(
     client: SimClient, key: str, body: Callable[[SimLease], Awaitable[None]], *, ttl: float, timeout: float | None
 ) -> None:
-    """One call for a key, as the two real shells make it. Its value is its ticket."""
+    """One call for a key, as the two real shells make it. The value that it returns is its ticket."""
     ticket = client.new_call()
     after_crash, after_error, _ = key.split()
     client.add(h.OnceCalled, ticket, key, after_crash == "retry", after_error == "retry")

@@ -39,7 +39,7 @@ class Recorder:
         self._members: dict[int, dict[str, int]] = {}  # call for several locks -> lock -> ticket
         self.owners: dict[int, str] = {}  # ticket -> named owner
         self._seen: dict[str, Entry] = {}
-        # Nonces of tickets for which fences were reserved: a greater fence of these on the server is not a new grant.
+        # Nonces of tickets for which fences were reserved: another fence of such a ticket is not a new grant.
         self.extended: set[str] = set()
         self.reserving: dict[str, int] = {}  # nonce -> the number of fences that its client requests
 

@@ -82,7 +82,7 @@ class Message(NamedTuple):
     client: int
     ticket: int
     attempt: int
-    ask: int  # number of the round in its attempt
+    round_number: int  # of the round in its attempt
     call: int  # number of the call
     server_run: int  # of the node, as the client knew it
 
@@ -103,7 +103,7 @@ class Client(NamedTuple):
 
     ticket: int
     attempt: int
-    left: int  # remaining attempts
+    attempts_left: int
     is_acquiring: bool
     floor: int  # the greatest fence granted before this attempt began
 
@@ -197,7 +197,7 @@ class _Searching:
         self._head_steps: dict[int, _HeadSteps] = {}
         self._forgotten: dict[int, int] = {}
         self._views: list[dict[int, _View]] = [{} for _ in size.attempts]  # by client: column -> its view
-        # client, head, transcripts by node -> how it continues; None: not in a way that others notice
+        # client, head, transcripts by node -> how the client continues; None: no other client notices a difference
         self._continuations: dict[tuple[int, ...], _Continuation | None] = {}
         self._requested: dict[tuple[int, int, int], int] = {}  # column, client, call or -1 -> …
         self._over: dict[tuple[int, int], int] = {}  # column, client -> the same after its attempt
@@ -272,7 +272,7 @@ class _Searching:
                 after = self._continue(state, number)
                 if after:
                     yield after, ("gives up", number)
-            elif client.left:
+            elif client.attempts_left:
                 yield self._begin(state, number), ("begins", number)
 
     def _receive(self, state: State, number: int) -> State:
@@ -287,7 +287,9 @@ class _Searching:
         *columns, head_number = state
         head = self._heads.values[head_number]
         client = head.clients[number]
-        client = client._replace(is_acquiring=True, left=client.left - 1, floor=max(head.fences, default=0))
+        client = client._replace(
+            is_acquiring=True, attempts_left=client.attempts_left - 1, floor=max(head.fences, default=0)
+        )
         columns_after = []
         for column in columns:
             whole = self._columns.values[column]
@@ -327,8 +329,8 @@ class _Searching:
         received = [self._transcripts.values[transcript] for transcript in transcripts]
         attempt = TicketAttempt(number, client.ticket, client.attempt, tuple(server_run for server_run, _ in received))
         following = self._model.follow(attempt, tuple(replies for _, replies in received))
-        if following is None and not client.left:
-            return None  # for all other clients the same as if it kept waiting
+        if following is None and not client.attempts_left:
+            return None  # for all other clients this is the same as if the client continued to wait
         if not (following is None or isinstance(following, int)):
             calls = [self._calls.of(following[index]) if index in following else -1 for index in range(len(received))]
             return _Continuation(head_number, is_grant=False, calls=calls)
@@ -348,7 +350,7 @@ class _Searching:
         head = self._heads.values[number]
         steps = self._head_steps[number] = _HeadSteps(
             head.clients,
-            is_over=not any(client.is_acquiring or client.left for client in head.clients),
+            is_over=not any(client.is_acquiring or client.attempts_left for client in head.clients),
             resent=self._heads.of(head._replace(resent=head.resent - 1)) if head.resent else -1,
             forgets=self._heads.of(head._replace(amnesia=head.amnesia - 1)) if head.amnesia else -1,
         )
@@ -380,7 +382,7 @@ class _Searching:
         view = column.views[message.client]
         # Port and protocol discard the reply of another run than the one that the request was for.
         is_awaited = view == (message.ticket, message.attempt, column.node.server_run, *view[_REPLIES:-1], OPEN) and (
-            len(view) == _REPLIES + message.ask + 1
+            len(view) == _REPLIES + message.round_number + 1
         )
         views = _set(column.views, message.client, (*view[:-1], reply))
         can_repeat = self._size.resent > 0 and call.script is lua.ACQUIRE

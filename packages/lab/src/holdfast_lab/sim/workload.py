@@ -243,7 +243,7 @@ class Worker:
             locks.append(client.lock(name.name, options=options))
         timeout = self._timeout()
         if timeout is None and "detect_deadlocks" in self._workload.primitives and "detect_deadlocks" not in options:
-            timeout = self._workload.timeout_max  # it holds locks while it waits, and hides the cycles that it is in
+            timeout = self._workload.timeout_max  # a caller that holds locks while it waits would hide its cycles
         group = await self._busy(client.acquire_all(locks, timeout))
         if group is None:
             return
@@ -374,7 +374,7 @@ class Worker:
         return Primitive.RENEW_TTL.value in self._workload.primitives and self._choices.chance(0.6)
 
     def _other_ttl(self, lease: SimLease) -> float:
-        """At most that of the workload, on which the limits of the checkers depend."""
+        """A ttl that is at most the ttl of the workload, because the limits of the checkers depend on that one."""
         return max(self._choices.pick((1.0, 0.6, 0.3)) * self._workload.ttl, 2 * lease._spec.stop_margin)
 
     def _timeout(self) -> float | None:

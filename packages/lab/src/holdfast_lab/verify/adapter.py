@@ -63,7 +63,7 @@ class _Common:
         return bool(url)
 
     def guarantees(self) -> Guarantees | None:
-        """The guarantees that the backend declares; None: it declares none. May ask the store."""
+        """The guarantees that the backend declares; None: it declares none. May send requests to the store."""
         return None
 
     def fence(self, held: Any) -> int | None:
@@ -75,7 +75,7 @@ class _Common:
         return None
 
     def queue(self, name: str) -> int | None:
-        """The number of waiters that the store has for this lock, or None if it cannot be asked."""
+        """The number of waiters that the store has for this lock, or None if the store does not show it."""
         return None
 
 
@@ -91,14 +91,14 @@ class Adapter(_Common, ABC):
 
     @abstractmethod
     def release(self, held: Any) -> bool:
-        """Give the lock back: True; False if the library says that the lease had been lost."""
+        """Give the lock back: True; False if the library reports that the lease was lost before."""
 
     @abstractmethod
     def is_held(self, held: Any) -> bool:
-        """Whether the library says that the lease is held, in the way in which its users are meant to ask."""
+        """Whether the library reports that the lease is held, by the method that its documentation names for this."""
 
     def extend(self, held: Any) -> bool:
-        """Renew the lease: True; False if the library says that it is lost. The default does nothing."""
+        """Renew the lease: True; False if the library reports that it is lost. The default does nothing."""
         return True
 
     def close(self) -> None:

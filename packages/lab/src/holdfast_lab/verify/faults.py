@@ -61,7 +61,7 @@ class Kind(NamedTuple):
 
 
 def _nothing() -> None:
-    """The fault has ended when it began."""
+    """The fault ends at once, so nothing has to be ended later."""
 
 
 # ── processes ────────────────────────────────────────────────────────────────────────────────────────────────────

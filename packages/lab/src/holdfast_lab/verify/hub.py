@@ -16,7 +16,7 @@ _connect = socket.socket.connect  # before `interpose` replaces it
 
 
 class Job(NamedTuple):
-    """Everything that a worker needs to know."""
+    """The configuration of a worker."""
 
     client: str
     number: int  # different for each worker process of a run

@@ -39,7 +39,7 @@ class WallClock:
 
 
 class Redirection:
-    """The proxy ports of this process, asked for once for each server."""
+    """The proxy ports of this process, requested once for each server."""
 
     def __init__(self, hub: Hub) -> None:
         self._hub = hub

@@ -16,7 +16,7 @@ is a JSON object with the kind of the observation, its time, its client and more
     forked    a child asked whether it holds a lease of its parent: lock, held, ticket
     problem   the load itself failed: text
 
-This is the only module that knows the names of the facts besides `merge`, which reads them.
+`turns` and `worker` write these observations; only `merge` reads the facts of a line.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Journal:
         os.write(self._fd, f"{line}\n".encode())
 
     def become_child(self) -> None:
-        """Go on in a forked process, as another client with other tickets."""
+        """Continue in a forked process, as another client with other tickets."""
         self.client = f"{self.client}/{os.getpid()}"
         self._tickets = itertools.count((next(self._tickets) // TICKETS * _PIDS + os.getpid()) * TICKETS * TICKETS + 1)
 

@@ -200,7 +200,7 @@ class _Judging:
         return guarantees.as_dict().get(promise, "")
 
     def _why_not(self, promise: str) -> tuple[Status, int, str] | None:
-        """The rest of a row whose promise was not judged."""
+        """Status, count and detail of a promise that is not judged; None if it is judged."""
         guarantees: Guarantees | None = self._evidence.guarantees
         kinds, handovers = self._evidence.kinds, self._evidence.handovers
         limit = self._documented.get(promise, "")

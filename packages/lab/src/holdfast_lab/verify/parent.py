@@ -18,7 +18,7 @@ from .proxies import PATIENCE, Proxies
 
 
 class Resource:
-    """A register for each lock. It refuses a fence that is smaller than one that it has seen; no fence is accepted.
+    """A register for each lock. It refuses a fence that is smaller than an earlier one, and accepts calls without one.
 
     All accesses are on one thread, so its history has them in the order in which they happened.
     """
@@ -90,7 +90,8 @@ class HubServer:
             self._server.close()
         for task in self._answering:
             task.cancel()
-        # The others end with their connections. A task of asyncio that has just accepted one must not be cancelled.
+        # The other tasks, which serve the proxies, end with their connections. They are not cancelled, because a task
+        # of asyncio that has just accepted a connection must not be cancelled.
         while others := asyncio.all_tasks() - {asyncio.current_task()}:
             await asyncio.wait(others)
 

@@ -37,7 +37,7 @@ HOT, COLD = 2, 4  # names that are contended, and names that are mostly free
 IDLE_MAX = 20.0  # seconds in which every call ends after the last fault
 CALM = 2.0  # seconds of load without faults at the end
 RECOVER_MAX = 30.0
-_SETTLED = 40.0  # seconds after which an event that was not delivered never will be
+_SETTLED = 40.0  # seconds after the run; an event that is not delivered by then counts as missing
 
 
 class Plan(NamedTuple):
@@ -337,7 +337,7 @@ class _Run:
     def _run_command(self, command: Command, began: float) -> None:
         self._progress(now() - began, f"{command.name}: {command.line}")
         if command.during:
-            # Not of a contended lock, whose next grant shows that the workers have recovered.
+            # Hold a lock that is not contended: the next grant of a contended one shows that workers have recovered.
             self._holder_of(self.rng.choice(self.names[HOT:]), hold=self.ttl * 3)
         else:
             self._idle()

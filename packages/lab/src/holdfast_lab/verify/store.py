@@ -56,7 +56,7 @@ class StoreClient:
         return guarantees
 
     def queue(self, name: str) -> int | None:
-        """The number of waiters of this lock, if the store can tell."""
+        """The number of waiters of this lock, or None if the store does not show it."""
         waiters: int | None = self._adapter.queue(name)
         return waiters
 
@@ -78,7 +78,7 @@ class StoreClient:
         ]
 
     def _is_free(self, name: str, ttl: float, end: float) -> bool:
-        """Whether the lock could be acquired and released by then. A store that does not answer is asked again."""
+        """Whether the lock could be acquired and released by then. If the store does not answer, it retries."""
         while True:
             try:
                 return self._acquire_and_release(name, ttl, max(_LAST_TRY, end - now()))

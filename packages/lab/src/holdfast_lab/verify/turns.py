@@ -133,7 +133,7 @@ class Player:
         accepted, value = self._hub.read(lock, ticket, fence)
         is_held = await self._hold(held, turn, ticket, until)
         if is_held and accepted:
-            # A pause after the last check can be longer than the lease: only a fence helps then.
+            # A pause after the last check can be longer than the lease. Then only the fence protects the resource.
             if turn.work:
                 await self._sleep(turn.work)
             self._hub.write(lock, ticket, fence, before=value)
@@ -162,7 +162,7 @@ class Player:
         try:
             remaining = self._adapter.remaining(held)
             is_held = await self._adapter.is_held(held)
-        except Exception:  # a check without an answer is none
+        except Exception:  # the check had no answer, so it shows nothing
             return True
         if is_held:
             self._journal.write("held", at, ticket=ticket, deadline=None if remaining is None else at + remaining)

@@ -3,8 +3,8 @@
 The first line of its stdin is a `Job` as JSON; a URL in its arguments would show a password to other users. The
 other lines are commands, and it answers each with a line:
 
-    go, stop      begin turns; begin no more
-    state         nothing
+    go, stop      begin turns; begin no more turns
+    state         change nothing, only answer
     take          acquire one lock on a thread of its own, and hold it until `drop` or for some seconds
     drop          release the lock of `take`
     fork          fork while a lease is held; the child uses the inherited adapter for one turn
@@ -201,7 +201,7 @@ class Worker:
             is_held = held is not None and adapter.is_held(held)
             journal.write("forked", lock=lock, held=is_held)
             run_inline(self._player(adapter).play(Turn(lock, self._job.ttl, self._job.ttl * 2, 0.0)))
-        except BaseException:  # it must not go on as a second worker
+        except BaseException:  # the child must not continue as a second worker
             self._problem()
         finally:
             os._exit(0)

@@ -42,15 +42,15 @@ class _Cycle:
 
     def __init__(self) -> None:
         self.ended_at: float | None = None  # when one of the attempts ended
-        self.ended_by: AcquireFailed | None = None  # the attempt that was ended as part of it
+        self.ended_by: AcquireFailed | None = None  # the attempt that ended with this deadlock
 
 
 class ProvenDeadlocks(Checker):
     """An attempt ends with a deadlock only if it waits in a cycle, and one attempt of a cycle does so.
 
     A cycle that ended less than `answer_max` ago counts, because the proof takes several requests. A lease counts until
-    the server has removed it or its holder has begun to release it. A call for several locks waits for the first that
-    it does not have, and holds those before it.
+    the server has removed it or its holder has begun to release it. A call for several locks waits for the first lock
+    that it does not have, and holds the locks before it.
     """
 
     name = "proven deadlocks"
@@ -178,7 +178,7 @@ class ProvenDeadlocks(Checker):
                 yield from self._paths_back([*path, self._waiting[caller]], start)
 
     def _blockers(self, waiting: AcquireStarted) -> set[_Caller]:
-        """The callers that have to release the lock, or to get it, before this attempt can be granted."""
+        """The callers that have to release the lock, or to acquire it first, before this attempt can be granted."""
         holders = {
             granted.caller for granted in self._leases[waiting.lock].values() if waiting.exclusive or granted.exclusive
         }

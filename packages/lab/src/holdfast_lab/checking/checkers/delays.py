@@ -91,12 +91,12 @@ class LockDelays(Checker):
     def _judge_grant(self, event: ServerGranted | Granted) -> None:
         for ticket, lease in [*self._by_lock[event.lock].items()]:
             granted = lease.granted
-            over = lease.ends + granted.delay * (1 - self.promises.drift)
+            delay_ends = lease.ends + granted.delay * (1 - self.promises.drift)
             if ticket == event.ticket or not (event.exclusive or granted.exclusive):
                 continue
             if event.owner and event.owner == granted.owner:
                 continue
-            if event.at >= over - self.promises.clock_error:
+            if event.at >= delay_ends - self.promises.clock_error:
                 self._drop(ticket)  # so that each lease is checked once
             elif event.at > lease.ends:
                 message = (

@@ -15,14 +15,14 @@ from .in_flight import GrantsInFlight
 class GrowingFences(Checker):
     """Every exclusive lease has a greater fence than all leases of its lock before it, and no two have the same.
 
-    Leases of one named owner that overlap are an exception: they share the fence of the first. After an old copy of the
-    data is restored in which that owner holds the lock, later leases of the owner may share that fence too.
+    Leases of one named owner that overlap are an exception: they share the fence of the first. After a loss of data,
+    later leases of the owner may share that fence too, because that owner may hold the lock in a restored old copy.
     Shared leases may receive their fences in any order, but each is greater than the fence of every exclusive lease
     before it. Fences may start again after the server lost its state, if its guarantees make them depend on that state.
-    A best-effort fence of an adopted lease is greater than the fence before it. So if that one is from before a loss,
-    later leases may have smaller fences than the adopted one.
+    A best-effort fence of an adopted lease is greater than the fence of the transferred lease. If the transferred lease
+    is from before a loss, later leases may have smaller fences than the adopted lease.
     Unconditional fences can go back when an operator restores an old copy, but not for a running client: it gets only
-    fences greater than its own before, or no lease.
+    fences greater than its own earlier ones, or no lease.
     """
 
     name = "growing fences"
@@ -34,7 +34,7 @@ class GrowingFences(Checker):
         self._old: dict[int, Granted] = {}  # by ticket: best-effort fences from before a loss
         self._own: dict[tuple[str, str], Granted] = {}  # by client and lock: the greatest since its last crash
         self._owners: dict[tuple[str, int], str] = {}  # named owner, by lock and fence
-        self._owners_before: dict[tuple[str, int], str] = {}  # the same, from before an old copy was restored
+        self._owners_before: dict[tuple[str, int], str] = {}  # the same, from before the last loss of data
         self._in_flight = GrantsInFlight(promises)
         self.on = {**self._in_flight.on, Granted: self._granted, StateLost: self._state_lost}
         if promises.fence is FenceOrder.UNCONDITIONAL:

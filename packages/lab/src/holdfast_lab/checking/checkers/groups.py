@@ -18,7 +18,7 @@ from holdfast_lab.checking.promises import Promises
 
 from .base import Checker
 
-ASKED, GRANTED, GIVEN_UP, RELEASED, LOST = "requested", "granted", "given up", "released", "lost"
+REQUESTED, GRANTED, GIVEN_UP, RELEASED, LOST = "requested", "granted", "given up", "released", "lost"
 
 
 class AllOrNothing(Checker):
@@ -57,15 +57,15 @@ class AllOrNothing(Checker):
         if call is None:
             call = self._calls[event.group] = _Call()
             self._of_client[event.client].append(call)
-        call.phases[event.ticket] = ASKED
+        call.phases[event.ticket] = REQUESTED
         call.events[event.ticket] = event
         self._by_ticket[event.ticket] = call
 
     def _granted(self, event: Granted) -> None:
-        self._set_phase(event, GRANTED, ASKED)
+        self._set_phase(event, GRANTED, REQUESTED)
 
     def _acquire_failed(self, event: AcquireFailed) -> None:
-        self._set_phase(event, GIVEN_UP, ASKED)
+        self._set_phase(event, GIVEN_UP, REQUESTED)
 
     def _released(self, event: ReleaseStarted) -> None:
         self._set_phase(event, RELEASED, GRANTED)
@@ -104,7 +104,7 @@ class AllOrNothing(Checker):
         call.last_change, call.overdue_phase = event, before if before in call.phases.values() else ""
 
     def _judge(self, call: _Call, now: float) -> None:
-        """If time has passed since the last change, check that no ticket is left in the phase before."""
+        """If time has passed since the last change, check that no ticket is still in the phase before it."""
         last_change, before = call.last_change, call.overdue_phase
         if not before or last_change is None or now <= last_change.at:
             return

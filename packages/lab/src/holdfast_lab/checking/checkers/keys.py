@@ -24,7 +24,7 @@ class _Key:
         self.returned: set[int] = set()  # the tickets of runs whose body has returned
         self.raised: set[int] = set()
         self.completion: OnceEnded | None = None  # the first event that shows a recorded completion
-        self.own: OnceEnded | None = None  # the call that was told that it has completed the key
+        self.own: OnceEnded | None = None  # the call that reported that it has completed the key
 
 
 class OneStartPerKey(Checker):

@@ -29,7 +29,7 @@ class _Turn:
     """The turn of a client: how often it may still pass the lease on although other clients wait."""
 
     passes_left: int = 0  # as many calls waited when the lease arrived, minus the passes since
-    reserved: int = 0  # fences that are not used yet: the client does not ask who waits before it has used them
+    reserved: int = 0  # fences that are not used yet: the client checks for other waiters after it has used them
 
     @property
     def allowed(self) -> int:
@@ -37,7 +37,7 @@ class _Turn:
 
 
 class LocalPasses(Checker):
-    """A client passes on only a lease that a caller has released, and stops when it is gone or when others wait.
+    """A client passes on only a lease that a caller has released, and stops when it is gone or other clients wait.
 
     The giver was granted the lease, has begun to release it, and has not lost it. The fence is greater than that of the
     giver. The server had the ticket until `pass_contact_max` ago at most. While a ticket of another client is queued,

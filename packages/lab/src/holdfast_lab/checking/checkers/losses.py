@@ -150,7 +150,7 @@ class LossesReported(Checker):
         lease.reported = event
         self._close(lease)
 
-    # ── events around it ─────────────────────────────────────────────────────────────────────────────────────────
+    # ── events of clients and of the server ──────────────────────────────────────────────────────────────────────
 
     def _was_paused(self, event: Paused) -> None:
         self._paused.add(event.client)

@@ -23,7 +23,7 @@ class MinimumHolds(Checker):
     def __init__(self, promises: Promises) -> None:
         super().__init__(promises)
         self._server_granted: dict[int, float] = {}  # by ticket
-        self._first: dict[int, int] = {}  # ticket of a call to adopt -> of the first lease in the chain of adoptions
+        self._first: dict[int, int] = {}  # ticket of a call to adopt -> ticket of the first lease of its chain
         self._by_lock: defaultdict[str, dict[int, tuple[Granted, float]]] = defaultdict(dict)  # with the end
         self._was_tested = False
         self._in_flight = GrantsInFlight(promises)
@@ -59,8 +59,8 @@ class MinimumHolds(Checker):
             self._judge_grant(event)
         if event.min_hold and not is_excused:
             self._was_tested = True
-            over = since + event.min_hold * (1 - self.promises.drift) - self.promises.clock_error
-            self._by_lock[event.lock][event.ticket] = (event, over)
+            hold_ends = since + event.min_hold * (1 - self.promises.drift) - self.promises.clock_error
+            self._by_lock[event.lock][event.ticket] = (event, hold_ends)
 
     def _state_lost(self, event: StateLost) -> None:
         """A server that has lost its data, or an operator, ends the hold."""
@@ -72,21 +72,21 @@ class MinimumHolds(Checker):
 
     def _judge_grant(self, event: ServerGranted | Granted) -> None:
         held = self._by_lock[event.lock]
-        for ticket in [ticket for ticket, (_, over) in held.items() if event.at >= over]:
+        for ticket in [ticket for ticket, (_, hold_ends) in held.items() if event.at >= hold_ends]:
             del held[ticket]
         first = self._first.get(event.ticket, event.ticket)
         others = [hold for ticket, hold in held.items() if self._first.get(ticket, ticket) != first]
-        for granted, over in others:
+        for granted, hold_ends in others:
             if _conflict(event, granted, len(others)):
                 message = (
-                    f"{event.client} was granted {event.lock!r} {over - event.at:.3g} s before the end of the minimum "
-                    f"hold of {granted.min_hold:g} s of {granted.client}'s lease"
+                    f"{event.client} was granted {event.lock!r} {hold_ends - event.at:.3g} s before the end of the "
+                    f"minimum hold of {granted.min_hold:g} s of {granted.client}'s lease"
                 )
                 self.violated(event.at, event.lock, message, granted, event)
 
 
 def _conflict(event: ServerGranted | Granted, granted: Granted, held: int) -> bool:
-    """Whether the tickets exclude each other; permits do if as many others as the limit have a minimum hold."""
+    """Whether the tickets exclude each other. A permit is excluded by as many minimum holds of others as its limit."""
     if event.exclusive or granted.exclusive:
         return True
     return event.limit is not None and held >= event.limit

@@ -63,7 +63,7 @@ class PromptGrants(Checker):
     def _stopped(self, event: Crashed | Paused) -> None:
         for lock in self._locks.values():
             self._judge(lock, event.at, event)
-            if isinstance(event, Crashed):  # its successor does not know of its tickets
+            if isinstance(event, Crashed):  # the next process of this name does not use its tickets
                 lock.waiting = {
                     ticket: queued for ticket, queued in lock.waiting.items() if queued.client != event.client
                 }

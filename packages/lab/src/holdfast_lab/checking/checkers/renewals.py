@@ -39,8 +39,8 @@ class TrueRenewals(Checker):
         self._has_lost_state = False
         self._was_tested = False
         self._tickets_of_group: defaultdict[int, list[int]] = defaultdict(list)
-        # One of their leases was lost, or may be lost at any time. The others are lost with it, although the server
-        # still has them, and are recorded before it.
+        # Groups of which one lease was lost, or may be lost at any time. The other leases of such a group are lost too,
+        # although the server still has them, and their losses are recorded first.
         self._ended_groups: set[int] = set()
         self._in_flight = GrantsInFlight(promises)
         self.on = {
@@ -56,8 +56,8 @@ class TrueRenewals(Checker):
         if promises.sees_server:
             self.on |= {
                 ServerRemoved: self._server_removed,
-                ServerGranted: self._server_granted,
-            }  # passes the event on
+                ServerGranted: self._server_granted,  # passes the event on
+            }
 
     @property
     def was_tested(self) -> bool:
@@ -82,12 +82,12 @@ class TrueRenewals(Checker):
         self._renewed_since.pop(event.ticket, None)
 
     def _renewed(self, event: Renewed) -> None:
-        left = self._gone.get(event.ticket)
-        if left is None or not event.is_answered:
+        removed = self._gone.get(event.ticket)
+        if removed is None or not event.is_answered:
             return
         if event.ticket in self._renewed_since:
             message = f"{event.client}'s lease of {event.lock!r} was renewed, although the server had removed it"
-            self.violated(event.at, event.lock, message, left, self._renewed_since[event.ticket], event)
+            self.violated(event.at, event.lock, message, removed, self._renewed_since[event.ticket], event)
         self._renewed_since[event.ticket] = event
 
     def _release_started(self, event: ReleaseStarted) -> None:
@@ -114,12 +114,11 @@ class TrueRenewals(Checker):
 
     def _was_healed(self, event: Healed) -> None:
         self._healed = event
-        self._has_lost_state = (
-            self._has_lost_state and not self.promises.sees_server
-        )  # the server's events show what it has lost
+        # The server's events show what it lost before the healing.
+        self._has_lost_state = self._has_lost_state and not self.promises.sees_server
 
     def _state_lost(self, event: StateLost) -> None:
-        """Leases from before, and grants in flight, may end because of it, at their next renewal, however late."""
+        """Leases from before the loss, and grants in flight, may end at their next renewal, however late that is."""
         self._has_lost_state = True
         if event.kind != "clock":
             self._in_flight.state_lost(event)

@@ -36,7 +36,7 @@ class CountedFromNotification(QueueEntry):
 
 
 class WithoutNumber(QueueEntry):
-    """A notification of an earlier hand-over, whose lease has expired, is trusted."""
+    """A notification of an earlier hand-over is trusted, although the lease of that hand-over has expired."""
 
     def __init__(self, sent: float, number: int, store: Hashable = None) -> None:
         super().__init__(sent, 0, store)

@@ -397,12 +397,12 @@ ENGINES = [
     ),
     Mutant(
         name="timeout-has-no-event",
-        mistake="an acquire that times out has no last event, so it counts as waiting for ever",
+        mistake="an acquire that times out has no last event, so it counts as waiting forever",
         engine=TimeoutHasNoEvent,
     ),
     Mutant(
         name="unanswered-release-has-no-event",
-        mistake="a release without an answer is repeated, but has no event, so the lease counts as held for ever",
+        mistake="a release without an answer is repeated, but has no event, so the lease counts as held forever",
         engine=UnansweredReleaseHasNoEvent,
         kinds=frozenset({"lose_reply", "cut"}),
     ),

@@ -1,4 +1,4 @@
-"""How long a lease is held, with one bug each: changes of its ttl, a minimum hold."""
+"""Changes of the ttl of a lease and minimum holds, with one bug each."""
 
 from __future__ import annotations
 

@@ -133,7 +133,7 @@ class PassesForCallersThatGaveUp(LocalHandover):
 
 
 class GaveUpStaysActive(LocalHandover):
-    """A caller that gives up while it waits at the server leaves the others without one that asks."""
+    """A caller that gives up while it waits at the server leaves the other callers without one that polls."""
 
     def _promote(self, name: str, ticket: Claim | None) -> None:
         if ticket is None:

@@ -413,7 +413,7 @@ MYSQL = [
         mistake="one statement reads a register, and another writes it",
         backend="mysql",
         server=_server(UniqueServer, AdvancesBlindly, backend=_with_port(UniqueBackend, _ReadsRegisterFirst)),
-        by_seeds=False,  # nor do they use registers
+        by_seeds=False,  # the usual clients use no registers
     ),
     Mutant(
         name="unique-record-overwritten",

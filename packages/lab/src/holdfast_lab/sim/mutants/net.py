@@ -23,7 +23,7 @@ class _WithPool(SimClient):
 
 
 class _FailedConnectionsCount(SimPool):
-    """As if a caller kept the exceptions that refer to the connections."""
+    """Failed connections stay referenced, as if a caller kept the exceptions that refer to them."""
 
     _failed: list[Connection]
 
@@ -54,13 +54,13 @@ class OneForEachAttempt(_WithPool):
 NET = [
     Mutant(
         name="failed-connections-count",
-        mistake="A connection that failed counts as in use for as long as something refers to it.",
+        mistake="a connection that failed counts as in use for as long as something refers to it",
         client=FailedConnectionsCount,
         kinds=frozenset({"vanish", "cut"}),
     ),
     Mutant(
         name="one-vanished-connection-for-each-attempt",
-        mistake="Connections that vanished together each time out in a separate request.",
+        mistake="connections that vanished together each time out in a separate request",
         client=OneForEachAttempt,
         kinds=frozenset({"vanish"}),
     ),

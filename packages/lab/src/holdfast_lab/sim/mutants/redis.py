@@ -425,7 +425,7 @@ REDIS = [
     ),
     Mutant(
         name="redis-newcomer-overtakes",
-        mistake="a free lock is granted without a look at the queue: after an expiry a newcomer overtakes the waiters",
+        mistake="a free lock is granted without a check of the queue: after an expiry a newcomer overtakes the waiters",
         backend="redis",
         server=_queue(("redis.call('EXISTS', queue, waiters, shared) == 0", "redis.call('EXISTS', shared) == 0")),
     ),

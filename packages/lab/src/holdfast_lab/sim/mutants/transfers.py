@@ -77,7 +77,7 @@ class GiverKeepsRenewing(SimEngine):
 
 
 class TextOfTheLease(SimEngine):
-    """The ticket of the lease itself waits for its adopter. A late renewal of the lease changes how long it stays."""
+    """The ticket of the lease itself waits for the adopter: a late renewal of the lease changes how long it stays."""
 
     def _unheld_claim(self, lease: SimLease, seconds: float) -> Claim:
         claim = super()._unheld_claim(lease, seconds)

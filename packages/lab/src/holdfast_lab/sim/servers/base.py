@@ -38,7 +38,7 @@ class Server(ABC):
     dead_waiter_max: ClassVar[float | None] = None  # seconds until a dead waiter is removed, if promised
     decides: ClassVar[bool] = True  # a grant on the server is a grant to the client, which adds no check of its own
     several_ttls: ClassVar[bool] = False  # locks with the same ttl share a session, so a run has two ttls
-    # Seconds within which a free lock is granted past any number of dead, or paused, waiters; None: not checked.
+    # Seconds within which a free lock is granted although dead, or paused, waiters are queued first; None: not checked.
     grant_past_dead_max: ClassVar[float | None] = None
     grant_past_paused_max: ClassVar[float | None] = None
     clock_back_max: ClassVar[float] = 3600.0  # seconds by which its wall clock is set back in one step, at most

@@ -201,7 +201,7 @@ class Database(Server):
 
     @property
     def extra_idle_time(self) -> float:
-        """The same, for leases that block a waiter: its next poll detects the set-back clock and corrects their end."""
+        """The same for leases that block a waiter: the next poll of the waiter corrects their end."""
         return min(self.set_back, POLL_INTERVAL_BEHIND)
 
     def _clock(self) -> int:
@@ -225,7 +225,7 @@ class WaiterConnection:
         return answer
 
     def fail_requests(self) -> None:
-        """The client sees that the session has ended, so it does not wait for answers."""
+        """The client notices that the session has ended: its requests in flight fail at once."""
         for request in self._in_flight:
             request.fail()
 

@@ -1,7 +1,7 @@
 """The memory protocol on a simulated server: the reference protocol under all faults of a network.
 
-memory:// is never used like this. But the engine does not know that, and every remote store has this shape: one server,
-atomic steps, leases on the clock of the server, wake-ups that may be lost.
+memory:// is never used over a network. The model tests the engine, because every remote store has this shape: one
+server, atomic steps, leases on the clock of the server, wake-ups that may be lost.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class MemoryServer(Server):
     """A store that never loses data."""
 
     guarantees = GUARANTEES
-    # A `try_acquire` can arrive after its own release: on another connection, which the server reads later.
+    # A `try_acquire` can arrive after the release of its ticket: on another connection, which the server reads later.
     orphaning_faults = frozenset({"crash", "duplicate", "slow", "stall"})
     excluded_faults = frozenset({"step_clock", "leap_clock"})
     duplicates_requests = True

@@ -40,8 +40,8 @@ class PushServer(Server):
         super().__init__(world, recorder)
         self.subscribers: list[SimSubscriber[Any]] = []  # all clients, with or without subscriptions
         self._channels: dict[str, dict[SimSubscriber[Any], int]] = {}  # by channel: each subscriber and its connection
-        # Their connection is one to a replica, which has been the primary before. It gets the messages that are
-        # published here, but is not counted.
+        # Subscribers whose connection is to a replica that was the primary before. They receive the messages that are
+        # published here, but are not counted.
         self._at_replica: set[SimSubscriber[Any]] = set()
 
     def subscribe(self, subscriber: SimSubscriber[Any], connection: int, channels: Sequence[str]) -> None:
@@ -54,7 +54,7 @@ class PushServer(Server):
         self._channels.get(channel, {}).pop(subscriber, None)
 
     def disconnect(self, subscriber: SimSubscriber[Any]) -> bool:
-        """End the subscriber connection of this client. Whether it had subscriptions."""
+        """End the subscriber connection of this client. Returns whether it had subscriptions."""
         self._at_replica.discard(subscriber)
         return sum(channel.pop(subscriber, None) is not None for channel in self._channels.values()) > 0
 

@@ -47,7 +47,7 @@ class Snapshot(NamedTuple):
     revision: int
     keys: dict[bytes, Value]
     leases: dict[int, Lease]
-    changes: int  # how many there were
+    changes: int  # the number of changes until then
 
 
 class Store:

@@ -60,7 +60,7 @@ class MysqlServer(Database):
         return self.tables.reap_answer(b""), self.tables.reap_records_answer(REAP_ROWS)
 
     def _entries(self) -> list[tuple[str, Entry, int]]:
-        """Without a holder whose row is new although the lock has tickets: it is not granted, but undone next."""
+        """Without a holder whose row is new although the lock has tickets: its grant is undone when it is confirmed."""
         return [entry for entry in super()._entries() if entry[0] not in self.tables.unconfirmed]
 
     def state(self) -> object:
@@ -76,7 +76,8 @@ class VersionServer(MysqlServer):
     """A server for `method=version`."""
 
     guarantees = GUARANTEES["version"]
-    # The death of a client is not seen. A release is never forgotten: its version is over, unless old data comes back.
+    # The server does not notice that a client dies. A request that arrives after its release fails, because its version
+    # is not current any more, unless old data are restored.
     orphaning_faults = frozenset({"crash", "old_data"})
     kinds = ("lock",)
     backend = VersionBackend

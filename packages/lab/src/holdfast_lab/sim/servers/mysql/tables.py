@@ -152,7 +152,7 @@ class Tables(Values[Lock, Ticket]):
         return Answer(rows=[(lock.nonce,) for lock in ours if lock.nonce is not None])
 
     def hides_tickets(self, key: bytes) -> bool:
-        """There are tickets, even if the lock's row says otherwise: an operator may have deleted the old row."""
+        """Whether there are tickets that the lock's row does not show: an operator may have deleted the old row."""
         return self.has_tickets(key)
 
     def is_free(self, lock: Lock, now: int) -> bool:
@@ -290,7 +290,7 @@ class Tables(Values[Lock, Ticket]):
                 ticket.expires = self.woken(ticket.expires, now)
 
     def is_woken(self, ticket: Ticket, next_ones: Sequence[Ticket]) -> bool:
-        """It is next, or another waiter of its client is."""
+        """Whether the ticket or another ticket of its client is next."""
         return ticket in next_ones or (
             ticket.client != "" and any(entry.client == ticket.client for entry in next_ones)
         )
@@ -590,7 +590,7 @@ class Tables(Values[Lock, Ticket]):
         return first + fences - 1
 
     def prolong(self, lock: Lock, now: int, ttl: int) -> None:
-        """To its ttl from now, unless it ends later."""
+        """The lease ends its ttl from now, unless it ends later already."""
         if lock.expires <= now + ttl:
             lock.expires, lock.renewed = now + ttl, now
 

@@ -40,7 +40,7 @@ _REGISTERED = re.compile(r"holdfast_sessions \(id, nonce, client\) VALUES \(x'([
 
 
 class SimConnection(WaiterConnection):
-    """One connection. The client may know that the session has ended, and not have closed it yet: `is_dead`."""
+    """One connection. `is_dead`: the client has noticed that the session has ended, or has closed the connection."""
 
     port: RowPort
 

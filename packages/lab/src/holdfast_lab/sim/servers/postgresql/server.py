@@ -61,7 +61,7 @@ class PostgresqlServer(Database, PushServer):
     def _is_gone(self, channel: str, renewed: int | None) -> bool:
         """Whether a client has died. After a restart, which ends all sessions, only if it has polled since.
 
-        A client behind a pooler has no sessions: it does not know, and the others do not know about it.
+        A client behind a pooler has no sessions: it does not know whether others have died, nor the others about it.
         """
         if not self._is_session or renewed is None or renewed <= self._started:
             return False

@@ -193,7 +193,7 @@ class Tables(DatabaseTables[str, Lock, Ticket, Register, StoredRecord]):
         return [(None,)]
 
     def is_lower(self, register: Register, number: int, nonce: str) -> bool:
-        """Or it was advanced by an earlier request of the same call."""
+        """Whether the register is lower, or was advanced by an earlier request of the same call."""
         return register.number < number or (register.number, register.nonce) == (number, nonce)
 
     def read_registers_rows(self, names: str) -> list[Row]:
@@ -277,7 +277,7 @@ class Tables(DatabaseTables[str, Lock, Ticket, Register, StoredRecord]):
         return first + fences - 1
 
     def prolong(self, lock: Lock, now: int, ttl: int) -> None:
-        """To its ttl from now, unless it ends later."""
+        """The lease ends its ttl from now, unless it ends later already."""
         if not _is_after(lock.expires, now + ttl):
             lock.expires, lock.renewed = now + ttl, now
 
@@ -366,7 +366,7 @@ class Tables(DatabaseTables[str, Lock, Ticket, Register, StoredRecord]):
         return renewed > now
 
     def create(self, name: str, method: str, *, reaps: bool) -> bool:
-        """Whether there was no row."""
+        """Create the row of a lock. Returns whether there was none."""
         if name in self.locks:
             return False
         now = self.clock()

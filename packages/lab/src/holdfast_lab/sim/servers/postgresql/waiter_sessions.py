@@ -1,9 +1,9 @@
 """The waiter sessions of method=advisory: sessions that hold or wait for advisory locks, and end at either end.
 
 The shipped WaiterSessions run here, on simulated connections. A session ends when the server goes down, when a client
-terminates it, or when the server sees that its client has gone. The client sees that some time later; or never, if the
-network was cut at that moment, because no data arrives on that connection any more. A lost message ends the connection
-too.
+terminates it, or when the server notices that its client has ended. The client notices the end some time later; or
+never, if the network is cut at that moment, because no data arrives on that connection any more. A lost message ends
+the connection too.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class SimConnection(WaiterConnection):
         self._event.set()
 
     def end_soon(self) -> None:
-        """Unless the network is cut."""
+        """The client notices the end of the session some time later; never, if the network is cut now."""
         world, process = self.port.link.process.world, self.port.link.process
         if self.port.link.replies_cut:
             return

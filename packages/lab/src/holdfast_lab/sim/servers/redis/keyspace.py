@@ -121,7 +121,7 @@ class Keyspace:
         """Expire the key at this time; delete it now if the time has passed. None: never."""
         if when is None:
             self._expires.pop(key, None)
-        elif when <= self.now:  # checkAlreadyExpired in expire.c: here the very millisecond does not count
+        elif when <= self.now:  # checkAlreadyExpired in expire.c: here the last millisecond does not count
             self.delete(key)
         else:
             self._expires[key] = when

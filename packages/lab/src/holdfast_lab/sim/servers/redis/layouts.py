@@ -29,7 +29,7 @@ class StoredTicket(NamedTuple):
 def in_queue(space: Keyspace, name: str, keys: QueueKeys) -> Iterator[StoredTicket]:
     """The tickets in the keys of layout.lua: holders first, then waiters in the order of the queue.
 
-    The position of a waiter is the number of its entry, which another one may have too; that of a holder is 0.
+    The position of a waiter is the number of its entry, which another entry may have too. A holder has the position 0.
     """
     value = space.peek(keys.lock.encode())
     now = space.now

@@ -116,7 +116,7 @@ class Lua:
         return script
 
     def _call(self, *words: Any) -> Any:
-        """redis.pcall: answers with a table {err = …} for what redis.call raises."""
+        """redis.pcall: returns a table {err = …} for an error that redis.call raises."""
         if self._caller is None:
             raise AssertionError("a script that has ended calls")
         try:
@@ -173,5 +173,5 @@ def _text(value: Any) -> str:
 
 @functools.cache
 def interpreter() -> Lua:
-    """The one of this process, for all worlds: what is compiled is compiled."""
+    """The interpreter of this process. All worlds share it, so each script is compiled once."""
     return Lua()

@@ -50,8 +50,8 @@ class RedisServer(PushServer):
     keeps_order = False  # a client has several connections
     # Leases expire by the clock that is set back here. After an hour no run would reach their end.
     clock_back_max = 10.0
-    # Dead waiters are skipped at once, but the next poll notices that a dead holder's lease has expired. Paused waiters
-    # are skipped after a second, or at once if they have not polled for SILENT.
+    # Dead waiters are skipped at once, but only the next poll notices that the lease of a dead holder has expired.
+    # Paused waiters are skipped after a second, or at once if they have not polled for SILENT.
     grant_past_dead_max: ClassVar[float | None] = POLL_INTERVAL + 0.1
     grant_past_paused_max: ClassVar[float | None] = WOKEN_LEASE + WATCH
     backend: Callable[..., Any] = QueueBackend
@@ -97,7 +97,7 @@ class RedisServer(PushServer):
 
     def tickets(self) -> dict[str, Entry]:
         tickets = self._stored_tickets()
-        # This is called after every step, so a queue entry arrives when it is first found. A skipped ticket keeps its
+        # This is called after every step, so a new queue entry has arrived in the last step. A skipped ticket keeps its
         # position, and so does a granted one, also if it is granted again because the first reply was lost.
         before, self._positions = self._positions, {}
         for nonce, entry, *_ in tickets:
@@ -157,7 +157,7 @@ class RedisServer(PushServer):
         self._copy = self.machine.space.snapshot()
 
     def restore_data(self) -> None:
-        """Go on with old data, as after a failover. It takes longer than the clocks differ: time does not go back."""
+        """Continue with old data. A failover takes longer than the clocks differ, so the time does not go back."""
         if self._copy is None:
             return
         self.machine.space = self._copy.snapshot()

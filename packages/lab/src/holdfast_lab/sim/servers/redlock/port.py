@@ -152,7 +152,7 @@ class _Exchange(Trap):
 
 
 class _Leg:
-    """The part for one node. To a request it looks like the task that waits for the reply."""
+    """The part for one node. It has the interface of a task, because a request resumes the task that waits for it."""
 
     def __init__(
         self, exchange: _Exchange, port: SimNodes, number: int, calls: Sequence[Call], indices: list[int]

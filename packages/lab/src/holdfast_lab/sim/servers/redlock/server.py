@@ -54,7 +54,7 @@ class RedlockServer(Server):
 
     decides = False  # a client rejects the votes of nodes that may have forgotten a lease
     guarantees = GUARANTEES
-    # As for one Redis; and a node that is not eligible yet gets fewer requests.
+    # As for one Redis. In addition, a node that is not eligible yet gets fewer requests.
     orphaning_faults = frozenset({"crash", "stall", "restart", "lose_data", "old_data", "leap_clock"})
     excluded_faults = POOLED  # as for one Redis; an unresponsive node is a separate fault
     node_type = Node
@@ -174,7 +174,7 @@ class RedlockServer(Server):
     # ── faults ───────────────────────────────────────────────────────────────────────────────────────────────────
 
     def forgets(self, node: Node, kind: h.StateKind, detail: str) -> list[h.Event]:
-        """The events that tell the checker what this fault may break."""
+        """The events that record for the checkers what this fault may break."""
         now = self.world.now
         events: list[h.Event] = []
         self._have_forgotten |= kind == "data"
@@ -198,7 +198,7 @@ class RedlockServer(Server):
         return [h.FaultStarted(now, name, node.name), *events, h.FaultEnded(now, name, node.name)]
 
     def _doubt(self, vote: Vote | None) -> None:
-        """The client may have received this vote and may be granted with others that are still to come."""
+        """The client may have received this vote, and may be granted the lock with votes that it receives later."""
         if vote is not None:
             self._doubtful.add(vote.nonce)
             self.recorder.observe(self.tickets())

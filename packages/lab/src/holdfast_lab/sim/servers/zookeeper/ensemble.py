@@ -398,7 +398,7 @@ class ZookeeperServer(Server):
                     continue
                 path = f"{ROOT}/{lock}/{entry.node}"
                 if tree.nodes[path].owner in self._restored and entry is not newest[entry.nonce]:
-                    self._replaced.add(path)  # it stays so when the newer node is deleted
+                    self._replaced.add(path)  # still replaced after the newer node is deleted
                 if path in self._replaced:
                     continue
                 granted = first_blocker(entry.limit, ordered[:index]) is None
@@ -415,4 +415,4 @@ class ZookeeperServer(Server):
     def break_lock(self, name: str, fence: int) -> None:
         for path, node in list(self._latest().nodes.items()):
             if path.startswith(f"{ROOT}/{name}/") and node.czxid == fence:
-                self.execute(lambda path=path: self._commit(Delete(path), 0))  # type: ignore[misc]  # of nothing
+                self.execute(lambda path=path: self._commit(Delete(path), 0))  # type: ignore[misc]  # mypy does not infer the lambda
