@@ -88,10 +88,10 @@ def network(*names: str) -> Iterator[Network]:
     forked.prepare()  # before this thread enters the router: other tests use that process too
     with contextlib.ExitStack() as stack:
         try:
-            made = _make(stack, names)
+            created_network = _make(stack, names)
         except (OSError, subprocess.CalledProcessError) as error:
             missing(f"this machine does not allow network namespaces: {error}")
-        yield made
+        yield created_network
 
 
 def _make(stack: contextlib.ExitStack, names: Sequence[str]) -> Network:

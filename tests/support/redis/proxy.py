@@ -22,7 +22,7 @@ Then = Literal["cut", "hang", "go on"]
 
 
 class _Link:
-    """One client's connection and ours to the server."""
+    """The connection of one client, and the connection of the proxy to the server for it."""
 
     def __init__(self, client: asyncio.StreamWriter, server: asyncio.StreamWriter) -> None:
         self.client = client
