@@ -402,7 +402,7 @@ def dies_with_thread(*, as_nobody: bool = False) -> list[str]:
 
 
 def _give_to_nobody(folder: Path) -> None:
-    """Under root, make user nobody the owner of the folder, and let it enter the parent folders, which belong to root."""
+    """Under root, make user nobody the owner of the folder, and let it enter root's parent folders."""
     if os.getuid() == 0:
         nobody = pwd.getpwnam("nobody")
         os.chown(folder, nobody.pw_uid, nobody.pw_gid)
