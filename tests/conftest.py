@@ -36,7 +36,7 @@ def pool() -> Iterator[WorkerPool]:
 
 def pytest_configure() -> None:
     gc.set_threshold(10_000)  # the default takes up to a quarter of the time of a simulated world
-    gc.disable()  # the collection of tests creates little garbage
+    gc.disable()  # until the end of the collection, which creates little garbage
 
 
 def pytest_collection_finish() -> None:

@@ -85,7 +85,7 @@ def _redis(server: RedisServer, prefix: str) -> LayoutLines:
 
 
 def _pairs(flat: list[str]) -> list[tuple[str, ...]]:
-    """Fields and their values in order. Nonces are first, because they, and so their order, differ between runs."""
+    """Fields and their values in order. Nonces are first, because their order differs between runs."""
     return sorted(zip(flat[::2], flat[1::2], strict=True), key=lambda pair: (not _is_nonce(pair[0]), pair))
 
 

@@ -1,4 +1,4 @@
-"""`make soak`: run every backend in turn under load with random faults, for a given time.
+"""`make soak`: run the backends of stores.py in turn under load with random faults, for a given time.
 
 Processes with threads and tasks contend for locks on private servers while they are stopped and killed, and while the
 servers are stopped, killed and restarted. At the end the checkers of holdfast-lab check the observations: no two

@@ -21,7 +21,7 @@ def count_calls(work: Callable[[], object]) -> Counter[str]:
 
 
 def calls_of_a_pair(client: holdfast.Client) -> tuple[int, int]:
-    """The number of frames and of calls of C functions of one acquire and release, as in most of 30 pairs."""
+    """The frames and the calls of C functions of one acquire and release: the most frequent counts of 30 pairs."""
     lock = client.lock("counted")
 
     def pair() -> None:

@@ -62,7 +62,7 @@ def test_the_end_of_a_lock_is_reported() -> None:
 # ── state between reads ──────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_holders_that_were_there_before_the_search_ended_are_not_reported_as_acquired() -> None:
+def test_holders_that_are_found_before_the_search_has_ended_are_not_reported_as_acquired() -> None:
     tracker = Tracker()
     locks = [LockInfo(name, (ticket(1, fence=10),), ()) for name in "abcd"]
 

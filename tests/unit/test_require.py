@@ -1,4 +1,4 @@
-"""A program requires guarantees. A store with weaker ones is refused, before its use or after its server reports."""
+"""A program requires guarantees. A store with weaker ones is refused: before its use, or when its server reports it."""
 
 from __future__ import annotations
 

@@ -108,7 +108,7 @@ class Fleet:
         return redis.Redis.from_url(self._broker_url)
 
     def duplicate_messages(self, copies: int) -> None:
-        """Repeat each message of the queue, as a broker or a publisher does that sends it again."""
+        """Repeat each message of the queue, as after a broker or publisher has sent it several times."""
         with self.queue() as broker:
             name = f"{self._prefix}celery"
             messages: list[bytes] = broker.lrange(name, 0, -1)

@@ -314,7 +314,7 @@ async def test_a_free_connection_wakes_one_of_the_callers_that_wait(connector: C
     pool.put(connection)
     await asyncio.gather(*waiting)
 
-    assert len(wakes) <= 3 * 50  # after each put, and when the one before it has ended
+    assert len(wakes) <= 3 * 50  # each put wakes a caller, and so does each caller that stops waiting
 
 
 async def test_a_caller_that_is_cancelled_while_it_waits_leaves_its_connection_to_the_next(

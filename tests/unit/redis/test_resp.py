@@ -1,4 +1,4 @@
-"""Hazard: wrong bytes: a length that counts characters, a reply that arrives in two parts."""
+"""Hazard: a length counts characters in place of bytes, or a reply in two parts is parsed wrongly."""
 
 from __future__ import annotations
 

@@ -76,7 +76,7 @@ def test_a_renewal_does_not_count_a_vote_that_an_earlier_attempt_will_release() 
     assert isinstance(nodes.try_acquire(executed=(0, 1), replied=(0, 1)), Granted)
     nodes.clock.time += 12.0
 
-    # A node that granted the lease answers, and the node that gave its vote to the earlier attempt.
+    # Only one node that granted the lease, and the node that gave its vote to the earlier attempt, answer.
     renewed = nodes.renew(executed=(0, 2), replied=(0, 2))
     nodes.run_background_work()
 
