@@ -1,4 +1,4 @@
-"""Our own backends are those of the conformance suite, also if one of its files or tests is named to pytest."""
+"""The conformance suite runs on our own backends, also if one of its files or tests is an argument of pytest."""
 
 from __future__ import annotations
 

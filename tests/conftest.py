@@ -1,4 +1,4 @@
-"""For all tests: coroutine tests run on a fresh event loop, and no test leaves threads or leases behind unseen."""
+"""For all tests: coroutine tests run on a new event loop, and a dropped lease causes a warning in its own test."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def pool() -> Iterator[WorkerPool]:
 
 def pytest_configure() -> None:
     gc.set_threshold(10_000)  # the default takes up to a quarter of the time of a simulated world
-    gc.disable()  # nothing that is collected as a test becomes garbage
+    gc.disable()  # until the end of the collection, which creates little garbage
 
 
 def pytest_collection_finish() -> None:
@@ -51,12 +51,12 @@ def pytest_sessionfinish() -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out `extra` tests, and start long tests first, so that none runs alone at the end.
 
-    Slow tests are first, then tests that compute. A test that computes all the time takes many times as long on a busy
-    machine, so it has a longer limit.
+    Slow tests are first, then tests that compute. Such a test takes many times as long on a busy machine, so it
+    has a longer limit.
     """
     if not config.getoption("--all-methods") and not config.option.markexpr:
-        named = [argument for argument in config.args if argument.partition("::")[0].endswith(".py")]
-        extra = [item for item in items if item.get_closest_marker("extra") is not None and not named]
+        named_files = [argument for argument in config.args if argument.partition("::")[0].endswith(".py")]
+        extra = [item for item in items if item.get_closest_marker("extra") is not None and not named_files]
         config.hook.pytest_deselected(items=extra)
         left_out = set(extra)
         items[:] = [item for item in items if item not in left_out]

@@ -1,4 +1,4 @@
-"""The backends that the conformance suite runs on. A new one joins with one entry here."""
+"""The backends that the conformance suite runs on. A new backend needs one entry here."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _plain(name: str, fresh_url: Callable[[], str], claims: Guarantees, *, shows
 
 
 def _local(name: str, url: Callable[[], str], claims: Guarantees) -> Case:
-    """With local hand-over: callers of one client that wait for each other have no ticket on the server."""
+    """With local hand-over: a caller that waits for another caller of its client has no ticket on the server."""
     return Case(name, lambda _: url(), claims._replace(order=Order.TURNS))
 
 
@@ -40,7 +40,7 @@ def _strict(name: str, url: Callable[..., str], claims: Guarantees) -> Case:
     return Case(f"{name}-strict", lambda _: url(local_handover="no"), claims)
 
 
-# Each in all suites.
+# All suites run on these.
 BACKENDS = [
     Case("memory", lambda _: f"memory://{uuid.uuid4().hex}", _MEMORY),
     Case("sqlite", lambda folder: f"sqlite://{folder}/locks.db", _SQLITE),
@@ -52,8 +52,8 @@ BACKENDS = [
 ]
 
 
-# In our own suite, as far as they go: backends with less, and other shapes and methods of the backends above.
-_WITH_LESS = [
+# Only our own suite runs on these: backends that lack primitives, and other topologies and methods of the ones above.
+_WITH_FEWER_PRIMITIVES = [
     Case("redlock", lambda _: redis.restricted_redlock_url(), _REDIS._replace(order=Order.NONE), shares=False),
     _plain("nats", nats.fresh_url, _NATS._replace(exclusion=Exclusion.BEST_EFFORT)),
     _plain("memcached", memcached.fresh_url, _CACHE),
@@ -86,6 +86,6 @@ _OTHER_METHODS = [
 ]
 _WITH_BOTH_RUNTIMES = ("memory", "sqlite", "redis")
 CASES = [
-    *(case._replace(one_runtime=case.name not in _WITH_BOTH_RUNTIMES) for case in (*BACKENDS, *_WITH_LESS)),
+    *(case._replace(one_runtime=case.name not in _WITH_BOTH_RUNTIMES) for case in (*BACKENDS, *_WITH_FEWER_PRIMITIVES)),
     *_OTHER_METHODS,
 ]

@@ -1,4 +1,4 @@
-"""The conformance suite of holdfast-lab on our own backends, with real servers; or on that of `--holdfast-url` only."""
+"""The conformance suite of holdfast-lab on our own backends, with real servers, or on the store of `--holdfast-url`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ BACKENDS = Path(__file__).with_name("backends.py")
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """The folders have tests of our own backends beside other libraries, and of CPython."""
+    """With `--holdfast-url`, ignore the folders beside backends.py: their tests run on our own backends only."""
     return (
         True
         if config.getoption("--holdfast-url") and collection_path.parent == BACKENDS.parent and collection_path.is_dir()
@@ -35,5 +35,5 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Collector | None:
-    """The file with the backends stands for the suite, which runs on them."""
+    """Collect the suite in place of backends.py, because the suite is in another distribution."""
     return pytest.Package.from_parent(parent, path=SUITE) if file_path == BACKENDS else None

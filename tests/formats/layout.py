@@ -21,11 +21,11 @@ from tests.support.redis.servers import Server as RedisServer
 from tests.support.zookeeper import shared as zookeeper
 from tests.support.zookeeper.servers import kazoo
 
-Lines = Iterator[str]
+LayoutLines = Iterator[str]
 
 
-def layout(url: str) -> Lines:
-    """Unordered lines; a key or a row each."""
+def layout(url: str) -> LayoutLines:
+    """The lines in any order. Each describes a key, a row, or a part of the schema."""
     address = parse(url)
     match address.scheme:
         case "sqlite":
@@ -51,14 +51,14 @@ def layout(url: str) -> Lines:
             raise AssertionError(url)
 
 
-def _rows(table: str, columns: Iterable[str], rows: Iterable[Iterable[Any]]) -> Lines:
+def _rows(table: str, columns: Iterable[str], rows: Iterable[Iterable[Any]]) -> LayoutLines:
     names = list(columns)
     for row in rows:
         values = [value.hex() if isinstance(value, bytes) else value for value in row]
         yield f"row of {table}: " + ", ".join(f"{name}={value!r}" for name, value in zip(names, values, strict=True))
 
 
-def _sqlite(path: str) -> Lines:
+def _sqlite(path: str) -> LayoutLines:
     with contextlib.closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as database:
         yield f"user_version {database.execute('PRAGMA user_version').fetchone()[0]}"
         for kind, table, sql in database.execute("SELECT type, name, sql FROM sqlite_schema WHERE sql IS NOT NULL"):
@@ -68,7 +68,7 @@ def _sqlite(path: str) -> Lines:
                 yield from _rows(table, (column[0] for column in cursor.description), cursor)
 
 
-def _redis(server: RedisServer, prefix: str) -> Lines:
+def _redis(server: RedisServer, prefix: str) -> LayoutLines:
     for key in server.call("KEYS", f"{prefix}*"):
         match kind := server.call("TYPE", key):
             case "string":
@@ -85,7 +85,7 @@ def _redis(server: RedisServer, prefix: str) -> Lines:
 
 
 def _pairs(flat: list[str]) -> list[tuple[str, ...]]:
-    """Fields and their values in order. Nonces are first: they differ from run to run, and so would their places."""
+    """Fields and their values in order. Nonces are first, because their order differs between runs."""
     return sorted(zip(flat[::2], flat[1::2], strict=True), key=lambda pair: (not _is_nonce(pair[0]), pair))
 
 
@@ -93,7 +93,7 @@ def _is_nonce(field: str) -> bool:
     return len(field) >= 15 and set(field) <= set("0123456789abcdef")
 
 
-def _postgresql(schema: str) -> Lines:
+def _postgresql(schema: str) -> LayoutLines:
     server = postgresql.server()
     values = {"schema": schema}
     for table, column, kind in server.rows(
@@ -115,7 +115,7 @@ def _postgresql(schema: str) -> Lines:
             yield from _rows(table, (column.name for column in cursor.description or ()), cursor.fetchall())
 
 
-def _mysql(database: str) -> Lines:
+def _mysql(database: str) -> LayoutLines:
     rows = mysql.server().rows
     schema = "information_schema"
     for table, column, kind in rows(
@@ -140,7 +140,7 @@ def _mysql(database: str) -> Lines:
         yield from _rows(table, names, rows(f"SELECT * FROM {table}", database=database))  # noqa: S608
 
 
-def _etcd(prefix: str) -> Lines:
+def _etcd(prefix: str) -> LayoutLines:
     server = etcd.server()
     for key in server.keys(prefix):
         answer = server.call("kv/range", key=base64.b64encode(key.encode()).decode())
@@ -149,7 +149,7 @@ def _etcd(prefix: str) -> Lines:
         yield f"{key} {leased}: {base64.b64decode(pair.get('value', '')).decode()!r}"
 
 
-def _zookeeper(root: str) -> Lines:
+def _zookeeper(root: str) -> LayoutLines:
     with kazoo(zookeeper.server().address) as client:
         paths = [root]
         for path in paths:
@@ -159,7 +159,7 @@ def _zookeeper(root: str) -> Lines:
             paths += [f"{path}/{child}" for child in client.get_children(path)]
 
 
-def _memcached(prefix: str) -> Lines:
+def _memcached(prefix: str) -> LayoutLines:
     server = memcached._servers()[0]
     for line in server.call(b"lru_crawler metadump hash\r\n").lines:
         if line.startswith(b"key="):
@@ -169,7 +169,7 @@ def _memcached(prefix: str) -> Lines:
                 yield f"{key}: {value!r}"
 
 
-def _nats(bucket: str) -> Lines:
+def _nats(bucket: str) -> LayoutLines:
     server = nats.server()
     for subject in server.stream(bucket)["state"]["subjects"]:
         key = subject.removeprefix(f"$KV.{bucket}.")

@@ -37,7 +37,7 @@ show that for all releases. Then write the files again with
 and describe the change in docs/upgrading.md and CHANGELOG.md.
 
 """
-VARYING = [  # what differs from run to run, and its replacement
+VARYING = [  # patterns of values that differ between runs, and their replacements
     (r"--[^\n]*|(?<=int)\(\d+\)", ""),  # comments in SQL; a width that only some versions of MySQL show
     (r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", "#"),
     (r"[0-9a-f]{15,}(\.\d+)?|\d+\.\d{3,}|\d{5,}", "#"),  # nonces, sessions, numbers and times
@@ -45,7 +45,7 @@ VARYING = [  # what differs from run to run, and its replacement
     (r'("fence": ?|"pid": ?)\d+', r"\1#"),
     (r'("host": ?|"program": ?|"caller": ?)"[^"]*"', r"\1#"),
     (r"holder='[^ ']+", "holder='#"),
-    (r"(Sequence': ')\d+", r"\1#"),  # of NATS: a renewal changes it
+    (r"(Sequence': ')\d+", r"\1#"),  # a revision of NATS, which each renewal changes
     (r"\s+", " "),
 ]
 

@@ -46,16 +46,17 @@ class Versions(NamedTuple):
     old: Worker
     new: Worker
 
-    def from_(self, first: str) -> tuple[Worker, Worker]:
+    def beginning_with(self, first: str) -> tuple[Worker, Worker]:
+        """Return both workers, `first` ("old" or "new") first."""
         return (self.old, self.new) if first == "old" else (self.new, self.old)
 
 
 def pairs_of(release: Release, stores: Iterable[str]) -> list[Pair]:
-    return [Pair(release, *rest) for rest in itertools.product(stores, ("threads", "asyncio"))]
+    return [Pair(release, store, runtime) for store, runtime in itertools.product(stores, ("threads", "asyncio"))]
 
 
-# Both runtimes use one format, but another version creates the tables or nodes of the store. Both are tried where
-# there are some to create, and test-all tries both on all stores.
+# Both runtimes use one format, but with each of them another version creates the tables or nodes of the store. Stores
+# with tables or nodes are tested with both runtimes, and other stores with one of them unless `--all-methods` is given.
 WITH_TABLES = {"sqlite", "postgresql", "mysql", "mysql-row", "mysql-version", "zookeeper"}
 
 
@@ -63,8 +64,8 @@ def is_extra(pair: Pair) -> bool:
     return pair.store not in WITH_TABLES and pair.runtime != ("threads", "asyncio")[[*STORES].index(pair.store) % 2]
 
 
-def having(primitive: Primitive) -> pytest.MarkDecorator:
-    """All releases, on the stores that have this primitive."""
+def on_stores_with(primitive: Primitive) -> pytest.MarkDecorator:
+    """Run on all releases, each with the stores that support this primitive."""
     stores = [store for store in STORES if has(store, primitive) and store not in NEW]
     return pytest.mark.cases([pair for release in releases() for pair in pairs_of(release, stores)])
 
@@ -119,11 +120,11 @@ def name() -> str:
 
 
 @DIRECTIONS
-@having(Primitive.LOCK)
+@on_stores_with(Primitive.LOCK)
 def test_a_lock_changes_hands_between_versions_and_is_never_held_twice(
     versions: Versions, first: str, name: str
 ) -> None:
-    holder, waiter = versions.from_(first)
+    holder, waiter = versions.beginning_with(first)
     fences = []
 
     for _ in range(3):  # it changes hands in both directions
@@ -142,9 +143,9 @@ def test_a_lock_changes_hands_between_versions_and_is_never_held_twice(
 
 
 @DIRECTIONS
-@having(Primitive.RWLOCK)
+@on_stores_with(Primitive.RWLOCK)
 def test_readers_of_both_versions_share_a_lock_and_exclude_writers(versions: Versions, first: str, name: str) -> None:
-    worker, other = versions.from_(first)
+    worker, other = versions.beginning_with(first)
 
     worker.call("acquire", name=name, kind="read")
     assert other.call("acquire", name=name, kind="read", timeout=0)["fence"]
@@ -160,9 +161,9 @@ def test_readers_of_both_versions_share_a_lock_and_exclude_writers(versions: Ver
 
 
 @DIRECTIONS
-@having(Primitive.SEMAPHORE)
+@on_stores_with(Primitive.SEMAPHORE)
 def test_permits_are_counted_across_versions(versions: Versions, first: str, name: str) -> None:
-    worker, other = versions.from_(first)
+    worker, other = versions.beginning_with(first)
     worker.call("acquire", name=name, kind="permit")
 
     assert other.call("acquire", name=name, kind="permit", timeout=0)["fence"]
@@ -174,22 +175,22 @@ def test_permits_are_counted_across_versions(versions: Versions, first: str, nam
 
 
 @DIRECTIONS
-@having(Primitive.LOCK)
+@on_stores_with(Primitive.LOCK)
 def test_an_operator_sees_the_holder_of_the_other_version(versions: Versions, first: str, name: str) -> None:
-    holder, other = versions.from_(first)
+    holder, other = versions.beginning_with(first)
     fence = holder.call("acquire", name=name)["fence"]
 
-    seen = other.call("inspect", name=name)
+    info = other.call("inspect", name=name)
 
-    assert seen["fences"] == [fence]
-    assert seen["pids"] in ([holder.pid], [0])  # the plain methods of Redis store no process
+    assert info["fences"] == [fence]
+    assert info["pids"] in ([holder.pid], [0])  # the plain methods of Redis store no process
     holder.call("release", name=name)
 
 
 @DIRECTIONS
-@having(Primitive.TRANSFER)
+@on_stores_with(Primitive.TRANSFER)
 def test_a_lease_is_transferred_to_the_other_version(versions: Versions, first: str, name: str) -> None:
-    giver, taker = versions.from_(first)
+    giver, taker = versions.beginning_with(first)
     fence = giver.call("acquire", name=name)["fence"]
 
     adopted = taker.call("adopt", text=giver.call("transfer", name=name)["text"])
@@ -200,9 +201,9 @@ def test_a_lease_is_transferred_to_the_other_version(versions: Versions, first: 
 
 
 @DIRECTIONS
-@having(Primitive.ONCE)
+@on_stores_with(Primitive.ONCE)
 def test_a_record_of_once_is_read_by_the_other_version(versions: Versions, first: str, name: str) -> None:
-    runner, reader = versions.from_(first)
+    runner, reader = versions.beginning_with(first)
 
     ran: dict[str, Any] = runner.call("once", key=name)
 
@@ -211,16 +212,16 @@ def test_a_record_of_once_is_read_by_the_other_version(versions: Versions, first
 
 
 @DIRECTIONS
-@having(Primitive.ONCE_PER)
+@on_stores_with(Primitive.ONCE_PER)
 def test_a_period_that_one_version_has_used_is_skipped_by_the_other(versions: Versions, first: str, name: str) -> None:
-    runner, other = versions.from_(first)
+    runner, other = versions.beginning_with(first)
 
     assert runner.call("once_per", name=name) == {"pid": runner.pid}
     assert other.call("once_per", name=name) == {"pid": None}
 
 
 @pytest.mark.cases(pairs_of(FORMAT_1, ["redis"]))
-def test_a_lock_in_a_format_that_this_version_does_not_share_is_refused(versions: Versions, name: str) -> None:
+def test_a_lock_is_refused_when_another_version_uses_it_in_an_unknown_format(versions: Versions, name: str) -> None:
     versions.old.call("acquire", name=name)
     versions.new.call("acquire", name=f"{name}, new")
 

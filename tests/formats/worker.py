@@ -1,8 +1,8 @@
-"""A process that uses locks by one version of holdfast: one JSON line in, one out (tests/support/processes.py).
+"""A process that uses one version of holdfast. It answers each JSON line with one (tests/support/processes.py).
 
     python worker.py threads|asyncio URL
 
-It runs with every release of tests/formats/releases.txt, so it uses only what the first of them has.
+It runs with every release of tests/formats/releases.txt, so it uses only features of the first of them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Answer = dict[str, Any]
 
 
 async def outcome(value: Any) -> Any:
-    """The result of a call of either API: that of asyncio has to be awaited."""
+    """The result of a call of either API. A result of the asyncio API has to be awaited."""
     return await value if inspect.isawaitable(value) else value
 
 
@@ -118,7 +118,7 @@ def threads(worker: Worker) -> None:
 
 async def tasks(worker: Worker) -> None:
     answer({"ready": True})
-    while line := await asyncio.to_thread(sys.stdin.readline):  # the loop goes on and renews leases
+    while line := await asyncio.to_thread(sys.stdin.readline):  # meanwhile the loop runs and renews leases
         answer(await worker.run(json.loads(line)))
 
 

@@ -1,9 +1,9 @@
-"""`make soak`: run every backend in turn under load with random faults, for a given time.
+"""`make soak`: run the backends of stores.py in turn under load with random faults, for a given time.
 
 Processes with threads and tasks contend for locks on private servers while they are stopped and killed, and while the
-servers are stopped, killed and restarted. At the end checkers check the observations: no two holders, growing
-fences, each loss reported once. Memory, threads, descriptors, connections and rows on the server are measured without
-load after a quarter of the time and at the end: they must not grow.
+servers are stopped, killed and restarted. At the end the checkers of holdfast-lab check the observations: no two
+holders, growing fences, each loss reported once. Memory, threads, descriptors, connections and rows on the server are
+measured without load after a quarter of the time and at the end: they must not grow.
 """
 
 from __future__ import annotations
@@ -73,7 +73,8 @@ class Soak:
         self._workers: list[Worker] = []
         self._clients: list[str] = []  # of the workers, in the same order
         self._started = 0
-        self._active: list[tuple[float, Fault, int]] = []  # when each fault ends, and the index of its process
+        # When each fault ends, and the index of its process, or -1 for a fault of a server.
+        self._active: list[tuple[float, Fault, int]] = []
         self.faults = 0
 
     def run(self, seconds: float) -> tuple[Figures, Figures]:
@@ -93,7 +94,7 @@ class Soak:
 
     @property
     def clients(self) -> set[str]:
-        """The clients that ended regularly."""
+        """The names of the clients that were not killed."""
         return set(self._clients)
 
     def _start(self, index: int) -> None:
@@ -140,7 +141,7 @@ class Soak:
         if index in busy:
             return
         worker = self._workers[index]
-        if index > 0 and self._rng.random() < 0.3:  # the first one is measured at the end
+        if index > 0 and self._rng.random() < 0.3:  # process 0 is measured at the end
             worker.kill()
             self.faults += 1
             self._start(index)

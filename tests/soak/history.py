@@ -1,4 +1,4 @@
-"""The observations of a soak, and the verdict on them. Journals and intervals are those of `holdfast verify`."""
+"""The observations of a soak, and the verdict on them. The journals and the checks are those of `holdfast verify`."""
 
 from __future__ import annotations
 

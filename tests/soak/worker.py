@@ -1,8 +1,8 @@
 """One process of a soak: threads and tasks that acquire and release locks at random until a command to pause or end.
 
-    python worker.py URL CLIENT FIRST_TICKET HISTORY SEED
+    python worker.py URL CLIENT FIRST_TICKET JOURNAL SEED
 
-It is driven by JSON lines (tests/support/processes.py). It appends each observation to the file HISTORY at once, so a
+Its commands are JSON lines (tests/support/processes.py). It appends each observation to the file JOURNAL at once, so a
 kill loses none. The runner judges the observations (history.py).
 """
 
@@ -41,7 +41,7 @@ class Recorder(Journal):
     """The journal of this process."""
 
     def granted(self, lock: str, fence: int, at: float, *, limit: int | None, exclusive: bool, grouped: bool) -> int:
-        """`grouped`: part of a group, whose losses are not reported one by one."""
+        """`grouped`: the lease is part of a group, whose losses are not reported for each lease."""
         ticket = self.new_ticket()
         group = ticket if grouped else None
         self.write("granted", at, ticket=ticket, lock=lock, fence=fence, limit=limit, exclusive=exclusive, group=group)
@@ -137,7 +137,7 @@ class Load:
         self._go.set()
 
     def pause(self) -> None:
-        """Start no new turn; `is_idle` is true when the last one has ended."""
+        """Start no new turn. `is_idle` is true when all running turns have ended."""
         self._go.clear()
 
     @property
@@ -163,8 +163,8 @@ class Load:
 
     def sample(self) -> dict[str, int]:
         gc.collect()
-        # Freed blocks stay in the heaps of malloc, of which each thread may get its own: 11 to 18 MiB here, by chance.
-        # Only memory that is still in use counts, so the rest goes back to the kernel first.
+        # Freed blocks stay in the heaps of malloc, one for each thread: 11 to 18 MiB here, at random. Only memory that
+        # is in use counts, so return freed blocks to the kernel first.
         with contextlib.suppress(AttributeError):  # glibc only
             ctypes.CDLL(None).malloc_trim(0)
         with open("/proc/self/statm", encoding="ascii") as file:
@@ -193,7 +193,7 @@ class Load:
             except Exception:
                 self.problems.append(traceback.format_exc())
             finally:
-                self._turn_ended()
+                self._end_turn()
 
     def _use_one(self, client: holdfast.Client, plan: Plan) -> None:
         lock, limit, exclusive = lock_of(client, plan.primitive(self._primitives), plan, self._recorder)
@@ -223,7 +223,7 @@ class Load:
     def _fork(self, plan: Plan) -> None:
         """A child uses the inherited client for one turn. It dies without clean-up, as preforked servers do."""
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # forks beside threads are intended here
+            warnings.simplefilter("ignore", DeprecationWarning)  # a fork in a process with threads is intended here
             pid = os.fork()
         if pid == 0:
             status = 1
@@ -265,14 +265,14 @@ class Load:
                 return
             try:
                 await self._use_one_in_task(client, plan)
-            except TimeoutError:  # AcquireTimeout among them
+            except TimeoutError:  # AcquireTimeout is one of them
                 await asyncio.sleep(0)
             except holdfast.BackendError:
                 await asyncio.sleep(plan.backoff() / 10)
             except Exception:
                 self.problems.append(traceback.format_exc())
             finally:
-                self._turn_ended()
+                self._end_turn()
 
     async def _use_one_in_task(self, client: holdfast.AsyncClient, plan: Plan) -> None:
         lock, limit, exclusive = lock_of(client, plan.primitive(self._primitives), plan, self._recorder)
@@ -343,7 +343,7 @@ class Load:
                     self._busy += 1
                     return True
 
-    def _turn_ended(self) -> None:
+    def _end_turn(self) -> None:
         with self._mutex:
             self._busy -= 1
 

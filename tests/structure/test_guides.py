@@ -19,13 +19,13 @@ LONG_PAGES = {
     "benchmarks/results.md": "made by `make bench ARGS=--publish`",
     "track-record.md": "a list that grows, as the changelog",
 }
-# Pages for contributors, and lists, explain code in place of showing how to use it.
+# Pages for contributors, and lists, need no program at the beginning.
 WITHOUT_PROGRAM = re.compile(
     r"internals/|benchmarks|safety\.md|failovers\.md|reference\.md|track-record\.md|[\w/]+-permissions\.md"
 )
 # Pictures of text, output of programs, and diagrams, which the build of the site draws.
 NO_PROGRAMS = {"text", "mermaid"}
-# A reader copies the first program of a page: a lock that excludes no other process has to say so.
+# A reader copies the first program of a page, so a program on memory:// says that it excludes no other process.
 ON_MEMORY = re.compile(r"""(?:Client|lifespan)\(["']memory://["']\)""")
 ON_MEMORY_COMMENT = "# memory:// excludes only callers of this process: use your store's URL"
 ABOUT_MEMORY = {"backends/memory.md", "guarantees.md", "reference.md"}  # these explain it
@@ -54,16 +54,16 @@ def restored_signals() -> Iterator[None]:
 def test_the_examples_of_a_guide_run(guide: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOLDFAST_URL", f"sqlite://{tmp_path}/default.db")
     monkeypatch.setenv("DASHBOARD_TOKEN", "a-token-of-this-test")
-    names: dict[str, Any] = {"__name__": guide}
+    namespace: dict[str, Any] = {"__name__": guide}
 
     for block in guide_examples(guide):
-        # With a store of its own: another guide may leave a lock that is kept for its min_hold.
+        # Each guide has its own store, because another guide may leave a lock that is kept for its min_hold.
         code = block.code.replace('"memory://"', f'"memory://{guide}"')
         code = code.replace("sqlite:///var/lib/app/", f"sqlite://{tmp_path}/")
-        exec(compile("\n" * block.line + code, f"docs/{guide}", "exec"), names)  # noqa: S102  (the examples are ours)
+        exec(compile("\n" * block.line + code, f"docs/{guide}", "exec"), namespace)  # noqa: S102  (the examples are ours)
 
-    if isinstance(names.get("client"), holdfast.Client):
-        names["client"].close()
+    if isinstance(namespace.get("client"), holdfast.Client):
+        namespace["client"].close()
     holdfast.default_client().close()
 
 

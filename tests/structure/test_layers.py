@@ -130,12 +130,12 @@ def test_a_cycle_between_packages_is_found() -> None:
 
 
 def test_nothing_imports_the_command_line() -> None:
-    commands = SOURCE / "django" / "management"  # of manage.py
-    below = [
+    commands = SOURCE / "django" / "management"  # commands of manage.py
+    not_commands = [
         path for path in modules() if top_package(path) not in ("cli", "__main__") and not path.is_relative_to(commands)
     ]
 
-    assert not [path for path in below for name in imports(path) if name.split(".")[:2] == ["holdfast", "cli"]]
+    assert not [path for path in not_commands for name in imports(path) if name.split(".")[:2] == ["holdfast", "cli"]]
 
 
 def test_importing_holdfast_imports_no_driver_and_no_asyncio() -> None:

@@ -87,9 +87,9 @@ def options_table(package: str) -> str:
 def test_an_unused_client_has_the_guarantees_of_the_table() -> None:
     for scheme, row in SCHEMES.items():
         promised = importlib.import_module(f"{row.package}.protocol.guarantees").GUARANTEES
-        least = next(iter(promised.values())) if isinstance(promised, dict) else promised
+        default_method = next(iter(promised.values())) if isinstance(promised, dict) else promised
 
-        assert holdfast.Client(EXAMPLE_URLS[scheme]).guarantees == least
+        assert holdfast.Client(EXAMPLE_URLS[scheme]).guarantees == default_method
 
 
 @pytest.mark.parametrize("page", [README, CHOOSING], ids=lambda page: page.stem)
@@ -142,8 +142,8 @@ def test_the_examples_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     holdfast.default_client().close()
 
 
-def write(path: Path, written: str) -> None:
-    path.write_text(MARKED.sub(lambda match: match[1] + written + match[4], path.read_text()))
+def write(path: Path, text: str) -> None:
+    path.write_text(MARKED.sub(lambda match: match[1] + text + match[4], path.read_text()))
 
 
 if __name__ == "__main__":

@@ -45,10 +45,10 @@ def objects() -> list[Any]:
 
     with holdfast.Client("memory://") as client, client.election("f") as lease, client.lock_all(["b", "c"]) as leases:
         info, leader = client.inspect("f"), client.election("f").leader()
-        made = [*of_client(client), lease, leases, info, info.holders[0], leader, client.guarantees]
-    made += [holdfast.Event("acquired", "a"), *EVERY_ERROR, holdfast.HoldfastWarning("")]
+        instances = [*of_client(client), lease, leases, info, info.holders[0], leader, client.guarantees]
+    instances += [holdfast.Event("acquired", "a"), *EVERY_ERROR, holdfast.HoldfastWarning("")]
 
-    async def awaited() -> list[Any]:
+    async def of_asyncio() -> list[Any]:
         async with (
             holdfast.AsyncClient("memory://") as client,
             client.lock("a") as lease,
@@ -56,7 +56,7 @@ def objects() -> list[Any]:
         ):
             return [*of_client(client), lease, leases]
 
-    return made + asyncio.run(awaited())
+    return instances + asyncio.run(of_asyncio())
 
 
 @pytest.mark.parametrize("instance", objects(), ids=lambda instance: type(instance).__name__)

@@ -90,17 +90,17 @@ def test_links_of_the_long_description_are_absolute() -> None:
 @pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.name)
 def test_a_workflow_uses_pinned_actions_and_targets_that_exist(path: Path) -> None:
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
-    used = [step["uses"] for step in steps(path) if "uses" in step]
-    made = [target for step in steps(path) for target in re.findall(r"\bmake ([a-z-]+)", step.get("run", ""))]
+    actions = [step["uses"] for step in steps(path) if "uses" in step]
+    used_targets = [target for step in steps(path) for target in re.findall(r"\bmake ([a-z-]+)", step.get("run", ""))]
 
-    assert used
-    assert [action for action in used if not re.fullmatch(r"[\w.-]+/[\w.-]+@[0-9a-f]{40}", action)] == []
-    assert made
-    assert set(made) <= targets
+    assert actions
+    assert [action for action in actions if not re.fullmatch(r"[\w.-]+/[\w.-]+@[0-9a-f]{40}", action)] == []
+    assert used_targets
+    assert set(used_targets) <= targets
     assert load(path)["permissions"] == {"contents": "read"}
 
 
-def test_the_release_publishes_what_was_built_and_tested_without_a_secret() -> None:
+def test_the_release_uses_no_secret_and_publishes_what_was_built_and_tested() -> None:
     path = ROOT / ".github" / "workflows" / "release.yml"
     jobs = load(path)["jobs"]
     publish = jobs["publish"]

@@ -1,4 +1,4 @@
-"""The documentation site builds, its links and anchors hold, and its pages load nothing from other hosts."""
+"""The documentation site builds, its links and anchors exist, and its pages load nothing from other hosts."""
 
 from __future__ import annotations
 
@@ -132,10 +132,10 @@ def test_a_line_that_cannot_be_drawn_is_an_error(line: str) -> None:
 
 
 def test_every_page_is_in_the_navigation_once() -> None:
-    listed = list(_pages_in(yaml.safe_load((build_site.ROOT / build_site.CONFIG).read_text())["nav"]))
-    written = [path.relative_to(DOCS).as_posix() for path in DOCS.rglob("*.md")]
+    in_navigation = list(_pages_in(yaml.safe_load((build_site.ROOT / build_site.CONFIG).read_text())["nav"]))
+    existing = [path.relative_to(DOCS).as_posix() for path in DOCS.rglob("*.md")]
 
-    assert sorted(listed) == sorted([*written, "changelog.md", "contributing.md"])
+    assert sorted(in_navigation) == sorted([*existing, "changelog.md", "contributing.md"])
 
 
 def _pages_in(entry: Any) -> list[str]:

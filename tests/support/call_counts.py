@@ -21,7 +21,7 @@ def count_calls(work: Callable[[], object]) -> Counter[str]:
 
 
 def calls_of_a_pair(client: holdfast.Client) -> tuple[int, int]:
-    """The frames and the calls of C functions of an acquire and a release: those of most pairs."""
+    """The frames and the calls of C functions of one acquire and release: the most frequent counts of 30 pairs."""
     lock = client.lock("counted")
 
     def pair() -> None:

@@ -1,5 +1,6 @@
-"""How a command of the command line ended, and `holdfast simulate`, which runs in this process: to import the simulator
-in another one takes longer than most searches of tests.
+"""The result of a command, and `holdfast simulate` in this process.
+
+A new process would import the simulator again, which takes longer than most searches of tests.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from holdfast.cli import main
 
 
 class Result(NamedTuple):
-    """How a command ended."""
+    """The exit status and the output of a command."""
 
     status: int
     out: str
@@ -29,7 +30,7 @@ class Result(NamedTuple):
 
 
 def simulate(*arguments: str, jobs: int = 1) -> Result:
-    """Run the command; `jobs` is for a search of many seeds, whose processes have to import the simulator."""
+    """Run the command. `jobs` is the number of processes of a search; more than one pays off for many seeds only."""
     more = ["--jobs", str(jobs)] if "--seeds" in arguments else []
     with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(io.StringIO()) as errors:
         try:

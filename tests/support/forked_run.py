@@ -1,7 +1,7 @@
 """A plugin of pytest: `--workers N` runs the tests in N processes that are forked after the collection.
 
-To import and collect all test files takes several seconds of processor time. Processes that start anew, as those of
-pytest-xdist do, need that time each. A forked process has the collected tests already.
+To import and collect all test files takes several seconds of processor time. Each process of pytest-xdist starts from
+the beginning and needs that time again. A forked process has the collected tests already.
 
 Each worker begins with a block of neighbouring tests, which share servers. A worker that has run its block continues
 with about half of the largest block that is left. The parent sends the index of a test one test ahead, because pytest
@@ -33,7 +33,7 @@ from tests.support.server_process import join_run
 
 
 class Result(NamedTuple):
-    """Of one test."""
+    """The reports and the warnings of one test."""
 
     reports: list[dict[str, Any]]  # of its setup, its call and its teardown
     warnings: list[dict[str, Any]]  # the arguments of pytest_warning_recorded, with a message that can be pickled
@@ -127,11 +127,11 @@ class _Parent:
             worker.has_all = True
         else:
             worker.sent.append(index)
-        with contextlib.suppress(OSError):  # it has died: `_receive` gets to know it too
+        with contextlib.suppress(OSError):  # the worker has died, which `_receive` handles
             worker.channel.send(index)
 
     def _halves(self, block: list[int]) -> tuple[list[int], list[int]]:
-        """Two parts of a block. If possible, a file is in one of them, so that its fixtures are made once."""
+        """Two parts of a block. If possible, the tests of a file stay together, so that its fixtures are made once."""
         items, middle = self._session.items, len(block) // 2
         starts = [at for at in range(1, len(block)) if items[block[at]].path != items[block[at - 1]].path]
         at = min(starts, key=lambda start: abs(start - middle), default=middle)
@@ -156,14 +156,17 @@ class _Parent:
         self._send_next(worker)
 
     def _report(self, worker: _Worker, report: Any) -> None:
-        # As of pytest-xdist, which the terminal reporter knows: it shows the worker.
+        # pytest-xdist sets these attributes too. The terminal reporter shows the worker that they name.
         report.node = SimpleNamespace(gateway=SimpleNamespace(id=worker.name), _workerinfocache=f"worker {worker.name}")
         self._config.hook.pytest_runtest_logreport(report=report)
         if report.when == "teardown":
             self._config.hook.pytest_runtest_logfinish(nodeid=report.nodeid, location=report.location)
 
     def _replace(self, worker: _Worker, problem: str | None) -> None:
-        """It has no tests left and ends its servers, which can wait for other workers; or it died in a test."""
+        """Remove a worker that has run its tests, or replace one that died in a test.
+
+        A worker without tests still ends its servers, and may wait for other workers before, so this does not wait.
+        """
         self._workers.remove(worker)
         worker.channel.close()
         if not worker.sent:
@@ -179,7 +182,7 @@ class _Parent:
 
 @contextlib.contextmanager
 def _without_capture(config: pytest.Config) -> Iterator[None]:
-    """Close the files of captured output, which a forked process would share; afterwards both processes open others."""
+    """Close the files of captured output, because both processes would share them. Afterwards each opens new ones."""
     capture: Any = config.pluginmanager.getplugin("capturemanager")
     capture.stop_global_capturing()
     yield
@@ -196,7 +199,7 @@ def _folders(config: pytest.Config) -> Any:
 
 
 class _Recorder:
-    """Collects what the parent is to report."""
+    """Collects the reports and warnings that are sent to the parent."""
 
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
@@ -224,7 +227,7 @@ def _run_worker(session: pytest.Session, channel: Connection, name: str) -> NoRe
         _join(session.config, name)
         _run_tests(session, channel)
     except KeyboardInterrupt:
-        with contextlib.suppress(OSError):  # the parent has closed the channel, unless a test left the interrupt behind
+        with contextlib.suppress(OSError):  # the parent that sent the interrupt has closed the channel
             channel.send(traceback.format_exc())
     except BaseException:  # the parent raises it
         with contextlib.suppress(OSError):
@@ -238,7 +241,7 @@ def _run_worker(session: pytest.Session, channel: Connection, name: str) -> NoRe
 
 
 def _join(config: pytest.Config, name: str) -> None:
-    """Share servers with the other workers, in a folder of the run. The temporary folder of this one is inside it."""
+    """Share servers with the other workers, in a folder of the run. Its own temporary folder is inside it."""
     folders = _folders(config)
     run = folders.getbasetemp()
     folders._basetemp = run / f"worker-{name}"

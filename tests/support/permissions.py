@@ -44,12 +44,12 @@ def _code_block(page: str, heading: str) -> str:
 
 
 def use_everything(url: str, name: str = "a") -> None:
-    """Take every step that programs and operators take with locks, registers and records, as far as the store has it.
+    """Run every operation of programs and operators on locks, registers and records that the store supports.
 
     `name` is the beginning of all names. A run that failed may have left some of them in use.
 
     Raises:
-        HoldfastError: a step failed, also one whose error is the result for one ticket.
+        HoldfastError: an operation failed, also if the error is only the result for one ticket.
     """
     with contextlib.ExitStack() as stack:
         first, second = (stack.enter_context(contextlib.closing(Verbs(url))) for _ in range(2))

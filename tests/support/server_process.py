@@ -1,6 +1,6 @@
 """The servers of tests, benchmarks and soak: a process on a free port, with a folder of its own, always reaped.
 
-A kind of server declares its command line and how to see that it answers; everything else is here. Start servers from
+A kind of server declares its command line and a check that it answers. All other steps are here. Start servers from
 the main thread: each is killed with the *thread* that started it, so that a killed test run leaves no server.
 
 A test whose server is missing is skipped with one line; with CI=true it fails.
@@ -31,7 +31,7 @@ from typing import IO, Any, ClassVar, Generic, NamedTuple, NoReturn, Protocol, S
 
 from tests.support.processes import PATIENCE, eventually, stop_process
 
-_ROOM = 4 << 30  # bytes of memory for files: etcd needs 130 MB from its start, and each test worker has one
+_ROOM = 4 << 30  # bytes that must be free in memory: each test worker has an etcd, which needs 130 MB from its start
 
 
 class Host(NamedTuple):
@@ -48,8 +48,8 @@ class Host(NamedTuple):
 
 HERE = Host("127.0.0.1")
 
-# For servers written in Go. Many run beside each other, with little data and few requests each: to collect garbage as
-# often as a large server does, and on all cores, takes a quarter of their time.
+# For servers written in Go. Many of them run at the same time, with little data. With the default settings, garbage
+# collection takes a quarter of their processor time.
 GO_ENVIRONMENT = {"GOGC": "400", "GOMAXPROCS": "1"}
 
 
@@ -77,7 +77,7 @@ class ServerProcess(ABC):
         self._process: subprocess.Popen[bytes] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """For another process, which can use the server, but cannot end it."""
+        """The state for another process, which can use the server, but cannot end it."""
         return {**self.__dict__, "_process": None}
 
     @abstractmethod
@@ -86,7 +86,7 @@ class ServerProcess(ABC):
 
     @abstractmethod
     def answers(self) -> bool:
-        """Whether it answers; errors of connections count as no."""
+        """Whether it answers. It may raise `errors` instead."""
 
     def prefix(self) -> list[str]:
         """The words before the command line."""
@@ -118,11 +118,11 @@ class ServerProcess(ABC):
                 _give_to_nobody(self._folder)
 
     def create_data(self, *command: str) -> None:
-        """Let a command create "{folder}/data", once for all servers with this command: it takes a second."""
-        subprocess.run(["cp", "-a", _initial_data(command).path, self.folder], check=True)  # with its owner
+        """Copy what a command creates in "{folder}/data". It runs once for all servers, because it takes a second."""
+        subprocess.run(["cp", "-a", _initial_data(command).path, self.folder], check=True)  # with their owner
 
     def start(self) -> None:
-        """Return when it answers."""
+        """Start it, and wait until it answers."""
         self.spawn()
         self.await_answer()
 
@@ -158,18 +158,18 @@ class ServerProcess(ABC):
         assert self._process.poll() is None, f"{type(self).__name__} ended at once:\n{self.log()}"
 
     def kill(self) -> None:
-        """SIGKILL; return when it is reaped. Data that it has not written is lost."""
+        """Send SIGKILL and reap it. Data that it has not written is lost."""
         self.end_with(signal.SIGKILL)
 
     def end_with(self, number: signal.Signals) -> None:
-        """Send a signal that ends it; return when it is reaped."""
+        """Send a signal that ends it, and reap it."""
         assert self._process is not None
         self._process.send_signal(number)
         self._process.wait(PATIENCE)
         self._process = None
 
     def stop(self) -> None:
-        """SIGSTOP; return when it is stopped. Connections stay open without answers."""
+        """Send SIGSTOP and wait until it is stopped. Connections stay open without answers."""
         stop_process(self.pid)
 
     def resume(self) -> None:
@@ -268,7 +268,7 @@ class _Run(NamedTuple):
     """A test run with several workers."""
 
     folder: Path
-    users: IO[str]  # each worker has locked it until it ends, however it ends
+    users: IO[str]  # each worker holds a shared lock on it, which ends with the process
 
 
 _run: _Run | None = None
@@ -285,10 +285,10 @@ def join_run(folder: Path) -> None:
 def for_all_workers(
     make: Callable[[Path], _Started], name: str, prepare: Callable[[_Started], None] = lambda _: None
 ) -> _Started:
-    """As `until_exit`, but one server for all workers of a test run. It ends after the last of them.
+    """As `until_exit`, but one server for all workers of a test run. It ends after the last worker.
 
-    The first worker that needs it starts it, and calls `prepare` with it. Tests must not depend on what other clients
-    do on this server.
+    The first worker that needs the server starts it, and calls `prepare` with it. Tests must tolerate other clients on
+    this server.
     """
     if _run is None:
         server = until_exit(make)
@@ -323,7 +323,7 @@ def _initial_data(command: Sequence[str]) -> _InitialData:
 
 
 class _InitialData:
-    """What a command creates at "{folder}/data"."""
+    """The data that a command creates at "{folder}/data"."""
 
     def __init__(self, folder: Path, command: Sequence[str]) -> None:
         self._folder, self._command = folder, command
@@ -358,7 +358,7 @@ def folder_in_memory() -> Iterator[Path]:
     has_room = os.path.isdir(memory) and shutil.disk_usage(memory).free > _ROOM
     folder = tempfile.mkdtemp(prefix="holdfast-server-", dir=memory if has_room else None)
     try:
-        os.chmod(folder, 0o711)  # noqa: S103  (servers that refuse to run as root have to get through)
+        os.chmod(folder, 0o711)  # noqa: S103  (servers that run as nobody must reach their own folders in it)
         yield Path(folder)
     finally:
         shutil.rmtree(folder)
@@ -367,21 +367,21 @@ def folder_in_memory() -> Iterator[Path]:
 def free_ports(number: int) -> list[int]:
     """Distinct free ports, reserved until their servers are up and during restarts.
 
-    They stay bound here without being listened to. A server, which sets SO_REUSEADDR, may bind them too; the kernel
-    gives them neither to a connection of ours nor to another test run that asks for a free one.
+    This process keeps them bound, without listening. A server may bind them too, because it sets SO_REUSEADDR. The
+    kernel assigns them neither to outgoing connections nor to another test run that requests a free port.
     """
-    fresh = [socket.socket() for _ in range(number)]
-    for reserved in fresh:
+    sockets = [socket.socket() for _ in range(number)]
+    for reserved in sockets:
         reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         reserved.bind((HERE.address, 0))
-    _reserved.extend(fresh)
+    _reserved.extend(sockets)
     while len(_reserved) > _RESERVED_MAX:
         _reserved.popleft().close()
-    return [reserved.getsockname()[1] for reserved in fresh]
+    return [reserved.getsockname()[1] for reserved in sockets]
 
 
 _reserved: deque[socket.socket] = deque()
-_RESERVED_MAX = 300  # several times what one test asks for
+_RESERVED_MAX = 300  # several times the number that one test requests
 
 
 def dies_with_thread(*, as_nobody: bool = False) -> list[str]:
@@ -402,7 +402,7 @@ def dies_with_thread(*, as_nobody: bool = False) -> list[str]:
 
 
 def _give_to_nobody(folder: Path) -> None:
-    """Under root, let user nobody own the folder and reach it: pytest's folders are for their owner only."""
+    """Under root, make user nobody the owner of the folder, and let it enter root's parent folders."""
     if os.getuid() == 0:
         nobody = pwd.getpwnam("nobody")
         os.chown(folder, nobody.pw_uid, nobody.pw_gid)
@@ -419,7 +419,7 @@ def program(name: str, *, package: str | None = None) -> str:
 
 
 def missing(problem: str) -> NoReturn:
-    """A server that a test needs is not installed."""
+    """Skip the test (CI=true: fail it), because a server that it needs is not installed."""
     import pytest  # benchmarks run without it
 
     if os.environ.get("CI") == "true":

@@ -1,4 +1,4 @@
-"""Reads the numbers of both exporters of metrics, and the spans."""
+"""Reads the values of both metrics exporters, and the spans."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def total(registry: CollectorRegistry, name: str, **labels: str) -> float:
 
 
 class Telemetry:
-    """Providers of their own, and what they have received."""
+    """Providers for one test, and the metrics and spans that they have received."""
 
     def __init__(self) -> None:
         self.reader = InMemoryMetricReader()

@@ -17,14 +17,14 @@ ROOT = Path(__file__).parents[2]
 def install(folder: Path, versions: Mapping[str, str]) -> dict[str, str]:
     """Install these versions. Returns the environment of a process that uses them."""
     wanted = [f"{package}=={version}" for package, version in versions.items()]
-    done = subprocess.run(
+    pip = subprocess.run(
         [sys.executable, "-m", "pip", "install", "-qq", "--retries", "1", "--no-deps", "--target", folder, *wanted],
         capture_output=True,
         text=True,
         check=False,
     )
-    if done.returncode:
-        missing(f"pip cannot install {' and '.join(wanted)}: {done.stderr.strip().splitlines()[-1:]}")
+    if pip.returncode:
+        missing(f"pip cannot install {' and '.join(wanted)}: {pip.stderr.strip().splitlines()[-1:]}")
     return {**os.environ, "PYTHONPATH": str(folder)}
 
 
@@ -36,7 +36,7 @@ def assert_tests_pass(environment: Mapping[str, str], versions: Mapping[str, str
     ).stdout.split()
     assert used == [*versions.values()]
 
-    # Newer versions of Python and of other packages warn of things that these versions do.
+    # Newer versions of Python and of other packages emit warnings for code of these versions.
     command = [sys.executable, "-m", "pytest", "-q", "-W", "ignore", "-p", "no:cacheprovider", *arguments]
     tests = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
 

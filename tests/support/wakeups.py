@@ -1,4 +1,4 @@
-"""Notifications that a port has passed on."""
+"""Wakeups that record the notifications of a port."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from holdfast.core.tickets import Claim, Notification
 
 
 class RecordedWakeups(Wakeups):
-    """Records the nonces, and "missed" for a gap, as well."""
+    """Also records the nonce of each notification, and "missed" for a gap between notifications."""
 
     def __init__(self, runtime: Runtime) -> None:
         super().__init__(runtime)

@@ -40,7 +40,7 @@ class Worker(ConformanceWorker):
         return {"turns": _take_turns(self._client.lock(lock), start=start, times=times, seconds=seconds, hold=hold)}
 
     def stubborn_turns(self, lock: str, *, start: float, seconds: float, hold: float) -> Answer:
-        """Continue after every HoldfastError; return how many there were of each."""
+        """As `turns`, but continue after each HoldfastError, and return the number of errors of each kind."""
         turns: list[Turn] = []
         problems: dict[str, int] = {}
         time.sleep(max(0.0, start - now()))

@@ -28,7 +28,7 @@ def use_threads(client: holdfast.Client) -> None:
         assert_type(client.lock_all(["f"]).acquire(blocking=False), holdfast.LeaseAll | None)
 
         async def enter() -> None:
-            async with client.lock("a"):  # type: ignore[attr-defined]  # `with` is meant: mypy reports it
+            async with client.lock("a"):  # type: ignore[attr-defined]  # mypy reports `async with` on a lock for threads
                 pass
 
     assert_type(client.rwlock("b").read(), holdfast.Lock)
@@ -54,7 +54,7 @@ async def use_asyncio(client: holdfast.AsyncClient) -> None:
     if TYPE_CHECKING:
         assert_type(await lock.acquire(blocking=False), holdfast.AsyncLease | None)
         assert_type(await client.lock_all(["f"]).acquire(blocking=False), holdfast.AsyncLeaseAll | None)
-        with client.lock("a"):  # type: ignore[attr-defined]  # `async with` is meant: mypy reports it
+        with client.lock("a"):  # type: ignore[attr-defined]  # mypy reports `with` on a lock for asyncio
             pass
 
 
@@ -70,8 +70,8 @@ def elect(client: holdfast.Client) -> None:
     election.resign()
     with election as lease:
         assert_type(lease, holdfast.Lease)
-    for seen in election.observe(every=0.1, timeout=0):
-        assert_type(seen, holdfast.Leader | None)
+    for observed in election.observe(every=0.1, timeout=0):
+        assert_type(observed, holdfast.Leader | None)
 
     def report(leader: holdfast.Leader | None) -> None: ...
 
@@ -91,8 +91,8 @@ async def elect_in_asyncio(client: holdfast.AsyncClient) -> None:
     assert_type(await election.campaign(timeout=0), holdfast.AsyncLease | None)
     assert_type(await election.leader(), holdfast.Leader | None)
     await election.resign()
-    async for seen in election.observe(timeout=0):
-        assert_type(seen, holdfast.Leader | None)
+    async for observed in election.observe(timeout=0):
+        assert_type(observed, holdfast.Leader | None)
 
     async def report(leader: holdfast.Leader | None) -> None: ...
 
@@ -104,7 +104,7 @@ async def elect_in_asyncio(client: holdfast.AsyncClient) -> None:
     await election.run(work)
 
 
-def taken_elsewhere() -> holdfast.Lease:
+def any_lease() -> holdfast.Lease:
     raise NotImplementedError  # only its type is used
 
 
@@ -152,7 +152,7 @@ def decorate(client: holdfast.Client) -> None:
     if TYPE_CHECKING:
         assert_type(hourly("monday"), str | None)
         leased(7)  # type: ignore[arg-type]  # must be refused
-        leased(taken_elsewhere(), "monday")  # type: ignore[arg-type, call-arg]  # must be refused
+        leased(any_lease(), "monday")  # type: ignore[arg-type, call-arg]  # must be refused
         Stock().count()  # type: ignore[call-arg]  # must be refused
     assert_type(kept("monday", count=2), int)
     assert_type(maybe(), int | None)
@@ -191,7 +191,7 @@ async def decorate_in_asyncio(client: holdfast.AsyncClient) -> None:
 
 
 def refused_by_type_checkers(client: holdfast.Client) -> None:
-    """Each ignore is needed: an unused one is an error of mypy's."""
+    """Each ignore is needed, because mypy reports an unused one as an error."""
     client.lock("a", blocking_timeout=5)  # type: ignore[call-arg]
     client.lock(7)  # type: ignore[arg-type]
     client.lock("a", 30)  # type: ignore[call-arg, arg-type, unused-ignore]  # arg-type depends on the cache of mypy

@@ -1,4 +1,4 @@
-"""Unit tests of the engine run on a line with planned faults, with threads and with asyncio."""
+"""Unit tests of the engine run on a backend with planned faults, with threads and with asyncio."""
 
 from __future__ import annotations
 

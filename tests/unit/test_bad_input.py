@@ -1,6 +1,6 @@
 """Hazard: bad input that is accepted, or refused with a message that names neither the argument nor the fix.
 
-One table for all of it: arguments in Python, URLs and their options, guards, the command line, environment variables. Each
+Tables for all input: arguments in Python, URLs and their options, guards, the command line, environment variables. Each
 case has the whole message. No case takes a lock, makes a file or starts a thread, and none shows a password ("s3cret").
 """
 
@@ -37,7 +37,7 @@ OPTIONS = ", ".join(holdfast.LockOptions.__annotations__)
 SQLiteGuard: Any = sql.SQLiteGuard  # which has types that refuse some of the cases
 RedisGuard: Any = redis.RedisGuard
 replace: Any = files.replace
-REDIS = type("Client", (), {"eval": None})  # as much of a client as a guard looks at
+REDIS = type("Client", (), {"eval": None})  # with the attribute that a guard checks for
 
 
 def work_of(client: Any) -> Any:
@@ -640,10 +640,10 @@ def run(words: list[str]) -> tuple[Any, str, str]:
     return status, out.getvalue(), errors.getvalue()
 
 
-def run_apart(words: list[str]) -> tuple[Any, str, str]:
-    """The same in a process of its own."""
-    done = subprocess.run([sys.executable, "-m", "holdfast", *words], capture_output=True, text=True, check=False)
-    return done.returncode, done.stdout, done.stderr
+def run_in_new_process(words: list[str]) -> tuple[Any, str, str]:
+    """As `run`, in a new process."""
+    result = subprocess.run([sys.executable, "-m", "holdfast", *words], capture_output=True, text=True, check=False)
+    return result.returncode, result.stdout, result.stderr
 
 
 def test_there_are_many_cases() -> None:
@@ -659,12 +659,12 @@ def check(error: BaseException, message: str | re.Pattern[str]) -> None:
     assert "s3cret" not in text
 
 
-def named(case: Any) -> str:
+def case_id(case: Any) -> str:
     return re.sub(r"[^\w ./:=-]", "", str(case[1]))[:60]
 
 
-@pytest.mark.parametrize("case", ARGUMENTS, ids=named)
-def test_arguments(make: Any, case: Any) -> None:
+@pytest.mark.parametrize("case", ARGUMENTS, ids=case_id)
+def test_bad_arguments_are_refused(make: Any, case: Any) -> None:
     call, message, kind = case if len(case) == 3 else (*case, holdfast.ConfigurationError)
 
     async def bad_call() -> None:
@@ -681,8 +681,8 @@ def test_arguments(make: Any, case: Any) -> None:
     asyncio.run(bad_call())
 
 
-@pytest.mark.parametrize("case", URLS, ids=named)
-def test_urls(make: Any, case: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("case", URLS, ids=case_id)
+def test_bad_urls_are_refused(make: Any, case: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     url, message = case
     monkeypatch.chdir(tmp_path)
     threads = threading.active_count()
@@ -695,8 +695,8 @@ def test_urls(make: Any, case: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert threading.active_count() == threads
 
 
-@pytest.mark.parametrize("case", FENCES, ids=named)
-def test_fences(case: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("case", FENCES, ids=case_id)
+def test_bad_arguments_of_guards_are_refused(case: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     call, message = case
     monkeypatch.chdir(tmp_path)
 
@@ -708,13 +708,13 @@ def test_fences(case: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @pytest.mark.parametrize("case", COMMANDS, ids=lambda case: case[0])
-def test_commands(case: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bad_commands_are_refused(case: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     line, message = case
     url = f"sqlite://{tmp_path}/locks.db"
     monkeypatch.setenv("HOLDFAST_URL", url)
-    # `run` changes how signals are handled before it opens the store: not in this process.
-    is_apart = line.startswith("run ") and str(message).startswith("holdfast: ")
-    status, out, errors = (run_apart if is_apart else run)(shlex.split(line))
+    # `run` changes the signal handlers before it opens the store, so it needs a new process.
+    in_new_process = line.startswith("run ") and str(message).startswith("holdfast: ")
+    status, out, errors = (run_in_new_process if in_new_process else run)(shlex.split(line))
 
     assert (status, out) == (2, "")
     check(ValueError(errors.splitlines()[-1]), message)
@@ -723,8 +723,8 @@ def test_commands(case: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
             assert client.locks() == []
 
 
-@pytest.mark.parametrize("case", ENVIRONMENT, ids=named)
-def test_environment(make: Any, case: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("case", ENVIRONMENT, ids=case_id)
+def test_bad_environment_variables_are_refused(make: Any, case: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     variables, message = case
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
@@ -765,7 +765,7 @@ def test_a_file_is_not_a_folder(make: Any, tmp_path: Path) -> None:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user to be refused")
 @pytest.mark.parametrize("target", ["file", "folder"])
-def test_no_permission(tmp_path: Path, target: str) -> None:
+def test_a_missing_permission_is_reported(tmp_path: Path, target: str) -> None:
     (tmp_path / "locks.db").touch()
     for folder in [tmp_path, *tmp_path.parents]:
         if folder.stat().st_uid == 0 and str(folder) not in ("/", "/tmp"):  # noqa: S108
@@ -778,11 +778,11 @@ def test_no_permission(tmp_path: Path, target: str) -> None:
         "os.setgid(65534); os.setuid(65534)\n"
         f"holdfast.Client('sqlite://{tmp_path}/locks.db')"
     )
-    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
 
     may_not = "may not read and write" if target == "file" else "may not write to the folder"
-    assert may_not in ran.stderr, ran.stderr
-    assert "ConfigurationError" in ran.stderr
+    assert may_not in result.stderr, result.stderr
+    assert "ConfigurationError" in result.stderr
 
 
 def test_passwords_are_never_shown() -> None:
@@ -792,7 +792,7 @@ def test_passwords_are_never_shown() -> None:
     assert "s3cret" not in repr(client)
 
 
-def test_the_two_shells_do_not_mix_in_several() -> None:
+def test_lock_all_refuses_locks_of_the_other_api() -> None:
     lock: Any = holdfast.Client("memory://").lock("a")
     awaited: Any = holdfast.AsyncClient("memory://").lock("a")
 

@@ -1,7 +1,7 @@
-"""Hazard: a task is cancelled at an await of acquire, release, renew or a body, and its lock stays taken.
+"""Hazard: a task is cancelled at an await of acquire, release, renew or a body, and its lock stays held.
 
-Each scenario runs repeatedly. In the k-th run the task is cancelled when it suspends for the k-th time. The verbs of
-the backend suspend before and after their request is executed.
+Each scenario runs repeatedly. In the k-th run the task is cancelled when it suspends for the k-th time. The methods
+of the backend suspend before and after their request is executed.
 """
 
 from __future__ import annotations
@@ -158,10 +158,10 @@ async def _cancelled_at(k: int, scenario: Scenario, url: str, faults: Faults) ->
         if isinstance(outcome, holdfast.AsyncLease | holdfast.AsyncLeaseAll):
             await outcome.release()
 
-        async def all_free() -> bool:
+        async def are_all_free() -> bool:
             return not await other.locks()
 
-        await until(all_free, f"all locks free after a cancellation at suspension {k}")
+        await until(are_all_free, f"all locks free after a cancellation at suspension {k}")
         async with client.lock("a", timeout=5), client.lock("b", timeout=5):
             pass
         for ledger in ledgers:

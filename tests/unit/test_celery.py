@@ -24,8 +24,8 @@ def url() -> str:
 
 @pytest.fixture
 def client(url: str) -> Iterator[holdfast.Client]:
-    with holdfast.Client(url) as made:
-        yield made
+    with holdfast.Client(url) as client:
+        yield client
 
 
 @pytest.fixture
@@ -58,7 +58,7 @@ def test_wrong_arguments_are_refused_at_decoration(
 
 def test_fields_that_the_function_lacks_are_refused_before_there_is_a_client() -> None:
     def no_client() -> holdfast.Client:
-        raise AssertionError("it is called at the first run")
+        raise AssertionError("it must not be called before the first run")
 
     with pytest.raises(holdfast.ConfigurationError, match="has no such parameter"):
 
@@ -81,7 +81,7 @@ def test_a_function_that_returns_another_object_is_refused() -> None:
         task()
 
 
-def test_the_ttl_is_that_of_the_client_of_the_function(url: str) -> None:
+def test_the_ttl_is_that_of_the_client_that_the_function_returns(url: str) -> None:
     client = holdfast.Client(url, ttl=7)
 
     @exclusive(lambda: client, "a", busy="skip", lease="lease")
@@ -94,7 +94,7 @@ def test_the_ttl_is_that_of_the_client_of_the_function(url: str) -> None:
 
 @pytest.mark.parametrize("how", ["apply", "direct"])
 def test_a_busy_lock_raises_outside_of_a_worker(app: Any, client: holdfast.Client, url: str, how: str) -> None:
-    """Celery would repeat an eager task at once, and so without end."""
+    """Celery would repeat an eager task at once, and forever."""
 
     @app.task
     @exclusive(client, "a")
@@ -119,7 +119,7 @@ def test_the_arguments_of_delay_are_checked(app: Any, client: holdfast.Client) -
         settle.delay()
 
 
-def test_the_error_of_a_body_is_not_taken_for_a_busy_lock(app: Any, client: holdfast.Client, url: str) -> None:
+def test_the_error_of_a_body_does_not_count_as_a_busy_lock(app: Any, client: holdfast.Client, url: str) -> None:
     @app.task
     @exclusive(client, "a", busy="skip", skipped="busy")
     def settle() -> None:
@@ -133,21 +133,21 @@ def test_the_error_of_a_body_is_not_taken_for_a_busy_lock(app: Any, client: hold
 @pytest.mark.parametrize("on_lost", [None, "function", "event"])
 def test_a_loss_interrupts_the_body_in_the_main_thread(client: holdfast.Client, on_lost: str | None) -> None:
     lost: list[holdfast.Lease] = []
-    go_on = threading.Event()
+    may_end = threading.Event()
 
     @exclusive(client, "a", ttl=1, lease="lease", on_lost=lost.append if on_lost == "function" else on_lost)
     def settle(lease: holdfast.Lease) -> None:
         threading.Thread(target=client.break_lock, args=("a",), kwargs={"fence": lease.fence}).start()
         if on_lost == "event":
             assert lease.wait_lost(30)
-            go_on.set()
+            may_end.set()
         else:
-            go_on.wait(60)
+            may_end.wait(60)
 
     with pytest.raises(holdfast.LockLost):
         settle()
 
-    assert go_on.is_set() == (on_lost == "event")
+    assert may_end.is_set() == (on_lost == "event")
     eventually(lambda: len(lost) == (on_lost == "function"))
 
 

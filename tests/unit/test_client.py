@@ -1,4 +1,4 @@
-"""The client itself: the default store, pickling, closing, loops and threads it is used from."""
+"""The client itself: the default store, pickling, closing, and the loops and threads that use it."""
 
 from __future__ import annotations
 
@@ -151,12 +151,12 @@ def test_a_wait_that_begins_while_its_client_closes_subscribes_to_nothing(tmp_pa
     with holdfast.Client(url) as other, other.lock("a"):
         client = holdfast.Client(url)
         assert client.lock("a").acquire(timeout=0) is None
-        (theirs,) = {*os.listdir(f"{tmp_path}/locks.db-sessions")} - {_session_of(client)}
+        (other_session,) = {*os.listdir(f"{tmp_path}/locks.db-sessions")} - {_session_of(client)}
         port = _port_of(client)
         client.close()
         before = os.listdir("/proc/self/fd")
 
-        port.subscribe("n", [theirs])
+        port.subscribe("n", [other_session])
 
         assert os.listdir("/proc/self/fd") == before
 
@@ -180,17 +180,17 @@ async def test_an_async_client_belongs_to_the_loop_that_first_used_it() -> None:
     lease = await client.lock("b").acquire()
     assert lease is not None
 
-    def elsewhere() -> None:
-        for work in (_take(client), lease.release(), lease.renew(), lease.wait_lost(1)):
+    def use_on_another_loop() -> None:
+        for work in (_acquire(client), lease.release(), lease.renew(), lease.wait_lost(1)):
             with pytest.raises(holdfast.UsageError, match="another event loop"):
                 asyncio.run(work)
 
-    await asyncio.to_thread(elsewhere)
+    await asyncio.to_thread(use_on_another_loop)
     await lease.release()
     await client.close()
 
 
-async def _take(client: holdfast.AsyncClient) -> None:
+async def _acquire(client: holdfast.AsyncClient) -> None:
     await client.lock("a").acquire()
 
 
@@ -235,13 +235,13 @@ def test_threads_that_use_a_client_first_in_a_forked_child_share_one_engine() ->
 
 
 def _engines_of(client: holdfast.Client) -> int:
-    """How many engines two threads get that use the client at the same moment."""
-    make, came, engines = client._start, threading.Semaphore(0), []
+    """The number of engines when two threads use the client for the first time at the same moment."""
+    make, arrivals, engines = client._start, threading.Semaphore(0), []
 
     def slow() -> Any:
-        came.release()
-        came.acquire(timeout=0.2)  # the own arrival,
-        came.acquire(timeout=0.2)  # and that of another thread, if one gets here
+        arrivals.release()
+        arrivals.acquire(timeout=0.2)  # the arrival of this thread
+        arrivals.acquire(timeout=0.2)  # the arrival of another thread, if there is one
         return make()
 
     client._start = slow  # type: ignore[method-assign]
@@ -300,7 +300,7 @@ async def _until_held(client: holdfast.AsyncClient) -> holdfast.AsyncLease:
 
 
 def test_a_dropped_lease_is_removed_from_the_store_after_its_end(holdfast_world: World) -> None:
-    """Where leases live together, as in one session, it would not end by itself."""
+    """In a store where all leases of a session end together, the lease would not end by itself."""
     client = holdfast_world.client()
     lease = client.lock("a", ttl=30).acquire()
     assert lease is not None
@@ -315,7 +315,7 @@ def test_a_dropped_lease_is_removed_from_the_store_after_its_end(holdfast_world:
     assert not holdfast_world._shared._store.queues  # no ticket is left, not even an expired one
 
 
-def test_fences_and_marks_of_memory_last_as_long_as_the_process() -> None:
+def test_fences_and_registers_of_memory_last_as_long_as_the_process() -> None:
     ran: list[int] = []
     fences: list[int] = []
     for number in range(2):
@@ -331,11 +331,11 @@ def test_fences_and_marks_of_memory_last_as_long_as_the_process() -> None:
 
 
 def test_threads_that_open_a_store_of_memory_at_the_same_time_share_it() -> None:
-    before, together = sys.getswitchinterval(), threading.Barrier(4)
+    before, barrier = sys.getswitchinterval(), threading.Barrier(4)
     sys.setswitchinterval(1e-6)
 
     def store(url: str) -> object:
-        together.wait()
+        barrier.wait()
         return stores.get(url)
 
     try:
@@ -348,11 +348,11 @@ def test_threads_that_open_a_store_of_memory_at_the_same_time_share_it() -> None
 
 
 @pytest.mark.parametrize("home", ["a#b", "q?1", "p%41", "a@b", "plain"])
-def test_the_default_store_is_in_the_home_folder_whatever_it_is_called(
+def test_the_default_store_is_in_the_home_folder_of_any_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, home: str
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path / home))
-    monkeypatch.setenv("XDG_STATE_HOME", "state")  # a relative one does not count
+    monkeypatch.setenv("XDG_STATE_HOME", "state")  # a relative path is ignored
 
     with holdfast.Client() as client, client.lock("a"):
         pass
@@ -361,7 +361,7 @@ def test_the_default_store_is_in_the_home_folder_whatever_it_is_called(
 
 
 class Dsn:
-    """As the URL objects of other libraries show themselves."""
+    """A URL object of another library, whose str() and repr() show the password."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -456,7 +456,7 @@ def test_a_dropped_client_is_not_kept_for_the_end_of_the_process() -> None:
     assert len(exits._engines) <= before
 
 
-def test_a_lease_is_freed_quietly_when_its_module_has_been_cleared(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lease_is_freed_without_an_error_when_its_module_has_been_cleared(monkeypatch: pytest.MonkeyPatch) -> None:
     """As at the end of a process, in Python without the GIL."""
     with holdfast.Client("memory://") as client:
         lease = client.lock("a").acquire()

@@ -1,4 +1,4 @@
-"""The small parts of the core: the rule, durations, deadlines, the deadline heap, notifications, run_sync."""
+"""The small parts of the core: the rule of the queue, durations, deadlines and their heap, notifications, run_sync."""
 
 from __future__ import annotations
 
@@ -44,7 +44,11 @@ READ, WRITE = QueueEntry(exclusive=False), QueueEntry(exclusive=True)
         (3, [WRITE], False),
     ],
 )
-def test_the_rule(limit: int | None, ahead: list[QueueEntry], is_granted: bool) -> None:  # noqa: FBT001
+def test_a_ticket_is_granted_unless_an_earlier_one_blocks_it(
+    limit: int | None,
+    ahead: list[QueueEntry],
+    is_granted: bool,  # noqa: FBT001
+) -> None:
     assert (first_blocker(limit, ahead) is None) == is_granted
 
 
@@ -72,7 +76,7 @@ def test_a_number_without_a_unit_is_seconds_in_a_url_and_on_a_command_line(text:
     assert parse_duration(text) == seconds
 
 
-def test_the_rule_reads_no_further_than_it_must() -> None:
+def test_the_rule_reads_only_as_many_tickets_as_needed() -> None:
     queue = itertools.repeat(READ)
 
     assert first_blocker(3, queue) is READ
@@ -93,7 +97,7 @@ def due(item: Item) -> float | None:
     return item.due
 
 
-def test_a_deadline_heap_gives_what_is_due_in_order() -> None:
+def test_a_deadline_heap_returns_due_items_in_order() -> None:
     heap = DeadlineHeap(due)
     items = [Item(when) for when in (5.0, 1.0, 3.0)]
     for item in items:
@@ -121,7 +125,7 @@ def test_a_deadline_heap_follows_items_that_move_later_or_end() -> None:
     assert heap.earliest() is None
 
 
-def test_a_deadline_heap_gives_items_that_are_due_soon_with_the_first_one_that_is_due() -> None:
+def test_a_deadline_heap_returns_items_that_are_due_soon_with_the_first_due_item() -> None:
     heap = DeadlineHeap(due)
     items = [Item(1.0), Item(1.4), Item(1.6)]
     for item in items:
@@ -141,16 +145,16 @@ def test_a_deadline_heap_returns_at_most_the_requested_number() -> None:
     assert heap.take(100.0, 100) == items[4:]
 
 
-def test_a_deadline_heap_does_not_grow_with_what_has_ended() -> None:
+def test_a_deadline_heap_does_not_grow_with_items_that_have_ended() -> None:
     heap = DeadlineHeap(due)
     living = [Item(1000.0 + number) for number in range(50)]
     for item in living:
         heap.add(item)
 
     for _ in range(10_000):
-        passing = Item(random.random())  # noqa: S311
-        heap.add(passing)
-        passing.due = None
+        short_lived = Item(random.random())  # noqa: S311
+        heap.add(short_lived)
+        short_lived.due = None
 
     assert len(heap._heap) < 300
     assert heap.take(2000.0, 100) == living
@@ -213,7 +217,7 @@ def test_nonces_are_long_and_never_the_same() -> None:
 
 
 def test_a_forked_child_draws_other_nonces_than_its_parent() -> None:
-    system.nonce()  # the parent has some in store now
+    system.nonce()  # the parent generates several in advance
     reading, writing = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -224,21 +228,21 @@ def test_a_forked_child_draws_other_nonces_than_its_parent() -> None:
         drawn = pipe.read().decode()
     os.waitpid(pid, 0)
 
-    theirs = {drawn[start : start + 32] for start in range(0, len(drawn), 32)}
+    nonces_of_child = {drawn[start : start + 32] for start in range(0, len(drawn), 32)}
 
-    assert len(theirs) == 200
-    assert theirs.isdisjoint(system.nonce() for _ in range(200))
+    assert len(nonces_of_child) == 200
+    assert nonces_of_child.isdisjoint(system.nonce() for _ in range(200))
     assert all(0 <= system.jitter() < 1 for _ in range(100))
 
 
-def test_every_thread_is_an_owner_of_its_own() -> None:
+def test_every_thread_is_a_caller_of_its_own() -> None:
     runtime = ThreadRuntime()
-    owners = [runtime.caller()]
+    callers = [runtime.caller()]
 
     for _ in range(5):
-        thread = threading.Thread(target=lambda: owners.append(runtime.caller()))
+        thread = threading.Thread(target=lambda: callers.append(runtime.caller()))
         thread.start()
         thread.join()
 
-    assert len(set(map(id, owners))) == 6  # although idents of threads that have ended are reused
-    assert runtime.caller() is owners[0]
+    assert len(set(map(id, callers))) == 6  # although the idents of ended threads are reused
+    assert runtime.caller() is callers[0]

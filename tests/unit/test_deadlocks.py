@@ -1,4 +1,4 @@
-"""Hazard: an attempt is ended without a deadlock, two attempts are ended for one deadlock, or none is."""
+"""Hazard: an attempt is ended without a deadlock, or not exactly one attempt is ended for a deadlock."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ ROUNDS = 12
 def client() -> Iterator[Client]:
     with Client(f"memory://{uuid.uuid4().hex}") as client:
         yield client
-    Party.alive.clear()
+    WaitingCaller.alive.clear()
 
 
-class Party:
-    """A thread or task of some process, whose waiting loop is driven by the test."""
+class WaitingCaller:
+    """A thread or task of any process. The test calls the steps of its waiting loop."""
 
-    alive: ClassVar[list[Party]] = []  # so that their leases are not dropped before the client is closed
+    alive: ClassVar[list[WaitingCaller]] = []  # keeps their leases from being dropped before the client is closed
     _numbers = itertools.count(1_000_000)
 
     def __init__(self, client: Client) -> None:
@@ -41,7 +41,7 @@ class Party:
         self.leases: dict[str, Any] = {}
         self.alive.append(self)
 
-    def take(self, name: str, *, shared: bool = False, detects: bool = False) -> None:
+    def acquire(self, name: str, *, shared: bool = False, detects: bool = False) -> None:
         lock = self.client.rwlock(name).read() if shared else self.client.lock(name, detect_deadlocks=detects)
         self.leases[name] = run_sync(self.engine.acquire_new(lock, self.caller, 0)).lease
         assert self.leases[name] is not None
@@ -60,7 +60,7 @@ class Party:
         run_sync(self.engine.backend.try_acquire(claim, queue=True, deadline=self.engine.request_deadline()))
 
     def walk(self) -> Cycle:
-        """The next walk is due: the cycle that this attempt has to break."""
+        """Make the next walk due, and return the cycle that this attempt has to break."""
         assert self.detector is not None
         self.detector.next_walk = 0.0
         return run_sync(self.detector.find(FOREVER))
@@ -70,24 +70,24 @@ class Party:
         run_sync(self.engine.backend.release([self.detector.claim], deadline=self.engine.request_deadline()))
 
 
-def deadlocked(client: Client, count: int = 2) -> list[Party]:
-    """A ring: each holds a lock, and waits for that of the next. The last one is the youngest."""
-    parties = [Party(client) for _ in range(count)]
-    for number, party in enumerate(parties):
-        party.take(f"lock{number}")
-    for number, party in enumerate(parties):
-        party.wait_for(f"lock{(number + 1) % count}")
-    return parties
+def deadlocked(client: Client, count: int = 2) -> list[WaitingCaller]:
+    """A ring: each caller holds a lock, and waits for the lock of the next one. The last attempt is the youngest."""
+    callers = [WaitingCaller(client) for _ in range(count)]
+    for number, caller in enumerate(callers):
+        caller.acquire(f"lock{number}")
+    for number, caller in enumerate(callers):
+        caller.wait_for(f"lock{(number + 1) % count}")
+    return callers
 
 
-def victims(parties: Sequence[Party], rounds: int = ROUNDS) -> set[int]:
-    """The parties whose attempts are ended in as many rounds of walks, as numbers."""
+def victims(callers: Sequence[WaitingCaller], rounds: int = ROUNDS) -> set[int]:
+    """The indices of the callers whose attempts are ended in this number of rounds of walks."""
     ended: set[int] = set()
     for _ in range(rounds):
-        for number, party in enumerate(parties):
-            if number not in ended and party.walk():
+        for number, caller in enumerate(callers):
+            if number not in ended and caller.walk():
                 ended.add(number)
-                party.give_up()
+                caller.give_up()
     return ended
 
 
@@ -104,16 +104,16 @@ def test_an_attempt_is_not_ended_by_its_first_walk(client: Client) -> None:
 
 
 def test_the_error_describes_every_wait_of_the_cycle(client: Client) -> None:
-    _, youngest = parties = deadlocked(client)
+    _, youngest = callers = deadlocked(client)
     cycle: Cycle = ()
     while not cycle:
-        assert parties[0].walk() == ()
+        assert callers[0].walk() == ()
         cycle = youngest.walk()
 
     error = deadlock_error("lock0", cycle)
 
     assert isinstance(error, WouldDeadlock)
-    assert error.fence == parties[0].leases["lock0"].fence
+    assert error.fence == callers[0].leases["lock0"].fence
     assert len(error.cycle) == 2
     assert all(f"'lock{number}'" in str(error) for number in range(2))
 
@@ -146,7 +146,7 @@ def test_a_holder_that_released_the_lock_between_two_walks_ends_the_cycle(client
     elder.release("lock0")
     elder.wait_for("lock1")
 
-    assert not any(party.walk() for _ in range(ROUNDS) for party in (elder, youngest))
+    assert not any(caller.walk() for _ in range(ROUNDS) for caller in (elder, youngest))
 
 
 def test_a_new_attempt_of_the_same_caller_has_to_be_proven_again(client: Client) -> None:
@@ -174,68 +174,68 @@ def test_a_lease_with_another_fence_than_that_in_the_ticket_is_no_part_of_a_cycl
     assert client.break_lock("lock0", fence)
     with pytest.raises(LockLost):
         elder.release("lock0")
-    elder.take("lock0")  # by the same caller, while its other ticket waits
+    elder.acquire("lock0")  # by the same caller, while its other ticket waits
     youngest.poll(youngest.detector.claim)
 
     assert victims([elder, youngest]) == set()
 
 
 def test_a_lease_whose_fence_changed_in_the_store_is_part_of_a_cycle(client: Client) -> None:
-    """A server that lost the grant of a waiting ticket, for example in a failover, grants it again: another fence."""
-    parties = [Party(client) for _ in range(2)]
-    for number, party in enumerate(parties):
-        party.take(f"lock{number}", detects=True)
-        party.leases[f"lock{number}"]._fence -= 1
-    for number, party in enumerate(parties):
-        party.wait_for(f"lock{1 - number}")
+    """A server that lost the grant of a waiting ticket, as in a failover, grants it again with another fence."""
+    callers = [WaitingCaller(client) for _ in range(2)]
+    for number, caller in enumerate(callers):
+        caller.acquire(f"lock{number}", detects=True)
+        caller.leases[f"lock{number}"]._fence -= 1
+    for number, caller in enumerate(callers):
+        caller.wait_for(f"lock{1 - number}")
 
-    assert victims(parties) == {1}
+    assert victims(callers) == {1}
 
 
 @pytest.mark.parametrize("detects", [True, False])
 def test_an_earlier_lease_of_the_same_caller_is_no_part_of_a_cycle(client: Client, *, detects: bool) -> None:
-    """A store that was restored shows a lease that was released since. It is not renewed, and ends."""
-    elder, youngest = Party(client), Party(client)
-    elder.take("lock0", detects=detects)
+    """A store that was restored has a lease that was released after its copy was made. The lease is not renewed."""
+    elder, youngest = WaitingCaller(client), WaitingCaller(client)
+    elder.acquire("lock0", detects=detects)
     stored = elder.leases["lock0"]
-    elder.caller.leases.clear()  # it was released, and another one was acquired, which the store has lost
-    lost = Party(client)
-    lost.take("elsewhere", detects=detects)
+    elder.caller.leases.clear()  # the lease was released, and another one was acquired, which the store has lost
+    lost = WaitingCaller(client)
+    lost.acquire("elsewhere", detects=detects)
     elder.caller.leases[0, "lock0"] = lambda: lost.leases["elsewhere"]
     lost.leases["elsewhere"]._spec = stored._spec
-    youngest.take("lock1", detects=detects)
+    youngest.acquire("lock1", detects=detects)
     elder.wait_for("lock1")
     youngest.wait_for("lock0")
 
     assert victims([elder, youngest]) == set()
 
 
-@pytest.mark.parametrize("how", [{"detects": False}, {"detached": True}])
-def test_an_attempt_that_may_not_wait_is_no_part_of_a_cycle(client: Client, how: dict[str, bool]) -> None:
-    elder, youngest = Party(client), Party(client)
-    elder.take("a")
-    youngest.take("b")
-    elder.wait_for("b", **how)
+@pytest.mark.parametrize("options", [{"detects": False}, {"detached": True}])
+def test_an_attempt_that_may_not_wait_is_no_part_of_a_cycle(client: Client, options: dict[str, bool]) -> None:
+    elder, youngest = WaitingCaller(client), WaitingCaller(client)
+    elder.acquire("a")
+    youngest.acquire("b")
+    elder.wait_for("b", **options)
     youngest.wait_for("a")
 
     assert victims([elder, youngest]) == set()
 
 
 def test_a_waiter_behind_a_deadlock_is_not_ended(client: Client) -> None:
-    parties = deadlocked(client)
-    bystander = Party(client)
-    bystander.take("c")
+    callers = deadlocked(client)
+    bystander = WaitingCaller(client)
+    bystander.acquire("c")
     bystander.wait_for("lock0")
-    behind = Party(client)
-    behind.wait_for("c")
+    later_waiter = WaitingCaller(client)
+    later_waiter.wait_for("c")
 
-    assert victims([behind, bystander, *parties]) == {3}
+    assert victims([later_waiter, bystander, *callers]) == {3}
 
 
 def test_readers_and_writers_are_part_of_a_cycle(client: Client) -> None:
-    reader, writer = Party(client), Party(client)
-    reader.take("data", shared=True)
-    writer.take("b")
+    reader, writer = WaitingCaller(client), WaitingCaller(client)
+    reader.acquire("data", shared=True)
+    writer.acquire("b")
     writer.wait_for("data")
     reader.wait_for("b")
 
@@ -243,9 +243,9 @@ def test_readers_and_writers_are_part_of_a_cycle(client: Client) -> None:
 
 
 def test_readers_do_not_wait_for_readers(client: Client) -> None:
-    first, second = Party(client), Party(client)
-    first.take("a", shared=True)
-    second.take("b", shared=True)
+    first, second = WaitingCaller(client), WaitingCaller(client)
+    first.acquire("a", shared=True)
+    second.acquire("b", shared=True)
     first.wait_for("b", shared=True)
     second.wait_for("a", shared=True)
 
@@ -254,9 +254,9 @@ def test_readers_do_not_wait_for_readers(client: Client) -> None:
 
 @pytest.mark.parametrize("youngest", [0, 2])
 def test_a_reader_behind_a_waiting_writer_is_part_of_a_cycle(client: Client, youngest: int) -> None:
-    holder, writer, reader = Party(client), Party(client), Party(client)
-    holder.take("data", shared=True)
-    reader.take("b")
+    holder, writer, reader = WaitingCaller(client), WaitingCaller(client), WaitingCaller(client)
+    holder.acquire("data", shared=True)
+    reader.acquire("b")
     if youngest == 2:
         holder.wait_for("b")
     writer.wait_for("data")  # holds nothing, and takes part by its place in the queue
@@ -268,19 +268,19 @@ def test_a_reader_behind_a_waiting_writer_is_part_of_a_cycle(client: Client, you
 
 
 def test_a_reader_that_waits_to_become_the_writer_waits_for_itself(client: Client) -> None:
-    upgrading, other = Party(client), Party(client)
-    upgrading.take("data", shared=True)
-    other.take("data", shared=True)
+    upgrading, other = WaitingCaller(client), WaitingCaller(client)
+    upgrading.acquire("data", shared=True)
+    other.acquire("data", shared=True)
     upgrading.wait_for("data")
 
     assert victims([upgrading]) == {0}
 
 
 def test_two_deadlocks_with_a_common_caller_end_as_few_attempts_as_needed(client: Client) -> None:
-    common, first, second = Party(client), Party(client), Party(client)
-    common.take("a")
-    first.take("b", shared=True)
-    second.take("b", shared=True)
+    common, first, second = WaitingCaller(client), WaitingCaller(client), WaitingCaller(client)
+    common.acquire("a")
+    first.acquire("b", shared=True)
+    second.acquire("b", shared=True)
     common.wait_for("b")
     first.wait_for("a")
     second.wait_for("a")

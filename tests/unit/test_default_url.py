@@ -74,16 +74,17 @@ def test_a_control_group_indicates_a_container(machine: Path, group: str) -> Non
 
 
 def test_a_home_that_is_missing_or_of_another_user_is_a_reason(machine: Path) -> None:
-    home, mine = str(machine / "home"), os.getuid()
+    home, own_uid = str(machine / "home"), os.getuid()
 
     assert "HOME is not set" in str(reason(machine, HOME=""))
-    assert f"HOME is {home!r}, which belongs to user {mine}, while this process runs as user {mine + 1}" == reason(
-        machine, uid=mine + 1
+    assert (
+        f"HOME is {home!r}, which belongs to user {own_uid}, while this process runs as user {own_uid + 1}"
+        == reason(machine, uid=own_uid + 1)
     )
     assert "which cannot be read" in str(reason(machine, HOME=f"{home}/gone"))
 
 
-def test_a_state_folder_that_was_chosen_by_hand_makes_the_home_unimportant(machine: Path) -> None:
+def test_the_home_is_ignored_when_a_state_folder_is_set(machine: Path) -> None:
     assert reason(machine, HOME="", XDG_STATE_HOME=str(machine)) is None
     assert reason(machine, HOME="", XDG_STATE_HOME="relative") is not None
 
@@ -97,27 +98,27 @@ def test_the_warning_is_given_once_with_the_fix_and_the_line_of_the_caller(tmp_p
         "    holdfast.AsyncClient('memory://')\n"
     )
 
-    done = run([sys.executable, str(program)], tmp_path, KUBERNETES_SERVICE_HOST="10.0.0.1")
+    result = run([sys.executable, str(program)], tmp_path, KUBERNETES_SERVICE_HOST="10.0.0.1")
 
-    assert done.returncode == 0
-    assert done.stderr.count("HoldfastWarning") == 1
+    assert result.returncode == 0
+    assert result.stderr.count("HoldfastWarning") == 1
     assert f"{program}:2: HoldfastWarning: no url is given, so locks are kept in {tmp_path}/holdfast/locks.db" in (
-        done.stderr
+        result.stderr
     )
-    assert "KUBERNETES_SERVICE_HOST is set" in done.stderr
-    assert "set HOLDFAST_URL, or give a url (url= in Python, --url on the command line)" in done.stderr
+    assert "KUBERNETES_SERVICE_HOST is set" in result.stderr
+    assert "set HOLDFAST_URL, or give a url (url= in Python, --url on the command line)" in result.stderr
 
 
 def test_a_url_from_the_environment_needs_no_warning(tmp_path: Path) -> None:
     code = "import holdfast\nwith holdfast.lock('a'): pass"
     url = f"sqlite://{tmp_path}/locks.db"
 
-    done = run([sys.executable, "-c", code], tmp_path, KUBERNETES_SERVICE_HOST="10.0.0.1", HOLDFAST_URL=url)
+    result = run([sys.executable, "-c", code], tmp_path, KUBERNETES_SERVICE_HOST="10.0.0.1", HOLDFAST_URL=url)
 
-    assert (done.returncode, done.stderr) == (0, "")
+    assert (result.returncode, result.stderr) == (0, "")
 
 
-def test_where_warnings_are_errors_each_use_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_use_raises_when_warnings_are_errors(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(default_url, "_warned", False)
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
     with warnings.catch_warnings():
@@ -129,9 +130,9 @@ def test_where_warnings_are_errors_each_use_is_one(monkeypatch: pytest.MonkeyPat
 
 
 def test_the_command_line_warns_in_one_line(tmp_path: Path) -> None:
-    done = run([sys.executable, "-m", "holdfast", "ls"], tmp_path, KUBERNETES_SERVICE_HOST="10.0.0.1")
+    result = run([sys.executable, "-m", "holdfast", "ls"], tmp_path, KUBERNETES_SERVICE_HOST="10.0.0.1")
 
-    warning, *others = done.stderr.splitlines()
+    warning, *others = result.stderr.splitlines()
     assert warning.startswith("holdfast: warning: no url is given, so locks are kept in ")
     assert not [line for line in others if "arning" in line]
 
@@ -176,10 +177,12 @@ def test_a_required_url_that_is_missing_is_an_error_in_python(monkeypatch: pytes
     ids=lambda command: command[0],
 )
 def test_a_required_url_that_is_missing_is_an_error_of_every_command(tmp_path: Path, command: list[str]) -> None:
-    done = run([sys.executable, "-m", "holdfast", *command], tmp_path, HOLDFAST_REQUIRE_URL="1")
+    result = run([sys.executable, "-m", "holdfast", *command], tmp_path, HOLDFAST_REQUIRE_URL="1")
 
-    assert done.returncode == 2
-    assert done.stderr.startswith("holdfast: no url is given, and HOLDFAST_REQUIRE_URL asks for one: set HOLDFAST_URL")
+    assert result.returncode == 2
+    assert result.stderr.startswith(
+        "holdfast: no url is given, and HOLDFAST_REQUIRE_URL asks for one: set HOLDFAST_URL"
+    )
     assert list(tmp_path.iterdir()) == []
 
 

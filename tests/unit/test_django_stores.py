@@ -49,9 +49,9 @@ def test_hosts_of_postgresql_are_those_of_libpq(host: str, port: str, endpoints:
 
 
 def test_a_database_of_mysql_gives_server_login_and_tls() -> None:
-    made = store("mysql", **LOGIN, OPTIONS={"ssl_mode": "REQUIRED", "charset": "utf8mb4", "init_command": "SET x=1"})
+    result = store("mysql", **LOGIN, OPTIONS={"ssl_mode": "REQUIRED", "charset": "utf8mb4", "init_command": "SET x=1"})
 
-    config = mysql_config(parse(*made))
+    config = mysql_config(parse(*result))
 
     assert (config.host, config.port, config.user, config.password) == ("db", 6432, "sh@p:", b"p/w")
     assert config.database == "shop"
@@ -69,10 +69,10 @@ def test_a_socket_of_mysql_is_used(settings: dict[str, Any]) -> None:
 
 
 def test_files_of_mysql_for_tls_are_used() -> None:
-    made = store("mysql", **LOGIN, OPTIONS={"ssl": {"ca": "/ca.pem", "cert": "/c.pem", "key": "/k.pem"}})
+    result = store("mysql", **LOGIN, OPTIONS={"ssl": {"ca": "/ca.pem", "cert": "/c.pem", "key": "/k.pem"}})
 
     expected = {"tls": "yes", "ca_certs": "/ca.pem", "certfile": "/c.pem", "keyfile": "/k.pem"}
-    assert expected.items() <= made.keywords.items()
+    assert expected.items() <= result.keywords.items()
 
 
 @pytest.mark.parametrize(
@@ -101,16 +101,16 @@ def test_the_locks_of_a_database_file_are_in_a_file_beside_it(name: str, url: st
         ("sqlite", {"NAME": "file:/srv/db?mode=ro"}, "is a URI of sqlite"),
     ],
 )
-def test_a_database_that_is_not_understood_is_refused(vendor: str, settings: dict[str, Any], message: str) -> None:
+def test_a_database_that_is_not_supported_is_refused(vendor: str, settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigurationError, match=message) as refusal:
         store(vendor, **settings)
 
     assert "p/w" not in str(refusal.value)
 
 
-def test_keys_of_the_entry_win_over_the_settings_of_the_database() -> None:
+def test_keys_of_the_entry_override_the_settings_of_the_database() -> None:
     entry = {"PASSWORD": "other", "TTL": "1m", "OPTIONS": {"schema": "locks", "sslmode": "require"}}
 
-    made = store("postgresql", entry, **LOGIN, OPTIONS={"sslmode": "prefer"})
+    result = store("postgresql", entry, **LOGIN, OPTIONS={"sslmode": "prefer"})
 
-    assert made.keywords == {"password": "other", "ttl": "1m", "schema": "locks", "sslmode": "require"}
+    assert result.keywords == {"password": "other", "ttl": "1m", "schema": "locks", "sslmode": "require"}

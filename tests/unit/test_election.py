@@ -1,4 +1,4 @@
-"""Elections at their edges: a store that is down or behind, foreign holders, callbacks that fail, who ends what."""
+"""Elections with faults: a store that is down or has old data, other programs, callbacks that fail, cancellations."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from holdfast.core.tickets import LockInfo, TicketInfo
 from holdfast_lab.conformance.lab import Lab, until
 from tests.support.faulty import BUG, DOWN, LOST, OK, TOO_FEW, Faults
 
-OFTEN = 0.005  # seconds between two looks
+POLL_INTERVAL = 0.005  # seconds between two polls
 
 
 def holder(fence: int, *, pid: int = 1, exclusive: bool = True, since: float = 5.0) -> TicketInfo:
@@ -31,39 +31,39 @@ def held(*holders: TicketInfo) -> LockInfo:
 FREE = held()
 
 
-async def seen(lab: Lab, **options: Any) -> list[int | None]:
+async def observed_terms(lab: Lab, **options: Any) -> list[int | None]:
     """The terms that an observer yields until it ends."""
     actor = lab.actor()
 
     def observe(client: Any) -> Any:
-        observation = client.election("a").observe(every=OFTEN, **options)
-        return _gathered(observation) if lab.runtime == "asyncio" else list(observation)
+        observation = client.election("a").observe(every=POLL_INTERVAL, **options)
+        return _collect(observation) if lab.runtime == "asyncio" else list(observation)
 
     leaders = await actor(observe)
     return [leader and leader.term for leader in leaders]
 
 
-async def _gathered(observation: Any) -> list[Any]:
+async def _collect(observation: Any) -> list[Any]:
     return [leader async for leader in observation]
 
 
-async def test_terms_never_go_back_in_what_an_observer_sees(lab: Lab, faults: Faults) -> None:
+async def test_an_observer_yields_no_older_term(lab: Lab, faults: Faults) -> None:
     faults.plan("inspect", held(holder(7)), held(holder(5)), FREE, held(holder(6)), held(holder(8)))
 
-    assert await seen(lab, timeout=0.3) == [7, None, 8]
+    assert await observed_terms(lab, timeout=0.3) == [7, None, 8]
 
 
 async def test_a_leader_is_reported_once_although_its_start_time_varies(lab: Lab, faults: Faults) -> None:
     faults.plan("inspect", held(holder(7)), held(holder(7, since=5.1)), held(holder(7)))
 
-    assert await seen(lab, timeout=0.1) == [7]
+    assert await observed_terms(lab, timeout=0.1) == [7]
 
 
 async def test_a_program_without_fences_leads_without_a_term(lab: Lab, faults: Faults) -> None:
     other = holder(0, since=6.0)
     faults.plan("inspect", held(holder(7)), held(holder(0)), held(other), held(holder(0, pid=2)), held(holder(8)))
 
-    assert await seen(lab, timeout=0.3) == [7, 0, 0, 8]
+    assert await observed_terms(lab, timeout=0.3) == [7, 0, 0, 8]
     actor = lab.actor()
     faults.plan("inspect", held(other))
     assert str(await actor(lambda client: client.election("a").leader())) == "another program"
@@ -72,14 +72,14 @@ async def test_a_program_without_fences_leads_without_a_term(lab: Lab, faults: F
 async def test_readers_and_permits_do_not_lead(lab: Lab, faults: Faults) -> None:
     faults.plan("inspect", held(holder(7, exclusive=False), holder(8, exclusive=False)))
 
-    assert await seen(lab, timeout=0) == [None]
+    assert await observed_terms(lab, timeout=0) == [None]
 
 
 async def test_a_store_that_is_down_at_the_first_poll_raises_at_once(lab: Lab, faults: Faults) -> None:
     faults.plan("inspect", DOWN)
 
     with pytest.raises(holdfast.BackendUnavailable):
-        await seen(lab, timeout=30)
+        await observed_terms(lab, timeout=30)
 
 
 async def test_an_observation_continues_after_an_outage_and_logs_it_once(
@@ -88,25 +88,25 @@ async def test_an_observation_continues_after_an_outage_and_logs_it_once(
     faults.plan("inspect", held(holder(7)), DOWN, LOST, TOO_FEW, held(holder(7)), held(holder(8)))
     caplog.set_level(logging.INFO, "holdfast")
 
-    assert await seen(lab, timeout=1.0) == [7, 8]
+    assert await observed_terms(lab, timeout=1.0) == [7, 8]
 
     messages = [record.message for record in caplog.records]
     assert ["does not answer" in line for line in messages].count(True) == 1
     assert ["answers again" in line for line in messages].count(True) == 1
 
 
-async def test_an_outage_when_the_time_is_up_is_not_called_no_change(lab: Lab, faults: Faults) -> None:
+async def test_an_observation_raises_when_its_time_ends_during_an_outage(lab: Lab, faults: Faults) -> None:
     faults.plan("inspect", held(holder(7)), DOWN)
 
     with pytest.raises(holdfast.BackendUnavailable):
-        await seen(lab, timeout=0.2)
+        await observed_terms(lab, timeout=0.2)
 
 
 async def test_an_error_that_is_no_outage_ends_the_observation(lab: Lab, faults: Faults) -> None:
     faults.plan("inspect", held(holder(7)), BUG)
 
     with pytest.raises(ZeroDivisionError):
-        await seen(lab)
+        await observed_terms(lab)
 
 
 async def test_a_callback_that_fails_is_logged_and_called_again(
@@ -123,7 +123,7 @@ async def test_a_callback_that_fails_is_logged_and_called_again(
             raise ZeroDivisionError
         return asyncio.sleep(0) if lab.runtime == "asyncio" else None
 
-    end = await actor(lambda client: client.election("a").on_change(fail_at_first, every=OFTEN))
+    end = await actor(lambda client: client.election("a").on_change(fail_at_first, every=POLL_INTERVAL))
 
     async def is_reported() -> bool:
         return reported == [7, 8, 9]
@@ -193,15 +193,15 @@ def _never(lab: Lab) -> Any:
     return never if lab.runtime == "threads" else never_in_task
 
 
-async def test_run_bears_an_outage_between_two_terms(lab: Lab, faults: Faults) -> None:
+async def test_run_continues_after_an_outage_between_two_terms(lab: Lab, faults: Faults) -> None:
     actor = lab.actor()
     election = actor.client.election("a")
     faults.plan("try_acquire", OK, DOWN, DOWN, TOO_FEW, OK)
-    spec: list[int] = []
+    terms: list[int] = []
 
     def lead(lease: Any) -> None:
-        spec.append(lease.fence)
-        if len(spec) == 2:
+        terms.append(lease.fence)
+        if len(terms) == 2:
             election.stop()
 
     async def lead_in_task(lease: Any) -> None:
@@ -209,21 +209,21 @@ async def test_run_bears_an_outage_between_two_terms(lab: Lab, faults: Faults) -
 
     await actor(lambda _: election.run(lead if lab.runtime == "threads" else lead_in_task))
 
-    assert len(spec) == 2
-    assert [fate for verb, fate in faults.calls if verb == "try_acquire"] == [OK, DOWN, DOWN, TOO_FEW, OK]
+    assert len(terms) == 2
+    assert [outcome for verb, outcome in faults.calls if verb == "try_acquire"] == [OK, DOWN, DOWN, TOO_FEW, OK]
 
 
 @pytest.mark.parametrize("timeout", [0, 0.01])
-async def test_run_keeps_its_place_in_the_queue_whatever_the_timeout_of_its_election(
+async def test_run_keeps_its_place_in_the_queue_with_any_timeout_of_its_election(
     lab: Lab, faults: Faults, timeout: float
 ) -> None:
     leader, other = lab.actor(), lab.actor()
     lease = await leader(lambda client: client.election("a").campaign())
     election = other.client.election("a", timeout=timeout)
-    spec: list[int] = []
+    terms: list[int] = []
 
     def lead(lease: Any) -> None:
-        spec.append(lease.fence)
+        terms.append(lease.fence)
         election.stop()
 
     async def lead_in_task(lease: Any) -> None:
@@ -238,7 +238,7 @@ async def test_run_keeps_its_place_in_the_queue_whatever_the_timeout_of_its_elec
     async with asyncio.timeout(30):
         await running
 
-    assert spec[0] > lease.fence
+    assert terms[0] > lease.fence
 
 
 async def test_run_ends_when_the_client_is_closed_while_it_waits(lab: Lab) -> None:
@@ -254,7 +254,7 @@ async def test_run_ends_when_the_client_is_closed_while_it_waits(lab: Lab) -> No
         await running
 
 
-async def test_a_stopped_election_runs_no_more(lab: Lab) -> None:
+async def test_a_stopped_election_does_not_run_again(lab: Lab) -> None:
     actor = lab.actor()
     election = actor.client.election("a")
     await actor(lambda _: election.stop())
@@ -276,7 +276,7 @@ def test_an_observer_works_in_a_forked_child(tmp_path: Path) -> None:
     code = f"""
 import os, holdfast
 election = holdfast.Client("sqlite://{tmp_path}/locks.db").election("a")
-changes = election.observe(every={OFTEN})
+changes = election.observe(every={POLL_INTERVAL})
 assert next(changes) is None
 if os.fork() == 0:
     os._exit(0 if next(changes).pid == os.getppid() else 1)
@@ -284,18 +284,18 @@ with election:
     print(os.waitstatus_to_exitcode(os.wait()[1]))
 """
 
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
 
-    assert (done.stdout, done.stderr) == ("0\n", "")
+    assert (result.stdout, result.stderr) == ("0\n", "")
 
 
 async def test_one_step_of_an_observer_can_be_given_up_without_ending_it() -> None:
     async with holdfast.AsyncClient("memory://steps") as client:
         election = client.election("a")
-        changes = election.observe(every=OFTEN)
+        changes = election.observe(every=POLL_INTERVAL)
         assert await anext(changes) is None
         with pytest.raises(TimeoutError):
-            async with asyncio.timeout(5 * OFTEN):
+            async with asyncio.timeout(5 * POLL_INTERVAL):
                 await anext(changes)
 
         async with election as lease:
@@ -305,10 +305,10 @@ async def test_one_step_of_an_observer_can_be_given_up_without_ending_it() -> No
         assert leader.term == lease.fence
 
 
-# ── who ends what, in asyncio ────────────────────────────────────────────────────────────────────────────────────
+# ── stops and cancellations in asyncio ───────────────────────────────────────────────────────────────────────────
 
 
-async def lead_for_ever(lease: Any) -> None:
+async def lead_forever(lease: Any) -> None:
     await asyncio.Event().wait()
 
 
@@ -316,14 +316,14 @@ async def until_led(client: Any) -> int:
     async def is_led() -> bool:
         return bool((await client.inspect("a")).holders)
 
-    await until(is_led, "somebody leads")
+    await until(is_led, "a client leads")
     return int((await client.inspect("a")).holders[0].fence)
 
 
 async def test_stopping_cancels_the_work_and_resigns_before_run_returns() -> None:
     async with holdfast.AsyncClient("memory://stop") as client:
         election = client.election("a")
-        running = asyncio.create_task(election.run(lead_for_ever))
+        running = asyncio.create_task(election.run(lead_forever))
         await until_led(client)
 
         election.stop()
@@ -336,7 +336,7 @@ async def test_stopping_cancels_the_work_and_resigns_before_run_returns() -> Non
 async def test_a_cancellation_from_elsewhere_is_raised_by_run() -> None:
     async with holdfast.AsyncClient("memory://cancel") as client:
         election = client.election("a")
-        running = asyncio.create_task(election.run(lead_for_ever))
+        running = asyncio.create_task(election.run(lead_forever))
         await until_led(client)
 
         running.cancel()
@@ -349,11 +349,11 @@ async def test_a_cancellation_from_elsewhere_is_raised_by_run() -> None:
 async def test_a_cancellation_together_with_a_stop_is_raised_by_run() -> None:
     async with holdfast.AsyncClient("memory://both") as client:
         election = client.election("a")
-        running = asyncio.create_task(election.run(lead_for_ever))
+        running = asyncio.create_task(election.run(lead_forever))
         await until_led(client)
 
         election.stop()
-        await asyncio.sleep(0)  # the stop is on its way
+        await asyncio.sleep(0)  # lets the stop begin
         running.cancel()
 
         with pytest.raises(asyncio.CancelledError):
@@ -379,7 +379,7 @@ async def test_work_that_stops_its_own_election_may_end_in_its_own_time() -> Non
         await election.run(stop_at_once)
         election = client.election("a")
         await election.run(stop_and_wait)
-        await asyncio.sleep(0)  # nothing is left behind that would come later
+        await asyncio.sleep(0)  # no callback remains that would run later
 
         assert ends == ["without waiting", "cancelled"]
         assert await election.leader() is None
@@ -388,7 +388,7 @@ async def test_work_that_stops_its_own_election_may_end_in_its_own_time() -> Non
 async def test_a_loss_and_a_stop_at_once_end_run_without_an_error() -> None:
     async with holdfast.AsyncClient("memory://loss") as client:
         election = client.election("a", ttl=0.3)
-        running = asyncio.create_task(election.run(lead_for_ever))
+        running = asyncio.create_task(election.run(lead_forever))
         term = await until_led(client)
 
         await client.break_lock("a", term)
@@ -405,7 +405,7 @@ async def test_a_waiting_run_is_stopped_at_once() -> None:
     url = "memory://waiting"
     async with holdfast.AsyncClient(url) as client, holdfast.AsyncClient(url) as other, other.election("a"):
         election = client.election("a")
-        running = asyncio.create_task(election.run(lead_for_ever))
+        running = asyncio.create_task(election.run(lead_forever))
         await until(lambda: _waiters(client, 1), "it waits")
 
         election.stop()

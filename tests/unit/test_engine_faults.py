@@ -11,21 +11,21 @@ from holdfast_lab.conformance.lab import Lab, until
 from tests.support.faulty import BUG, DOWN, LOST, NO_REPLY, NOT_ALL, OK, REFUSED, TOO_FEW, Faults
 
 
-async def free(lab: Lab, name: str = "a") -> None:
+async def until_free(lab: Lab, name: str = "a") -> None:
     """Wait until the lock has no holder and no waiter."""
 
     async def is_free() -> bool:
         info = await lab.state(name)
         return not info.holders and not info.waiters
 
-    await until(is_free, f"{name!r} free again")
+    await until(is_free, f"{name!r} is free again")
 
 
-async def called(faults: Faults, verb: str, times: int) -> None:
-    async def often_enough() -> bool:
+async def until_called(faults: Faults, verb: str, times: int) -> None:
+    async def is_called_often_enough() -> bool:
         return faults.count(verb) >= times
 
-    await until(often_enough, f"{times} times {verb}")
+    await until(is_called_often_enough, f"{times} times {verb}")
 
 
 async def test_a_server_that_is_down_at_first_raises_at_once(lab: Lab, faults: Faults) -> None:
@@ -35,13 +35,13 @@ async def test_a_server_that_is_down_at_first_raises_at_once(lab: Lab, faults: F
     with pytest.raises(holdfast.BackendUnavailable):
         await actor(lambda client: client.lock("a", timeout=None).acquire())
 
-    assert faults.calls == [("try_acquire", DOWN)]  # nothing was sent, so nothing has to be taken back
+    assert faults.calls == [("try_acquire", DOWN)]  # nothing was sent, so nothing has to be released
 
 
-@pytest.mark.parametrize("fate", [LOST, NO_REPLY])
-async def test_a_first_request_without_an_answer_is_sent_again(lab: Lab, faults: Faults, fate: str) -> None:
+@pytest.mark.parametrize("outcome", [LOST, NO_REPLY])
+async def test_a_first_request_without_an_answer_is_sent_again(lab: Lab, faults: Faults, outcome: str) -> None:
     actor, other = lab.actor(), lab.actor()
-    faults.plan("try_acquire", fate, OK)
+    faults.plan("try_acquire", outcome, OK)
 
     lease = await actor(lambda client: client.lock("a").acquire())
 
@@ -57,10 +57,10 @@ async def test_a_grant_whose_replies_were_lost_is_released(lab: Lab, faults: Fau
     with pytest.raises(holdfast.OutcomeUnknown):
         await actor(lambda client: client.lock("a", timeout=1).acquire())
 
-    await free(lab)
+    await until_free(lab)
 
 
-async def test_an_outage_during_a_wait_is_waited_out(lab: Lab, faults: Faults) -> None:
+async def test_a_wait_continues_after_an_outage(lab: Lab, faults: Faults) -> None:
     holder, waiter = lab.actor(), lab.actor()
     lease = await holder(lambda client: client.lock("a", ttl=2, renew=False).acquire())
     faults.plan("try_acquire", OK, DOWN, LOST, NO_REPLY, DOWN, OK)
@@ -72,7 +72,7 @@ async def test_an_outage_during_a_wait_is_waited_out(lab: Lab, faults: Faults) -
     assert (await waiting).held
 
 
-async def test_an_outage_until_the_time_is_up_is_not_called_busy(lab: Lab, faults: Faults) -> None:
+async def test_an_acquire_raises_when_its_time_ends_during_an_outage(lab: Lab, faults: Faults) -> None:
     holder, waiter = lab.actor(), lab.actor()
     await holder(lambda client: client.lock("a").acquire())
     faults.plan("try_acquire", OK, DOWN)
@@ -102,32 +102,32 @@ async def test_a_late_answer_raises_when_no_time_is_left_to_try_again(lab: Lab, 
     with pytest.raises(holdfast.BackendUnavailable, match="after the deadline of the lease"):
         await actor(lambda client: client.lock("a", ttl=0.2).acquire(timeout=0))
 
-    await free(lab)
+    await until_free(lab)
 
 
-@pytest.mark.parametrize("fate", [DOWN, LOST, NO_REPLY, BUG])
-async def test_failed_renewals_are_tried_again_in_time(lab: Lab, faults: Faults, fate: str) -> None:
+@pytest.mark.parametrize("outcome", [DOWN, LOST, NO_REPLY, BUG])
+async def test_failed_renewals_are_tried_again_in_time(lab: Lab, faults: Faults, outcome: str) -> None:
     actor = lab.actor()
     lease = await actor(lambda client: client.lock("a", ttl=1.5).acquire())
 
-    faults.plan("renew", fate, OK)
-    await called(faults, "renew", 3)
+    faults.plan("renew", outcome, OK)
+    await until_called(faults, "renew", 3)
 
     lease.check()
     await actor(lambda _: lease.release())
 
 
-@pytest.mark.parametrize("fate", [DOWN, LOST, BUG])
-async def test_a_lease_that_cannot_be_renewed_is_lost_at_its_deadline(lab: Lab, faults: Faults, fate: str) -> None:
+@pytest.mark.parametrize("outcome", [DOWN, LOST, BUG])
+async def test_a_lease_that_cannot_be_renewed_is_lost_at_its_deadline(lab: Lab, faults: Faults, outcome: str) -> None:
     actor = lab.actor()
-    faults.plan("renew", fate)
+    faults.plan("renew", outcome)
     lease = await actor(lambda client: client.lock("a", ttl=0.5).acquire())
 
     assert await actor(lambda _: lease.wait_lost(30))
 
     with pytest.raises(holdfast.LockLost, match="no renewal succeeded"):
         lease.check()
-    await free(lab)
+    await until_free(lab)
 
 
 async def test_a_late_success_does_not_revive_a_lost_lease(lab: Lab, faults: Faults) -> None:
@@ -136,8 +136,8 @@ async def test_a_late_success_does_not_revive_a_lost_lease(lab: Lab, faults: Fau
     lease = await actor(lambda client: client.lock("a", ttl=0.5).acquire())
 
     assert await actor(lambda _: lease.wait_lost(30))
-    await called(faults, "renew", 1)
-    await free(lab)
+    await until_called(faults, "renew", 1)
+    await until_free(lab)
 
     assert lease.lost
     with pytest.raises(holdfast.LockLost):
@@ -157,12 +157,12 @@ async def test_a_renewal_without_an_answer_does_not_move_the_deadline(lab: Lab, 
     lease.check()
 
 
-@pytest.mark.parametrize("fate", [DOWN, LOST, NO_REPLY])
-async def test_a_release_without_an_answer_can_be_repeated(lab: Lab, faults: Faults, fate: str) -> None:
+@pytest.mark.parametrize("outcome", [DOWN, LOST, NO_REPLY])
+async def test_a_release_without_an_answer_can_be_repeated(lab: Lab, faults: Faults, outcome: str) -> None:
     actor = lab.actor()
     lock = actor.client.lock("a")
     lease = await actor(lambda _: lock.acquire())
-    faults.plan("release", fate, OK)
+    faults.plan("release", outcome, OK)
 
     with pytest.raises(holdfast.BackendError):
         await actor(lambda _: lock.release())
@@ -175,16 +175,16 @@ async def test_a_release_without_an_answer_can_be_repeated(lab: Lab, faults: Fau
     assert (await lab.state("a")).holders == ()
 
 
-@pytest.mark.parametrize("fate", [DOWN, LOST, NO_REPLY])
-async def test_the_keeper_repeats_a_release_that_got_no_answer(lab: Lab, faults: Faults, fate: str) -> None:
+@pytest.mark.parametrize("outcome", [DOWN, LOST, NO_REPLY])
+async def test_the_keeper_repeats_a_release_that_got_no_answer(lab: Lab, faults: Faults, outcome: str) -> None:
     actor = lab.actor()
     lease = await actor(lambda client: client.lock("a").acquire())
-    faults.plan("release", fate, fate, fate, OK)
+    faults.plan("release", outcome, outcome, outcome, OK)
 
     with pytest.raises(holdfast.BackendError):
         await actor(lambda _: lease.release())
 
-    await free(lab)
+    await until_free(lab)
 
 
 async def test_a_body_is_not_failed_by_a_release_without_an_answer(lab: Lab, faults: Faults) -> None:
@@ -193,7 +193,7 @@ async def test_a_body_is_not_failed_by_a_release_without_an_answer(lab: Lab, fau
 
     assert await actor.body(lambda client: client.lock("a"), lambda lease: lease.fence)
 
-    await free(lab)
+    await until_free(lab)
 
 
 async def test_a_timeout_whose_withdrawal_gets_no_answer_is_still_a_timeout(lab: Lab, faults: Faults) -> None:
@@ -203,10 +203,10 @@ async def test_a_timeout_whose_withdrawal_gets_no_answer_is_still_a_timeout(lab:
 
     assert await waiter(lambda client: client.lock("a").acquire(timeout=0.1)) is None
 
-    async def nobody_waits() -> bool:
+    async def has_no_waiter() -> bool:
         return not (await lab.state("a")).waiters
 
-    await until(nobody_waits, "the waiter's ticket gone")
+    await until(has_no_waiter, "the ticket of the waiter is released")
     lease.check()
 
 
@@ -270,11 +270,11 @@ async def test_a_release_that_the_server_refuses_is_not_repeated_forever(lab: La
 
     with pytest.raises(holdfast.OutcomeUnknown):
         await actor(lambda _: lease.release())
-    await called(faults, "release", 2)
+    await until_called(faults, "release", 2)
 
     faults.plan("release", OK)
     again = faults.count("release")
-    await actor(lambda client: client.lock("b").acquire())  # the keeper is there, and has nothing else to do
+    await actor(lambda client: client.lock("b").acquire())  # the keeper runs, and has nothing else to do
     assert faults.count("release") == again
 
 
@@ -285,11 +285,11 @@ async def test_too_few_servers_at_first_raises_at_once_and_the_ticket_is_release
     with pytest.raises(holdfast.QuorumError):
         await actor(lambda client: client.lock("a", timeout=None).acquire())
 
-    await called(faults, "release", 1)
+    await until_called(faults, "release", 1)
     assert faults.count("try_acquire") == 1
 
 
-async def test_too_few_servers_during_a_wait_are_waited_out(lab: Lab, faults: Faults) -> None:
+async def test_a_wait_continues_after_requests_that_too_few_servers_executed(lab: Lab, faults: Faults) -> None:
     holder, waiter = lab.actor(), lab.actor()
     lease = await holder(lambda client: client.lock("a").acquire())
     faults.plan("try_acquire", OK, TOO_FEW, TOO_FEW, OK)
@@ -301,7 +301,9 @@ async def test_too_few_servers_during_a_wait_are_waited_out(lab: Lab, faults: Fa
     assert await waiting
 
 
-async def test_a_silent_server_among_several_costs_only_its_own_leases_a_renewal(lab: Lab, faults: Faults) -> None:
+async def test_all_leases_are_renewed_although_one_server_among_several_is_silent_once(
+    lab: Lab, faults: Faults
+) -> None:
     actor = lab.actor()
     names = ["a", "b", "c"]
     leases = [await actor(lambda client, name=name: client.lock(name, ttl=3).acquire()) for name in names]
@@ -311,13 +313,15 @@ async def test_a_silent_server_among_several_costs_only_its_own_leases_a_renewal
     async def all_renewed() -> bool:
         return all(lease._deadline > deadline for lease, deadline in zip(leases, before, strict=True))
 
-    await called(faults, "renew", 1)
+    await until_called(faults, "renew", 1)
     await until(all_renewed, "all renewed, the first one at a later attempt")
 
     assert not any(lease.lost for lease in leases)
 
 
-async def test_a_silent_server_among_several_is_owed_only_its_own_tickets(lab: Lab, faults: Faults) -> None:
+async def test_all_tickets_are_released_although_one_server_among_several_is_silent_once(
+    lab: Lab, faults: Faults
+) -> None:
     actor = lab.actor()
     leases = [await actor(lambda client, name=name: client.lock(name).acquire()) for name in ("a", "b")]
     faults.plan("release", LOST, LOST, NOT_ALL, OK)
@@ -326,18 +330,18 @@ async def test_a_silent_server_among_several_is_owed_only_its_own_tickets(lab: L
         with pytest.raises(holdfast.OutcomeUnknown):
             await actor(lambda _, held=lease: held.release())
 
-    await free(lab, "a")
-    await free(lab, "b")
+    await until_free(lab, "a")
+    await until_free(lab, "b")
 
 
-# ── closing while a request is on its way ────────────────────────────────────────────────────────────────────────────
+# ── closing while a request is in flight ─────────────────────────────────────────────────────────────────────────────
 
 
 async def test_a_client_closed_before_a_waiter_is_queued_leaves_no_ticket_behind(lab: Lab, faults: Faults) -> None:
     holder, waiter = lab.actor(), lab.actor()
     closer = lab.actor(like=waiter)
     await holder(lambda client: client.lock("a").acquire())
-    faults.plan("try_acquire", 0.5)  # done at once, answered late
+    faults.plan("try_acquire", 0.5)  # executed at once, answered late
     waiting = lab.start(waiter, lambda client: client.lock("a").acquire())
     await lab.until_waiting("a", 1)
 
@@ -354,13 +358,13 @@ async def test_a_client_closed_before_the_reply_of_a_grant_has_no_lease_and_leav
     actor = lab.actor()
     closer = lab.actor(like=actor)
     faults.plan("try_acquire", 0.5)
-    taking = lab.start(actor, lambda client: client.lock("a").acquire())
+    acquiring = lab.start(actor, lambda client: client.lock("a").acquire())
     await until(lambda: _is_taken(lab, "a"), "the lock is taken")
 
     await closer(lambda client: client.close())
 
     with pytest.raises(holdfast.UsageError, match="closed"):
-        await taking
+        await acquiring
     assert not (await lab.state("a")).holders
 
 

@@ -1,4 +1,4 @@
-"""Events that do not add up: a gauge of waiting calls or held leases made of them never returns to zero."""
+"""Hazard: events do not add up, so that a gauge of waiting calls or held leases never returns to zero."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ SHORT = 0.3
 
 @pytest.fixture
 def client() -> Any:
-    with holdfast.Client(f"memory://{uuid.uuid4().hex}") as made:
-        yield made
+    with holdfast.Client(f"memory://{uuid.uuid4().hex}") as client:
+        yield client
 
 
 # ── one attempt ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_the_path_of_a_lease(client: holdfast.Client) -> None:
+def test_the_events_of_a_lease_are_in_order(client: holdfast.Client) -> None:
     ledger = Ledger(client)
     with client.lock("order:4711", ttl=20) as lease:
         lease.renew()
@@ -50,7 +50,7 @@ def test_the_path_of_a_lease(client: holdfast.Client) -> None:
     ledger.check()
 
 
-async def test_each_way_to_fail_has_its_outcome(lab: Lab, faults: Faults) -> None:
+async def test_each_failure_of_an_acquire_has_its_outcome(lab: Lab, faults: Faults) -> None:
     holder, actor = lab.actor(), lab.actor()
     ledger = Ledger(actor.client)
     lease = await holder(lambda client: client.lock("a").acquire())
@@ -64,11 +64,11 @@ async def test_each_way_to_fail_has_its_outcome(lab: Lab, faults: Faults) -> Non
     faults.plan("try_acquire", LOST, LOST, OK)
     with pytest.raises(holdfast.OutcomeUnknown):
         await actor(lambda client: client.lock("a").acquire())
-    mine = await actor(lambda client: client.lock("a").acquire())
+    lease_of_actor = await actor(lambda client: client.lock("a").acquire())
     assert await actor(lambda client: client.lock("a").acquire(timeout=0)) is None
     with pytest.raises(holdfast.WouldDeadlock):
         await actor(lambda client: client.lock("a").acquire())
-    await actor(lambda _: mine.release())
+    await actor(lambda _: lease_of_actor.release())
 
     ledger.check()
     assert [event.outcome for event in ledger.events if event.kind == "not acquired"] == [
@@ -84,7 +84,7 @@ async def test_each_way_to_fail_has_its_outcome(lab: Lab, faults: Faults) -> Non
     assert all("/" in (event.reason or "") for event in ledger.events if event.kind == "queued")
 
 
-async def test_each_way_to_end_has_its_outcome(lab: Lab, faults: Faults) -> None:
+async def test_each_end_of_a_lease_has_its_outcome(lab: Lab, faults: Faults) -> None:
     actor = lab.actor()
     ledger = Ledger(actor.client)
 
@@ -114,7 +114,7 @@ async def test_each_way_to_end_has_its_outcome(lab: Lab, faults: Faults) -> None
 
 
 def test_a_lease_that_no_variable_ever_had_is_dropped_at_once(client: holdfast.Client) -> None:
-    """Else it is renewed until the next run of the garbage collector, which may never come in an idle program."""
+    """Otherwise it is renewed until the next run of the garbage collector, which an idle program may never reach."""
     ledger = Ledger(client)
     gc.disable()
     try:
@@ -240,7 +240,7 @@ def test_skipped_runs_are_events(client: holdfast.Client) -> None:
     }
 
 
-def test_primitives(client: holdfast.Client) -> None:
+def test_events_name_the_primitive(client: holdfast.Client) -> None:
     ledger = Ledger(client)
     for lock in (
         client.rwlock("a").read(),
@@ -252,8 +252,8 @@ def test_primitives(client: holdfast.Client) -> None:
         with lock:
             pass
     ledger.check()
-    seen = [event.primitive for event in ledger.events if event.kind == "acquired"]
-    assert seen == ["rwlock.read", "rwlock.write", "semaphore", "election", "lock_all"]
+    acquired = [event.primitive for event in ledger.events if event.kind == "acquired"]
+    assert acquired == ["rwlock.read", "rwlock.write", "semaphore", "election", "lock_all"]
 
 
 # ── groups ───────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -271,11 +271,11 @@ def test_primitives(client: holdfast.Client) -> None:
         ("größe-7", "größe-*"),
     ],
 )
-def test_the_group_of_a_name(name: str, group: str) -> None:
+def test_the_group_of_a_name_is_its_pattern(name: str, group: str) -> None:
     assert pattern_of(name) == group
 
 
-def test_a_given_group_counts_and_there_are_not_too_many(client: holdfast.Client) -> None:
+def test_a_given_group_is_used_and_the_number_of_groups_is_limited(client: holdfast.Client) -> None:
     groups: list[str] = []
     client.subscribe(lambda event: groups.append(event.group) if event.kind == "acquired" else None)
     with client.lock("order:1", group="orders"):
@@ -307,9 +307,9 @@ async def test_stats_are_read_from_the_state(lab: Lab, faults: Faults) -> None:
     holder, actor, other = lab.actor(), lab.actor(), lab.actor()
     assert actor.client.stats() == (0, 0, 0.0, 0.0, 0, {})
     held = await holder(lambda client: client.lock("job:1").acquire())
-    mine = await actor(lambda client: client.election("leader", group="leaders").acquire())
-    twin = lab.actor(like=actor)
-    waiting = lab.start(twin, lambda client: client.lock("job:1").acquire(timeout=60))
+    lease_of_actor = await actor(lambda client: client.election("leader", group="leaders").acquire())
+    same_client = lab.actor(like=actor)
+    waiting = lab.start(same_client, lambda client: client.lock("job:1").acquire(timeout=60))
     await until(lambda: asyncio.sleep(0, actor.client.stats().waiting == 1), "it waits")
 
     stats = actor.client.stats()
@@ -321,12 +321,12 @@ async def test_stats_are_read_from_the_state(lab: Lab, faults: Faults) -> None:
 
     faults.plan("release", DOWN)
     with pytest.raises(holdfast.BackendUnavailable):
-        await actor(lambda _: mine.release())
+        await actor(lambda _: lease_of_actor.release())
     assert actor.client.stats().pending_releases == 1
     faults.plan("release", OK)
     await holder(lambda _: held.release())
     lease = await waiting
-    await twin(lambda _: lease.release())
+    await same_client(lambda _: lease.release())
     await until(lambda: asyncio.sleep(0, actor.client.stats().pending_releases == 0), "the keeper has released it")
     assert actor.client.stats()[:5] == (0, 0, 0.0, 0.0, 0)
     assert other.client.stats().held == 0
@@ -356,39 +356,39 @@ def test_a_forked_child_begins_with_empty_stats_and_its_own_events(client: holdf
 
 # ── random outcomes ──────────────────────────────────────────────────────────────────────────────────────────────────
 
-FATES = [OK] * 12 + [DOWN, LOST, NO_REPLY]
+OUTCOMES = [OK] * 12 + [DOWN, LOST, NO_REPLY]
 
 
-def random_faults(faults: Faults, chance: random.Random) -> None:
+def random_faults(faults: Faults, rng: random.Random) -> None:
     for verb in ("try_acquire", "try_acquire_all", "release", "renew"):
-        faults.plan(verb, *(chance.choice(FATES) for _ in range(3000)), OK)
+        faults.plan(verb, *(rng.choice(OUTCOMES) for _ in range(3000)), OK)
 
 
 async def test_1000_attempts_of_tasks_with_random_outcomes_add_up(faulty_url: str, faults: Faults) -> None:
-    """Or more attempts: on a busy machine some outcomes are rare."""
-    chance = random.Random(7)  # noqa: S311
+    """It makes more attempts until each outcome has happened: on a busy machine some are rare."""
+    rng = random.Random(7)  # noqa: S311
     expected = {f"not acquired: {outcome}" for outcome in ("busy", "timeout", "cancelled", "unavailable", "unknown")}
     expected |= {f"released: {outcome}" for outcome in ("released", "unanswered", "undone")}
     async with holdfast.AsyncClient(faulty_url) as client:
         ledger = Ledger(client)
 
         async def attempt(number: int) -> None:
-            name = f"lock:{chance.randrange(5)}"
-            options: Any = {"timeout": chance.choice([0, 0.005, 0.05]), "ttl": 20}
+            name = f"lock:{rng.randrange(5)}"
+            options: Any = {"timeout": rng.choice([0, 0.005, 0.05]), "ttl": 20}
             lock = client.lock_all([name, "lock:9"], **options) if number % 7 == 0 else client.lock(name, **options)
             with contextlib.suppress(holdfast.HoldfastError):
                 async with lock:
-                    await asyncio.sleep(chance.random() * 0.002)
+                    await asyncio.sleep(rng.random() * 0.002)
 
         tasks: list[asyncio.Task[None]] = []
         for number in itertools.count():
             if number % 1000 == 0:
                 if expected <= ledger.outcomes.keys():
                     break
-                random_faults(faults, chance)
+                random_faults(faults, rng)
             tasks.append(asyncio.create_task(attempt(number)))
             if number % 3 == 0:
-                chance.choice(tasks).cancel()
+                rng.choice(tasks).cancel()
             if number % 20 == 0:
                 await asyncio.sleep(0.005)
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -405,10 +405,10 @@ def test_1000_attempts_of_threads_with_random_outcomes_add_up(faulty_url: str, f
         ledger = Ledger(client)
 
         def work(seed: int) -> None:
-            chance = random.Random(seed)  # noqa: S311
+            rng = random.Random(seed)  # noqa: S311
             for number in range(125):
-                name = f"lock:{chance.randrange(5)}"
-                options: Any = {"timeout": chance.choice([0, 0.005, 0.02]), "ttl": 20}
+                name = f"lock:{rng.randrange(5)}"
+                options: Any = {"timeout": rng.choice([0, 0.005, 0.02]), "ttl": 20}
                 lock = client.lock_all([name, "lock:9"], **options) if number % 7 == 0 else client.lock(name, **options)
                 with contextlib.suppress(holdfast.HoldfastError), lock:
                     pass

@@ -1,4 +1,4 @@
-"""exit_on: which arguments and moments are refused. tests/integration/test_signals.py sends the signals."""
+"""exit_on: which arguments and calls are refused. tests/integration/test_signals.py sends the signals."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import holdfast
 
 @pytest.fixture(autouse=True)
 def handlers() -> Iterator[None]:
-    """Those that were there before are put back."""
+    """Restore the previous handlers after the test."""
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)}
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     yield
@@ -56,7 +56,7 @@ def test_another_thread_than_the_main_one_is_refused() -> None:
     assert "main thread" in refused[0]
 
 
-def test_a_handler_that_is_there_already_stays() -> None:
+def test_an_existing_handler_is_kept() -> None:
     def graceful(*_: object) -> None: ...
 
     signal.signal(signal.SIGTERM, graceful)

@@ -1,4 +1,4 @@
-"""Hazard: a late notification, or one for an earlier queue entry, is taken for a grant."""
+"""Hazard: a late notification, or one for an earlier queue entry, counts as a grant."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ def grant(fence: int, now: float) -> Handover | None:
 
 
 def test_the_lease_counts_from_the_last_poll_not_from_the_notification() -> None:
-    handed = grant(NUMBER + 5, SENT + 2.5)
+    handover = grant(NUMBER + 5, SENT + 2.5)
 
-    assert handed is not None
-    assert handed.granted.fence == NUMBER + 5
-    assert handed.granted.deadline == lease_deadline(SENT, CLAIM.ttl, GRANULARITY)
-    assert handed.polled_at == SENT
+    assert handover is not None
+    assert handover.granted.fence == NUMBER + 5
+    assert handover.granted.deadline == lease_deadline(SENT, CLAIM.ttl, GRANULARITY)
+    assert handover.polled_at == SENT
 
 
 @pytest.mark.parametrize("fence", [0, 1, NUMBER - 1, NUMBER])

@@ -1,6 +1,6 @@
 """KeyboardInterrupt at many points of acquire, release and `with`: never a stuck lock, never a lease without an owner.
 
-The signal comes from a timer whose delay sweeps over the whole call, so it is delivered wherever CPython would.
+The signal comes from a timer, whose delay is increased step by step from the first line of the call to its end.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ import pytest
 import holdfast
 from holdfast.runtimes.blocks import ThreadBlock
 
-# An interrupt between making a coroutine and running it leaves one that never ran: nothing was asked of the server.
+# An interrupt between the creation of a coroutine and its first step leaves one that never ran: it sent no request.
 pytestmark = [
     pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning"),
     # An interrupt between open() and `with` leaves a file to the reference count, which closes it.
     pytest.mark.filterwarnings("ignore:Exception ignored in. <_io.FileIO:pytest.PytestUnraisableExceptionWarning"),
     pytest.mark.skipif("coverage" in sys.modules, reason="an interrupt inside coverage's tracer leaves its lock taken"),
-    pytest.mark.timeout(method="thread"),  # the signal that pytest-timeout would use is ours here
+    pytest.mark.timeout(method="thread"),  # these tests use the signal that pytest-timeout would use
 ]
 
 SWEEP = [step * 1e-6 for step in range(1, 500)]  # delays in seconds: from the first line of the call to past its end
@@ -32,7 +32,7 @@ SWEEPS_MAX, ENOUGH = 50, 20
 
 
 class Interrupt(KeyboardInterrupt):
-    """Ours, so that a real Ctrl-C still ends the test run."""
+    """A class of its own, so that a real Ctrl-C still ends the test run."""
 
 
 @pytest.fixture(autouse=True)
@@ -42,12 +42,12 @@ def _alarm_interrupts(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
     report = sys.unraisablehook
 
-    def pass_on(problem: Any) -> None:
-        # One that comes inside a finalizer is swallowed by Python itself, whatever the finalizer does.
+    def report_others(problem: Any) -> None:
+        # Python itself swallows an interrupt inside a finalizer.
         if not issubclass(problem.exc_type, Interrupt):
             report(problem)
 
-    monkeypatch.setattr(sys, "unraisablehook", pass_on)
+    monkeypatch.setattr(sys, "unraisablehook", report_others)
     before = signal.signal(signal.SIGALRM, interrupt)
     yield
     signal.signal(signal.SIGALRM, before)
@@ -59,7 +59,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 
 class Sweep:
-    """The delays, again and again until enough interrupts have hit the call: how many do depends on the machine."""
+    """Repeats the delays until enough interrupts have hit the call. How many do so depends on the machine."""
 
     def __init__(self) -> None:
         self.hits = 0
@@ -73,19 +73,19 @@ class Sweep:
 
 
 def interrupted(delay: float, call: Callable[[], object]) -> bool:
-    """Whether the interrupt came out of the call."""
+    """Whether the interrupt was raised in the call."""
     try:
         try:
             signal.setitimer(signal.ITIMER_REAL, delay)
             call()
         finally:
-            signal.setitimer(signal.ITIMER_REAL, 0)  # also after another error, which the interrupt would hide
+            signal.setitimer(signal.ITIMER_REAL, 0)  # also after another error, which a later interrupt would hide
     except Interrupt:
         return True
     return False
 
 
-def test_an_interrupted_acquire_gives_the_lock_back(url: str) -> None:
+def test_an_interrupted_acquire_releases_the_lock(url: str) -> None:
     with holdfast.Client(url) as client, holdfast.Client(url) as other:
         lock, probe = client.lock("a"), other.lock("a")
         leases: list[holdfast.Lease | None] = []
@@ -98,9 +98,9 @@ def test_an_interrupted_acquire_gives_the_lock_back(url: str) -> None:
                 lease.release()
 
             assert not lock.held
-            got = probe.acquire(timeout=20)
-            assert got is not None, f"stuck after an interrupt at {delay * 1e6:.0f} µs"
-            got.release()
+            granted = probe.acquire(timeout=20)
+            assert granted is not None, f"stuck after an interrupt at {delay * 1e6:.0f} µs"
+            granted.release()
 
         assert client.stats()[:2] == (0, 0)
 
@@ -113,11 +113,11 @@ def test_an_interrupted_release_is_finished_by_the_keeper(url: str) -> None:
             assert lock.acquire(timeout=20) is not None
             sweep.hits += interrupted(delay, lock.release)
 
-            if lock.held:  # it came before the release had begun
+            if lock.held:  # the interrupt came before the release had begun
                 lock.release()
-            got = probe.acquire(timeout=20)
-            assert got is not None, f"stuck after an interrupt at {delay * 1e6:.0f} µs"
-            got.release()
+            granted = probe.acquire(timeout=20)
+            assert granted is not None, f"stuck after an interrupt at {delay * 1e6:.0f} µs"
+            granted.release()
 
         assert client.stats()[:2] == (0, 0)
 
@@ -135,12 +135,12 @@ def test_an_interrupted_with_leaves_nothing_behind(url: str) -> None:
             sweep.hits += interrupted(delay, body)
 
             if lock.held:
-                # It came before the first instruction of __exit__, where no Python code can catch it: the lease is
-                # still this thread's, as after an interrupt just before release(), and lock.release() ends it.
+                # The interrupt came before the first instruction of __exit__, where no Python code can catch it. The
+                # thread still has the lease, as after an interrupt just before release(), and lock.release() ends it.
                 lock.release()
-            got = probe.acquire(timeout=20)
-            assert got is not None, f"stuck after an interrupt at {delay * 1e6:.0f} µs"
-            got.release()
+            granted = probe.acquire(timeout=20)
+            assert granted is not None, f"stuck after an interrupt at {delay * 1e6:.0f} µs"
+            granted.release()
 
         assert client.stats()[:2] == (0, 0)
 
@@ -182,9 +182,9 @@ def test_an_interrupted_call_of_a_decorated_function_leaves_nothing_behind(url: 
         for delay in sweep:
             sweep.hits += interrupted(delay, lambda: work(1))
 
-            got = probe.acquire(timeout=20)
-            assert got is not None, f"stuck after an interrupt at {delay * 1e6:.0f} µs"
-            got.release()
+            granted = probe.acquire(timeout=20)
+            assert granted is not None, f"stuck after an interrupt at {delay * 1e6:.0f} µs"
+            granted.release()
 
         assert client.stats()[:2] == (0, 0)
 
@@ -215,9 +215,9 @@ def test_an_interrupt_before_the_first_instruction_of_an_exit_ends_a_decorated_c
 
         for call in (hit, around):
             call()
-            got = other.lock("a").acquire(timeout=20)
-            assert got is not None
-            got.release()
+            granted = other.lock("a").acquire(timeout=20)
+            assert granted is not None
+            granted.release()
 
 
 def test_an_interrupted_re_entry_is_not_counted(url: str) -> None:
@@ -255,7 +255,7 @@ def test_an_interrupted_wait_leaves_the_queue(url: str) -> None:
 NAMES = ["a", "b", "c"]
 
 
-def test_an_interrupted_acquire_of_several_gives_all_back(url: str) -> None:
+def test_an_interrupted_acquire_of_several_releases_all(url: str) -> None:
     with holdfast.Client(url) as client, holdfast.Client(url) as other:
         locks, probe = client.lock_all(NAMES), other.lock_all(NAMES)
         leases: list[holdfast.LeaseAll | None] = []
@@ -267,16 +267,16 @@ def test_an_interrupted_acquire_of_several_gives_all_back(url: str) -> None:
             for lease in leases:
                 assert lease is not None
                 lease.release()
-            if locks.held:  # it came when all was done, before the caller had them
+            if locks.held:  # the interrupt came after the last step, before the caller had the leases
                 locks.release()
 
-            got = probe.acquire(timeout=20)
-            assert got is not None, f"stuck after an interrupt at {delay * 1e6:.0f} µs"
-            got.release()
+            granted = probe.acquire(timeout=20)
+            assert granted is not None, f"stuck after an interrupt at {delay * 1e6:.0f} µs"
+            granted.release()
             leases.clear()
 
 
-def test_an_interrupted_wait_for_one_of_several_gives_all_back(url: str) -> None:
+def test_an_interrupted_wait_for_one_of_several_releases_all(url: str) -> None:
     with holdfast.Client(url) as client, holdfast.Client(url) as other:
         probe = other.lock_all(NAMES)
         held = other.lock("b").acquire()
@@ -287,32 +287,32 @@ def test_an_interrupted_wait_for_one_of_several_gives_all_back(url: str) -> None
             assert interrupted(delay, lambda: locks.acquire(timeout=20))
         held.release()
 
-        got = probe.acquire(timeout=20)
-        assert got is not None
+        granted = probe.acquire(timeout=20)
+        assert granted is not None
         for name in NAMES:
             assert len(other.inspect(name).holders) == 1
             assert not other.inspect(name).waiters
 
 
-def test_an_interrupt_just_after_the_last_of_several_was_waited_for_gives_all_back(url: str) -> None:
-    """Between the lease and the list that it goes into, where no sweep is likely to hit."""
+def test_an_interrupt_just_after_the_grant_of_the_last_of_several_releases_all(url: str) -> None:
+    """Between the grant of the lease and its entry in the list, where a sweep rarely hits."""
     from holdfast.core.acquire_all import _acquire_in_turn
 
-    def interrupt_behind(frame: Any, event: str, _: object) -> Any:
+    def start_tracing(frame: Any, event: str, _: object) -> Any:
         if frame.f_code is _acquire_in_turn.__code__:
-            return behind_take
+            return interrupt_after_grant
         return None
 
-    def behind_take(frame: Any, event: str, _: object) -> Any:
+    def interrupt_after_grant(frame: Any, event: str, _: object) -> Any:
         result = frame.f_locals.get("result")
         if result is not None and result.lease is not None:
             sys.settrace(None)
             raise Interrupt
-        return behind_take
+        return interrupt_after_grant
 
     with holdfast.Client(url) as client, holdfast.Client(url) as other:
         locks = client.lock_all(["a"], timeout=20)
-        sys.settrace(interrupt_behind)
+        sys.settrace(start_tracing)
         try:
             with pytest.raises(Interrupt):
                 locks.acquire()
@@ -320,9 +320,9 @@ def test_an_interrupt_just_after_the_last_of_several_was_waited_for_gives_all_ba
             sys.settrace(None)
 
         assert not locks.held
-        got = other.lock("a").acquire(timeout=5)
-        assert got is not None
-        got.release()
+        granted = other.lock("a").acquire(timeout=5)
+        assert granted is not None
+        granted.release()
 
 
 def test_an_interrupted_release_of_several_is_finished_by_the_keeper(url: str) -> None:
@@ -333,11 +333,11 @@ def test_an_interrupted_release_of_several_is_finished_by_the_keeper(url: str) -
             assert locks.acquire(timeout=20) is not None
             sweep.hits += interrupted(delay, locks.release)
 
-            if locks.held:  # it came before the release had begun
+            if locks.held:  # the interrupt came before the release had begun
                 locks.release()
-            got = probe.acquire(timeout=20)
-            assert got is not None, f"stuck after an interrupt at {delay * 1e6:.0f} µs"
-            got.release()
+            granted = probe.acquire(timeout=20)
+            assert granted is not None, f"stuck after an interrupt at {delay * 1e6:.0f} µs"
+            granted.release()
 
         assert client.stats()[:2] == (0, 0)
 
@@ -354,10 +354,10 @@ def test_an_interrupted_with_on_several_leaves_nothing_behind(url: str) -> None:
         for delay in sweep:
             sweep.hits += interrupted(delay, body)
 
-            if locks.held:  # as with a single lock: it came before the first instruction of __exit__
+            if locks.held:  # as with a single lock: the interrupt came before the first instruction of __exit__
                 locks.release()
-            got = probe.acquire(timeout=20)
-            assert got is not None, f"stuck after an interrupt at {delay * 1e6:.0f} µs"
-            got.release()
+            granted = probe.acquire(timeout=20)
+            assert granted is not None, f"stuck after an interrupt at {delay * 1e6:.0f} µs"
+            granted.release()
 
         assert client.stats()[:2] == (0, 0)

@@ -64,11 +64,11 @@ def renewals_of(client: holdfast.Client) -> list[str]:
     renewed: list[str] = []
     backend, renew = client._engine.backend, client._engine.backend.renew
 
-    async def noted(claims: Any, *, deadline: float) -> Any:
+    async def recorded(claims: Any, *, deadline: float) -> Any:
         renewed.extend(claim.name for claim in claims)
         return await renew(claims, deadline=deadline)
 
-    backend.renew = noted  # type: ignore[method-assign]
+    backend.renew = recorded  # type: ignore[method-assign]
     return renewed
 
 
@@ -84,7 +84,7 @@ def test_a_loss_is_reported_while_a_log_handler_blocks(client: holdfast.Client, 
     eventually(lambda: reported == [first])
     eventually(lambda: slow_log.entered == 1)
 
-    # The handler is still inside its first call, and other leases are renewed and lost as ever.
+    # The handler is still inside its first call, and other leases are renewed and lost as usual.
     count = len(renewed)
     eventually(lambda: len(renewed) > count + 2)
     second = client.lock("second", ttl=SHORT, renew=False, on_lost=reported.append).acquire()
@@ -252,7 +252,7 @@ def test_a_waiter_repeats_a_release_that_no_thread_could_be_started_for(
     no_threads.refused = ()
 
     with client.lock("a", timeout=PATIENCE):
-        assert outage == [], "its own client's ticket would block it for the ttl, or as long as it waits"
+        assert outage == [], "otherwise the ticket of its own client blocks it for the ttl"
 
 
 def test_a_worker_continues_when_the_thread_of_the_timer_cannot_be_started(
@@ -265,7 +265,7 @@ def test_a_worker_continues_when_the_thread_of_the_timer_cannot_be_started(
 
     until = keeper._take_due(1)
 
-    assert until == pytest.approx(now + 0.5), "it looks again by itself when the release is due"
+    assert until == pytest.approx(now + 0.5), "the worker itself wakes when the release is due"
     no_threads.refused = ()
     keeper.cancel(ticket)
 
@@ -292,7 +292,7 @@ def test_a_loss_is_reported_although_no_thread_can_be_started(client: holdfast.C
     assert lease.lost
 
 
-def test_a_dispatcher_calls_later_what_no_thread_could_be_started_for(no_threads: NoThreads) -> None:
+def test_a_dispatcher_runs_calls_later_when_no_thread_could_be_started_for_them(no_threads: NoThreads) -> None:
     dispatcher, called = threads.Dispatcher("test"), list[int]()
     no_threads.refused = ("holdfast-test",)
     dispatcher.post(lambda: called.append(1))
@@ -306,7 +306,7 @@ def test_a_dispatcher_calls_later_what_no_thread_could_be_started_for(no_threads
     assert called == [1, 2]
 
 
-def test_a_dispatcher_that_hangs_drops_what_is_too_much(blocked: Blocked, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_dispatcher_that_hangs_drops_calls_above_its_limit(blocked: Blocked, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(threads.Dispatcher, "calls_max", 3)
     dispatcher, called = threads.Dispatcher("test"), list[int]()
     dispatcher.post(lambda: blocked.emit(None))
@@ -345,4 +345,4 @@ def test_a_loss_during_a_release_or_check_is_lock_lost_and_never_not_held(
     monkeypatch.undo()
     lease = acquire()
     with pytest.raises(holdfast.LockLost, match="its time was up"):
-        (lease.check(), lease.check())  # the first may be just before it
+        (lease.check(), lease.check())  # the loss may be reported between the two

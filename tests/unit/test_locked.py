@@ -1,4 +1,4 @@
-"""The decorator: which lock a call takes, what a busy one makes of the call, and what is refused before any call."""
+"""The decorator: the lock of a call, calls when the lock is busy, and errors before the first call."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ import holdfast
 
 @pytest.fixture
 def client() -> Iterator[holdfast.Client]:
-    with holdfast.Client("memory://") as made:
-        yield made
+    with holdfast.Client("memory://") as client:
+        yield client
 
 
 def held(client: holdfast.Client) -> list[str]:
@@ -95,7 +95,7 @@ def test_a_function_may_give_the_name(client: holdfast.Client) -> None:
     assert work(3, unit="m") == ["3 m"]
 
 
-def test_methods(client: holdfast.Client) -> None:
+def test_methods_can_be_decorated(client: holdfast.Client) -> None:
     class Report:
         id = 9
 
@@ -137,7 +137,7 @@ def test_a_call_whose_name_is_invalid_is_refused(client: holdfast.Client) -> Non
         other({})
 
 
-def test_wrong_arguments_are_the_usual_error(client: holdfast.Client) -> None:
+def test_wrong_arguments_raise_the_usual_error(client: holdfast.Client) -> None:
     @client.locked("{day}")
     def work(day: str) -> None: ...
 
@@ -187,7 +187,7 @@ def test_a_timeout_of_the_body_does_not_count_as_a_busy_lock(client: holdfast.Cl
         work()
 
     assert caught.value.lock == "b"
-    with pytest.raises(holdfast.AcquireTimeout):  # and the exception of name_of is passed on too
+    with pytest.raises(holdfast.AcquireTimeout):  # an error of name_of is raised too
         client.locked(name_of=lambda: str(client.lock("b", timeout=0).__enter__()), busy="skip")(plain)()
     assert lease is not None
     lease.release()
@@ -196,7 +196,7 @@ def test_a_timeout_of_the_body_does_not_count_as_a_busy_lock(client: holdfast.Cl
 # ── re-entry, loss, the lease ────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_recursion(client: holdfast.Client) -> None:
+def test_a_recursive_call_needs_a_reentrant_lock(client: holdfast.Client) -> None:
     @client.locked("a", reentrant=True)
     def again(depth: int) -> int:
         return depth if depth == 0 else 1 + again(depth - 1)
@@ -211,7 +211,7 @@ def test_recursion(client: holdfast.Client) -> None:
     assert held(client) == []
 
 
-def test_an_error_of_an_inner_call_leaves_the_outer_one_its_lock(client: holdfast.Client) -> None:
+def test_an_error_of_an_inner_call_does_not_release_the_lock_of_the_outer_call(client: holdfast.Client) -> None:
     @client.locked("a", reentrant=True)
     def inner() -> None:
         raise KeyError("mine")
@@ -228,7 +228,8 @@ def test_an_error_of_an_inner_call_leaves_the_outer_one_its_lock(client: holdfas
 
 
 def test_the_function_gets_the_lease_if_it_has_the_parameter(client: holdfast.Client) -> None:
-    locked: Any = client.locked("a", lease="mine", meta={"job": 1})  # types cannot say what it does to a keyword
+    # Types cannot express that a keyword parameter is removed.
+    locked: Any = client.locked("a", lease="mine", meta={"job": 1})
 
     @locked  # type: ignore[untyped-decorator]
     def work(day: str, *, mine: holdfast.Lease | None = None) -> holdfast.Lease:
@@ -244,7 +245,7 @@ def test_the_function_gets_the_lease_if_it_has_the_parameter(client: holdfast.Cl
         work("monday", mine=lease)
 
 
-def test_the_lease_may_be_the_first_parameter_or_the_one_behind_self(client: holdfast.Client) -> None:
+def test_the_lease_may_be_the_first_parameter_or_the_one_after_self(client: holdfast.Client) -> None:
     @client.locked("a:{day}", lease="lease")
     def first(lease: holdfast.Lease, day: str, *more: str) -> tuple[Any, ...]:
         lease.check()
@@ -270,7 +271,7 @@ def test_the_lease_may_be_the_first_parameter_or_the_one_behind_self(client: hol
     assert [*inspect.signature(Report.make).parameters] == ["self", "day"]
 
 
-def test_a_loss_is_raised_at_the_end_as_with_does(client: holdfast.Client) -> None:
+def test_a_loss_is_raised_at_the_end_of_the_call(client: holdfast.Client) -> None:
     reported = threading.Event()
 
     @client.locked("a", lease="lease", ttl=3, max_hold=0.05, on_lost=lambda _: reported.set())
@@ -312,7 +313,7 @@ def test_threads_take_turns(client: holdfast.Client) -> None:
     assert (len(most), max(most)) == (200, 1)
 
 
-# ── the function that comes back ─────────────────────────────────────────────────────────────────────────────────
+# ── the decorated function ───────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_the_decorated_function_keeps_its_metadata_and_pickles() -> None:
@@ -350,7 +351,9 @@ class CallableObject:
         ("monday", "for functions and methods"),
     ],
 )
-def test_what_threads_cannot_decorate(client: holdfast.Client, function: Any, pattern: str) -> None:
+def test_functions_that_threads_cannot_decorate_are_refused(
+    client: holdfast.Client, function: Any, pattern: str
+) -> None:
     for locked in (client.locked, holdfast.locked):
         with refused(pattern):
             locked("a")(function)
@@ -365,7 +368,7 @@ def test_what_threads_cannot_decorate(client: holdfast.Client, function: Any, pa
         (staticmethod(coroutine), "put @staticmethod above"),
     ],
 )
-def test_what_asyncio_cannot_decorate(function: Any, pattern: str) -> None:
+def test_functions_that_asyncio_cannot_decorate_are_refused(function: Any, pattern: str) -> None:
     with refused(pattern):
         holdfast.AsyncClient("memory://").locked("a")(function)
 
@@ -391,7 +394,7 @@ def test_an_error_of_a_decorator_names_the_same_decorator_of_the_other_client(
         decorate(client, "monday")
 
 
-def test_a_function_that_hides_its_coroutine_is_found_out_before_that_runs(client: holdfast.Client) -> None:
+def test_a_function_that_returns_a_coroutine_is_refused_before_the_coroutine_runs(client: holdfast.Client) -> None:
     @client.locked("a")
     def work() -> Any:
         return coroutine()
@@ -401,7 +404,7 @@ def test_a_function_that_hides_its_coroutine_is_found_out_before_that_runs(clien
     assert held(client) == []
 
 
-def test_objects_and_partials_that_can_be_called(client: holdfast.Client) -> None:
+def test_callable_objects_and_partials_can_be_decorated(client: holdfast.Client) -> None:
     def add(left: int, right: int) -> int:
         return left + right
 
@@ -456,7 +459,7 @@ async def test_asyncio_names_busy_lease_and_recursion() -> None:
         assert await client.locks() == []
 
 
-async def test_asyncio_passes_the_lease_by_place() -> None:
+async def test_asyncio_passes_the_lease_by_position() -> None:
     async with holdfast.AsyncClient("memory://") as client:
 
         @client.locked("a:{day}", lease="lease")
@@ -477,7 +480,7 @@ async def test_asyncio_loss_cancels_the_body() -> None:
             await work()
 
 
-async def test_asyncio_own_timeout_and_deadlock_go_out() -> None:
+async def test_asyncio_timeouts_and_deadlocks_of_the_body_are_raised() -> None:
     async with holdfast.AsyncClient("memory://") as client:
 
         @client.locked("a", busy="skip")

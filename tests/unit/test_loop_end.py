@@ -1,4 +1,4 @@
-"""A loop that ends with asyncio.run, as programs do: what was owed then is still given back."""
+"""Hazard: a release that is pending at the end of asyncio.run is never sent."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ import holdfast
 @pytest.mark.parametrize("backend", ["memory", "sqlite"])
 def test_a_wait_cancelled_at_the_very_end_leaves_the_queue(backend: str, tmp_path: Path) -> None:
     url = "memory://loop-end" if backend == "memory" else f"sqlite://{tmp_path}/locks.db"
-    waiting_client = holdfast.AsyncClient(url)  # never closed, and held on: only the keeper can tidy up
+    # Never closed and still referenced: only the keeper can release its ticket.
+    waiting_client = holdfast.AsyncClient(url)
 
     async def main() -> None:
         waiting = asyncio.create_task(_wait(waiting_client))
@@ -33,7 +34,7 @@ async def _wait(client: holdfast.AsyncClient) -> None:
     await client.lock("a").acquire()
 
 
-def test_a_program_interrupted_in_a_body_gives_the_lock_back(tmp_path: Path) -> None:
+def test_a_program_interrupted_in_a_body_releases_the_lock(tmp_path: Path) -> None:
     url = f"sqlite://{tmp_path}/locks.db"
 
     async def main() -> None:

@@ -1,4 +1,4 @@
-"""A loss cancels the body of `async with`, which raises LockLost; a cancellation from elsewhere wins; none is left."""
+"""A loss cancels the body of `async with`, which raises LockLost. Other cancellations are kept, and none remains."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def in_a_thread(work: Callable[[], None]) -> None:
         threads.submit(work).result()
 
 
-class Rig:
-    """A client in a world, where the time of a lease passes when the test says so."""
+class VirtualTime:
+    """A client in a world, whose clock the test moves."""
 
     def __init__(self, world: World) -> None:
         self.client = world.async_client()
@@ -50,8 +50,8 @@ class Rig:
 
 
 @pytest.fixture
-def rig(holdfast_world: World) -> Rig:
-    return Rig(holdfast_world)
+def virtual(holdfast_world: World) -> VirtualTime:
+    return VirtualTime(holdfast_world)
 
 
 class RealTime:
@@ -72,32 +72,32 @@ def real() -> RealTime:
     return RealTime()
 
 
-async def test_a_loss_cancels_the_body(rig: Rig) -> None:
+async def test_a_loss_cancels_the_body(virtual: VirtualTime) -> None:
     with pytest.raises(holdfast.LockLost) as caught:
-        async with rig.lock():
-            await rig.be_cancelled()
+        async with virtual.lock():
+            await virtual.be_cancelled()
 
     assert isinstance(caught.value.__cause__, asyncio.CancelledError)
     assert current_task().cancelling() == 0
-    await asyncio.sleep(0)  # nothing is left to be thrown here
+    await asyncio.sleep(0)  # no cancellation remains
 
 
-async def test_a_loss_with_a_stop_margin_cancels_while_the_lock_is_ours(rig: Rig) -> None:
-    lock = rig.lock(stop_margin=5)
+async def test_a_loss_with_a_stop_margin_cancels_while_the_lock_is_still_held(virtual: VirtualTime) -> None:
+    lock = virtual.lock(stop_margin=5)
 
     with pytest.raises(holdfast.LockLost):
         async with lock as lease:
             try:
-                await rig.be_cancelled()
+                await virtual.be_cancelled()
             finally:
-                assert await rig.client.lock("a").locked()
+                assert await virtual.client.lock("a").locked()
                 assert lease.lost
 
-    async with rig.client.lock("a", timeout=5):
+    async with virtual.client.lock("a", timeout=5):
         pass
 
 
-async def test_a_loss_that_the_body_finds_out_itself_leaves_no_cancellation_behind(real: RealTime) -> None:
+async def test_a_loss_that_the_body_itself_detects_leaves_no_cancellation_behind(real: RealTime) -> None:
     with pytest.raises(holdfast.LockLost) as caught:
         async with real.lock() as lease:
             while True:
@@ -109,34 +109,34 @@ async def test_a_loss_that_the_body_finds_out_itself_leaves_no_cancellation_behi
     assert current_task().cancelling() == 0
 
 
-async def test_the_exception_of_a_body_is_raised_instead_of_the_loss(rig: Rig) -> None:
+async def test_the_exception_of_a_body_is_raised_instead_of_the_loss(virtual: VirtualTime) -> None:
     with pytest.raises(ZeroDivisionError):
-        async with rig.lock():
+        async with virtual.lock():
             try:
-                await rig.be_cancelled()
+                await virtual.be_cancelled()
             except asyncio.CancelledError:
                 raise ZeroDivisionError from None
 
     assert current_task().cancelling() == 0
 
 
-async def test_a_body_that_swallows_the_cancellation_still_ends_with_the_loss(rig: Rig) -> None:
+async def test_a_body_that_swallows_the_cancellation_still_ends_with_the_loss(virtual: VirtualTime) -> None:
     with pytest.raises(holdfast.LockLost):
-        async with rig.lock():
+        async with virtual.lock():
             with contextlib.suppress(asyncio.CancelledError):
-                await rig.be_cancelled()
+                await virtual.be_cancelled()
 
     assert current_task().cancelling() == 0
     await asyncio.sleep(0)
 
 
-async def test_a_cancellation_from_elsewhere_wins(rig: Rig) -> None:
+async def test_a_cancellation_by_other_code_is_raised_instead_of_the_loss(virtual: VirtualTime) -> None:
     async def work() -> None:
-        async with rig.lock():
+        async with virtual.lock():
             try:
-                await rig.be_cancelled()
+                await virtual.be_cancelled()
             finally:
-                current_task().cancel()  # another thread, at the same moment
+                current_task().cancel()  # as another thread would at the same moment
 
     task = asyncio.create_task(work())
     with pytest.raises(asyncio.CancelledError):
@@ -145,9 +145,9 @@ async def test_a_cancellation_from_elsewhere_wins(rig: Rig) -> None:
     assert task.cancelled()
 
 
-async def test_a_cancellation_from_elsewhere_alone_is_not_called_a_loss(rig: Rig) -> None:
+async def test_a_cancellation_without_a_loss_is_not_reported_as_a_loss(virtual: VirtualTime) -> None:
     async def work() -> None:
-        async with rig.client.lock("a"):
+        async with virtual.client.lock("a"):
             started.set()
             await asyncio.sleep(60)
 
@@ -158,27 +158,27 @@ async def test_a_cancellation_from_elsewhere_alone_is_not_called_a_loss(rig: Rig
     with pytest.raises(asyncio.CancelledError):
         await task
 
-    assert not await rig.client.lock("a").locked()
+    assert not await virtual.client.lock("a").locked()
 
 
-async def test_a_timeout_around_the_body_is_still_a_timeout(rig: Rig) -> None:
+async def test_a_timeout_around_the_body_is_still_a_timeout(virtual: VirtualTime) -> None:
     with pytest.raises(TimeoutError):
-        async with asyncio.timeout(0.05), rig.client.lock("a"):
+        async with asyncio.timeout(0.05), virtual.client.lock("a"):
             await asyncio.sleep(60)
 
-    assert not await rig.client.lock("a").locked()
+    assert not await virtual.client.lock("a").locked()
 
 
-async def test_a_loss_inside_a_timeout_is_still_a_loss(rig: Rig) -> None:
+async def test_a_loss_inside_a_timeout_is_still_a_loss(virtual: VirtualTime) -> None:
     with pytest.raises(holdfast.LockLost):
-        async with asyncio.timeout(60), rig.lock():
-            await rig.be_cancelled()
+        async with asyncio.timeout(60), virtual.lock():
+            await virtual.be_cancelled()
 
 
-async def test_a_loss_ends_a_task_group_with_lock_lost(rig: Rig) -> None:
+async def test_a_loss_ends_a_task_group_with_lock_lost(virtual: VirtualTime) -> None:
     async def work() -> None:
-        async with rig.lock():
-            await rig.be_cancelled()
+        async with virtual.lock():
+            await virtual.be_cancelled()
 
     with pytest.raises(ExceptionGroup) as caught:
         async with asyncio.TaskGroup() as group:
@@ -187,7 +187,7 @@ async def test_a_loss_ends_a_task_group_with_lock_lost(rig: Rig) -> None:
     assert [type(error) for error in caught.value.exceptions] == [holdfast.LockLost]
 
 
-async def test_a_loss_is_reported_first_to_the_task_that_entered_first(rig: Rig) -> None:
+async def test_a_loss_is_reported_first_to_the_task_that_entered_first(virtual: VirtualTime) -> None:
     entered = asyncio.Event()
 
     async def work(lease: holdfast.AsyncLease) -> None:
@@ -196,29 +196,29 @@ async def test_a_loss_is_reported_first_to_the_task_that_entered_first(rig: Rig)
             await asyncio.sleep(60)
 
     async def work_in_group() -> None:
-        async with rig.lock() as lease, asyncio.TaskGroup() as group:
+        async with virtual.lock() as lease, asyncio.TaskGroup() as group:
             group.create_task(work(lease))
 
     task = asyncio.create_task(work_in_group())
     await entered.wait()
-    await rig.pass_ttl()
+    await virtual.pass_ttl()
 
     with pytest.raises(holdfast.LockLost):  # and not an ExceptionGroup with the loss of the inner task
         await task
 
 
-async def test_on_lost_event_leaves_the_body_alone(rig: Rig) -> None:
+async def test_on_lost_event_leaves_the_body_alone(virtual: VirtualTime) -> None:
     finished = False
 
     with pytest.raises(holdfast.LockLost):
-        async with rig.lock(on_lost="event"):
-            await rig.pass_ttl()
+        async with virtual.lock(on_lost="event"):
+            await virtual.pass_ttl()
             finished = True
 
     assert finished
 
 
-async def test_a_function_is_called_and_the_body_cancelled(rig: Rig) -> None:
+async def test_a_function_is_called_and_the_body_cancelled(virtual: VirtualTime) -> None:
     reported: list[Any] = []
 
     async def report(lease: holdfast.AsyncLease) -> None:
@@ -226,57 +226,57 @@ async def test_a_function_is_called_and_the_body_cancelled(rig: Rig) -> None:
         reported.append(lease.fence)
 
     with pytest.raises(holdfast.LockLost) as caught:
-        async with rig.lock(on_lost=report):
-            await rig.be_cancelled()
+        async with virtual.lock(on_lost=report):
+            await virtual.be_cancelled()
     for _ in range(3):
         await asyncio.sleep(0)
 
     assert reported == [caught.value.fence]
 
 
-async def test_only_the_outermost_of_nested_bodies_turns_it_into_a_loss(rig: Rig) -> None:
-    lock = rig.lock(reentrant=True)
-    seen: list[type[BaseException]] = []
+async def test_only_the_outermost_of_nested_bodies_raises_lock_lost(virtual: VirtualTime) -> None:
+    lock = virtual.lock(reentrant=True)
+    errors: list[type[BaseException]] = []
 
     with pytest.raises(holdfast.LockLost):
         async with lock:
             try:
                 async with lock:
-                    await rig.be_cancelled()
+                    await virtual.be_cancelled()
             except BaseException as error:
-                seen.append(type(error))
+                errors.append(type(error))
                 raise
 
-    assert seen == [asyncio.CancelledError]
+    assert errors == [asyncio.CancelledError]
     assert current_task().cancelling() == 0
 
 
-async def test_a_lease_can_be_the_body_s_own_context(rig: Rig) -> None:
-    lease = await rig.lock().acquire()
+async def test_a_lease_can_be_entered_with_async_with(virtual: VirtualTime) -> None:
+    lease = await virtual.lock().acquire()
     assert lease is not None
 
     with pytest.raises(holdfast.LockLost):
         async with lease:
-            await rig.be_cancelled()
+            await virtual.be_cancelled()
 
 
 async def test_a_thread_beside_the_loop_sees_the_loss_and_the_loop_reports_it(real: RealTime) -> None:
-    """As `asyncio.to_thread` has it: the work is in a thread, and looks at its lease there."""
+    """As with `asyncio.to_thread`: the work runs in a thread, and checks its lease there."""
     reported: list[int] = []
     lease = await real.lock(on_lost=lambda lost: reported.append(lost.fence)).acquire()
     assert lease is not None
-    seen: list[object] = []
+    state: list[object] = []
 
     def work() -> None:
         while not lease.lost:
             time.sleep(0.01)
-        seen.extend((lease.held, lease.remaining))
+        state.extend((lease.held, lease.remaining))
         with pytest.raises(holdfast.LockLost, match=r"ttl of 0\.1 s is over"):
             lease.check()
 
     in_a_thread(work)
 
-    assert seen == [False, 0.0]
+    assert state == [False, 0.0]
     assert reported == []
     await asyncio.wait_for(lease.wait_lost(), 10)
     while not reported:

@@ -62,7 +62,7 @@ def test_the_end_of_a_lock_is_reported() -> None:
 # ── state between reads ──────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_holders_that_were_there_before_the_search_ended_are_not_reported_as_acquired() -> None:
+def test_holders_that_are_found_before_the_search_has_ended_are_not_reported_as_acquired() -> None:
     tracker = Tracker()
     locks = [LockInfo(name, (ticket(1, fence=10),), ()) for name in "abcd"]
 
@@ -97,16 +97,19 @@ def test_the_lock_with_the_longest_wait_comes_first() -> None:
     ]
 
 
-def test_the_ttl_of_a_lease_is_the_largest_ttl_left_that_was_seen() -> None:
+def test_the_ttl_of_a_lease_is_the_largest_remaining_time_that_was_read() -> None:
     tracker = Tracker()
 
-    for left in (12.0, 30.0, 21.0):
-        tracker.update([LockInfo("a", (ticket(1, fence=1, left=left), ticket(2, fence=2, left=math.inf)), ())], left)
+    for remaining in (12.0, 30.0, 21.0):
+        tracker.update(
+            [LockInfo("a", (ticket(1, fence=1, remaining=remaining), ticket(2, fence=2, remaining=math.inf)), ())],
+            remaining,
+        )
 
     (lock,) = tracker.locks
     assert (lock.ttl_left, lock.ttl) == (21.0, 30.0)
     assert [holding.ttl for holding in lock.holdings] == [30.0, math.inf]
-    tracker.update([LockInfo("a", (ticket(1, fence=3, left=5.0),), ())], 50.0)
+    tracker.update([LockInfo("a", (ticket(1, fence=3, remaining=5.0),), ())], 50.0)
     assert (tracker.locks[0].ttl_left, tracker.locks[0].ttl) == (5.0, 5.0)
 
 
@@ -210,13 +213,13 @@ def test_a_monitor_in_asyncio_yields_snapshots() -> None:
         async with holdfast.AsyncClient(store) as client, AsyncMonitor(client) as monitor:
             lease = await client.lock("a").acquire()
             assert lease is not None
-            seen: list[Change] = []
+            changes: list[Change] = []
             async for snapshot in monitor.snapshots(interval=0.01):
-                seen += snapshot.changes
+                changes += snapshot.changes
                 if snapshot.locks:
                     await lease.release()
                 else:
-                    return seen
+                    return changes
         raise AssertionError
 
     assert [change.kind for change in asyncio.run(watch())] == ["holds", "released"]
@@ -237,7 +240,7 @@ def held(name: str, fence: int) -> LockInfo:
     return LockInfo(name, (ticket(1, fence=fence),), ())
 
 
-def ticket(pid: int, *, fence: int | None = None, since: float = 0.0, left: float = 1.0) -> TicketInfo:
+def ticket(pid: int, *, fence: int | None = None, since: float = 0.0, remaining: float = 1.0) -> TicketInfo:
     return TicketInfo(
         fence=fence,
         host="web-3",
@@ -245,7 +248,7 @@ def ticket(pid: int, *, fence: int | None = None, since: float = 0.0, left: floa
         agent="main",
         program="",
         since=since,
-        remaining=left,
+        remaining=remaining,
         exclusive=True,
         limit=1,
         meta={},

@@ -34,13 +34,13 @@ async def state(lab: Lab) -> str | None:
 # ── requests without an answer ───────────────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.parametrize("fate", [LOST, NO_REPLY])
+@pytest.mark.parametrize("outcome", [LOST, NO_REPLY])
 @pytest.mark.parametrize("answers", [0, 1], ids=["start", "completion"])
 async def test_a_write_without_an_answer_is_repeated(
-    lab: Lab, jobs: Jobs, faults: Faults, fate: str, answers: int
+    lab: Lab, jobs: Jobs, faults: Faults, outcome: str, answers: int
 ) -> None:
     actor = lab.actor()
-    faults.plan("swap_record", *[OK] * answers, fate, OK)
+    faults.plan("swap_record", *[OK] * answers, outcome, OK)
 
     assert (await run(actor, jobs.returning(1), result=True)).ran
 
@@ -48,12 +48,12 @@ async def test_a_write_without_an_answer_is_repeated(
     assert len(jobs.runs) == 1
 
 
-@pytest.mark.parametrize("fates", [[LATE, OK], [LATE, LATE, OK], [LATE, LOST, OK], [LATE, DOWN, OK]])
+@pytest.mark.parametrize("outcomes", [[LATE, OK], [LATE, LATE, OK], [LATE, LOST, OK], [LATE, DOWN, OK]])
 async def test_a_start_that_arrives_after_the_end_of_its_call_is_no_interrupted_run(
-    lab: Lab, jobs: Jobs, faults: Faults, fates: list[str]
+    lab: Lab, jobs: Jobs, faults: Faults, outcomes: list[str]
 ) -> None:
     actor = lab.actor()
-    faults.plan("swap_record", *fates)
+    faults.plan("swap_record", *outcomes)
     with pytest.raises((ValueError, holdfast.OutcomeUnknown)):
         await run(actor, jobs.raising(ValueError("card declined")))
     assert await state(lab) is None
@@ -65,12 +65,12 @@ async def test_a_start_that_arrives_after_the_end_of_its_call_is_no_interrupted_
     assert (await run(actor, jobs.returning(3), result=True)).value == 2
 
 
-@pytest.mark.parametrize("fates", [[NO_REPLY, NO_REPLY], [NO_REPLY, DOWN], [LOST, LOST]])
+@pytest.mark.parametrize("outcomes", [[NO_REPLY, NO_REPLY], [NO_REPLY, DOWN], [LOST, LOST]])
 async def test_a_start_without_an_answer_does_not_run_and_removes_its_record(
-    lab: Lab, jobs: Jobs, faults: Faults, fates: list[str]
+    lab: Lab, jobs: Jobs, faults: Faults, outcomes: list[str]
 ) -> None:
     actor = lab.actor()
-    faults.plan("swap_record", *fates, OK)
+    faults.plan("swap_record", *outcomes, OK)
 
     with pytest.raises(holdfast.OutcomeUnknown):
         await run(actor, jobs.returning(1))
@@ -95,14 +95,14 @@ async def test_a_start_that_cannot_be_undone_is_an_interrupted_run(lab: Lab, job
 
 
 @pytest.mark.parametrize(
-    ("fate", "error"),
+    ("outcome", "error"),
     [(DOWN, holdfast.BackendUnavailable), (REFUSED, holdfast.ConfigurationError), (BUG, ZeroDivisionError)],
 )
 async def test_a_refused_start_does_not_run(
-    lab: Lab, jobs: Jobs, faults: Faults, fate: str, error: type[Exception]
+    lab: Lab, jobs: Jobs, faults: Faults, outcome: str, error: type[Exception]
 ) -> None:
     actor = lab.actor()
-    faults.plan("swap_record", fate, OK)
+    faults.plan("swap_record", outcome, OK)
 
     with pytest.raises(error):
         await run(actor, jobs.returning(1))
@@ -168,7 +168,7 @@ async def test_a_call_that_loses_its_lease_before_the_body_does_not_run(lab: Lab
     assert await state(lab) is None
 
 
-async def test_a_call_that_lost_its_lease_takes_no_other_run_for_an_interrupted_one(
+async def test_a_call_that_lost_its_lease_does_not_report_another_run_as_interrupted(
     lab: Lab, jobs: Jobs, faults: Faults
 ) -> None:
     actor, other = lab.actor(), lab.actor()
@@ -270,7 +270,7 @@ async def test_a_record_of_another_program_is_refused(lab: Lab, jobs: Jobs, payl
 
 
 def body_of(lab: Lab, work: Callable[[], Any]) -> Callable[[], Any]:
-    """A body of this lab's kind. The loop runs the coroutine of `work` for a thread, too."""
+    """A body for the API of this lab. The loop runs the coroutine of `work`, for threads too."""
     loop = asyncio.get_running_loop()
 
     async def awaited() -> Any:
@@ -288,7 +288,7 @@ async def break_lock(lab: Lab) -> None:
     assert await operator(lambda client: client.break_lock(name, holder.fence))
 
 
-async def test_a_run_that_lost_its_lease_completes_as_long_as_its_record_is_there(lab: Lab, jobs: Jobs) -> None:
+async def test_a_run_that_lost_its_lease_completes_while_its_record_exists(lab: Lab, jobs: Jobs) -> None:
     actor = lab.actor()
 
     async def work() -> str:
@@ -404,19 +404,19 @@ async def test_a_cancelled_body_is_an_error_as_any_other(faulty_url: str) -> Non
 
 @pytest.mark.parametrize("step", ["start", "completion", "removal"])
 async def test_a_cancellation_waits_for_the_end_of_a_step(faulty_url: str, faults: Faults, step: str) -> None:
-    reached, go_on = asyncio.Event(), asyncio.Event()
+    reached, may_continue = asyncio.Event(), asyncio.Event()
     runs: list[int] = []
 
-    async def held_up() -> None:
+    async def block() -> None:
         reached.set()
-        await go_on.wait()
+        await may_continue.wait()
 
     async def body() -> None:
         runs.append(1)
         if step == "removal":
             raise ZeroDivisionError
 
-    faults.plan("swap_record", *([] if step == "start" else [OK]), held_up, OK)
+    faults.plan("swap_record", *([] if step == "start" else [OK]), block, OK)
     async with holdfast.AsyncClient(faulty_url) as client:
         task = asyncio.create_task(client.once("k").run(body))
         await reached.wait()
@@ -425,7 +425,7 @@ async def test_a_cancellation_waits_for_the_end_of_a_step(faulty_url: str, fault
         task.cancel()
         await asyncio.sleep(0)
         assert not task.done()
-        go_on.set()
+        may_continue.set()
         with pytest.raises(asyncio.CancelledError):
             await task
 

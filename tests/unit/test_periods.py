@@ -52,7 +52,7 @@ def test_an_offset_moves_the_beginning() -> None:
     assert monday.number(at("2026-03-29T23:59:59")) + 1 == monday.number(at("2026-03-30T00:00:00"))
 
 
-def test_a_clock_before_the_beginning_of_time_has_a_period_too() -> None:
+def test_a_time_before_the_first_period_has_a_number_too() -> None:
     assert make_period("1d", "3h").number(0.0) == -1
 
 
@@ -67,15 +67,17 @@ class Job:
         async def awaited() -> str:
             return plain()
 
-        made = actor.client.once_per("52w", name="job", skipped="skipped")
-        self.call = made(plain if lab.runtime == "threads" else awaited)
+        decorate = actor.client.once_per("52w", name="job", skipped="skipped")
+        self.call = decorate(plain if lab.runtime == "threads" else awaited)
 
 
-@pytest.mark.parametrize("fate", [LOST, NO_REPLY])
-async def test_a_claim_without_an_answer_is_repeated_with_the_same_nonce(lab: Lab, faults: Faults, fate: str) -> None:
+@pytest.mark.parametrize("outcome", [LOST, NO_REPLY])
+async def test_a_claim_without_an_answer_is_repeated_with_the_same_nonce(
+    lab: Lab, faults: Faults, outcome: str
+) -> None:
     actor = lab.actor()
     job = Job(lab, actor)
-    faults.plan("advance_register", fate, OK)
+    faults.plan("advance_register", outcome, OK)
 
     assert await actor(lambda _: job.call()) == "ran"
 
@@ -92,24 +94,24 @@ async def test_a_claim_without_any_answer_raises_and_the_function_does_not_run(l
         await actor(lambda _: job.call())
 
     faults.plan("advance_register", OK)
-    assert await actor(lambda _: job.call()) == "skipped", "it was claimed, as far as anybody can know"
+    assert await actor(lambda _: job.call()) == "skipped", "the claim may have been executed"
     assert job.runs == 0
 
 
 @pytest.mark.parametrize(
-    ("fates", "error"),
+    ("outcomes", "error"),
     [
         ([DOWN], holdfast.BackendUnavailable),
         ([TOO_FEW, TOO_FEW], holdfast.QuorumError),  # repeated once
         ([BUG], ZeroDivisionError),
     ],
 )
-async def test_a_claim_that_was_not_made_leaves_the_period_to_be_had(
-    lab: Lab, faults: Faults, fates: list[str], error: type[Exception]
+async def test_a_claim_that_was_not_executed_does_not_use_up_its_period(
+    lab: Lab, faults: Faults, outcomes: list[str], error: type[Exception]
 ) -> None:
     actor = lab.actor()
     job = Job(lab, actor)
-    faults.plan("advance_register", *fates, OK)
+    faults.plan("advance_register", *outcomes, OK)
 
     with pytest.raises(error):
         await actor(lambda _: job.call())

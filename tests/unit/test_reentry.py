@@ -20,7 +20,7 @@ import pytest
 import holdfast
 from tests.support.processes import eventually
 
-OURS = (
+MODULES = (
     "core/engine.py",
     "core/keeper.py",
     "core/notifications.py",
@@ -37,30 +37,30 @@ class Tracer:
     """Calls a function at the n-th bytecode of our modules."""
 
     def __init__(self, number: int, call: Callable[[], object]) -> None:
-        self.left = number
+        self.remaining = number
         self._call = call
 
     def __call__(self, frame: FrameType, event: str, _: object) -> Any:
-        if not frame.f_code.co_filename.startswith(SOURCE) or not frame.f_code.co_filename.endswith(OURS):
+        if not frame.f_code.co_filename.startswith(SOURCE) or not frame.f_code.co_filename.endswith(MODULES):
             return None
         frame.f_trace_opcodes = True
         if event == "opcode":
-            self.left -= 1
-            if self.left == 0:
+            self.remaining -= 1
+            if self.remaining == 0:
                 sys.settrace(None)
                 self._call()
         return self
 
 
-def interrupted(number: int, call: Callable[[], object], by: Callable[[], object]) -> bool:
-    """Whether there was such a bytecode."""
-    tracer = Tracer(number, by)
+def interrupted(number: int, call: Callable[[], object], interruption: Callable[[], object]) -> bool:
+    """Whether the call reaches this bytecode."""
+    tracer = Tracer(number, interruption)
     sys.settrace(tracer)
     try:
         call()
     finally:
         sys.settrace(None)
-    return tracer.left <= 0
+    return tracer.remaining <= 0
 
 
 @pytest.fixture
@@ -102,7 +102,7 @@ def test_a_signal_handler_that_uses_another_lock_does_not_affect_the_interrupted
 
 def test_a_signal_handler_never_holds_the_same_lock_together_with_the_interrupted_call(client: holdfast.Client) -> None:
     lock = client.lock("a")
-    got: list[holdfast.Lease] = []
+    leases_of_handler: list[holdfast.Lease] = []
 
     def handler() -> None:
         try:
@@ -110,14 +110,14 @@ def test_a_signal_handler_never_holds_the_same_lock_together_with_the_interrupte
         except holdfast.BackendUnavailable:
             return
         if lease is not None:
-            got.append(lease)
+            leases_of_handler.append(lease)
 
     number = 1
     while True:
-        got.clear()
-        mine: list[holdfast.Lease | None] = []
-        more = interrupted(number, lambda: mine.append(lock.acquire(timeout=0)), handler)  # noqa: B023  (called at once)
-        held = [lease for lease in [*got, *mine] if lease is not None and lease.held]
+        leases_of_handler.clear()
+        leases_of_call: list[holdfast.Lease | None] = []
+        more = interrupted(number, lambda: leases_of_call.append(lock.acquire(timeout=0)), handler)  # noqa: B023  (called at once)
+        held = [lease for lease in [*leases_of_handler, *leases_of_call] if lease is not None and lease.held]
         assert len(held) == 1, f"after an interruption at bytecode {number}"
         assert len(client.inspect("a").holders) == 1
         held[0].release()
@@ -133,7 +133,7 @@ def test_leases_that_finalisers_release_are_all_released(client: holdfast.Client
     class Job:
         def __init__(self, number: int) -> None:
             self.number = number
-            self.itself = self  # so that only the garbage collector finds it
+            self.itself = self  # so that only the garbage collector frees it
             leases[number] = client.lock(f"job-{number}").acquire()
 
         def __del__(self) -> None:

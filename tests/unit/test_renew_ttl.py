@@ -1,4 +1,4 @@
-"""A changed ttl and answers that are lost, late or out of order: the holder never counts on more than the server."""
+"""A changed ttl, and lost, late or unordered answers: the holder never assumes a later deadline than the server."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from holdfast_lab.conformance.lab import Lab, until
 from tests.support.faulty import DOWN, LOST, NO_REPLY, OK, REFUSED, Faults
 
 
-@pytest.mark.parametrize("fate", [LOST, NO_REPLY, DOWN])
-async def test_a_shorter_ttl_counts_even_without_an_answer(lab: Lab, faults: Faults, fate: str) -> None:
+@pytest.mark.parametrize("outcome", [LOST, NO_REPLY, DOWN])
+async def test_a_shorter_ttl_counts_even_without_an_answer(lab: Lab, faults: Faults, outcome: str) -> None:
     actor = lab.actor()
     lease = await actor(lambda client: client.lock("a", ttl=60, renew=False).acquire())
-    faults.plan("renew", fate)
+    faults.plan("renew", outcome)
 
     with pytest.raises(holdfast.BackendError):
         await actor(lambda _: lease.renew(ttl=5))
@@ -24,11 +24,11 @@ async def test_a_shorter_ttl_counts_even_without_an_answer(lab: Lab, faults: Fau
     assert lease.remaining <= 5
 
 
-@pytest.mark.parametrize("fate", [LOST, NO_REPLY, DOWN])
-async def test_a_longer_ttl_does_not_count_without_an_answer(lab: Lab, faults: Faults, fate: str) -> None:
+@pytest.mark.parametrize("outcome", [LOST, NO_REPLY, DOWN])
+async def test_a_longer_ttl_does_not_count_without_an_answer(lab: Lab, faults: Faults, outcome: str) -> None:
     actor = lab.actor()
     lease = await actor(lambda client: client.lock("a", ttl=20, renew=False).acquire())
-    faults.plan("renew", fate, OK)
+    faults.plan("renew", outcome, OK)
 
     with pytest.raises(holdfast.BackendError):
         await actor(lambda _: lease.renew(ttl=60))
@@ -91,4 +91,4 @@ async def test_the_keeper_notices_an_earlier_deadline(lab: Lab, faults: Faults) 
     await actor(lambda _: lease.renew(ttl=0.3))
 
     assert await actor(lambda _: lease.wait_lost(60))
-    assert faults.count("renew") > 1  # it was renewed at the pace of the new ttl
+    assert faults.count("renew") > 1  # it was renewed at the interval of the new ttl

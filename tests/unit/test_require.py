@@ -1,4 +1,4 @@
-"""A program says what it needs: a store that promises less is refused, before it is used or when its server says so."""
+"""A program requires guarantees. A store with weaker ones is refused: before its use, or when its server reports it."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_a_store_with_the_required_or_stronger_guarantees_is_accepted(make: Any,
     assert make("memory://", require=require).guarantees.scope is Scope.PROCESS
 
 
-def test_a_store_that_promises_less_is_refused_with_those_that_would_do(make: Any) -> None:
+def test_a_store_that_promises_less_is_refused_with_the_names_of_sufficient_stores(make: Any) -> None:
     with refused("memory://") as caught:
         make("memory://", require={"exclusion": "consensus", "scope": "machine+user", "order": "FIFO"})
 
@@ -55,7 +55,7 @@ def test_a_store_that_promises_less_is_refused_with_those_that_would_do(make: An
     )
 
 
-def test_the_method_counts(make: Any) -> None:
+def test_the_guarantees_are_those_of_the_method(make: Any) -> None:
     url = "etcd://one.example"
     make(url, require={"order": "FIFO"})
     with refused("order is none, not store's or better"):
@@ -75,14 +75,14 @@ def test_no_password_is_shown(make: Any) -> None:
     assert "secret" not in str(caught.value)
 
 
-def test_naming_those_that_would_do_imports_no_driver() -> None:
+def test_the_names_of_sufficient_stores_need_no_driver() -> None:
     code = (
         "import sys, holdfast\n"
         "try: holdfast.Client('memory://', require={'scope': 'network'})\n"
         "except holdfast.ConfigurationError: pass\n"
         "else: sys.exit('not refused')\n"
-        "found = {'redis', 'psycopg', 'pymysql', 'kazoo', 'sqlite3', 'asyncio'} & set(sys.modules)\n"
-        "sys.exit(str(found) if found else 0)"
+        "drivers = {'redis', 'psycopg', 'pymysql', 'kazoo', 'sqlite3', 'asyncio'} & set(sys.modules)\n"
+        "sys.exit(str(drivers) if drivers else 0)"
     )
 
     subprocess.run([sys.executable, "-c", code], check=True)
@@ -106,7 +106,7 @@ async def test_a_server_that_reports_weaker_guarantees_is_refused_and_keeps_no_t
         with refused("exclusion is cache, not durable-authority or better; these promise enough: memory://"):
             await actor(lambda client, timeout=timeout: client.lock("a").acquire(timeout=timeout))
         assert (await lab.state("a")).holders == ()
-    assert held.held  # what was taken before stays
+    assert held.held  # earlier leases stay held
 
     faults.promises = None
     lease = await actor(lambda client: client.lock("a").acquire(timeout=0))

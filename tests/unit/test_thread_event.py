@@ -1,4 +1,4 @@
-"""An event of our own, in place of threading's: wake-ups that get lost, or a lock that an interrupt leaves taken."""
+"""Hazard: our own event, in place of threading's, loses a wake-up, or an interrupt leaves its mutex locked."""
 
 from __future__ import annotations
 
@@ -64,10 +64,10 @@ def test_no_wake_up_is_lost_in_a_race() -> None:
 
 
 @pytest.mark.parametrize("kind", [ThreadEvent, AsyncioEvent])
-async def test_a_wait_ends_when_our_clock_is_past_its_time_although_timers_stood_still(
+async def test_a_wait_ends_when_our_clock_has_passed_its_deadline_and_kernel_timers_have_not(
     kind: Callable[[], ThreadEvent | AsyncioEvent], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As after a suspend: CLOCK_BOOTTIME has gone on, the kernel's timers for CLOCK_MONOTONIC have not."""
+    """As after a suspend: CLOCK_BOOTTIME has advanced, the kernel's timers for CLOCK_MONOTONIC have not."""
     event, now = kind(), system.now
     until = now() + 600
     suspended = asyncio.get_running_loop().call_later(0.1, monkeypatch.setattr, system, "now", lambda: now() + 600)
@@ -88,13 +88,13 @@ def _interrupt(_: int, __: FrameType | None) -> None:
 
 def test_interrupts_while_it_is_set_leave_it_usable() -> None:
     """With threading.Event this hangs after some thousand interrupts."""
-    event, stop, heard = ThreadEvent(), threading.Event(), [0]
+    event, stop, received = ThreadEvent(), threading.Event(), [0]
 
     def listen() -> None:
         while not stop.is_set():
             if wait(event, 0.05):
                 event.clear()
-                heard[0] += 1
+                received[0] += 1
 
     listener = threading.Thread(target=listen)
     listener.start()
@@ -111,8 +111,8 @@ def test_interrupts_while_it_is_set_leave_it_usable() -> None:
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
-    seen = heard[0]
+    before_last = received[0]
     event.set()
-    eventually(lambda: heard[0] > seen)
+    eventually(lambda: received[0] > before_last)
     stop.set()
     listener.join()

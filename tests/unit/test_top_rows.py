@@ -1,4 +1,4 @@
-"""Hazard: `holdfast top` sorts, filters or colours locks so that the one in trouble is not seen."""
+"""Hazard: `holdfast top` sorts, filters or colours locks so that a lock with a problem is not noticed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NOW = 1_000_000.0
 
 
 def ticket(pid: int, fence: int | None = None, **fields: Any) -> TicketInfo:
-    usual: dict[str, Any] = {
+    defaults: dict[str, Any] = {
         "fence": fence,
         "host": "web-3",
         "pid": pid,
@@ -30,7 +30,7 @@ def ticket(pid: int, fence: int | None = None, **fields: Any) -> TicketInfo:
         "limit": 1,
         "meta": {},
     }
-    return TicketInfo(**(usual | fields))
+    return TicketInfo(**(defaults | fields))
 
 
 def status(info: LockInfo) -> LockStatus:
@@ -106,20 +106,20 @@ def test_equal_locks_keep_the_order_of_the_monitor(is_reversed: bool) -> None:  
 
 
 def test_the_key_for_the_next_column_reaches_all_columns() -> None:
-    order, seen = Order(), []
+    order, columns = Order(), []
     for _ in COLUMNS:
-        seen.append(order.column)
+        columns.append(order.column)
         order = order.next()
 
-    assert set(seen) == set(COLUMNS)
+    assert set(columns) == set(COLUMNS)
     assert order == Order()
 
 
 def test_an_arrow_marks_the_column_and_the_direction() -> None:
-    shown = [column.heading for column in rows.headings(Order("lock"))]
+    smallest_first = [column.heading for column in rows.headings(Order("lock"))]
     largest_first = [column.heading for column in rows.headings(Order("fence"))]
 
-    assert [heading for heading in shown if heading.endswith(("▲", "▼"))] == ["lock▲"]
+    assert [heading for heading in smallest_first if heading.endswith(("▲", "▼"))] == ["lock▲"]
     assert "fence▼" in largest_first
     assert "fence▲" in [column.heading for column in rows.headings(Order("fence", is_reversed=True))]
 
@@ -158,7 +158,7 @@ def test_a_lease_without_an_end_is_green_and_has_no_bar() -> None:
     ("left", "ttl", "bar"),
     [(30, 30, "██████"), (45, 30, "██████"), (15, 30, "███"), (1, 48, "▏"), (0, 30, ""), (5, 0, ""), (5, math.inf, "")],
 )
-def test_the_length_of_the_bar_is_the_share_of_the_ttl_that_is_left(left: float, ttl: float, bar: str) -> None:
+def test_the_length_of_the_bar_is_the_remaining_share_of_the_ttl(left: float, ttl: float, bar: str) -> None:
     assert rows.bar(left, ttl) == bar
 
 

@@ -1,4 +1,4 @@
-"""Transfers and lost answers: a lease is never held twice, and a text that exists adopts the lease or nothing."""
+"""Transfers and lost answers: a lease is never held twice, and a transfer text adopts its lease or no lease."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from holdfast_lab.conformance.lab import Lab
 from tests.support.faulty import DOWN, LOST, NO_REPLY, OK, Faults
 
 
-@pytest.mark.parametrize("fate", [LOST, NO_REPLY, DOWN])
+@pytest.mark.parametrize("outcome", [LOST, NO_REPLY, DOWN])
 async def test_a_transfer_without_an_answer_ends_the_lease_and_frees_the_lock(
-    lab: Lab, faults: Faults, fate: str
+    lab: Lab, faults: Faults, outcome: str
 ) -> None:
     giver, other = lab.actor(), lab.actor()
     events: list[tuple[str, str]] = []
     giver.client.subscribe(lambda event: events.append((event.kind, event.outcome)))
     lease = await giver(lambda client: client.lock("a", ttl=60).acquire())
-    faults.plan("adopt", fate)
+    faults.plan("adopt", outcome)
 
     with pytest.raises(holdfast.BackendError):
         await giver(lambda _: lease.transfer(within=60))
@@ -28,14 +28,14 @@ async def test_a_transfer_without_an_answer_ends_the_lease_and_frees_the_lock(
     assert events[-1] == ("released", "unanswered")
 
 
-@pytest.mark.parametrize("fate", [LOST, NO_REPLY])
+@pytest.mark.parametrize("outcome", [LOST, NO_REPLY])
 async def test_an_adoption_without_an_answer_is_repeated_with_the_same_ticket(
-    lab: Lab, faults: Faults, fate: str
+    lab: Lab, faults: Faults, outcome: str
 ) -> None:
     giver, adopter = lab.actor(), lab.actor()
     lease = await giver(lambda client: client.lock("a", ttl=60).acquire())
     text = await giver(lambda _: lease.transfer())
-    faults.plan("adopt", fate, OK)
+    faults.plan("adopt", outcome, OK)
 
     adopted = await adopter(lambda client: client.adopt(text))
 
@@ -69,7 +69,7 @@ async def test_an_adoption_that_was_not_sent_changes_nothing(lab: Lab, faults: F
     assert (await adopter(lambda client: client.adopt(text))).held
 
 
-def test_the_text_hides_nothing_in_a_representation() -> None:
+def test_no_representation_shows_the_nonce() -> None:
     with holdfast.Client("memory://") as client:
         lease = client.lock("unit-transfer").acquire()
         assert lease is not None
@@ -77,5 +77,5 @@ def test_the_text_hides_nothing_in_a_representation() -> None:
         nonce = decode_transfer(text).nonce
         assert nonce not in repr(lease)
         assert nonce not in repr(decode_transfer(text))
-        assert nonce not in text  # it is encoded, not shown to a reader of a log line
+        assert nonce not in text  # the text has it in an encoded form
         client.adopt(text).release()

@@ -27,8 +27,8 @@ def url(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def client(url: str) -> Iterator[holdfast.Client]:
-    with holdfast.Client(url) as made:
-        yield made
+    with holdfast.Client(url) as client:
+        yield client
 
 
 class ClosedAfterTest(holdfast.AsyncClient):
@@ -41,7 +41,7 @@ def aclient(url: str) -> holdfast.AsyncClient:
 
 
 @pytest.fixture
-def elsewhere() -> Iterator[Callable[..., Any]]:
+def in_other_thread() -> Iterator[Callable[..., Any]]:
     """Run a function in another thread, always the same one."""
     with ThreadPoolExecutor(1) as threads:
         yield lambda function, *args: threads.submit(function, *args).result()
@@ -102,50 +102,52 @@ def test_blocks_left_in_another_order_release_their_own_leases(client: holdfast.
 
 
 def test_a_block_that_another_thread_leaves_inside_its_own_block_releases_its_own_lease(
-    client: holdfast.Client, elsewhere: Callable[..., Any]
+    client: holdfast.Client, in_other_thread: Callable[..., Any]
 ) -> None:
     semaphore = client.semaphore("a", 2)
     first = block(semaphore)
-    theirs = elsewhere(next, first)
+    lease_of_other = in_other_thread(next, first)
 
-    with semaphore as mine:
+    with semaphore as own_lease:
         next(first, None)
-        assert (theirs.held, mine.held) == (False, True)
+        assert (lease_of_other.held, own_lease.held) == (False, True)
 
     assert is_free(client)
 
 
 def test_a_stack_releases_its_own_leases_when_another_thread_closes_it(
-    client: holdfast.Client, elsewhere: Callable[..., Any]
+    client: holdfast.Client, in_other_thread: Callable[..., Any]
 ) -> None:
     semaphore, lock_all = client.semaphore("a", 3), client.lock_all(["b", "c"])
     stack = contextlib.ExitStack()
-    leases = [elsewhere(stack.enter_context, source) for source in (semaphore, semaphore, lock_all)]
+    leases = [in_other_thread(stack.enter_context, source) for source in (semaphore, semaphore, lock_all)]
 
-    with semaphore as mine:
+    with semaphore as own_lease:
         stack.close()
         assert not any(lease.held for lease in leases)
-        assert mine.held
+        assert own_lease.held
 
     assert all(is_free(client, name) for name in "abc")
 
 
-def test_an_exit_called_by_hand_releases_by_thread(client: holdfast.Client, elsewhere: Callable[..., Any]) -> None:
+def test_an_exit_called_by_hand_releases_by_thread(
+    client: holdfast.Client, in_other_thread: Callable[..., Any]
+) -> None:
     semaphore = client.semaphore("a", 3)
-    mine = semaphore.__enter__()
-    theirs = elsewhere(semaphore.__enter__)
+    own_lease = semaphore.__enter__()
+    lease_of_other = in_other_thread(semaphore.__enter__)
 
     semaphore.__exit__(None, None, None)
-    assert (theirs.held, mine.held) == (True, False)
+    assert (lease_of_other.held, own_lease.held) == (True, False)
 
     with pytest.raises(holdfast.NotHeld, match="this thread or task"):
         semaphore.__exit__(None, None, None)
-    elsewhere(semaphore.__exit__, None, None, None)
+    in_other_thread(semaphore.__exit__, None, None, None)
     assert is_free(client)
 
 
 def test_an_exit_function_called_again_releases_the_last_lease_of_the_thread(
-    client: holdfast.Client, elsewhere: Callable[..., Any]
+    client: holdfast.Client, in_other_thread: Callable[..., Any]
 ) -> None:
     semaphore = client.semaphore("a", 3)
     release = semaphore.__exit__
@@ -154,29 +156,29 @@ def test_an_exit_function_called_again_releases_the_last_lease_of_the_thread(
         release(None, None, None)
         assert not lease.held
 
-    theirs = elsewhere(semaphore.__enter__)
+    lease_of_other = in_other_thread(semaphore.__enter__)
     with pytest.raises(holdfast.NotHeld):
         release(None, None, None)
-    theirs.release()
+    lease_of_other.release()
 
 
-# ── left elsewhere ───────────────────────────────────────────────────────────────────────────────────────────────────
+# ── blocks that another thread or task leaves ────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize("make", ["lock", "lock_all"])
 def test_a_block_that_another_thread_leaves_releases_its_lease(
-    client: holdfast.Client, elsewhere: Callable[..., Any], make: str
+    client: holdfast.Client, in_other_thread: Callable[..., Any], make: str
 ) -> None:
     lock = client.lock("a") if make == "lock" else client.lock_all(["a", "b"])
     entered = block(lock)
-    lease = elsewhere(next, entered)
+    lease = in_other_thread(next, entered)
     assert lease.held
 
     next(entered, None)
 
     assert not lease.held
     assert is_free(client)
-    assert not elsewhere(lambda: lock.held)
+    assert not in_other_thread(lambda: lock.held)
 
 
 def test_a_block_keeps_its_lease_when_the_thread_that_entered_it_has_ended(client: holdfast.Client) -> None:
@@ -193,12 +195,12 @@ def test_a_block_keeps_its_lease_when_the_thread_that_entered_it_has_ended(clien
 
 
 def test_a_reentrant_lock_stays_held_until_its_last_block_is_left(
-    client: holdfast.Client, elsewhere: Callable[..., Any]
+    client: holdfast.Client, in_other_thread: Callable[..., Any]
 ) -> None:
     lock = client.lock("a", reentrant=True)
     outer, inner = block(lock), block(lock)
-    lease = elsewhere(next, outer)
-    assert elsewhere(next, inner) is lease
+    lease = in_other_thread(next, outer)
+    assert in_other_thread(next, inner) is lease
 
     outer.close()
     assert lease.held
@@ -229,11 +231,11 @@ async def test_blocks_left_by_another_task_release_their_own_leases(aclient: hol
     blocks = [async_block(semaphore) for _ in range(2)]
     leases: list[Any] = [await asyncio.create_task(anext(block)) for block in blocks]  # type: ignore[arg-type]
 
-    async with semaphore as mine:
+    async with semaphore as own_lease:
         for each, lease in zip(blocks, leases, strict=True):
             assert await anext(each, None) is None
             assert not lease.held
-        assert mine.held
+        assert own_lease.held
 
     assert not await semaphore.locked()
 
@@ -247,10 +249,10 @@ async def test_an_async_stack_releases_its_own_leases_when_another_task_closes_i
         await asyncio.create_task(stack.enter_async_context(source)) for source in (semaphore, semaphore, lock_all)
     ]
 
-    async with semaphore as mine:
+    async with semaphore as own_lease:
         await stack.aclose()
         assert not any(lease.held for lease in leases)
-        assert mine.held
+        assert own_lease.held
 
 
 async def test_a_lease_belongs_to_the_task_that_called_acquire(aclient: holdfast.AsyncClient) -> None:
@@ -441,7 +443,7 @@ async def test_the_exception_of_an_async_body_is_raised_when_the_client_was_clos
         await task
 
 
-def test_waiting_for_a_loss_ends_when_the_client_is_closed(url: str, elsewhere: Callable[..., Any]) -> None:
+def test_waiting_for_a_loss_ends_when_the_client_is_closed(url: str, in_other_thread: Callable[..., Any]) -> None:
     client = holdfast.Client(url)
     lease = client.lock("a", ttl=60).acquire()
     assert lease is not None

@@ -1,8 +1,8 @@
-"""Our locks with the face of asyncio's, and the cases that run on them.
+"""Our locks with the interface of asyncio's, and CPython's cases that run on them.
 
-asyncio's locks settle within one or two turns of the loop, and its cases wait for that with `sleep(0)`, or hold a lock
-for `sleep(0.01)`. Ours ask a store. So here `sleep` waits, however short or long it is told to, until the store shows
-that nothing more will happen by itself (`StandIn.settle`).
+asyncio's locks need one or two turns of the loop, and its cases wait for them with `sleep(0)`, or hold a lock for
+`sleep(0.01)`. Our locks need requests to a store. So here `sleep` ignores its argument, and waits until the store shows
+that only the case itself can change the locks (`StandIn.settle`).
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ from tests.conformance.backends import BACKENDS
 from tests.conformance.cpython.ledger import Ledger
 from tests.conformance.cpython.not_run import why_not_run
 
-TTL = 600.0  # seconds: no lease of a case runs out, however slow the machine
+TTL = 600.0  # seconds: no lease of a case expires, even on a slow machine
 SOON = WAITER_LEASE / 2  # well before an abandoned waiter expires on the store
 
-# ── the faces ────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── the interface ────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 class Lock(holdfast.AsyncLock):
-    """release() gives back the oldest lease, whichever task took it; what asyncio answers at once is awaited here."""
+    """release() releases the oldest lease, whichever task acquired it. Local calls of asyncio are coroutines here."""
 
     def __init__(self, asyncio_: StandIn, lock: holdfast.AsyncLock) -> None:
         super().__init__(asyncio_.client, lock._spec, None)
         self._asyncio = asyncio_
         self._leases: deque[holdfast.AsyncLease] = deque()
-        self.asking: list[str] = []  # the tasks that are in acquire() or at the start of `async with`
+        self.acquiring: list[str] = []  # the tasks that are in acquire() or at the start of `async with`
 
     async def acquire(self) -> bool:  # type: ignore[override]  # asyncio's signature instead of ours
         lease = await super().acquire()
@@ -53,12 +53,12 @@ class Lock(holdfast.AsyncLock):
         else:
             await super().release()
 
-    async def look(self) -> LockInfo:
+    async def read_info(self) -> LockInfo:
         return await self._client.inspect(self.name)
 
     async def waiters(self) -> list[str]:
         """The names of the tasks that wait, at the store or for another task of the client."""
-        at_store = [waiter.agent for waiter in (await self.look()).waiters]
+        at_store = [waiter.agent for waiter in (await self.read_info()).waiters]
         return [*at_store, *(claim.agent for claim in waiting_in(self._client, self.name))]
 
     async def _waiters(self) -> list[str]:
@@ -67,29 +67,22 @@ class Lock(holdfast.AsyncLock):
 
     async def _try(self, timeout: float | None, task: asyncio.Task[Any] | None) -> AcquireResult[holdfast.AsyncLease]:
         assert task is not None
-        self.asking.append(task.get_name())
+        self.acquiring.append(task.get_name())
         try:
             return await super()._try(timeout, task)
         finally:
-            self.asking.remove(task.get_name())
+            self.acquiring.remove(task.get_name())
 
 
 class Semaphore(Lock, holdfast.AsyncSemaphore):
-    async def locked(self) -> bool:
-        """No permit is left; ours would say whether any is taken."""
-        return await self._permits_left() == 0
-
     async def _value(self) -> int:
         await self._asyncio.settle()
-        return await self._permits_left()
-
-    async def _permits_left(self) -> int:
         assert self._spec.limit is not None
-        return self._spec.limit - len((await self.look()).holders)
+        return self._spec.limit - len((await self.read_info()).holders)
 
 
 class StandIn:
-    """`asyncio`, as the cases see it: the real one but for what is defined here."""
+    """The module `asyncio` for the cases: the real one, except for the names that are defined here."""
 
     def __init__(self, client: holdfast.AsyncClient, ledger: Ledger) -> None:
         self.client = client
@@ -106,19 +99,19 @@ class StandIn:
     async def settle(self, seconds: float = 30.0) -> None:
         """Wait until only the case itself can change anything.
 
-        That is when the store shows exactly the leases and the waiters that there are here: no attempt is on its way
-        granted, no cancelled waiter is being withdrawn, and no waiter could be granted.
+        Then the store shows exactly the leases and the waiters of the case: no reply to a granted attempt is missing,
+        no cancelled waiter has still to be withdrawn, and no waiter can be granted.
         """
-        await asyncio.sleep(0)  # what the case has just created or cancelled begins now
+        await asyncio.sleep(0)  # lets tasks begin that the case has just created or cancelled
         await until(self._is_settled, "the store shows what the tasks have done", seconds)
 
     async def _is_settled(self) -> bool:
         for lock in list(self._locks):
-            info = await lock.look()
-            if not _are_those(info.holders, self._ledger.held[lock.name]):
+            info = await lock.read_info()
+            if not _have_fences(info.holders, self._ledger.held[lock.name]):
                 return False
             waiters = await lock.waiters()
-            if sorted(waiters) != sorted(lock.asking):
+            if sorted(waiters) != sorted(lock.acquiring):
                 return False
             if waiters and len(info.holders) != lock._spec.limit:
                 return False
@@ -135,7 +128,7 @@ class StandIn:
         return semaphore
 
 
-def _are_those(holders: tuple[TicketInfo, ...], fences: set[int]) -> bool:
+def _have_fences(holders: tuple[TicketInfo, ...], fences: set[int]) -> bool:
     """Whether these are the holders. With local hand-over, the fence in use is one of a range."""
     ranges = [range(holder.fence or 0, (holder.last_fence or holder.fence or 0) + 1) for holder in holders]
     return len(ranges) == len(fences) and all(any(fence in each for each in ranges) for fence in fences)
@@ -145,7 +138,7 @@ def _are_those(holders: tuple[TicketInfo, ...], fences: set[int]) -> bool:
 
 
 class Suite(NamedTuple):
-    """One class of CPython's cases. They make their lock by asyncio's name for it."""
+    """One class of CPython's cases, which create their locks from the module `asyncio`."""
 
     case: str
     release_mode: str
@@ -155,7 +148,7 @@ SUITES = [Suite("LockTests", "by lease"), Suite("SemaphoreTests", "by lease")]
 
 
 class OnAsyncio(unittest.IsolatedAsyncioTestCase):
-    """Gives a class of CPython's cases a client, and looks at what each case leaves behind."""
+    """Gives a class of CPython's cases a client, and checks which leases each case leaves behind."""
 
     suite: ClassVar[Suite]
     backend: ClassVar[Case]
@@ -170,7 +163,7 @@ class OnAsyncio(unittest.IsolatedAsyncioTestCase):
         if reason is not None:
             self.skipTest(reason)
         self._ledger = Ledger()
-        self.enterContext(self._ledger.listening())
+        self.enterContext(self._ledger.recording_warnings())
         folder = Path(self.enterContext(TemporaryDirectory()))
         self._client = holdfast.AsyncClient(self.backend.fresh_url(folder), ttl=TTL)
         self._client.subscribe(self._ledger.note)
@@ -189,7 +182,7 @@ class OnAsyncio(unittest.IsolatedAsyncioTestCase):
 
 
 def make_classes(test_locks: ModuleType) -> list[type[unittest.TestCase]]:
-    """CPython's classes, each on every backend."""
+    """A class for each class of CPython and each backend."""
     return [
         type(
             f"Test{suite.case}{suite.release_mode.title()}On{backend.name.title()}".replace(" ", ""),

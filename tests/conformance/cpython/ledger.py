@@ -1,7 +1,7 @@
 """Leases that a case leaves behind. CPython's cases often drop a lock that is held, which threading allows.
 
-A dropped lease causes exactly one ResourceWarning, and no other lease causes one. Here every case is
-held to that, lease by lease.
+A dropped lease must cause exactly one ResourceWarning, and no other lease may cause one. The ledger checks this for
+each lease of a case.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Ledger:
             self.held[event.lock].remove(event.fence)
 
     @contextlib.contextmanager
-    def listening(self) -> Iterator[None]:
+    def recording_warnings(self) -> Iterator[None]:
         """During the block, ResourceWarnings of all threads are recorded instead of raised."""
         with warnings.catch_warnings(record=True) as recorded:
             warnings.simplefilter("always", ResourceWarning)
@@ -45,15 +45,15 @@ class Ledger:
     def is_balanced(self) -> bool:
         """Whether there is exactly one warning for each lease that was not released, and no other warning."""
         gc.collect()
-        return self._left() == self._warned_of()
+        return self._not_released() == self._dropped()
 
     def __str__(self) -> str:
-        return f"leases not released: {self._left()}; ResourceWarnings: {self._warned_of()}"
+        return f"leases not released: {self._not_released()}; ResourceWarnings: {self._dropped()}"
 
-    def _left(self) -> list[str]:
+    def _not_released(self) -> list[str]:
         return sorted(f"fence {fence}" for fences in self.held.values() for fence in fences)
 
-    def _warned_of(self) -> list[str]:
+    def _dropped(self) -> list[str]:
         messages = [str(warning.message) for warning in self._warnings]
         matches = [_DROPPED.search(message) for message in messages]
         return sorted(

@@ -1,8 +1,8 @@
-"""Where CPython's own lock tests come from: the `test` package of the running Python. Nothing of it is copied here.
+"""Load CPython's own lock tests from the `test` package of the running Python. Nothing of it is copied here.
 
-Its cases for threads are used as they are. Those for asyncio call `lock.release()` and `lock.locked()` without `await`
-and look at `_waiters` and `_value`, which a lock on a server can only answer when asked. So they are compiled with
-those four words awaited, and with nothing else changed.
+The cases for threads are used unchanged. The cases for asyncio call `lock.release()` and `lock.locked()` without
+`await`, and read `_waiters` and `_value`. For a lock on a server these four are requests, so the cases are compiled
+with an `await` for each of them, and with no other change.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _ANSWER = "holdfast_answer"
 
 
 def load(name: str) -> ModuleType:
-    """A module of CPython's tests. Without it, the test module that asks is skipped; in CI (CI=true) it fails."""
+    """A module of CPython's tests. Without it, the calling test module is skipped; in CI (CI=true) it fails."""
     try:
         return importlib.import_module(name)
     except ImportError as error:
@@ -33,7 +33,7 @@ def load(name: str) -> ModuleType:
 
 
 def load_awaited(name: str) -> ModuleType:
-    """A copy of the module with a namespace of its own, in which what costs a round trip here is awaited."""
+    """A copy of the module with a namespace of its own, in which calls that are requests to a server are awaited."""
     original = load(name)
     file = inspect.getfile(original)
     tree = ast.fix_missing_locations(_Awaiting().visit(ast.parse(inspect.getsource(original), file)))
@@ -84,5 +84,5 @@ class _Awaiting(ast.NodeTransformer):
 
 
 async def _answer(value: Any) -> Any:
-    """Await it, if it is ours: a case may use asyncio's own Condition beside our locks."""
+    """Await the value if it comes from our locks: a case may also use asyncio's own Condition."""
     return await value if inspect.isawaitable(value) else value

@@ -1,6 +1,6 @@
-"""CPython's cases for asyncio's Lock and Semaphore, on ours, on every backend.
+"""CPython's cases for asyncio's Lock and Semaphore, on our locks, on every backend.
 
-The hazard: cancellations that come between two steps of an acquire or a release.
+The hazard: a cancellation between two steps of an acquire or a release.
 """
 
 from __future__ import annotations

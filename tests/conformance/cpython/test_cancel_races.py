@@ -1,7 +1,7 @@
-"""The races of CPython's test_locks that cannot run as they stand, waited for by what the store or the client shows.
+"""The races of CPython's test_locks that cannot run unchanged. These tests wait for the state of the store instead.
 
-The hazard: a cancellation that comes while the lock is being handed over. It must neither lose the lock (no task gets
-it any more) nor double it (two get it at once), however many turns of the loop lie between the two.
+The hazard: a cancellation during a hand-over of the lock. After any number of turns of the loop between the release and
+the cancellation, the lock must be neither lost (no task can acquire it any more) nor granted twice.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from holdfast_lab.conformance.cases import Case
 from holdfast_lab.conformance.lab import until, waiting_in
 from tests.conformance.backends import BACKENDS
 
-pytestmark = pytest.mark.cases(BACKENDS)  # not on each of their shapes and methods
+pytestmark = pytest.mark.cases(BACKENDS)  # only on the default method of each backend
 
-HANG = 30.0  # seconds: more than anything but a hang takes
+HANG = 30.0  # seconds; a longer wait is a hang
 SOON = WAITER_LEASE / 2  # well before an abandoned waiter expires on the store
-# Between the release and the cancellation: turns of the loop, or requests to the store, which answers in
-# order. A hand-over takes about three of either, so these come before, amid and after it.
+# What passes between the release and the cancellation: turns of the loop, or requests to the store, which answers in
+# order. A hand-over takes about three of either, so the second step comes before, during or after it.
 MOMENTS = [*(f"{count} turns" for count in range(6)), *(f"{count} requests" for count in range(1, 5))]
-# The moments between these, and a semaphore at most of them, only with all methods.
+# The other combinations run only with --all-methods.
 _USUAL = {
     *(("lock", moment) for moment in ("0 turns", "2 turns", "3 turns", "1 requests", "2 requests", "3 requests")),
     *(("semaphore", moment) for moment in ("1 turns", "2 requests")),
@@ -44,14 +44,14 @@ MakeLock = Callable[[holdfast.AsyncClient], holdfast.AsyncLock]
 
 @pytest.fixture(params=["lock", "semaphore"])
 def make(request: pytest.FixtureRequest) -> MakeLock:
-    """A lock, or a semaphore of one permit: the cases ask both the same."""
+    """A lock, or a semaphore of one permit, which must behave in the same way."""
     if request.param == "lock":
         return lambda client: client.lock("a")
     return lambda client: client.semaphore("a", limit=1)
 
 
 @pytest.mark.parametrize(("make", "moment"), RACES, indirect=["make"])
-async def test_a_waiter_cancelled_while_the_lock_is_released_does_not_keep_it_from_the_next(
+async def test_the_next_waiter_acquires_the_lock_when_the_first_is_cancelled_during_the_release(
     case: Case, tmp_path: Path, make: MakeLock, moment: str
 ) -> None:
     """For LockTests.test_cancel_race and SemaphoreTests.test_acquire_no_hang."""
@@ -68,7 +68,7 @@ async def test_a_waiter_cancelled_while_the_lock_is_released_does_not_keep_it_fr
                 await lock.release()
 
         a = asyncio.create_task(hold(may_release))
-        await _shows(client, holders=1)
+        await _await_state(client, holders=1)
         b = await _start_waiter(client, hold(None), waiters=1)
         c = await _start_waiter(client, hold(None), waiters=2)
 
@@ -82,7 +82,7 @@ async def test_a_waiter_cancelled_while_the_lock_is_released_does_not_keep_it_fr
             await c
             assert await lock.acquire()
             await lock.release()
-        await _shows(client, holders=0, waiters=0)
+        await _await_state(client, holders=0, waiters=0)
 
 
 @pytest.mark.parametrize(("make", "moment"), RACES, indirect=["make"])
@@ -110,16 +110,16 @@ async def test_a_cancellation_during_a_release_grants_the_lock_to_exactly_one_wa
         leases = [held]
         if await _finished_or_cancelled(waiters[0]) is None:
             waiters = waiters[1:]
-        for behind, waiter in zip(reversed(range(len(waiters))), waiters, strict=True):
+        for waiting, waiter in zip(reversed(range(len(waiters))), waiters, strict=True):
             async with asyncio.timeout(HANG):
                 lease = await waiter
             assert lease is not None
-            await _shows(client, holders=1, waiters=behind)
-            assert [other.done() for other in waiters[len(waiters) - behind :]] == [False] * behind
+            await _await_state(client, holders=1, waiters=waiting)
+            assert [other.done() for other in waiters[len(waiters) - waiting :]] == [False] * waiting
             assert lease.fence > leases[-1].fence
             leases.append(lease)
             await lease.release()
-        await _shows(client, holders=0, waiters=0)
+        await _await_state(client, holders=0, waiters=0)
 
 
 @pytest.mark.parametrize("cancelled", [1, 2])
@@ -131,23 +131,25 @@ async def test_cancelled_waiters_are_skipped_and_later_waiters_keep_their_order(
         lock = make(client)
         held = await lock.acquire()
         assert held is not None
-        gone = [await _start_waiter(client, lock.acquire(), waiters=1 + count) for count in range(cancelled)]
+        cancelled_waiters = [
+            await _start_waiter(client, lock.acquire(), waiters=1 + count) for count in range(cancelled)
+        ]
         third = await _start_waiter(client, lock.acquire(), waiters=cancelled + 1)
         fourth = await _start_waiter(client, lock.acquire(), waiters=cancelled + 2)
 
-        for waiter in gone:
+        for waiter in cancelled_waiters:
             waiter.cancel()
         await held.release()
 
         async with asyncio.timeout(HANG):
             lease = await third
         assert lease is not None
-        await _shows(client, holders=1, waiters=1)
-        assert [waiter.cancelled() for waiter in gone] == [True] * cancelled
+        await _await_state(client, holders=1, waiters=1)
+        assert [waiter.cancelled() for waiter in cancelled_waiters] == [True] * cancelled
         assert not fourth.done()
         assert await lock.locked()
         fourth.cancel()
-        await _shows(client, holders=1, waiters=0, within=SOON)
+        await _await_state(client, holders=1, waiters=0, within=SOON)
         await lease.release()
 
 
@@ -166,7 +168,7 @@ async def test_a_cancelled_waiter_loses_its_place_and_the_others_keep_theirs(
         async with lock:
             waiters = [await _start_waiter(client, take(number), waiters=number) for number in (1, 2, 3)]
             waiters[0].cancel()
-            await _shows(client, holders=1, waiters=2, within=SOON)
+            await _await_state(client, holders=1, waiters=2, within=SOON)
 
         async with asyncio.timeout(HANG):
             await asyncio.gather(*waiters, return_exceptions=True)
@@ -193,13 +195,13 @@ async def test_a_lock_that_was_not_acquired_cannot_be_released(case: Case, tmp_p
 
 
 async def _start_waiter(client: holdfast.AsyncClient, work: Coroutine[Any, Any, T], *, waiters: int) -> asyncio.Task[T]:
-    """Begin it; return when it is the last of so many waiters."""
+    """Start a task, and wait until it is the last of this number of waiters."""
     task = asyncio.create_task(work)
-    await _shows(client, holders=1, waiters=waiters)
+    await _await_state(client, holders=1, waiters=waiters)
     return task
 
 
-async def _shows(client: holdfast.AsyncClient, *, holders: int, waiters: int = 0, within: float = HANG) -> None:
+async def _await_state(client: holdfast.AsyncClient, *, holders: int, waiters: int = 0, within: float = HANG) -> None:
     async def shows() -> bool:
         info = await client.inspect("a")
         return (len(info.holders), len(info.waiters) + len(waiting_in(client, "a"))) == (holders, waiters)
@@ -208,14 +210,14 @@ async def _shows(client: holdfast.AsyncClient, *, holders: int, waiters: int = 0
 
 
 async def _let_pass(client: holdfast.AsyncClient, moment: str) -> None:
-    count, of = moment.split()
+    count, unit = moment.split()
     for _ in range(int(count)):
-        if of == "requests":
+        if unit == "requests":
             await client.inspect("a")
         await asyncio.sleep(0)
 
 
 async def _finished_or_cancelled(task: asyncio.Task[T]) -> T | None:
-    """Its result, or None: both are right, depending on which came first."""
+    """The result of the task, or None if it was cancelled. The test accepts both, because the order is not fixed."""
     await asyncio.wait([task])
     return None if task.cancelled() else task.result()

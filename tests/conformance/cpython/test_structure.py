@@ -1,4 +1,4 @@
-"""That the table of cases which do not run is true, and that every other case runs.
+"""The table of cases that do not run is correct, and all other cases run.
 
 The hazard: a case does not run any more, because it was renamed, shadowed, or left out without a reason.
 """
@@ -31,7 +31,7 @@ def test_every_class_of_cases_runs_on_every_backend_or_is_named_as_left_out() ->
     assert {case for case, _, _ in wanted}.isdisjoint(not_run.LEFT_OUT)
 
 
-def test_no_case_is_lost_or_replaced_on_the_way_from_cpython_to_us() -> None:
+def test_our_classes_run_all_cases_of_cpython_unchanged() -> None:
     for ours in _our_classes():
         original = _cpythons_classes()[_cases_of(ours)]
         tests = _tests(original)
@@ -39,11 +39,11 @@ def test_no_case_is_lost_or_replaced_on_the_way_from_cpython_to_us() -> None:
         assert tests, "CPython's class has no cases: is it still the right one?"
         assert _tests(ours) == tests
         for test in tests:
-            # asyncio's are compiled again (sources.load_awaited), from the same lines of the same file.
+            # The cases for asyncio are compiled again (sources.load_awaited), from the same lines of the same file.
             assert _written_at(ours, test) == _written_at(original, test)
 
 
-def test_every_entry_of_the_table_keeps_some_case_from_running() -> None:
+def test_every_entry_of_the_table_names_a_case() -> None:
     known = {
         key
         for ours in _our_classes()
@@ -52,9 +52,9 @@ def test_every_entry_of_the_table_keeps_some_case_from_running() -> None:
             f"{_cases_of(ours)}.{test}", release_mode=ours.suite.release_mode, backend=ours.backend.name
         )
     }
-    to_come = {case for case, version in not_run.SINCE.items() if sys.version_info < version}
+    in_newer_pythons = {case for case, version in not_run.SINCE.items() if sys.version_info < version}
 
-    assert set(not_run.NOT_RUN) - known - to_come == set()
+    assert set(not_run.NOT_RUN) - known - in_newer_pythons == set()
     assert set(not_run.SINCE) - set(not_run.NOT_RUN) == set()
 
 
@@ -62,7 +62,7 @@ def test_every_entry_of_the_table_keeps_some_case_from_running() -> None:
 def test_a_python_without_its_tests_skips_ours_but_fails_in_ci(
     monkeypatch: pytest.MonkeyPatch, ci: str, outcome: type[BaseException]
 ) -> None:
-    monkeypatch.setitem(sys.modules, "test.lock_tests", None)  # what `import` takes for "not there"
+    monkeypatch.setitem(sys.modules, "test.lock_tests", None)  # an import raises ModuleNotFoundError
     monkeypatch.setenv("CI", ci)
 
     with pytest.raises(outcome, match="libpython3-testsuite"):
@@ -70,7 +70,7 @@ def test_a_python_without_its_tests_skips_ours_but_fails_in_ci(
 
 
 def _our_classes() -> list[type[Any]]:
-    """As pytest finds them."""
+    """The classes that pytest collects."""
     members = [*vars(test_threads).values(), *vars(test_asyncio).values()]
     return [member for member in members if isinstance(member, type) and issubclass(member, unittest.TestCase)]
 
@@ -80,7 +80,7 @@ def _cases_of(ours: type[Any]) -> str:
 
 
 def _cpythons_classes() -> dict[str, type[Any]]:
-    """All classes of cases, without those that others are made from."""
+    """All classes of cases, without their base classes."""
     cases = {}
     for name in ("test.lock_tests", "test.test_asyncio.test_locks"):
         module = sources.load(name)

@@ -1,6 +1,6 @@
-"""Where threads meet other rules here than threading's: what stands in for CPython's cases that cannot run.
+"""Tests in place of CPython's cases that cannot run, because the rules of our locks differ from threading's.
 
-The hazard: leaving a case out, and with it the question that it asks.
+The hazard: a behaviour is not tested, because its case was left out.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ import holdfast
 from holdfast_lab.conformance.cases import Case
 from tests.conformance.backends import BACKENDS
 
-pytestmark = pytest.mark.cases(BACKENDS)  # not on each of their shapes and methods
+pytestmark = pytest.mark.cases(BACKENDS)  # only on the default method of each backend
 
 
-def test_another_thread_gives_the_lock_back_through_the_lease_not_through_the_lock(case: Case, tmp_path: Path) -> None:
+def test_another_thread_can_release_the_lease_but_not_the_lock(case: Case, tmp_path: Path) -> None:
     """For LockTests.test_different_thread."""
     with holdfast.Client(case.fresh_url(tmp_path)) as client, ThreadPoolExecutor(1) as other:
         lock = client.lock("a")
@@ -38,7 +38,7 @@ def test_another_thread_gives_the_lock_back_through_the_lease_not_through_the_lo
             assert lock.locked()
 
 
-def test_a_thread_that_would_wait_for_itself_forever_gets_an_error_at_once_and_keeps_the_lock(
+def test_an_acquire_raises_and_the_lock_stays_held_when_the_thread_would_wait_for_itself_forever(
     case: Case, tmp_path: Path
 ) -> None:
     """For LockTests.test_reacquire."""
@@ -54,10 +54,10 @@ def test_a_thread_that_would_wait_for_itself_forever_gets_an_error_at_once_and_k
 
         assert not lock.locked()
         assert client.inspect("a").waiters == ()
-        _take_and_give_back(other, lock)
+        _acquire_and_release(other, lock)
 
 
-def test_an_attempt_whose_time_is_up_leaves_the_lock_in_order(case: Case, tmp_path: Path) -> None:
+def test_a_lock_works_when_an_attempt_has_timed_out(case: Case, tmp_path: Path) -> None:
     """For LockTests.test_state_after_timeout."""
     with holdfast.Client(case.fresh_url(tmp_path)) as client, ThreadPoolExecutor(1) as other:
         lock = client.lock("a")
@@ -66,12 +66,12 @@ def test_an_attempt_whose_time_is_up_leaves_the_lock_in_order(case: Case, tmp_pa
             assert client.inspect("a").waiters == ()
 
         assert not lock.locked()
-        _take_and_give_back(other, lock)
+        _acquire_and_release(other, lock)
         with lock:
             assert lock.locked()
 
 
-def _take_and_give_back(thread: ThreadPoolExecutor, lock: holdfast.Lock) -> None:
+def _acquire_and_release(thread: ThreadPoolExecutor, lock: holdfast.Lock) -> None:
     def work() -> None:
         assert lock.acquire(timeout=0) is not None
         lock.release()

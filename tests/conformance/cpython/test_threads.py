@@ -1,6 +1,6 @@
-"""CPython's cases for threading's Lock, RLock, Semaphore and BoundedSemaphore, on ours, on every backend.
+"""CPython's cases for threading's Lock, RLock, Semaphore and BoundedSemaphore, on our locks, on every backend.
 
-The hazard: a lock looks like that of threading and behaves differently in a rare case.
+The hazard: a lock has the interface of threading, but behaves differently in a rare case.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Our locks with the face of threading's, and the cases that run on them.
+"""Our locks with the interface of threading's, and CPython's cases that run on them.
 
-The faces translate arguments, results and the kind of error, nothing else: everything below `super()` is holdfast's.
+The adapters translate arguments, results and the class of an error. All other behaviour is that of holdfast.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ from tests.conformance.cpython import sources
 from tests.conformance.cpython.ledger import Ledger
 from tests.conformance.cpython.not_run import why_not_run
 
-TTL = 600.0  # seconds: no lease of a case runs out, however slow the machine
+TTL = 600.0  # seconds: no lease of a case expires, even on a slow machine
 PATIENCE = 10.0  # seconds for a thread that is about to end
 
-# ── the faces ────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── the adapters ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 class ByOwner(holdfast.Lock):
-    """release() gives back what this thread took."""
+    """release() releases a lease of the calling thread."""
 
     not_held: ClassVar[type[Exception]] = RuntimeError
 
     def __init__(self, client: holdfast.Client, lock: holdfast.Lock) -> None:
         super().__init__(client, lock._spec, None)
 
-    def acquire(  # type: ignore[override]  # threading's signature instead of ours is what it is for
+    def acquire(  # type: ignore[override]  # threading's signature instead of ours
         self,
         blocking: bool = True,  # noqa: FBT001, FBT002  (threading's)
         timeout: float | None = None,
@@ -51,12 +51,12 @@ class ByOwner(holdfast.Lock):
                 super().release()
 
     def _take(self, *, blocking: bool, timeout: float | None) -> holdfast.Lease | None:
-        waits_for_ever = timeout is None or timeout == -1
-        if not blocking and not waits_for_ever:
+        waits_forever = timeout is None or timeout == -1
+        if not blocking and not waits_forever:
             raise ValueError("threading takes no timeout with blocking=False")
         if timeout is not None and timeout > threading.TIMEOUT_MAX:
             raise OverflowError("threading takes no timeout of more than TIMEOUT_MAX")
-        return super().acquire(timeout=0 if not blocking else None if waits_for_ever else timeout)
+        return super().acquire(timeout=0 if not blocking else None if waits_forever else timeout)
 
     @contextlib.contextmanager
     def _translated(self) -> Iterator[None]:
@@ -67,7 +67,7 @@ class ByOwner(holdfast.Lock):
 
 
 class ByLease(ByOwner):
-    """release() gives back the oldest lease, whichever thread took it."""
+    """release() releases the oldest lease, whichever thread acquired it."""
 
     def __init__(self, client: holdfast.Client, lock: holdfast.Lock) -> None:
         super().__init__(client, lock)
@@ -92,7 +92,7 @@ class ByLease(ByOwner):
 
 
 class ReentrantByOwner(ByOwner):
-    """With the two private questions that threading.Condition asks of an RLock."""
+    """With the two private methods of an RLock that threading.Condition calls."""
 
     def _is_owned(self) -> bool:
         return self.held
@@ -113,13 +113,13 @@ class SemaphoreByLease(ByLease, holdfast.Semaphore):
 
 
 class Suite(NamedTuple):
-    """One class of CPython's cases, and the lock that it is given."""
+    """One class of CPython's cases, and the lock that they use."""
 
     case: str  # the class
-    makes: str  # the attribute by which its cases make their lock
-    release_mode: str  # how release() finds what to give back
-    face: Callable[..., Any]
-    bare: Callable[..., Any]  # the same lock without a face
+    makes: str  # the attribute that its cases call to create a lock
+    release_mode: str  # which lease release() releases
+    adapter: Callable[..., Any]
+    create: Callable[..., Any]  # creates the lock without the adapter
 
 
 def _name() -> str:
@@ -146,12 +146,12 @@ SUITES = [
     Suite("BoundedSemaphoreTests", "semtype", "by owner", SemaphoreByOwner, _semaphore),
 ]
 
-# These ask nothing of a lock but to be an object: they get ours as it is.
-BARE = frozenset({"test_constructor", "test_weakref_exists", "test_weakref_deleted"})
+# These cases call no method of a lock. They run on our locks without an adapter.
+WITHOUT_ADAPTER = frozenset({"test_constructor", "test_weakref_exists", "test_weakref_deleted"})
 
 
 class OnThreads(unittest.TestCase):
-    """Gives a class of CPython's cases a client, and looks at what each case leaves behind."""
+    """Gives a class of CPython's cases a client, and checks which leases and threads each case leaves behind."""
 
     suite: ClassVar[Suite]
     backend: ClassVar[Case]
@@ -165,10 +165,10 @@ class OnThreads(unittest.TestCase):
         if reason is not None:
             self.skipTest(reason)
         self._ledger = Ledger()
-        self.enterContext(self._ledger.listening())
+        self.enterContext(self._ledger.recording_warnings())
         folder = Path(self.enterContext(TemporaryDirectory()))
         _support().environment_altered = False
-        super().setUp()  # counts the threads: after the case there may not be more
+        super().setUp()  # counts the threads, of which there must not be more after the case
         self._client = holdfast.Client(self.backend.fresh_url(folder), ttl=TTL)
         _start_background_threads(self._client)
         self._client.subscribe(self._ledger.note)
@@ -176,8 +176,8 @@ class OnThreads(unittest.TestCase):
 
     def tearDown(self) -> None:
         try:
-            give_up = time.monotonic() + PATIENCE
-            while not self._ledger.is_balanced() and time.monotonic() < give_up:
+            deadline = time.monotonic() + PATIENCE
+            while not self._ledger.is_balanced() and time.monotonic() < deadline:
                 time.sleep(0.005)
             assert self._ledger.is_balanced(), str(self._ledger)
         finally:
@@ -186,12 +186,12 @@ class OnThreads(unittest.TestCase):
         assert not _support().environment_altered, "threads were left behind; the captured stderr names them"
 
     def _make(self, *args: Any, **kwargs: Any) -> Any:
-        lock = self.suite.bare(self._client, *args, **kwargs)
-        return lock if self._testMethodName in BARE else self.suite.face(self._client, lock)
+        lock = self.suite.create(self._client, *args, **kwargs)
+        return lock if self._testMethodName in WITHOUT_ADAPTER else self.suite.adapter(self._client, lock)
 
 
 def make_classes(lock_tests: ModuleType) -> list[type[unittest.TestCase]]:
-    """CPython's classes, each on every backend."""
+    """A class for each class of CPython, each mode of release() and each backend."""
     return [
         type(
             f"Test{suite.case}{suite.release_mode.title()}On{backend.name.title()}".replace(" ", ""),
@@ -204,7 +204,7 @@ def make_classes(lock_tests: ModuleType) -> list[type[unittest.TestCase]]:
 
 
 def _start_background_threads(client: holdfast.Client) -> None:
-    """Have the keeper and the listener begin now: cases wait until there are as many threads as before."""
+    """Start the keeper and the listener before the case: cases wait until there are as many threads as before."""
     semaphore = client.semaphore(_name(), limit=1)
     with semaphore:
         assert semaphore.acquire(timeout=0.05) is None

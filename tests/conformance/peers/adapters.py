@@ -1,7 +1,7 @@
-"""The interfaces of locks of other libraries, on holdfast: each method is the call that a user would write.
+"""The lock interfaces of other libraries, implemented with holdfast: each method is the call that a user would write.
 
-No adapter works around a behaviour of holdfast: it changes names and units, and returns or raises as its library does.
-An object holds one lease, as theirs do.
+No adapter works around a behaviour of holdfast: it changes names and units, and returns or raises as the other
+library does. An object holds one lease, as in these libraries.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ class KazooSemaphore(_Adapter):
 
 
 class FileLock:
-    """filelock: `FileLock(path, timeout)`. One object counts its acquisitions; -1 waits without an end."""
+    """filelock: `FileLock(path, timeout)`. One object counts its acquisitions; -1 waits without a limit."""
 
     def __init__(self, client: holdfast.Client, name: str, timeout: float = -1) -> None:
         self.lock = client.lock(name, reentrant=True)
@@ -140,7 +140,7 @@ class FileLock:
 
 
 class PotteryRedlock(_Adapter):
-    """pottery: `Redlock(key, auto_release_time)`, without renewal; `locked()` is the time that is left."""
+    """pottery: `Redlock(key, auto_release_time)`, without renewal; `locked()` returns the remaining time."""
 
     def __init__(
         self, client: holdfast.Client, key: str, auto_release_time: float = 50, num_extensions: int = 3

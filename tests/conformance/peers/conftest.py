@@ -1,4 +1,4 @@
-"""A client of every backend. The other libraries are blocking, so threads are enough."""
+"""A client for each backend. The other libraries are blocking, so threads are enough."""
 
 from __future__ import annotations
 
@@ -17,6 +17,6 @@ def client(store_url: str) -> Iterator[holdfast.Client]:
 
 @pytest.fixture
 def other(store_url: str) -> Iterator[holdfast.Client]:
-    """Another process."""
+    """A second client, in place of another process."""
     with holdfast.Client(store_url) as client:
         yield client

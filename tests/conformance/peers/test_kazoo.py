@@ -88,7 +88,7 @@ def test_one_thread_may_acquire_several_permits(client: holdfast.Client) -> None
     first, second, third = (KazooSemaphore(client, "a", max_leases=2) for _ in range(3))
 
     assert first.acquire(blocking=False)
-    assert not first.lock.locked()  # there is a permit left
+    assert not first.lock.locked()  # one permit is free
     assert second.acquire(blocking=False)
     assert first.lock.locked()
     assert not third.acquire(blocking=False)

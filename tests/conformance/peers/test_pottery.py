@@ -35,7 +35,7 @@ def test_a_second_acquire_succeeds_when_the_first_has_expired(client: holdfast.C
     second.release()
 
 
-def test_locked_is_the_time_that_is_left(client: holdfast.Client) -> None:
+def test_locked_returns_the_remaining_time(client: holdfast.Client) -> None:
     lock = PotteryRedlock(client, "a", auto_release_time=50)
     assert lock.locked() == 0
 

@@ -13,7 +13,7 @@ from tests.conformance.peers.adapters import NotOwned, RedisPyLock, TimedOut
 WAIT = 0.1  # seconds
 
 
-extends = pytest.mark.needs(Primitive.RENEW_TTL)
+needs_renew_ttl = pytest.mark.needs(Primitive.RENEW_TTL)
 
 
 def test_a_second_object_of_the_same_thread_does_not_get_the_lock(client: holdfast.Client) -> None:
@@ -47,7 +47,7 @@ def test_a_with_block_raises_after_the_blocking_timeout_of_the_lock(client: hold
         pass
 
 
-def test_a_lock_that_expires_is_acquired_by_the_thread_that_let_it_expire(client: holdfast.Client) -> None:
+def test_a_thread_acquires_a_lock_again_when_its_own_lease_has_expired(client: holdfast.Client) -> None:
     first, second = RedisPyLock(client, "a", timeout=0.5), RedisPyLock(client, "a")
     first.acquire()
 
@@ -74,8 +74,8 @@ def test_a_lock_that_was_taken_away_cannot_be_released(client: holdfast.Client, 
         lock.release()
 
 
-@extends
-def test_extend_adds_to_the_time_that_is_left(client: holdfast.Client, other: holdfast.Client) -> None:
+@needs_renew_ttl
+def test_extend_adds_to_the_remaining_time(client: holdfast.Client, other: holdfast.Client) -> None:
     lock = RedisPyLock(client, "a", timeout=20)
     lock.acquire()
     assert lock.lease is not None
@@ -88,8 +88,8 @@ def test_extend_adds_to_the_time_that_is_left(client: holdfast.Client, other: ho
     lock.release()
 
 
-@extends
-def test_extend_can_replace_the_time_that_is_left(client: holdfast.Client) -> None:
+@needs_renew_ttl
+def test_extend_can_replace_the_remaining_time(client: holdfast.Client) -> None:
     lock = RedisPyLock(client, "a", timeout=40)
     lock.acquire()
 
@@ -100,7 +100,7 @@ def test_extend_can_replace_the_time_that_is_left(client: holdfast.Client) -> No
     lock.release()
 
 
-@extends
+@needs_renew_ttl
 def test_reacquire_sets_the_time_of_the_lock_again(client: holdfast.Client) -> None:
     lock = RedisPyLock(client, "a", timeout=40)
     lock.acquire()
@@ -122,7 +122,7 @@ def test_a_lock_that_is_not_held_cannot_be_extended(client: holdfast.Client) -> 
         lock.reacquire()
 
 
-@extends
+@needs_renew_ttl
 def test_a_lock_that_was_taken_away_cannot_be_extended(client: holdfast.Client, other: holdfast.Client) -> None:
     lock = RedisPyLock(client, "a")
     lock.acquire()

@@ -40,7 +40,7 @@ class Fleet:
 
     def __init__(self, folder: Path, **environment: str) -> None:
         self.folder = folder
-        # A database that no lock is in.
+        # A database without locks.
         self._broker_url = re.sub(r"/0\?.*", "/6", fresh_url())
         self._prefix = f"{uuid.uuid4().hex}:"
         self.environment = {
@@ -51,7 +51,7 @@ class Fleet:
             **environment,
         }
         self._workers: list[subprocess.Popen[bytes]] = []
-        self.killed: dict[int, float] = {}  # the process ids, and the times just before
+        self.killed: dict[int, float] = {}  # by process id: the time just before the kill
         shutil.copy(PROGRAM, folder / "program.py")
         self.program: Any = load(PROGRAM, "program", self.environment)
 
@@ -108,7 +108,7 @@ class Fleet:
         return redis.Redis.from_url(self._broker_url)
 
     def duplicate_messages(self, copies: int) -> None:
-        """Repeat each message of the queue, as a broker or publisher that repeats itself."""
+        """Repeat each message of the queue, as after a broker or publisher has sent it several times."""
         with self.queue() as broker:
             name = f"{self._prefix}celery"
             messages: list[bytes] = broker.lrange(name, 0, -1)
@@ -150,15 +150,15 @@ class Fleet:
 
 @contextlib.contextmanager
 def fleet(folder: Path, **environment: str) -> Iterator[Fleet]:
-    made = Fleet(folder, **environment)
+    workers = Fleet(folder, **environment)
     try:
-        yield made
+        yield workers
     finally:
-        made.close()
+        workers.close()
 
 
 def load(path: Path, name: str, environment: Mapping[str, str]) -> Any:
-    """Load a module of tasks as the workers do, with these variables."""
+    """Load a module of tasks as the workers do, with these environment variables."""
     before = dict(os.environ)
     os.environ.update(environment)
     try:
@@ -182,7 +182,7 @@ def overlaps(events: Sequence[Event], killed: Mapping[int, float]) -> list[tuple
             ends = (other.at for other in events if other[:2] == event[:2] and other.pid == event.pid)
             end = next((at for at in ends if at > event.at), killed.get(event.pid, math.inf))
             runs.setdefault(event.key, []).append((event, end))
-    for of_key in runs.values():
-        of_key.sort(key=lambda run: run[0].at)
-        pairs += [(first, second) for (first, end), (second, _) in pairwise(of_key) if second.at < end]
+    for runs_of_key in runs.values():
+        runs_of_key.sort(key=lambda run: run[0].at)
+        pairs += [(first, second) for (first, end), (second, _) in pairwise(runs_of_key) if second.at < end]
     return pairs

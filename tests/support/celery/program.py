@@ -1,6 +1,6 @@
-"""Tasks for the tests of `holdfast.celery`: workers run this file as the module `program`, tests load it to send them.
+"""Tasks for the tests of `holdfast.celery`: workers run this file as the module `program`, tests load it to send tasks.
 
-The file `events` of the folder gets a line for each begin and end of a body: task, key, what, process, time.
+The file `events` of the folder gets a line for each begin and end of a body: task, key, state, process, time.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ def too_long(key: str) -> None:
 @holdfast.celery.exclusive(client, "{key}", ttl=2)
 def loses(key: str, inside: bool) -> None:  # noqa: FBT001 - an argument of a message
     write("loses", key, "begin")
-    if inside:  # code of holdfast is not interrupted, the line after it is
+    if inside:  # the loss interrupts the line after this block, not code of holdfast
         with client.lock("other", timeout=60):
             pass
     time.sleep(60)
@@ -141,7 +141,7 @@ def loses(key: str, inside: bool) -> None:  # noqa: FBT001 - an argument of a me
 @app.task(reject_on_worker_lost=False, acks_late=False)
 @holdfast.celery.exclusive(client, "{key}", ttl=2, lease="lease")
 def loses_in_greenlet(lease: holdfast.Lease, key: str, checks: bool) -> None:  # noqa: FBT001 - as above
-    """With `checks`, it stops at the next check after the loss. Without, it goes on for a moment after the loss."""
+    """With `checks`, the task stops at the next check after the loss. Without, it runs for 0.5 s after the loss."""
     write("loses_in_greenlet", key, "begin")
     while not lease.lost or checks:
         time.sleep(0.02)
@@ -172,7 +172,7 @@ def unstorable(key: str) -> str:
 
 @app.task(acks_late=False, reject_on_worker_lost=False)
 def ship(key: str, text: str) -> None:
-    """Goes on with the lease of an HTTP handler, for as long as the file `gate` exists."""
+    """Adopts the lease of an HTTP handler, and keeps it for as long as the file `gate` exists."""
     try:
         lease = client.adopt(text)
     except holdfast.NotHeld:

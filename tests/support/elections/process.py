@@ -4,9 +4,9 @@
 
 It starts at once and writes each event to its log immediately, so that no event is lost when it is killed:
 
-    beat TERM TIME        a candidate leads: it held its lease when it checked it after that time
+    beat TERM TIME        a candidate led at TIME: a check after TIME found that its lease was held
     lost TERM TIME        the loss of its term was reported, or its task was cancelled
-    seen TERM PID TIME    an observer received a leader; 0 0: none
+    seen TERM PID TIME    an observer received this leader; 0 0: no leader
 """
 
 from __future__ import annotations

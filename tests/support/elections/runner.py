@@ -97,7 +97,7 @@ class Outcome(NamedTuple):
 
 
 def run_election(url: str, pool: WorkerPool, folder: Path, seconds: float) -> Outcome:
-    """Run the election for that long."""
+    """Run the election for this many seconds."""
     logs: dict[int, Path] = {}
 
     def start(role: str, runtime: str) -> Worker:
@@ -121,8 +121,8 @@ def run_election(url: str, pool: WorkerPool, folder: Path, seconds: float) -> Ou
             if kind == "kill":
                 worker.kill()
                 del candidates[worker.pid]
-                fresh = start("candidate", next(runtimes))
-                candidates[fresh.pid] = fresh
+                replacement = start("candidate", next(runtimes))
+                candidates[replacement.pid] = replacement
             else:
                 worker.stop()
                 eventually(lambda term=leader.term: _term(election) > term)  # type: ignore[misc]  # a default
@@ -134,7 +134,7 @@ def run_election(url: str, pool: WorkerPool, folder: Path, seconds: float) -> Ou
 
 
 def _while(end: float, kinds: Sequence[str]) -> Iterator[str]:
-    """Each kind at least once."""
+    """Yield the kinds in turn until `end`, each kind at least once."""
     for number, kind in enumerate(itertools.cycle(kinds)):
         if now() >= end and number >= len(kinds):
             return
@@ -147,7 +147,7 @@ def _term(election: holdfast.Election) -> int:
 
 
 def _stable_leader(election: holdfast.Election, logs: Sequence[Path]) -> holdfast.Leader:
-    """Return the leader, when it has led for a moment."""
+    """Wait until a leader has led for `STABLE_FOR` seconds, and return it."""
     leaders: list[holdfast.Leader] = []
 
     def leads() -> bool:

@@ -1,4 +1,4 @@
-"""etcd servers, one or three together, and what tests ask them."""
+"""etcd servers, one or three together, and the requests that tests send to them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ from tests.support.server_process import (
 # Short election timeouts, because the shortest ttl of a lease is one and a half election timeouts. The timeout has to
 # be five heartbeat intervals or more, and a shorter interval only costs processor time.
 _FAST = ("--heartbeat-interval", "40", "--election-timeout", "200")
-# For a single server that runs for long: also an idle one works at each heartbeat. The shortest ttl is the same second.
+# For a single server that runs for long, because an idle server works at each heartbeat too. The shortest ttl is one
+# second with both.
 IDLE = ("--heartbeat-interval", "120", "--election-timeout", "600")
 
 
@@ -61,16 +62,16 @@ class Server(ServerProcess):
 
     def command(self) -> list[str]:
         client, peer = f"http{'s' if self._tls else ''}://{self.address}", f"http://{self.peer_address}"
-        together = ",".join(f"{name}=http://{address}" for name, address in self._cluster)
+        members = ",".join(f"{name}=http://{address}" for name, address in self._cluster)
         return [
             *(program("etcd"), "--name", self.name, "--data-dir", str(self.folder / "data"), *_FAST),
             *("--listen-client-urls", client, "--advertise-client-urls", client, "--log-level", "error"),
             *("--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer),
-            *("--initial-cluster", together),
+            *("--initial-cluster", members),
         ]
 
     def answers(self) -> bool:
-        """It answers, and has a leader."""
+        """Whether it answers, and its cluster has a leader."""
         return bool(self.request("GET", "/health")["health"] == "true")
 
     def save_snapshot(self) -> None:
@@ -78,7 +79,7 @@ class Server(ServerProcess):
         self._etcdctl("--endpoints", self.address, "snapshot", "save", str(self.folder / "snapshot"))
 
     def restore_snapshot(self, *, cluster: str = "etcd-cluster") -> None:
-        """Start again with the data of the snapshot; with etcd's default token, under the same cluster id."""
+        """Start again with the data of the snapshot. With etcd's default token, the cluster id stays the same."""
         self.end()
         shutil.rmtree(self.folder / "data")
         peer = f"http://{self.peer_address}"
@@ -179,11 +180,11 @@ class Trio(ServerGroup[Server]):
     def leader(self) -> Server:
         leaders: list[Server] = []
 
-        def is_one() -> bool:
+        def has_one_leader() -> bool:
             leaders[:] = [server for server in self.servers if _leads(server)]
             return len(leaders) == 1
 
-        eventually(is_one)
+        eventually(has_one_leader)
         return leaders[0]
 
     def followers(self) -> list[Server]:

@@ -14,15 +14,15 @@ from tests.support.server_process import for_all_workers, until_exit
 
 def fresh_url(**options: str) -> str:
     """The URL of `server` with a prefix that no other test uses."""
-    return f"{server().url}?{_fresh(options)}"
+    return f"{server().url}?{_query_with_new_prefix(options)}"
 
 
 def restricted_url(server: Server | None = None, **options: str) -> str:
-    """As `fresh_url`, for a user with the role of the docs, and no other; without a server, on one for all workers."""
-    return f"etcd://app:secret@{(server or _common_server_with_roles()).address}?{_fresh(options)}"
+    """As `fresh_url`, for a user that has only the role of the docs. By default, on a server for all workers."""
+    return f"etcd://app:secret@{(server or _common_server_with_roles()).address}?{_query_with_new_prefix(options)}"
 
 
-def _fresh(options: dict[str, str]) -> str:
+def _query_with_new_prefix(options: dict[str, str]) -> str:
     return urlencode({"prefix": f"test-{uuid.uuid4().hex}/", **options})
 
 
@@ -60,7 +60,7 @@ _ROOT = ("etcdctl user add root:secret", "etcdctl role add root", "etcdctl user 
 
 @functools.cache
 def server() -> Server:
-    """A server for all workers: one that is idle takes processor time too."""
+    """One server for all workers, because an idle server takes processor time too."""
     return for_all_workers(_idle_server, "etcd")
 
 

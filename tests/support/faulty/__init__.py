@@ -23,7 +23,7 @@ LOST = "lost"  # the request is lost on the way
 LATE = "late"  # no answer; the request is executed when the test calls `faults.arrive()`
 NO_REPLY = "no reply"  # the request is executed, but its reply is lost
 BUG = "bug"  # the adapter raises an unexpected error
-REFUSED = "refused"  # the server refuses its use: nothing is executed
+REFUSED = "refused"  # the server refuses the request: nothing is executed
 TOO_FEW = "too few"  # only a minority of several servers executed it
 NOT_ALL = "not all"  # of several tickets, the server of the first one does not answer and executes nothing
 
@@ -31,7 +31,7 @@ NOT_ALL = "not all"  # of several tickets, the server of the first one does not 
 class Faults:
     """The outcomes of the next calls of each method. The last entry of a plan applies to all later calls."""
 
-    _all: dict[str, Faults] = {}  # noqa: RUF012  (shared on purpose: found by URL)
+    _all: dict[str, Faults] = {}  # noqa: RUF012  (shared on purpose: the Faults of each URL)
 
     def __init__(self) -> None:
         self._plans: dict[str, list[Any]] = {}
@@ -67,7 +67,7 @@ class Faults:
 
 
 class FaultyBackend:
-    """Every method uses `_send`. A fate that is a number is a delay of the reply, in seconds.
+    """Every method uses `_send`. An outcome that is a number is a delay of the reply, in seconds.
 
     The plan of `inspect` may contain its answer, a LockInfo.
     """
@@ -103,7 +103,7 @@ class FaultyBackend:
             raise QuorumError(backend=self.url, needed=2, nodes=3, causes={})
         if outcome == BUG:
             raise ZeroDivisionError("planned: a bug")
-        if callable(outcome):  # a point to suspend at, before and after, as on a real connection
+        if callable(outcome):  # suspends before and after the request, as a real connection does
             await outcome()
         result = await work()
         if callable(outcome):

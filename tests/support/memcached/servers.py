@@ -1,4 +1,4 @@
-"""A memcached server, and what tests ask it."""
+"""A memcached server, and the requests that tests send to it."""
 
 from __future__ import annotations
 

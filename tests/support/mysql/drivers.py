@@ -26,7 +26,7 @@ class RecordingSocket(socket.socket):
 
 
 class CountingConnections(Connections):
-    """Connections on such sockets."""
+    """Connections that record all requests."""
 
     def __init__(self, config: MysqlConfig, runtime: ThreadRuntime) -> None:
         super().__init__(config, BlockingPoller(), runtime)

@@ -1,4 +1,4 @@
-"""MariaDB and MySQL servers, and what tests ask them."""
+"""MariaDB and MySQL servers, and the requests that tests send to them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support.processes import eventually
 from tests.support.server_process import ServerProcess, program
 
 DATABASE = "locks"
-MYSQLD = os.environ.get("HOLDFAST_TEST_MYSQL")  # the path of a mysqld, which distributions do not have
+MYSQLD = os.environ.get("HOLDFAST_TEST_MYSQL")  # the path of a mysqld of MySQL, which many distributions do not package
 _SMALL = (
     *("--performance-schema=OFF", "--key-buffer-size=1M", "--max-connections=300"),
     *("--innodb-buffer-pool-size=16M", "--innodb-doublewrite=OFF", "--innodb-flush-log-at-trx-commit=1"),
@@ -29,7 +29,8 @@ INSTALL_OPTIONS = (
     *("--no-defaults", "--auth-root-authentication-method=normal", "--skip-test-db"),
     *("--datadir={folder}/data", "--tmpdir={folder}", "--innodb-log-file-size=8M"),
 )
-# MariaDB: with the whole log, from which a new replica can start; after this timeout commits would not wait any more.
+# Options of MariaDB. The log is complete, so that a new replica can start from it. After the timeout a commit would no
+# longer wait for a replica, so it is the maximum.
 REPLICATED = (
     *("--log-bin=log", "--log-slave-updates", "--sync-binlog=1", "--binlog-format=ROW"),
     *("--rpl-semi-sync-slave-enabled=ON", "--rpl-semi-sync-master-timeout=4294967295"),
@@ -52,7 +53,7 @@ class Server(ServerProcess):
         environment: Mapping[str, str] | None = None,
         mysqld: str | None = None,
     ) -> None:
-        """`options` are of its command line, such as "--read-only"; `mysqld` is MySQL's own server."""
+        """`options` are for its command line, such as "--read-only"; `mysqld` is MySQL's own server."""
         super().__init__(folder, options=options, environment=environment)
         self._mysqld = mysqld
 
@@ -69,7 +70,7 @@ class Server(ServerProcess):
         return self.folder / "s.sock"
 
     def create(self) -> None:
-        """An empty data folder."""
+        """Create an empty data folder."""
         super().create()
         if self._mysqld is not None:
             self.create_data(self._mysqld, "--no-defaults", "--initialize-insecure", "--datadir={folder}/data")
@@ -142,12 +143,12 @@ class Server(ServerProcess):
         return int(self.rows("SHOW GLOBAL STATUS LIKE 'Questions'")[0][1])
 
     def clients(self, database: str) -> list[int]:
-        """The ids of the connections to this database, but for the test's own."""
+        """The ids of the connections to this database, without the connection of this query."""
         sql = "SELECT id FROM information_schema.processlist WHERE db = %s AND id <> CONNECTION_ID()"
         return [number for (number,) in self.rows(sql, (database,), database="")]
 
     def terminate(self, database: str) -> int:
-        """Terminate those connections; return when they have ended, and how many there were."""
+        """Terminate these connections, wait until they have ended, and return their number."""
         ids = self.clients(database)
         for number in ids:
             with contextlib.suppress(pymysql.err.OperationalError):  # it has ended
@@ -156,7 +157,7 @@ class Server(ServerProcess):
         return len(ids)
 
     def follow(self, primary: Server) -> None:
-        """As a new server of MariaDB: become a replica, which replays the whole log of the primary."""
+        """Make this new MariaDB server a replica, which replays the whole log of the primary."""
         self.rows(f"DROP DATABASE {DATABASE}", database="")
         self.rows("RESET MASTER", database="")
         self.rows(
@@ -170,8 +171,8 @@ class Server(ServerProcess):
     def await_position_of(self, primary: Server) -> None:
         """Wait until this replica has applied all that the primary has committed by now."""
         position = primary.value("SELECT @@gtid_binlog_pos")
-        has_all = f"SELECT MASTER_GTID_WAIT('{position}', 0.5)"
-        eventually(lambda: bool(self.value(has_all, database="") == 0))
+        wait_for_position = f"SELECT MASTER_GTID_WAIT('{position}', 0.5)"
+        eventually(lambda: bool(self.value(wait_for_position, database="") == 0))
 
     def status(self, name: str) -> str:
         return str(self.rows("SHOW GLOBAL STATUS LIKE %s", (name,), database="")[0][1])

@@ -17,7 +17,7 @@ from tests.support.server_process import until_exit
 def fresh_url(**options: str) -> str:
     """A URL with tables for one test. They are created here, because that takes longer than some tests wait.
 
-    The server has no TLS. To prefer it would let PyMySQL read all certificates of the machine at each login.
+    The server has no TLS. With the default, PyMySQL would read all certificates of the machine at each login.
     """
     url = server().url_of(fresh_database(), **{"tls": "no", **options})
     create_tables(parse(url))
@@ -25,7 +25,7 @@ def fresh_url(**options: str) -> str:
 
 
 def restricted_url(**options: str) -> str:
-    """As `fresh_url`, for a user with the grants of the docs, and no other. An administrator has created the tables."""
+    """As `fresh_url`, for a user that has only the grants of the docs. An administrator has created the tables."""
     url = fresh_url(**options)
     database = parse(url).path.removeprefix("/")
     _create_user()

@@ -1,4 +1,4 @@
-"""NATS servers, one or three together, and what tests ask them."""
+"""NATS servers, one or three together, and the requests that tests send to them."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Server(ServerProcess):
         return words
 
     def answers(self) -> bool:
-        """It answers, and has a leader of the cluster."""
+        """Whether it answers, and its cluster has a leader."""
         return "error" not in self.call("$JS.API.INFO", timeout=1.0)
 
     def connect(self, timeout: float = PATIENCE) -> RawConnection:
@@ -93,7 +93,7 @@ class Server(ServerProcess):
         return bool(self.stream(bucket, timeout=0.5)["cluster"].get("leader") == self.name)
 
     def forget(self) -> None:
-        """Delete its data, while it does not run."""
+        """Delete the data of a server that does not run."""
         shutil.rmtree(self.folder / "data")
 
 
@@ -153,7 +153,7 @@ class Trio(ServerGroup[Server]):
         )
 
     def start(self) -> None:
-        """Return when they can place three replicas: the servers answer before they know that all are online."""
+        """Wait also until a stream can have three replicas: servers answer before they know that all are online."""
         super().start()
         probe = json.dumps({"name": "probe", "subjects": ["probe"], "num_replicas": len(self.servers)}).encode()
         eventually(lambda: "error" not in self.servers[0].call("$JS.API.STREAM.CREATE.probe", probe))
@@ -167,11 +167,11 @@ class Trio(ServerGroup[Server]):
         """The server that leads the stream of this bucket."""
         leaders: list[Server] = []
 
-        def is_one() -> bool:
+        def has_one_leader() -> bool:
             leaders[:] = [server for server in self.servers if server.is_running and _leads(server, bucket)]
             return len(leaders) == 1
 
-        eventually(is_one)
+        eventually(has_one_leader)
         return leaders[0]
 
 

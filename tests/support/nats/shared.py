@@ -16,23 +16,20 @@ _buckets: deque[str] = deque()  # of this worker on the cluster
 
 def fresh_url(**options: str) -> str:
     """One server, with a bucket that no other test uses."""
-    return f"{server().url}?{_fresh({'replicas': '1', **options})}"
+    query = urlencode({"bucket": _fresh_bucket(), "replicas": "1", **options})
+    return f"{server().url}?{query}"
 
 
 def fresh_cluster_url(**options: str) -> str:
     """The same on a cluster of three servers.
 
-    The servers of a cluster exchange messages about each bucket all the time, so those of earlier tests are deleted.
+    Servers of a cluster exchange messages about each bucket all the time, so this deletes buckets of earlier tests.
     """
     while len(_buckets) >= _RECENT:
         _trio().servers[0].call(f"$JS.API.STREAM.DELETE.KV_{_buckets.popleft()}")
     bucket = _fresh_bucket()
     _buckets.append(bucket)
     return f"{_trio().url}?{urlencode({'bucket': bucket, **options})}"
-
-
-def _fresh(options: dict[str, str]) -> str:
-    return urlencode({"bucket": _fresh_bucket(), **options})
 
 
 def _fresh_bucket() -> str:

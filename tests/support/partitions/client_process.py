@@ -70,7 +70,7 @@ class ClientProcess(Worker):
     def __init__(self, url: str) -> None:
         super().__init__(url, None)
         self._url = url
-        self._locks: dict[str, holdfast.Lock | AsyncLockAdapter] = {}  # of locks that were held before
+        self._locks: dict[str, holdfast.Lock | AsyncLockAdapter] = {}  # the locks that `hold` acquired
         self._held: dict[str, tuple[float, holdfast.Lease | AsyncLeaseAdapter]] = {}  # with the time of the acquire
         self._last_held: dict[str, float] = {}  # by lock: the last time at which it was held
         self._lost_at: dict[str, float] = {}  # by lock: when its loss was reported
@@ -81,7 +81,7 @@ class ClientProcess(Worker):
         self._turn_thread = threading.Thread(target=self._take_turns, daemon=True)
 
     def hold(self, locks: Sequence[str], *, ttl: float) -> None:
-        """Take them, each with a client of its own: what happens next comes at another moment of each one's renewal.
+        """Acquire the locks at intervals, each with its own client: a cut hits each at another point of its renewal.
 
         Every other client is for asyncio.
         """
@@ -99,7 +99,7 @@ class ClientProcess(Worker):
             time.sleep(ttl / 3 / len(locks))
 
     def lose(self, locks: Sequence[str]) -> Answer:
-        """Wait until all losses are reported. Return the turns, each until the last time at which it was held."""
+        """Wait until all losses are reported. Each returned turn ends when a check last found its lease held."""
         end = now() + PATIENCE
         while not self._lost_at.keys() >= set(locks) and now() < end:
             time.sleep(CHECK_INTERVAL)
@@ -167,9 +167,9 @@ class ClientProcess(Worker):
 
     def _check_leases(self) -> None:
         while True:
-            slept = now()
+            sleep_began = now()
             time.sleep(CHECK_INTERVAL)
-            self._longest_pause = max(self._longest_pause, now() - slept - CHECK_INTERVAL)
+            self._longest_pause = max(self._longest_pause, now() - sleep_began - CHECK_INTERVAL)
             for lock, (_, lease) in list(self._held.items()):
                 checked_at = now()
                 if lease.held:
@@ -197,13 +197,13 @@ class ClientProcess(Worker):
 
 
 def _acquire_with_retries(
-    lock: holdfast.Lock | AsyncLockAdapter, backoff: float
+    lock: holdfast.Lock | AsyncLockAdapter, timeout: float
 ) -> holdfast.Lease | AsyncLeaseAdapter | None:
     """Acquire, with retries: while servers elect a leader, requests fail."""
-    end = now() + backoff
-    while (left := end - now()) > 0:
+    end = now() + timeout
+    while (remaining := end - now()) > 0:
         try:
-            return lock.acquire(timeout=left)
+            return lock.acquire(timeout=remaining)
         except holdfast.BackendError:
             time.sleep(0.05)
     return None

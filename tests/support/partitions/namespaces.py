@@ -9,6 +9,6 @@ _CLONE_NEWNET = 0x40000000
 
 def enter_namespace(namespace: int) -> None:
     """Switch this thread to the namespace of this descriptor: its new sockets, processes and threads belong to it."""
-    libc = ctypes.CDLL(None, use_errno=True)  # os.setns came with Python 3.12
+    libc = ctypes.CDLL(None, use_errno=True)  # os.setns exists from Python 3.12 on
     if libc.setns(namespace, _CLONE_NEWNET) != 0:
         raise OSError(ctypes.get_errno(), "setns")

@@ -72,9 +72,9 @@ class Network:
 
     def _rule(self, source: Host, target: Host, verdict: str) -> None:
         if verdict:
-            which = f"ip saddr {source.address} ip daddr {target.address} meta l4proto tcp"
+            packets = f"ip saddr {source.address} ip daddr {target.address} meta l4proto tcp"
             with inside(self._router):
-                _run("nft", f"add rule ip cuts forward {which} {verdict}")
+                _run("nft", f"add rule ip cuts forward {packets} {verdict}")
 
 
 @contextlib.contextmanager
@@ -85,13 +85,13 @@ def network(*names: str) -> Iterator[Network]:
     absent = [name for name in _NEEDED if shutil.which(name) is None]
     if absent:
         missing(f"no {', '.join(absent)} on this machine, which network namespaces need: `make servers` installs them")
-    forked.prepare()  # before this thread is on the router: other tests use that process too
+    forked.prepare()  # before this thread enters the router: other tests use that process too
     with contextlib.ExitStack() as stack:
         try:
-            made = _make(stack, names)
+            created_network = _make(stack, names)
         except (OSError, subprocess.CalledProcessError) as error:
             missing(f"this machine does not allow network namespaces: {error}")
-        yield made
+        yield created_network
 
 
 def _make(stack: contextlib.ExitStack, names: Sequence[str]) -> Network:
@@ -102,10 +102,10 @@ def _make(stack: contextlib.ExitStack, names: Sequence[str]) -> Network:
         Path("/proc/sys/net/ipv4/ip_forward").write_text("1")
         _run("nft", "add table ip cuts; add chain ip cuts forward { type filter hook forward priority 0; }")
         for number, name in enumerate(names):
-            keeper = stack.enter_context(_namespace_process())
+            process = stack.enter_context(_namespace_process())
             gateway, address = f"10.77.{number}.1", f"10.77.{number}.2"
-            host = hosts[name] = Host(address, _namespace(keeper))
-            _ip(f"link add to{number} type veth peer name eth0 netns {keeper.pid}")
+            host = hosts[name] = Host(address, _namespace(process))
+            _ip(f"link add to{number} type veth peer name eth0 netns {process.pid}")
             _ip(f"addr add {gateway}/24 dev to{number}", f"link set to{number} up")
             _ip("link set lo up", f"addr add {address}/24 dev eth0", "link set eth0 up", host=host)
             _ip(f"route add default via {gateway}", host=host)
@@ -125,7 +125,7 @@ def inside(namespace: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _namespace_process() -> Iterator[subprocess.Popen[bytes]]:
-    """Start a process in a new namespace. It ends with its stdin, so also if this process is killed."""
+    """Start a process in a new namespace. It ends with its stdin, and so also when this process is killed."""
     pipe = subprocess.PIPE
     with subprocess.Popen(["unshare", "--net", "cat"], stdin=pipe, stdout=pipe, bufsize=0) as process:
         assert process.stdin is not None

@@ -23,7 +23,7 @@ TTL = 3.0  # seconds; of the leases of the holders
 KEPT = "kept"
 LOCKS = 4  # per holder; each is at another point of its renewal interval at the cut
 
-_Turns = dict[str, Any]  # by lock: [requested, acquired, releasing, fence]
+_TurnsByLock = dict[str, Any]  # each turn is [requested, acquired, releasing, fence]
 
 
 class Location(NamedTuple):
@@ -60,22 +60,22 @@ def run_scenario(
         clients.check_progress(after=at)
 
         heal()
-        others, again = clients.reacquire()
+        waiter_turns, later_turns = clients.reacquire()
         clients.check_progress(after=now())
         turns = clients.end()
 
     assert_exclusive(turns)
-    assert lost.keys() == lost_at.keys() == others.keys() == again.keys() == set(clients.locks)
+    assert lost.keys() == lost_at.keys() == waiter_turns.keys() == later_turns.keys() == set(clients.locks)
     for lock in clients.locks:
-        assert_exclusive(turns_of([[lost[lock], others[lock], again[lock]]]))
-    margins = sorted(others[lock][1] - lost_at[lock] for lock in clients.locks)
+        assert_exclusive(turns_of([[lost[lock], waiter_turns[lock], later_turns[lock]]]))
+    margins = sorted(waiter_turns[lock][1] - lost_at[lock] for lock in clients.locks)
     in_time = sum(margin > 0 for margin in margins)
     report(
         f"{in_time} of {len(margins)} losses were reported before the next grant, {margins[0]:.3f} s or more; "
         f"processes paused for up to {longest_pause:.3f} s; {len(turns)} turns of other clients"
     )
-    # A process must run to report a loss, and may be delayed on a busy machine. Its lease had ended by its clock: see
-    # above.
+    # A process must run to report a loss, and may be delayed on a busy machine. Its checks of the lease ended before
+    # the next grant: see `assert_exclusive` above.
     assert margins[0] > -longest_pause
 
 
@@ -100,7 +100,7 @@ class _Clients:
         self._waiter.call("queue", locks=self.locks)
         eventually(lambda: bool(self._waiter.call("is_queued", locks=self.locks)["queued"]))
 
-    def lose(self) -> tuple[_Turns, dict[str, float], float]:
+    def lose(self) -> tuple[_TurnsByLock, dict[str, float], float]:
         """Return the turns of the holders, when each loss was reported, and the longest pause of a process."""
         answers = self._call_holders("lose")
         lost_at = {lock: at for worker in answers for lock, at in worker["lost_at"].items()}
@@ -116,12 +116,12 @@ class _Clients:
             worker.call("await_turn", after=after)
         self._keeper.call("keep", lock=KEPT)
 
-    def reacquire(self) -> tuple[_Turns, _Turns]:
+    def reacquire(self) -> tuple[_TurnsByLock, _TurnsByLock]:
         """Let the former holders acquire the locks again. Return the turns of the waiter, and their new turns."""
         self._call_holders("queue")
-        others = _by_lock([self._waiter.call("release_all", locks=self.locks)])
+        waiter_turns = _by_lock([self._waiter.call("release_all", locks=self.locks)])
         self._call_holders("granted")
-        return others, _by_lock(self._call_holders("release_all"))
+        return waiter_turns, _by_lock(self._call_holders("release_all"))
 
     def end(self) -> list[Turn]:
         """Return the turns of the two other clients."""
@@ -143,5 +143,5 @@ def _start(pool: WorkerPool, location: Location) -> Worker:
     return pool.start(location.url, str(location.host.namespace))
 
 
-def _by_lock(answers: Sequence[Mapping[str, Any]]) -> _Turns:
+def _by_lock(answers: Sequence[Mapping[str, Any]]) -> _TurnsByLock:
     return {lock: turn for answer in answers for lock, turn in answer["turns"].items()}

@@ -11,7 +11,7 @@ from tests.support.server_process import ServerProcess, program
 
 
 class PgBouncer(ServerProcess):
-    """A pooler before a server, in transaction mode; `settings` are more of its settings.
+    """A pooler before a server, in transaction mode; `settings` are added to its settings.
 
     It logs in with the passwords in `users`. Its clients need none.
     """
@@ -56,7 +56,7 @@ class PgBouncer(ServerProcess):
 
     def connect(self) -> psycopg.Connection[tuple[object, ...]]:
         """A connection of another program to the database."""
-        name = "test"  # else it has that of the program before it
+        name = "test"  # otherwise the session keeps the name of the previous program
         return psycopg.connect(self.url(application_name=name), autocommit=True, prepare_threshold=None)
 
     def admin(self, command: str) -> list[dict[str, object]]:

@@ -1,7 +1,7 @@
 """A proxy between a client and a PostgreSQL server that counts round trips.
 
-A request ends with the message Sync, or is a single Query (the manual's chapter "Frontend/Backend Protocol", "Message
-Formats"): after either the client waits until the server is ready again. That is a round trip.
+A request ends with the message Sync, or is a single message Query (the manual's chapter "Frontend/Backend Protocol",
+"Message Formats"). The client then waits until the server is ready again. That is a round trip.
 """
 
 from __future__ import annotations
@@ -56,19 +56,19 @@ class Relay:
             target.shutdown(socket.SHUT_WR)
 
     def _pass_requests(self, client: socket.socket, server: socket.socket) -> None:
-        """Message by message. The first has no letter before its length."""
-        letter = b""
+        """Pass one message at a time. The first message has no type byte before its length."""
+        message_type = b""
         with contextlib.suppress(OSError):
             while length := _exactly(client, _LENGTH):
-                rest = _exactly(client, int.from_bytes(length, "big") - _LENGTH)
-                self.round_trips += letter in _ENDS
-                server.sendall(letter + length + rest)
-                letter = _exactly(client, 1)
+                body = _exactly(client, int.from_bytes(length, "big") - _LENGTH)
+                self.round_trips += message_type in _ENDS
+                server.sendall(message_type + length + body)
+                message_type = _exactly(client, 1)
             server.shutdown(socket.SHUT_WR)
 
 
 def _exactly(source: socket.socket, count: int) -> bytes:
-    """So many bytes; none if the client has gone."""
+    """Receive this many bytes; b"" if the connection ends before."""
     data = b""
     while len(data) < count:
         more = source.recv(count - len(data))

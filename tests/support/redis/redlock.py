@@ -11,11 +11,11 @@ from tests.support.redis.resp import ServerError
 from tests.support.redis.servers import Server
 from tests.support.server_process import ServerGroup, free_ports
 
-DURABLE = ("--appendonly", "yes", "--appendfsync", "always")  # on disk before it is answered
+DURABLE = ("--appendonly", "yes", "--appendfsync", "always")  # a write is on disk before its reply
 
 
 class RedlockServers(ServerGroup[Server]):
-    """Independent nodes. `environments` are those of single nodes, by number."""
+    """Independent nodes. `environments` has the environment of single nodes, by number."""
 
     def __init__(
         self,
@@ -45,7 +45,7 @@ class RedlockServers(ServerGroup[Server]):
         return [server.address for server in self.servers]
 
     def url(self, *, ports: Mapping[int, int] | None = None, **options: str | float) -> str:
-        """The URL of all nodes in order. `ports` are those of proxies for single nodes, by number."""
+        """The URL of all nodes in order. `ports` has the ports of proxies for single nodes, by number."""
         hosts = [f"127.0.0.1:{(ports or {}).get(number, server.port)}" for number, server in enumerate(self.servers)]
         query = "&".join(f"{option}={value}" for option, value in options.items())
         return f"redlock://{','.join(hosts)}" + (f"?{query}" if query else "")

@@ -19,18 +19,18 @@ class ServerError(Exception):
 
 
 class Connection:
-    """One connection. Texts come back as str if they are UTF-8, else as bytes; nothing is retried."""
+    """One connection. Texts are returned as str if they are UTF-8, else as bytes. Nothing is retried."""
 
     def __init__(self, port: int, *, host: str = "127.0.0.1", timeout: float = 5.0) -> None:
         self._socket = socket.create_connection((host, port), timeout=timeout)
         self._reader = self._socket.makefile("rb")
 
     def call(self, *words: Word) -> Any:
-        """The answer to one command.
+        """Send one command and return its reply.
 
         Raises:
-            ServerError: it is an error.
-            OSError: there is none.
+            ServerError: the reply is an error.
+            OSError: there is no reply.
         """
         self.send(words)
         return self.read()
@@ -42,24 +42,24 @@ class Connection:
         line = self._reader.readline()
         if not line.endswith(b"\r\n"):
             raise ConnectionResetError("the server closed the connection")
-        kind, rest = line[:1], line[1:-2]
+        kind, value = line[:1], line[1:-2]
         match kind:
             case b"+":
-                return rest.decode()
+                return value.decode()
             case b"-":
-                raise ServerError(rest.decode())
+                raise ServerError(value.decode())
             case b":":
-                return int(rest)
+                return int(value)
             case b"$":
-                if rest == b"-1":
+                if value == b"-1":
                     return None
-                data = self._reader.read(int(rest) + 2)[:-2]
+                data = self._reader.read(int(value) + 2)[:-2]
                 try:
                     return data.decode()
                 except UnicodeDecodeError:
                     return data
             case b"*":
-                return None if rest == b"-1" else [self._element() for _ in range(int(rest))]
+                return None if value == b"-1" else [self._element() for _ in range(int(value))]
             case _:
                 raise AssertionError(f"not RESP 2: {line!r}")
 
@@ -83,7 +83,7 @@ class Connection:
 
 
 def encode(words: Sequence[Word]) -> bytes:
-    """One command as it goes over the wire."""
+    """One command in the format of the protocol."""
     parts = [word if isinstance(word, bytes) else str(word).encode() for word in words]
     return b"*%d\r\n" % len(parts) + b"".join(b"$%d\r\n%s\r\n" % (len(part), part) for part in parts)
 

@@ -1,4 +1,4 @@
-"""One Redis or Valkey server, and what tests ask it."""
+"""One Redis or Valkey server, and the requests that tests send to it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.support.server_process import ServerProcess
 
 
 class Server(ServerProcess):
-    """A server without persistence, unless its options say otherwise."""
+    """A server without persistence, unless its options enable it."""
 
     def __init__(
         self,
@@ -27,7 +27,7 @@ class Server(ServerProcess):
         environment: Mapping[str, str] | None = None,
         settings: Path | None = None,
     ) -> None:
-        """`options` are of its command line, such as ("--appendonly", "yes"); `settings` is a file with more."""
+        """`options` are for its command line, such as ("--appendonly", "yes"); `settings` is a configuration file."""
         super().__init__(folder, port=port, options=options, environment=environment)
         self.binary = binary
         self._settings = settings
@@ -43,14 +43,14 @@ class Server(ServerProcess):
         return [*words, "--save", "", "--appendonly", "no", "--repl-diskless-sync-delay", "0"]
 
     def answers(self) -> bool:
-        """Errors such as NOAUTH are answers too."""
+        """Whether it answers; errors such as NOAUTH are answers too."""
         try:
             return bool(self.call("PING") == "PONG")
         except ServerError as error:
             return error.code in ("NOAUTH", "NOPERM", "DENIED", "MISCONF", "MASTERDOWN")
 
     def wipe(self) -> None:
-        """Take the data away from a server that is not running."""
+        """Delete the data of a server that does not run."""
         assert self._process is None
         for entry in self.folder.iterdir():
             if entry.is_dir():
@@ -74,20 +74,20 @@ class Server(ServerProcess):
         return set(self.call("KEYS", "*"))
 
     def clients(self) -> list[dict[str, str]]:
-        """CLIENT LIST without the connection that asks."""
+        """CLIENT LIST without the connection of this command."""
         listed = [
             dict(fact.split("=", 1) for fact in line.split()) for line in self.call("CLIENT", "LIST").splitlines()
         ]
         return [client for client in listed if not client["cmd"].startswith("client")]
 
     def subscribers(self) -> list[dict[str, str]]:
-        """The connections among them that are subscribed to something."""
+        """The clients that have a subscription."""
         return [
             client for client in self.clients() if any(int(client.get(kind, 0)) for kind in ("sub", "psub", "ssub"))
         ]
 
     def commands_run(self) -> int:
-        """How many commands it has run since it started, those inside scripts included, this one's kind left out."""
+        """The number of commands since its start, those inside scripts included, INFO excluded."""
         calls = 0
         for name, fact in self.info("commandstats").items():
             if name != "cmdstat_info":
@@ -95,7 +95,7 @@ class Server(ServerProcess):
         return calls
 
     def await_true(self, condition: Any) -> None:
-        """Poll until `condition(self)` holds; errors count as no."""
+        """Poll until `condition(self)` holds; an error counts as false."""
 
         def holds() -> bool:
             with contextlib.suppress(OSError, ServerError):

@@ -13,7 +13,7 @@ from tests.support.redis.servers import Server
 from tests.support.redis.topologies import Cluster
 from tests.support.server_process import for_all_workers, until_exit
 
-# The background tasks run once a second: they are most of the work of the servers that run until the end.
+# Run the background tasks once a second, because they are most of the work of the servers that run until the end.
 _IDLE = ("--hz", "1")
 
 
@@ -28,15 +28,14 @@ def fresh_cluster_url(**options: str) -> str:
 
 
 def fresh_redlock_url(**options: str) -> str:
-    """The same on five independent servers. They have just been started, and have lost no data.
-
-    None of them is ever silent, however long it takes a busy machine to ask it.
+    """The same on five independent servers. They have lost no data, so they need no
+    quarantine. The node timeout is long, so that no node seems to be down on a busy machine.
     """
     return _with_options(_redlock().url(), {"quarantine": "no", "node_timeout": "5", **options})
 
 
 def restricted_url(**options: str) -> str:
-    """As `fresh_url`, with a user that has the permissions of the docs, and no other."""
+    """As `fresh_url`, with a user that has only the permissions of the docs."""
     method = options.get("method", "queue")
     return _restricted(fresh_url(**options), [server()], *permissions_of(f"method={method}"))
 
@@ -74,11 +73,11 @@ def _restricted(url: str, servers: Iterable[Server], *acl: str) -> str:
     prefix = url.partition("prefix=")[2].partition("&")[0]
     user = prefix.removesuffix(":")
     allow(servers, acl, user=user, prefix=prefix)
-    scheme, _, rest = url.partition("://")
+    scheme, _, location = url.partition("://")
     if scheme == "redlock":  # each node has its own login
-        hosts, _, options = rest.partition("?")
+        hosts, _, options = location.partition("?")
         return f"redlock://{','.join(f'{user}:secret@{host}' for host in hosts.split(','))}?{options}"
-    return f"{scheme}://{user}:secret@{rest}"
+    return f"{scheme}://{user}:secret@{location}"
 
 
 def _with_options(url: str, options: dict[str, str]) -> str:
@@ -94,12 +93,12 @@ def server() -> Server:
 @functools.cache
 def _cluster() -> Cluster:
     return for_all_workers(
-        lambda folder: Cluster(main_binary(), folder, replicas=False), "redis-cluster", prepare=_let_ping_rarely
+        lambda folder: Cluster(main_binary(), folder, replicas=False), "redis-cluster", prepare=_raise_node_timeout
     )
 
 
-def _let_ping_rarely(cluster: Cluster) -> None:
-    """No node of this Cluster fails, and none should seem to on a busy machine."""
+def _raise_node_timeout(cluster: Cluster) -> None:
+    """Raise the node timeout, so that no node of this Cluster seems to have failed on a busy machine."""
     for server in cluster.servers:
         server.call("CONFIG", "SET", "cluster-node-timeout", "15000")
 

@@ -22,7 +22,7 @@ class Pair(ServerGroup[Server]):
     def __init__(
         self, binary: Binary, folder: Path, options: Sequence[str] = (), *, ports: Sequence[int] = (), link: int = 0
     ) -> None:
-        """`link` is the port of a proxy before the primary, through which the replica gets its data."""
+        """`link` is the port of a proxy before the primary, through which the replica receives its data."""
         ports = ports or free_ports(2)
         self.primary = Server(binary, folder / "primary", port=ports[0], options=options)
         replica = ["--replicaof", "127.0.0.1", str(link or ports[0]), *options]
@@ -111,7 +111,7 @@ class Cluster(ServerGroup[Server]):
     """Three primaries that share the slots, each with a replica; `servers[n + 3]` replicates `servers[n]`."""
 
     def __init__(self, binary: Binary, folder: Path, options: Sequence[str] = (), *, replicas: bool = True) -> None:
-        """Without replicas, none of its nodes may fail."""
+        """Without `replicas`, tests must not let a node fail."""
         pairs = cluster_ports(binary, 6 if replicas else 3)
         self._bus_ports = dict(pairs)
         nodes = [
@@ -141,8 +141,8 @@ class Cluster(ServerGroup[Server]):
         for number, primary in enumerate(primaries):
             slots = range(number * SLOTS // 3, (number + 1) * SLOTS // 3)
             primary.call("CLUSTER", "ADDSLOTS", *slots)
-        for server, bus in zip(self.servers[1:], self.servers, strict=False):
-            server.call("CLUSTER", "MEET", "127.0.0.1", bus.port, self._bus_ports[bus.port])
+        for server, neighbour in zip(self.servers[1:], self.servers, strict=False):
+            server.call("CLUSTER", "MEET", "127.0.0.1", neighbour.port, self._bus_ports[neighbour.port])
         known = str(len(self.servers))
         for server in self.servers:
             server.await_true(lambda server: facts(server.call("CLUSTER", "INFO"))["cluster_known_nodes"] == known)
@@ -168,7 +168,7 @@ class Cluster(ServerGroup[Server]):
         return self.servers[self.servers.index(primary) + 3]
 
     def await_owner(self, slot: int, *, other_than: Server) -> Server:
-        """Wait until the others agree on the new owner of the slot, and the Cluster is complete again."""
+        """Wait until the slot has a new owner, and the other servers report that the Cluster is complete again."""
 
         def moved() -> bool:
             with contextlib.suppress(OSError, ServerError, AssertionError):
@@ -183,7 +183,7 @@ class Cluster(ServerGroup[Server]):
 
     def begin_move(self, slot: int, to: Server) -> Server:
         """The first half of a resharding: the slot begins to move, without its keys. Returns its owner."""
-        # If a second move begins before all servers know the first, both get the same epoch, and servers redirect
+        # Wait until all servers know the previous move. Otherwise both moves get the same epoch, and servers redirect
         # clients to each other.
         eventually(
             lambda: (
@@ -204,7 +204,7 @@ class Cluster(ServerGroup[Server]):
         return moved
 
     def end_move(self, slot: int, to: Server) -> None:
-        """The slot belongs to its new owner."""
+        """Assign the slot to its new owner."""
         identity = to.call("CLUSTER", "MYID")
         for server in (to, *(server for server in self.servers[:3] if server is not to)):
             server.call("CLUSTER", "SETSLOT", slot, "NODE", identity)

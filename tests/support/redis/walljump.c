@@ -1,9 +1,9 @@
-/* Moves the wall clock of one process, and nothing else: its timers and its monotonic clock go on as before.
+/* Moves the wall clock of one process, but not its timers and its monotonic clock.
  *
  *   gcc -O2 -shared -fPIC -o walljump.so walljump.c -ldl
  *   WALLJUMP=offset LD_PRELOAD=./walljump.so redis-server …
  *
- * The file `offset` holds 8 bytes: the nanoseconds by which the wall clock is off, read at every look at the clock.
+ * The file `offset` holds 8 bytes: the nanoseconds by which the wall clock is moved. It is read at every call.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -33,7 +33,7 @@ __attribute__((constructor)) static void start(void) {
 }
 
 int clock_gettime(clockid_t clock, struct timespec *now) {
-    if (!real_clock) start(); /* asked by another library's constructor, before ours */
+    if (!real_clock) start(); /* called by the constructor of another library, before ours */
     int failed = real_clock(clock, now);
     if (!failed && (clock == CLOCK_REALTIME || clock == CLOCK_REALTIME_COARSE)) {
         int64_t moved = now->tv_sec * SECOND + now->tv_nsec + *offset;

@@ -11,7 +11,7 @@ from tests.support.redis.proxy import Proxy
 from tests.support.server_process import HERE, Host, ServerGroup, free_ports
 from tests.support.zookeeper.servers import Server
 
-# Members run for seconds: to compile code as early as in a long run would be a fifth of their work.
+# Members run for seconds only. Early compilation, as in a long run, would take a fifth of their processor time.
 _SHORT_RUN = ("-XX:CompileThresholdScaling=10",)
 
 
@@ -30,12 +30,14 @@ class Ensemble(ServerGroup[Server]):
         """A follower and its leader drop each other after `sync_limit` ticks without a message, and after `init_limit`
         ticks if they are not synchronised yet. The flags are Java's.
         """
-        at = dict(enumerate(hosts, start=1))
-        self._quorum = {number: f"{host.address}:{free_ports(1)[0]}" for number, host in at.items()}
-        election = dict(zip(at, free_ports(len(at)), strict=True))
+        hosts_by_number = dict(enumerate(hosts, start=1))
+        self._quorum = {number: f"{host.address}:{free_ports(1)[0]}" for number, host in hosts_by_number.items()}
+        election = dict(zip(hosts_by_number, free_ports(len(hosts)), strict=True))
         servers = []
-        for number, host in at.items():
-            peers = [f"server.{other}={self._seen(number, other)}:{election[other]}" for other in at]
+        for number, host in hosts_by_number.items():
+            peers = [
+                f"server.{other}={self._peer_address(number, other)}:{election[other]}" for other in hosts_by_number
+            ]
             settings = {"syncLimit": sync_limit, "initLimit": init_limit}
             own = folder / str(number)
             servers.append(
@@ -43,8 +45,8 @@ class Ensemble(ServerGroup[Server]):
             )
         super().__init__(servers)
 
-    def _seen(self, number: int, other: int) -> str:
-        """The address at which the first server reaches the second as its leader."""
+    def _peer_address(self, number: int, other: int) -> str:
+        """The address at which server `number` reaches server `other` as its leader."""
         return self._quorum[other]
 
     def await_answer(self) -> None:
@@ -52,7 +54,7 @@ class Ensemble(ServerGroup[Server]):
         self._modes()
 
     def _modes(self) -> dict[Server, str]:
-        """Whether each running member is the leader or a follower, when all serve: a busy one may answer late."""
+        """Wait until all running members serve, because a busy one may answer late. Return the mode of each of them."""
         modes: dict[Server, str] = {}
 
         def serves() -> bool:
@@ -115,8 +117,8 @@ class ProxiedEnsemble(Ensemble):
         super().end()
         self._stack.close()
 
-    def _seen(self, number: int, other: int) -> str:
+    def _peer_address(self, number: int, other: int) -> str:
         if number == other:
-            return super()._seen(number, other)
+            return super()._peer_address(number, other)
         link = self.links[number, other] = self._stack.enter_context(Proxy(int(self._quorum[other].rpartition(":")[2])))
         return f"127.0.0.1:{link.port}"

@@ -51,7 +51,7 @@ class Server(ServerProcess):
         self.number = number
         self._jars, self._flags = jars, flags
         (folder / "data").mkdir(parents=True, exist_ok=True)
-        written: dict[str, object] = {
+        configuration: dict[str, object] = {
             "tickTime": TICK,
             "initLimit": 25,
             "syncLimit": 10,
@@ -64,7 +64,7 @@ class Server(ServerProcess):
             "maxClientCnxns": 0,
             **(settings or {}),
         }
-        lines = [f"{name}={value}" for name, value in written.items()]
+        lines = [f"{name}={value}" for name, value in configuration.items()]
         (folder / "zoo.cfg").write_text("\n".join([*lines, *peers, ""]))
         if number:
             (folder / "data" / "myid").write_text(str(number))
@@ -99,7 +99,7 @@ class Server(ServerProcess):
             return ""
 
     def counted(self, fact: str) -> int:
-        """A number of `mntr`."""
+        """A value of the command `mntr`."""
         facts = dict(line.split("\t", 1) for line in self.word("mntr").splitlines() if "\t" in line)
         return int(float(facts[fact]))
 

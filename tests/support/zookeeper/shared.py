@@ -27,13 +27,13 @@ def restricted_url(**options: str) -> str:
 
     The user cannot create that node.
     """
-    above = f"/test-{uuid.uuid4().hex}"
+    parent = f"/test-{uuid.uuid4().hex}"
     with _administrator() as client:
-        client.create(above, acl=[_digest("digest:admin:", "cdrwa")])
-        for line in statements("zookeeper", "The parent node", {"/holdfast": f"{above}/locks"}):
+        client.create(parent, acl=[_digest("digest:admin:", "cdrwa")])
+        for line in statements("zookeeper", "The parent node", {"/holdfast": f"{parent}/locks"}):
             run_zkcli(client, line)
     query = "&".join(f"{name}={value}" for name, value in {"acl": "creator", **options}.items())
-    return f"zookeeper://app:secret@{server().address}{above}/locks?{query}"
+    return f"zookeeper://app:secret@{server().address}{parent}/locks?{query}"
 
 
 def run_zkcli(client: KazooClient, line: str) -> None:
@@ -52,7 +52,7 @@ def set_acls(root: str, user: str) -> None:
         client.add_auth("digest", "app:secret")
         paths = [root]
         for path in paths:
-            with contextlib.suppress(NoNodeError):  # it has been released
+            with contextlib.suppress(NoNodeError):  # the node was deleted by a release
                 paths += [f"{path}/{child}" for child in client.get_children(path)]
                 client.set_acls(path, [_digest(user, "cdrwa")])
 
@@ -71,8 +71,8 @@ def _digest(user: str, permissions: str) -> ACL:
 
 
 def _acl(entry: str) -> ACL:
-    scheme, _, rest = entry.partition(":")
-    identity, _, letters = rest.rpartition(":")
+    scheme, _, grant = entry.partition(":")
+    identity, _, letters = grant.rpartition(":")
     permissions = sum(1 << "rwcda".index(letter) for letter in letters)
     return ACL(permissions, Id(scheme, identity))
 

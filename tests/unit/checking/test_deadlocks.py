@@ -1,4 +1,4 @@
-"""The checker misses an attempt that is ended without a deadlock, or two that are ended for one."""
+"""The checker misses an attempt that ends without a deadlock, or two attempts that end for one deadlock."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_readers_do_not_wait_for_readers_but_for_waiting_writers() -> None:
 
 
 def test_each_caller_of_a_client_waits_and_holds_for_itself() -> None:
-    """Two callers of a client are two parties of a cycle, and a call of one of them does not end a wait of another."""
+    """Two callers of a client are two members of a cycle. A call of one caller does not end the wait of another."""
     history: h.History = [
         h.AcquireStarted(0, "a", 1, "x", caller=1),
         h.AcquireStarted(0, "a", 2, "y", caller=2),

@@ -38,7 +38,7 @@ def test_the_delay_starts_at_the_end_of_the_belief() -> None:
 
 
 @pytest.mark.parametrize("end", [released(2, "a", 1), h.StateLost(2, "lease", LOCK), h.StateLost(2, "data")])
-def test_a_released_or_lost_state_lease_has_no_delay(end: h.Event) -> None:
+def test_a_lease_has_no_delay_when_it_was_released_or_lost_with_state(end: h.Event) -> None:
     assert not find(LockDelays, [LEASE, end, server_granted(2.5, "b", 2), lost(2.6, "a", 1), server_granted(4, "c", 3)])
 
 
@@ -49,19 +49,19 @@ def test_a_clock_that_went_back_ends_no_delay() -> None:
 def test_a_grant_that_does_not_conflict_is_allowed_during_the_delay() -> None:
     shared = LEASE._replace(exclusive=False, limit=None)
     reader = server_granted(8, "b", 2)._replace(exclusive=False, limit=None)
-    mine, same_owner = LEASE._replace(owner="x"), server_granted(8, "b", 2)._replace(owner="x")
+    owned, same_owner = LEASE._replace(owner="x"), server_granted(8, "b", 2)._replace(owner="x")
 
     assert not find(LockDelays, [shared, lost(6, "a", 1), reader])
-    assert not find(LockDelays, [mine, lost(6, "a", 1), same_owner])
+    assert not find(LockDelays, [owned, lost(6, "a", 1), same_owner])
     assert find(LockDelays, [shared, lost(6, "a", 1), server_granted(8, "b", 2)])
-    assert find(LockDelays, [mine, lost(6, "a", 1), same_owner._replace(owner="y")])
+    assert find(LockDelays, [owned, lost(6, "a", 1), same_owner._replace(owner="y")])
 
 
 def test_client_grants_are_checked_without_events_of_the_server() -> None:
-    seen = Promises(sees_server=False)
+    without_server_events = Promises(sees_server=False)
 
-    assert find(LockDelays, [LEASE, lost(6, "a", 1), granted(8, "b", 2)], seen)
-    assert not find(LockDelays, [LEASE, lost(6, "a", 1), granted(9.1, "b", 2)], seen)
+    assert find(LockDelays, [LEASE, lost(6, "a", 1), granted(8, "b", 2)], without_server_events)
+    assert not find(LockDelays, [LEASE, lost(6, "a", 1), granted(9.1, "b", 2)], without_server_events)
 
 
 def test_a_grant_on_the_server_does_not_count_when_the_client_decides() -> None:

@@ -1,4 +1,4 @@
-"""The checker misses an overlap of two holders, or reports one that is none."""
+"""The checker misses an overlap of two holders, or reports an overlap that does not exist."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_a_semaphore_has_as_many_holders_as_its_limit() -> None:
 def test_mixed_limits_on_one_name_follow_the_rule_of_tickets() -> None:
     permit_and_reader: h.History = [shared(0, "a", 1, limit=1), shared(0, "b", 2)]
 
-    assert not find(MutualExclusion, permit_and_reader), "the permit may have come first"
+    assert not find(MutualExclusion, permit_and_reader), "the permit may have been granted first"
     assert find(MutualExclusion, [*permit_and_reader, shared(1, "c", 3, limit=1)])
     assert not find(MutualExclusion, [*permit_and_reader, shared(1, "c", 3, limit=2)])
 
@@ -140,21 +140,26 @@ def test_a_grant_in_flight_during_a_state_loss_is_excused() -> None:
 
 
 def test_only_grants_in_flight_during_a_state_loss_are_excused() -> None:
-    arrived: h.History = [server_granted(0, "a", 1), granted(0, "a", 1), released(1, "a", 1), h.StateLost(2)]
-    let_in_again: h.History = [server_granted(0, "a", 1), h.StateLost(1), server_granted(2, "a", 1), granted(2, "a", 1)]
-    gave_it_up: h.History = [server_granted(0, "a", 1), failed(1, "a", 1), h.StateLost(2), granted(3, "a", 1)]
+    received: h.History = [server_granted(0, "a", 1), granted(0, "a", 1), released(1, "a", 1), h.StateLost(2)]
+    granted_again: h.History = [
+        server_granted(0, "a", 1),
+        h.StateLost(1),
+        server_granted(2, "a", 1),
+        granted(2, "a", 1),
+    ]
+    given_up: h.History = [server_granted(0, "a", 1), failed(1, "a", 1), h.StateLost(2), granted(3, "a", 1)]
 
-    assert find(MutualExclusion, [*arrived, granted(3, "a", 1), granted(4, "b", 2)])
-    assert find(MutualExclusion, [*let_in_again, granted(3, "b", 2)])
-    assert find(MutualExclusion, [*gave_it_up, granted(4, "b", 2)])
+    assert find(MutualExclusion, [*received, granted(3, "a", 1), granted(4, "b", 2)])
+    assert find(MutualExclusion, [*granted_again, granted(3, "b", 2)])
+    assert find(MutualExclusion, [*given_up, granted(4, "b", 2)])
 
 
 def test_every_call_before_a_state_loss_is_excused_without_events_of_the_server() -> None:
-    unseen = Promises(sees_server=False)
+    without_server_events = Promises(sees_server=False)
     history: h.History = [started(0, "a", 1), h.StateLost(1), started(2, "b", 2), granted(3, "b", 2)]
 
-    assert not find(MutualExclusion, [*history, granted(4, "a", 1)], unseen)
-    assert find(MutualExclusion, [*history, started(4, "c", 3), granted(4, "c", 3)], unseen)
+    assert not find(MutualExclusion, [*history, granted(4, "a", 1)], without_server_events)
+    assert find(MutualExclusion, [*history, started(4, "c", 3), granted(4, "c", 3)], without_server_events)
 
 
 def test_deadlines_have_the_tolerance_of_the_clock() -> None:
@@ -185,7 +190,7 @@ def test_the_guarantee_decides_whether_a_state_loss_is_excused(
     assert bool(violations) != is_excused
 
 
-# ── against an oracle that takes its time ────────────────────────────────────────────────────────────────────────
+# ── comparison with a slow oracle ────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize("first", range(0, 1000, 100))
@@ -215,7 +220,7 @@ KINDS: list[list[tuple[int | None, bool]]] = [
 
 
 def random_history(seed: int) -> h.History:
-    rng = random.Random(seed)  # noqa: S311  (to be had again is the point)
+    rng = random.Random(seed)  # noqa: S311  (it must be repeatable)
     history: h.History = []
     now = 0.0
     kinds = rng.choice(KINDS)
@@ -252,7 +257,7 @@ def overlapping_grants(history: h.History) -> list[h.Event]:
                 for number, other in enumerate(history[:index])
                 if isinstance(other, h.Granted) and believes(history, number, other, until=index)
             ]
-            if not could_be_in_together([*believers, event]):
+            if not can_hold_together([*believers, event]):
                 conflicting.append(event)
     return conflicting
 
@@ -269,7 +274,7 @@ def believes(history: h.History, index: int, lease: h.Granted, *, until: int) ->
     return deadline is None or history[until].at < deadline
 
 
-def could_be_in_together(leases: list[h.Granted]) -> bool:
+def can_hold_together(leases: list[h.Granted]) -> bool:
     return any(
         all(first_blocker(lease.limit, order[:position]) is None for position, lease in enumerate(order))
         for order in itertools.permutations(leases)
@@ -294,11 +299,11 @@ def test_leases_of_one_owner_overlap_under_one_fence() -> None:
 
 @pytest.mark.parametrize("owner", ["", "y"])
 def test_another_owner_conflicts_until_the_last_lease_of_an_owner_ends(owner: str) -> None:
-    both: h.History = [owned(0, "a", 1, "x", 5), owned(1, "b", 2, "x", 5), released(2, "a", 1)]
+    two_leases: h.History = [owned(0, "a", 1, "x", 5), owned(1, "b", 2, "x", 5), released(2, "a", 1)]
     other = owned(3, "c", 3, owner, 6)
 
-    assert message(MutualExclusion, [*both, other]) == "c was granted 'report' while b believed to hold it"
-    assert not find(MutualExclusion, [*both, released(2.5, "b", 2), other])
+    assert message(MutualExclusion, [*two_leases, other]) == "c was granted 'report' while b believed to hold it"
+    assert not find(MutualExclusion, [*two_leases, released(2.5, "b", 2), other])
 
 
 def test_two_leases_without_an_owner_conflict() -> None:
@@ -311,9 +316,9 @@ def test_a_lease_lost_with_state_is_excused_although_an_old_copy_has_its_ticket_
         server_granted(1, "a", 1)._replace(fence=6),
         h.StateLost(2, "data"),
     ]
-    back = server_granted(2, "a", 1)._replace(fence=5)
+    restored = server_granted(2, "a", 1)._replace(fence=5)
     other = granted(4, "b", 2, fence=7)
 
-    assert not find(MutualExclusion, [*before, back, granted(3, "a", 1, fence=6), other])
-    assert find(MutualExclusion, [*before, back, granted(3, "a", 1, fence=5), other]), "the old copy has this one"
-    assert find(MutualExclusion, [*before, back._replace(fence=6), granted(3, "a", 1, fence=6), other])
+    assert not find(MutualExclusion, [*before, restored, granted(3, "a", 1, fence=6), other])
+    assert find(MutualExclusion, [*before, restored, granted(3, "a", 1, fence=5), other]), "the old copy has this one"
+    assert find(MutualExclusion, [*before, restored._replace(fence=6), granted(3, "a", 1, fence=6), other])

@@ -154,8 +154,13 @@ def test_an_owner_may_reuse_its_old_fence_after_an_old_copy_is_restored() -> Non
     assert find(GrowingFences, [first, between, same_owner])
     assert not find(GrowingFences, [first, between, h.StateLost(2, "data"), same_owner])
     assert find(GrowingFences, [first, between, h.StateLost(2, "data"), same_owner._replace(fence=6)])
-    seen: h.History = [server_granted(0, "a", 7)._replace(owner="x"), between, h.StateLost(2, "data"), same_owner]
-    assert not find(GrowingFences, seen)
+    server_events: h.History = [
+        server_granted(0, "a", 7)._replace(owner="x"),
+        between,
+        h.StateLost(2, "data"),
+        same_owner,
+    ]
+    assert not find(GrowingFences, server_events)
     assert find(GrowingFences, [first, between, h.StateLost(2, "data"), same_owner._replace(owner="y")])
     assert find(GrowingFences, [first, between, h.StateLost(2, "lease"), same_owner])
 

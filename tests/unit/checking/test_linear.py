@@ -1,6 +1,6 @@
 """A checker that does not take linear time is too slow: the simulator records 100,000 events a second.
 
-Counted in lines of Python that are run, so that a busy machine cannot change the result.
+The test counts executed lines of Python, so that a busy machine cannot change the result.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from tests.unit.checking.histories import LOCK
 
 
 def busy_history(rounds: int) -> h.History:
-    """Many wait at once and are served in turn, some twice at a time; some are paused past their deadlines, crash,
-    give up; and all of it goes wrong now and then.
+    """A history with about 40 waiters at a time, which are granted in order. At regular intervals holders pause, crash
+    or lose their leases, waiters give up, and the server loses its state.
     """
     history: h.History = []
-    line: list[tuple[str, int]] = []
+    queue: list[tuple[str, int]] = []
     for ticket in range(1, rounds + 1):
         now = ticket / 10
         client = f"c{ticket % 50}"
         history += [h.AcquireStarted(now, client, ticket, LOCK, 9.0), h.ServerQueued(now, client, ticket, LOCK)]
-        line.append((client, ticket))
-        if len(line) > 40:
-            head, number = line.pop(0)
+        queue.append((client, ticket))
+        if len(queue) > 40:
+            head, number = queue.pop(0)
             history += [
                 h.ServerGranted(now, head, number, LOCK, number),
                 h.Granted(now, head, number, LOCK, number, now + 5),
@@ -50,7 +50,7 @@ def busy_history(rounds: int) -> h.History:
                     h.ServerRemoved(now, head, number, LOCK),
                 ]
         if ticket % 17 == 0:
-            other, number = line.pop()
+            other, number = queue.pop()
             history += [
                 h.AcquireFailed(now, other, number, LOCK, "cancelled"),
                 h.ServerRemoved(now, other, number, LOCK),
@@ -58,7 +58,7 @@ def busy_history(rounds: int) -> h.History:
     return [
         h.Healed(0.0),
         *history,
-        *(h.Leftover(rounds / 10, LOCK, client, granted=False) for client, _ in line),
+        *(h.Leftover(rounds / 10, LOCK, client, granted=False) for client, _ in queue),
     ]
 
 

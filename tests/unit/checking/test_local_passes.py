@@ -39,7 +39,7 @@ def test_a_lease_must_be_held_and_released_when_it_is_passed_on(before: h.Histor
 
 
 def passes(count: int, first: int = 1) -> h.History:
-    """So many passes at one time, the first one of the lease of this ticket."""
+    """This number of passes at the same time; ticket `first` is the giver of the first one."""
     events: h.History = []
     for number in range(first, first + count):
         events += [
@@ -66,7 +66,9 @@ EXTENDED = h.TurnExtended(2, "a", 1, "x", fences=4)
         ([TURN, *RELEASED, EXTENDED, QUEUED, h.TurnBegan(2, "a", 1, "x", waiting=1)], 1),
     ],
 )
-def test_a_client_may_pass_a_lease_on_exactly_so_often_while_another_waits(before: h.History, allowed: int) -> None:
+def test_a_client_may_pass_a_lease_on_until_its_turn_ends_when_another_client_waits(
+    before: h.History, allowed: int
+) -> None:
     assert not find(LocalPasses, [*before, *passes(allowed), h.End(3)], PROMISES)
 
     (violation,) = find(LocalPasses, [*before, *passes(allowed + 1), h.End(3)], PROMISES)

@@ -1,4 +1,4 @@
-"""The checker misses a loss that is not noticed, not reported, reported twice, or taken back."""
+"""The checker misses a loss that is not noticed, not reported, reported twice, or followed by a renewal."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ from tests.unit.checking.histories import (
 )
 
 HOLDER = server_granted(0, "h", 1)
-LINE: h.History = [HOLDER, queued(1, "a", 2), queued(2, "b", 3)]
+QUEUE: h.History = [HOLDER, queued(1, "a", 2), queued(2, "b", 3)]
 
 
 def reader(event: h.ServerQueued | h.ServerGranted, limit: int | None = None) -> h.Event:
@@ -31,17 +31,17 @@ def reader(event: h.ServerQueued | h.ServerGranted, limit: int | None = None) ->
 def test_the_queue_is_granted_in_order() -> None:
     served: h.History = [removed(3, "h", 1), server_granted(3, "a", 2), removed(4, "a", 2), server_granted(4, "b", 3)]
 
-    assert not find(FairOrder, [*LINE, *served])
+    assert not find(FairOrder, [*QUEUE, *served])
 
 
 def test_a_later_ticket_granted_before_an_earlier_one_is_found() -> None:
-    assert message(FairOrder, [*LINE, removed(3, "h", 1), server_granted(3, "b", 3)]) == (
+    assert message(FairOrder, [*QUEUE, removed(3, "h", 1), server_granted(3, "b", 3)]) == (
         "b was granted 'report' before a, which was queued before it"
     )
 
 
 def test_a_ticket_that_skips_the_queue_is_found() -> None:
-    assert find(FairOrder, [*LINE, removed(3, "h", 1), server_granted(3, "c", 4)])
+    assert find(FairOrder, [*QUEUE, removed(3, "h", 1), server_granted(3, "c", 4)])
 
 
 def test_a_granted_ticket_is_not_overtaken() -> None:
@@ -49,7 +49,7 @@ def test_a_granted_ticket_is_not_overtaken() -> None:
 
 
 def test_order_is_checked_only_if_it_is_promised() -> None:
-    history: h.History = [*LINE, removed(3, "h", 1), server_granted(3, "b", 3)]
+    history: h.History = [*QUEUE, removed(3, "h", 1), server_granted(3, "b", 3)]
 
     assert not find(FairOrder, history, Promises(order=Order.STORE))
     assert not find(FairOrder, history, Promises(order=Order.NONE))
@@ -61,7 +61,7 @@ def test_order_is_checked_only_if_it_is_promised() -> None:
     ids=["expired", "gave up", "crashed", "lost its position and was queued again"],
 )
 def test_a_ticket_that_left_the_queue_is_not_overtaken(event: h.Event) -> None:
-    assert not find(FairOrder, [*LINE, event, removed(3, "h", 1), server_granted(3, "b", 3)])
+    assert not find(FairOrder, [*QUEUE, event, removed(3, "h", 1), server_granted(3, "b", 3)])
 
 
 def test_a_waiter_queued_again_is_not_overtaken_by_a_holder_that_repeats_its_request() -> None:
@@ -93,7 +93,7 @@ def test_a_waiter_queued_again_is_not_overtaken_by_a_holder_whose_delayed_reques
 
 
 def test_a_paused_waiter_keeps_its_position_while_the_server_has_it() -> None:
-    assert find(FairOrder, [*LINE, h.Paused(2.5, "a"), removed(3, "h", 1), server_granted(3, "b", 3)])
+    assert find(FairOrder, [*QUEUE, h.Paused(2.5, "a"), removed(3, "h", 1), server_granted(3, "b", 3)])
 
 
 @pytest.mark.parametrize(
@@ -101,7 +101,7 @@ def test_a_paused_waiter_keeps_its_position_while_the_server_has_it() -> None:
     [(h.StateLost(2.5), True), (h.StateLost(2.5, "lease", "other"), False), (h.StateLost(2.5, "clock"), False)],
 )
 def test_a_queue_lost_with_state_is_not_checked(state_lost: h.StateLost, *, is_excused: bool) -> None:
-    history: h.History = [*LINE, state_lost, removed(3, "h", 1), server_granted(3, "b", 3)]
+    history: h.History = [*QUEUE, state_lost, removed(3, "h", 1), server_granted(3, "b", 3)]
 
     assert bool(find(FairOrder, history)) != is_excused
 
@@ -109,38 +109,38 @@ def test_a_queue_lost_with_state_is_not_checked(state_lost: h.StateLost, *, is_e
 def test_a_ticket_queued_after_a_state_loss_is_checked() -> None:
     again: h.History = [h.StateLost(2.5), queued(3, "b", 3), queued(3, "a", 2)]
 
-    assert find(FairOrder, [*LINE, *again, server_granted(4, "a", 2)])
-    assert not find(FairOrder, [*LINE, *again, server_granted(4, "b", 3)])
+    assert find(FairOrder, [*QUEUE, *again, server_granted(4, "a", 2)])
+    assert not find(FairOrder, [*QUEUE, *again, server_granted(4, "b", 3)])
 
 
 def test_each_lock_has_its_own_queue() -> None:
-    assert not find(FairOrder, [*LINE, removed(3, "h", 1), server_granted(3, "b", 3)._replace(lock="other")])
+    assert not find(FairOrder, [*QUEUE, removed(3, "h", 1), server_granted(3, "b", 3)._replace(lock="other")])
 
 
 def test_readers_may_be_granted_in_any_order() -> None:
-    line: h.History = [HOLDER, reader(queued(1, "a", 2)), reader(queued(2, "b", 3)), removed(3, "h", 1)]
+    queue: h.History = [HOLDER, reader(queued(1, "a", 2)), reader(queued(2, "b", 3)), removed(3, "h", 1)]
 
-    assert not find(FairOrder, [*line, reader(server_granted(3, "b", 3)), reader(server_granted(3, "a", 2))])
+    assert not find(FairOrder, [*queue, reader(server_granted(3, "b", 3)), reader(server_granted(3, "a", 2))])
 
 
 def test_a_reader_does_not_overtake_a_writer() -> None:
-    line: h.History = [reader(HOLDER), queued(1, "w", 2)]
+    queue: h.History = [reader(HOLDER), queued(1, "w", 2)]
 
-    assert find(FairOrder, [*line, reader(server_granted(2, "b", 3))])
-    assert not find(FairOrder, [*line, removed(2, "w", 2), reader(server_granted(2, "b", 3))])
+    assert find(FairOrder, [*queue, reader(server_granted(2, "b", 3))])
+    assert not find(FairOrder, [*queue, removed(2, "w", 2), reader(server_granted(2, "b", 3))])
 
 
 def test_a_writer_does_not_overtake_a_reader() -> None:
-    line: h.History = [HOLDER, reader(queued(1, "a", 2)), queued(2, "w", 3), removed(3, "h", 1)]
+    queue: h.History = [HOLDER, reader(queued(1, "a", 2)), queued(2, "w", 3), removed(3, "h", 1)]
 
-    assert find(FairOrder, [*line, server_granted(3, "w", 3)])
+    assert find(FairOrder, [*queue, server_granted(3, "w", 3)])
     assert not find(
-        FairOrder, [*line, reader(server_granted(3, "a", 2)), removed(4, "a", 2), server_granted(4, "w", 3)]
+        FairOrder, [*queue, reader(server_granted(3, "a", 2)), removed(4, "a", 2), server_granted(4, "w", 3)]
     )
 
 
 def test_a_permit_overtakes_a_waiter_only_if_both_have_one() -> None:
-    line: h.History = [
+    queue: h.History = [
         reader(HOLDER, 2),
         reader(server_granted(0, "g", 2), 2),
         reader(queued(1, "a", 3), 2),
@@ -148,38 +148,40 @@ def test_a_permit_overtakes_a_waiter_only_if_both_have_one() -> None:
         removed(2, "h", 1),
     ]
 
-    assert find(FairOrder, [*line, reader(server_granted(2, "b", 4), 2)])
-    assert not find(FairOrder, [*line, removed(2, "g", 2), reader(server_granted(2, "b", 4), 2)])
+    assert find(FairOrder, [*queue, reader(server_granted(2, "b", 4), 2)])
+    assert not find(FairOrder, [*queue, removed(2, "g", 2), reader(server_granted(2, "b", 4), 2)])
 
 
 # ── with the positions that a real server gave, as far as clients received them ──────────────────────────────────
 
-UNSEEN = Promises(sees_server=False)
+WITHOUT_SERVER_EVENTS = Promises(sees_server=False)
 
 
 def test_positions_decide_and_not_the_order_of_client_events() -> None:
-    line: h.History = [queued(1, "b", 3, position=12), queued(2, "a", 2, position=11)]
+    queue: h.History = [queued(1, "b", 3, position=12), queued(2, "a", 2, position=11)]
 
-    assert find(FairOrder, [*line, granted(3, "b", 3)], UNSEEN)
-    assert not find(FairOrder, [*line, granted(3, "a", 2), released(4, "a", 2), granted(4, "b", 3)], UNSEEN)
+    assert find(FairOrder, [*queue, granted(3, "b", 3)], WITHOUT_SERVER_EVENTS)
+    assert not find(
+        FairOrder, [*queue, granted(3, "a", 2), released(4, "a", 2), granted(4, "b", 3)], WITHOUT_SERVER_EVENTS
+    )
 
 
 def test_tickets_without_a_position_are_not_checked() -> None:
-    assert not find(FairOrder, [queued(1, "a", 2), queued(2, "b", 3), granted(3, "b", 3)], UNSEEN)
+    assert not find(FairOrder, [queued(1, "a", 2), queued(2, "b", 3), granted(3, "b", 3)], WITHOUT_SERVER_EVENTS)
 
 
-@pytest.mark.parametrize("trouble", [h.Paused(2, "a"), h.FaultStarted(2, "restart")])
-def test_a_waiter_queued_during_a_fault_is_exempt(trouble: h.Event) -> None:
-    line: h.History = [queued(1, "a", 2, position=11), queued(1, "b", 3, position=12), trouble]
+@pytest.mark.parametrize("fault", [h.Paused(2, "a"), h.FaultStarted(2, "restart")])
+def test_a_waiter_queued_during_a_fault_is_exempt(fault: h.Event) -> None:
+    queue: h.History = [queued(1, "a", 2, position=11), queued(1, "b", 3, position=12), fault]
 
-    assert not find(FairOrder, [*line, granted(3, "b", 3)], UNSEEN)
+    assert not find(FairOrder, [*queue, granted(3, "b", 3)], WITHOUT_SERVER_EVENTS)
 
 
 def test_order_is_checked_again_after_a_fault() -> None:
-    line: h.History = [queued(3, "a", 2, position=11), queued(3, "b", 3, position=12), granted(4, "b", 3)]
+    queue: h.History = [queued(3, "a", 2, position=11), queued(3, "b", 3, position=12), granted(4, "b", 3)]
 
-    assert find(FairOrder, [h.FaultStarted(1, "restart"), h.FaultEnded(2, "restart"), *line], UNSEEN)
-    assert not find(FairOrder, [h.FaultStarted(1, "restart"), *line], UNSEEN)
+    assert find(FairOrder, [h.FaultStarted(1, "restart"), h.FaultEnded(2, "restart"), *queue], WITHOUT_SERVER_EVENTS)
+    assert not find(FairOrder, [h.FaultStarted(1, "restart"), *queue], WITHOUT_SERVER_EVENTS)
 
 
 # ── how often a waiter is overtaken ──────────────────────────────────────────────────────────────────────────────
@@ -222,11 +224,11 @@ def test_a_ticket_whose_owner_holds_the_lock_overtakes_waiters() -> None:
         server_granted(0, "a", 1, 1)._replace(owner="x"),
         server_granted(2, "c", 3, 3)._replace(owner="x"),
     )
-    line: h.History = [first, queued(1, "b", 2, 2)]
+    queue: h.History = [first, queued(1, "b", 2, 2)]
 
-    assert not find(FairOrder, [*line, same_owner])
-    assert find(FairOrder, [*line, same_owner._replace(owner="y")])
-    assert find(FairOrder, [*line, removed(1.5, "a", 1), same_owner])
+    assert not find(FairOrder, [*queue, same_owner])
+    assert find(FairOrder, [*queue, same_owner._replace(owner="y")])
+    assert find(FairOrder, [*queue, removed(1.5, "a", 1), same_owner])
 
 
 def test_a_call_with_two_tickets_is_checked_by_the_position_of_the_granted_one() -> None:

@@ -70,12 +70,17 @@ def test_a_lock_without_a_waiter_may_be_free() -> None:
 def test_a_call_that_was_granted_or_failed_no_longer_waits() -> None:
     later: h.History = [started(150, "b", 9), granted(150, "b", 9), h.End(151)]
     served: h.History = [HEALED, started(100, "a", 1), granted(100, "a", 1), released(101, "a", 1)]
-    gone: h.History = [HEALED, started(100, "a", 1), failed(101, "a", 1, "cancelled")]
-    one_of_two_gone: h.History = [HEALED, started(100, "a", 1), started(100, "c", 2), failed(101, "a", 1, "cancelled")]
+    withdrawn: h.History = [HEALED, started(100, "a", 1), failed(101, "a", 1, "cancelled")]
+    one_of_two_withdrawn: h.History = [
+        HEALED,
+        started(100, "a", 1),
+        started(100, "c", 2),
+        failed(101, "a", 1, "cancelled"),
+    ]
 
     assert not find(SteadyProgress, [*served, *later], PROMISES)
-    assert not find(SteadyProgress, [*gone, *later], PROMISES)
-    assert "for 4.1 s" in message(SteadyProgress, [*one_of_two_gone, granted(104.1, "c", 2)], PROMISES)
+    assert not find(SteadyProgress, [*withdrawn, *later], PROMISES)
+    assert "for 4.1 s" in message(SteadyProgress, [*one_of_two_withdrawn, granted(104.1, "c", 2)], PROMISES)
 
 
 def test_a_held_lock_is_not_idle() -> None:

@@ -29,9 +29,9 @@ def test_a_waiter_gets_a_free_lock_in_time() -> None:
 
 def test_dead_waiters_removed_one_after_the_other_do_not_restart_the_limit() -> None:
     dead: h.History = [*FREE, h.Crashed(5, "b"), h.Crashed(5, "c")]
-    lapsing: h.History = [removed(6.5, "b", 2), removed(8, "c", 3), server_granted(8, "d", 4)]
+    removals: h.History = [removed(6.5, "b", 2), removed(8, "c", 3), server_granted(8, "d", 4)]
 
-    assert find(PromptGrants, [*dead, *lapsing], WITHIN_2)
+    assert find(PromptGrants, [*dead, *removals], WITHIN_2)
     assert not find(
         PromptGrants, [*dead, removed(6.5, "b", 2), removed(7, "c", 3), server_granted(7, "d", 4)], WITHIN_2
     )

@@ -63,25 +63,25 @@ def lost_together(at: float) -> h.History:
 
 
 def test_a_group_is_lost_when_the_server_has_removed_one_of_its_leases() -> None:
-    gone = removed(15, "a", 1)
+    removal = removed(15, "a", 1)
 
     assert find(TrueRenewals, [*GROUP, HEALED, *lost_together(20)])
-    assert not find(TrueRenewals, [*GROUP, HEALED, gone, *lost_together(20)])
-    assert find(TrueRenewals, [*GROUP, HEALED, gone._replace(ticket=3), *lost_together(20)]), "not of this group"
+    assert not find(TrueRenewals, [*GROUP, HEALED, removal, *lost_together(20)])
+    assert find(TrueRenewals, [*GROUP, HEALED, removal._replace(ticket=3), *lost_together(20)]), "not of this group"
 
 
 def test_a_group_may_be_lost_at_any_later_renewal_when_one_of_its_leases_is_from_before_a_state_loss() -> None:
-    broken = h.StateLost(9.5, "lease", LOCK)
+    lease_lost = h.StateLost(9.5, "lease", LOCK)
 
-    assert not find(TrueRenewals, [*GROUP, broken, HEALED, *lost_together(20)])
-    assert find(TrueRenewals, [*GROUP, broken._replace(lock="third"), HEALED, *lost_together(20)])
+    assert not find(TrueRenewals, [*GROUP, lease_lost, HEALED, *lost_together(20)])
+    assert find(TrueRenewals, [*GROUP, lease_lost._replace(lock="third"), HEALED, *lost_together(20)])
     ungrouped = GROUP[1]._replace(group=None)
-    assert find(TrueRenewals, [GROUP[0], ungrouped, broken, HEALED, *lost_together(20)]), "not of a group"
+    assert find(TrueRenewals, [GROUP[0], ungrouped, lease_lost, HEALED, *lost_together(20)]), "not of a group"
 
 
 def test_a_group_may_be_lost_when_one_of_its_locks_was_broken_during_the_wait_for_the_next() -> None:
-    broken = h.StateLost(8.5, "lease", LOCK)
-    history: h.History = [server_granted(8, "a", 1), broken, *GROUP, HEALED, *lost_together(20)]
+    lease_lost = h.StateLost(8.5, "lease", LOCK)
+    history: h.History = [server_granted(8, "a", 1), lease_lost, *GROUP, HEALED, *lost_together(20)]
 
     assert not find(TrueRenewals, history)
-    assert find(TrueRenewals, [server_granted(8, "a", 1), broken._replace(lock="third"), *history[2:]])
+    assert find(TrueRenewals, [server_granted(8, "a", 1), lease_lost._replace(lock="third"), *history[2:]])

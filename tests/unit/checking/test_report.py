@@ -165,14 +165,14 @@ def test_the_timeline_is_drawn_as_expected() -> None:
 
 
 @pytest.mark.parametrize("width", [60, 80, 100, 200])
-def test_the_timeline_is_as_wide_as_asked_for(width: int) -> None:
+def test_the_timeline_has_at_most_the_given_width(width: int) -> None:
     assert max(map(len, timeline(HISTORY, OVERLAP, width=width).splitlines())) <= width
 
 
 def test_concurrent_calls_have_separate_lanes() -> None:
-    both: h.History = [h.Granted(0, "a", 1, "x", 1), h.Granted(1, "a", 2, "y", 1), h.End(2)]
+    concurrent: h.History = [h.Granted(0, "a", 1, "x", 1), h.Granted(1, "a", 2, "y", 1), h.End(2)]
 
-    [row] = lay_out(both).clients
+    [row] = lay_out(concurrent).clients
 
     assert len(row.lanes) == 2
 

@@ -22,7 +22,7 @@ def test_a_dead_waiter_is_removed_in_time() -> None:
 def test_a_dead_waiter_that_is_first_or_arrives_late_is_removed_in_time() -> None:
     assert find(DeadWaitersRemoved, [*DEAD, server_granted(6, "a", 1), removed(8, "a", 1)], WITHIN_2)
     assert find(DeadWaitersRemoved, [*DEAD, server_granted(5.05, "a", 1), removed(8, "a", 1)], WITHIN_2), (
-        "by others that left"
+        "it was granted because other tickets left"
     )
     assert find(
         DeadWaitersRemoved, [started(0, "a", 1), h.Crashed(5, "a"), queued(6, "a", 1), removed(8, "a", 1)], WITHIN_2
@@ -62,7 +62,7 @@ def test_a_ticket_that_waits_again_while_its_lost_lease_is_still_on_the_server_m
 
     assert not find(DeadWaitersRemoved, [*lost, *dead, removed(9, "a", 1)], WITHIN_2)
     assert find(DeadWaitersRemoved, [*lost, removed(3, "a", 1), *dead, removed(9, "a", 1)], WITHIN_2), (
-        "its lease has left"
+        "its lease had been removed"
     )
 
 

@@ -41,7 +41,7 @@ def test_two_holders_with_one_fence_are_not_reported() -> None:
     history: h.History = [wrote(0, "a", 1, "x"), wrote(1, "a", 1, "y", before="x")]
     other = wrote(2, "b", 1, "z", before="x")._replace(ticket=2)
 
-    assert not find(FencedWrites, [*history, other]), "whether that may be is for the fences' own promise"
+    assert not find(FencedWrites, [*history, other]), "whether fences may be equal is for another checker"
     assert find(FencedWrites, [*history, wrote(2, "a", 1, "z", before="x")])
 
 

@@ -18,13 +18,15 @@ from holdfast.monitor import Snapshot, Tracker
 NOW = 1_000_000.0
 
 
-def ticket(pid: int, fence: int | None = None, *, since: float = 0.0, left: float = 10.0, **fields: Any) -> TicketInfo:
-    usual: dict[str, Any] = {"exclusive": True, "limit": 1, "meta": {}}
-    return TicketInfo(fence, "web-3", pid, "main", "shop", since, left, **(usual | fields))
+def ticket(
+    pid: int, fence: int | None = None, *, since: float = 0.0, remaining: float = 10.0, **fields: Any
+) -> TicketInfo:
+    defaults: dict[str, Any] = {"exclusive": True, "limit": 1, "meta": {}}
+    return TicketInfo(fence, "web-3", pid, "main", "shop", since, remaining, **(defaults | fields))
 
 
-def held(name: str, fence: int = 1, *, left: float = 10.0) -> LockInfo:
-    return LockInfo(name, (ticket(1, fence, left=left),), ())
+def held(name: str, fence: int = 1, *, remaining: float = 10.0) -> LockInfo:
+    return LockInfo(name, (ticket(1, fence, remaining=remaining),), ())
 
 
 class Store:
@@ -95,9 +97,9 @@ def test_a_state_without_a_change_has_no_fields_for_the_table(store: Store) -> N
 
 
 def test_a_deadline_that_differs_a_little_from_poll_to_poll_is_no_change(store: Store) -> None:
-    before = store.read(held("a", left=10.0), at=NOW)
-    same = store.read(held("a", left=9.2), at=NOW + 1)  # 0.2 s later than expected
-    renewed = store.read(held("a", left=10.0), at=NOW + 2)
+    before = store.read(held("a", remaining=10.0), at=NOW)
+    same = store.read(held("a", remaining=9.2), at=NOW + 1)  # 0.2 s later than expected
+    renewed = store.read(held("a", remaining=10.0), at=NOW + 2)
 
     assert same.table(before.version) == {}
     [lock] = json.loads(renewed.table(same.version)["locks"])
@@ -168,7 +170,7 @@ def test_the_table_limits_the_holders_of_a_semaphore_and_counts_all(store: Store
 
 
 def test_unknown_times_and_leases_without_an_end_are_null(store: Store) -> None:
-    state = store.read(LockInfo("a", (ticket(1, 1, left=math.inf),), ()), watched=["a"])
+    state = store.read(LockInfo("a", (ticket(1, 1, remaining=math.inf),), ()), watched=["a"])
 
     for text in (state.rows["a"].text, state.watched["a"]):
         fields = json.loads(text, parse_constant=lambda word: pytest.fail(f"{word} is not JSON"))
@@ -211,7 +213,7 @@ def test_the_locks_of_a_deadlock_are_marked(store: Store) -> None:
         LockInfo("b", (ticket(2, 2, caller="y"),), (ticket(1, caller="x"),)),
         held("c"),
     ]
-    store.read(*infos)  # a deadlock is one that two reads have found
+    store.read(*infos)  # a deadlock is reported when two reads have found it
 
     state = store.read(*infos)
 

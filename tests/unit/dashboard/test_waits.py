@@ -1,4 +1,4 @@
-"""Hazard: the picture of the wait-for graph hides a deadlock among thousands of waiters, or shows one that is none."""
+"""Hazard: the picture of the wait-for graph hides a deadlock among thousands of waiters, or shows a false one."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def lock(name: str, holder: str, *waiters: str, caller: bool = True) -> LockInfo
     )
 
 
-def shown(*locks: LockInfo) -> dict[str, Any]:
+def picture_of(*locks: LockInfo) -> dict[str, Any]:
     return waits(wait_graph(locks))
 
 
@@ -31,35 +31,35 @@ def arrows(picture: dict[str, Any]) -> set[tuple[str, str, str]]:
 
 
 def test_no_waits_give_an_empty_picture() -> None:
-    assert shown(lock("a", "x")) == {"nodes": [], "arrows": [], "omitted": 0, "cycles": []}
+    assert picture_of(lock("a", "x")) == {"nodes": [], "arrows": [], "omitted": 0, "cycles": []}
 
 
 def test_waiters_that_block_no_caller_are_one_node_with_their_number() -> None:
-    picture = shown(lock("a", "x", *(f"w{number}" for number in range(1000))))
+    picture = picture_of(lock("a", "x", *(f"w{number}" for number in range(1000))))
 
     assert arrows(picture) == {("1000 waiters", "x", "a")}
 
 
 def test_the_waiters_of_two_locks_are_two_nodes() -> None:
-    picture = shown(lock("a", "x", "w1", "w2"), lock("b", "x", "w3"))
+    picture = picture_of(lock("a", "x", "w1", "w2"), lock("b", "x", "w3"))
 
     assert arrows(picture) == {("2 waiters", "x", "a"), ("1 waiters", "x", "b")}
 
 
 def test_a_waiter_that_blocks_another_caller_is_a_node_of_its_own() -> None:
-    picture = shown(lock("a", "x", "y", "w1"), lock("b", "y", "w2"))
+    picture = picture_of(lock("a", "x", "y", "w1"), lock("b", "y", "w2"))
 
     assert arrows(picture) == {("y", "x", "a"), ("1 waiters", "x", "a"), ("1 waiters", "y", "b")}
 
 
 def test_callers_of_an_older_version_are_distinguished_by_host_process_and_agent() -> None:
-    picture = shown(lock("a", "x", "y", caller=False), lock("b", "y", "w", caller=False))
+    picture = picture_of(lock("a", "x", "y", caller=False), lock("b", "y", "w", caller=False))
 
     assert arrows(picture) == {("y", "x", "a"), ("1 waiters", "y", "b")}
 
 
 def test_only_the_arrows_of_a_deadlock_are_marked() -> None:
-    picture = shown(lock("a", "x", "y", "w"), lock("b", "y", "x"))
+    picture = picture_of(lock("a", "x", "y", "w"), lock("b", "y", "x"))
 
     nodes = [node["agent"] for node in picture["nodes"]]
     marked = {(nodes[arrow["from"]], arrow["lock"]) for arrow in picture["arrows"] if arrow["cycle"]}
@@ -78,7 +78,7 @@ def test_a_deadlock_is_shown_before_chains_and_queues_if_there_are_too_many_arro
     deadlock = [lock("a", "x", "y"), lock("b", "y", "x")]
     locks = [*deadlock, *chain, *queues] if position == "first" else [*queues, *chain, *deadlock]
 
-    picture = shown(*locks)
+    picture = picture_of(*locks)
 
     assert len(picture["arrows"]) == ARROWS_MAX
     assert picture["omitted"] == ARROWS_MAX + 50 + 4 - ARROWS_MAX
@@ -92,7 +92,7 @@ def test_the_longest_queues_are_shown_if_there_are_too_many() -> None:
     short = [lock(f"q{number}", f"h{number}", f"w{number}") for number in range(ARROWS_MAX)]
     long = lock("long", "h", "w", "v")
 
-    picture = shown(*short, long)
+    picture = picture_of(*short, long)
 
     assert picture["arrows"][0]["lock"] == "long"
     assert picture["omitted"] == 1

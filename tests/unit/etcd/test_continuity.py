@@ -43,24 +43,24 @@ def port(cluster: Cluster) -> CheckedPort:
     return CheckedPort("etcd://here", cast("EtcdPort", cluster))
 
 
-def ask(port: CheckedPort, method: str = "kv/txn", *, once: bool = False) -> None:
+def send_request(port: CheckedPort, method: str = "kv/txn", *, once: bool = False) -> None:
     run_sync(port.call(method, {}, deadline=0.0, once=once))
 
 
 def test_a_revision_that_went_back_is_refused(cluster: Cluster, port: CheckedPort) -> None:
     cluster.is_at(18)
-    ask(port, "lease/keepalive")
+    send_request(port, "lease/keepalive")
     cluster.is_at(7)
 
     with pytest.raises(ClusterChanged, match="revision went back: it is 7, and was 18"):
-        ask(port)
+        send_request(port)
     assert not port.is_same_cluster
 
 
 def test_a_write_is_refused_when_its_revision_is_not_new(cluster: Cluster, port: CheckedPort) -> None:
     cluster.is_at(18)
-    ask(port)
-    ask(port)
+    send_request(port)
+    send_request(port)
     write = txn([], [put(b"key", b"value", 1)])
 
     with pytest.raises(ClusterChanged, match="revision went back: it is 18, and was 18"):
@@ -69,36 +69,36 @@ def test_a_write_is_refused_when_its_revision_is_not_new(cluster: Cluster, port:
 
 def test_a_raft_term_that_went_back_is_refused_when_the_revision_did_not(cluster: Cluster, port: CheckedPort) -> None:
     cluster.is_at(18, term=9)
-    ask(port)
+    send_request(port)
     cluster.is_at(19, term=2)
 
     with pytest.raises(ClusterChanged, match="raft term went back, from 9 to 2"):
-        ask(port, "lease/keepalive")
+        send_request(port, "lease/keepalive")
 
 
 def test_another_cluster_is_refused(cluster: Cluster, port: CheckedPort) -> None:
     cluster.is_at(18)
-    ask(port)
+    send_request(port)
     cluster.is_at(19, cluster="8")
 
     with pytest.raises(ClusterChanged, match="another etcd cluster"):
-        ask(port)
+        send_request(port)
 
 
 def test_a_client_sends_only_deletes_after_the_cluster_has_changed(cluster: Cluster, port: CheckedPort) -> None:
     cluster.is_at(18)
-    ask(port)
+    send_request(port)
     cluster.is_at(7)
     with pytest.raises(ClusterChanged):
-        ask(port)
+        send_request(port)
     cluster.is_at(30)
     calls = cluster.calls
 
     with pytest.raises(ClusterChanged):
-        ask(port)
+        send_request(port)
     assert cluster.calls == calls
     with pytest.raises(ClusterChanged):
-        ask(port, "kv/deleterange", once=True)
+        send_request(port, "kv/deleterange", once=True)
     assert cluster.calls == calls + 1
 
 
@@ -106,10 +106,10 @@ def test_a_member_that_lags_behind_may_answer_requests_that_are_not_about_keys(
     cluster: Cluster, port: CheckedPort
 ) -> None:
     cluster.is_at(18, term=3)
-    ask(port)
+    send_request(port)
     cluster.is_at(15, term=2, member="2")
 
-    ask(port, "lease/keepalive")
+    send_request(port, "lease/keepalive")
 
     assert port.is_same_cluster
 
@@ -120,9 +120,9 @@ def test_answers_to_concurrent_requests_may_arrive_in_any_order(cluster: Cluster
     def overtaken() -> None:
         cluster.before_answer = lambda: None
         cluster.is_at(25, term=3)
-        ask(port)
+        send_request(port)
 
     cluster.before_answer = overtaken
-    ask(port)
+    send_request(port)
 
     assert port.is_same_cluster

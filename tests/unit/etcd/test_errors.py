@@ -12,7 +12,7 @@ from holdfast.errors import AccessDenied, BackendUnavailable, ConfigurationError
 
 
 @pytest.mark.parametrize(
-    ("code", "message", "means"),
+    ("code", "message", "expected"),
     [
         (14, "etcdserver: request timed out", OutcomeUnknown),
         (14, "etcdserver: request timed out, possibly due to previous leader failure", OutcomeUnknown),
@@ -34,10 +34,10 @@ from holdfast.errors import AccessDenied, BackendUnavailable, ConfigurationError
         (3, "etcdserver: authentication failed, invalid user ID or password", ConfigurationError),
     ],
 )
-def test_error_for_translates_etcd_errors(code: int, message: str, means: type[Exception]) -> None:
+def test_error_for_translates_etcd_errors(code: int, message: str, expected: type[Exception]) -> None:
     body = json.dumps({"error": message, "message": message, "code": code}).encode()
 
-    assert type(error_for(503, body, "etcd://h", "h:2379")) is means
+    assert type(error_for(503, body, "etcd://h", "h:2379")) is expected
 
 
 def test_error_for_returns_outcome_unknown_when_the_answer_is_not_from_etcd() -> None:

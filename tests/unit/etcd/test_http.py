@@ -1,4 +1,4 @@
-"""Hazard: a response that arrives in pieces is parsed wrongly, or is taken for that of another request."""
+"""Hazard: a response that arrives in pieces is parsed wrongly, or is used for another request."""
 
 from __future__ import annotations
 

@@ -45,9 +45,9 @@ def test_parse_key_returns_the_kind_of_ticket(exclusive: bool, limit: int | None
     assert (parsed.exclusive, parsed.limit, parsed.is_ours, parsed.created) == (exclusive, limit, True, 7)
 
 
-@pytest.mark.parametrize("last", ["694d81a1f5c0e702", "", "0" * 32, "0" * 32 + ".s", "0" * 32 + ".x2"])
-def test_a_key_of_another_program_is_exclusive(last: str) -> None:
-    parsed = parse_key(b"locks/a/" + last.encode(), 7)
+@pytest.mark.parametrize("suffix", ["694d81a1f5c0e702", "", "0" * 32, "0" * 32 + ".s", "0" * 32 + ".x2"])
+def test_a_key_of_another_program_is_exclusive(suffix: str) -> None:
+    parsed = parse_key(b"locks/a/" + suffix.encode(), 7)
 
     assert (parsed.exclusive, parsed.is_ours) == (True, False)
 

@@ -36,7 +36,7 @@ def answer(request: Coroutine[Any, Any, Any]) -> None:
         request.send({"deleted": "1"})
     except StopIteration:
         return
-    raise AssertionError("it has another request")
+    raise AssertionError("the release has sent another request")
 
 
 def test_a_key_is_not_reused_while_another_release_of_its_ticket_is_in_flight() -> None:

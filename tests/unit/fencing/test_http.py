@@ -1,4 +1,4 @@
-"""Hazard: a late request reaches the application, or a slow old one writes after a fast new one."""
+"""Hazard: a late request reaches the application, or an old slow request writes after a new fast one."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class Application:
     """An application that records the fences that reach it, as late as possible: while its body is read."""
 
     def __init__(self) -> None:
-        self.seen: list[int] = []
+        self.fences: list[int] = []
         self.before: Callable[[int], object] = lambda _: None
 
     def __call__(self, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
@@ -81,7 +81,7 @@ class Application:
 
     def _body(self, fence: int) -> Iterator[bytes]:
         self.before(fence)
-        self.seen.append(fence)
+        self.fences.append(fence)
         yield b"written"
 
 
@@ -93,32 +93,32 @@ def test_stale_fences_do_not_reach_the_application(store: FenceStore) -> None:
 
     assert [status for status, _ in answers] == [200, 200, 412, 200, 412]
     assert "has seen fence 7" in answers[2][1]
-    assert application.seen == [7, 7, 9]
+    assert application.fences == [7, 7, 9]
 
 
 @pytest.mark.parametrize(
     ("fence", "status"),
     [(None, 428), ("", 400), ("0", 400), ("-1", 400), ("7,8", 400), ("\u0667", 400), ("9" * 19, 400)],
 )
-def test_a_request_without_a_fence_gets_428(store: FenceStore, fence: str | None, status: int) -> None:
+def test_a_request_without_a_valid_fence_is_refused(store: FenceStore, fence: str | None, status: int) -> None:
     application = Application()
     app = FenceMiddleware(application, resource=by_path, store=store)
 
     answered, text = call(app, fence)
 
-    assert (answered, application.seen) == (status, [])
+    assert (answered, application.fences) == (status, [])
     assert "Holdfast-Fence" in text
     assert call(app, None, method="GET")[0] == 200
 
 
 def test_a_newer_request_waits_until_the_older_one_has_ended(store: FenceStore) -> None:
-    application, inside, go_on = Application(), threading.Event(), threading.Event()
+    application, inside, may_continue = Application(), threading.Event(), threading.Event()
     app = FenceMiddleware(application, resource=by_path, store=store)
 
     def pause(fence: int) -> None:
         if fence == 7:
             inside.set()
-            assert go_on.wait(30)
+            assert may_continue.wait(30)
 
     application.before = pause
     with ThreadPoolExecutor(2) as pool:
@@ -127,10 +127,10 @@ def test_a_newer_request_waits_until_the_older_one_has_ended(store: FenceStore) 
         new = pool.submit(call, app, "8")
         with pytest.raises(TimeoutError):
             new.result(0.3)
-        go_on.set()
+        may_continue.set()
         assert (old.result(30)[0], new.result(30)[0]) == (200, 200)
 
-    assert application.seen == [7, 8]
+    assert application.fences == [7, 8]
 
 
 def test_a_failed_request_keeps_its_fence_and_releases_the_resource(store: FenceStore) -> None:
@@ -150,15 +150,15 @@ def test_the_resource_never_goes_back_under_many_requests_with_random_fences(sto
     app = FenceMiddleware(application, resource=by_path, store=store)
 
     def run(seed: int) -> list[int]:
-        dice = random.Random(seed)  # noqa: S311  (repeatable, not secret)
-        return [call(app, str(1 + step * 10 + dice.randrange(100)))[0] for step in range(25)]
+        rng = random.Random(seed)  # noqa: S311  (repeatable, not secret)
+        return [call(app, str(1 + step * 10 + rng.randrange(100)))[0] for step in range(25)]
 
     with ThreadPoolExecutor(4) as pool:
         statuses = [status for run_statuses in pool.map(run, range(4)) for status in run_statuses]
 
     assert set(statuses) == {200, 412}
-    assert application.seen == sorted(application.seen)
-    assert len(application.seen) == statuses.count(200)
+    assert application.fences == sorted(application.fences)
+    assert len(application.fences) == statuses.count(200)
 
 
 # ── ASGI ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -180,13 +180,13 @@ async def call_asgi(app: Any, *fences: str, kind: str = "http") -> Answer:
 
 class AsgiApplication:
     def __init__(self) -> None:
-        self.seen: list[int] = []
+        self.fences: list[int] = []
         self.before: Callable[[int], Awaitable[object]] = lambda _: asyncio.sleep(0)
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         fence = int(scope["headers"][0][1]) if scope["headers"] else 0
         await self.before(fence)
-        self.seen.append(fence)
+        self.fences.append(fence)
         await send({"type": "http.response.start", "status": 200, "headers": []})
         await send({"type": "http.response.body", "body": b"written"})
 
@@ -199,18 +199,18 @@ async def test_asgi_rejects_the_same_requests_as_wsgi() -> None:
 
     assert [status for status, _ in answers] == [200, 200, 412, 200, 428, 400, 400]
     assert "has seen fence 7" in answers[2][1]
-    assert application.seen == [7, 7, 9]
+    assert application.fences == [7, 7, 9]
     assert (await call_asgi(app, kind="websocket"))[0] == 200
 
 
 async def test_asgi_newer_request_waits_until_the_older_one_has_ended() -> None:
-    application, inside, go_on = AsgiApplication(), asyncio.Event(), asyncio.Event()
+    application, inside, may_continue = AsgiApplication(), asyncio.Event(), asyncio.Event()
     app = AsyncFenceMiddleware(application, resource=lambda scope: scope["path"], store=AsyncMemoryFences())
 
     async def pause(fence: int) -> None:
         if fence == 7:
             inside.set()
-            await go_on.wait()
+            await may_continue.wait()
 
     application.before = pause
     old = asyncio.create_task(call_asgi(app, "7"))
@@ -219,10 +219,10 @@ async def test_asgi_newer_request_waits_until_the_older_one_has_ended() -> None:
     for _ in range(100):
         await asyncio.sleep(0)
     assert not new.done()
-    go_on.set()
+    may_continue.set()
 
     assert [(await old)[0], (await new)[0]] == [200, 200]
-    assert application.seen == [7, 8]
+    assert application.fences == [7, 8]
 
 
 def test_fence_header_has_the_fence_of_the_lease() -> None:
@@ -277,4 +277,4 @@ def test_a_request_with_an_invalid_resource_gets_400(store: FenceStore, path: st
     app = FenceMiddleware(application, resource=lambda _: path, store=store)
 
     assert call(app, "7")[0] == 400
-    assert application.seen == []
+    assert application.fences == []

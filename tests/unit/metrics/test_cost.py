@@ -1,4 +1,4 @@
-"""Metrics that slow down every client, also those without them; numbers that are lost in a buffer."""
+"""Hazard: metrics slow down clients that do not use them, or numbers are lost in a buffer."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ REQUESTS = "holdfast_client_request_duration_seconds_count"
 
 @pytest.fixture
 def client(faulty_url: str) -> Iterator[holdfast.Client]:
-    with holdfast.Client(faulty_url) as made:
-        yield made
+    with holdfast.Client(faulty_url) as client:
+        yield client
 
 
 def test_a_client_makes_the_same_calls_before_it_is_instrumented_and_after() -> None:
@@ -69,14 +69,14 @@ def test_an_observed_backend_has_the_ports_of_its_backend(url: str, tmp_path: Pa
 
 
 def test_an_error_of_one_server_of_several_is_an_error_of_the_request(client: holdfast.Client, faults: Faults) -> None:
-    seen: list[tuple[str, str]] = []
-    client._observe_requests(lambda operation, _, error: seen.append((operation, error)))
+    requests: list[tuple[str, str]] = []
+    client._observe_requests(lambda operation, _, error: requests.append((operation, error)))
     lease = client.lock("a").acquire()
     assert lease is not None
     faults.plan("release", NOT_ALL, OK)
     with pytest.raises(holdfast.BackendError) as raised:
         lease.release()
-    assert seen[:2] == [("try_acquire", ""), ("release", type(raised.value).__name__)]
+    assert requests[:2] == [("try_acquire", ""), ("release", type(raised.value).__name__)]
 
 
 def test_more_numbers_than_the_buffer_takes_are_recorded(client: holdfast.Client) -> None:
@@ -103,13 +103,13 @@ def test_requests_without_events_are_counted(client: holdfast.Client) -> None:
 def test_an_exemplar_shows_the_trace_of_the_caller(client: holdfast.Client) -> None:
     telemetry = Telemetry()
     telemetry.instrument(client, spans=False)
-    callers = SpanContext(trace_id=7, span_id=8, is_remote=False, trace_flags=TraceFlags(TraceFlags.SAMPLED))
-    with trace.use_span(NonRecordingSpan(callers)):
+    of_caller = SpanContext(trace_id=7, span_id=8, is_remote=False, trace_flags=TraceFlags(TraceFlags.SAMPLED))
+    with trace.use_span(NonRecordingSpan(of_caller)):
         lease = client.lock("a").acquire()
     assert lease is not None
     lease.release()
-    others = SpanContext(trace_id=9, span_id=9, is_remote=False, trace_flags=TraceFlags(TraceFlags.SAMPLED))
-    with trace.use_span(NonRecordingSpan(others)):  # of the thread that collects
+    of_collector = SpanContext(trace_id=9, span_id=9, is_remote=False, trace_flags=TraceFlags(TraceFlags.SAMPLED))
+    with trace.use_span(NonRecordingSpan(of_collector)):  # the context of the thread that collects
         points = telemetry.points()
     (acquired,) = points["holdfast.lock.acquire.duration"]
     assert [exemplar.trace_id for exemplar in acquired.exemplars] == [7]

@@ -1,4 +1,4 @@
-"""Numbers that do not add up, spans that never end, and errors that are none."""
+"""Hazard: numbers do not add up, spans never end, or a span reports an error that did not happen."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def telemetry() -> Telemetry:
 
 @pytest.fixture
 def client(faulty_url: str) -> Any:
-    with holdfast.Client(faulty_url) as made:
-        yield made
+    with holdfast.Client(faulty_url) as client:
+        yield client
 
 
 async def test_the_metrics_of_a_lease(lab: Lab, telemetry: Telemetry) -> None:
@@ -170,15 +170,15 @@ async def test_a_waiter_links_to_the_trace_of_its_holder(lab: Lab, telemetry: Te
 
     lease = await holder(acquire_in_request)
     waiting = lab.start(waiter, lambda client: client.lock("a").acquire(timeout=60))
-    theirs = waiter.client._events.subscribers[-1].__self__._acquiring
+    spans_of_waiter = waiter.client._events.subscribers[-1].__self__._acquiring
 
     async def is_linked() -> bool:
-        return any(span.links for span in list(theirs.values()))
+        return any(span.links for span in list(spans_of_waiter.values()))
 
     await until(is_linked, "the waiter links to the trace of the holder")
     await holder(lambda _: lease.release())
-    mine = await waiting
-    await waiter(lambda _: mine.release())
+    waiter_lease = await waiting
+    await waiter(lambda _: waiter_lease.release())
     attempts = [span for span in telemetry.exporter.get_finished_spans() if span.kind is SpanKind.CLIENT]
     (link,) = [link for span in attempts for link in span.links]
     assert link.context.trace_id == request.get_span_context().trace_id

@@ -1,4 +1,4 @@
-"""Numbers on a dashboard that do not add up, or a gauge that never returns to zero."""
+"""Hazard: numbers on a dashboard do not add up, or a gauge never returns to zero."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def registry() -> CollectorRegistry:
 
 @pytest.fixture
 def client(faulty_url: str) -> Any:
-    with holdfast.Client(faulty_url) as made:
-        yield made
+    with holdfast.Client(faulty_url) as client:
+        yield client
 
 
 def value(registry: CollectorRegistry, name: str, **labels: str) -> float | None:
@@ -170,9 +170,9 @@ def test_a_dropped_client_is_not_kept_alive(registry: CollectorRegistry, faulty_
 def test_a_missing_package_is_named(module: str) -> None:
     source = str(Path(holdfast.__file__).parents[1])
     code = f"import sys; sys.path.insert(0, {source!r}); import holdfast.{module}"
-    done = subprocess.run([sys.executable, "-IS", "-c", code], capture_output=True, text=True, check=False)
-    assert done.returncode == 1
-    assert f"pip install 'holdfast[{module}]'" in done.stderr
+    result = subprocess.run([sys.executable, "-IS", "-c", code], capture_output=True, text=True, check=False)
+    assert result.returncode == 1
+    assert f"pip install 'holdfast[{module}]'" in result.stderr
 
 
 def test_the_page_is_valid_and_has_each_metric(client: holdfast.Client, registry: CollectorRegistry) -> None:

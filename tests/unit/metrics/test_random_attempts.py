@@ -65,12 +65,12 @@ class Numbers:
 
 
 @pytest.fixture
-def chance(faults: Faults) -> random.Random:
-    chance = random.Random(7)  # noqa: S311
-    fates = [OK] * 12 + [DOWN, LOST, NO_REPLY]
+def rng(faults: Faults) -> random.Random:
+    rng = random.Random(7)  # noqa: S311
+    outcomes_of_requests = [OK] * 12 + [DOWN, LOST, NO_REPLY]
     for verb in VERBS:
-        faults.plan(verb, *(chance.choice(fates) for _ in range(3000)), OK)
-    return chance
+        faults.plan(verb, *(rng.choice(outcomes_of_requests) for _ in range(3000)), OK)
+    return rng
 
 
 def end_outage(faults: Faults) -> None:
@@ -78,26 +78,26 @@ def end_outage(faults: Faults) -> None:
         faults.plan(verb, OK)
 
 
-def make_lock(client: Any, chance: random.Random, number: int) -> Any:
-    name = f"lock:{chance.randrange(5)}"
-    options: Any = {"timeout": chance.choice([0, 0.005, 0.02]), "ttl": 20}
+def make_lock(client: Any, rng: random.Random, number: int) -> Any:
+    name = f"lock:{rng.randrange(5)}"
+    options: Any = {"timeout": rng.choice([0, 0.005, 0.02]), "ttl": 20}
     return client.lock_all([name, "lock:9"], **options) if number % 7 == 0 else client.lock(name, **options)
 
 
-async def test_tasks_that_are_cancelled(faulty_url: str, faults: Faults, chance: random.Random) -> None:
+async def test_tasks_that_are_cancelled(faulty_url: str, faults: Faults, rng: random.Random) -> None:
     async with holdfast.AsyncClient(faulty_url) as client:
         numbers = Numbers(client)
 
         async def attempt(number: int) -> None:
             with contextlib.suppress(holdfast.HoldfastError):
-                async with make_lock(client, chance, number):
-                    await asyncio.sleep(chance.random() * 0.002)
+                async with make_lock(client, rng, number):
+                    await asyncio.sleep(rng.random() * 0.002)
 
         tasks = []
         for number in range(1000):
             tasks.append(asyncio.create_task(attempt(number)))
             if number % 3 == 0:
-                chance.choice(tasks).cancel()
+                rng.choice(tasks).cancel()
             if number % 20 == 0:
                 await asyncio.sleep(0.005)
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -107,7 +107,7 @@ async def test_tasks_that_are_cancelled(faulty_url: str, faults: Faults, chance:
         assert numbers.ledger.outcomes["not acquired: cancelled"] > 0
 
 
-def test_threads_with_forks_in_the_middle(faulty_url: str, faults: Faults, chance: random.Random) -> None:
+def test_threads_with_forks_in_the_middle(faulty_url: str, faults: Faults, rng: random.Random) -> None:
     with holdfast.Client(faulty_url) as client:
         numbers = Numbers(client)
         statuses: list[int] = []
@@ -125,9 +125,9 @@ def test_threads_with_forks_in_the_middle(faulty_url: str, faults: Faults, chanc
             statuses.append(os.waitpid(child, 0)[1])
 
         def work(seed: int) -> None:
-            own = random.Random(seed)  # noqa: S311
+            thread_rng = random.Random(seed)  # noqa: S311
             for number in range(125):
-                with contextlib.suppress(holdfast.HoldfastError), make_lock(client, own, number):
+                with contextlib.suppress(holdfast.HoldfastError), make_lock(client, thread_rng, number):
                     if number == 50 and seed < 3:
                         fork()
 

@@ -37,16 +37,16 @@ def failed(code: int) -> bytes:
     return packet(b"\xff" + struct.pack("<H", code) + b"#HY000no such luck")
 
 
-Says = Callable[..., Connection]
+MakeConnection = Callable[..., Connection]
 
 
 @pytest.fixture
-def connection_to() -> Iterator[Says]:
-    """A connection to a server that answers with this data in pieces of `piece` bytes, then is silent or closes it."""
+def connection_to() -> Iterator[MakeConnection]:
+    """A connection to a server that sends `answer` in pieces of `piece` bytes, and then is silent or closes it."""
     threads: list[threading.Thread] = []
     ends: list[socket.socket] = []
 
-    def make(answer: bytes, *, piece: int = 65536, hangs_up: bool = False) -> Connection:
+    def make(answer: bytes, *, piece: int = 65536, closes_connection: bool = False) -> Connection:
         ours, theirs = socket.socketpair()
         ours.setblocking(False)  # noqa: FBT003
 
@@ -54,7 +54,7 @@ def connection_to() -> Iterator[Says]:
             theirs.recv(65536)
             for start in range(0, len(answer), piece):
                 theirs.sendall(answer[start : start + piece])
-            if hangs_up:
+            if closes_connection:
                 theirs.close()
 
         threads.append(threading.Thread(target=serve))
@@ -69,21 +69,21 @@ def connection_to() -> Iterator[Says]:
         thread.join()
 
 
-def soon(seconds: float = 10.0) -> float:
+def deadline_in(seconds: float = 10.0) -> float:
     return system.now() + seconds
 
 
 @pytest.mark.parametrize("piece", [1, 3, 65536])
-def test_query_reads_an_answer_that_arrives_in_pieces_of_any_size(connection_to: Says, piece: int) -> None:
-    more = rows(b"x", b"y", status=2 | 8) + ok()  # the answer to a CALL
+def test_query_reads_an_answer_that_arrives_in_pieces_of_any_size(connection_to: MakeConnection, piece: int) -> None:
+    data = rows(b"x", b"y", status=2 | 8) + ok()  # the answer to a CALL
 
-    answer = run_sync(connection_to(more, piece=piece).query("CALL it", soon()))
+    answer = run_sync(connection_to(data, piece=piece).query("CALL it", deadline_in()))
 
     assert answer.rows == [("x",), ("y",)]
 
 
-def test_query_returns_large_numbers_exactly(connection_to: Says) -> None:
-    answer = run_sync(connection_to(ok(changed=2, number=2**53 + 1)).query("UPDATE it", soon()))
+def test_query_returns_large_numbers_exactly(connection_to: MakeConnection) -> None:
+    answer = run_sync(connection_to(ok(changed=2, number=2**53 + 1)).query("UPDATE it", deadline_in()))
 
     assert (answer.changed, answer.number) == (2, 2**53 + 1)
 
@@ -102,48 +102,48 @@ def test_query_returns_large_numbers_exactly(connection_to: Says) -> None:
     ],
 )
 def test_an_error_is_translated_and_a_connection_in_doubt_is_closed(
-    connection_to: Says, *, code: int, error: type[Exception], is_open: bool
+    connection_to: MakeConnection, *, code: int, error: type[Exception], is_open: bool
 ) -> None:
     connection = connection_to(failed(code))
 
     with pytest.raises(error, match="no such luck"):
-        run_sync(connection.query("SELECT 1", soon()))
+        run_sync(connection.query("SELECT 1", deadline_in()))
 
     assert connection.is_open is is_open
 
 
 @pytest.mark.parametrize("answer", [b"", ok()[:5]])
-def test_outcome_is_unknown_when_the_answer_ends_early(connection_to: Says, answer: bytes) -> None:
-    connection = connection_to(answer, hangs_up=True)
+def test_outcome_is_unknown_when_the_answer_ends_early(connection_to: MakeConnection, answer: bytes) -> None:
+    connection = connection_to(answer, closes_connection=True)
 
     with pytest.raises(OutcomeUnknown):
-        run_sync(connection.query("SELECT 1", soon()))
+        run_sync(connection.query("SELECT 1", deadline_in()))
 
     assert not connection.is_open
 
 
-def test_query_ends_at_the_deadline_when_the_server_is_silent(connection_to: Says) -> None:
+def test_query_ends_at_the_deadline_when_the_server_is_silent(connection_to: MakeConnection) -> None:
     connection = connection_to(b"")
 
     with pytest.raises(OutcomeUnknown, match="in time"):
-        run_sync(connection.query("SELECT 1", soon(0.1)))
+        run_sync(connection.query("SELECT 1", deadline_in(0.1)))
 
     assert not connection.is_open
 
 
-def test_nothing_is_sent_when_no_time_is_left(connection_to: Says) -> None:
+def test_nothing_is_sent_when_no_time_is_left(connection_to: MakeConnection) -> None:
     connection = connection_to(ok())
 
     with pytest.raises(BackendUnavailable):
-        run_sync(connection.query("SELECT 1", soon(-0.1)))
+        run_sync(connection.query("SELECT 1", deadline_in(-0.1)))
 
     assert connection.is_open
-    run_sync(connection.query("SELECT 1", soon()))
+    run_sync(connection.query("SELECT 1", deadline_in()))
 
 
-def test_a_server_that_requests_a_local_file_gets_none(connection_to: Says) -> None:
+def test_a_server_that_requests_a_local_file_gets_none(connection_to: MakeConnection) -> None:
     with pytest.raises(OutcomeUnknown):
-        run_sync(connection_to(packet(b"\xfb/etc/passwd")).query("SELECT 1", soon()))
+        run_sync(connection_to(packet(b"\xfb/etc/passwd")).query("SELECT 1", deadline_in()))
 
 
 def test_a_connection_with_unrequested_data_is_dead() -> None:

@@ -29,4 +29,5 @@ def test_the_socket_is_closed_when_no_thread_for_the_login_can_be_started(monkey
         with accepted:
             accepted.settimeout(30)
             assert accepted.recv(1) == b"", "the client has closed its socket"
-    assert refused.value.__traceback__ is not None  # so that no frame of it ends before this, and closes the socket
+    # Keeps the frames of the error alive until here, because the end of a frame would close the socket.
+    assert refused.value.__traceback__ is not None

@@ -20,7 +20,7 @@ NOW = ThreadRuntime().now
 
 
 class LatePoller(BlockingPoller):
-    """Returns after this time only."""
+    """Returns no earlier than `late_until`."""
 
     late_until = 0.0
 

@@ -27,7 +27,7 @@ MESSAGES = [
 
 
 @pytest.mark.parametrize("size", [1, 2, 7, 1000])
-def test_messages_are_complete_whatever_the_pieces_are(size: int) -> None:
+def test_messages_are_parsed_from_pieces_of_any_size(size: int) -> None:
     parser, messages = Parser(), []
     for start in range(0, len(STREAM), size):
         parser.feed(STREAM[start : start + size])

@@ -1,4 +1,4 @@
-"""Hazard: name servers that do not answer. getaddrinfo() has no deadline; a request, a keeper and a loop have."""
+"""Hazard: name servers do not answer. getaddrinfo() has no deadline, but a request, the keeper and a loop need one."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ URLS = {
 
 
 class NameServers:
-    """Answers every look-up, or none while it is silent."""
+    """Answers every look-up while `answer` is set."""
 
     def __init__(self) -> None:
         self.lookups = 0
@@ -55,11 +55,11 @@ class NameServers:
 
 @pytest.fixture
 def name_servers(monkeypatch: pytest.MonkeyPatch) -> Iterator[NameServers]:
-    made = NameServers()
-    monkeypatch.setattr(socket, "getaddrinfo", made.getaddrinfo)
+    servers = NameServers()
+    monkeypatch.setattr(socket, "getaddrinfo", servers.getaddrinfo)
     addresses._answers.clear()
-    yield made
-    made.answer.set()
+    yield servers
+    servers.answer.set()
     eventually(lambda: not addresses._lookups)
     addresses._answers.clear()
 

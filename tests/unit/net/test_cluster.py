@@ -32,7 +32,7 @@ class Avoided(list[Node]):
 
 
 class Cluster(ServerCluster[Any, str]):
-    """Three servers, whose answers are given. Lists the servers that were tried, with their deadlines."""
+    """Three servers with planned errors. Records the servers that were tried, with their deadlines."""
 
     def __init__(self) -> None:
         config = ServersConfig(
@@ -61,7 +61,7 @@ def cluster() -> Cluster:
     return Cluster()
 
 
-def test_each_server_gets_its_share_of_the_time_that_is_left(cluster: Cluster) -> None:
+def test_each_server_has_its_share_of_the_remaining_time(cluster: Cluster) -> None:
     assert cluster.request({A: REFUSED, B: REFUSED}) == (C, False)
 
     assert cluster.tried == {A: 110.0, B: 115.0, C: 130.0}
@@ -82,7 +82,7 @@ def test_another_server_that_was_avoided_does_not_change_the_order(cluster: Clus
     assert list(cluster.tried) == [A]
 
 
-def test_an_answer_tells_whether_an_earlier_server_may_still_execute_the_request(cluster: Cluster) -> None:
+def test_an_answer_reports_whether_an_earlier_server_may_still_execute_the_request(cluster: Cluster) -> None:
     assert cluster.request({A: UNANSWERED}) == (B, True)
 
 
@@ -90,8 +90,12 @@ def test_an_answer_tells_whether_an_earlier_server_may_still_execute_the_request
     ("errors", "once", "raised", "tried"),
     [
         pytest.param({A: REFUSED, B: REFUSED, C: REFUSED}, False, REFUSED, [A, B, C], id="refused by all"),
-        pytest.param({A: REFUSED, B: UNANSWERED, C: REFUSED}, False, UNANSWERED, [A, B, C], id="one got it"),
-        pytest.param({A: UNANSWERED, B: DENIED}, False, UNANSWERED, [A, B], id="one got it, the next one denies it"),
+        pytest.param(
+            {A: REFUSED, B: UNANSWERED, C: REFUSED}, False, UNANSWERED, [A, B, C], id="one may have executed it"
+        ),
+        pytest.param(
+            {A: UNANSWERED, B: DENIED}, False, UNANSWERED, [A, B], id="one may have executed it, the next denies it"
+        ),
         pytest.param({A: REFUSED, B: DENIED}, False, DENIED, [A, B], id="denied"),
         pytest.param({A: REFUSED, B: UNANSWERED}, True, UNANSWERED, [A, B], id="sent once"),
     ],

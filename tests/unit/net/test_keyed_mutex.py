@@ -26,7 +26,7 @@ async def test_holders_of_one_key_follow_each_other_in_order() -> None:
     async def acquire(number: int) -> None:
         async with keyed.hold("a", soon()):
             order.append(number)
-            for _ in range(10 - number):  # later tasks would be faster
+            for _ in range(10 - number):  # without the mutex, later tasks would end first
                 await asyncio.sleep(0)
             order.append(number)
 

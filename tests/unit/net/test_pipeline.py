@@ -36,16 +36,16 @@ class Waiter:
 async def test_a_reply_resumes_its_task_at_once_in_the_context_of_the_task() -> None:
     waiter, loop = Waiter("inside"), asyncio.get_running_loop()
     await asyncio.sleep(0)
-    seen: list[list[object]] = []
+    steps_after_resume: list[list[object]] = []
 
     def deliver() -> None:
         waiter.reply.resume(17)
-        seen.append(list(waiter.steps))
+        steps_after_resume.append(list(waiter.steps))
 
     loop.call_soon(deliver)
 
     assert await waiter.task == 17
-    assert seen == [[(17, "inside", True)]]
+    assert steps_after_resume == [[(17, "inside", True)]]
     assert variable.get() == "unset"
 
 
@@ -111,11 +111,11 @@ async def test_an_error_of_the_resumed_task_stays_in_the_task() -> None:
 async def test_other_callbacks_are_called_once(how: str) -> None:
     reply = DirectReply(loop=asyncio.get_running_loop())
     called: list[str] = []
-    remember: Callable[[str], Callable[[object], None]] = lambda name: lambda _: called.append(name)  # noqa: E731
-    first = remember("first")
-    reply.add_done_callback(remember("plain"))
+    record: Callable[[str], Callable[[object], None]] = lambda name: lambda _: called.append(name)  # noqa: E731
+    first = record("first")
+    reply.add_done_callback(record("plain"))
     reply.add_done_callback(first, context=contextvars.copy_context())
-    reply.add_done_callback(remember("second"), context=contextvars.copy_context())
+    reply.add_done_callback(record("second"), context=contextvars.copy_context())
 
     assert reply.remove_done_callback(first) == 1
     asyncio.get_running_loop().call_soon(reply.set_result if how == "result" else reply.resume, 17)

@@ -65,9 +65,9 @@ class Connector:
 
 @pytest.fixture
 def connector() -> Iterator[Connector]:
-    made = Connector()
-    yield made
-    for connection in made.opened:
+    connector = Connector()
+    yield connector
+    for connection in connector.opened:
         connection.close()
 
 
@@ -108,12 +108,12 @@ def test_the_connections_of_a_burst_are_closed_when_the_client_is_idle(connector
 
 def test_the_runtime_does_not_keep_a_pool_alive(connector: Connector) -> None:
     runtime = ThreadRuntime()
-    gone = weakref.ref(ConnectionPool("test://", connector.open, runtime))
+    reference = weakref.ref(ConnectionPool("test://", connector.open, runtime))
 
     gc.collect()
     runtime.report_idle()
 
-    assert gone() is None
+    assert reference() is None
 
 
 def test_a_connection_that_the_server_has_closed_is_not_used(
@@ -314,7 +314,7 @@ async def test_a_free_connection_wakes_one_of_the_callers_that_wait(connector: C
     pool.put(connection)
     await asyncio.gather(*waiting)
 
-    assert len(wakes) <= 3 * 50  # after each put, and when the one before it has ended
+    assert len(wakes) <= 3 * 50  # each put wakes a caller, and so does each caller that stops waiting
 
 
 async def test_a_caller_that_is_cancelled_while_it_waits_leaves_its_connection_to_the_next(
@@ -426,20 +426,20 @@ class IdleRecorder:
 
 def test_a_client_is_idle_when_its_keeper_had_nothing_to_do_for_a_while() -> None:
     small = SmallWorld(Plan(backend="memory"), Choices(decisions=()))
-    party, rested = small.add("a"), IdleRecorder(small)
-    party.client.runtime.on_idle(rested.note)
+    sim_client, recorder = small.add("a"), IdleRecorder(small)
+    sim_client.client.runtime.on_idle(recorder.note)
 
     async def work() -> None:
-        lease = await party.client.acquire(party.lock(30.0), None)
+        lease = await sim_client.client.acquire(sim_client.lock(30.0), None)
         assert lease is not None
-        await party.client.runtime.sleep(40.0)
-        await party.client.release(lease)
+        await sim_client.client.runtime.sleep(40.0)
+        await sim_client.client.release(lease)
 
-    party.start(work())
+    sim_client.start(work())
     small.world.run(100.0)
     small.end()
 
-    (at,) = rested.times
+    (at,) = recorder.times
     assert 40.0 < at <= 40.0 + 2 * IDLE_MAX
 
 

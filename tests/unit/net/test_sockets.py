@@ -1,4 +1,4 @@
-"""Hazard: a peer that vanishes silently, and a connection that two processes share."""
+"""Hazard: a peer disappears without closing its connection, or two processes share a connection."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ PATIENCE = 30.0
 @pytest.fixture
 def silent() -> Iterator[socket.socket]:
     """A server that accepts connections and sends nothing."""
-    with socket.create_server(("127.0.0.1", 0)) as made:
-        made.settimeout(PATIENCE)
-        yield made
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.settimeout(PATIENCE)
+        yield server
 
 
 def test_every_connection_has_keepalive_and_a_user_timeout(silent: socket.socket) -> None:

@@ -1,4 +1,4 @@
-"""Hazard: a wait that outlives its deadline, because signals restart it or because select has no poll()."""
+"""Hazard: a wait continues after its deadline, because signals restart it or because select has no poll()."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from holdfast.backends.net.stream import NotSent, Stream, send_all
 from holdfast.runtimes import system
 from tests.support.memcached import shared
 
-SIGNALS_EACH = 0.02  # seconds
+SIGNAL_INTERVAL = 0.02  # seconds
 DEADLINE = 0.2
-FOR_EVER = 30.0
+LONG = 30.0
 
 
 @pytest.fixture
@@ -35,10 +35,10 @@ def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
 @pytest.fixture
 def signals() -> Iterator[list[int]]:
     """A timer that interrupts this thread continuously, as a profiler does."""
-    seen: list[int] = []
-    before = signal.signal(signal.SIGALRM, lambda number, _: seen.append(number))
-    signal.setitimer(signal.ITIMER_REAL, SIGNALS_EACH, SIGNALS_EACH)
-    yield seen
+    received: list[int] = []
+    before = signal.signal(signal.SIGALRM, lambda number, _: received.append(number))
+    signal.setitimer(signal.ITIMER_REAL, SIGNAL_INTERVAL, SIGNAL_INTERVAL)
+    yield received
     signal.setitimer(signal.ITIMER_REAL, 0)
     signal.signal(signal.SIGALRM, before)
 
@@ -62,7 +62,7 @@ def receive_one_part(sock: socket.socket) -> None:
         pytest.skip("recv() with a short timeout is not used where the kernel's ticks are long")
     with pytest.raises(BlockingIOError):
         receive(1)
-    read(sock)  # until a signal has arrived
+    read(sock)  # waits until the deadline, so that a signal arrives
 
 
 def send(sock: socket.socket) -> None:
@@ -85,7 +85,7 @@ def test_signals_do_not_delay_the_deadline(
     with pytest.raises(TimeoutError):
         wait(pair[0])
 
-    assert time.monotonic() - began < FOR_EVER
+    assert time.monotonic() - began < LONG
     assert signals
 
 
@@ -127,7 +127,7 @@ def test_an_answer_is_received_when_it_needs_longer_than_one_receive(
 
     stream.receive = receive
 
-    assert stream.exchange(request, FOR_EVER, system.now() + FOR_EVER, None) == b"answer"
+    assert stream.exchange(request, LONG, system.now() + LONG, None) == b"answer"
     assert theirs.recv(len(request)) == request
     assert waits == [None]
 
@@ -143,7 +143,7 @@ def test_a_socket_of_another_kind_is_never_made_blocking(pair: tuple[socket.sock
     pair[1].send(b"answer")
 
     assert stream.receive is None
-    assert stream.exchange(b"question", FOR_EVER, system.now() + FOR_EVER, None) == b"answer"
+    assert stream.exchange(b"question", LONG, system.now() + LONG, None) == b"answer"
     assert pair[0].gettimeout() == 0.0
 
 
@@ -159,15 +159,15 @@ def test_a_socket_that_refuses_the_timeout_of_recv_does_not_block(pair: tuple[so
         pair[1].send(b"answer")
 
         assert stream.receive is None
-        assert stream.exchange(b"question", FOR_EVER, system.now() + FOR_EVER, None) == b"answer"
+        assert stream.exchange(b"question", LONG, system.now() + LONG, None) == b"answer"
         assert ours.gettimeout() == 0.0
 
 
 def test_a_deadline_that_has_passed_during_a_receive_ends_the_wait(pair: tuple[socket.socket, socket.socket]) -> None:
     began = system.now()
 
-    assert Stream(pair[0]).receive_until(began - 1, FOR_EVER, 1) is None
-    assert system.now() - began < FOR_EVER
+    assert Stream(pair[0]).receive_until(began - 1, LONG, 1) is None
+    assert system.now() - began < LONG
 
 
 def test_a_socket_for_another_use_does_not_block(pair: tuple[socket.socket, socket.socket]) -> None:
@@ -182,7 +182,7 @@ def test_the_end_of_a_connection_is_detected_and_is_an_error(pair: tuple[socket.
 
     assert stream.is_dead()
     with pytest.raises(ConnectionError, match="closed the connection"):
-        stream.read(system.now() + FOR_EVER)
+        stream.read(system.now() + LONG)
 
 
 def test_select_replaces_poll_where_it_is_missing(pair: tuple[socket.socket, socket.socket]) -> None:

@@ -23,7 +23,7 @@ def test_config_of_reads_every_part_of_the_url() -> None:
 
     assert config.endpoints == (Endpoint("db.example", 5433),)
     assert config.parameters["user"] == "me"
-    assert config.password == "p@ss"  # noqa: S105 (that is the point)
+    assert config.password == "p@ss"  # noqa: S105 (of a test)
     assert config.parameters["dbname"] == "shop"
     assert config.parameters["sslmode"] == "verify-full"
     assert config.schema == '"locks"'
@@ -40,9 +40,9 @@ def test_repr_and_messages_do_not_show_the_password() -> None:
 def test_hosts_are_tried_in_order() -> None:
     config = make_config("postgresql://a.example,[::1]:5433,10.0.0.1/shop")
 
-    tries = connection_parameters(config, "", {Endpoint("a.example", 5432): ["192.0.2.1", "192.0.2.2"]})
+    attempts = connection_parameters(config, "", {Endpoint("a.example", 5432): ["192.0.2.1", "192.0.2.2"]})
 
-    assert [(options["host"], options.get("hostaddr"), options["port"]) for options in tries] == [
+    assert [(options["host"], options.get("hostaddr"), options["port"]) for options in attempts] == [
         ("a.example", "192.0.2.1", "5432"),
         ("a.example", "192.0.2.2", "5432"),
         ("::1", None, "5433"),
@@ -59,7 +59,7 @@ def test_pooler_is_an_option() -> None:
     assert make_config("postgresql://h/d?pooler=transaction").is_pooled
 
 
-def test_listen_url_takes_what_it_leaves_out_from_the_url() -> None:
+def test_listen_url_takes_missing_parts_from_the_url() -> None:
     config = make_config(
         "postgresql://me:secret@pool.example:6432/shop?sslmode=verify-full&application_name=web&schema=locks"
         "&pooler=transaction&listen_url=postgresql://db.example"
@@ -68,7 +68,7 @@ def test_listen_url_takes_what_it_leaves_out_from_the_url() -> None:
     assert config.listen is not None
     assert config.listen.endpoints == (Endpoint("db.example", 5432),)
     assert config.listen.parameters == config.parameters
-    assert config.listen.password == "secret"  # noqa: S105 (that is the point)
+    assert config.listen.password == "secret"  # noqa: S105 (of a test)
     assert not config.listen.is_pooled
 
 

@@ -34,7 +34,7 @@ def config(url: str, **options: Any) -> RedisConfig:
         ("redis+cluster://a/0", [("a", 6379)], 0),
     ],
 )
-def test_where(url: str, nodes: list[tuple[str, int]], db: int) -> None:
+def test_a_url_names_the_nodes_and_the_database(url: str, nodes: list[tuple[str, int]], db: int) -> None:
     parsed = config(url)
 
     assert list(parsed.nodes) == [Node(*node) for node in nodes]
@@ -54,7 +54,7 @@ def test_where(url: str, nodes: list[tuple[str, int]], db: int) -> None:
         ("redis+cluster://user:p:w@a,b", "user", "p:w"),
     ],
 )
-def test_who(url: str, user: str | None, password: str | None) -> None:
+def test_a_url_has_the_user_and_the_password(url: str, user: str | None, password: str | None) -> None:
     parsed = config(url)
 
     assert parsed.login.arguments.get("username") == user
@@ -92,14 +92,19 @@ def test_certificates_are_verified_by_default(tmp_path: Path) -> None:
 
 
 def test_options_and_their_defaults() -> None:
-    usual, custom = (
+    default, custom = (
         config("redis://cache"),
         config("redis://cache", prefix="", method="setnx", replicas=2, io_timeout=0.5),
     )
 
-    assert (usual.prefix, usual.method, usual.compat, usual.evictions_allowed) == ("holdfast:", "queue", None, False)
-    assert (usual.connect_timeout, usual.io_timeout, usual.replicas) == (3.0, 5.0, 0)
-    assert usual.client_name.startswith("holdfast-")
+    assert (default.prefix, default.method, default.compat, default.evictions_allowed) == (
+        "holdfast:",
+        "queue",
+        None,
+        False,
+    )
+    assert (default.connect_timeout, default.io_timeout, default.replicas) == (3.0, 5.0, 0)
+    assert default.client_name.startswith("holdfast-")
     assert (custom.prefix, custom.method, custom.replicas, custom.io_timeout) == ("", "setnx", 2, 0.5)
     assert config("redis://cache?eviction=allow&compat=python-redis-lock").evictions_allowed
 

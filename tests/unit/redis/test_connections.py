@@ -1,6 +1,6 @@
 """Hazard: a reply reaches the wrong request, a request hangs past its deadline, notifications are lost.
 
-The port without locks, on a real server, for threads and for asyncio.
+These tests use the port without locks, on a real server, for threads and for asyncio.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ def test_a_late_reply_raises_and_is_never_read_by_another_request(server: Server
     run(scenario)
 
 
-def test_no_time_left_sends_nothing(server: Server, run: Run) -> None:
+def test_nothing_is_sent_when_no_time_is_left(server: Server, run: Run) -> None:
     async def scenario(port: Topology) -> None:
         for _ in range(2):
             with pytest.raises(holdfast.BackendUnavailable):
@@ -139,8 +139,6 @@ def test_no_time_left_sends_nothing(server: Server, run: Run) -> None:
 def test_all_keys_are_found(server: Server, run: Run) -> None:
     async def scenario(port: Topology) -> None:
         names = {f"scanned:{number}" for number in range(3000)}
-        for name in names:
-            server.call("SET", name, "1") if name == "scanned:0" else None
         server.call("MSET", *(word for name in names for word in (name, "1")))
 
         (node,) = await port.servers(deadline=soon())
@@ -172,9 +170,9 @@ def test_the_outcome_is_unknown_when_too_few_replicas_confirm(server: Server) ->
 
 def test_notifications_arrive_and_gaps_are_reported(server: Server, run: Run) -> None:
     async def until(port: Topology, condition: Callable[[], bool]) -> None:
-        limit = soon(10)
+        end = soon(10)
         while not condition():
-            assert now() < limit
+            assert now() < end
             await port._runtime.sleep(0.01)
 
     async def scenario(port: Topology) -> None:
@@ -218,9 +216,9 @@ def test_subscribe_raises_when_the_user_has_no_permission(tmp_path: Path) -> Non
 def test_the_reply_of_a_cancelled_task_is_discarded(server: Server) -> None:
     async def scenario(port: Topology) -> None:
         await port.command(KEYS, "PING", deadline=soon())
-        slow = asyncio.create_task(_ask(port.command(KEYS, "BLPOP", "never", "0.2", deadline=soon())))
+        slow = asyncio.create_task(_await(port.command(KEYS, "BLPOP", "never", "0.2", deadline=soon())))
         others = [
-            asyncio.create_task(_ask(port.run(Call(ECHO, KEYS, (number,)), deadline=soon()))) for number in range(20)
+            asyncio.create_task(_await(port.run(Call(ECHO, KEYS, (number,)), deadline=soon()))) for number in range(20)
         ]
         await asyncio.sleep(0.05)
 
@@ -235,47 +233,47 @@ def test_the_reply_of_a_cancelled_task_is_discarded(server: Server) -> None:
     run_on(scenario, "asyncio", server.url)
 
 
-async def _ask(work: Awaitable[Any]) -> Any:
+async def _await(work: Awaitable[Any]) -> Any:
     return await work
 
 
 def test_many_threads_share_few_connections(server: Server) -> None:
     async def scenario(port: Topology) -> None:
-        def ask() -> None:
+        def block() -> None:
             with contextlib.suppress(holdfast.HoldfastError):
-                run_sync(_ask_of(port))
-                answered.append(True)
+                run_sync(_block(port))
+                replies_received.append(True)
 
-        answered: list[bool] = []
-        threads = [threading.Thread(target=ask) for _ in range(40)]
+        replies_received: list[bool] = []
+        threads = [threading.Thread(target=block) for _ in range(40)]
         for thread in threads:
             thread.start()
-        eventually(lambda: len(_ours(server)) == 16)
+        eventually(lambda: len(_own_clients(server)) == 16)
         for thread in threads:
             thread.join()
 
-        assert len(answered) == 40
-        assert len(_ours(server)) == 16
+        assert len(replies_received) == 40
+        assert len(_own_clients(server)) == 16
 
     run_on(scenario, "threads", server.url)
-    eventually(lambda: not _ours(server))
+    eventually(lambda: not _own_clients(server))
 
 
-async def _ask_of(port: Topology) -> Any:
+async def _block(port: Topology) -> Any:
     return await port.command(KEYS, "BLPOP", "never", "0.3", deadline=soon())
 
 
-def _ours(server: Server) -> list[dict[str, str]]:
+def _own_clients(server: Server) -> list[dict[str, str]]:
     return [client for client in server.clients() if client["name"].startswith("holdfast-")]
 
 
 def test_an_unresponsive_server_does_not_delay_replies_of_others(server: Server, tmp_path: Path) -> None:
     with running(Server(main_binary(), tmp_path / "other")) as other:
         for kind in ("threads", "asyncio"):
-            run_on(_silence_of(other), kind, server.url)
+            run_on(_with_unresponsive_server(other), kind, server.url)
 
 
-def _silence_of(other: Server) -> Scenario:
+def _with_unresponsive_server(other: Server) -> Scenario:
     async def scenario(port: Topology) -> None:
         from holdfast.backends.redis.io.connection import Batch
         from holdfast.backends.redis.io.resp import pack
@@ -325,7 +323,7 @@ def test_a_refused_connection_names_its_address_once_with_advice(kind: str) -> N
     assert isinstance(caught.value.__cause__, ConnectionRefusedError)  # and not the error of the driver around it
 
 
-def test_an_error_of_a_server_that_the_url_does_not_name_alone_names_it() -> None:
+def test_an_error_names_its_server_unless_the_url_names_only_this_server() -> None:
     assert located("redis://me:***@a:1/0?x=a", Node("a", 1), "gone") == "gone"
     assert located("redis+cluster://a:1,b:1", Node("a", 1), "gone") == "a:1: gone"
     assert located("redis://a", Node("a", 6379), "gone") == "a:6379: gone"

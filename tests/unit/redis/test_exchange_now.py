@@ -19,18 +19,15 @@ from holdfast.url import parse
 from holdfast.url_parts import Node
 
 NODE = Node("127.0.0.1", 6379)
-AROUND = (b"*1\r\n$3\r\n", b"\r\n")
-
-
+AROUND = (b"*1\r\n$3\r\n", b"\r\n")  # the bytes of a command before and after its argument
 IO_TIMEOUT = 0.2
 
 
-class Wire(NamedTuple):
-    """Connections with one idle connection, and the other end of it."""
+class PooledConnection(NamedTuple):
+    """A pool with one idle connection, and the server's end of this connection."""
 
     connections: SocketConnections
     server: socket.socket
-
     seconds: float  # for an exchange
 
     def exchange(self) -> object:
@@ -44,8 +41,8 @@ class Wire(NamedTuple):
 
 
 @pytest.fixture(params=["usual", "short"])
-def wire(request: pytest.FixtureRequest) -> Iterator[Wire]:
-    """With the usual time, of which recv() waits for the first part, or with less, which poll() waits for."""
+def pooled(request: pytest.FixtureRequest) -> Iterator[PooledConnection]:
+    """With the usual time, in which recv() waits before poll(), or with a short time, in which only poll() waits."""
     config = config_of(parse(f"redis://127.0.0.1:6379?io_timeout={IO_TIMEOUT}", {}), is_asyncio=False)
     runtime = ThreadRuntime()
     ours, theirs = socket.socketpair()
@@ -54,54 +51,54 @@ def wire(request: pytest.FixtureRequest) -> Iterator[Wire]:
         connection = SocketConnection(config, NODE, runtime)
         connection.attach(ours)
         connections._pool(NODE).put(connection)
-        yield Wire(connections, theirs, IO_TIMEOUT if request.param == "usual" else 3 * RECEIVE_TIME)
+        yield PooledConnection(connections, theirs, IO_TIMEOUT if request.param == "usual" else 3 * RECEIVE_TIME)
         run_sync(connections.close())
 
 
-def test_a_complete_integer_is_returned_and_the_connection_is_idle_again(wire: Wire) -> None:
-    (connection,) = wire.idle
-    wire.server.send(b":17\r\n")
+def test_a_complete_integer_is_returned_and_the_connection_is_idle_again(pooled: PooledConnection) -> None:
+    (connection,) = pooled.idle
+    pooled.server.send(b":17\r\n")
 
-    assert wire.exchange() == 17
-    assert wire.server.recv(64) == b"*1\r\n$3\r\nabc\r\n"
-    assert wire.idle == [connection]
+    assert pooled.exchange() == 17
+    assert pooled.server.recv(64) == b"*1\r\n$3\r\nabc\r\n"
+    assert pooled.idle == [connection]
 
 
-def test_a_reply_that_arrives_in_parts_is_read_to_its_end(wire: Wire) -> None:
-    (connection,) = wire.idle
-    wire.server.send(b"*2\r\n$4\r\nwait\r\n:1")
-    wire.server.send(b"\r\n")
+def test_a_reply_that_arrives_in_parts_is_read_to_its_end(pooled: PooledConnection) -> None:
+    (connection,) = pooled.idle
+    pooled.server.send(b"*2\r\n$4\r\nwait\r\n:1")
+    pooled.server.send(b"\r\n")
 
-    assert wire.exchange() == [b"wait", 1]
-    assert wire.idle == [connection]
+    assert pooled.exchange() == [b"wait", 1]
+    assert pooled.idle == [connection]
 
 
 @pytest.mark.parametrize("data", [b":1\r\n:2\r\n", b":1", b""], ids=["two replies", "half a reply", "no reply"])
-def test_a_connection_without_exactly_one_reply_is_closed_and_not_reused(wire: Wire, data: bytes) -> None:
-    (connection,) = wire.idle
+def test_a_connection_without_exactly_one_reply_is_closed_and_not_reused(pooled: PooledConnection, data: bytes) -> None:
+    (connection,) = pooled.idle
     if data:
-        wire.server.send(data)
+        pooled.server.send(data)
 
     with pytest.raises(OutcomeUnknown):
-        wire.exchange()
+        pooled.exchange()
 
-    assert connection not in wire.idle
+    assert connection not in pooled.idle
     assert not connection.is_open
 
 
-def test_a_connection_that_the_server_has_closed_is_not_reused(wire: Wire) -> None:
-    (connection,) = wire.idle
-    wire.server.shutdown(socket.SHUT_WR)
+def test_a_connection_that_the_server_has_closed_is_not_reused(pooled: PooledConnection) -> None:
+    (connection,) = pooled.idle
+    pooled.server.shutdown(socket.SHUT_WR)
 
     with pytest.raises(OutcomeUnknown):
-        wire.exchange()
+        pooled.exchange()
 
-    assert connection not in wire.idle
+    assert connection not in pooled.idle
     assert not connection.is_open
 
 
-def test_a_closed_or_abandoned_connection_has_no_open_descriptor(wire: Wire) -> None:
-    (connection,) = wire.idle
+def test_a_closed_or_abandoned_connection_has_no_open_descriptor(pooled: PooledConnection) -> None:
+    (connection,) = pooled.idle
     stream = connection.stream
     assert stream is not None
     descriptor = stream._sock.fileno()
@@ -110,4 +107,4 @@ def test_a_closed_or_abandoned_connection_has_no_open_descriptor(wire: Wire) -> 
 
     with pytest.raises(OSError, match="Bad file descriptor"):
         os.fstat(descriptor)
-    assert wire.server.recv(1) == b""
+    assert pooled.server.recv(1) == b""

@@ -13,7 +13,7 @@ WRAPPED = "ERR Error running script (call to f_{sha}): @user_script:{line}: {ins
 SHA = "c6a23c8f771fa36b9a284b255633d630d29580bd"
 
 
-def made_of(text: str) -> holdfast.HoldfastError:
+def error_of(text: str) -> holdfast.HoldfastError:
     return refusal(ErrorReply(text), "redis://cache/0", Node("cache", 6379), "a")
 
 
@@ -39,7 +39,7 @@ def made_of(text: str) -> holdfast.HoldfastError:
     ],
 )
 def test_an_error_before_execution_is_backend_unavailable(text: str) -> None:
-    error = made_of(text)
+    error = error_of(text)
 
     assert type(error) is holdfast.BackendUnavailable
     assert "cache:6379" in str(error)
@@ -56,7 +56,7 @@ def test_an_error_before_execution_is_backend_unavailable(text: str) -> None:
     ],
 )
 def test_an_unknown_error_is_outcome_unknown(text: str) -> None:
-    assert type(made_of(text)) is holdfast.OutcomeUnknown
+    assert type(error_of(text)) is holdfast.OutcomeUnknown
 
 
 @pytest.mark.parametrize(
@@ -69,14 +69,14 @@ def test_an_unknown_error_is_outcome_unknown(text: str) -> None:
     ],
 )
 def test_a_key_of_another_type_names_the_lock(text: str) -> None:
-    error = made_of(text)
+    error = error_of(text)
 
     assert isinstance(error, holdfast.NameConflict)
     assert error.lock == "a"
 
 
 def test_a_missing_permission_is_access_denied_when_nothing_was_executed() -> None:
-    error = made_of("NOPERM this user has no permissions to run the 'evalsha' command")
+    error = error_of("NOPERM this user has no permissions to run the 'evalsha' command")
 
     assert type(error) is holdfast.AccessDenied
     assert "'evalsha'" in str(error)
@@ -94,7 +94,7 @@ def test_a_missing_permission_is_access_denied_when_nothing_was_executed() -> No
     ],
 )
 def test_a_missing_permission_inside_a_script_is_outcome_unknown_and_names_the_fix(text: str) -> None:
-    error = made_of(text)
+    error = error_of(text)
 
     assert type(error) is holdfast.OutcomeUnknown
     assert "lacks a permission" in str(error)

@@ -1,4 +1,4 @@
-"""Hazard: wrong bytes: a length that counts characters, a reply that arrives in two parts."""
+"""Hazard: a length counts characters in place of bytes, or a reply in two parts is parsed wrongly."""
 
 from __future__ import annotations
 
@@ -54,9 +54,9 @@ def test_a_call_is_the_script_the_seven_keys_and_the_arguments(name: str) -> Non
 
     by_digest, by_text = words(pack_call(call) + pack_text(call))
 
-    rest = [b"7", *(key.encode() for key in keys.names), b"nonce", b"30000", b"\x00"]
-    assert by_digest == [b"EVALSHA", script.sha.encode(), *rest]
-    assert by_text == [b"EVAL", b"return 1", *rest]
+    arguments = [b"7", *(key.encode() for key in keys.names), b"nonce", b"30000", b"\x00"]
+    assert by_digest == [b"EVALSHA", script.sha.encode(), *arguments]
+    assert by_text == [b"EVAL", b"return 1", *arguments]
 
 
 @pytest.mark.parametrize("prefix", ["holdfast:", "", "{locks}:", "a:"])
@@ -68,7 +68,7 @@ def test_all_keys_of_a_lock_are_in_one_slot_and_under_the_prefix(prefix: str, na
         assert all(key.startswith(prefix) for key in keys.names)
 
 
-def test_locks_share_one_watermark_and_one_index_and_on_a_cluster_those_in_one_slot_do() -> None:
+def test_locks_share_one_watermark_and_one_index_or_one_of_each_slot_on_a_cluster() -> None:
     names = [f"name-{number}" for number in range(200)]
     alone = [queue_keys("holdfast:", name, per_slot=False) for name in names]
     cluster = [queue_keys("holdfast:", name, per_slot=True) for name in names]
@@ -90,7 +90,7 @@ def test_a_lock_cannot_have_the_key_of_the_watermark_or_of_the_index(name: str) 
 
 
 @pytest.mark.parametrize("name", NASTY)
-def test_the_side_keys_of_a_lock_do_not_depend_on_where_its_prefix_ends(name: str) -> None:
+def test_the_side_keys_of_a_lock_do_not_depend_on_the_length_of_its_prefix(name: str) -> None:
     whole = f"a:b:{name}"
 
     assert len({keys_of(whole[:end], whole[end:]).names for end in range(4)}) == 1
@@ -99,9 +99,9 @@ def test_the_side_keys_of_a_lock_do_not_depend_on_where_its_prefix_ends(name: st
 
 def test_calls_of_clients_with_different_prefixes_for_one_lock_have_their_own_keys() -> None:
     script = Script.of("queue/enter", "return 1")
-    both = [queue_keys(prefix, name, per_slot=False) for prefix, name in (("a:", "b"), ("", "a:b"))]
+    keys_of_clients = [queue_keys(prefix, name, per_slot=False) for prefix, name in (("a:", "b"), ("", "a:b"))]
 
-    first, second = (words(pack_call(Call(script, keys, ("nonce", 1))))[0] for keys in both)
+    first, second = (words(pack_call(Call(script, keys, ("nonce", 1))))[0] for keys in keys_of_clients)
 
     assert first[3] == second[3] == b"a:b"
     assert (first[8], second[8]) == (b"a:{}:fence", b"{}:fence")

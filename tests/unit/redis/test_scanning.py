@@ -60,7 +60,7 @@ class Changes:
 
 
 class Store:
-    """Two servers with keys, each request of which takes its time."""
+    """Two servers with keys. Each request takes `took` seconds."""
 
     def __init__(self, clock: Clock, keys: Sequence[str], took: float = 0.0005) -> None:
         self.clock = clock
@@ -75,9 +75,9 @@ class Store:
         self.subscribed.append(Changes())
         return self.subscribed[-1]
 
-    def _answer(self, request: str, line_suffix: object) -> None:
+    def _answer(self, request: str, argument: object) -> None:
         self.clock.at += self.took
-        self.sent.append((request, line_suffix))
+        self.sent.append((request, argument))
         if self.is_down:
             raise BackendUnavailable(backend="test", problem="down")
 
@@ -98,7 +98,7 @@ class Store:
         return lambda: [LockInfo(name, (HOLDER,), ()) for name in names if name in self.in_use]
 
     def requests(self, kind: str) -> list[object]:
-        return [line_suffix for request, line_suffix in self.sent if request == kind]
+        return [argument for request, argument in self.sent if request == kind]
 
 
 HOLDER = make_ticket_info(info="", fence=1, agent="", since=0.0, remaining=1.0, exclusive=True, limit=1)
@@ -122,7 +122,7 @@ def open_store(clock: Clock) -> Open:
 
 def test_a_search_sends_small_requests_and_uses_5_percent_of_the_servers_time(clock: Clock, open_store: Open) -> None:
     store, listing = open_store([f"app:{number}" for number in range(1000)])
-    begun = clock.at
+    began = clock.at
 
     assert run_sync(listing.search(1e9))
     run_sync(listing.read())
@@ -132,19 +132,19 @@ def test_a_search_sends_small_requests_and_uses_5_percent_of_the_servers_time(cl
     assert len(store.requests("SCAN")) == 2 * 1000 / SCAN_COUNT
     busy = store.took * len(store.sent)
     # There is no pause after the last request, unless another one follows.
-    assert busy <= SHARE * (clock.at - begun + store.took * (1 / SHARE - 1)) + 1e-9
+    assert busy <= SHARE * (clock.at - began + store.took * (1 / SHARE - 1)) + 1e-9
     assert max(len(names) for names in store.requests("READ") if isinstance(names, tuple)) == READ_COUNT
 
 
 def test_two_listings_of_one_client_share_its_part_of_the_time(clock: Clock) -> None:
     store = Store(clock, [f"app:{number}" for number in range(1000)])
     lister = Lister(store, clock, "app:", store.read)
-    begun = clock.at
+    began = clock.at
 
     for _ in range(3):
         run_sync(lister.locks("", clock.now() + 5))
 
-    assert store.took * (len(store.sent) - 1) <= SHARE * (clock.at - begun)
+    assert store.took * (len(store.sent) - 1) <= SHARE * (clock.at - began)
 
 
 def test_a_slow_network_does_not_count_as_work_of_the_server(clock: Clock, open_store: Open) -> None:
@@ -286,7 +286,7 @@ def test_a_subscription_ends_when_the_server_reports_too_many_changes(open_store
     run_sync(listing.search(1e9))
 
     assert store.subscribed[0].is_closed
-    assert len(store.subscribed) == 2, "not again"
+    assert len(store.subscribed) == 2, "no new subscription"
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Hazard: a property that one of several servers does not report is taken for the better one."""
+"""Hazard: a property that one of several servers does not report is assumed to have its better value."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hazard: two threads on one connection. The only waiter reads it itself, and no message is lost."""
+"""Hazard: two threads share a connection, because the only waiter reads it itself, and a message is lost."""
 
 from __future__ import annotations
 
@@ -105,12 +105,12 @@ class Waiting:
         subscribed.port.subscriber.unsubscribe(subscribed.channel, self._nonce)
 
     @property
-    def is_over(self) -> bool:
+    def has_ended(self) -> bool:
         return not self._thread.is_alive()
 
     def join(self) -> None:
         self._thread.join(PATIENCE)
-        assert self.is_over
+        assert self.has_ended
 
 
 @pytest.fixture
@@ -154,12 +154,12 @@ def test_a_listener_that_fails_is_replaced(server: Server, subscriber_io: type[b
     subscribed.port.subscriber.wakeups = subscribed.wakeups
     subscribed.channel = subscribed.port.subscriber.channel(KEYS)
 
-    def is_heard() -> bool:
+    def is_subscribed() -> bool:
         with contextlib.suppress(BackendUnavailable):
             run_sync(subscribed.port.subscriber.subscribe(subscribed.channel, "n0", deadline=now() + PATIENCE))
         return subscribed.port.subscriber.subscription(subscribed.channel) > 0
 
-    eventually(is_heard)
+    eventually(is_subscribed)
     wait = subscribed.wait("n1")
     eventually(lambda: wait.event is not None)
     subscribed.notify("n1")
@@ -200,7 +200,7 @@ def test_the_only_waiter_reads_its_notification_itself(subscribed: SubscribedPor
 
         wait.join()
         assert isinstance(wait.event, SubscriberEvent)
-    assert subscribed.wakeups.notified_by == 3 * ["waits-n1"], "no other thread has to pass it on"
+    assert subscribed.wakeups.notified_by == 3 * ["waits-n1"], "no other thread passes it on"
 
 
 def test_a_reader_passes_on_other_messages_and_the_listener_reads_after_it(
@@ -208,18 +208,18 @@ def test_a_reader_passes_on_other_messages_and_the_listener_reads_after_it(
 ) -> None:
     wait = subscribed.wait("n1")
     eventually(reads(subscribed, wait))
-    two, three = subscribed.wait("n2"), subscribed.wait("n3")
-    eventually(lambda: two.event is not None and three.event is not None)
+    second, third = subscribed.wait("n2"), subscribed.wait("n3")
+    eventually(lambda: second.event is not None and third.event is not None)
 
     subscribed.notify("n2")
-    two.join()
-    assert not wait.is_over
+    second.join()
+    assert not wait.has_ended
     subscribed.notify("n1")
     wait.join()
     eventually(lambda: subscribed.listener_reads)
     subscribed.notify("n3")
 
-    three.join()
+    third.join()
     assert subscribed.wakeups.notified_by == ["waits-n1", "waits-n1", "holdfast-listener"]
 
 
@@ -244,7 +244,7 @@ def test_a_broken_connection_is_restored_and_the_gap_reported_when_a_waiter_read
     wait.join()
     again = subscribed.wait("n1")
     eventually(lambda: subscribed.port.subscriber.subscription(subscribed.channel) not in (0, before))
-    eventually(lambda: again.is_over or subscribed.reader is again.event)
+    eventually(lambda: again.has_ended or subscribed.reader is again.event)
     subscribed.notify("n1")
     again.join()
     eventually(lambda: subscribed.wakeups.gaps > 0)
@@ -312,7 +312,7 @@ def test_an_interrupted_reader_leaves_a_connection_that_works(subscribed: Subscr
         signal.signal(signal.SIGALRM, before)
 
     eventually(lambda: subscribed.wakeups.gaps > 0)
-    two = subscribed.wait("n2")
-    eventually(reads(subscribed, two))
+    second = subscribed.wait("n2")
+    eventually(reads(subscribed, second))
     subscribed.notify("n2")
-    two.join()
+    second.join()

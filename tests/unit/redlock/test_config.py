@@ -26,7 +26,7 @@ def config(url: str, **options: Any) -> RedlockConfig:
         ("redlock://a:1,a:2,a:3", [("a", 1), ("a", 2), ("a", 3)]),
     ],
 )
-def test_where(url: str, nodes: list[tuple[str, int]]) -> None:
+def test_a_url_names_all_nodes(url: str, nodes: list[tuple[str, int]]) -> None:
     parsed = config(url).redis
 
     assert parsed.nodes == tuple(Node(*node) for node in nodes)
@@ -56,10 +56,10 @@ def test_no_password_of_any_node_is_shown(url: str, shown: str) -> None:
 
 
 def test_options_and_their_defaults() -> None:
-    usual, custom = config("redlock://a,b,c"), config("redlock://a,b,c?max_ttl=5", node_timeout=0.2, quarantine=False)
+    default, custom = config("redlock://a,b,c"), config("redlock://a,b,c?max_ttl=5", node_timeout=0.2, quarantine=False)
 
-    assert (usual.max_ttl, usual.node_timeout, usual.quarantine) == (60.0, 0.5, True)
-    assert (usual.redis.prefix, usual.redis.connect_timeout) == ("holdfast:", 1.0)
+    assert (default.max_ttl, default.node_timeout, default.quarantine) == (60.0, 0.5, True)
+    assert (default.redis.prefix, default.redis.connect_timeout) == ("holdfast:", 1.0)
     assert (custom.max_ttl, custom.node_timeout, custom.quarantine) == (5.0, 0.2, False)
     assert config("redlock://a,b,c?connect_timeout=4").redis.connect_timeout == 4.0
     assert config("redlock://a,b,c?tls=yes&verify=none").redis.login.is_tls
@@ -101,9 +101,9 @@ def test_a_client_takes_a_list_shows_no_password_and_pickles(kind: type[Any], fo
     urls = form(["redis://:secret@a.invalid:1/2", "redis://b.invalid", "redis://:secret@c.invalid"])
 
     client = kind(urls, ttl=7, max_ttl=20)
-    again = pickle.loads(pickle.dumps(client))
+    copy = pickle.loads(pickle.dumps(client))
 
-    for each in (client, again):
+    for each in (client, copy):
         assert each.url == "redlock://:***@a.invalid:1/2,b.invalid,:***@c.invalid"
         assert each._ttl == 7
         assert each._started().backend._config.max_ttl == 20

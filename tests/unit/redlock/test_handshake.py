@@ -1,7 +1,7 @@
 """Hazard: a node that has just restarted without its data counts as one that has been up long enough.
 
-A server reports its uptime as the difference of two clock readings in whole seconds. One that was started at 9.9
-reports at 10.1 an uptime of one second.
+A server reports its uptime as the difference of two clock readings in whole seconds. A server that was started at 9.9
+reports an uptime of one second at 10.1.
 """
 
 from __future__ import annotations

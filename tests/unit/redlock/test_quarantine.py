@@ -1,4 +1,7 @@
-"""A node without data counts from its clock. The later it reads its clock, the more clocks may differ."""
+"""Hazard: a node that has lost its data continues a count that it gave in quarantine.
+
+A node without data counts from its clock. In quarantine its clock may still be behind the count that it has lost.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ SECOND = 1_000_000  # microseconds
 
 
 class JustStarted(ParkedPort):
-    """Its last node may have forgotten something."""
+    """The last node has just started, and may have lost its data."""
 
     def server_run(self, number: int) -> ServerRun:
         server_run = super().server_run(number)
@@ -28,17 +31,17 @@ def test_counts_given_in_quarantine_are_not_continued_after_it() -> None:
     node = Machine(lambda: round(clock.now() * SECOND), lambda *_: 0)
     counts = []
 
-    for waited in (1.0, 30.0, MAX_TTL, 30.0):
-        clock.time += waited
-        entering = backend.try_acquire(TICKET, queue=False, deadline=clock.now() + 5.0)
-        calls = dict(entering.send(None))
+    for seconds in (1.0, 30.0, MAX_TTL, 30.0):
+        clock.time += seconds
+        acquiring = backend.try_acquire(TICKET, queue=False, deadline=clock.now() + 5.0)
+        calls = dict(acquiring.send(None))
         reply = node.run(calls[2].script.text, calls[2].keys.names, calls[2].arguments)
         assert isinstance(reply, list)
         counts.append(int(reply[1]))
         node.command(["DEL", KEYS.lock])
-        entering.close()
+        acquiring.close()
 
-    _, still, after, later = counts
-    assert still < after - MAX_TTL * SECOND
-    assert after == 1091 * SECOND, "the clock is later by then than any that was looked at before the node forgot"
-    assert later == after + 1
+    _, in_quarantine, first_after, second_after = counts
+    assert in_quarantine < first_after - MAX_TTL * SECOND
+    assert first_after == 1091 * SECOND, "the clock is then later than all clocks before the node lost its data"
+    assert second_after == first_after + 1

@@ -16,32 +16,32 @@ from holdfast_lab.sim.fence_model import ParkedPort, StoppedClock
 from holdfast_lab.sim.servers.redlock.node import config_for
 
 TICKET = Claim("lock", "a" * 32, 30.0, 1, exclusive=True, agent="", info="{}")
-IN = [b"granted", b"7"]
+GRANTED = [b"granted", b"7"]
 KEPT, FREE, GONE = 1, 2, 1
 
 
 def step(coroutine: Coroutine[Any, Any, Any], replies: list[Any] | None = None) -> Any:
-    """Up to its next question, as calls by node; or to its end, and what it returns."""
+    """Run the coroutine to its next requests, and return them by node; or to its end, and return its result."""
     try:
         return dict(coroutine.send(replies))
     except StopIteration as end:
         return end.value
 
 
-def asked(calls: dict[int, Call]) -> dict[int, str]:
+def scripts_of(calls: dict[int, Call]) -> dict[int, str]:
     return {number: call.script.name for number, call in calls.items()}
 
 
 class Holder:
-    """Has a lease on two of three nodes, and may get replies of the third now."""
+    """A client with a lease on two of three nodes. The third node can be reached again."""
 
     def __init__(self) -> None:
         self.clock, self.port = StoppedClock(), ParkedPort((0, 0, 0))
         self.backend = RedlockBackend(config_for(3, max_ttl=60.0), self.port, self.clock)  # type: ignore[arg-type]
-        entering = self.backend.try_acquire(TICKET, queue=True, deadline=self.clock.now() + 5.0)
-        step(entering)
+        acquiring = self.backend.try_acquire(TICKET, queue=True, deadline=self.clock.now() + 5.0)
+        step(acquiring)
         down = BackendUnavailable(backend="node-2", problem="connection refused")
-        assert isinstance(step(entering, [IN, IN, down]), Granted)
+        assert isinstance(step(acquiring, [GRANTED, GRANTED, down]), Granted)
         self.clock.time += 100.0
 
     def renew(self) -> Coroutine[Any, Any, Any]:
@@ -50,10 +50,10 @@ class Holder:
     def release(self) -> Coroutine[Any, Any, Any]:
         return self.backend.release([TICKET], deadline=self.clock.now() + 5.0)
 
-    def owed(self) -> dict[int, str]:
+    def background_requests(self) -> dict[int, str]:
         """The requests of the background worker."""
         assert self.port.started, "no worker was started"
-        return asked(step(self.port.started[0]()))
+        return scripts_of(step(self.port.started[0]()))
 
 
 @pytest.fixture
@@ -62,31 +62,31 @@ def holder() -> Holder:
 
 
 def test_a_vote_that_a_renewal_restores_during_a_release_is_released_too(holder: Holder) -> None:
-    renewing, leaving = holder.renew(), holder.release()
-    assert asked(step(renewing)) == dict.fromkeys(range(3), lua.RENEW.name)
-    assert asked(step(leaving)) == dict.fromkeys(range(2), lua.RELEASE.name)
+    renewing, releasing = holder.renew(), holder.release()
+    assert scripts_of(step(renewing)) == dict.fromkeys(range(3), lua.RENEW.name)
+    assert scripts_of(step(releasing)) == dict.fromkeys(range(2), lua.RELEASE.name)
 
     repairs = step(renewing, [KEPT, KEPT, FREE])
-    left = step(leaving, [GONE, GONE])
+    released = step(releasing, [GONE, GONE])
 
-    assert asked(repairs) == {2: lua.ACQUIRE.name}
-    assert left == [True]
-    assert holder.owed()[2] == lua.RELEASE.name
+    assert scripts_of(repairs) == {2: lua.ACQUIRE.name}
+    assert released == [True]
+    assert holder.background_requests()[2] == lua.RELEASE.name
     renewing.close()
 
 
 def test_a_vote_that_is_restored_after_the_release_is_released_too(holder: Holder) -> None:
-    """The release may have arrived before it, on another connection."""
+    """The release may have arrived before the restored vote, on another connection."""
     first = holder.renew()
     step(first)
     step(first, [KEPT, KEPT, FREE])
-    assert isinstance(step(first, [IN])[0], Live)
-    renewing, leaving = holder.renew(), holder.release()
+    assert isinstance(step(first, [GRANTED])[0], Live)
+    renewing, releasing = holder.renew(), holder.release()
     step(renewing)
-    assert asked(step(renewing, [KEPT, KEPT, FREE])) == {2: lua.ACQUIRE.name}
-    assert asked(step(leaving)) == dict.fromkeys(range(3), lua.RELEASE.name)
+    assert scripts_of(step(renewing, [KEPT, KEPT, FREE])) == {2: lua.ACQUIRE.name}
+    assert scripts_of(step(releasing)) == dict.fromkeys(range(3), lua.RELEASE.name)
 
-    assert step(leaving, [GONE, GONE, 0]) == [True]
-    step(renewing, [IN])
+    assert step(releasing, [GONE, GONE, 0]) == [True]
+    step(renewing, [GRANTED])
 
-    assert holder.owed()[2] == lua.RELEASE.name
+    assert holder.background_requests()[2] == lua.RELEASE.name

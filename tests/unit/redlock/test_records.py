@@ -21,7 +21,7 @@ def record(
     waiters: tuple[str, ...] = (),
     is_eligible: bool = True,  # noqa: FBT001, FBT002
 ) -> NodeRecord:
-    """The record of a node whose vote belongs to the ticket `value`, or to another program if that is in lower case."""
+    """The record of a node whose vote belongs to the ticket `value`; in lower case, to another program."""
     is_ours = value.isupper()
     lines: list[bytes] = []
     if value and is_ours:
@@ -47,16 +47,16 @@ def record(
         ([record("A", 5)] * 2 + [record()] * 3, None),
         ([record("A", 5)] * 2 + [record()] * 2, 5),  # one did not reply, and may have voted for it
         ([record("A", 5)] * 2 + [record()], 5),
-        ([record("A", 5)] + [record()] * 2, None),  # what is left of an attempt that failed
+        ([record("A", 5)] + [record()] * 2, None),  # the vote of an attempt that failed
         ([record("A", 5)] * 3 + [record("A", 99, is_eligible=False)], 5),
         ([record("A", 99, is_eligible=False)] * 3, 99),
         ([record()] * 5, None),
     ],
 )
 def test_the_holder_is_the_ticket_with_a_majority(records: list[NodeRecord], fence: int | None) -> None:
-    shown = describe("lock", records, QUORUM, NODES)
+    info = describe("lock", records, QUORUM, NODES)
 
-    assert [holder.fence for holder in shown.holders] == ([] if fence is None else [fence])
+    assert [holder.fence for holder in info.holders] == ([] if fence is None else [fence])
     if fence is not None:
         assert nonce_of_holder(records, QUORUM, NODES, fence) == "A"
         assert nonce_of_holder(records, QUORUM, NODES, fence + 1) is None
@@ -82,6 +82,6 @@ def test_another_program_that_has_a_majority_is_shown_as_such() -> None:
 def test_each_waiter_is_shown_once_in_order_of_arrival() -> None:
     records = [record("A", 5, waiters=("c", "b")), record("A", 5, waiters=("b",)), record("A", 5, waiters=("d", "c"))]
 
-    shown = describe("lock", records, QUORUM, NODES)
+    info = describe("lock", records, QUORUM, NODES)
 
-    assert [waiter.since for waiter in shown.waiters] == [float(ord(nonce)) for nonce in "bcd"]
+    assert [waiter.since for waiter in info.waiters] == [float(ord(nonce)) for nonce in "bcd"]

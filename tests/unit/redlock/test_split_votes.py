@@ -17,10 +17,10 @@ def test_a_waiter_keeps_waiting_when_votes_stay_split() -> None:
     outcome = None
 
     for _ in range(1500):
-        entering = backend.try_acquire(TICKET, queue=True, deadline=clock.now() + 5.0)
-        entering.send(None)
+        acquiring = backend.try_acquire(TICKET, queue=True, deadline=clock.now() + 5.0)
+        acquiring.send(None)
         try:
-            entering.send(REPLIES)
+            acquiring.send(REPLIES)
         except StopIteration as end:
             outcome = end.value
 

@@ -1,4 +1,4 @@
-"""A vote that an attempt got without receiving the reply has to be released: until then no lease may rely on it."""
+"""Hazard: a lease relies on a vote of an earlier attempt, which got no reply and therefore still releases the vote."""
 
 from __future__ import annotations
 
@@ -28,36 +28,38 @@ class Nodes:
         self.backend = RedlockBackend(config_for(3, max_ttl=60.0), self.port, self.clock)  # type: ignore[arg-type]
         self.machines = [Machine(lambda: round(self.clock.now() * 1e6), lambda *_: 0) for _ in ALL]
 
-    def try_acquire(self, *, done: Collection[int], replied: Collection[int]) -> Any:
-        return self.run(self.backend.try_acquire(TICKET, queue=True, deadline=self.clock.now() + 5.0), done, replied)
+    def try_acquire(self, *, executed: Collection[int], replied: Collection[int]) -> Any:
+        return self.run(
+            self.backend.try_acquire(TICKET, queue=True, deadline=self.clock.now() + 5.0), executed, replied
+        )
 
-    def renew(self, *, done: Collection[int], replied: Collection[int]) -> Any:
-        return self.run(self.backend.renew([TICKET], deadline=self.clock.now() + 5.0), done, replied)[0]
+    def renew(self, *, executed: Collection[int], replied: Collection[int]) -> Any:
+        return self.run(self.backend.renew([TICKET], deadline=self.clock.now() + 5.0), executed, replied)[0]
 
-    def run(self, work: Coroutine[Any, Any, Any], done: Collection[int], replied: Collection[int]) -> Any:
-        """Its first request reaches some nodes only; later requests get no reply."""
+    def run(self, work: Coroutine[Any, Any, Any], executed: Collection[int], replied: Collection[int]) -> Any:
+        """Only the nodes in `executed` execute the first requests. Later requests get no reply."""
         replies: Any = None
         try:
             while True:
                 calls = work.send(replies)
-                replies = [self.answer(number, call, done, replied) for number, call in calls]
-                done = replied = ()
+                replies = [self.answer(number, call, executed, replied) for number, call in calls]
+                executed = replied = ()
         except StopIteration as end:
             return end.value
 
-    def answer(self, number: int, call: Call, done: Collection[int], replied: Collection[int]) -> Any:
+    def answer(self, number: int, call: Call, executed: Collection[int], replied: Collection[int]) -> Any:
         reply: Any = OutcomeUnknown(backend=f"node-{number}", problem="no answer in time")
-        if number in done:
+        if number in executed:
             answer = self.machines[number].run(call.script.text, call.keys.names, call.arguments)
             reply = answer if number in replied else reply
         return reply
 
-    def pay(self) -> None:
+    def run_background_work(self) -> None:
         """Run the background work once."""
-        paying = self.port.started[-1]()
-        for number, call in paying.send(None):
+        background = self.port.started[-1]()
+        for number, call in background.send(None):
             self.machines[number].run(call.script.text, call.keys.names, call.arguments)
-        paying.close()
+        background.close()
 
     def votes(self) -> list[bool]:
         return [bool(machine.command(["EXISTS", KEYS.lock])) for machine in self.machines]
@@ -67,30 +69,32 @@ def test_a_renewal_does_not_count_a_vote_that_an_earlier_attempt_will_release() 
     nodes = Nodes()
     for machine in nodes.machines[:2]:
         machine.command(["SET", KEYS.lock, "holdfast:redlock:b:1:1", "PX", 30_000])
-    assert isinstance(nodes.try_acquire(done=ALL, replied=(0, 1)), Waiting)
+    assert isinstance(nodes.try_acquire(executed=ALL, replied=(0, 1)), Waiting)
     for machine in nodes.machines[:2]:
         machine.command(["DEL", KEYS.lock])
     nodes.clock.time += 12.0
-    assert isinstance(nodes.try_acquire(done=(0, 1), replied=(0, 1)), Granted)
+    assert isinstance(nodes.try_acquire(executed=(0, 1), replied=(0, 1)), Granted)
     nodes.clock.time += 12.0
 
-    # All but one of those that gave the lease answer, and one that gave a vote to the attempt before.
-    renewed = nodes.renew(done=(0, 2), replied=(0, 2))
-    nodes.pay()
+    # Only one node that granted the lease, and the node that gave its vote to the earlier attempt, answer.
+    renewed = nodes.renew(executed=(0, 2), replied=(0, 2))
+    nodes.run_background_work()
 
     assert nodes.votes() == [True, True, False]
-    assert isinstance(renewed, HoldfastError), "with the vote that was paid back, one node of three has it renewed"
+    assert isinstance(renewed, HoldfastError), (
+        "without the vote that is released, one node of three has renewed the lease"
+    )
 
 
 def test_a_lease_takes_over_a_vote_of_an_earlier_attempt() -> None:
     nodes = Nodes()
     for machine in nodes.machines[:2]:
         machine.command(["SET", KEYS.lock, "holdfast:redlock:b:1:1", "PX", 30_000])
-    nodes.try_acquire(done=ALL, replied=(0, 1))
+    nodes.try_acquire(executed=ALL, replied=(0, 1))
     for machine in nodes.machines[:2]:
         machine.command(["DEL", KEYS.lock])
     nodes.clock.time += 12.0
-    nodes.try_acquire(done=(0, 1), replied=(0, 1))
+    nodes.try_acquire(executed=(0, 1), replied=(0, 1))
     nodes.clock.time += 12.0
 
     renewing = nodes.backend.renew([TICKET], deadline=nodes.clock.now() + 5.0)
@@ -98,7 +102,7 @@ def test_a_lease_takes_over_a_vote_of_an_earlier_attempt() -> None:
     repairs = renewing.send([nodes.answer(number, call, ALL, ALL) for number, call in calls])
     for number, call in repairs:
         nodes.answer(number, call, ALL, ALL)
-    nodes.pay()
+    nodes.run_background_work()
 
     assert [number for number, _ in repairs] == [2]
     assert nodes.votes() == [True, True, True]
@@ -118,6 +122,6 @@ def test_a_vote_that_outlives_the_minimum_hold_is_released_when_its_node_answers
     assert isinstance(nodes.run(renew, (0, 1), (0, 1))[0], Live)
     nodes.clock.time += 5.0
     assert nodes.votes() == [False, False, True], "the ttl of the last vote is still 30 s"
-    nodes.pay()
+    nodes.run_background_work()
 
     assert nodes.votes() == [False, False, False]

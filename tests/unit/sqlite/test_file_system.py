@@ -1,4 +1,4 @@
-"""Hazard: a lock file on a network file system, which any mount point can be."""
+"""Hazard: a lock file is on a network file system, because any folder can be a mount point of one."""
 
 from __future__ import annotations
 

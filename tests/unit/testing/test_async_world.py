@@ -39,13 +39,13 @@ async def test_a_lost_lock_cancels_the_body(world: World) -> None:
             await world.clock.async_advance(29)
             world.assert_held("a", by=client)
             await world.clock.async_advance(2)
-            pytest.fail("the body goes on")
+            pytest.fail("the body continues")
 
     world.assert_free("a")
     await client.close()
 
 
-async def test_a_waiting_task_times_out_when_the_clock_says_so(world: World) -> None:
+async def test_a_waiting_task_times_out_when_the_clock_reaches_its_timeout(world: World) -> None:
     async with world.async_client() as client:
         with world.hold("a"):
             waiter = asyncio.create_task(client.lock("a").acquire(timeout=5))
@@ -208,7 +208,7 @@ def test_a_client_that_was_not_closed_in_its_loop_ends_with_the_world(world: Wor
     world.close()
     with contextlib.suppress(holdfast.NotHeld):
         lease.check()
-        pytest.fail("it is held by nothing")
+        pytest.fail("the lease counts as held")
 
 
 async def test_a_world_that_is_closed_inside_the_loop_leaves_no_task_behind() -> None:

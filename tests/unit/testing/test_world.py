@@ -65,7 +65,7 @@ def test_a_lease_without_renewal_is_lost_when_its_time_is_over(world: World) -> 
         lease.check()
 
 
-def test_a_waiting_thread_times_out_when_the_clock_says_so(world: World) -> None:
+def test_a_waiting_thread_times_out_when_the_clock_reaches_its_timeout(world: World) -> None:
     client = world.client()
     with world.hold("a"):
         waiter = world.start(client.lock("a").acquire, timeout=5)
@@ -178,7 +178,7 @@ def test_a_holder_learns_that_its_lock_was_stolen_at_its_next_renewal(world: Wor
 
     thief = world.steal("a")
 
-    assert lease.held  # it does not know it yet
+    assert lease.held  # the client has not detected it yet
     assert thief.fence > lease.fence
     world.clock.advance(11)
     assert lease.lost
@@ -219,7 +219,7 @@ def test_a_partition_that_heals_in_time_costs_no_lease(world: World) -> None:
     assert "renewal failed" in [event.kind for event in world.events(client)]
 
 
-def test_a_paused_client_renews_nothing_and_knows_its_loss_by_the_clock(world: World) -> None:
+def test_a_paused_client_renews_nothing_and_detects_its_loss_by_the_clock(world: World) -> None:
     client, other = world.client(), world.client()
     lease = client.lock("a", ttl=30).acquire()
     assert lease is not None
@@ -296,11 +296,11 @@ def test_once_raises_before_its_body_if_the_records_are_unavailable(world: World
     assert runs == ["second"]
 
 
-def test_a_completion_without_an_answer_leaves_a_run_that_is_taken_for_interrupted(world: World) -> None:
+def test_a_run_counts_as_interrupted_when_its_completion_got_no_answer(world: World) -> None:
     charge = world.client().once("charge:7")
 
     def pay() -> None:
-        for _ in range(100):  # it is repeated
+        for _ in range(100):  # the request is repeated
             world.fail_next("swap_record", holdfast.OutcomeUnknown)
 
     with pytest.raises(holdfast.OutcomeUnknown):
@@ -425,7 +425,7 @@ def test_a_program_that_returns_after_a_loss_stops(world: World) -> None:
     world.assert_checks_lease(program)
 
 
-def test_a_program_that_goes_on_with_another_lease_is_right(world: World) -> None:
+def test_a_program_that_continues_with_another_lease_is_accepted(world: World) -> None:
     client = world.client()
 
     def program(step: Step) -> None:

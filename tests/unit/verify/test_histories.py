@@ -1,4 +1,4 @@
-"""Hazard: a journal that loses what a killed worker believed, or a merge that hides or invents an overlap."""
+"""Hazard: a journal loses lines of a killed worker, or a merge hides an overlap or adds a false one."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ def test_a_killed_process_loses_no_line_that_it_wrote(tmp_path: Path) -> None:
         "os.kill(os.getpid(), signal.SIGKILL)"
     )
 
-    done = subprocess.run([sys.executable, "-c", code, str(tmp_path / "0.journal")], check=False, timeout=60)
+    process = subprocess.run([sys.executable, "-c", code, str(tmp_path / "0.journal")], check=False, timeout=60)
 
-    assert done.returncode == -signal.SIGKILL
+    assert process.returncode == -signal.SIGKILL
     assert [entry["at"] for entry in read(tmp_path)] == [float(number) for number in range(1000)]
 
 

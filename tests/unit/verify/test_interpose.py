@@ -1,4 +1,4 @@
-"""Hazard: a connection of a worker that bypasses its proxy, or a step of the clock that no library sees."""
+"""Hazard: a connection of a worker bypasses its proxy, or a library does not see a step of the clock."""
 
 from __future__ import annotations
 
@@ -10,40 +10,40 @@ import asyncio, socket, threading
 from holdfast_lab.verify.interpose import Redirection
 
 listening = socket.create_server(("127.0.0.1", 0))
-asked = []
+requested = []
 
 class Hub:
     def proxy(self, host, port):
-        asked.append((host, port))
+        requested.append((host, port))
         return listening.getsockname()[1]
 
 Redirection(Hub()).install()
-far = ("203.0.113.7", 6379)  # an address that no machine has
+address = ("203.0.113.7", 6379)  # an address that no machine has
 {connect}
 listening.accept()
-print(asked)
+print(requested)
 """
 
-_BLOCKING = "socket.create_connection(far)"
-_STATUS = "sock = socket.socket(); assert sock.connect_ex(far) == 0"
-_ASYNCIO = "asyncio.run(asyncio.wait_for(asyncio.open_connection(*far), 30))"
-_SIXTH = "sock = socket.socket(socket.AF_INET6); sock.connect(('2001:db8::7', 6379, 0, 0))"
+_BLOCKING = "socket.create_connection(address)"
+_STATUS = "sock = socket.socket(); assert sock.connect_ex(address) == 0"
+_ASYNCIO = "asyncio.run(asyncio.wait_for(asyncio.open_connection(*address), 30))"
+_IPV6 = "sock = socket.socket(socket.AF_INET6); sock.connect(('2001:db8::7', 6379, 0, 0))"
 _LIBPQ = "from psycopg import pq; pq.PGconn.connect_start(b'host=203.0.113.7 port=6379 dbname=any')"
 
 
 def printed(code: str) -> str:
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)
-    assert done.returncode == 0, done.stderr
-    return done.stdout.strip()
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)
+    assert process.returncode == 0, process.stderr
+    return process.stdout.strip()
 
 
-def test_every_way_to_connect_goes_to_the_proxy_for_that_server() -> None:
+def test_every_method_to_connect_uses_the_proxy_of_the_server() -> None:
     for connect in (_BLOCKING, _STATUS, _ASYNCIO, _LIBPQ):
         assert printed(_CONNECT.format(connect=connect)) == "[('203.0.113.7', 6379)]", connect
 
 
 def test_a_connection_to_an_address_of_ipv6_goes_to_the_same_proxy() -> None:
-    assert printed(_CONNECT.format(connect=_SIXTH)) == "[('2001:db8::7', 6379)]"
+    assert printed(_CONNECT.format(connect=_IPV6)) == "[('2001:db8::7', 6379)]"
 
 
 def test_a_server_has_one_proxy_for_all_connections() -> None:

@@ -1,4 +1,4 @@
-"""Hazard: a fault of the network that does not happen, or that does not end."""
+"""Hazard: a planned network fault does not happen, or does not end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hazard: a probe that reports a leader which does not lead any more, or a process that never did."""
+"""Hazard: a probe reports a process as the leader that has never led or does not lead any more."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ def url() -> str:
 async def test_only_the_leader_answers_leader_with_200(url: str) -> None:
     async with holdfast.AsyncClient(url) as client, holdfast.AsyncClient(url) as other:
         election, rival = client.election("scheduler"), other.election("scheduler")
-        async with Application(health(election)) as ours, Application(health(rival)) as theirs:
-            before = await ours.request("/leader")
+        async with Application(health(election)) as application, Application(health(rival)) as other_application:
+            before = await application.request("/leader")
             async with election as lease:
-                leading, following = await ours.request("/leader"), await theirs.request("/leader")
-            after = await ours.request("/leader")
+                leading, following = await application.request("/leader"), await other_application.request("/leader")
+            after = await application.request("/leader")
 
     assert (before.status, before.json) == (503, {"name": "scheduler", "leader": False, "fence": None})
     assert (leading.status, leading.json) == (200, {"name": "scheduler", "leader": True, "fence": lease.fence})

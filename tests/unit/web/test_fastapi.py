@@ -51,7 +51,8 @@ class Shop:
         async def ship(number: int, lease: Annotated[AsyncLease, dependency]) -> list[str]:
             return await self.held()
 
-        ship.__annotations__["lease"] = Annotated[AsyncLease, dependency]  # a local variable
+        # FastAPI cannot resolve a local variable in an annotation.
+        ship.__annotations__["lease"] = Annotated[AsyncLease, dependency]
         self.app.get(path)(ship)
 
     async def held(self) -> list[str]:
@@ -385,7 +386,7 @@ async def test_a_store_that_does_not_answer_gives_503_and_the_handler_does_not_r
     assert (response.status, response.headers["retry-after"], response.error) == (503, "5", None)
 
 
-async def test_busy_locks_and_outages_of_the_handler_itself_are_not_answered_for_it(shop: Shop) -> None:
+async def test_errors_of_the_handler_itself_are_not_answered_as_busy_or_unavailable(shop: Shop) -> None:
     @shop.app.get("/busy/{number}", dependencies=[ORDER])
     async def busy(number: int) -> None:
         async with shop.other.lock("stock", timeout=0):
@@ -450,7 +451,7 @@ def awaits_behind_a_middleware(shop: Shop) -> None:
     awaits(shop)
 
 
-LOSERS = [
+HANDLERS = [
     awaits,
     suppresses_the_cancellation,
     blocks_the_event_loop,
@@ -460,7 +461,7 @@ LOSERS = [
 ]
 
 
-@pytest.mark.parametrize("handler", LOSERS)
+@pytest.mark.parametrize("handler", HANDLERS)
 async def test_a_lease_that_is_lost_during_the_request_never_gives_a_success(
     shop: Shop, handler: Callable[[Shop], None]
 ) -> None:
@@ -488,19 +489,19 @@ async def test_an_exception_handler_can_answer_a_loss(shop: Shop) -> None:
 
 
 async def test_background_tasks_and_streamed_bodies_run_after_the_release(shop: Shop) -> None:
-    seen: list[list[str]] = []
+    held_locks: list[list[str]] = []
 
-    async def look() -> None:
-        seen.append(await shop.held())
+    async def record_held_locks() -> None:
+        held_locks.append(await shop.held())
 
     async def body() -> AsyncIterator[str]:
-        await look()
+        await record_held_locks()
         yield ""
 
     @shop.app.get("/background/{number}", dependencies=[ORDER])
     async def background(number: int, tasks: BackgroundTasks) -> None:
-        await look()
-        tasks.add_task(look)
+        await record_held_locks()
+        tasks.add_task(record_held_locks)
 
     @shop.app.get("/streams/{number}", dependencies=[ORDER])
     async def stream(number: int) -> StreamingResponse:
@@ -510,7 +511,7 @@ async def test_background_tasks_and_streamed_bodies_run_after_the_release(shop: 
         await shop.request("/background/7")
         await shop.request("/streams/7")
 
-    assert seen == [["order:7"], [], []]
+    assert held_locks == [["order:7"], [], []]
 
 
 async def test_a_websocket_is_refused(shop: Shop) -> None:

@@ -12,9 +12,9 @@ from holdfast.core.events import logger
 
 @pytest.fixture
 def fences() -> Fences:
-    made = Fences("zookeeper://test")
-    made.check_fence(10, before=made.greatest)
-    return made
+    fences = Fences("zookeeper://test")
+    fences.check_fence(10, before=fences.greatest)
+    return fences
 
 
 def test_fences_that_grow_are_no_problem(fences: Fences) -> None:
@@ -25,7 +25,7 @@ def test_fences_that_grow_are_no_problem(fences: Fences) -> None:
 
 def test_answers_out_of_order_are_no_problem(fences: Fences) -> None:
     fences.check_fence(12, before=10)
-    fences.check_fence(11, before=10)  # requested before the answer to the other
+    fences.check_fence(11, before=10)  # requested before the other answer arrived
 
     assert (fences.greatest, fences.problem) == (12, "")
 

@@ -10,10 +10,10 @@ LOCK = "/holdfast/lock"
 
 def test_concurrent_requests_are_repeated_without_containers_when_the_server_has_none() -> None:
     parents = Parents("zookeeper://zk")
-    both = [parents.create_requests(LOCK) for _ in range(2)]  # sent before the first answer arrives
-    assert all(requests[-1].is_container for requests in both)
+    concurrent = [parents.create_requests(LOCK) for _ in range(2)]  # sent before the first answer arrives
+    assert all(requests[-1].is_container for requests in concurrent)
 
-    for _ in both:
+    for _ in concurrent:
         parents.handle_missing(LOCK, [None, Refusal.UNKNOWN_REQUEST])
 
     assert not parents.create_request(LOCK).is_container

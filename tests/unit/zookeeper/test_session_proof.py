@@ -12,9 +12,9 @@ TIMEOUT = 30.0
 
 @pytest.fixture
 def proof() -> SessionProof:
-    made = SessionProof(TIMEOUT)
-    made.record_connection(1, 100.0)
-    return made
+    proof = SessionProof(TIMEOUT)
+    proof.record_connection(1, 100.0)
+    return proof
 
 
 def deadline_of(since: float) -> float:
@@ -73,12 +73,12 @@ def test_a_proof_is_never_withdrawn(proof: SessionProof) -> None:
 
 
 @pytest.mark.parametrize("timeout", [3.0, 4.0, 12.0, 30.0, 60.0])
-def test_half_of_the_timeout_is_left_at_any_time_without_faults(timeout: float) -> None:
+def test_half_of_the_timeout_remains_at_any_time_without_faults(timeout: float) -> None:
     proof = SessionProof(timeout)
     now = 0.0
     proof.record_connection(1, now)
     for _ in range(50):
         now += proof.pause
-        left = proof.valid_until - now
-        assert left > timeout * (0.5 - DRIFT) - 0.1, f"at {now}"
+        remaining = proof.valid_until - now
+        assert remaining > timeout * (0.5 - DRIFT) - 0.1, f"at {now}"
         proof.record_pair(1, now, now + 0.01, now + 0.02)

@@ -1,4 +1,4 @@
-"""faulty:// on its aio side."""
+"""faulty:// for asyncio."""
 
 from __future__ import annotations
 

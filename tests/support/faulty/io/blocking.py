@@ -1,4 +1,4 @@
-"""faulty:// on its blocking side."""
+"""faulty:// for threads."""
 
 from __future__ import annotations
 
