@@ -113,7 +113,7 @@ def test_the_next_waiter_is_granted_when_the_holder_has_died(
 def test_a_node_without_the_holder_does_not_make_waiters_poll_faster(
     redlock: RedlockServers, open_client: OpenClient
 ) -> None:
-    """The node votes for any ticket. The replies of the other nodes show that the lock is held, and no vote is split."""
+    """The node votes for any ticket. The other nodes' replies show that the lock is held, so the vote is not split."""
     url = redlock.url(quarantine="no")
     holder, waiter = open_client(url), open_client(url)
     lease = take(holder.lock("one", ttl=30, renew=False))
