@@ -88,7 +88,7 @@ def test_the_end_of_a_child_does_not_disturb_the_lock_of_its_parent(
 
 
 @pytest.mark.parametrize("closes", ["parent", "child"])
-def test_the_other_process_is_still_excluded_after_parent_or_child_has_closed(
+def test_others_exclude_the_remaining_process_after_parent_or_child_has_closed(
     closes: str, pool: WorkerPool, store: Store
 ) -> None:
     parent, other = pool.start(store.url, forks=True), pool.start(store.url)
