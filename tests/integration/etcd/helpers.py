@@ -20,7 +20,7 @@ def acquired(client: holdfast.Client, name: str, ttl: float = TTL) -> holdfast.L
 
 @contextlib.contextmanager
 def waiting(client: holdfast.Client, name: str) -> Iterator[list[holdfast.Lease]]:
-    """Start a waiter for the lock. At the end of the block it acquires and releases the lock; the list has its lease."""
+    """Start a waiter for the lock. After the block it has acquired and released the lock. The list has its lease."""
     leases: list[holdfast.Lease] = []
 
     def acquire() -> None:
