@@ -124,9 +124,9 @@ def test_a_create_does_nothing_when_it_arrives_after_a_withdrawal(ours: Harness)
         ours.try_acquire_all(tickets)
 
     ours.release(tickets)
-    late = ours.cluster.deliver()
+    late_answer = ours.cluster.deliver()
 
-    assert not late.message.get("succeeded")
+    assert not late_answer.message.get("succeeded")
     assert ours.locked() == []
 
 
@@ -144,9 +144,9 @@ def test_a_create_does_nothing_when_another_member_has_refused_it_before(
 
     other.release([busy])
     ours.release(tickets[:free])
-    late = ours.cluster.deliver()
+    late_answer = ours.cluster.deliver()
 
-    assert not late.message.get("succeeded")
+    assert not late_answer.message.get("succeeded")
     assert ours.locked() == []
 
 
@@ -156,9 +156,9 @@ def test_a_create_does_nothing_when_another_member_has_granted_it_and_it_was_rel
     ours.try_acquire_all(tickets)
 
     ours.release(tickets)
-    late = ours.cluster.deliver()
+    late_answer = ours.cluster.deliver()
 
-    assert not late.message.get("succeeded")
+    assert not late_answer.message.get("succeeded")
     assert ours.locked() == []
 
 

@@ -94,9 +94,9 @@ def test_an_acquire_does_nothing_when_it_arrives_after_a_withdrawal(
     with pytest.raises(holdfast.OutcomeUnknown):
         run_sync(backend.try_acquire(ticket, queue=True, deadline=system.now() + 5))
     run_sync(backend.release([ticket], deadline=system.now() + 5))
-    late = cluster.deliver()
+    late_answer = cluster.deliver()
 
-    assert not late.message.get("succeeded")
+    assert not late_answer.message.get("succeeded")
     assert run_sync(backend.locks("", deadline=system.now() + 5)) == []
     run_sync(backend.close())
 

@@ -137,9 +137,9 @@ def test_a_grant_does_nothing_when_it_arrives_after_a_withdrawal(holder: Harness
     with pytest.raises(holdfast.OutcomeUnknown):
         waiter.try_acquire(second, queue=True)
     waiter.release([second])
-    late = waiter.cluster.deliver()
+    late_answer = waiter.cluster.deliver()
 
-    assert not late.message.get("succeeded")
+    assert not late_answer.message.get("succeeded")
     assert waiter.locked() == []
 
 
@@ -154,9 +154,9 @@ def test_a_queue_request_does_nothing_when_it_arrives_after_a_withdrawal(holder:
     with pytest.raises(holdfast.OutcomeUnknown):
         waiter.try_acquire(second, queue=True)
     waiter.release([second])
-    late = waiter.cluster.deliver()
+    late_answer = waiter.cluster.deliver()
 
-    assert not late.message.get("succeeded")
+    assert not late_answer.message.get("succeeded")
     holder.release([first])
     assert waiter.locked() == []
 

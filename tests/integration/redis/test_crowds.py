@@ -42,9 +42,9 @@ async def test_1000_tasks_are_served_in_order_over_one_subscription(server: Serv
         began = now()
         await lease.release()
         await asyncio.gather(*tasks)
-        took = now() - began
+        seconds = now() - began
 
-    report(f"1,000 hand-overs in {took:.2f} s; {connections} connections of both clients")
+    report(f"1,000 hand-overs in {seconds:.2f} s; {connections} connections of both clients")
     assert order == [waiter.agent for waiter in queue]
     assert subscribers == 1
     assert connections <= 6

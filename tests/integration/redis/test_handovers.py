@@ -243,7 +243,7 @@ def test_a_waiter_stopped_just_before_its_hand_over_acquires_again_when_the_hand
 ) -> None:
     holder, other = open_client(server.url), open_client(server.url)
     stopped = pool.start(server.url)
-    for ttl in (2.0, 2.0):  # in the first round it may have to poll once more after its subscription
+    for ttl in (2.0, 2.0):  # in the first round it may have to poll again after its subscription
         lease = take(holder.lock("one"))
         stopped.send("acquire", lock="one", ttl=ttl)
         await_waiters(holder, "one", 1)

@@ -29,7 +29,7 @@ def poll_until(monitor: Monitor, condition: Callable[[Snapshot], bool]) -> Snaps
     return snapshots[-1]
 
 
-def test_a_monitor_shows_new_locks_without_another_full_search(server: Server, open_client: OpenClient) -> None:
+def test_a_monitor_shows_new_and_released_locks(server: Server, open_client: OpenClient) -> None:
     client = open_client(server.url)
     with Monitor(client) as monitor:
         first = monitor.poll()

@@ -39,7 +39,7 @@ KEY = "holdfast:one"
 
 
 class Interrupt(KeyboardInterrupt):
-    """Our own, so that a real Ctrl-C still ends the test run."""
+    """An interrupt by the test, so that a real Ctrl-C still ends the test run."""
 
 
 def used(lock: holdfast.Lock) -> holdfast.Lock:

@@ -132,8 +132,8 @@ def test_a_vote_request_that_arrives_after_the_last_release_gets_no_vote(
     eventually(lambda: pending_releases(client) == 0)
 
     backend: Any = client._engine.backend
-    late = backend._vote_call(lease._claim, 1, 0, 0, "", (1, "", ""))
-    replies = run_sync(backend._port.run_calls([(0, late)], deadline=system.now() + PATIENCE))
+    late_call = backend._vote_call(lease._claim, 1, 0, 0, "", (1, "", ""))
+    replies = run_sync(backend._port.run_calls([(0, late_call)], deadline=system.now() + PATIENCE))
 
     assert replies == [[b"late"]]
     assert redlock.vote_count("one") == 0

@@ -72,11 +72,11 @@ def test_opening_the_file_does_not_remove_a_dead_holder_with_a_delay(open_verbs:
     holder.try_acquire(holder.ticket("not kept"))
     holder.close()
 
-    late = open_verbs()
+    other = open_verbs()
 
-    assert isinstance(late.try_acquire(late.ticket("kept")), Waiting)
-    assert isinstance(late.try_acquire(late.ticket("not kept")), Granted)
-    assert len(late.inspect("kept").holders) == 1
+    assert isinstance(other.try_acquire(other.ticket("kept")), Waiting)
+    assert isinstance(other.try_acquire(other.ticket("not kept")), Granted)
+    assert len(other.inspect("kept").holders) == 1
 
 
 def test_only_the_granted_ticket_with_a_delay_outlives_a_dead_session(open_verbs: Callable[[], Verbs]) -> None:

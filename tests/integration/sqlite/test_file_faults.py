@@ -301,12 +301,12 @@ def _digest(store: Store) -> str:
 
 
 def test_errors_name_a_process_that_is_stopped_in_a_transaction(pool: WorkerPool, store: Store) -> None:
-    stuck, other, late = pool.start_many(3, store.url)
+    stuck, other, newcomer = pool.start_many(3, store.url)
     other.call("acquire", lock="held")
     stuck.call("begin_raw")
     stuck.stop()
 
-    for worker, command in ((other, "acquire"), (other, "release"), (late, "acquire")):
+    for worker, command in ((other, "acquire"), (other, "release"), (newcomer, "acquire")):
         began = now()
         with pytest.raises(Refused) as refused:
             if command == "acquire":
@@ -321,8 +321,8 @@ def test_errors_name_a_process_that_is_stopped_in_a_transaction(pool: WorkerPool
 
     stuck.resume()
     stuck.call("commit_raw")
-    assert late.call("acquire", lock="one", timeout=5)["acquired"] is not None
-    assert late.call("acquire", lock="held", timeout=5)["acquired"] is not None  # the failed release was repeated
+    assert newcomer.call("acquire", lock="one", timeout=5)["acquired"] is not None
+    assert newcomer.call("acquire", lock="held", timeout=5)["acquired"] is not None  # the failed release was repeated
 
 
 def test_a_waiter_keeps_waiting_while_a_process_is_stopped_in_a_transaction(

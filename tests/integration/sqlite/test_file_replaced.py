@@ -229,11 +229,11 @@ def test_a_file_with_a_second_hard_link_is_refused(store: Store, tmp_path: Path)
 def test_a_client_made_before_the_second_hard_link_is_refused_at_its_first_use(store: Store, tmp_path: Path) -> None:
     with holdfast.Client(store.url) as client, client.lock("one"):
         pass
-    with holdfast.Client(store.url) as late:
+    with holdfast.Client(store.url) as other:
         os.link(store.path, tmp_path / "link.db")
 
         with pytest.raises(holdfast.BackendUnavailable, match="2 hard links"):
-            late.lock("one").acquire(timeout=0)
+            other.lock("one").acquire(timeout=0)
 
 
 def test_a_file_that_is_mounted_alone_is_refused(store: Store, tmp_path: Path) -> None:

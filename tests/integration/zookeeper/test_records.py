@@ -177,13 +177,13 @@ def test_one_of_many_clients_replaces_on_three_servers_while_old_records_are_del
         with harness(url) as own:
             own.runtime.fixed = ALWAYS
             for turn in range(10):
-                mine = Record(f"{number:016x}{turn:016x}", "{}")
-                own.swap_record(f"{next(names)}", "", mine, keep=SHORT)
+                record = Record(f"{number:016x}{turn:016x}", "{}")
+                own.swap_record(f"{next(names)}", "", record, keep=SHORT)
                 ready.wait(60)
-                if own.swap_record("a", f"{turn - 1:032x}" if turn else "", mine) == mine:
+                if own.swap_record("a", f"{turn - 1:032x}" if turn else "", record) == record:
                     winners.append((turn, number))
                 ready.wait(60)
-                own.swap_record("a", mine.nonce, Record(f"{turn:032x}", ""))
+                own.swap_record("a", record.nonce, Record(f"{turn:032x}", ""))
                 ready.wait(60)
 
     threads = [threading.Thread(target=swap_all, args=(number,)) for number in range(4)]

@@ -172,11 +172,11 @@ async def test_a_cancelled_task_leaves_no_node(url: str, server: Server) -> None
         lease = await client.lock("a").acquire()
         assert lease is not None
 
-        async def take() -> None:  # in another task, because a lease belongs to the task that calls acquire()
+        async def acquire() -> None:  # in another task, because a lease belongs to the task that calls acquire()
             await client.lock("a").acquire()
 
         for seconds in (0.0, 0.001, 0.003, 0.01):
-            task = asyncio.create_task(take())
+            task = asyncio.create_task(acquire())
             await asyncio.sleep(seconds)
             task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
