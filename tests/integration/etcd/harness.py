@@ -21,11 +21,11 @@ from holdfast.url import parse
 class FaultyCluster(Cluster):
     """A cluster whose requests can be held back, and whose answers can be lost."""
 
-    hold_next = False  # hold back the next request, which gets no answer
-    hold_after = 0  # hold back the nth request from now; 0: none
-    repeat_elsewhere = False  # send the held request to another member, which answers
+    hold_next = False  # hold back the next request, and raise OutcomeUnknown
+    hold_after = 0  # pass this many requests, then hold back the next one; 0: hold back none
+    repeat_elsewhere = False  # instead of the error, return the answer of another member to the same request
     lose_write_answers = False  # execute conditional transactions, but lose their answers
-    kept: tuple[str, Mapping[str, Any]] | None = None
+    held_back: tuple[str, Mapping[str, Any]] | None = None  # the request
     methods: Sequence[str] = ()  # of all requests, in order
     longest_answer = 0  # characters
 
@@ -89,7 +89,7 @@ class Harness:
 
 @contextlib.contextmanager
 def harness(url: str) -> Iterator[Harness]:
-    """A harness whose first etcd lease is granted, as after the first lock."""
+    """A harness that has its etcd lease already, as after the first acquire."""
     opened = Harness(url)
     first = ticket("warm")
     opened.try_acquire(first)

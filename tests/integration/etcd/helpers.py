@@ -20,15 +20,15 @@ def acquired(client: holdfast.Client, name: str, ttl: float = TTL) -> holdfast.L
 
 @contextlib.contextmanager
 def waiting(client: holdfast.Client, name: str) -> Iterator[list[holdfast.Lease]]:
-    """A waiter for the lock. After the block it has acquired and released the lock, and the list has its lease."""
+    """Start a waiter for the lock. After the block it has acquired and released the lock. The list has its lease."""
     leases: list[holdfast.Lease] = []
 
-    def take() -> None:
+    def acquire() -> None:
         lease = client.lock(name, ttl=TTL).acquire(timeout=40)
         assert lease is not None
         leases.append(lease)
 
-    thread = threading.Thread(target=take)
+    thread = threading.Thread(target=acquire)
     thread.start()
     eventually(lambda: len(client.inspect(name).waiters) == 1)
     yield leases
@@ -39,15 +39,15 @@ def waiting(client: holdfast.Client, name: str) -> Iterator[list[holdfast.Lease]
 
 @contextlib.contextmanager
 def waiters_in_order(open_client: Callable[[], holdfast.Client], name: str, number: int) -> Iterator[list[int]]:
-    """That many waiters. After the block each has held the lock, and the list has their fences in that order."""
+    """Start this many waiters. After the block each has held the lock, and the list has their fences in this order."""
     fences: list[int] = []
 
-    def take(client: holdfast.Client) -> None:
+    def acquire(client: holdfast.Client) -> None:
         with client.lock(name, ttl=20, timeout=90) as lease:
             fences.append(lease.fence)
 
     clients = [open_client() for _ in range(5)]
-    threads = [threading.Thread(target=take, args=(clients[index % 5],)) for index in range(number)]
+    threads = [threading.Thread(target=acquire, args=(clients[index % 5],)) for index in range(number)]
     for thread in threads:
         thread.start()
     eventually(lambda: len(clients[0].inspect(name).waiters) == number)

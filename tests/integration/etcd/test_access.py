@@ -17,7 +17,7 @@ from tests.support.etcd.servers import Server
 from tests.support.redis.certificates import Certificates
 from tests.support.server_process import running
 
-SECRET = "s3cret/word"  # noqa: S105 (that is the point)
+SECRET = "s3cret/word"  # noqa: S105  of a server of these tests
 
 
 @pytest.fixture(scope="module")
@@ -75,7 +75,7 @@ def test_a_missing_permission_is_named(guarded: Server, open_client: OpenClient)
 
 
 def test_a_user_is_ignored_when_authentication_is_off(server: Server, open_client: OpenClient) -> None:
-    acquired(open_client(as_app(server)), "not asked").release()
+    acquired(open_client(as_app(server)), "ignored-user").release()
 
 
 # ── TLS ──────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -123,30 +123,30 @@ async def test_asyncio_waits_over_tls_too(secure: Server, certificates: Certific
     ):
         lease = await holder.lock("b").acquire()
         assert lease is not None
-        waiting_for_it = asyncio.create_task(waiter.lock("b").acquire(timeout=30))
+        pending = asyncio.create_task(waiter.lock("b").acquire(timeout=30))
         while not (await holder.inspect("b")).waiters:
             await asyncio.sleep(0.01)
         await lease.release()
-        got = await waiting_for_it
-        assert got is not None
-        await got.release()
+        next_lease = await pending
+        assert next_lease is not None
+        await next_lease.release()
 
 
 @pytest.mark.parametrize("missing", ["ca_certs", "certfile"])
-def test_a_client_is_refused_when_it_has_no_certificate(
+def test_an_acquire_fails_when_the_client_has_no_certificate_or_another_ca(
     secure: Server, certificates: Certificates, open_client: OpenClient, missing: str
 ) -> None:
-    given = options(certificates)
+    client_options = options(certificates)
     if missing == "ca_certs":
-        given["ca_certs"] = str(certificates.other_ca)
+        client_options["ca_certs"] = str(certificates.other_ca)
     else:
-        del given["certfile"], given["keyfile"]
+        del client_options["certfile"], client_options["keyfile"]
 
     with pytest.raises(holdfast.BackendError):
-        open_client(secure.url, **given).lock("a").acquire(timeout=0)
+        open_client(secure.url, **client_options).lock("a").acquire(timeout=0)
 
 
-def test_the_error_explains_the_refusal_of_a_common_name(
+def test_the_error_names_a_client_certificate_with_a_common_name(
     folder: Path, certificates: Certificates, open_client: OpenClient
 ) -> None:
     context = ssl.create_default_context(cafile=str(certificates.ca))

@@ -45,7 +45,9 @@ def test_fifty_locks_are_acquired_in_one_request_and_released_in_one(ours: Harne
     assert ours.locked() == []
 
 
-def test_more_locks_than_fit_into_a_transaction_are_acquired_in_several_in_order(ours: Harness, other: Harness) -> None:
+def test_more_locks_than_fit_into_a_transaction_are_acquired_by_several_transactions_in_order(
+    ours: Harness, other: Harness
+) -> None:
     tickets = [ticket(f"n{number:03}") for number in range(200)]
     other.try_acquire(ticket("n150"))
 
@@ -88,7 +90,7 @@ def test_only_locks_before_the_first_busy_one_are_acquired(ours: Harness, other:
     assert ours.locked() == ["a", "b", "c"]
 
 
-def test_one_request_is_enough_when_the_first_lock_is_busy(ours: Harness, other: Harness) -> None:
+def test_a_busy_first_lock_takes_one_request(ours: Harness, other: Harness) -> None:
     other.try_acquire(ticket("a"))
 
     outcomes = ours.try_acquire_all([ticket("a"), ticket("b")])
@@ -122,9 +124,9 @@ def test_a_create_does_nothing_when_it_arrives_after_a_withdrawal(ours: Harness)
         ours.try_acquire_all(tickets)
 
     ours.release(tickets)
-    late = ours.cluster.deliver()
+    late_answer = ours.cluster.deliver()
 
-    assert not late.message.get("succeeded")
+    assert not late_answer.message.get("succeeded")
     assert ours.locked() == []
 
 
@@ -142,9 +144,9 @@ def test_a_create_does_nothing_when_another_member_has_refused_it_before(
 
     other.release([busy])
     ours.release(tickets[:free])
-    late = ours.cluster.deliver()
+    late_answer = ours.cluster.deliver()
 
-    assert not late.message.get("succeeded")
+    assert not late_answer.message.get("succeeded")
     assert ours.locked() == []
 
 
@@ -154,9 +156,9 @@ def test_a_create_does_nothing_when_another_member_has_granted_it_and_it_was_rel
     ours.try_acquire_all(tickets)
 
     ours.release(tickets)
-    late = ours.cluster.deliver()
+    late_answer = ours.cluster.deliver()
 
-    assert not late.message.get("succeeded")
+    assert not late_answer.message.get("succeeded")
     assert ours.locked() == []
 
 

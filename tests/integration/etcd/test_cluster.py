@@ -14,23 +14,23 @@ from tests.support.etcd.servers import Server, Trio
 from tests.support.processes import eventually
 
 
-@pytest.mark.parametrize("ends", [Server.kill, Server.stop], ids=["killed", "hung"])
+@pytest.mark.parametrize("fail", [Server.kill, Server.stop], ids=["killed", "hung"])
 def test_a_lease_and_a_waiter_survive_the_death_of_the_leader(
-    trio: Trio, open_client: OpenClient, ends: Callable[[Server], None]
+    trio: Trio, open_client: OpenClient, fail: Callable[[Server], None]
 ) -> None:
     leader = trio.leader()
     holder, waiter = open_client(trio.url_from(leader)), open_client(trio.url_from(leader))
     lease = acquired(holder, "kept", ttl=20)
 
-    with waiting(waiter, "kept") as got:
-        ends(leader)
+    with waiting(waiter, "kept") as leases:
+        fail(leader)
         began = time.monotonic()
         lease.renew()
-        assert time.monotonic() - began < 15, "while the lease still lives"
+        assert time.monotonic() - began < 15, "before the lease ends"
         assert open_client(trio.url).lock("kept").acquire(timeout=0) is None
         lease.release()
 
-    assert got[0].fence > lease.fence
+    assert leases[0].fence > lease.fence
 
 
 def test_a_member_that_hangs_uses_only_its_share_of_the_time(trio: Trio, open_client: OpenClient) -> None:
@@ -53,8 +53,7 @@ def test_no_lock_is_granted_and_the_holder_loses_its_lease_without_a_majority(
 ) -> None:
     holder, other = open_client(trio.url), open_client(trio.url)
     lease = acquired(holder, "a", ttl=4)
-    gone = trio.followers()
-    for server in gone:
+    for server in trio.followers():
         server.kill()
 
     with pytest.raises(holdfast.BackendError):

@@ -22,8 +22,8 @@ from tests.support.processes import PATIENCE, eventually
 SECONDS = float(os.environ.get("HOLDFAST_TEST_SECONDS", "3"))
 TURNS_MIN = 5
 
-# The command that runs under the lock on both sides: it records when it starts and ends.
-NOTES = """
+# The command that etcdctl runs while it holds the lock. It records its start and its end.
+NOTE_TURN = """
 import sys, time
 with open(sys.argv[1], "a") as notes:
     notes.write(f"{sys.argv[2]} in {time.monotonic()}\\n"); notes.flush()
@@ -44,7 +44,7 @@ def client(server: Server, prefix: str, open_client: OpenClient) -> holdfast.Cli
 
 @pytest.fixture
 def etcdctl_lock(server: Server, prefix: str) -> Iterator[subprocess.Popen[str]]:
-    """`etcdctl lock` on the lock `shared`, until the block ends."""
+    """A process of `etcdctl lock` for the lock `shared`. It ends with the test."""
     with etcdctl(server, "lock", f"{prefix}shared", "--ttl", "5") as process:
         yield process
         process.terminate()
@@ -55,7 +55,7 @@ def test_a_lock_of_etcdctl_blocks_holdfast_until_it_is_released(
     client: holdfast.Client, etcdctl_lock: subprocess.Popen[str]
 ) -> None:
     assert etcdctl_lock.stdout is not None
-    assert etcdctl_lock.stdout.readline(), "it prints its key when it holds the lock"
+    assert etcdctl_lock.stdout.readline(), "etcdctl prints its key when it holds the lock"
 
     assert client.lock("shared").acquire(timeout=0) is None
     assert client.rwlock("shared").read().acquire(timeout=0) is None
@@ -110,18 +110,18 @@ def test_names_with_slashes_are_shared_when_raw_names_is_on(
 
 
 def _contend(server: Server, prefix: str, client: holdfast.Client, notes: Path) -> dict[str, int]:
-    """Contend until the time is up and each client has had some turns, or one clearly gets none. Returns all turns."""
-    begin = time.monotonic()
+    """Contend for SECONDS, and up to PATIENCE longer while a client has less than TURNS_MIN turns. Return all turns."""
+    began = time.monotonic()
     script = notes.with_suffix(".py")
-    script.write_text(NOTES)
+    script.write_text(NOTE_TURN)
     turns = dict.fromkeys(["their-1", "their-2", "our-1", "our-2"], 0)
 
-    def goes_on() -> bool:
-        passed = time.monotonic() - begin
-        return passed < SECONDS or (min(turns.values()) < TURNS_MIN and passed < SECONDS + PATIENCE)
+    def may_continue() -> bool:
+        seconds = time.monotonic() - began
+        return seconds < SECONDS or (min(turns.values()) < TURNS_MIN and seconds < SECONDS + PATIENCE)
 
     def with_etcdctl(name: str) -> None:
-        while goes_on():
+        while may_continue():
             command = (sys.executable, str(script), str(notes), name)
             with etcdctl(server, "lock", f"{prefix}both", *command) as process:
                 _, output = process.communicate(timeout=30)
@@ -129,7 +129,7 @@ def _contend(server: Server, prefix: str, client: holdfast.Client, notes: Path) 
             turns[name] += 1
 
     def with_holdfast(name: str) -> None:
-        while goes_on():
+        while may_continue():
             with client.lock("both", timeout=30), open(notes, "a") as file:
                 file.write(f"{name} in {time.monotonic()}\n")
                 file.flush()
@@ -137,8 +137,8 @@ def _contend(server: Server, prefix: str, client: holdfast.Client, notes: Path) 
                 file.write(f"{name} out {time.monotonic()}\n")
             turns[name] += 1
 
-    works = {name: with_etcdctl if name.startswith("their") else with_holdfast for name in turns}
-    threads = [threading.Thread(target=work, args=(name,)) for name, work in works.items()]
+    functions = {name: with_etcdctl if name.startswith("their") else with_holdfast for name in turns}
+    threads = [threading.Thread(target=function, args=(name,)) for name, function in functions.items()]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -155,8 +155,8 @@ def test_mixed_contention_never_overlaps_and_all_clients_get_turns(
 
     turns = _contend(server, prefix, client, notes)
 
-    visits = [line.split() for line in notes.read_text().splitlines()]
-    assert len(visits) == 2 * sum(turns.values())
-    for (name, start, _), (same, end, _) in zip(visits[::2], visits[1::2], strict=True):
-        assert (name, start, end) == (same, "in", "out")
+    records = [line.split() for line in notes.read_text().splitlines()]
+    assert len(records) == 2 * sum(turns.values())
+    for (name, start, _), (end_name, end, _) in zip(records[::2], records[1::2], strict=True):
+        assert (name, start, end) == (end_name, "in", "out")
     assert min(turns.values()) >= TURNS_MIN, turns

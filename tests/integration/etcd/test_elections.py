@@ -26,7 +26,7 @@ def election(server: Server, prefix: str, open_client: OpenClient) -> holdfast.E
 
 @pytest.fixture
 def etcdctl_leader(server: Server, prefix: str) -> Iterator[subprocess.Popen[str]]:
-    """A candidate of etcdctl, until the block ends."""
+    """A process of etcdctl that is a candidate. It ends with the test."""
     with etcdctl(server, "elect", f"{prefix}scheduler", "their-proposal") as process:
         yield process
         process.terminate()
@@ -37,7 +37,7 @@ def test_a_leader_of_etcdctl_is_reported_and_blocks_ours_until_it_resigns(
     election: holdfast.Election, etcdctl_leader: subprocess.Popen[str]
 ) -> None:
     assert etcdctl_leader.stdout is not None
-    assert etcdctl_leader.stdout.readline(), "it prints its key when it leads"
+    assert etcdctl_leader.stdout.readline(), "etcdctl prints its key when it is the leader"
     changes = election.observe(every=0.05)
 
     leader = next(changes)
@@ -48,7 +48,7 @@ def test_a_leader_of_etcdctl_is_reported_and_blocks_ours_until_it_resigns(
     etcdctl_leader.terminate()
     with election as lease:
         assert lease.fence > leader.term
-        eventually(lambda: (seen := next(changes)) is not None and seen.term == lease.fence)
+        eventually(lambda: (change := next(changes)) is not None and change.term == lease.fence)
 
 
 def test_our_leader_is_visible_to_etcdctl_and_blocks_its_candidate(
@@ -56,7 +56,7 @@ def test_our_leader_is_visible_to_etcdctl_and_blocks_its_candidate(
 ) -> None:
     with election as lease, etcdctl(server, "elect", "--listen", f"{prefix}scheduler") as listener:
         assert listener.stdout is not None
-        assert listener.stdout.readline().startswith(f"{prefix}scheduler/"), "it sees our key"
+        assert listener.stdout.readline().startswith(f"{prefix}scheduler/"), "the listener prints our key"
         candidate = request.getfixturevalue("etcdctl_leader")
         eventually(lambda: len(server.keys(f"{prefix}scheduler/")) == 2)
         leader = election.leader()

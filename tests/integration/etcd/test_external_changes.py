@@ -23,7 +23,9 @@ def prefix(url: str) -> str:
     return url.partition("prefix=")[2].replace("%2F", "/")
 
 
-def test_a_holder_learns_of_its_revoked_lease_at_the_next_renewal(own_server: Server, open_client: OpenClient) -> None:
+def test_the_next_renewal_reports_the_loss_when_the_etcd_lease_was_revoked(
+    own_server: Server, open_client: OpenClient
+) -> None:
     before = own_server.leases()
     lease = acquired(open_client(own_server.url), "a", ttl=3)
 
@@ -42,14 +44,14 @@ def test_a_waiter_queues_again_when_its_lease_is_revoked_and_is_granted_after_th
     lease = acquired(holder, "a")
     before = own_server.leases()
 
-    with waiting(waiter, "a") as got:
-        for own in set(own_server.leases()) - set(before):  # the lease of its ttl and the waiter lease
-            own_server.revoke(own)
-        eventually(lambda: len(holder.inspect("a").waiters) == 1)  # the new place
-        assert got == []
+    with waiting(waiter, "a") as leases:
+        for lease_id in set(own_server.leases()) - set(before):  # the waiter's etcd leases
+            own_server.revoke(lease_id)
+        eventually(lambda: len(holder.inspect("a").waiters) == 1)  # the waiter is queued again
+        assert leases == []
         lease.release()
 
-    assert got[0].fence > lease.fence
+    assert leases[0].fence > lease.fence
 
 
 def test_a_waiter_queues_again_when_its_key_is_deleted(
@@ -92,7 +94,7 @@ def test_one_lease_serves_all_locks_of_a_client_with_the_same_ttl(own_server: Se
 def test_repeated_acquires_of_a_lock_use_the_same_key(
     server: Server, url: str, prefix: str, open_client: OpenClient
 ) -> None:
-    """Until a compaction, etcd scans all keys that ever existed: a new key for each acquire makes a lock slower."""
+    """Until a compaction, etcd scans all keys that ever existed. New keys for each acquire would make a lock slower."""
     client, keys = open_client(url), set()
 
     for _ in range(10):
@@ -119,15 +121,15 @@ def test_a_dropped_lease_ends_while_the_etcd_lease_of_its_client_lives(url: str,
 def test_a_waiter_is_granted_when_its_revisions_were_compacted(own_server: Server, open_client: OpenClient) -> None:
     lease = acquired(open_client(own_server.url), "a")
 
-    with waiting(open_client(own_server.url), "a") as got:
+    with waiting(open_client(own_server.url), "a") as leases:
         for number in range(20):
             own_server.put("something", str(number))
         own_server.call("kv/compaction", revision=str(own_server.revision()), physical=True)
-        own_server.kill()  # so that the watch has to be opened again, at a compacted revision
+        own_server.kill()  # then the client opens the watch again, at a compacted revision
         own_server.start()
         lease.release()
 
-    assert got[0].fence > lease.fence
+    assert leases[0].fence > lease.fence
 
 
 def test_names_with_slashes_are_separate_locks(url: str, open_client: OpenClient) -> None:
@@ -160,7 +162,7 @@ def test_a_key_of_another_program_is_not_a_lock_of_method_key(
 
     with pytest.raises(holdfast.NameConflict, match="other data"):
         open_client(url, method="key").lock("a").acquire(timeout=0)
-    acquired(open_client(url), "a").release()  # tickets are keys below it
+    acquired(open_client(url), "a").release()  # the key of a ticket is below that key
 
 
 @pytest.mark.parametrize("method", ["queue", "key"])
@@ -172,7 +174,7 @@ def test_a_refused_acquire_leaves_no_state_in_memory(
     server.put(f"{prefix}c", "precious")
     dead = open_client(f"{server.url.rpartition(':')[0]}:1", method=method)
 
-    def refused() -> None:
+    def acquire_refused() -> None:
         if method == "queue":
             assert client.lock("a").acquire(timeout=0) is None
             with pytest.raises(holdfast.LimitConflict):
@@ -184,10 +186,10 @@ def test_a_refused_acquire_leaves_no_state_in_memory(
         with pytest.raises(holdfast.BackendUnavailable):
             dead.lock("a").acquire(timeout=5)
 
-    refused()
+    acquire_refused()
     before = [_in_memory(each) for each in (client, dead)]
     for _ in range(3):
-        refused()
+        acquire_refused()
 
     assert [_in_memory(each) for each in (client, dead)] == before
     for lease in leases:
@@ -208,10 +210,15 @@ def test_a_busy_lock_of_method_key_leaves_no_state_in_memory(url: str, open_clie
 
 
 def _in_memory(client: holdfast.Client) -> dict[str, int]:
-    """The number of items in the backend's state, by attribute."""
+    """The number of items in each collection of the backend, by attribute."""
     backend = vars(client._engine.backend)
-    parts = [backend, vars(backend["_wakeups"]), vars(backend["_slots"]) if "_slots" in backend else {}]
-    return {name: len(kept) for part in parts for name, kept in part.items() if isinstance(kept, dict | set | list)}
+    objects = [backend, vars(backend["_wakeups"]), vars(backend["_slots"]) if "_slots" in backend else {}]
+    return {
+        name: len(value)
+        for attributes in objects
+        for name, value in attributes.items()
+        if isinstance(value, dict | set | list)
+    }
 
 
 def test_a_full_database_grants_no_lock_and_keeps_holders(folder: Path, open_client: OpenClient) -> None:
@@ -228,15 +235,13 @@ def test_a_full_database_grants_no_lock_and_keeps_holders(folder: Path, open_cli
         assert server.keys("holdfast/") == []
 
 
-def test_the_next_waiter_keeps_its_place_while_the_database_is_full(
-    folder: Path,
-) -> None:
+def test_the_next_waiter_keeps_its_place_while_the_database_is_full(folder: Path) -> None:
     with (
         running(Server(folder / "full-in-turn", options=["--quota-backend-bytes", "2000000"])) as server,
         harness(server.url) as holder,
         harness(server.url) as waiter,
     ):
-        waiter.backend._leases.waiter_ttl = 60  # type: ignore[attr-defined]  # etcd has it
+        waiter.backend._leases.waiter_ttl = 60  # type: ignore[attr-defined]  # only etcd has it
         first, second = ticket("a"), ticket("a")
         holder.try_acquire(first)
         waiter.try_acquire(second, queue=True)
@@ -262,7 +267,7 @@ def test_the_next_waiter_keeps_its_place_while_the_database_is_full(
 def test_a_restored_cluster_is_refused_and_leases_are_lost(
     folder: Path, open_client: OpenClient, token: str, noticed: str
 ) -> None:
-    """With the same token as before, which is etcd's default, the cluster's id is the same."""
+    """With the same token as before, which is the default of etcd, the id of the cluster does not change."""
     server = Server(folder / f"restored-{token}")
     with running(server):
         client = open_client(server.url)

@@ -1,4 +1,4 @@
-"""A lock's delay on etcd: a lost lease blocks the lock until its etcd lease has ended, even if the client is closed."""
+"""The lock delay on etcd: a lost lease blocks the lock until its etcd lease has ended, even if the client is closed."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_a_closed_client_deletes_tickets_that_were_released_or_have_no_delay(url
 
 
 def test_a_delay_much_longer_than_the_ttl_leaves_most_of_the_ttl_to_every_lease(url: str) -> None:
-    """The etcd lease is shared: its freshness is measured by the ttl of a holder, not by its whole time."""
+    """An acquire renews the shared etcd lease after a share of its ttl without the delay, not of its whole ttl."""
     with harness(url) as ours:
         began = system.now()
         while system.now() < began + 1.5:

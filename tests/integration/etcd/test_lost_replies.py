@@ -31,36 +31,39 @@ def proxy(server: Server) -> Iterator[Proxy]:
 
 
 @pytest.fixture(params=["queue", "key"])
-def prefix(request: pytest.FixtureRequest, server: Server) -> str:
-    name: str = shared.fresh_url(method=request.param).partition("prefix=")[2]
-    return name
+def prefix_and_method(request: pytest.FixtureRequest, server: Server) -> str:
+    """A prefix for this test alone, and the option `method`, as in a URL."""
+    url: str = shared.fresh_url(method=request.param)
+    return url.partition("prefix=")[2]
 
 
-def through(proxy: Proxy, prefix: str) -> str:
-    return f"etcd://127.0.0.1:{proxy.port}?prefix={prefix}"
+def through(proxy: Proxy, prefix_and_method: str) -> str:
+    return f"etcd://127.0.0.1:{proxy.port}?prefix={prefix_and_method}"
 
 
-def direct(server: Server, prefix: str) -> str:
-    return f"{server.url}?prefix={prefix}"
+def direct(server: Server, prefix_and_method: str) -> str:
+    return f"{server.url}?prefix={prefix_and_method}"
 
 
 def test_an_acquire_is_found_when_its_answer_was_lost(
-    server: Server, proxy: Proxy, prefix: str, open_client: OpenClient
+    server: Server, proxy: Proxy, prefix_and_method: str, open_client: OpenClient
 ) -> None:
-    client = open_client(through(proxy, prefix))
+    client = open_client(through(proxy, prefix_and_method))
     acquired(client, "warm").release()
     proxy.lose_next_reply("request_put")
 
     lease = acquired(client, "a")
 
     proxy.await_loss()
-    assert open_client(direct(server, prefix)).inspect("a").holders[0].fence == lease.fence
+    assert open_client(direct(server, prefix_and_method)).inspect("a").holders[0].fence == lease.fence
     lease.release()
-    assert len(open_client(direct(server, prefix)).locks()) == 0
+    assert len(open_client(direct(server, prefix_and_method)).locks()) == 0
 
 
-def test_an_abandoned_acquire_leaves_no_key(server: Server, proxy: Proxy, prefix: str, open_client: OpenClient) -> None:
-    client = open_client(through(proxy, prefix))
+def test_an_abandoned_acquire_leaves_no_key(
+    server: Server, proxy: Proxy, prefix_and_method: str, open_client: OpenClient
+) -> None:
+    client = open_client(through(proxy, prefix_and_method))
     acquired(client, "warm").release()
     proxy.lose_replies()
 
@@ -69,12 +72,14 @@ def test_an_abandoned_acquire_leaves_no_key(server: Server, proxy: Proxy, prefix
     proxy.cut()
     proxy.heal()
 
-    acquired(open_client(direct(server, prefix)), "a").release()
+    acquired(open_client(direct(server, prefix_and_method)), "a").release()
 
 
 @pytest.mark.parametrize("limit", [1, 3])
-def test_an_acquire_does_nothing_when_it_arrives_after_a_withdrawal(server: Server, prefix: str, limit: int) -> None:
-    config = config_of(parse(direct(server, prefix)))
+def test_an_acquire_does_nothing_when_it_arrives_after_a_withdrawal(
+    server: Server, prefix_and_method: str, limit: int
+) -> None:
+    config = config_of(parse(direct(server, prefix_and_method)))
     if config.method == "key" and limit > 1:
         pytest.skip("method=key has no permits")
     runtime = ThreadRuntime()
@@ -89,41 +94,41 @@ def test_an_acquire_does_nothing_when_it_arrives_after_a_withdrawal(server: Serv
     with pytest.raises(holdfast.OutcomeUnknown):
         run_sync(backend.try_acquire(ticket, queue=True, deadline=system.now() + 5))
     run_sync(backend.release([ticket], deadline=system.now() + 5))
-    late = cluster.deliver()
+    late_answer = cluster.deliver()
 
-    assert not late.message.get("succeeded")
+    assert not late_answer.message.get("succeeded")
     assert run_sync(backend.locks("", deadline=system.now() + 5)) == []
     run_sync(backend.close())
 
 
 def test_a_release_is_repeated_when_its_answer_was_lost(
-    server: Server, proxy: Proxy, prefix: str, open_client: OpenClient
+    server: Server, proxy: Proxy, prefix_and_method: str, open_client: OpenClient
 ) -> None:
-    client = open_client(through(proxy, prefix))
+    client = open_client(through(proxy, prefix_and_method))
     lease = acquired(client, "a")
     proxy.lose_next_reply("delete")
 
     with pytest.raises(holdfast.OutcomeUnknown):
         lease.release()
 
-    acquired(open_client(direct(server, prefix)), "a").release()
+    acquired(open_client(direct(server, prefix_and_method)), "a").release()
     eventually(lambda: not client._engine._keeper._schedule.pending)
 
 
 def test_a_waiter_is_notified_after_its_connections_were_cut(
-    server: Server, proxy: Proxy, prefix: str, open_client: OpenClient
+    server: Server, proxy: Proxy, prefix_and_method: str, open_client: OpenClient
 ) -> None:
-    if "method=key" in prefix:
+    if "method=key" in prefix_and_method:
         pytest.skip("method=key has no queue, so its waiters are not listed")
-    lease = acquired(open_client(direct(server, prefix)), "a")
+    lease = acquired(open_client(direct(server, prefix_and_method)), "a")
 
-    with waiting(open_client(through(proxy, prefix)), "a") as got:
+    with waiting(open_client(through(proxy, prefix_and_method)), "a") as leases:
         before = proxy.connections_made
         proxy.cut()
         eventually(lambda: proxy.connections_made > before)
         lease.release()
 
-    assert got[0].fence > lease.fence
+    assert leases[0].fence > lease.fence
 
 
 def test_a_closed_client_leaves_no_key(server: Server, open_client: OpenClient) -> None:

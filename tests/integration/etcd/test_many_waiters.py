@@ -21,12 +21,12 @@ TURNS = 5
 def connections(server: Server) -> int:
     """The number of open connections to the server's port."""
     with open("/proc/net/tcp") as table:
-        ends = [line.split()[1:4] for line in table.readlines()[1:]]
-    return sum(remote.endswith(f":{server.port:04X}") and state == "01" for _, remote, state in ends)
+        rows = [line.split()[1:4] for line in table.readlines()[1:]]
+    return sum(remote.endswith(f":{server.port:04X}") and state == "01" for _, remote, state in rows)
 
 
 def operations(server: Server) -> float:
-    """The number of calls about keys and of watch events so far; keep-alives are not counted."""
+    """The number of requests of the KV service and of watch events so far, without keep-alives."""
     counters = server.metrics().items()
     calls = sum(count for name, count in counters if name.startswith("grpc_server_started_total") and "KV" in name)
     return calls + sum(count for name, count in counters if name == "etcd_debugging_mvcc_events_total")
@@ -34,9 +34,9 @@ def operations(server: Server) -> float:
 
 def timed(step: Callable[[], None]) -> float:
     """The seconds that the step takes."""
-    begun = now()
+    began = now()
     step()
-    return now() - begun
+    return now() - began
 
 
 class Waiters:
@@ -45,7 +45,7 @@ class Waiters:
     def __init__(self, clients: list[holdfast.Client], number: int) -> None:
         self._clients = clients
         self.leases: list[holdfast.Lease] = []
-        self._go_on = threading.Semaphore(0)
+        self._may_release = threading.Semaphore(0)
         self._threads = [
             threading.Thread(target=self._wait, args=(clients[index % len(clients)],)) for index in range(number)
         ]
@@ -53,15 +53,14 @@ class Waiters:
     def _wait(self, client: holdfast.Client) -> None:
         with client.lock("a", ttl=60, timeout=100) as lease:
             self.leases.append(lease)
-            self._go_on.acquire()
+            self._may_release.acquire()
 
     def start(self) -> None:
         for number, thread in enumerate(self._threads):
             thread.start()
             if number % 20 == 0:
                 # mypy does not infer the type of a lambda with a default.
-                # mypy does not infer the type of a lambda with a default.
-                eventually(lambda so_far=number: self._count() >= so_far, within=3 * PATIENCE)  # type: ignore[misc]
+                eventually(lambda queued=number: self._count() >= queued, within=3 * PATIENCE)  # type: ignore[misc]
         eventually(lambda: self._count() == len(self._threads))
 
     def _count(self) -> int:
@@ -72,17 +71,17 @@ class Waiters:
             return -1
 
     def await_unanswered_call(self) -> None:
-        """Wait until a call of a waiter has had no answer, and its client opens watches again."""
+        """Return after a call without an answer, after which the client opens its watches again."""
         with pytest.raises(BackendError):
             self._clients[0].lock("b").acquire(timeout=0)
 
     def next_turn(self) -> None:
         count = len(self.leases)
-        self._go_on.release()
+        self._may_release.release()
         eventually(lambda: len(self.leases) == count + 1)
 
     def finish(self) -> None:
-        self._go_on.release(len(self._threads))
+        self._may_release.release(len(self._threads))
         for thread in self._threads:
             thread.join(100)
 
@@ -111,13 +110,13 @@ def test_waiters_are_notified_again_after_their_server_was_paused(own_server: Se
         waiters.await_unanswered_call()
     finally:
         own_server.resume()
-    waiters.next_turn()  # the first may find its waiter while it still waits for an answer
+    waiters.next_turn()  # the next waiter may still wait for the answer to its poll
 
     after = [timed(waiters.next_turn) for _ in range(TURNS)]
 
     waiters.finish()
     assert len(waiters.leases) == 40
-    # Waiters that only poll need half an interval of polls on average, which is longer than a second.
+    # A waiter that only polls needs half a poll interval on average, which is longer than a second.
     assert statistics.median(after) < 5 * statistics.median(before) + 0.5, (before, after)
 
 
@@ -130,13 +129,13 @@ def test_a_hand_over_costs_the_same_with_2_waiters_and_with_100(own_server: Serv
         lease.release()
         eventually(lambda waiters=waiters: len(waiters.leases) == 1)  # type: ignore[misc]  # as above
 
-        # Other waiters poll every few seconds. In the best of some turns none of them does.
-        each = []
+        # Other waiters poll every few seconds. In the cheapest of several turns none of them polls.
+        turn_costs = []
         for _ in range(TURNS):
             before = operations(own_server)
             waiters.next_turn()
-            each.append(operations(own_server) - before)
-        costs.append(min(each))
+            turn_costs.append(operations(own_server) - before)
+        costs.append(min(turn_costs))
         waiters.finish()
 
     assert costs[1] <= costs[0] + 2, costs

@@ -38,7 +38,7 @@ def trio(net: Network, started: Trio) -> Trio:
 
 
 def test_a_partitioned_client_reports_its_loss_before_the_next_grant(net: Network, trio: Trio) -> None:
-    """All kinds of cuts at once, each for another client."""
+    """All kinds of cuts at the same time, each for a different client."""
     servers = [server.host for server in trio.servers]
 
     def cut() -> None:

@@ -33,7 +33,7 @@ def test_a_partitioned_holder_reports_its_loss_before_the_next_grant(server: Ser
     with Proxy(server.port) as proxy:
         leases = []
         for number in range(TIMES):
-            # Each has its own client, so that the cut falls on another moment between keep-alives.
+            # Each holder has its own client, so that the cut is at a different moment between keep-alives for each.
             holder = open_client(f"etcd://127.0.0.1:{proxy.port}", prefix=prefix)
             on_lost = lambda _, which=number: lost.setdefault(which, system.now())  # noqa: E731
             leases.append(holder.lock(f"lock {number}", ttl=TTL, on_lost=on_lost).acquire(timeout=10))
@@ -42,7 +42,7 @@ def test_a_partitioned_holder_reports_its_loss_before_the_next_grant(server: Ser
         threads = [threading.Thread(target=wait_for, args=(number, other)) for number in range(TIMES)]
         for thread in threads:
             thread.start()
-        time.sleep(TTL)  # long enough to be renewed
+        time.sleep(TTL)  # long enough for a renewal of each lease
         assert not lost
 
         proxy.lose_requests()

@@ -76,8 +76,8 @@ def test_a_record_outlives_its_client_for_the_requested_time(server: Server, url
     with harness(url) as second:
         assert second.swap_record("a", "", None) == FIRST
     stored = server.call("kv/range", key=b64(record_key(url, "a").encode()))["kvs"][0]
-    left = server.call("lease/timetolive", ID=stored["lease"])
-    assert 500 <= int(left["TTL"]) <= 600
+    lease = server.call("lease/timetolive", ID=stored["lease"])
+    assert 500 <= int(lease["TTL"]) <= 600
 
 
 def test_one_lease_serves_the_records_of_a_minute(own_server: Server) -> None:
@@ -91,7 +91,7 @@ def test_one_lease_serves_the_records_of_a_minute(own_server: Server) -> None:
         assert len(own_server.leases()) == before
 
 
-def test_a_revoked_lease_is_replaced(own_server: Server) -> None:
+def test_a_revoked_lease_ends_its_records_and_is_replaced(own_server: Server) -> None:
     with harness(own_server.url) as ours:
         before = own_server.leases()
         ours.swap_record("revoked", "", FIRST, keep=1000)
@@ -105,7 +105,7 @@ def test_a_revoked_lease_is_replaced(own_server: Server) -> None:
 def test_records_are_not_read_when_locks_are_listed(ours: Harness) -> None:
     for name in ("a", "a/b", "%"):
         ours.swap_record(name, "", Record("3" * 32, "x" * RECORD_MAX))
-    ours.try_acquire(ticket("!"))  # it is sorted before the records, the next one after them
+    ours.try_acquire(ticket("!"))  # its key is before the keys of records, the key of "z" after them
     ours.try_acquire(ticket("z"))
 
     assert ours.locked() == ["!", "z"]

@@ -1,4 +1,4 @@
-"""Registers in etcd: one of many clients advances one, it outlives its client, and it is not listed as a lock."""
+"""Registers in etcd: one of many clients advances a register. It outlives its client, and is not listed as a lock."""
 
 from __future__ import annotations
 
@@ -58,8 +58,8 @@ def test_a_register_outlives_its_client_for_the_requested_time(server: Server, u
     with harness(url) as second:
         assert second.read_registers("a") == [7]
     entry = server.call("kv/range", key=b64(f"{prefix_in(url)}%mark/a".encode()))["kvs"][0]
-    left = server.call("lease/timetolive", ID=entry["lease"])
-    assert int(left["TTL"]) >= 500
+    lease = server.call("lease/timetolive", ID=entry["lease"])
+    assert int(lease["TTL"]) >= 500
 
 
 def test_one_lease_serves_many_registers(own_server: Server) -> None:

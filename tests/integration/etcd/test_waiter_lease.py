@@ -1,4 +1,4 @@
-"""Waiters are under a short lease of their client, so a dead process does not block a free lock for its ttl."""
+"""The keys of waiters have a short lease of their client, so a dead process does not block a free lock for its ttl."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def holder(url: str) -> Iterator[Harness]:
 @pytest.fixture
 def waiter(url: str) -> Iterator[Harness]:
     with harness(url) as made:
-        made.backend._leases.waiter_ttl = 60  # type: ignore[attr-defined]  # a busy machine needs its time between steps
+        made.backend._leases.waiter_ttl = 60  # type: ignore[attr-defined]  # a busy machine may pause between steps
         yield made
 
 
@@ -89,21 +89,21 @@ def test_waiters_of_a_killed_process_do_not_block_a_free_lock_for_their_ttl(url:
     acquired(client, "a").release()  # within 10 s
 
 
-def test_a_waiter_is_under_the_waiter_lease_and_a_granted_ticket_under_the_lease_of_its_ttl(
+def test_a_waiter_has_the_waiter_lease_and_a_granted_ticket_has_the_lease_of_its_ttl(
     server: Server, url: str, prefix: str, open_client: OpenClient
 ) -> None:
     lease = acquired(open_client(url), "a")
 
-    with waiting(open_client(url), "a") as got:
+    with waiting(open_client(url), "a") as leases:
         created = created_last(server, prefix)
         assert ttl_of(server, key_of(server, prefix, created)["lease"]) == WAITER_TTL
         lease.release()
-        eventually(lambda: bool(got))
-        assert got[0].fence == created
+        eventually(lambda: bool(leases))
+        assert leases[0].fence == created
         assert ttl_of(server, key_of(server, prefix, created)["lease"]) == 6
 
 
-def test_an_uncontended_acquire_is_one_request_and_so_is_a_hand_over(holder: Harness, waiter: Harness) -> None:
+def test_an_uncontended_acquire_and_a_hand_over_take_one_request_each(holder: Harness, waiter: Harness) -> None:
     assert isinstance(holder.try_acquire(ticket("b"), queue=True), Granted)
     assert holder.calls() == ["kv/txn"]
     first, second = queued_behind(holder, waiter)
@@ -137,9 +137,9 @@ def test_a_grant_does_nothing_when_it_arrives_after_a_withdrawal(holder: Harness
     with pytest.raises(holdfast.OutcomeUnknown):
         waiter.try_acquire(second, queue=True)
     waiter.release([second])
-    late = waiter.cluster.deliver()
+    late_answer = waiter.cluster.deliver()
 
-    assert not late.message.get("succeeded")
+    assert not late_answer.message.get("succeeded")
     assert waiter.locked() == []
 
 
@@ -150,13 +150,13 @@ def test_a_queue_request_does_nothing_when_it_arrives_after_a_withdrawal(holder:
     waiter.try_acquire(warm, queue=True)  # so that the waiter lease exists
     waiter.release([warm])
 
-    waiter.cluster.hold_after = 1  # the first request only finds that the lock is busy
+    waiter.cluster.hold_after = 1  # the answer to the first request is that the lock is busy
     with pytest.raises(holdfast.OutcomeUnknown):
         waiter.try_acquire(second, queue=True)
     waiter.release([second])
-    late = waiter.cluster.deliver()
+    late_answer = waiter.cluster.deliver()
 
-    assert not late.message.get("succeeded")
+    assert not late_answer.message.get("succeeded")
     holder.release([first])
     assert waiter.locked() == []
 

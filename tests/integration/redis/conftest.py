@@ -33,7 +33,7 @@ def binary() -> Binary:
 
 @pytest.fixture(params=WANTED)
 def every_binary(request: pytest.FixtureRequest) -> Binary:
-    """Each version that is supported on purpose."""
+    """Each of the server programs in WANTED."""
     return find(request.param)
 
 
@@ -45,7 +45,7 @@ def shared_server(binary: Binary, tmp_path_factory: pytest.TempPathFactory) -> I
 
 @pytest.fixture
 def server(shared_server: Server) -> Server:
-    """A plain server without data. Do not kill it or change its settings: others come after you."""
+    """A plain server without data. Do not kill it or change its settings: other tests use it."""
     shared_server.call("FLUSHALL")
     return shared_server
 
@@ -65,7 +65,7 @@ def start_server(binary: Binary, tmp_path: Path) -> Iterator[StartServer]:
 
 @pytest.fixture
 def proxy(server: Server) -> Iterator[Proxy]:
-    """Before the plain server."""
+    """A proxy in front of the plain server."""
     with Proxy(server.port) as proxy:
         yield proxy
 
@@ -84,13 +84,13 @@ def watched(binary: Binary, tmp_path: Path) -> Iterator[Watched]:
 
 @pytest.fixture
 def cluster(binary: Binary, tmp_path: Path) -> Iterator[Cluster]:
-    """One that the test may break."""
+    """A Cluster that the test may break."""
     with Cluster(binary, tmp_path) as cluster:
         yield cluster
 
 
 @pytest.fixture(scope="session")
 def shared_cluster(binary: Binary, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """One that stays whole."""
+    """A Cluster that tests share, so a test must not break it."""
     with Cluster(binary, tmp_path_factory.mktemp("cluster")) as cluster:
         yield cluster

@@ -19,7 +19,7 @@ PROMPT = 5.0  # seconds: far above what a hand-over takes, far below a ttl of 30
 
 
 def in_background(function: Callable[[], T]) -> Future[T]:
-    """Call it on a new thread; the future gets its result or error."""
+    """Call the function on a new thread. The future gets its result or error."""
     future: Future[T] = Future()
 
     def run() -> None:
@@ -33,7 +33,7 @@ def in_background(function: Callable[[], T]) -> Future[T]:
 
 
 def acquiring(lock: holdfast.Lock, *, timeout: float | None = PATIENCE) -> Future[holdfast.Lease]:
-    """Acquire it on a new thread; a timeout is an error."""
+    """Acquire the lock on a new thread. A timeout is an error."""
 
     def acquire() -> holdfast.Lease:
         lease = lock.acquire(timeout=timeout)
@@ -46,20 +46,20 @@ def acquiring(lock: holdfast.Lock, *, timeout: float | None = PATIENCE) -> Futur
 def waiting(
     client: holdfast.Client, name: str, *, ttl: float = 30, timeout: float | None = PATIENCE
 ) -> Future[holdfast.Lease]:
-    """Acquire it on a new thread; returns when the client knows that it waits.
+    """Acquire the lock on a new thread. Return when the client has received the reply that the lock is busy.
 
-    The server lists the waiter before its reply has arrived, and without a reply an outage would end the wait.
+    The server lists the waiter earlier than that, but an outage before the reply would end the wait.
     """
-    has_to_wait = threading.Event()
-    unsubscribe = client.subscribe(lambda event: has_to_wait.set() if event.kind == "queued" else None)
-    coming = acquiring(client.lock(name, ttl=ttl), timeout=timeout)
-    assert has_to_wait.wait(PATIENCE)
+    is_queued = threading.Event()
+    unsubscribe = client.subscribe(lambda event: is_queued.set() if event.kind == "queued" else None)
+    pending = acquiring(client.lock(name, ttl=ttl), timeout=timeout)
+    assert is_queued.wait(PATIENCE)
     unsubscribe()
-    return coming
+    return pending
 
 
 def take(lock: holdfast.Lock, *, timeout: float | None = PATIENCE) -> holdfast.Lease:
-    """Acquire it; a timeout is an error."""
+    """Acquire the lock. A timeout is an error."""
     lease = lock.acquire(timeout=timeout)
     assert lease is not None, f"lock {lock.name!r} was busy for {timeout} s"
     return lease
@@ -95,8 +95,8 @@ def await_replicated(primary: Server, replica: Server) -> None:
     """Wait until the replica has all writes of the primary."""
 
     def caught_up() -> bool:
-        ours, theirs = primary.info("replication"), replica.info("replication")
-        return ours["master_repl_offset"] == theirs["slave_repl_offset"]
+        offset = primary.info("replication")["master_repl_offset"]
+        return replica.info("replication")["slave_repl_offset"] == offset
 
     eventually(caught_up)
 

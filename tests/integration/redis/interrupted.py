@@ -1,4 +1,4 @@
-"""A process that gets Ctrl-C while it waits for a reply of the server (tests/support/processes.py talks to it).
+"""A process that gets Ctrl-C while it waits for a reply of the server. WorkerPool (tests/support/processes.py) runs it.
 
     python interrupted.py URL
 

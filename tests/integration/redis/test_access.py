@@ -34,7 +34,7 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
 
 
 class Secured(Server):
-    """Speaks TLS only, with clients that show a certificate, and knows users."""
+    """A server with users, and with a TLS port that requires a client certificate."""
 
     def __init__(self, folder: Path, certificates: Certificates, certificate: Path, key: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -44,7 +44,7 @@ class Secured(Server):
         super().__init__(
             main_binary(tls=True),
             folder,
-            port=plain,  # for the tests' own words; no user of it can do anything without a password
+            port=plain,  # for the requests of the test itself; without a password no user can do anything there
             options=[
                 *("--tls-port", str(self.tls_port), "--tls-cert-file", str(certificate), "--tls-key-file", str(key)),
                 *("--tls-ca-cert-file", str(certificates.ca), "--tls-auth-clients", "yes", "--aclfile", str(users)),
@@ -63,20 +63,20 @@ def secured(certificates: Certificates, tmp_path: Path) -> Iterator[Secured]:
 
 
 def url_of(
-    server: Secured, certificates: Certificates, *, user: str = "locks", ca: Path | None = None, shows: bool = True
+    server: Secured, certificates: Certificates, *, user: str = "locks", ca: Path | None = None, with_cert: bool = True
 ) -> str:
-    shown = f"&certfile={certificates.client}&keyfile={certificates.client_key}" if shows else ""
-    return f"rediss://{user}:{PASSWORD}@127.0.0.1:{server.tls_port}/0?ca_certs={ca or certificates.ca}{shown}"
+    certificate = f"&certfile={certificates.client}&keyfile={certificates.client_key}" if with_cert else ""
+    return f"rediss://{user}:{PASSWORD}@127.0.0.1:{server.tls_port}/0?ca_certs={ca or certificates.ca}{certificate}"
 
 
-def test_a_user_of_the_locks_only_can_do_all_that_a_lock_needs(
+def test_a_user_with_permissions_for_the_locks_only_can_use_locks(
     secured: Secured, certificates: Certificates, open_client: OpenClient
 ) -> None:
     url = url_of(secured, certificates)
     holder, waiter = open_client(url), open_client(url)
 
     lease = take(holder.lock("one"))
-    coming = acquiring(waiter.lock("one"))
+    pending = acquiring(waiter.lock("one"))
     eventually(lambda: len(waiter.inspect("one").waiters) == 1)
     lease.renew()
     names = [info.name for info in waiter.locks()]
@@ -84,10 +84,10 @@ def test_a_user_of_the_locks_only_can_do_all_that_a_lock_needs(
 
     assert names == ["one"]
     assert broken
-    assert coming.result().fence > lease.fence
+    assert pending.result().fence > lease.fence
     with pytest.raises(holdfast.LockLost):
         lease.renew()
-    coming.result().release()
+    pending.result().release()
 
 
 async def test_tasks_use_tls_and_users_too(secured: Secured, certificates: Certificates) -> None:
@@ -133,7 +133,7 @@ def test_a_client_without_a_certificate_gets_a_holdfast_error(
     secured: Secured, certificates: Certificates, open_client: OpenClient
 ) -> None:
     with pytest.raises(holdfast.HoldfastError):
-        open_client(url_of(secured, certificates, shows=False)).lock("one").acquire(timeout=0)
+        open_client(url_of(secured, certificates, with_cert=False)).lock("one").acquire(timeout=0)
 
 
 def test_tls_to_a_plain_server_gives_a_holdfast_error(server: Server, open_client: OpenClient) -> None:
@@ -147,7 +147,7 @@ def test_the_error_names_a_missing_ca_file(server: Server, open_client: OpenClie
 
 
 @pytest.mark.parametrize(
-    ("user", "says"),
+    ("user", "message"),
     [
         (f"locks:{PASSWORD}x@", "(?i)password"),
         (f"nobody:{PASSWORD}@", "(?i)password|user"),
@@ -158,13 +158,13 @@ def test_the_error_names_a_missing_ca_file(server: Server, open_client: OpenClie
     ids=["wrong password", "unknown user", "no password", "other keys only", "reads only"],
 )
 def test_the_error_names_a_missing_permission_and_no_password(
-    user: str, says: str, tmp_path: Path, start_server: StartServer, open_client: OpenClient
+    user: str, message: str, tmp_path: Path, start_server: StartServer, open_client: OpenClient
 ) -> None:
     users = tmp_path / "users.acl"
     users.write_text(USERS)
     server = start_server("--aclfile", str(users))
 
-    with pytest.raises(holdfast.HoldfastError, match=says) as refused:
+    with pytest.raises(holdfast.HoldfastError, match=message) as refused:
         open_client(f"redis://{user}{server.address}/0").lock("one").acquire(timeout=0)
 
     error: BaseException | None = refused.value
@@ -183,12 +183,10 @@ def test_a_password_alone_is_the_default_user_s(start_server: StartServer, open_
         open_client(server.url).lock("one").acquire(timeout=0)
 
 
-def test_a_user_without_info_can_lock_with_a_warning(
-    tmp_path: Path, start_server: StartServer, open_client: OpenClient
-) -> None:
+def test_a_user_without_info_can_lock(tmp_path: Path, start_server: StartServer, open_client: OpenClient) -> None:
     users = tmp_path / "users.acl"
-    may = "resetchannels ~holdfast:* &holdfast:* +@all -@dangerous -info"
-    users.write_text(f"user default off\nuser locks on >{PASSWORD} {may}\n")
+    rules = "resetchannels ~holdfast:* &holdfast:* +@all -@dangerous -info"
+    users.write_text(f"user default off\nuser locks on >{PASSWORD} {rules}\n")
     server = start_server("--aclfile", str(users))
 
     take(open_client(f"redis://locks:{PASSWORD}@{server.address}/0").lock("one"), timeout=0).release()

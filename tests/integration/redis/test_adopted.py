@@ -34,7 +34,9 @@ def test_locks_through_a_client_object_are_the_same_as_through_its_url(server: S
     theirs.close()
 
 
-def test_user_password_database_and_options_come_with_it(start_server: StartServer, open_client: OpenClient) -> None:
+def test_password_and_database_are_those_of_the_client_object(
+    start_server: StartServer, open_client: OpenClient
+) -> None:
     server = start_server("--requirepass", "s3cret")
     theirs = redis.Redis(port=server.port, password="s3cret", db=3)  # noqa: S106  of a server that lives for a test
     with contextlib.closing(theirs), holdfast.Client(theirs, prefix="mine:") as client, client.lock("one"):
@@ -44,7 +46,7 @@ def test_user_password_database_and_options_come_with_it(start_server: StartServ
     assert key_count == 1
 
 
-async def test_asyncio_clients_take_asyncio_s_object_and_blocking_clients_the_other_one(server: Server) -> None:
+async def test_an_asyncio_client_needs_an_asyncio_object_and_a_blocking_client_a_blocking_one(server: Server) -> None:
     theirs: Any = redis.asyncio.Redis(port=server.port)
 
     async with holdfast.AsyncClient(theirs) as client, client.lock("one", timeout=10):
@@ -96,7 +98,7 @@ class Tunnel(redis.Connection):
 
 
 class Named(redis.Redis):
-    """A client of the program's own class, with connections as all have them."""
+    """A subclass with the ordinary connections."""
 
 
 STAND_INS: dict[str, Callable[[], Any]] = {
@@ -121,7 +123,7 @@ async def test_an_asyncio_client_with_an_unknown_connection_class_is_refused() -
         holdfast.AsyncClient(theirs)
 
 
-def test_a_client_of_a_subclass_is_taken_if_its_connections_are_known(server: Server) -> None:
+def test_a_client_of_a_subclass_is_accepted_if_its_connection_class_is_known(server: Server) -> None:
     theirs = Named(port=server.port)
     with contextlib.closing(theirs), holdfast.Client(theirs) as client, client.lock("one"):
         assert server.call("EXISTS", "holdfast:one") == 1

@@ -41,18 +41,18 @@ def own_server(start_server: StartServer, clock: WallClock) -> Server:
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_a_step_forward_grants_the_next_with_a_greater_fence_and_the_first_learns_of_its_loss(
+def test_a_step_forward_grants_the_waiter_a_greater_fence_and_the_old_lease_is_lost(
     method: str, clock: WallClock, own_server: Server, open_client: OpenClient
 ) -> None:
     url = f"{own_server.url}?method={method}"
     holder, waiter = open_client(url), open_client(url)
     old = take(holder.lock("one", ttl=30))
-    coming = acquiring(waiter.lock("one", ttl=30))
+    pending = acquiring(waiter.lock("one", ttl=30))
     if method == "queue":
         await_waiters(holder, "one", 1)
 
     clock.step(60)
-    new = coming.result(timeout=20)
+    new = pending.result(timeout=20)
 
     assert new.fence > old.fence
     with pytest.raises(holdfast.LockLost):
@@ -67,14 +67,14 @@ def test_a_step_forward_with_many_waiters_grants_all_of_them(
 ) -> None:
     holder, waiter = open_client(own_server.url), open_client(own_server.url, local_handover="no")
     lease = take(holder.lock("one", ttl=300))
-    coming = [acquiring(waiter.lock("one", ttl=300)) for _ in range(5)]
+    pending = [acquiring(waiter.lock("one", ttl=300)) for _ in range(5)]
     await_waiters(holder, "one", 5)
 
-    clock.step(60)  # beyond every waiter's lease, not beyond the holder's
+    clock.step(60)  # later than the end of every waiter's lease, earlier than the end of the holder's
     lease.release()
 
     fences = [lease.fence]
-    for done in as_completed(coming, timeout=60):
+    for done in as_completed(pending, timeout=60):
         fences.append(done.result().fence)
         done.result().release()
     assert fences == sorted(set(fences))
@@ -99,15 +99,15 @@ def test_a_step_back_under_holder_and_waiter_changes_nothing_for_them(
 ) -> None:
     holder, waiter = open_client(own_server.url), open_client(own_server.url)
     lease = take(holder.lock("one", ttl=5))
-    coming = acquiring(waiter.lock("one", ttl=5))
+    pending = acquiring(waiter.lock("one", ttl=5))
     await_waiters(holder, "one", 1)
 
     clock.step(-600)
 
     assert not lease.wait_lost(4)
-    assert own_server.call("PTTL", "holdfast:one") <= 5000  # a renewal has put it right
+    assert own_server.call("PTTL", "holdfast:one") <= 5000  # a renewal has set the ttl again
     lease.release()
-    after = coming.result(timeout=20)
+    after = pending.result(timeout=20)
     assert after.fence > lease.fence
     after.release()
     assert_free_and_clean(own_server, "one")
@@ -116,7 +116,7 @@ def test_a_step_back_under_holder_and_waiter_changes_nothing_for_them(
 def test_a_client_clock_that_is_wrong_by_an_hour_has_no_effect(
     clock: WallClock, server: Server, open_client: OpenClient
 ) -> None:
-    """Nothing that a client sends says what time it is."""
+    """A client does not send its own time to the server."""
     clock.step(3600)
     code = (
         "import sys, time, holdfast\n"
@@ -132,15 +132,15 @@ def test_a_client_clock_that_is_wrong_by_an_hour_has_no_effect(
         env={**os.environ, **clock.environment},
     ) as child:
         assert child.stdout is not None
-        fence, wall = child.stdout.readline().split()
-        here = open_client(server.url)
-        lives_for = server.call("PTTL", "holdfast:one")
-        busy = here.lock("one").acquire(timeout=0)
+        fence, child_time = child.stdout.readline().split()
+        client = open_client(server.url)
+        ttl_ms = server.call("PTTL", "holdfast:one")
+        busy = client.lock("one").acquire(timeout=0)
         child.communicate("\n")
 
-    assert float(wall) > int(server.call("TIME")[0]) + 3000
-    assert 0 < lives_for <= 30_000
+    assert float(child_time) > int(server.call("TIME")[0]) + 3000
+    assert 0 < ttl_ms <= 30_000
     assert busy is None
-    lease = take(here.lock("one"), timeout=0)
+    lease = take(client.lock("one"), timeout=0)
     assert lease.fence > int(fence)
     lease.release()

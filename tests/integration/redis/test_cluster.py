@@ -27,18 +27,18 @@ KEY = "holdfast:one"
 
 
 def elsewhere(cluster: Cluster, owner: Server) -> Server:
-    """A primary that is not this one."""
+    """A primary other than the owner."""
     return next(server for server in cluster.servers[:3] if server is not owner)
 
 
-async def test_the_death_of_a_slot_s_owner_costs_holder_and_waiter_nothing_that_was_replicated(
+async def test_holder_and_waiter_keep_what_was_replicated_when_the_owner_of_the_slot_dies(
     cluster: Cluster, open_client: OpenClient
 ) -> None:
     threads = open_client(cluster.url)
     async with holdfast.AsyncClient(cluster.url) as tasks:
         lease = await tasks.lock("one", ttl=30).acquire()
         assert lease is not None
-        coming = await asyncio.to_thread(waiting, threads, "one", timeout=60)
+        pending = await asyncio.to_thread(waiting, threads, "one", timeout=60)
         slot = cluster.slot(KEY)
         owner = cluster.owner(slot)
         await asyncio.to_thread(await_replicated, owner, cluster.replica_of(owner))
@@ -47,27 +47,27 @@ async def test_the_death_of_a_slot_s_owner_costs_holder_and_waiter_nothing_that_
         await asyncio.to_thread(cluster.await_owner, slot, other_than=owner)
 
         assert lease.held
-        assert not coming.done()
+        assert not pending.done()
         await lease.release()
-        after = await asyncio.to_thread(coming.result, 30)
+        after = await asyncio.to_thread(pending.result, 30)
         assert after.fence > lease.fence
         assert await tasks.lock("one").acquire(timeout=0) is None
         after.release()
 
 
-def test_a_lock_whose_slot_moves_while_it_is_held_and_waited_for_moves_with_it(
+def test_a_lock_keeps_its_holder_and_its_waiter_when_its_slot_moves(
     shared_cluster: Cluster, open_client: OpenClient
 ) -> None:
     holder, waiter, observer = (open_client(shared_cluster.url) for _ in range(3))
     lease = take(holder.lock("one", ttl=5))
-    coming = acquiring(waiter.lock("one"), timeout=60)
+    pending = acquiring(waiter.lock("one"), timeout=60)
     await_waiters(observer, "one", 1)
     slot = shared_cluster.slot(KEY)
     source = shared_cluster.owner(slot)
     target = elsewhere(shared_cluster, source)
 
-    # A server answers TRYAGAIN while a script names keys that are here and keys that are not, which for a lock is all
-    # the time that its slot is being moved. Requests wait during that time.
+    # While a slot moves, a server answers TRYAGAIN to a script if it has some of the keys and not the others. Most
+    # requests for a lock get this answer during the whole move, and the client repeats them.
     shared_cluster.begin_move(slot, target)
     before = in_background(lease.renew)
     shared_cluster.move_keys(slot, source, target)
@@ -78,10 +78,10 @@ def test_a_lock_whose_slot_moves_while_it_is_held_and_waited_for_moves_with_it(
     lease.renew()
 
     assert not lease.wait_lost(4)
-    assert not coming.done()
+    assert not pending.done()
     await_waiters(observer, "one", 1)
     lease.release()
-    after = coming.result(timeout=30)
+    after = pending.result(timeout=30)
     assert after.fence > lease.fence
     after.release()
     assert_free_and_clean(target, "one")
@@ -99,17 +99,18 @@ def test_a_lock_is_neither_lost_nor_granted_twice_while_its_slot_moves(
 
     shared_cluster.begin_move(slot, target)
     try:
-        source.call("MIGRATE", "127.0.0.1", target.port, KEY, 0, 5000)  # the lock is there, its record is not: TRYAGAIN
-        coming = acquiring(other.lock("one"), timeout=60)
+        # Then the source has the other keys, but not this one, and answers TRYAGAIN.
+        source.call("MIGRATE", "127.0.0.1", target.port, KEY, 0, 5000)
+        pending = acquiring(other.lock("one"), timeout=60)
         with pytest.raises(TimeoutError):
-            coming.result(timeout=1)
+            pending.result(timeout=1)
     finally:
         shared_cluster.move_keys(slot, source, target)
         shared_cluster.end_move(slot, target)
 
     lease.renew()
     lease.release()
-    after = coming.result(timeout=30)
+    after = pending.result(timeout=30)
     assert after.fence > lease.fence
     after.release()
 
@@ -119,7 +120,7 @@ def test_hand_overs_work_after_the_slot_has_moved(shared_cluster: Cluster, open_
     slot = shared_cluster.slot(KEY)
     for _ in range(4):
         lease = take(holder.lock("one"))
-        coming = acquiring(waiter.lock("one"))
+        pending = acquiring(waiter.lock("one"))
         await_waiters(holder, "one", 1)
         source = shared_cluster.owner(slot)
         target = elsewhere(shared_cluster, source)
@@ -129,7 +130,7 @@ def test_hand_overs_work_after_the_slot_has_moved(shared_cluster: Cluster, open_
         shared_cluster.end_move(slot, target)
         lease.release()
 
-        coming.result(timeout=10).release()
+        pending.result(timeout=10).release()
     assert_free_and_clean(shared_cluster.owner(slot), "one")
 
 
@@ -174,10 +175,10 @@ def test_one_live_node_is_enough_to_find_the_others_and_a_cluster_without_one_ra
 ) -> None:
     slot = cluster.slot(KEY)
     owner = cluster.owner(slot)
-    gone, up = (server for server in cluster.servers[:3] if server is not owner)
-    gone.kill()
+    dead, live = (server for server in cluster.servers[:3] if server is not owner)
+    dead.kill()
 
-    client = open_client(f"redis+cluster://{gone.address},{up.address}")
+    client = open_client(f"redis+cluster://{dead.address},{live.address}")
     eventually(lambda: _can_take(client))
     for server in (owner, cluster.replica_of(owner)):
         server.kill()

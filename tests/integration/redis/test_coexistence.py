@@ -44,13 +44,13 @@ def test_redis_py_s_lock_blocks_holdfast_until_it_is_released(
     assert lock.acquire()
 
     busy = ours.lock("one").acquire(timeout=0)
-    coming = acquiring(ours.lock("one"))
+    pending = acquiring(ours.lock("one"))
     with pytest.raises(TimeoutError):
-        coming.result(timeout=0.3)
+        pending.result(timeout=0.3)
     lock.release()
 
     assert busy is None
-    coming.result(timeout=PATIENCE).release()
+    pending.result(timeout=PATIENCE).release()
     assert lock.acquire(blocking=False)
     lock.release()
 
@@ -63,13 +63,13 @@ def test_holdfast_blocks_redis_py_s_lock_until_it_is_released(
     lock = theirs.lock("one", timeout=their_ttl, thread_local=False)
 
     busy = lock.acquire(blocking=False)
-    coming = in_background(lambda: lock.acquire(blocking_timeout=PATIENCE))
+    pending = in_background(lambda: lock.acquire(blocking_timeout=PATIENCE))
     with pytest.raises(TimeoutError):
-        coming.result(timeout=0.3)
+        pending.result(timeout=0.3)
     lease.release()
 
     assert not busy
-    assert coming.result(timeout=PATIENCE)
+    assert pending.result(timeout=PATIENCE)
     assert ours.lock("one").acquire(timeout=0) is None
     lock.release()
     take(ours.lock("one"), timeout=0).release()
@@ -159,24 +159,24 @@ def test_processes_with_holdfast_and_threads_with_redis_py_exclude_each_other(
         time.sleep(max(0.0, start - now()))
         while now() < start + seconds:
             if lock.acquire(blocking_timeout=30):
-                entered = now()
+                acquired = now()
                 time.sleep(0.002)
-                turns.append((entered, now()))
+                turns.append((acquired, now()))
                 lock.release()
         client.close()
         return turns
 
-    foreign = [in_background(their_turns) for _ in range(2)]
-    turns = [turn for future in foreign for turn in future.result(timeout=60)]
+    their_futures = [in_background(their_turns) for _ in range(2)]
+    turns = [turn for future in their_futures for turn in future.result(timeout=60)]
     counts = [len(turns)]
     for worker in workers:
-        answered = worker.receive(within=60)["turns"]
-        turns += [(acquired, leaving) for _, acquired, leaving, _ in answered]
-        counts.append(len(answered))
+        own_turns = worker.receive(within=60)["turns"]
+        turns += [(acquired, released) for _, acquired, released, _ in own_turns]
+        counts.append(len(own_turns))
 
     turns.sort()
-    for (_, left), (entered, _) in pairwise(turns):
-        assert left < entered
+    for (_, released), (acquired, _) in pairwise(turns):
+        assert released < acquired
     assert min(counts) > 0, counts
 
 
@@ -188,13 +188,13 @@ def test_python_redis_lock_blocks_holdfast_until_it_is_released(
     assert lock.acquire()
 
     busy = ours.lock("one").acquire(timeout=0)
-    coming = acquiring(ours.lock("one"))
+    pending = acquiring(ours.lock("one"))
     with pytest.raises(TimeoutError):
-        coming.result(timeout=0.3)
+        pending.result(timeout=0.3)
     lock.release()
 
     assert busy is None
-    coming.result(timeout=PATIENCE).release()
+    pending.result(timeout=PATIENCE).release()
 
 
 def test_holdfast_blocks_python_redis_lock_and_wakes_it_at_the_release(
@@ -205,12 +205,12 @@ def test_holdfast_blocks_python_redis_lock_and_wakes_it_at_the_release(
     lock = redis_lock.Lock(theirs, "one", expire=30)
 
     busy = lock.acquire(blocking=False)
-    coming = in_background(lambda: lock.acquire(timeout=20))
+    pending = in_background(lambda: lock.acquire(timeout=20))
     eventually(lambda: any(client["cmd"] == "blpop" for client in server.clients()))
     lease.release()
 
     assert not busy
-    assert coming.result(timeout=PATIENCE)
+    assert pending.result(timeout=PATIENCE)
     assert ours.lock("one").acquire(timeout=0) is None
     lock.release()
 

@@ -19,7 +19,7 @@ from tests.support.processes import eventually, now
 from tests.support.redis.proxy import Proxy
 from tests.support.redis.servers import Server
 
-IDLE = 0.3  # seconds unused, after which a connection is looked at before it is used again
+IDLE = 0.3  # seconds: more than IDLE_CHECK, after which a connection is checked before its next use
 
 
 def kill_clients(server: Server, *kinds: str) -> None:
@@ -28,7 +28,7 @@ def kill_clients(server: Server, *kinds: str) -> None:
 
 
 def kill_all_clients(server: Server) -> None:
-    """Wait until a dead connection no longer counts as used just now."""
+    """Kill all connections, and wait until the clients check their connections before the next use."""
     kill_clients(server, "normal", "pubsub")
     time.sleep(IDLE)
 
@@ -86,20 +86,20 @@ def test_a_waiter_whose_connections_are_killed_is_handed_the_lock_promptly_after
 
     for _ in range(5):
         lease = take(holder.lock("one"))
-        coming = acquiring(waiter.lock("one"))
+        pending = acquiring(waiter.lock("one"))
         await_waiters(holder, "one", 1)
         eventually(lambda: len(server.subscribers()) == 1)
         kill_clients(server, *kinds)
         eventually(lambda: len(server.subscribers()) == 1)
         await_waiters(holder, "one", 1)
-        left = now()
+        released_at = now()
         lease.release()
-        handed = coming.result()
-        gaps.append(now() - left)
-        with contextlib.suppress(holdfast.OutcomeUnknown):  # its connection was killed too: the client repeats it
+        handed = pending.result()
+        gaps.append(now() - released_at)
+        with contextlib.suppress(holdfast.OutcomeUnknown):  # on a killed connection: the client repeats it
             handed.release()
 
-    # By a notification. A poll once a second would be 0.5 s later in the median.
+    # A notification woke the waiter. With polls once a second the median would be 0.5 s.
     assert median(gaps) < 0.25, gaps
 
 
@@ -110,12 +110,12 @@ async def test_an_asyncio_waiter_whose_connections_are_killed_is_handed_the_lock
     async with holdfast.AsyncClient(server.url) as waiter:
         for _ in range(3):
             lease = await asyncio.to_thread(take, holder.lock("one"))
-            coming = asyncio.create_task(waiter.lock("one").acquire(timeout=30))
+            pending = asyncio.create_task(waiter.lock("one").acquire(timeout=30))
             while len((await waiter.inspect("one")).waiters) < 1:
                 await asyncio.sleep(0.01)
             await asyncio.to_thread(kill_all_clients, server)
             await asyncio.to_thread(lease.release)
-            after = await coming
+            after = await pending
             assert after is not None
             await after.release()
 
@@ -130,13 +130,13 @@ def test_a_client_raises_at_once_when_its_server_is_gone_and_works_when_it_is_ba
     take(client.lock("one")).release()
 
     server.kill()
-    asked = now()
+    began = now()
     with pytest.raises(holdfast.BackendUnavailable):
         client.lock("one").acquire(timeout=20)
-    answered = now()
+    ended = now()
     server.start()
 
-    assert answered - asked < 10
+    assert ended - began < 10
     take(client.lock("one"), timeout=0).release()
 
 
@@ -146,13 +146,13 @@ def test_a_client_does_not_hang_when_its_server_is_stopped(start_server: StartSe
     take(client.lock("one")).release()
 
     server.stop()
-    asked = now()
+    began = now()
     with pytest.raises(holdfast.BackendError):
         client.lock("one").acquire(timeout=0)
-    answered = now()
+    ended = now()
     server.resume()
 
-    assert answered - asked < 10
+    assert ended - began < 10
     eventually(lambda: "holdfast:one" not in server.all_keys())
     take(client.lock("one")).release()
 
@@ -164,39 +164,39 @@ async def test_a_task_does_not_hang_when_its_server_is_stopped(start_server: Sta
         assert lease is not None
 
         server.stop()
-        asked = now()
+        began = now()
         with pytest.raises(holdfast.BackendError):
             await client.inspect("one")
-        answered = now()
+        ended = now()
         server.resume()
 
-        assert answered - asked < 4  # without the option it would be 5
+        assert ended - began < 4  # the default of the option is 5
         await lease.release()
 
 
 def test_an_unreachable_server_raises_within_the_connect_timeout(open_client: OpenClient) -> None:
-    # 192.0.2.0/24 is for documentation (RFC 5737): nothing answers there, not even with a refusal.
-    asked = now()
+    # 192.0.2.0/24 is for documentation (RFC 5737): no host answers there, not even with a refusal.
+    began = now()
     with pytest.raises(holdfast.BackendUnavailable, match=r"192\.0\.2\.1"):
         open_client("redis://192.0.2.1:6379/0?connect_timeout=1").lock("one").acquire(timeout=60)
 
-    assert now() - asked < 10
+    assert now() - began < 10
 
 
 def test_an_outage_shorter_than_the_lease_costs_nothing(server: Server, proxy: Proxy, open_client: OpenClient) -> None:
     """python-redis-lock's renewal thread dies at its first ConnectionError."""
     holder, waiter = open_client(proxy.url), open_client(proxy.url)
     lease = take(holder.lock("one", ttl=6))
-    coming = acquiring(waiter.lock("one"))
+    pending = acquiring(waiter.lock("one"))
     await_waiters(holder, "one", 1)
 
     proxy.refuse()
-    time.sleep(2.5)  # a renewal falls into it, and must come again
+    time.sleep(2.5)  # a renewal fails during the outage, and must be repeated
     proxy.heal()
 
-    assert not lease.wait_lost(4)  # beyond the end of what was granted before
+    assert not lease.wait_lost(4)  # later than the deadline before the outage
     lease.release()
-    coming.result().release()
+    pending.result().release()
 
 
 def test_an_outage_longer_than_the_lease_is_reported_as_a_loss_before_another_grant(
@@ -205,16 +205,16 @@ def test_an_outage_longer_than_the_lease_is_reported_as_a_loss_before_another_gr
     lost_at: list[float] = []
     holder, other = open_client(proxy.url), open_client(server.url)
     lease = take(holder.lock("one", ttl=3, on_lost=lambda _: lost_at.append(now())))
-    coming = acquiring(other.lock("one"))
+    pending = acquiring(other.lock("one"))
     await_waiters(other, "one", 1)
 
     proxy.refuse()
-    after = coming.result()
-    entered = now()
+    after = pending.result()
+    granted_at = now()
 
     assert after.fence > lease.fence
     eventually(lambda: lost_at != [])
-    assert lost_at[0] < entered
+    assert lost_at[0] < granted_at
     with pytest.raises(holdfast.LockLost):
         lease.release()
     proxy.heal()

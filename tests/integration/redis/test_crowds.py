@@ -42,9 +42,9 @@ async def test_1000_tasks_are_served_in_order_over_one_subscription(server: Serv
         began = now()
         await lease.release()
         await asyncio.gather(*tasks)
-        took = now() - began
+        seconds = now() - began
 
-    report(f"1,000 hand-overs in {took:.2f} s; {connections} connections of both clients")
+    report(f"1,000 hand-overs in {seconds:.2f} s; {connections} connections of both clients")
     assert order == [waiter.agent for waiter in queue]
     assert subscribers == 1
     assert connections <= 6
@@ -80,16 +80,16 @@ def test_200_threads_are_served_in_order_over_one_subscription(server: Server, o
 
 @pytest.mark.slow
 async def test_a_hand_over_costs_the_server_the_same_for_2_for_30_and_for_300_waiters(server: Server) -> None:
-    """A release grants the lock itself to a next waiter that has polled within the last second; to another one it sends
-    a message, and that one polls. With 300 waiters the speed of the machine decides which of these happens. Without a
-    prefix it is always the message, which costs more.
+    """A release grants the lock to the next waiter if this waiter has polled within the last second. Otherwise it only
+    sends the waiter a message, and the waiter polls. With 300 waiters the speed of the machine decides which of these
+    happens. Without a prefix it is always the message, which costs more.
     """
-    woken, either = [
+    without_prefix, with_prefix = [
         [await _costs_of_hand_overs(server, url, waiters) for waiters in (2, 30, 300)]
         for url in (f"{server.url}?prefix=", server.url)
     ]
-    # Most cost more on a busy machine, because another waiter polls in the meantime. The cheapest are exact.
-    by_message, cheapest = [[min(costs) for costs in kind] for kind in (woken, either)]
+    # On a busy machine most hand-overs cost more, because other waiters poll in the meantime. The cheapest is exact.
+    by_message, cheapest = [[min(costs) for costs in each] for each in (without_prefix, with_prefix)]
 
     report(f"commands for one hand-over, those inside scripts included: {cheapest}; always by a message: {by_message}")
     assert max(by_message) - min(by_message) <= 1
@@ -120,7 +120,7 @@ async def test_1000_idle_waiters_cost_next_to_nothing(server: Server) -> None:
 
 
 async def _costs_of_hand_overs(server: Server, url: str, waiters: int) -> list[int]:
-    """Commands that the server runs from a release until the next one is in, with that many in the queue."""
+    """The commands that the server runs from a release to the next grant, for each of 20 releases."""
     costs = []
     async with holdfast.AsyncClient(url) as holder, strict_client(url) as client:
         lease = await holder.lock("one").acquire()

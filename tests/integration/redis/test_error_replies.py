@@ -51,12 +51,12 @@ async def test_a_replica_is_refused_by_tasks(pair: Pair) -> None:
     assert "replica" in str(await async_refusal(pair.replica.url))
 
 
-def test_a_primary_that_becomes_a_replica_under_a_holder_is_an_outage_and_no_loss_at_once(
+def test_a_renewal_reports_an_outage_and_no_loss_when_the_primary_has_become_a_replica(
     pair: Pair, open_client: OpenClient
 ) -> None:
     client = open_client(pair.primary.url)
     lease = take(client.lock("one", ttl=30))
-    # Otherwise the primary could lose the lease to the data of its replica, before the renewal.
+    # The former primary copies the data of its replica. Without the lease in them, the renewal would report a loss.
     eventually(lambda: pair.replica.call("DBSIZE") == pair.primary.call("DBSIZE"))
 
     pair.primary.call("REPLICAOF", "127.0.0.1", pair.replica.port)
@@ -70,7 +70,7 @@ def test_a_primary_that_becomes_a_replica_under_a_holder_is_an_outage_and_no_los
 def test_a_server_is_unavailable_while_it_loads_its_data(start_server: StartServer, open_client: OpenClient) -> None:
     server = start_server()
     if server.binary.version < (7,):
-        pytest.skip("Redis 6.2 does not answer at all while it loads as little as this")
+        pytest.skip("Redis 6.2 does not answer at all while it loads so little data")
     server.call("EVAL", "for i = 1, 5000 do redis.call('SET', 'k' .. i, string.rep('x', 100)) end", 0)
     server.call("SAVE")
     server.kill()
@@ -120,13 +120,13 @@ def test_a_server_without_memory_grants_no_locks_but_releases_them(
     server = start_server()
     client, other = open_client(server.url), open_client(server.url)
     lease = take(client.lock("held"))
-    coming = acquiring(other.lock("held"))
+    pending = acquiring(other.lock("held"))
     await_waiters(client, "held", 1)
     server.call("CONFIG", "SET", "maxmemory", "1")
 
     error = refusal(client)
     lease.renew()
-    # A renewal has to write the index again after a minute, which the end of that minute in the key causes now.
+    # A renewal writes the index only once a minute. A time in the past in the key makes the next renewal write it.
     nonce, fence, since, _, *about = server.call("GET", "holdfast:held").split("\n")
     server.call("CONFIG", "SET", "maxmemory", "0")
     server.call("SET", "holdfast:held", "\n".join([nonce, fence, since, "1", *about]), "KEEPTTL")
@@ -136,8 +136,8 @@ def test_a_server_without_memory_grants_no_locks_but_releases_them(
 
     assert isinstance(error, holdfast.BackendUnavailable)
     assert "memory" in str(error)
-    server.call("CONFIG", "SET", "maxmemory", "0")  # the release may have granted the next one, or it has to poll
-    coming.result().release()
+    server.call("CONFIG", "SET", "maxmemory", "0")  # the release may have granted the waiter, or the waiter has to poll
+    pending.result().release()
     assert_free_and_clean(server, "held")
 
 
@@ -265,13 +265,13 @@ def test_a_server_without_room_for_another_connection_is_unavailable(
     start_server: StartServer, open_client: OpenClient
 ) -> None:
     server = start_server("--maxclients", "1")
-    with contextlib.ExitStack() as only_one:
-        # The server may not have noticed yet that whoever asked whether it is up has gone.
-        eventually(lambda: _has_room(server, only_one))
+    with contextlib.ExitStack() as stack:
+        # The server may still count the closed connection of the check whether it runs.
+        eventually(lambda: _has_room(server, stack))
 
         error = refusal(open_client(server.url))
 
-    assert isinstance(error, holdfast.BackendUnavailable)  # the server's own words may be lost with the connection
+    assert isinstance(error, holdfast.BackendUnavailable)  # the server's error may be lost with the connection
 
 
 def test_a_server_that_is_not_redis_gives_a_holdfast_error(open_client: OpenClient) -> None:
@@ -294,7 +294,7 @@ def test_a_server_that_is_not_redis_gives_a_holdfast_error(open_client: OpenClie
 
 
 def _has_room(server: Server, stack: contextlib.ExitStack) -> bool:
-    """If it has, the connection stays open."""
+    """Whether the server accepts a connection, which then stays open."""
     with contextlib.ExitStack() as trying:
         try:
             trying.enter_context(server.connect()).call("PING")
@@ -323,11 +323,11 @@ def _answers_busy(server: Server) -> bool:
 
 
 DAMAGED = {
-    "a pid that is no number": '5\n9e15\n0\nPUBLISH\nch\nagent\n{"who": {"host": "h", "pid": "abc"}, "meta": {}}',
+    "a pid that is not a number": '5\n9e15\n0\nPUBLISH\nch\nagent\n{"who": {"host": "h", "pid": "abc"}, "meta": {}}',
     "an infinite pid": '5\n9e15\n0\nPUBLISH\nch\nagent\n{"who": {"host": "h", "pid": Infinity}, "meta": {}}',
     "nested too deep": "5\n5\n0\nPUBLISH\nch\nagent\n" + 100_000 * "[",
     "too short": " garbage",
-    "a number that is none": "x\ny\nz\n\n\n\n",
+    "no number": "x\ny\nz\n\n\n\n",
     "empty": "",
 }
 

@@ -1,4 +1,4 @@
-"""Hazard: a lock costs the server more than it must: commands, keys that remain, a search of all keys for a listing."""
+"""Hazard: a lock costs the server more than necessary: commands, keys that remain, a listing that reads all keys."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ def test_a_pair_takes_12_commands_and_one_more_at_most(server: Server, open_clie
         costs.append(server.commands_run() - before)
 
     assert min(costs) == 12
-    assert set(costs[1:]) <= {12, 13}, "one call of sixteen looks for expired locks in the index"
+    assert set(costs[1:]) <= {12, 13}, "one call of sixteen removes expired locks from the index"
 
 
 @pytest.mark.parametrize("clients", [2, 8])
 async def test_a_turn_takes_at_most_17_commands_when_several_clients_contend(server: Server, clients: int) -> None:
-    """From the request of a waiter until the release by which it hands the lock over, scripts included."""
+    """A turn is from the request of a waiter to its release. Commands inside scripts count too."""
     turns = 50
 
     async def contend(client: holdfast.AsyncClient, count: int) -> None:
@@ -112,12 +112,12 @@ def test_a_lock_is_listed_from_its_grant_to_its_release_and_while_only_waiters_r
     server.call("SET", "holdfast:one", "of another program", "PX", 30_000)
     assert holder.locks() == [], "the index does not have it"
     assert [info.agent for info in holder.inspect("one").holders] == ["another program"]
-    coming = acquiring(waiter.lock("one"))
+    pending = acquiring(waiter.lock("one"))
     await_waiters(holder, "one", 1)
     assert [info.name for info in holder.locks()] == ["one"]
 
     server.call("DEL", "holdfast:one")
-    coming.result().release()
+    pending.result().release()
     assert holder.locks() == []
 
 

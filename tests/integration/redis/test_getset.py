@@ -1,4 +1,4 @@
-"""Hazard: a short lease of `method=getset` counts as over because the ttl that it is to get is long."""
+"""Hazard: a renewal with a long ttl reports a short lease of `method=getset` as expired before its end."""
 
 from __future__ import annotations
 

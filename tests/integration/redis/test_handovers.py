@@ -31,16 +31,16 @@ def scripts_run(server: Server) -> int:
 
 
 def scripts_for_a_hand_over(server: Server, holder: holdfast.Client, waiter: holdfast.Client) -> float:
-    """The scripts from a release to the next grant; the median, because waiters may poll in between."""
+    """The number of scripts from a release to the next grant. It is the median, because waiters may poll in between."""
     counts = []
     for _ in range(ROUNDS):
         lease = take(holder.lock("one"))
-        coming = acquiring(waiter.lock("one"))
+        pending = acquiring(waiter.lock("one"))
         await_waiters(holder, "one", 1)
         eventually(lambda: len(server.subscribers()) == 1)
         before = scripts_run(server)
         lease.release()
-        handed = coming.result()
+        handed = pending.result()
         counts.append(scripts_run(server) - before)
         handed.release()
     return median(counts)
@@ -61,12 +61,12 @@ async def test_a_hand_over_to_a_task_needs_no_request(server: Server) -> None:
         for _ in range(ROUNDS):
             lease = await holder.lock("one").acquire()
             assert lease is not None
-            coming = asyncio.create_task(waiter.lock("one").acquire())
+            pending = asyncio.create_task(waiter.lock("one").acquire())
             while not (await holder.inspect("one")).waiters or not server.subscribers():
                 await asyncio.sleep(0.01)
             before = scripts_run(server)
             await lease.release()
-            handed = await coming
+            handed = await pending
             counts.append(scripts_run(server) - before)
             assert handed is not None
             await handed.release()
@@ -101,10 +101,10 @@ def test_the_server_reports_the_same_holder_fence_and_ttl_after_a_hand_over(
     fences = []
     for _ in range(ROUNDS):
         lease = take(holder.lock("one"))
-        coming = acquiring(waiter.lock("one", ttl=TTL))
+        pending = acquiring(waiter.lock("one", ttl=TTL))
         await_waiters(holder, "one", 1)
         lease.release()
-        handed = coming.result()
+        handed = pending.result()
 
         (holder_info,) = holder.inspect("one").holders
         assert holder_info.fence == handed.fence
@@ -117,12 +117,12 @@ def test_the_server_reports_the_same_holder_fence_and_ttl_after_a_hand_over(
 
 
 def queue_up(first: Worker, second: holdfast.Client, observer: holdfast.Client) -> Future[holdfast.Lease]:
-    """Until both wait for the lock, in this order; the lease of the second."""
+    """Queue both for the lock, in this order. Return the future lease of the second one."""
     first.send("acquire", lock="one", ttl=TTL)
     await_waiters(observer, "one", 1)
-    coming = acquiring(second.lock("one"))
+    pending = acquiring(second.lock("one"))
     await_waiters(observer, "one", 2)
-    return coming
+    return pending
 
 
 def test_a_killed_waiter_is_skipped_although_it_polled_just_now(
@@ -131,16 +131,16 @@ def test_a_killed_waiter_is_skipped_although_it_polled_just_now(
     holder, other = open_client(server.url), open_client(server.url)
     lease = take(holder.lock("one"))
     killed = pool.start(server.url)
-    coming = queue_up(killed, other, holder)
+    pending = queue_up(killed, other, holder)
     eventually(lambda: len(server.subscribers()) == 2)
 
     killed.kill()
     eventually(lambda: len(server.subscribers()) == 1)
-    left = now()
+    released_at = now()
     lease.release()
 
-    coming.result().release()
-    assert now() - left < TTL / 2
+    pending.result().release()
+    assert now() - released_at < TTL / 2
 
 
 def test_a_hand_over_that_no_connection_of_the_primary_receives_is_not_announced_to_its_replicas(
@@ -167,21 +167,21 @@ def test_a_hand_over_that_no_connection_of_the_primary_receives_is_not_announced
         while (message := replica.read()[2]) != "the last message":
             messages.append(message)
 
-    assert messages, "it was woken"
+    assert messages, "the release woke the waiter"
     assert [message for message in messages if " " in message] == []
 
 
-MANY = 20  # waiting threads of one process: far more than WOKEN_LEASE each would take too long
+MANY = 20  # waiting threads of one process: to wait WOKEN_LEASE for each of them would take too long
 
 
 def queue_up_many(first: Worker, second: holdfast.Client, observer: holdfast.Client) -> Future[holdfast.Lease]:
-    """Until many threads of a process wait for the lock, and another client behind them; the lease of that one."""
+    """Queue many threads of a process for the lock, and then another client. Return the future lease of this client."""
     for _ in range(MANY):
         first.call("acquire_in_background", lock="one")
     await_waiters(observer, "one", MANY)
-    coming = acquiring(second.lock("one"))
+    pending = acquiring(second.lock("one"))
     await_waiters(observer, "one", MANY + 1)
-    return coming
+    return pending
 
 
 def test_all_waiters_of_a_killed_process_are_skipped_at_once(
@@ -190,14 +190,14 @@ def test_all_waiters_of_a_killed_process_are_skipped_at_once(
     holder, other = open_client(server.url), open_client(server.url)
     lease = take(holder.lock("one"))
     killed = pool.start(f"{server.url}?local_handover=no")
-    coming = queue_up_many(killed, other, holder)
+    pending = queue_up_many(killed, other, holder)
     eventually(lambda: len(server.subscribers()) == 2)
 
     killed.kill()
     eventually(lambda: len(server.subscribers()) == 1)
     lease.release()
 
-    coming.result(PROMPT).release()
+    pending.result(PROMPT).release()
 
 
 def test_all_waiters_of_a_stopped_process_are_skipped_together(
@@ -206,13 +206,13 @@ def test_all_waiters_of_a_stopped_process_are_skipped_together(
     holder, other = open_client(server.url), open_client(server.url)
     lease = take(holder.lock("one"))
     stopped = pool.start(f"{server.url}?local_handover=no")
-    coming = queue_up_many(stopped, other, holder)
+    pending = queue_up_many(stopped, other, holder)
 
     stopped.stop()
     eventually(lambda: holder.inspect("one").waiters[0].remaining < WAITER_LEASE - POLL_INTERVAL)
     lease.release()
 
-    coming.result(PROMPT).release()
+    pending.result(PROMPT).release()
     stopped.resume()
     eventually(lambda: len(holder.inspect("one").holders) == 1)
 
@@ -223,40 +223,40 @@ def test_a_waiter_that_has_been_stopped_for_a_while_gets_no_hand_over(
     holder, other = open_client(server.url), open_client(server.url)
     lease = take(holder.lock("one"))
     stopped = pool.start(server.url)
-    coming = queue_up(stopped, other, holder)
+    pending = queue_up(stopped, other, holder)
 
     stopped.stop()
     eventually(lambda: holder.inspect("one").waiters[0].remaining < WAITER_LEASE - POLL_INTERVAL)
-    left = now()
+    released_at = now()
     lease.release()
 
-    handed = coming.result()
-    assert now() - left < TTL / 2
+    handed = pending.result()
+    assert now() - released_at < TTL / 2
     stopped.resume()
     handed.release()
     assert stopped.receive()["fence"] > handed.fence
     stopped.call("release", lock="one")
 
 
-def test_a_waiter_that_stopped_just_before_its_hand_over_holds_the_lock_for_its_ttl_and_learns_of_its_end(
+def test_a_waiter_stopped_just_before_its_hand_over_acquires_again_when_the_hand_over_has_expired(
     pool: WorkerPool, server: Server, open_client: OpenClient
 ) -> None:
     holder, other = open_client(server.url), open_client(server.url)
     stopped = pool.start(server.url)
-    for ttl in (2.0, 2.0):  # the first time it may still have to poll after its subscription
+    for ttl in (2.0, 2.0):  # in the first round it may have to poll again after its subscription
         lease = take(holder.lock("one"))
         stopped.send("acquire", lock="one", ttl=ttl)
         await_waiters(holder, "one", 1)
         eventually(lambda: len(server.subscribers()) >= 1)
-        coming = acquiring(other.lock("one"))
+        pending = acquiring(other.lock("one"))
         await_waiters(holder, "one", 2)
 
         stopped.stop()
         lease.release()
-        handed = coming.result()
+        handed = pending.result()
         stopped.resume()
 
-        assert stopped.is_silent(0.1), "its hand-over has expired, and it is queued again"
+        assert stopped.is_silent(0.1), "the hand-over has expired, and the waiter is queued again"
         handed.check()
         handed.release()
         assert stopped.receive()["fence"] > handed.fence > lease.fence
@@ -267,7 +267,7 @@ def test_a_client_ignores_invalid_notifications(server: Server, open_client: Ope
     """Forged, damaged, late and early notifications, and some for unknown tickets."""
     holder, waiter = open_client(server.url), open_client(server.url)
     lease = take(holder.lock("one"))
-    coming = acquiring(waiter.lock("one"))
+    pending = acquiring(waiter.lock("one"))
     await_waiters(holder, "one", 1)
     eventually(lambda: len(server.subscribers()) == 1)
     (channel,) = server.call("PUBSUB", "CHANNELS")
@@ -276,8 +276,8 @@ def test_a_client_ignores_invalid_notifications(server: Server, open_client: Ope
     for message in ("", " ", "x", "0 1", nonce, *(f"{nonce} {fence}" for fence in ("", "0", "-1", "x", "1 2", "²"))):
         assert server.call("PUBLISH", channel, message) == 1
     scripts_before = scripts_run(server)
-    eventually(lambda: scripts_run(server) > scripts_before)  # it goes on polling
+    eventually(lambda: scripts_run(server) > scripts_before)  # the waiter still polls
 
-    assert not coming.done()
+    assert not pending.done()
     lease.release()
-    coming.result().release()
+    pending.result().release()

@@ -1,7 +1,7 @@
 """Hazard: Ctrl-C between a request and its reply: the server grants a lock without a client, or the next request on
-that connection reads the reply to the one before.
+that connection reads the reply to the interrupted request.
 
-The server is stopped (SIGSTOP) when the request is sent, so that it is unread when the interrupt arrives.
+The server is stopped (SIGSTOP) before the request is sent, so the server has not read it when the interrupt arrives.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def own_server(start_server: StartServer) -> Server:
 
 @pytest.fixture
 def child(pool: WorkerPool, own_server: Server) -> Worker:
-    """With open connections, and scripts that the server knows."""
+    """A process whose connections are open and whose scripts are loaded."""
     worker = pool.start(own_server.url)
     worker.call("acquire", lock="warm-up")
     worker.call("release")
@@ -40,7 +40,7 @@ def child(pool: WorkerPool, own_server: Server) -> Worker:
 
 
 def interrupt_unanswered(server: Server, child: Worker) -> None:
-    """Ctrl-C when the child's request lies unread at the server."""
+    """Send Ctrl-C when the child's request has arrived at the server, which has not read it."""
     eventually(lambda: _unread(server) > 0)
     os.kill(child.pid, signal.SIGINT)
 

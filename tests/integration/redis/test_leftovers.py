@@ -71,14 +71,14 @@ def test_processes_killed_at_any_point_leave_no_key_without_a_ttl(
         worker.kill()
 
     assert keys_without_ttl(server) == set()
-    for holder in observer.inspect("two").holders:  # whose ttl is 30 s
+    for holder in observer.inspect("two").holders:  # its ttl is 30 s
         assert holder.fence is not None
         assert observer.break_lock("two", holder.fence)
-    for lock in ("one", "two"):  # dead waiters lapse together, not one after the other
+    for lock in ("one", "two"):  # the waiter leases of dead clients expire together, not one after the other
         take(observer.lock(lock), timeout=25).release()
     for lease in shared:
         lease.release()
-    # Marks of dead clients are kept for a while.
+    # The hash of waiters keeps the list of silent clients for a while.
     eventually(lambda: {key.rpartition(":")[2] for key in lock_keys(server)} <= {"waiters"})
     assert keys_without_ttl(server) == set()
 
@@ -98,13 +98,13 @@ async def test_cancelled_tasks_and_timed_out_waits_leave_no_keys(server: Server)
         assert await client.lock("one").acquire(timeout=0.05) is None
         while (await holder.inspect("one")).waiters:
             await asyncio.sleep(0.01)
-    # That they have left is remembered for a while, in case an enter is still on its way.
+    # The hash of waiters keeps the withdrawn tickets for a while, in case an earlier request still arrives.
     assert len(lock_keys(server)) <= 1
     assert_free_and_clean(server, "one")
 
 
 def in_memory(client: holdfast.Client) -> int:
-    """Tickets that the backend of this client knows."""
+    """The number of tickets in the memory of the backend of this client."""
     backend: Any = client._engine.backend
     subscriptions = backend._subscriber._subscriptions.values()
     return len(backend._subscriber.wakeups.expected()) + sum(len(channel.nonces) for channel in subscriptions)
@@ -113,12 +113,12 @@ def in_memory(client: holdfast.Client) -> int:
 def test_an_acquire_that_is_refused_leaves_nothing_in_memory(server: Server, open_client: OpenClient) -> None:
     holder, client = open_client(server.url), open_client(server.url)
     with holder.lock("busy"), holder.semaphore("two", 2):
-        coming = acquiring(client.lock("busy"))  # so that this client is subscribed
+        pending = acquiring(client.lock("busy"))  # subscribes this client
         await_waiters(holder, "busy", 1)
         eventually(lambda: len(server.subscribers()) == 1)
         server.call("LPUSH", "holdfast:list", "a")
 
-        def refused() -> None:
+        def acquire_refused() -> None:
             with pytest.raises(holdfast.LimitConflict):
                 client.semaphore("two", 3).acquire(timeout=1)
             with pytest.raises(holdfast.NameConflict):
@@ -130,10 +130,10 @@ def test_an_acquire_that_is_refused_leaves_nothing_in_memory(server: Server, ope
             finally:
                 server.call("CONFIG", "SET", "maxmemory", 0)
 
-        refused()
+        acquire_refused()
         before = in_memory(client)
         for _ in range(3):
-            refused()
+            acquire_refused()
 
         assert in_memory(client) == before
-    coming.result().release()
+    pending.result().release()

@@ -56,7 +56,7 @@ def watch() -> Iterator[Callable[[str], Watch]]:
 
 
 def fill(server: Server, number: int) -> None:
-    """Keys of other programs, in steps that a busy machine does in time."""
+    """Create keys of other programs, by scripts that are short enough on a busy machine."""
     with server.connect() as connection:
         for first in range(1, number + 1, 5000):
             connection.call("EVAL", FILL, 0, first, min(first + 4999, number))
@@ -68,13 +68,13 @@ def ls(url: str, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def calls(server: Server, command: str) -> int:
-    """How often the server has run it."""
+    """How often the server has run the command."""
     stats = server.info("commandstats").get(f"cmdstat_{command}", "calls=0,")
     return int(stats.partition("calls=")[2].partition(",")[0])
 
 
 def scan_counts(server: Server, during: Callable[[], object]) -> list[int]:
-    """The COUNT of each SCAN that the server got during the block."""
+    """The COUNT of each SCAN that the server received during the call."""
     with server.connect() as monitor:
         monitor.call("MONITOR")
         during()
@@ -129,7 +129,7 @@ def test_keys_of_other_programs_are_not_read(server: Server, open_client: OpenCl
 
     assert [info.name for info in client.locks()] == ["one"]
 
-    assert calls(server, "evalsha") - before <= 2  # the first may be refused because the script is not known yet
+    assert calls(server, "evalsha") - before <= 2  # the server may refuse the first: it has no script yet
     lease.release()
 
 
@@ -142,14 +142,14 @@ def test_completion_reads_the_index(server: Server, open_client: OpenClient) -> 
     lease.release()
 
 
-def test_completion_does_not_even_connect_when_there_is_no_index(server: Server) -> None:
+def test_completion_does_not_connect_when_there_is_no_index(server: Server) -> None:
     before = server.info("stats")["total_connections_received"]
 
     listed = ls(searched(server.url), "--no-search")
 
     assert (listed.returncode, listed.stdout) == (0, "")
     assert "has no index of its locks" in listed.stderr
-    assert int(server.info("stats")["total_connections_received"]) == int(before) + 1  # that of this very question
+    assert int(server.info("stats")["total_connections_received"]) == int(before) + 1  # the connection of this INFO
 
 
 def test_watching_shows_locks_that_are_taken_again_and_new_ones(
@@ -203,7 +203,7 @@ def test_watching_shows_a_new_lock_at_once_if_the_server_reports_changes(
         lease = take(client.lock(name))
         before = calls(server, "scan")
         assert watching.next_change() == ("acquired", name)
-        # Within two refreshes. Between two of them there is time for 25 requests at most.
+        # The lock is shown within two refreshes. The time between two refreshes is enough for 25 requests at most.
         assert calls(server, "scan") - before <= 100
         lease.release()
         assert watching.next_change() == ("released", name)

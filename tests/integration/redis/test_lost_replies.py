@@ -23,12 +23,12 @@ KEY = "holdfast:one"
 
 
 def impatient(proxy: Proxy) -> str:
-    """For a client that does not wait long for an answer."""
+    """The URL of a client that waits only 0.5 s for a reply."""
     return f"{proxy.url}?io_timeout=0.5"
 
 
 def warm_up(client: holdfast.Client) -> None:
-    """So that connections are open and scripts are known: the next request is the one that is meant."""
+    """Open the connections and load the scripts, so that the next request is the one that the test loses."""
     with client.lock("warm-up") as lease:
         lease.renew()
 
@@ -67,7 +67,7 @@ def test_an_acquire_with_timeout_0_without_a_reply_raises_and_leaves_nothing(
         outcome = error
     proxy.await_loss()
 
-    if isinstance(outcome, holdfast.Lease):  # it asked again: as good
+    if isinstance(outcome, holdfast.Lease):  # the client has repeated the request, which is correct too
         outcome.release()
     assert outcome is not None, "busy and no answer must not look alike"
     eventually(lambda: KEY not in server.all_keys())
@@ -92,7 +92,7 @@ def test_a_release_whose_reply_or_request_is_lost_frees_the_lock(
 
     assert after.fence > lease.fence
     assert not lease.held
-    after.renew()  # what the first client still repeats does not touch it
+    after.renew()  # the repeated releases of the first client do not end this lease
     after.release()
     assert_free_and_clean(server, "one")
 
@@ -121,12 +121,12 @@ def test_a_waiter_whose_reply_was_lost_has_one_queue_entry(
     lease = take(other.lock("one"))
 
     proxy.lose_next_reply(KEY, then=then)
-    coming = acquiring(client.lock("one"))
+    pending = acquiring(client.lock("one"))
     proxy.await_loss()
     await_waiters(other, "one", 1)
     lease.release()
 
-    coming.result().release()
+    pending.result().release()
     assert other.inspect("one").waiters == ()
     assert_free_and_clean(server, "one")
 
@@ -138,11 +138,11 @@ def test_a_waiter_whose_withdrawal_is_lost_is_removed_soon(
     warm_up(client)
     lease = take(other.lock("one"))
 
-    coming = acquiring(client.lock("one"), timeout=1)
+    pending = acquiring(client.lock("one"), timeout=1)
     await_waiters(other, "one", 1)
     proxy.lose_requests()
     with pytest.raises((AssertionError, holdfast.BackendError)):
-        coming.result(timeout=20)
+        pending.result(timeout=20)
     proxy.heal()
     proxy.cut()
 
@@ -151,22 +151,22 @@ def test_a_waiter_whose_withdrawal_is_lost_is_removed_soon(
     assert_free_and_clean(server, "one")
 
 
-def test_one_lost_renewal_costs_no_lease(server: Server, proxy: Proxy, open_client: OpenClient) -> None:
+def test_a_lease_is_kept_when_one_renewal_is_lost(server: Server, proxy: Proxy, open_client: OpenClient) -> None:
     client = open_client(impatient(proxy))
     warm_up(client)
-    lost_at: list[object] = []
-    lease = take(client.lock("one", ttl=4, on_lost=lost_at.append))
+    losses: list[object] = []
+    lease = take(client.lock("one", ttl=4, on_lost=losses.append))
 
     proxy.lose_next_reply(KEY, then="hang")
     proxy.await_loss()
 
-    assert not lease.wait_lost(3.5)  # beyond the end of what was granted before
+    assert not lease.wait_lost(3.5)  # later than the deadline before the lost renewal
     lease.release()
-    assert lost_at == []
+    assert losses == []
     assert_free_and_clean(server, "one")
 
 
-# ── asyncio, where one connection may carry the words of many tasks ──────────────────────────────────────────────────
+# ── asyncio, where many tasks may share one connection ───────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize("then", ENDS)
@@ -190,16 +190,16 @@ async def test_a_task_whose_reply_is_lost_gets_one_lease_and_its_release_frees_i
     assert_free_and_clean(server, "one")
 
 
-async def test_a_connection_lost_under_many_tasks_costs_none_of_them_its_lock(server: Server, proxy: Proxy) -> None:
+async def test_many_tasks_keep_their_locks_when_their_shared_connection_is_lost(server: Server, proxy: Proxy) -> None:
     async with holdfast.AsyncClient(impatient(proxy)) as client:
         held = [await client.lock(f"held-{number}").acquire() for number in range(20)]
 
-        async def take_and_leave(number: int) -> int:
+        async def acquire_and_release(number: int) -> int:
             async with client.lock(f"many-{number}", timeout=20) as lease:
                 return lease.fence
 
         proxy.lose_next_reply("holdfast:many-7")
-        fences = await asyncio.gather(*(take_and_leave(number) for number in range(50)))
+        fences = await asyncio.gather(*(acquire_and_release(number) for number in range(50)))
 
         assert len(set(fences)) == 50
         for lease in held:

@@ -29,14 +29,14 @@ def renamed(*commands: str) -> list[str]:
 
 
 def use(client: holdfast.Client, other: holdfast.Client) -> None:
-    """Everything that a program does with locks."""
+    """Call every function that programs use for locks."""
     lease = take(client.lock("one", ttl=30))
-    coming = acquiring(other.lock("one"))
+    pending = acquiring(other.lock("one"))
     eventually(lambda: len(client.inspect("one").waiters) == 1)
     lease.renew()
     assert [info.name for info in client.locks()] == ["one"]
     lease.release()
-    coming.result().release()
+    pending.result().release()
     with client.semaphore("two", 2), client.rwlock("three").read(), client.lock_all(["a", "b"]):
         pass
     assert client.once_per("365d", name="job")(lambda: True)()
@@ -103,7 +103,7 @@ DURABLE = ("--appendonly", "yes", "--appendfsync", "always")
     ],
     ids=["fsync unknown", "durable by CONFIG", "plain by CONFIG", "plain by INFO", "nothing known"],
 )
-def test_the_guarantees_are_those_that_can_be_known(
+def test_the_guarantees_are_those_that_the_server_reports(
     start_server: StartServer, open_client: OpenClient, options: list[str], exclusion: Exclusion, warning: str
 ) -> None:
     client = open_client(start_server(*options).url)
@@ -137,7 +137,9 @@ def test_a_server_that_evicts_is_refused_without_info_when_config_shows_it(
 
 
 @pytest.mark.parametrize("method", ["setnx", "getset"])
-def test_the_other_methods_work_too(limited_url: str, open_client: OpenClient, method: str) -> None:
+def test_other_methods_work_for_a_user_without_dangerous_commands(
+    limited_url: str, open_client: OpenClient, method: str
+) -> None:
     client = open_client(f"{limited_url}?method={method}")
 
     with client.lock("one"):

@@ -19,7 +19,7 @@ FIFTY = [f"many-{number:02}" for number in range(50)]
 
 
 def locks_taken(*servers: Server, prefix: str = "holdfast:") -> set[str]:
-    """The names of those that are held."""
+    """The names of the locks that are held."""
     return {
         key[len(prefix) :] for server in servers for key in lock_keys(server) if server.call("TYPE", key) == "string"
     }
@@ -41,18 +41,18 @@ def test_fifty_locks_are_acquired_renewed_and_released_in_one_round_trip_each(
         backend.release(*tickets)
     tickets = [backend.ticket(name) for name in FIFTY]
 
-    begun = proxy.round_trips
-    entered = backend.try_acquire_all(tickets)
-    assert proxy.round_trips == begun + 1
+    before = proxy.round_trips
+    outcomes = backend.try_acquire_all(tickets)
+    assert proxy.round_trips == before + 1
     assert locks_taken(server) == set(FIFTY)
     renewed = backend.renew(*tickets)
-    assert proxy.round_trips == begun + 2
-    left = backend.release(*tickets)
-    assert proxy.round_trips == begun + 3
+    assert proxy.round_trips == before + 2
+    released = backend.release(*tickets)
+    assert proxy.round_trips == before + 3
 
-    assert [type(outcome) for outcome in entered] == [Granted] * 50
+    assert [type(outcome) for outcome in outcomes] == [Granted] * 50
     assert [type(outcome) for outcome in renewed] == [Live] * 50
-    assert left == [True] * 50
+    assert released == [True] * 50
     assert locks_taken(server) == set()
     backend.close()
 
@@ -62,12 +62,12 @@ def test_lock_all_of_fifty_takes_two_round_trips(server: Server, proxy: Proxy, o
     with client.lock_all(["warm-up", "more"]):
         pass
 
-    begun = proxy.round_trips
+    before = proxy.round_trips
     with client.lock_all(FIFTY) as lease:
-        assert proxy.round_trips == begun + 1
+        assert proxy.round_trips == before + 1
         assert set(lease.fences) == locks_taken(server) == set(FIFTY)
 
-    assert proxy.round_trips == begun + 2
+    assert proxy.round_trips == before + 2
     assert locks_taken(server) == set()
 
 
@@ -75,12 +75,12 @@ async def test_lock_all_of_fifty_takes_two_round_trips_with_tasks(server: Server
     async with holdfast.AsyncClient(proxy.url) as client:
         async with client.lock_all(["warm-up", "more"]):
             pass
-        begun = proxy.round_trips
+        before = proxy.round_trips
 
         async with client.lock_all(FIFTY):
-            assert proxy.round_trips == begun + 1
+            assert proxy.round_trips == before + 1
 
-        assert proxy.round_trips == begun + 2
+        assert proxy.round_trips == before + 2
     assert locks_taken(server) == set()
 
 
@@ -88,9 +88,9 @@ def test_locks_after_a_busy_one_are_not_acquired(server: Server) -> None:
     backend = Verbs(server.url)
     backend.try_acquire(backend.ticket("many-30"), queue=False)
 
-    entered = backend.try_acquire_all([backend.ticket(name) for name in FIFTY])
+    outcomes = backend.try_acquire_all([backend.ticket(name) for name in FIFTY])
 
-    assert [type(outcome) for outcome in entered] == [Granted] * 30 + [Waiting]
+    assert [type(outcome) for outcome in outcomes] == [Granted] * 30 + [Waiting]
     assert locks_taken(server) == set(FIFTY[:31])
     backend.close()
 
@@ -106,9 +106,7 @@ def test_more_locks_than_one_script_allows_take_several_scripts(server: Server, 
 
 
 @pytest.mark.parametrize("method", ["queue", "setnx"])
-def test_the_script_is_loaded_again_when_the_server_has_forgotten_it(
-    method: str, server: Server, open_client: OpenClient
-) -> None:
+def test_the_script_is_loaded_again_after_script_flush(method: str, server: Server, open_client: OpenClient) -> None:
     client = open_client(f"{server.url}?method={method}")
 
     for _ in range(2):
@@ -123,10 +121,10 @@ def test_several_locks_take_one_script_with_sentinels(watched: Watched, open_cli
     client = open_client(watched.url)
     with client.lock_all(["warm-up", "more"]):
         pass
-    begun = scripts_run(watched.primary)
+    before = scripts_run(watched.primary)
 
     with client.lock_all(FIFTY):
-        assert scripts_run(watched.primary) == begun + 1
+        assert scripts_run(watched.primary) == before + 1
         assert locks_taken(watched.primary) == set(FIFTY)
 
     assert locks_taken(watched.primary) == set()
@@ -154,10 +152,10 @@ def test_several_locks_of_one_slot_take_one_script_on_a_cluster(
     owner = shared_cluster.owner(shared_cluster.slot("{locks}:"))
     with client.lock_all(["warm-up", "more"]):
         pass
-    begun = scripts_run(owner)
+    before = scripts_run(owner)
 
     with client.lock_all(FIFTY):
-        assert scripts_run(owner) == begun + 1
+        assert scripts_run(owner) == before + 1
         assert locks_taken(owner, prefix="{locks}:") >= set(FIFTY)
 
     assert not locks_taken(owner, prefix="{locks}:") & set(FIFTY)

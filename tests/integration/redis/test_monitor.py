@@ -18,18 +18,18 @@ from tests.support.redis.servers import Server
 
 
 def poll_until(monitor: Monitor, condition: Callable[[Snapshot], bool]) -> Snapshot:
-    last: list[Snapshot] = []
+    snapshots: list[Snapshot] = []
 
-    def met() -> bool:
+    def is_met() -> bool:
         monitor.wait(0.01)
-        last[:] = [monitor.poll()]
-        return condition(last[0])
+        snapshots.append(monitor.poll())
+        return condition(snapshots[-1])
 
-    eventually(met)
-    return last[0]
+    eventually(is_met)
+    return snapshots[-1]
 
 
-def test_a_monitor_shows_new_locks_without_another_full_search(server: Server, open_client: OpenClient) -> None:
+def test_a_monitor_shows_new_and_released_locks(server: Server, open_client: OpenClient) -> None:
     client = open_client(server.url)
     with Monitor(client) as monitor:
         first = monitor.poll()
@@ -45,7 +45,7 @@ def test_a_monitor_shows_new_locks_without_another_full_search(server: Server, o
     ]
 
 
-def test_a_short_first_search_returns_early_and_the_rest_is_found_later(
+def test_a_short_first_search_returns_early_and_later_polls_find_the_other_locks(
     server: Server, open_client: OpenClient
 ) -> None:
     client = open_client(f"{server.url}?method=setnx")
@@ -81,7 +81,7 @@ def test_a_monitor_goes_on_after_an_outage(start_server: StartServer) -> None:
             lease.release()
 
 
-def test_a_monitor_in_asyncio_reads_a_searched_store(server: Server) -> None:
+def test_an_asyncio_monitor_reads_locks(server: Server) -> None:
     async def names() -> list[str]:
         async with holdfast.AsyncClient(server.url) as client, AsyncMonitor(client) as monitor:
             async with client.lock("a"), client.semaphore("s", 3):
@@ -101,6 +101,6 @@ def test_polls_of_many_locks_take_a_small_share_of_the_server(server: Server, op
         seconds = sum(monitor.poll().poll_seconds for _ in range(5))
         used = float(server.info("cpu")["used_cpu_user_main_thread"]) - before
 
-    assert used < seconds * 0.3  # 0.05 is the limit of the pauses; the renewals of the leases are in this number too
+    assert used < seconds * 0.3  # the pauses limit reads to LIVE_SHARE, which is 0.1; the renewals count too
     for lease in leases:
         lease.release()

@@ -45,18 +45,18 @@ def url(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.mark.parametrize("name", NAMES, ids=SHORT.values())
-def test_a_lock_of_any_name_does_all_that_a_lock_does(name: str, url: str, open_client: OpenClient) -> None:
+def test_every_operation_works_with_any_name(name: str, url: str, open_client: OpenClient) -> None:
     holder, waiter = open_client(url), open_client(url)
 
     lease = take(holder.lock(name), timeout=0)
-    coming = acquiring(waiter.lock(name))
+    pending = acquiring(waiter.lock(name))
     await_waiters(holder, name, 1)
     lease.renew()
 
     assert holder.inspect(name).name == name
     assert [info.name for info in waiter.locks(name)] == [name]
     lease.release()
-    after = coming.result(timeout=20)
+    after = pending.result(timeout=20)
     assert after.fence > lease.fence
     assert waiter.break_lock(name, after.fence)
     with pytest.raises(holdfast.LockLost):
@@ -71,31 +71,34 @@ def test_a_lock_of_any_name_does_all_that_a_lock_does(name: str, url: str, open_
 @pytest.mark.parametrize("name", ["x", "a{b}", "a}b", "{}"])
 def test_two_prefixes_that_form_the_same_key_are_one_lock(name: str, url: str, open_client: OpenClient) -> None:
     client, other = open_client(url), open_client(f"{url}?prefix=")
-    whole = f"holdfast:{name}"
+    full_name = f"holdfast:{name}"
 
     with take(client.rwlock(name).read(), timeout=0) as reader:
-        assert other.lock(whole).acquire(timeout=0) is None
-        with take(other.rwlock(whole).read(), timeout=0) as second:
+        assert other.lock(full_name).acquire(timeout=0) is None
+        with take(other.rwlock(full_name).read(), timeout=0) as second:
             assert client.rwlock(name).write().acquire(timeout=0) is None
-    with take(other.semaphore(whole, 2), timeout=0), take(client.semaphore(name, 2), timeout=0) as permit:
-        assert other.semaphore(whole, 2).acquire(timeout=0) is None
+    with take(other.semaphore(full_name, 2), timeout=0), take(client.semaphore(name, 2), timeout=0) as permit:
+        assert other.semaphore(full_name, 2).acquire(timeout=0) is None
         assert client.lock(name).acquire(timeout=0) is None
-    with take(client.lock(name, owner="job"), timeout=0), take(other.lock(whole, owner="job"), timeout=0) as of_owner:
-        assert other.rwlock(whole).read().acquire(timeout=0) is None
-    with take(other.lock(whole), timeout=0) as lease:
+    with (
+        take(client.lock(name, owner="job"), timeout=0),
+        take(other.lock(full_name, owner="job"), timeout=0) as owner_lease,
+    ):
+        assert other.rwlock(full_name).read().acquire(timeout=0) is None
+    with take(other.lock(full_name), timeout=0) as lease:
         assert client.lock(name).acquire(timeout=0) is None
-    assert reader.fence < second.fence < permit.fence < of_owner.fence < lease.fence
+    assert reader.fence < second.fence < permit.fence < owner_lease.fence < lease.fence
 
 
 def test_a_waiter_is_woken_by_a_release_under_another_prefix(url: str, open_client: OpenClient) -> None:
     client, other = open_client(url), open_client(f"{url}?prefix=")
     lease = take(client.lock("x"))
-    coming = acquiring(other.lock("holdfast:x"))
+    pending = acquiring(other.lock("holdfast:x"))
     await_waiters(client, "x", 1)
 
     lease.release()
 
-    coming.result(timeout=PROMPT).release()
+    pending.result(timeout=PROMPT).release()
 
 
 def test_different_names_are_different_locks(url: str, open_client: OpenClient) -> None:
@@ -111,7 +114,7 @@ def test_different_names_are_different_locks(url: str, open_client: OpenClient) 
     assert other.locks() == []
 
 
-async def test_tasks_have_the_same_names(url: str) -> None:
+async def test_tasks_can_use_any_name(url: str) -> None:
     async with holdfast.AsyncClient(url) as client, holdfast.AsyncClient(url) as other:
         for name in NAMES:
             async with client.lock(name, timeout=10):
@@ -134,7 +137,7 @@ def test_a_name_that_equals_a_side_key_is_never_mixed_up_with_it(
     lookalike = f"beside{{holdfast:beside}}:{side_key}"
 
     def use(name: str) -> bool:
-        """Whether it can be used at all; if so, as any lock."""
+        """Acquire and release the lock. Return False if the name is refused."""
         try:
             lease = take(client.lock(name), timeout=0)
             assert other.lock(name).acquire(timeout=0.01) is None

@@ -1,5 +1,5 @@
-"""Hazard: tickets of one owner, which hold a lock together, admit others that must wait: programs that know no owners,
-earlier waiters, or tickets that arrive after a release of one of them.
+"""Hazard: while tickets of one owner hold a lock together, a client that has to wait is granted: a program without
+owners, an earlier waiter, or a ticket that arrives after the release of one of the tickets.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import redis
-import redis_lock  # type: ignore[import-untyped]  # it has none
+import redis_lock  # type: ignore[import-untyped]  # it has no types
 
 import holdfast
 from holdfast.backends.redis.protocol.keys import queue_keys
@@ -34,7 +34,7 @@ def test_an_owner_and_its_fence_are_in_the_key_and_its_tickets_in_the_side_keys(
 ) -> None:
     client_a, client_b, other = (open_client(server.url) for _ in range(3))
     with client_a.lock("a", owner="job"), client_b.lock("a", owner="job"):
-        coming = acquiring(other.lock("a", owner="another"))
+        pending = acquiring(other.lock("a", owner="another"))
         await_waiters(client_a, "a", 1)
 
         value = server.call("GET", "holdfast:a")
@@ -48,7 +48,7 @@ def test_an_owner_and_its_fence_are_in_the_key_and_its_tickets_in_the_side_keys(
     assert {line.split("\n")[1] for line in lines} == {fence}
     assert entry.startswith("@")
     assert not entry.startswith(f"@{owner}\n")
-    coming.result(PATIENCE).release()
+    pending.result(PATIENCE).release()
     assert_free_and_clean(server, "a")
 
 
@@ -77,14 +77,14 @@ def test_the_last_release_of_an_owner_wakes_python_redis_lock(
     first, second = take(client_a.lock("a", owner="job")), take(client_b.lock("a", owner="job"))
     lock = redis_lock.Lock(theirs, "a", expire=30)
 
-    coming = in_background(lambda: lock.acquire(timeout=20))
+    pending = in_background(lambda: lock.acquire(timeout=20))
     eventually(lambda: any(client["cmd"] == "blpop" for client in server.clients()))
     first.release()
     with pytest.raises(TimeoutError):
-        coming.result(timeout=0.3)
+        pending.result(timeout=0.3)
     second.release()
 
-    assert coming.result(timeout=5)  # by a notification, not at its timeout
+    assert pending.result(timeout=5)  # by a notification, not at its timeout
     lock.release()
 
 
@@ -95,20 +95,20 @@ def test_waiters_of_the_same_owner_are_woken_when_the_first_is_granted(
     url = request.getfixturevalue(topology).url
     holder, client_a, other, client_b = (open_client(url) for _ in range(4))
     held = take(holder.lock("a"))
-    coming = []
+    pending = []
     same_owner = [client.lock("a", owner="job") for client in (client_a, client_b, client_a)]
     for position, lock in enumerate([same_owner[0], other.lock("a"), *same_owner[1:]], start=1):
-        coming.append(acquiring(lock))
+        pending.append(acquiring(lock))
         await_waiters(holder, "a", position)
 
     held.release()
 
-    leases = [coming[position].result(timeout=PROMPT) for position in (0, 2, 3)]
+    leases = [pending[position].result(timeout=PROMPT) for position in (0, 2, 3)]
     assert len({lease.fence for lease in leases}) == 1
     for lease in leases:
-        assert not coming[1].done()
+        assert not pending[1].done()
         lease.release()
-    coming[1].result(timeout=PATIENCE).release()
+    pending[1].result(timeout=PATIENCE).release()
 
 
 def test_a_ticket_whose_reply_was_lost_shares_the_fence_of_its_owner(server: Server, proxy: Proxy) -> None:
@@ -127,8 +127,8 @@ def test_a_ticket_whose_reply_was_lost_shares_the_fence_of_its_owner(server: Ser
     assert isinstance(again, Granted)
     assert again.fence == granted.fence
     assert faulty.release(second, second) == [True, False]
-    late = backend.inspect("a").holders
-    assert [outcome.fence for outcome in late] == [granted.fence]
+    holders = backend.inspect("a").holders
+    assert [holder.fence for holder in holders] == [granted.fence]
     for store in (backend, faulty):
         store.close()
 
@@ -147,7 +147,7 @@ def test_a_withdrawn_ticket_with_an_unanswered_request_is_not_granted_with_its_o
     proxy.await_loss()
     assert faulty.release(second) == [False]
 
-    with pytest.raises(holdfast.OutcomeUnknown, match="withdrawn before"):  # as if that request came only now
+    with pytest.raises(holdfast.OutcomeUnknown, match="withdrawn before"):  # as if the lost request arrived only now
         backend.try_acquire(second, queue=False)
     for store in (backend, faulty):
         store.close()

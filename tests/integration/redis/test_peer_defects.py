@@ -19,8 +19,8 @@ from tests.support.redis.servers import Server
 
 
 @pytest.mark.parametrize("delay", [0.001, 0.01, 0.03])
-async def test_cancelled_acquires_leave_no_key_20_of_20(delay: float, server: Server, proxy: Proxy) -> None:
-    """redis-py, asyncio: every one of them left a key without a ttl."""
+async def test_20_cancelled_acquires_leave_no_key(delay: float, server: Server, proxy: Proxy) -> None:
+    """redis-py, asyncio: each of the 20 left a key without a ttl."""
     async with holdfast.AsyncClient(proxy.url) as client:
         async with client.lock("warm-up"):
             pass
@@ -38,7 +38,7 @@ async def test_cancelled_acquires_leave_no_key_20_of_20(delay: float, server: Se
     assert_free_and_clean(server, "one")
 
 
-async def test_a_cancelled_release_can_be_repeated_and_is_done_in_any_case(server: Server, proxy: Proxy) -> None:
+async def test_a_cancelled_release_frees_the_lock(server: Server, proxy: Proxy) -> None:
     """redis-py (#3847): the token is forgotten, the key stays."""
     async with holdfast.AsyncClient(proxy.url) as client, holdfast.AsyncClient(server.url) as other:
         for _ in range(10):
@@ -54,12 +54,12 @@ async def test_a_cancelled_release_can_be_repeated_and_is_done_in_any_case(serve
 
 
 async def test_a_lock_object_shared_by_tasks_keeps_their_leases_apart(server: Server) -> None:
-    """redis-py, asyncio: the token is the thread's, so that one task's late release frees another one's lock."""
+    """redis-py, asyncio: the token belongs to the thread, so a late release of one task frees another task's lock."""
     async with holdfast.AsyncClient(server.url) as client, holdfast.AsyncClient(server.url) as other:
         lock = client.lock("one", ttl=3, renew=False)
         first = await lock.acquire()
         assert first is not None
-        server.call("DEL", "holdfast:one")  # its time is over, says the server
+        server.call("DEL", "holdfast:one")  # as if the lease had expired on the server
         second = await asyncio.create_task(lock.acquire(timeout=10))
         assert second is not None
 
@@ -73,16 +73,18 @@ async def test_a_lock_object_shared_by_tasks_keeps_their_leases_apart(server: Se
 
 
 @pytest.mark.parametrize("timeout", [0.3, 0.75])
-def test_fractions_of_a_second_are_what_they_say(timeout: float, server: Server, open_client: OpenClient) -> None:
+def test_timeouts_and_ttls_can_be_fractions_of_a_second(
+    timeout: float, server: Server, open_client: OpenClient
+) -> None:
     """python-redis-lock: timeout=0.5 waits without end, expire=0.5 is refused by the server."""
     holder, other = open_client(server.url), open_client(server.url)
     lease = take(holder.lock("one", ttl=3.5))
 
-    asked = now()
-    got = other.lock("one").acquire(timeout=timeout)
-    waited = now() - asked
+    began = now()
+    lease_of_other = other.lock("one").acquire(timeout=timeout)
+    waited = now() - began
 
-    assert got is None
+    assert lease_of_other is None
     assert timeout <= waited < timeout + 5
     assert server.call("PTTL", "holdfast:one") > 0
     lease.release()
@@ -95,17 +97,17 @@ def test_fractions_of_a_second_are_what_they_say(timeout: float, server: Server,
 def test_a_slow_server_does_not_stretch_the_timeout(
     method: str, server: Server, proxy: Proxy, open_client: OpenClient
 ) -> None:
-    """sherlock: timeout=1 waited 4.3 s with answers that took 300 ms, because it counted its sleeps."""
+    """sherlock: timeout=1 waited 4.3 s when replies took 300 ms, because it counted only its sleeps."""
     holder, slow = (open_client(f"{url}?method={method}") for url in (server.url, proxy.url))
     lease = take(holder.lock("one"))
     assert slow.lock("one").acquire(timeout=0) is None
     proxy.delay(0.15)
 
-    asked = now()
-    got = slow.lock("one").acquire(timeout=1)
-    waited = now() - asked
+    began = now()
+    lease_of_slow = slow.lock("one").acquire(timeout=1)
+    waited = now() - began
 
-    assert got is None
+    assert lease_of_slow is None
     assert 1 <= waited < 4
     lease.release()
 
@@ -123,9 +125,7 @@ def test_a_dropped_lease_object_is_not_released_silently(server: Server, open_cl
     take(other.lock("one"), timeout=20).release()
 
 
-def test_a_lock_object_used_again_after_a_loss_does_not_overwrite_what_it_had(
-    server: Server, open_client: OpenClient
-) -> None:
+def test_a_lost_lease_cannot_release_the_next_lease_of_its_lock_object(server: Server, open_client: OpenClient) -> None:
     client, other = open_client(server.url), open_client(server.url)
     lock = client.lock("one", ttl=30)
     first = take(lock)
@@ -143,7 +143,7 @@ def test_a_lock_object_used_again_after_a_loss_does_not_overwrite_what_it_had(
     second.release()
 
 
-def test_every_lock_has_a_ttl_and_no_lock_has_none(server: Server, open_client: OpenClient) -> None:
+def test_every_lock_has_a_finite_ttl(server: Server, open_client: OpenClient) -> None:
     """sherlock: expire=None does not lock. redis-py, python-redis-lock: the lock never expires."""
     client = open_client(server.url)
 
@@ -157,7 +157,7 @@ def test_every_lock_has_a_ttl_and_no_lock_has_none(server: Server, open_client: 
 
 
 def test_a_release_that_failed_can_be_repeated(server: Server, proxy: Proxy, open_client: OpenClient) -> None:
-    """redis-py: the token is cleared before the network is asked."""
+    """redis-py: the token is cleared before the request is sent."""
     client = open_client(proxy.url)
     lease = take(client.lock("one"))
 
@@ -166,6 +166,6 @@ def test_a_release_that_failed_can_be_repeated(server: Server, proxy: Proxy, ope
         lease.release()
     proxy.heal()
 
-    with contextlib.suppress(holdfast.NotHeld):  # the keeper was quicker
+    with contextlib.suppress(holdfast.NotHeld):  # the keeper has released it already
         lease.release()
     eventually(lambda: "holdfast:one" not in server.all_keys())

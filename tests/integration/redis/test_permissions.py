@@ -1,6 +1,6 @@
 """Hazard: the documented ACL allows too little, or more than locks need.
 
-The conformance suite runs with these users. Here each documented command is shown to be used.
+The conformance suite runs with these users. The tests here show that each documented command is used.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from tests.support.redis.servers import Server
 from tests.support.redis.shared import allow, permissions_of
 from tests.support.redis.topologies import Cluster, Watched
 
-EXPIRED = "holdfast:getset:0123456789abcdef0123456789abcdef:1000000:1"  # method=getset takes the lock over
+EXPIRED = "holdfast:getset:0123456789abcdef0123456789abcdef:1000000:1"  # method=getset acquires this expired lock
 
 
 def executed(servers: list[Server]) -> set[str]:
     """The commands that were run, in scripts too, and not refused."""
     commands = set()
     for server in servers:
-        for name, facts in server.info("commandstats").items():
-            if not facts.startswith("calls=0,"):
+        for name, stats in server.info("commandstats").items():
+            if not stats.startswith("calls=0,"):
                 commands.add(name.removeprefix("cmdstat_"))
     return commands
 
@@ -103,12 +103,12 @@ def test_waiters_poll_when_notifications_are_not_allowed(start_server: StartServ
     allow([server], statements("redis", "method=queue"), user="app", prefix="holdfast:")
     client, other = (open_client(f"redis://app:secret@{server.address}/0") for _ in range(2))
     lease = take(client.lock("one"))
-    coming = acquiring(other.lock("one"))
+    pending = acquiring(other.lock("one"))
     eventually(lambda: len(client.inspect("one").waiters) == 1)
 
     lease.release()
 
-    coming.result().release()
+    pending.result().release()
 
 
 def test_a_map_of_the_cluster_needs_a_permission(cluster: Cluster, open_client: OpenClient) -> None:

@@ -61,7 +61,7 @@ def test_an_advance_whose_reply_is_lost_succeeds_when_repeated(method: str, serv
     assert backend.advance_register("warm-up", 1)
 
     proxy.lose_next_reply("XADD" if method == "getset" else "{holdfast:a}:mark:")
-    with contextlib.suppress(holdfast.OutcomeUnknown):  # getset looks again by itself
+    with contextlib.suppress(holdfast.OutcomeUnknown):  # getset reads the register after a lost reply
         assert backend.advance_register("a", 5, nonce="me")
     proxy.await_loss()
 
@@ -75,11 +75,11 @@ def test_an_advance_whose_reply_is_lost_succeeds_when_repeated(method: str, serv
 def test_reading_many_registers_takes_one_round_trip(method: str, proxy: Proxy) -> None:
     backend = Verbs(f"{proxy.url}?method={method}")
     backend.read_registers("warm-up")
-    begun = proxy.round_trips
+    before = proxy.round_trips
 
     assert backend.read_registers(*(f"name-{number}" for number in range(50))) == [0] * 50
 
-    assert proxy.round_trips == begun + 1
+    assert proxy.round_trips == before + 1
     backend.close()
 
 

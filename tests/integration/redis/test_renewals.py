@@ -1,4 +1,4 @@
-"""Hazard: leases that are renewed by one script hide the loss of one of them, or a server runs a script for each."""
+"""Hazard: a script that renews many leases hides the loss of one of them, or the server runs a script for each."""
 
 from __future__ import annotations
 

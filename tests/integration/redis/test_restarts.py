@@ -21,13 +21,13 @@ from tests.support.redis.servers import Server
 
 @pytest.fixture
 def durable(start_server: StartServer) -> Server:
-    """A server that has on disk what it has answered."""
+    """A server that writes to its disk before it replies."""
     return start_server("--appendonly", "yes", "--appendfsync", "always")
 
 
 @pytest.fixture
-def forgetful(start_server: StartServer) -> Server:
-    """A server that has nothing on disk."""
+def volatile(start_server: StartServer) -> Server:
+    """A server that does not write to its disk."""
     return start_server()
 
 
@@ -47,19 +47,19 @@ def test_a_restart_with_data_under_a_holder_costs_it_nothing(durable: Server, op
 
 
 def test_the_holder_learns_of_a_restart_without_data_at_its_next_renewal(
-    forgetful: Server, open_client: OpenClient
+    volatile: Server, open_client: OpenClient
 ) -> None:
-    holder, other = open_client(forgetful.url), open_client(forgetful.url)
+    holder, other = open_client(volatile.url), open_client(volatile.url)
     lease = take(holder.lock("one", ttl=6))
 
-    forgetful.restart()
+    volatile.restart()
     after = take(other.lock("one"), timeout=10)
 
     assert after.fence > lease.fence
     assert lease.wait_lost(6)
     with pytest.raises(holdfast.LockLost):
         lease.release()
-    after.renew()  # which the first one's clean-up has not touched
+    after.renew()  # the clean-up of the first client does not end this lease
     after.release()
 
 
@@ -72,18 +72,18 @@ def test_a_waiter_outlives_a_restart_and_gets_the_lock(
     server = start_server(*(("--appendonly", "yes", "--appendfsync", "always") if has_data else ()))
     holder, waiter = open_client(server.url), open_client(server.url)
     lease = take(holder.lock("one", ttl=30, renew=False))
-    coming = waiting(waiter, "one")
+    pending = waiting(waiter, "one")
 
     server.restart()
     if has_data:
         await_waiters(holder, "one", 1)
-        assert not coming.done()
+        assert not pending.done()
         lease.release()
 
-    assert coming.result(timeout=20).fence > lease.fence
+    assert pending.result(timeout=20).fence > lease.fence
     if not has_data:
         assert_lost(lease)
-    coming.result().release()
+    pending.result().release()
     assert_free_and_clean(server, "one")
 
 
@@ -113,9 +113,9 @@ async def test_asyncio_waiters_outlive_a_restart_and_get_the_lock_one_by_one(
         while events.count("queued") < 20:
             await asyncio.sleep(0.01)
 
-        server.restart()  # holds up this loop too: to the clients it is one moment
+        server.restart()  # blocks this loop too, so the clients run again only after the restart
         if has_data:
-            with contextlib.suppress(holdfast.BackendError):  # in which case it is repeated in the background
+            with contextlib.suppress(holdfast.BackendError):  # then the client repeats it in the background
                 await lease.release()
 
         fences = await asyncio.gather(*visits)
@@ -130,14 +130,14 @@ def test_a_wait_that_times_out_in_an_outage_reports_the_outage(
     server = start_server()
     holder, waiter = open_client(server.url), open_client(server.url)
     lease = take(holder.lock("one", ttl=30, renew=False))
-    asked = now()
-    coming = waiting(waiter, "one", timeout=3)
+    began = now()
+    pending = waiting(waiter, "one", timeout=3)
 
     server.kill()
 
     with pytest.raises(holdfast.BackendError):
-        coming.result(timeout=30)
-    assert now() - asked >= 3  # it kept trying until its timeout
+        pending.result(timeout=30)
+    assert now() - began >= 3  # it kept trying until its timeout
     server.start()
     assert_lost(lease)
 
@@ -148,8 +148,8 @@ def test_closing_a_client_whose_server_is_gone_neither_hangs_nor_raises(start_se
     lease = take(client.lock("one"))
     server.kill()
 
-    asked = now()
+    began = now()
     client.close()
 
-    assert now() - asked < 15
+    assert now() - began < 15
     assert not lease.held

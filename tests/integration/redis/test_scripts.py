@@ -27,14 +27,14 @@ def test_scripts_are_loaded_again_when_the_server_forgets_them_between_any_two_s
     forget()
     assert waiter.lock("one").acquire(timeout=0) is None
     forget()
-    coming = acquiring(waiter.lock("one"))
+    pending = acquiring(waiter.lock("one"))
     if method == "queue":
         await_waiters(holder, "one", 1)
     forget()
     assert [info.fence for info in waiter.inspect("one").holders] in ([lease.fence], [None])
     forget()
     lease.release()
-    after = coming.result(timeout=20)
+    after = pending.result(timeout=20)
     assert after.fence > lease.fence
     forget()
     assert waiter.break_lock("one", after.fence)

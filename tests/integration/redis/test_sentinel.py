@@ -29,23 +29,23 @@ def lagging(binary: Binary, tmp_path: Path) -> Iterator[tuple[Watched, Proxy]]:
         yield watched, link
 
 
-async def test_the_death_of_the_primary_costs_holder_and_waiter_nothing_that_was_replicated(
+async def test_holder_and_waiter_keep_what_was_replicated_when_the_primary_dies(
     watched: Watched, open_client: OpenClient
 ) -> None:
     threads = open_client(watched.url)
     async with holdfast.AsyncClient(watched.url) as tasks:
         lease = await tasks.lock("one", ttl=30).acquire()
         assert lease is not None
-        coming = await asyncio.to_thread(waiting, threads, "one", timeout=60)
+        pending = await asyncio.to_thread(waiting, threads, "one", timeout=60)
         await asyncio.to_thread(await_replicated, watched.primary, watched.replica)
 
         watched.primary.kill()
         await asyncio.to_thread(watched.await_other_primary, watched.primary.port)
 
         assert lease.held
-        assert not coming.done()
+        assert not pending.done()
         await lease.release()
-        after = await asyncio.to_thread(coming.result, 30)
+        after = await asyncio.to_thread(pending.result, 30)
         assert after.fence > lease.fence
         assert await tasks.lock("one").acquire(timeout=0) is None
         after.release()
@@ -70,7 +70,7 @@ def test_fences_grow_in_a_split_brain_when_a_stopped_primary_resumes(
     assert new.fence > old.fence
     on_primary, on_replica = open_client(watched.primary.url), open_client(watched.replica.url)
     fences = []
-    for number in range(20):  # each on its own side, and each after the other
+    for number in range(20):  # the two primaries take turns
         lease = take((on_primary, on_replica)[number % 2].lock("two"), timeout=0)
         fences.append(lease.fence)
         lease.release()
@@ -90,7 +90,7 @@ def test_fences_grow_after_20_failovers_to_a_replica_without_the_last_writes(
         with (
             Proxy(ports[0]) as link,
             Pair(binary, tmp_path / str(number), ports=ports, link=link.port) as pair,
-            Proxy(ports[0]) as service,  # where clients find the primary, whichever that is
+            Proxy(ports[0]) as service,  # the clients' address of the primary, before and after the failover
         ):
             old, new = holdfast.Client(service.url), holdfast.Client(service.url)
             take(old.lock("one")).release()
@@ -166,7 +166,7 @@ def test_the_error_names_sentinels_that_do_not_know_the_service_or_are_down(
 
     for sentinel in watched.sentinels[:2]:
         sentinel.kill()
-    take(open_client(watched.url).lock("one"), timeout=0).release()  # one that answers is enough
+    take(open_client(watched.url).lock("one"), timeout=0).release()  # one Sentinel that answers is enough
     watched.sentinels[2].kill()
     with pytest.raises(holdfast.BackendUnavailable):
         open_client(watched.url).lock("one").acquire(timeout=0)

@@ -1,4 +1,4 @@
-"""Hazard: the straight path skips a guard: a lock stays taken after an interrupt, a reply reaches the wrong request.
+"""Hazard: the straight path lacks a guard: a lock stays held after an interrupt, or a reply reaches the wrong request.
 
 The first acquire of a lock by a thread uses the general path. Each later one uses the straight path if the lock is
 free, or if another caller of the client passes its lease on.
@@ -39,7 +39,7 @@ KEY = "holdfast:one"
 
 
 class Interrupt(KeyboardInterrupt):
-    """Our own, so that a real Ctrl-C still ends the test run."""
+    """An interrupt by the test, so that a real Ctrl-C still ends the test run."""
 
 
 def used(lock: holdfast.Lock) -> holdfast.Lock:
@@ -53,7 +53,7 @@ LOCAL_HANDOVER = pytest.mark.parametrize("query", [STRICT, ""], ids=["strict", "
 
 
 def local_tickets(client: holdfast.Client | holdfast.AsyncClient) -> tuple[int, int]:
-    """How many active tickets and queues a client with local hand-over has."""
+    """The numbers of active tickets and of queues for local hand-over."""
     local = client._engine.local
     return (0, 0) if local is None else (len(local.active), len(local.queues))
 
@@ -100,11 +100,11 @@ def test_a_lease_of_the_straight_path_is_passed_on_to_another_caller_of_the_clie
     lease = take(used(client.lock("one")))
     assert is_straight(lease)
 
-    coming = acquiring(client.lock("one"))
+    pending = acquiring(client.lock("one"))
     eventually(lambda: "one" in local.queues and len(local.queues["one"].waiting) == 1)
     assert not client.inspect("one").waiters
     lease.release()
-    passed = coming.result(PROMPT)
+    passed = pending.result(PROMPT)
 
     assert passed._claim.server is lease._claim
     assert passed.fence > lease.fence
@@ -114,7 +114,7 @@ def test_a_lease_of_the_straight_path_is_passed_on_to_another_caller_of_the_clie
 
 
 class Waiter:
-    """A thread that has used a lock, waits for it when it is told to, and counts its calls then."""
+    """A thread that has used a lock. `wait` lets it acquire the lock again and count the function calls of that."""
 
     def __init__(self, lock: holdfast.Lock) -> None:
         self._may_wait = threading.Event()
@@ -202,12 +202,12 @@ def test_a_client_with_required_guarantees_or_observers_uses_the_general_path(
     lock = used(client.lock("one"))
     with lock as lease:
         assert is_straight(lease)
-        seen: list[str] = []
-        client._events.observers = (lambda operation, *_: seen.append(operation),)
+        operations: list[str] = []
+        client._events.observers = (lambda operation, *_: operations.append(operation),)
         client._engine.observe_requests()
     with lock as lease:
         assert not is_straight(lease)
-    assert seen == ["release", "try_acquire", "release"]
+    assert operations == ["release", "try_acquire", "release"]
 
 
 @LOCAL_HANDOVER
@@ -215,16 +215,16 @@ def test_a_busy_lock_is_waited_for_and_granted_in_order(query: str, server: Serv
     client, other = open_client(f"{server.url}{query}"), open_client(f"{server.url}{STRICT}")
     lock = used(client.lock("one"))
     held = take(other.lock("one"))
-    behind = waiting(other, "one")
+    first_waiter = waiting(other, "one")
 
     assert lock.acquire(timeout=0) is None
     with pytest.raises(holdfast.AcquireTimeout, match="held by"), client.lock("one", timeout=0.05):
         pass
     assert lock.acquire(timeout=0.05) is None
-    coming = acquiring(client.lock("one"))
+    pending = acquiring(client.lock("one"))
     held.release()
-    behind.result(PROMPT).release()
-    coming.result(PROMPT).release()
+    first_waiter.result(PROMPT).release()
+    pending.result(PROMPT).release()
 
     assert local_tickets(client) == (0, 0)
     assert_free_and_clean(server, "one")
@@ -263,7 +263,7 @@ def test_a_request_that_is_not_sent_leaves_no_ticket_that_other_callers_wait_for
     lock = used(client.lock("one"))
 
     proxy.refuse()
-    for _ in range(2):  # the first one finds its connection closed, the second one has none
+    for _ in range(2):  # the first acquire finds its connection closed, the second has no connection
         with pytest.raises(holdfast.BackendUnavailable):
             lock.acquire()
         assert local_tickets(client) == (0, 0)
@@ -282,34 +282,36 @@ def test_an_unknown_script_is_loaded(server: Server, open_client: OpenClient) ->
 
 
 def interrupted_at(step: int, call: Callable[[], object]) -> bool:
-    """Interrupt a call at its nth line of the straight path or of its exchange. False if it has fewer lines."""
+    """Interrupt a call at its nth line in the files of the straight path. Return False if it has fewer lines there."""
     files = {straight_path.__file__, sockets.__file__}
-    left, last = step, 0
+    lines_left, current_line = step, 0
 
     def trace(frame: FrameType, event: str, _: object) -> Any:
-        nonlocal left, last
+        nonlocal lines_left, current_line
         if frame.f_code.co_filename not in files:
             return trace if event == "call" else None
         if event == "line":
             # Not at the exit of a mutex: CPython runs no signal handler between the last line of a body without calls
             # and the call of `__exit__` (runtimes/threads.py: Mutex).
-            line, last = last, frame.f_lineno
-            if line > last and linecache.getline(frame.f_code.co_filename, last).strip().startswith("with "):
-                return trace
-            left -= 1
-            if left == 0:
+            previous_line, current_line = current_line, frame.f_lineno
+            if previous_line > current_line:
+                text = linecache.getline(frame.f_code.co_filename, current_line)
+                if text.strip().startswith("with "):
+                    return trace
+            lines_left -= 1
+            if lines_left == 0:
                 sys.settrace(None)
                 raise Interrupt
         return trace
 
-    before = sys.gettrace()
+    previous_trace = sys.gettrace()
     sys.settrace(trace)
     try:
         call()
     except Interrupt:
         return True
     finally:
-        sys.settrace(before)
+        sys.settrace(previous_trace)
     return False
 
 
@@ -343,9 +345,9 @@ def test_an_interrupt_at_any_line_leaves_the_lock_free(
         if lock.held:  # the interrupt came before the release had begun
             lock.release()
 
-        got = probe.acquire(timeout=20)
-        assert got is not None, f"the lock is stuck after an interrupt at line {step}"
-        got.release()
+        probe_lease = probe.acquire(timeout=20)
+        assert probe_lease is not None, f"the lock is stuck after an interrupt at line {step}"
+        probe_lease.release()
 
     for lease in leases:
         if lease.held:
@@ -362,7 +364,7 @@ def test_an_interrupt_at_any_line_leaves_the_lock_free(
 def test_an_interrupt_at_any_line_of_a_local_hand_over_leaves_the_lock_free(
     call: str, server: Server, open_client: OpenClient
 ) -> None:
-    # A caller that the lease was passed on to does not lose it, although the interrupted release is repeated.
+    # The next caller keeps the lease that was passed to it, although the interrupted release is repeated.
     client = open_client(server.url)
     local = client._engine.local
     assert local is not None
@@ -370,20 +372,20 @@ def test_an_interrupt_at_any_line_of_a_local_hand_over_leaves_the_lock_free(
     step, interrupts = 1, 0
     is_done = False
     while not is_done:
-        is_over = threading.Event()
+        may_release = threading.Event()
         lock = used(client.lock("one"))
         held = in_background(partial(take, lock)).result(PROMPT)
 
-        def release(waiters: int, held: holdfast.Lease = held, is_over: threading.Event = is_over) -> None:
+        def release(waiters: int, held: holdfast.Lease = held, may_release: threading.Event = may_release) -> None:
             eventually(
-                lambda: is_over.is_set() or ("one" in local.queues and len(local.queues["one"].waiting) == waiters)
+                lambda: may_release.is_set() or ("one" in local.queues and len(local.queues["one"].waiting) == waiters)
             )
             held.release()
 
         if call == "acquire":
             released, follower = in_background(partial(release, 1)), None
             is_interrupted = interrupted_at(step, partial(take, lock))
-            is_over.set()
+            may_release.set()
             is_done = not is_interrupted and is_straight(lock._last_entered())
         else:
             released, follower = in_background(partial(release, 2)), in_background(partial(take_second, client))
@@ -397,9 +399,9 @@ def test_an_interrupt_at_any_line_of_a_local_hand_over_leaves_the_lock_free(
             lock.release()
         if follower is not None:
             follower.result(20)
-        got = probe.acquire(timeout=20)
-        assert got is not None, f"the lock is stuck after an interrupt at line {step}"
-        got.release()
+        probe_lease = probe.acquire(timeout=20)
+        assert probe_lease is not None, f"the lock is stuck after an interrupt at line {step}"
+        probe_lease.release()
 
     assert interrupts > (30 if call == "acquire" else 15)
     assert client.stats()[:2] == (0, 0)
@@ -408,7 +410,7 @@ def test_an_interrupt_at_any_line_of_a_local_hand_over_leaves_the_lock_free(
 
 
 def take_second(client: holdfast.Client) -> None:
-    """Acquire the lock after another caller that waits, and release it."""
+    """Wait until another caller waits for the lock. Then acquire the lock after that caller, and release it."""
     local = client._engine.local
     assert local is not None
     eventually(lambda: "one" in local.queues and len(local.queues["one"].waiting) == 1)
@@ -439,9 +441,9 @@ async def test_a_task_that_is_cancelled_while_its_request_is_sent_leaves_the_loc
             await asyncio.wait([task])
             if not task.cancelled():
                 await task.result().release()
-            got = await probe.acquire(timeout=20)
-            assert got is not None, f"the lock is stuck after a cancellation at step {steps}"
-            await got.release()
+            probe_lease = await probe.acquire(timeout=20)
+            assert probe_lease is not None, f"the lock is stuck after a cancellation at step {steps}"
+            await probe_lease.release()
         assert local_tickets(client) == (0, 0)
 
     assert_free_and_clean(server, "one")

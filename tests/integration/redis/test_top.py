@@ -1,4 +1,4 @@
-"""Hazard: with many locks and waiters, `holdfast top` does not follow, or loads the server."""
+"""Hazard: with many locks and waiters, `holdfast top` shows changes late, or loads the server."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def waiters(server: Server) -> Iterator[subprocess.Popen[str]]:
 
 @pytest.mark.slow
 def test_top_follows_200_locks_with_1000_waiters(server: Server, waiters: subprocess.Popen[str]) -> None:
-    """It prints the delay from a hand-over to the screen, and the time that watching takes the server."""
+    """The test prints the delay from a hand-over to the screen, and the share of the server that top uses."""
     delays: list[float] = []
 
     def hand_over(name: str) -> tuple[int, float]:
@@ -40,8 +40,8 @@ def test_top_follows_200_locks_with_1000_waiters(server: Server, waiters: subpro
         assert waiters.stdout is not None
         waiters.stdin.write(f"{name}\n")
         waiters.stdin.flush()
-        fence, at = waiters.stdout.readline().split()
-        return int(fence), float(at)
+        fence, acquired_at = waiters.stdout.readline().split()
+        return int(fence), float(acquired_at)
 
     def server_seconds() -> float:
         cpu = server.info("cpu")
@@ -49,21 +49,21 @@ def test_top_follows_200_locks_with_1000_waiters(server: Server, waiters: subpro
 
     async def steps(screen: Screen) -> None:
         await screen.shows(f"{LOCKS} locks, {WAITERS:,} waiters")
-        await screen.press("space")  # paused, the server has only the requests of the crowd
+        await screen.press("space")  # top is paused, so the server has only the requests of the waiters
         began, used = time.monotonic(), server_seconds()
         await asyncio.sleep(2)  # the time over which the cost is measured
         unwatched = (server_seconds() - used) / (time.monotonic() - began)
         await screen.press("space")
         began, used = time.monotonic(), server_seconds()
         for number in range(HANDOVERS):
-            fence, at = await asyncio.to_thread(hand_over, NAMES[number * 7 % LOCKS])
+            fence, acquired_at = await asyncio.to_thread(hand_over, NAMES[number * 7 % LOCKS])
 
             def is_shown(name: str = NAMES[number * 7 % LOCKS], fence: int = fence) -> bool:
                 lock = screen.app.find(name)
                 return lock is not None and [holder.fence for holder in lock.holders] == [fence]
 
             await screen.until(is_shown)
-            delays.append(screen.app.shown_at - at)
+            delays.append(screen.app.shown_at - acquired_at)
         share = (server_seconds() - used) / (time.monotonic() - began)
         delays.sort()
         print(  # noqa: T201 - the result

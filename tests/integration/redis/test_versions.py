@@ -33,10 +33,10 @@ def test_threads_acquire_wait_and_hand_over_and_leave_no_keys(
 
     first = take(holder.lock("one"))
     busy = waiter.lock("one").acquire(timeout=0)
-    coming = acquiring(waiter.lock("one"))
+    pending = acquiring(waiter.lock("one"))
     first.renew()
     first.release()
-    second = coming.result()
+    second = pending.result()
 
     assert busy is None
     assert second.fence > first.fence
@@ -70,7 +70,7 @@ def test_readers_and_permits_share_on_every_version(each_server: Server, open_cl
     late_reader = open_client(each_server.url).rwlock("book").read().acquire(timeout=0)
     third_permit = some.semaphore("permits", limit=2).acquire(timeout=0)
 
-    assert late_reader is None, "it overtook a waiting writer"
+    assert late_reader is None, "a reader overtook a waiting writer"
     assert third_permit is None
     for lease in (*readers, *permits):
         lease.release()
@@ -81,9 +81,7 @@ def test_readers_and_permits_share_on_every_version(each_server: Server, open_cl
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_several_at_once_and_once_in_a_period_on_every_version(
-    method: str, each_server: Server, open_client: OpenClient
-) -> None:
+def test_lock_all_and_once_per_work_on_every_version(method: str, each_server: Server, open_client: OpenClient) -> None:
     some, other = (open_client(f"{each_server.url}?method={method}") for _ in range(2))
 
     with some.lock_all(["a", "b", "c"], timeout=20) as lease:
@@ -102,14 +100,14 @@ def test_owners_share_on_every_version(each_server: Server, open_client: OpenCli
     some, other = open_client(each_server.url), open_client(each_server.url)
 
     held = take(some.lock("one"))
-    coming = [acquiring(client.lock("one", owner="job")) for client in (some, other)]
+    pending = [acquiring(client.lock("one", owner="job")) for client in (some, other)]
     await_waiters(some, "one", 2)
     held.release()
-    kin = [future.result() for future in coming]
+    leases = [future.result() for future in pending]
 
-    assert kin[0].fence == kin[1].fence > held.fence
+    assert leases[0].fence == leases[1].fence > held.fence
     assert some.lock("one", owner="another").acquire(timeout=0) is None
-    for lease in kin:
+    for lease in leases:
         lease.renew()
         lease.release()
     assert_free_and_clean(each_server, "one")
@@ -146,17 +144,17 @@ def test_databases_and_prefixes_keep_locks_apart(server: Server, open_client: Op
 def test_a_refused_script_is_not_an_unknown_outcome_on_any_version(
     each_server: Server, open_client: OpenClient
 ) -> None:
-    """How an error inside a script is worded differs: 6.2 wraps it, 7.0 and Valkey add to it, each in its own way."""
+    """The text of an error inside a script differs: 6.2 wraps the error, 7.0 and Valkey each add their own words."""
     client = open_client(each_server.url)
     take(client.lock("one")).release()
 
-    for setting, value, usual in (("min-replicas-to-write", "1", "0"), ("maxmemory", "1", "0")):
+    for setting, value, default in (("min-replicas-to-write", "1", "0"), ("maxmemory", "1", "0")):
         each_server.call("CONFIG", "SET", setting, value)
         with pytest.raises(holdfast.BackendUnavailable):
             client.lock("one").acquire(timeout=0)
         with pytest.raises(holdfast.BackendUnavailable):
             client.lock_all(["one", "two"]).acquire(timeout=0)
-        each_server.call("CONFIG", "SET", setting, usual)
+        each_server.call("CONFIG", "SET", setting, default)
     each_server.call("REPLICAOF", "127.0.0.1", "1")
     with pytest.raises(holdfast.BackendUnavailable, match="replica"):
         client.lock("one").acquire(timeout=0)

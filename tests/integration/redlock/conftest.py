@@ -70,7 +70,7 @@ def own_redlock(start_redlock: StartRedlock) -> RedlockServers:
 
 @pytest.fixture
 def proxies(redlock: RedlockServers) -> Iterator[list[Proxy]]:
-    """One before each of the shared nodes."""
+    """A proxy in front of each of the shared nodes."""
     with contextlib.ExitStack() as stack:
         yield [stack.enter_context(Proxy(server.port)) for server in redlock.servers]
 

@@ -1,8 +1,8 @@
-"""Hazard: the wall clock of a node is set. The node counts the ttl of its vote on it, and starts its count of fences
-from it.
+"""Hazard: the wall clock of a node is set. The node measures the ttl of its vote with this clock, and begins its count
+of fences with the time of this clock.
 
-One wrong clock ends one vote early, and a majority remains. With wrong clocks on a majority two clients can hold the
-lock until the next renewal of the first one. This is documented, and the reason why the fence has to grow.
+One wrong clock ends one vote early, and a majority remains. With wrong clocks on a majority, two clients can hold the
+lock until the next renewal of the first one. This is documented, and it is the reason why the fence has to grow.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ def test_a_jump_forward_on_one_node_ends_its_vote_but_not_the_lease(
     lease = take(holder.lock("one", ttl=6))
 
     clock.step(3600)
-    gone = redlock.votes("one")[1]
+    vote = redlock.votes("one")[1]
     busy = other.lock("one").acquire(timeout=0)
 
-    assert gone is None
+    assert vote is None
     assert busy is None
     eventually(lambda: redlock.vote_count("one") == 5)  # repaired at the next renewal
     assert lease.held
@@ -55,7 +55,7 @@ def test_fences_grow_when_clocks_of_nodes_jump(
     for number, step in enumerate([0, 3600, -7200, 86_400, -86_400, 50, -50, 0]):
         clock.step(step)
         for client in clients:
-            # Every other time one node is not there, and counts differ afterwards.
+            # One node is stopped during each acquire, so the counts of the nodes differ afterwards.
             redlock.servers[number % 5].stop()
             lease = take(client.lock("one", ttl=20))
             redlock.servers[number % 5].resume()
@@ -76,13 +76,13 @@ def test_a_node_without_data_counts_from_its_clock_and_the_others_follow(
     clock.step(3600)
     redlock.servers[0].restart()
     eventually(lambda: _fence(client) > before.fence + 3_599_000_000)
-    with_it = _fence(client)
+    fence = _fence(client)
     redlock.servers[0].kill()
 
-    assert _fence(client) > with_it
+    assert _fence(client) > fence
 
 
-def test_a_jump_forward_on_a_majority_grants_the_next_with_a_greater_fence_and_the_first_learns_of_its_loss(
+def test_a_jump_forward_on_a_majority_grants_another_client_a_greater_fence_and_the_old_lease_is_lost(
     clock: WallClock, start_redlock: StartRedlock, open_client: OpenClient
 ) -> None:
     redlock = start_redlock(environments=dict.fromkeys((0, 2, 4), clock.environment))

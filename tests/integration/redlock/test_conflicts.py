@@ -18,7 +18,7 @@ KEY = "holdfast:one"
 
 
 @pytest.mark.parametrize("number", [0, 4])
-def test_a_key_of_another_type_on_one_node_does_not_stop_the_others(
+def test_a_lock_works_when_one_node_has_a_key_of_another_type(
     number: int, redlock: RedlockServers, open_client: OpenClient, logged: Callable[[], list[str]]
 ) -> None:
     url = redlock.url(quarantine="no")
@@ -27,11 +27,11 @@ def test_a_key_of_another_type_on_one_node_does_not_stop_the_others(
 
     lease = take(holder.lock("one"))
     assert waiter.lock("one").acquire(timeout=0) is None
-    coming = acquiring(waiter.lock("one"))
+    pending = acquiring(waiter.lock("one"))
     await_waiters(holder, "one", 1)
     lease.renew()
     lease.release()
-    after = coming.result(timeout=20)
+    after = pending.result(timeout=20)
 
     assert after.fence > lease.fence
     after.release()
@@ -40,7 +40,7 @@ def test_a_key_of_another_type_on_one_node_does_not_stop_the_others(
     assert not [line for line in logged() if "silent" in line]
 
 
-def test_keys_of_another_type_on_a_majority_are_a_clear_error_and_no_vote_is_left(
+def test_keys_of_another_type_on_a_majority_raise_name_conflict_and_leave_no_vote(
     redlock: RedlockServers, open_client: OpenClient
 ) -> None:
     client = open_client(redlock.url(quarantine="no"))
@@ -88,24 +88,24 @@ def test_a_client_of_a_single_node_gets_name_conflict_for_a_redlock_lock(
 def test_keys_of_another_program_block_holdfast_on_a_majority_and_not_on_a_minority(
     redlock: RedlockServers, open_client: OpenClient
 ) -> None:
-    """As other Redlock libraries write them: the same random value on every node."""
+    """Other Redlock libraries write the same random value on every node."""
     client = open_client(redlock.url(quarantine="no", prefix=""))
     for server in redlock.servers[:3]:
         server.call("SET", "one", "theirs", "NX", "PX", 30_000)
 
     assert client.lock("one").acquire(timeout=0) is None
     assert [(holder.agent, holder.fence) for holder in client.inspect("one").holders] == [("another program", 0)]
-    coming = acquiring(client.lock("one"))
+    pending = acquiring(client.lock("one"))
     with pytest.raises(TimeoutError):
-        coming.result(timeout=0.3)
+        pending.result(timeout=0.3)
     redlock.servers[1].call("DEL", "one")
 
-    lease = coming.result(timeout=20)
+    lease = pending.result(timeout=20)
     assert [redlock.servers[number].call("GET", "one") for number in (0, 2)] == ["theirs"] * 2
     lease.release()
 
 
-def test_a_ttl_beyond_what_quarantine_allows_for_is_refused(redlock: RedlockServers, open_client: OpenClient) -> None:
+def test_a_ttl_longer_than_max_ttl_is_refused(redlock: RedlockServers, open_client: OpenClient) -> None:
     client = open_client(redlock.url(quarantine="no", max_ttl=20))
 
     with pytest.raises(holdfast.ConfigurationError, match=r"ttl=21 .* max_ttl=20"):

@@ -1,4 +1,4 @@
-"""Hazard: a fence that is not greater than all earlier ones, while nodes die, restart without data and hang, and many
+"""Hazard: a fence is not greater than all earlier fences, when nodes die, hang or restart without data while many
 clients use them.
 
 `HOLDFAST_REDLOCK_TURNS` is the minimum number of leases of all processes together. By default the test runs until every
@@ -36,13 +36,13 @@ def test_fences_grow_under_two_prefixes_that_form_the_same_key(redlock: RedlockS
     assert fences == sorted(set(fences))
 
 
-def test_fences_grow_beside_clients_of_an_earlier_version_that_count_in_another_record(redlock: RedlockServers) -> None:
-    before, count = "holdfast:{holdfast:x}:record:", 2**52
+def test_fences_grow_when_an_earlier_version_has_counted_in_another_record(redlock: RedlockServers) -> None:
+    earlier_record, count = "holdfast:{holdfast:x}:record:", 2**52
     for server in redlock.servers:
-        server.call("HSET", before, "count", count)
+        server.call("HSET", earlier_record, "count", count)
 
     with holdfast.Client(redlock.url(quarantine="no")) as client, client.lock("x") as lease:
-        counts = [int(server.call("HGET", before, "count")) for server in redlock.servers]
+        counts = [int(server.call("HGET", earlier_record, "count")) for server in redlock.servers]
 
     assert lease.fence > count
     assert sum(counted >= lease.fence for counted in counts) > len(counts) / 2
@@ -54,8 +54,8 @@ def test_fences_grow_while_nodes_are_killed_restarted_empty_and_paused(
     pool: WorkerPool, start_redlock: StartRedlock
 ) -> None:
     redlock = start_redlock()
-    # Without quarantine, so that a node that has just forgotten everything votes at once: the worst for fences, which
-    # must not need it. Two may then be in at the same time; what is asked here is only that the later fence is greater.
+    # Without quarantine, a node that has lost its data votes at once. This is the worst case for fences, which have to
+    # grow without it too. Two clients can then hold the lock at the same time; the test only compares the fences.
     workers = pool.start_many(PROCESSES, redlock.url(quarantine="no", node_timeout=0.2))
     faults = _Faults(redlock)
     turns: list[Turn] = []
@@ -71,12 +71,12 @@ def test_fences_grow_while_nodes_are_killed_restarted_empty_and_paused(
             time.sleep(ROUND)
         faults.heal()
         turns += _reports(workers, problems)
-    took = now() - began
+    seconds = now() - began
 
     turns.sort(key=lambda turn: turn.acquired)
     report(
-        f"{len(turns)} leases of {PROCESSES} processes in {took:.0f} s; {dict(faults.done)}; errors: {dict(problems)}; "
-        f"overlapping: {_overlaps(turns)}"
+        f"{len(turns)} leases of {PROCESSES} processes in {seconds:.0f} s; {dict(faults.done)}; "
+        f"errors: {dict(problems)}; overlapping: {_overlaps(turns)}"
     )
     assert len({turn.fence for turn in turns}) == len(turns)
     _assert_growing(turns)
@@ -116,9 +116,9 @@ def _overlaps(turns: list[Turn]) -> int:
 class _Faults:
     """Rounds of five steps, each with the nodes in another order.
 
-    A node loses its data. Then it is paused, so that numbers that only it has counted are not known. Another node loses
-    its data. The other three nodes are paused or killed, and one of them starts again without its data: now a majority
-    of nodes that have lost their data decides. In the last step all nodes run.
+    1. A node loses its data. 2. This node is paused, so that the other nodes do not know the fences that only it has
+    counted. 3. Another node loses its data. 4. The other three nodes are paused or killed, and one of them starts again
+    without its data. Now a majority of nodes that have lost their data decides. 5. All nodes run.
     """
 
     def __init__(self, redlock: RedlockServers) -> None:
@@ -130,7 +130,7 @@ class _Faults:
 
     @property
     def are_all_done(self) -> bool:
-        """Whether each of the five steps was done with the nodes in each order."""
+        """Whether each of the five steps was done for each order of the nodes."""
         return self._number >= 5 * len(self._redlock.servers)
 
     def next(self) -> None:

@@ -1,4 +1,4 @@
-"""Hazard: a forked child that inherits the background worker of its parent for a node that does not answer."""
+"""Hazard: a forked child inherits the background worker that its parent has for a node that does not answer."""
 
 from __future__ import annotations
 

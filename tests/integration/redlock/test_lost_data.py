@@ -20,20 +20,20 @@ from tests.support.redis.proxy import Proxy
 from tests.support.redis.redlock import DURABLE, RedlockServers
 
 MAX_TTL = 4.0
-GROWN_UP = MAX_TTL + 2  # what INFO says is whole seconds, and up to one too much
+UPTIME_MIN = MAX_TTL + 2  # INFO reports whole seconds, and up to one second too many
 
 
 @pytest.fixture
 def old_nodes(own_redlock: RedlockServers) -> RedlockServers:
-    """Five nodes that count."""
+    """Five nodes whose quarantine has ended."""
     for server in own_redlock.servers:
-        server.await_true(lambda server: float(server.info("server")["uptime_in_seconds"]) >= GROWN_UP)
+        server.await_true(lambda server: float(server.info("server")["uptime_in_seconds"]) >= UPTIME_MIN)
     return own_redlock
 
 
 @pytest.fixture
 def out_of_reach(own_redlock: RedlockServers) -> Iterator[dict[int, int]]:
-    """The ports of proxies before the last two nodes that let nothing through."""
+    """The ports of proxies in front of the last two nodes. The proxies refuse all connections."""
     with contextlib.ExitStack() as stack:
         ports = {}
         for number in (3, 4):
@@ -43,7 +43,7 @@ def out_of_reach(own_redlock: RedlockServers) -> Iterator[dict[int, int]]:
         yield ports
 
 
-def test_new_nodes_do_not_count_and_the_error_tells_why_and_until_when(
+def test_new_nodes_do_not_count_and_the_error_names_the_reason_and_the_end(
     own_redlock: RedlockServers, open_client: OpenClient
 ) -> None:
     started = now()
@@ -55,9 +55,9 @@ def test_new_nodes_do_not_count_and_the_error_tells_why_and_until_when(
     assert list(caught.value.causes) == own_redlock.addresses
     assert "max_ttl=4" in str(caught.value)
     assert "appendfsync always" in str(caught.value)
-    eventually(lambda: own_redlock.vote_count("one") == 0)  # nor do their votes stay behind
-    eventually(lambda: _gets(client))
-    assert now() - started > MAX_TTL - 1  # they were started a moment before
+    eventually(lambda: own_redlock.vote_count("one") == 0)  # the votes of new nodes are released too
+    eventually(lambda: _can_acquire(client))
+    assert now() - started > MAX_TTL - 1  # the nodes were started a moment earlier
     assert min(float(server.info("server")["uptime_in_seconds"]) for server in own_redlock.servers) >= MAX_TTL
 
 
@@ -76,17 +76,17 @@ def test_a_node_that_lost_its_vote_does_not_vote_again_while_the_lease_runs(
     holder = open_client(old_nodes.url(ports=out_of_reach, max_ttl=MAX_TTL))
     lease = take(holder.lock("one", ttl=3.9, renew=False))
     assert [vote is not None for vote in old_nodes.votes("one")] == [True, True, True, False, False]
-    ends = now() + lease.remaining
+    lease_end = now() + lease.remaining
 
     old_nodes.servers[2].restart()
     others = [open_client(old_nodes.url(max_ttl=MAX_TTL)) for _ in range(2)]
-    coming = [acquiring(client.lock("one", ttl=3)) for client in others]
-    first = _await_first(coming)
+    pending = [acquiring(client.lock("one", ttl=3)) for client in others]
+    first = _await_first(pending)
 
-    assert now() > ends
+    assert now() > lease_end
     assert first.result().fence > lease.fence
     first.result().release()
-    for future in coming:
+    for future in pending:
         if future is not first:
             future.result(timeout=30).release()
 
@@ -94,7 +94,7 @@ def test_a_node_that_lost_its_vote_does_not_vote_again_while_the_lease_runs(
 def test_a_node_without_quarantine_votes_again_and_the_fence_is_greater(
     own_redlock: RedlockServers, out_of_reach: dict[int, int], open_client: OpenClient
 ) -> None:
-    """The result of the test before this one without quarantine, as the manual describes it."""
+    """The result of the previous test without quarantine. The documentation describes it."""
     holder = open_client(own_redlock.url(ports=out_of_reach, max_ttl=120, quarantine="no"))
     lease = take(holder.lock("one", ttl=120, renew=False))
 
@@ -137,17 +137,17 @@ async def test_a_lost_vote_of_a_task_is_restored_at_a_renewal(own_redlock: Redlo
         assert lease is not None
 
         own_redlock.servers[0].restart()
-        eventually_repaired = False
-        while not eventually_repaired:
+        is_repaired = False
+        while not is_repaired:
             await lease.wait_lost(0.05)
-            eventually_repaired = own_redlock.vote_count("one") == 5
+            is_repaired = own_redlock.vote_count("one") == 5
 
         await lease.renew()
         await lease.release()
     assert own_redlock.vote_count("one") == 0
 
 
-def test_the_holder_learns_at_its_next_renewal_that_a_majority_lost_its_data_and_no_other_is_granted(
+def test_a_lease_is_lost_and_not_granted_to_another_client_when_a_majority_has_lost_its_data(
     old_nodes: RedlockServers, open_client: OpenClient
 ) -> None:
     url = old_nodes.url(max_ttl=MAX_TTL)
@@ -184,7 +184,7 @@ def test_nodes_with_appendfsync_always_count_at_once_and_keep_their_votes(
     assert (other.guarantees.exclusion.value, other.guarantees.fence.value) == ("durable-authority", "durable-storage")
 
 
-def _gets(client: holdfast.Client) -> bool:
+def _can_acquire(client: holdfast.Client) -> bool:
     try:
         with client.lock("one", ttl=3, timeout=0):
             return True
@@ -193,7 +193,7 @@ def _gets(client: holdfast.Client) -> bool:
 
 
 def _is_busy(client: holdfast.Client) -> bool:
-    """Whether the lease is live, when enough nodes have replied."""
+    """Whether enough nodes have replied; the lock must be busy then."""
     try:
         lease = client.lock("one").acquire(timeout=0)
     except holdfast.QuorumError:
@@ -202,6 +202,6 @@ def _is_busy(client: holdfast.Client) -> bool:
     return True
 
 
-def _await_first(coming: list[Future[holdfast.Lease]]) -> Future[holdfast.Lease]:
-    done, _ = wait(coming, timeout=30, return_when=FIRST_COMPLETED)
+def _await_first(pending: list[Future[holdfast.Lease]]) -> Future[holdfast.Lease]:
+    done, _ = wait(pending, timeout=30, return_when=FIRST_COMPLETED)
     return done.pop()

@@ -26,6 +26,7 @@ KEY = "holdfast:one"
 
 
 def through(redlock: RedlockServers, proxies: list[Proxy]) -> str:
+    """The URL of the nodes behind their proxies."""
     return redlock.url(ports={number: proxy.port for number, proxy in enumerate(proxies)}, quarantine="no")
 
 
@@ -43,7 +44,7 @@ def pending_releases(client: holdfast.Client) -> int:
 @pytest.mark.parametrize("then", ENDS)
 @pytest.mark.parametrize("lost", ["reply", "request"])
 @pytest.mark.parametrize("nodes", [[0], [1, 4]])
-def test_an_acquire_without_replies_of_a_minority_is_granted_and_leaves_no_vote(
+def test_an_acquire_is_granted_and_leaves_no_vote_when_a_minority_does_not_reply(
     nodes: list[int], lost: str, then: Then, *, redlock: RedlockServers, proxies: list[Proxy], open_client: OpenClient
 ) -> None:
     client, other = open_client(through(redlock, proxies)), open_client(redlock.url(quarantine="no"))
@@ -62,7 +63,7 @@ def test_an_acquire_without_replies_of_a_minority_is_granted_and_leaves_no_vote(
 
 
 @pytest.mark.parametrize("then", ENDS)
-def test_an_acquire_without_replies_of_a_majority_raises_and_leaves_no_vote(
+def test_an_acquire_raises_and_leaves_no_vote_when_a_majority_does_not_reply(
     then: Then, redlock: RedlockServers, proxies: list[Proxy], open_client: OpenClient
 ) -> None:
     client, other = open_client(through(redlock, proxies)), open_client(redlock.url(quarantine="no"))
@@ -93,7 +94,7 @@ def test_votes_without_a_reply_are_released_when_the_node_replies_again(
     proxies[2].cut()
 
     eventually(lambda: redlock.vote_count("one") == 0)
-    eventually(lambda: pending_releases(client) == 0)  # when the reply has arrived
+    eventually(lambda: pending_releases(client) == 0)  # after the reply to the release has arrived
 
 
 @pytest.mark.parametrize("then", ENDS)
@@ -131,8 +132,8 @@ def test_a_vote_request_that_arrives_after_the_last_release_gets_no_vote(
     eventually(lambda: pending_releases(client) == 0)
 
     backend: Any = client._engine.backend
-    late = backend._vote_call(lease._claim, 1, 0, 0, "", (1, "", ""))
-    replies = run_sync(backend._port.run_calls([(0, late)], deadline=system.now() + PATIENCE))
+    late_call = backend._vote_call(lease._claim, 1, 0, 0, "", (1, "", ""))
+    replies = run_sync(backend._port.run_calls([(0, late_call)], deadline=system.now() + PATIENCE))
 
     assert replies == [[b"late"]]
     assert redlock.vote_count("one") == 0
@@ -140,7 +141,7 @@ def test_a_vote_request_that_arrives_after_the_last_release_gets_no_vote(
 
 
 @pytest.mark.parametrize("then", ENDS)
-def test_a_waiter_whose_refusal_was_lost_is_granted_and_leaves_no_queue_entry(
+def test_a_waiter_is_granted_and_leaves_no_queue_entry_when_its_first_reply_was_lost(
     then: Then, redlock: RedlockServers, proxies: list[Proxy], open_client: OpenClient
 ) -> None:
     client, other = open_client(through(redlock, proxies)), open_client(redlock.url(quarantine="no"))
@@ -159,7 +160,7 @@ def test_a_waiter_whose_refusal_was_lost_is_granted_and_leaves_no_queue_entry(
 
 
 @pytest.mark.parametrize("then", ENDS)
-def test_one_lost_round_of_renewals_costs_no_lease(
+def test_a_lease_is_kept_when_one_round_of_renewals_is_lost(
     then: Then, redlock: RedlockServers, proxies: list[Proxy], open_client: OpenClient
 ) -> None:
     client = open_client(through(redlock, proxies))

@@ -18,7 +18,7 @@ from tests.support.redis.redlock import RedlockServers
 def test_inspect_shows_the_fence_of_the_lease_for_any_responsive_nodes(
     redlock: RedlockServers, open_client: OpenClient
 ) -> None:
-    """Nodes begin with their clocks, so the first counts of a lock are all different."""
+    """Each node begins its count with its own clock, so the first counts of a lock differ."""
     url = redlock.url(quarantine="no", node_timeout=5)
     client, other = open_client(url), open_client(url)
 
@@ -27,8 +27,8 @@ def test_inspect_shows_the_fence_of_the_lease_for_any_responsive_nodes(
             lines = [
                 server.call("HGET", _record(server.all_keys(), lease.name), "holder") for server in redlock.servers
             ]
-            shown = [int(line.split("\n")[1]) for line in lines]
-            assert shown.count(lease.fence) >= 3
+            fences = [int(line.split("\n")[1]) for line in lines]
+            assert fences.count(lease.fence) >= 3
             assert [holder.fence for holder in other.inspect(lease.name).holders] == [lease.fence]
             lease.renew()
             lines = [
@@ -43,7 +43,7 @@ def test_all_locks_with_their_holders_and_waiters_are_shown_once_each(
     url = redlock.url(quarantine="no")
     holder, waiter, observer = (open_client(url) for _ in range(3))
     leases = [take(holder.lock(name)) for name in ("a", "b", "b/c")]
-    coming = [acquiring(waiter.lock("b")) for _ in range(3)]
+    pending = [acquiring(waiter.lock("b")) for _ in range(3)]
     await_waiters(observer, "b", 3)
 
     shown = {info.name: (len(info.holders), len(info.waiters)) for info in observer.locks()}
@@ -52,9 +52,9 @@ def test_all_locks_with_their_holders_and_waiters_are_shown_once_each(
     assert [info.name for info in observer.locks("b")] == ["b", "b/c"]
     for lease in leases:
         lease.release()
-    for future in coming:
+    for future in pending:
         future.add_done_callback(lambda done: done.result().release())
-    for future in coming:
+    for future in pending:
         future.result(timeout=20)
     assert observer.locks() == []
 
@@ -62,22 +62,22 @@ def test_all_locks_with_their_holders_and_waiters_are_shown_once_each(
 def test_waiters_with_the_same_thread_name_are_distinguished(redlock: RedlockServers, open_client: OpenClient) -> None:
     url = redlock.url(quarantine="no")
     holder, waiter = open_client(url), open_client(url)
-    lease = take(holder.lock("one"))
-    got: list[int] = []
+    held = take(holder.lock("one"))
+    fences: list[int] = []
 
     def visit() -> None:
-        with waiter.lock("one", timeout=30) as mine:
-            got.append(mine.fence)
+        with waiter.lock("one", timeout=30) as lease:
+            fences.append(lease.fence)
 
     threads = [threading.Thread(target=visit, name="worker", daemon=True) for _ in range(4)]
     for thread in threads:
         thread.start()
     await_waiters(holder, "one", 4)
 
-    lease.release()
+    held.release()
     for thread in threads:
         thread.join(30)
-    assert len(set(got)) == 4
+    assert len(set(fences)) == 4
 
 
 def test_a_holder_with_a_bare_majority_is_shown_and_broken_when_one_of_its_nodes_is_down(
@@ -107,13 +107,13 @@ def test_a_broken_lease_is_lost_and_the_next_one_has_a_greater_fence(
     url = redlock.url(quarantine="no")
     holder, operator = open_client(url), open_client(url)
     lease = take(holder.lock("one", ttl=3))
-    coming = acquiring(operator.lock("one"))
+    pending = acquiring(operator.lock("one"))
     await_waiters(operator, "one", 1)
 
     assert operator.break_lock("one", lease.fence) is True
 
     assert lease.wait_lost(10)
-    after = coming.result(timeout=10)
+    after = pending.result(timeout=10)
     assert after.fence > lease.fence
     assert operator.break_lock("one", lease.fence) is False
     after.release()
@@ -125,14 +125,14 @@ def test_operator_calls_raise_without_a_majority(own_redlock: RedlockServers, op
     for server in own_redlock.servers[1:4]:
         server.kill()
 
-    for ask in (
+    for call in (
         lambda: client.inspect("one"),
         client.locks,
         lambda: client.break_lock("one", lease.fence),
         client.lock("one").locked,
     ):
         with pytest.raises(holdfast.QuorumError) as caught:
-            ask()
+            call()
         assert list(caught.value.causes) == own_redlock.addresses[1:4]
 
 

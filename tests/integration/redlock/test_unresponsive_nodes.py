@@ -22,7 +22,7 @@ from tests.support.redis.redlock import RedlockServers
 LoggedLines = Callable[[], list[str]]
 
 
-def test_two_of_five_nodes_down_have_no_effect_but_one_warning_each(
+def test_locks_work_with_one_warning_per_node_when_two_of_five_nodes_are_down(
     own_redlock: RedlockServers, open_client: OpenClient, logged: LoggedLines
 ) -> None:
     url = own_redlock.url(quarantine="no")
@@ -44,7 +44,7 @@ def test_two_of_five_nodes_down_have_no_effect_but_one_warning_each(
     assert fences == sorted(set(fences))
     assert own_redlock.vote_count("one") == 0
     for address in own_redlock.addresses[:2]:
-        assert len([line for line in logged() if address in line and "client" not in line]) == 2  # one of each client
+        assert len([line for line in logged() if address in line and "client" not in line]) == 2  # each client logs one
     assert not [
         line for line in logged() for address in own_redlock.addresses[2:] if address in line.split("silent")[-1]
     ]
@@ -57,17 +57,17 @@ def test_a_minority_that_is_down_is_shown_to_operators(own_redlock: RedlockServe
     assert not client.warnings
 
     own_redlock.servers[0].kill()
-    lease.renew()  # by the other nodes; a request to the dead one detects it
+    lease.renew()  # the other nodes renew it; the request to the dead node fails
     command = [sys.executable, "-m", "holdfast", "show", "one", "--url", url]
     shown = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
 
-    assert [trouble.split(": ")[0] for trouble in client.warnings] == own_redlock.addresses[:1]
+    assert [warning.split(": ")[0] for warning in client.warnings] == own_redlock.addresses[:1]
     assert str(lease.fence) in shown.stdout
     assert own_redlock.addresses[0] in shown.stderr
     lease.release()
 
 
-def test_with_three_of_five_nodes_down_no_lock_is_granted_and_the_error_names_them(
+def test_no_lock_is_granted_and_the_error_names_the_nodes_when_three_of_five_are_down(
     own_redlock: RedlockServers, open_client: OpenClient
 ) -> None:
     client = open_client(own_redlock.url(quarantine="no"))
@@ -88,25 +88,25 @@ def test_with_three_of_five_nodes_down_no_lock_is_granted_and_the_error_names_th
 
     for server in own_redlock.servers[:3]:
         server.start()
-    eventually(lambda: _gets(client, "one"))
+    eventually(lambda: _can_acquire(client, "one"))
 
 
-def test_a_wait_that_times_out_without_a_majority_reports_that(
+def test_a_wait_that_times_out_without_a_majority_raises_quorum_error(
     own_redlock: RedlockServers, open_client: OpenClient
 ) -> None:
     url = own_redlock.url(quarantine="no")
     holder, waiter = open_client(url), open_client(url)
     lease = take(holder.lock("one", ttl=30, renew=False))
-    asked = now()
-    coming = waiting(waiter, "one", timeout=3)
+    began = now()
+    pending = waiting(waiter, "one", timeout=3)
 
     for server in own_redlock.servers[2:]:
         server.kill()
 
     with pytest.raises(holdfast.QuorumError):
-        coming.result(timeout=30)
-    assert now() - asked >= 3  # it kept trying until its timeout
-    assert lease.held  # by the server's own clock
+        pending.result(timeout=30)
+    assert now() - began >= 3  # it kept trying until its timeout
+    assert lease.held  # its deadline has not passed
 
 
 def test_a_holder_without_a_majority_loses_its_lease_at_its_deadline(
@@ -131,15 +131,15 @@ def test_a_holder_and_a_waiter_outlive_the_death_of_a_minority(
     url = own_redlock.url(quarantine="no")
     holder, waiter = open_client(url), open_client(url)
     lease = take(holder.lock("one", ttl=3))
-    coming = waiting(waiter, "one", ttl=3)
+    pending = waiting(waiter, "one", ttl=3)
 
-    for server in own_redlock.servers[:2]:  # the first is the one that the waiter listens to
+    for server in own_redlock.servers[:2]:  # the waiter is subscribed on the first of them
         server.kill()
 
     assert not lease.wait_lost(4)  # more than its ttl
-    assert not coming.done()
+    assert not pending.done()
     lease.release()
-    after = coming.result(timeout=20)
+    after = pending.result(timeout=20)
     assert after.fence > lease.fence
     after.release()
 
@@ -151,18 +151,18 @@ def test_a_hanging_node_delays_one_call_only(number: int, own_redlock: RedlockSe
     take(client.lock("one")).release()
 
     own_redlock.servers[number].stop()
-    took = []
+    durations = []
     began = now()
-    while now() - began < 6:  # so long that it is asked again, more than once, in the background
-        asked = now()
+    while now() - began < 6:  # long enough for several requests to the node in the background
+        requested_at = now()
         lease = take(client.lock("one", ttl=20))
-        took.append(now() - asked)
-        time.sleep(0.02)  # the time of the work, so that this test does not keep six processes busy
+        durations.append(now() - requested_at)
+        time.sleep(0.02)  # so that this test does not keep six processes busy
         lease.release()
     own_redlock.servers[number].resume()
 
-    assert len(took) > 20
-    assert sum(seconds >= limit * 0.4 for seconds in took) <= 1, sorted(took)[-5:]
+    assert len(durations) > 20
+    assert sum(seconds >= limit * 0.4 for seconds in durations) <= 1, sorted(durations)[-5:]
 
 
 def test_a_node_that_hung_votes_again_when_it_answers(own_redlock: RedlockServers, open_client: OpenClient) -> None:
@@ -210,7 +210,7 @@ def test_a_renewal_includes_an_unresponsive_node_if_the_lease_needs_its_vote(
 def test_a_free_lock_is_acquired_at_once_when_a_node_hangs_and_counts_differ(
     own_redlock: RedlockServers, open_client: OpenClient
 ) -> None:
-    """The votes come when all time of the first round is used up: the second one needs its own."""
+    """The votes are complete only at the end of the time of the first round. The second round needs time of its own."""
     client = open_client(own_redlock.url(quarantine="no"))
     take(client.lock("one")).release()
     for number, server in enumerate(own_redlock.servers):
@@ -247,10 +247,10 @@ def test_closing_a_client_does_not_wait_for_nodes_that_do_not_answer(how: str, o
         server.kill() if how == "dead" else server.stop()
     take(client.lock("two", ttl=60)).release()
 
-    asked = now()
+    began = now()
     client.close()
 
-    assert now() - asked < 20  # the limits of two requests, not the ttl
+    assert now() - began < 20  # the time limits of two requests are shorter, the ttl is longer
     assert not held.held
     assert own_redlock.votes("one")[2:] == [None] * 3
 
@@ -267,10 +267,10 @@ async def test_closing_an_asyncio_client_does_not_wait_for_nodes_that_do_not_ans
     async with client.lock("two", ttl=60):
         pass
 
-    asked = now()
+    began = now()
     await client.close()
 
-    assert now() - asked < 20
+    assert now() - began < 20
     assert not held.held
     assert own_redlock.votes("one")[2:] == [None] * 3
 
@@ -342,7 +342,7 @@ async def test_tasks_need_a_majority_to_acquire(killed: int, own_redlock: Redloc
             assert list(caught.value.causes) == own_redlock.addresses[:3]
             for server in own_redlock.servers[:killed]:
                 server.start()
-            while not await _gets_async(client, "one"):
+            while not await _can_acquire_async(client, "one"):
                 await asyncio.sleep(0.05)
         else:
             fences = await asyncio.gather(*(_visit(client, "one") for _ in range(20)))
@@ -356,17 +356,17 @@ async def test_a_hanging_node_delays_one_task_only(own_redlock: RedlockServers) 
         async with client.lock("one"):
             pass
         own_redlock.servers[0].stop()
-        took = []
+        durations = []
         began = now()
         while now() - began < 6:
-            asked = now()
+            requested_at = now()
             async with client.lock("one", ttl=20):
-                took.append(now() - asked)
-                await asyncio.sleep(0.02)  # as above
+                durations.append(now() - requested_at)
+                await asyncio.sleep(0.02)  # so that this test does not keep six processes busy
         own_redlock.servers[0].resume()
 
-    assert len(took) > 20
-    assert sum(seconds >= limit * 0.4 for seconds in took) <= 1, sorted(took)[-5:]
+    assert len(durations) > 20
+    assert sum(seconds >= limit * 0.4 for seconds in durations) <= 1, sorted(durations)[-5:]
 
 
 def test_a_node_that_never_replied_has_no_effect(start_redlock: StartRedlock) -> None:
@@ -380,7 +380,7 @@ def test_a_node_that_never_replied_has_no_effect(start_redlock: StartRedlock) ->
     redlock.servers[0].resume()
 
 
-def _gets(client: holdfast.Client, name: str) -> bool:
+def _can_acquire(client: holdfast.Client, name: str) -> bool:
     try:
         with client.lock(name, timeout=0):
             return True
@@ -388,7 +388,7 @@ def _gets(client: holdfast.Client, name: str) -> bool:
         return False
 
 
-async def _gets_async(client: holdfast.AsyncClient, name: str) -> bool:
+async def _can_acquire_async(client: holdfast.AsyncClient, name: str) -> bool:
     try:
         async with client.lock(name, timeout=0):
             return True

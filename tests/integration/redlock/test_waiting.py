@@ -28,7 +28,7 @@ def published(redlock: RedlockServers) -> int:
 def test_a_waiter_is_woken_long_before_its_next_poll(redlock: RedlockServers, open_client: OpenClient) -> None:
     url = redlock.url(quarantine="no")
     holder, waiter = open_client(url), open_client(url)
-    pairs, took = [], []
+    pairs, delays = [], []
     before = published(redlock)
 
     for _ in range(20):
@@ -36,19 +36,19 @@ def test_a_waiter_is_woken_long_before_its_next_poll(redlock: RedlockServers, op
         take(holder.lock("other")).release()
         pairs.append(now() - began)
         lease = take(holder.lock("one"))
-        coming = in_background(lambda: (take(waiter.lock("one")), now()))
+        pending = in_background(lambda: (take(waiter.lock("one")), now()))
         await_waiters(holder, "one", 1)
         eventually(lambda: len(redlock.servers[0].subscribers()) >= 1)
-        released = now()
+        released_at = now()
         lease.release()
-        after, at = coming.result(timeout=PROMPT)
-        took.append(at - released)
+        after, acquired_at = pending.result(timeout=PROMPT)
+        delays.append(acquired_at - released_at)
         after.release()
 
-    report(f"handed over in {median(took) * 1e3:.1f} ms, the poll is every {POLL_FIRST * 1e3:.0f} ms")
+    report(f"handed over in {median(delays) * 1e3:.1f} ms, the poll is every {POLL_FIRST * 1e3:.0f} ms")
     assert published(redlock) - before >= 20
     # A waiter that only polls needs half an interval on average; a busy machine may need longer for a message, too.
-    assert median(took) < POLL_FIRST / 10 + 5 * median(pairs), (took, pairs)
+    assert median(delays) < POLL_FIRST / 10 + 5 * median(pairs), (delays, pairs)
 
 
 async def test_tasks_are_woken_too(redlock: RedlockServers) -> None:
@@ -86,12 +86,12 @@ def test_waiters_acquire_the_lock_without_notifications(own_redlock: RedlockServ
     url = own_redlock.url(quarantine="no")
     holder, waiter = open_client(url), open_client(url)
     lease = take(holder.lock("one"))
-    coming = acquiring(waiter.lock("one"))
+    pending = acquiring(waiter.lock("one"))
     await_waiters(holder, "one", 1)
 
     lease.release()
 
-    coming.result(timeout=PROMPT).release()
+    pending.result(timeout=PROMPT).release()
 
 
 def test_the_next_waiter_is_granted_when_the_holder_has_died(
@@ -101,11 +101,11 @@ def test_the_next_waiter_is_granted_when_the_holder_has_died(
     holder = pool.start(url)
     fence = holder.call("acquire", lock="one", ttl=3)["fence"]
     waiter = open_client(url)
-    coming = acquiring(waiter.lock("one"))
+    pending = acquiring(waiter.lock("one"))
 
     holder.kill()
 
-    after = coming.result(timeout=20)
+    after = pending.result(timeout=20)
     assert after.fence > fence
     after.release()
 
@@ -113,24 +113,24 @@ def test_the_next_waiter_is_granted_when_the_holder_has_died(
 def test_a_node_without_the_holder_does_not_make_waiters_poll_faster(
     redlock: RedlockServers, open_client: OpenClient
 ) -> None:
-    """It votes for any ticket, but the replies of the others show that the lock is held, not that votes are split."""
+    """The node votes for any ticket. The other nodes' replies show that the lock is held, so the vote is not split."""
     url = redlock.url(quarantine="no")
     holder, waiter = open_client(url), open_client(url)
     lease = take(holder.lock("one", ttl=30, renew=False))
     redlock.servers[3].call("DEL", "holdfast:one")
-    coming = [acquiring(waiter.lock("one")) for _ in range(5)]
+    pending = [acquiring(waiter.lock("one")) for _ in range(5)]
     await_waiters(holder, "one", 5)
 
-    asked = _scripts_run(redlock)
+    before = _scripts_run(redlock)
     time.sleep(2)
-    polls = (_scripts_run(redlock) - asked) / 2
+    polls = (_scripts_run(redlock) - before) / 2
 
     report(f"{polls:.0f} requests a second to one node for 5 waiters")
     assert polls < 60
     lease.release()
-    for future in coming:
+    for future in pending:
         future.add_done_callback(lambda done: done.result().release())
-    for future in coming:
+    for future in pending:
         future.result(timeout=30)
 
 

@@ -21,7 +21,7 @@ collect_ignore_glob = [] if sys.platform == "linux" else ["test_*.py"]
 
 
 class Store:
-    """A lock file, and its contents as seen from outside."""
+    """A lock file, and access to its contents without holdfast."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -47,11 +47,11 @@ class Observer:
         self._client = client
 
     def holders(self, lock: str) -> list[int]:
-        """Process ids."""
+        """The process ids of the holders."""
         return [holder.pid for holder in self._client.inspect(lock).holders]
 
     def waiters(self, lock: str) -> list[int]:
-        """Process ids, in the order of the queue."""
+        """The process ids of the waiters, in the order of the queue."""
         return [waiter.pid for waiter in self._client.inspect(lock).waiters]
 
     def await_queue(self, lock: str, *pids: int) -> None:

@@ -1,7 +1,7 @@
 """Hazard: a killed process keeps its lock, or its place in the queue, until a ttl of 30 s has passed.
 
-The kernel closes the files of a process that dies for any reason; that wakes the next waiter. The bounds are
-far above the measured times (tens of milliseconds) and far below the ttl.
+The kernel closes the files of a process when it dies for any reason, which wakes the next waiter. The bounds are far
+above the measured times (tens of milliseconds) and far below the ttl.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ def test_the_first_waiter_acquires_at_once_when_the_holder_dies(
     assert new["fence"] > old["fence"]
 
 
-def test_a_dead_holder_does_not_block_a_later_acquire_without_waiting(pool: WorkerPool, store: Store) -> None:
-    holder, late = pool.start_many(2, store.url)
+def test_an_acquire_without_waiting_succeeds_when_the_holder_has_died(pool: WorkerPool, store: Store) -> None:
+    holder, other = pool.start_many(2, store.url)
     old = holder.call("acquire", lock="one", ttl=30)
 
     holder.kill()
-    new = late.call("acquire", lock="one", timeout=0)
+    new = other.call("acquire", lock="one", timeout=0)
 
     assert new["acquired"] is not None
     assert new["fence"] > old["fence"]
@@ -49,14 +49,14 @@ def test_the_second_waiter_acquires_at_the_release_when_the_first_has_died(
     holder, first, second = _queue(pool, store, observer, 3)
 
     first.kill()
-    leaving = holder.call("release", lock="one")["leaving"]
-    entered = second.receive()["acquired"]
+    released = holder.call("release", lock="one")["leaving"]
+    acquired = second.receive()["acquired"]
 
-    report(f"in {(entered - leaving) * 1e3:.1f} ms after the release")
-    assert entered - leaving < PROMPT
+    report(f"in {(acquired - released) * 1e3:.1f} ms after the release")
+    assert acquired - released < PROMPT
 
 
-def test_the_death_of_a_waiter_in_the_middle_delays_no_other(
+def test_the_last_waiter_acquires_at_the_release_when_a_waiter_before_it_has_died(
     pool: WorkerPool, store: Store, observer: Observer
 ) -> None:
     holder, first, middle, last = _queue(pool, store, observer, 4)
@@ -64,52 +64,56 @@ def test_the_death_of_a_waiter_in_the_middle_delays_no_other(
     middle.kill()
     holder.call("release", lock="one")
     first.receive()
-    leaving = first.call("release", lock="one")["leaving"]
-    entered = last.receive()["acquired"]
+    released = first.call("release", lock="one")["leaving"]
+    acquired = last.receive()["acquired"]
 
-    report(f"in {(entered - leaving) * 1e3:.1f} ms after the release")
-    assert entered - leaving < PROMPT
+    report(f"in {(acquired - released) * 1e3:.1f} ms after the release")
+    assert acquired - released < PROMPT
 
 
-def test_holder_and_first_waiter_may_die_together(pool: WorkerPool, store: Store, observer: Observer) -> None:
+def test_the_second_waiter_acquires_at_once_when_holder_and_first_waiter_die(
+    pool: WorkerPool, store: Store, observer: Observer
+) -> None:
     holder, first, second, _ = _queue(pool, store, observer, 4)
 
     killed = now()
     first.kill()
     holder.kill()
-    entered = second.receive()["acquired"]
+    acquired = second.receive()["acquired"]
 
-    report(f"in {(entered - killed) * 1e3:.1f} ms after the kills")
-    assert entered - killed < PROMPT
+    report(f"in {(acquired - killed) * 1e3:.1f} ms after the kills")
+    assert acquired - killed < PROMPT
 
 
-def test_a_waiter_that_follows_a_dead_one_is_woken_by_the_death_of_the_holder(
+def test_a_waiter_behind_a_dead_waiter_is_woken_by_the_death_of_the_holder(
     pool: WorkerPool, store: Store, observer: Observer
 ) -> None:
     holder, first, second = _queue(pool, store, observer, 3)
     last_ticket = "SELECT number, expires FROM tickets ORDER BY number DESC LIMIT 1"
     before = store.query(last_ticket)
     first.kill()
-    eventually(lambda: store.query(last_ticket) != before)  # the second has polled, and the holder was alive
+    eventually(lambda: store.query(last_ticket) != before)  # the second waiter has polled while the holder was alive
 
     killed = now()
     holder.kill()
-    entered = second.receive()["acquired"]
+    acquired = second.receive()["acquired"]
 
-    report(f"in {(entered - killed) * 1e3:.1f} ms after the kill")
-    assert entered - killed < 2.0  # it was woken: it would poll about 2.5 s after its last poll
+    report(f"in {(acquired - killed) * 1e3:.1f} ms after the kill")
+    assert acquired - killed < 2.0  # without the wake-up it would poll within POLL_INTERVAL, which is 1 s
 
 
-def test_all_but_the_last_of_a_long_queue_may_die_together(pool: WorkerPool, store: Store, observer: Observer) -> None:
-    *doomed, last = _queue(pool, store, observer, 8)
+def test_the_last_waiter_acquires_at_once_when_all_others_die(
+    pool: WorkerPool, store: Store, observer: Observer
+) -> None:
+    *others, last = _queue(pool, store, observer, 8)
 
     killed = now()
-    for worker in reversed(doomed):
+    for worker in reversed(others):
         worker.kill()
-    entered = last.receive()["acquired"]
+    acquired = last.receive()["acquired"]
 
-    report(f"in {(entered - killed) * 1e3:.1f} ms after the first of 7 kills")
-    assert entered - killed < PROMPT
+    report(f"in {(acquired - killed) * 1e3:.1f} ms after the first of 7 kills")
+    assert acquired - killed < PROMPT
 
 
 @pytest.mark.parametrize("dead", ["holder", "waiter before it", "both"])
@@ -121,7 +125,7 @@ def test_an_asyncio_waiter_is_woken_by_a_death(
     waiter.send("acquire", lock="one", ttl=30)
     observer.await_queue("one", before.pid, waiter.pid)
 
-    freed = now()
+    began = now()
     if dead != "holder":
         before.kill()
     if dead != "waiter before it":
@@ -131,10 +135,10 @@ def test_an_asyncio_waiter_is_woken_by_a_death(
     if dead == "holder":
         before.receive()
         before.call("release", lock="one")
-    entered = waiter.receive()["acquired"]
+    acquired = waiter.receive()["acquired"]
 
-    report(f"in {(entered - freed) * 1e3:.1f} ms")
-    assert entered - freed < PROMPT
+    report(f"in {(acquired - began) * 1e3:.1f} ms")
+    assert acquired - began < PROMPT
 
 
 def test_a_waiter_is_woken_by_the_death_of_an_asyncio_holder(
@@ -147,10 +151,10 @@ def test_a_waiter_is_woken_by_the_death_of_an_asyncio_holder(
 
     killed = now()
     holder.kill()
-    entered = waiter.receive()["acquired"]
+    acquired = waiter.receive()["acquired"]
 
-    report(f"in {(entered - killed) * 1e3:.1f} ms after the kill")
-    assert entered - killed < PROMPT
+    report(f"in {(acquired - killed) * 1e3:.1f} ms after the kill")
+    assert acquired - killed < PROMPT
 
 
 def _queue(pool: WorkerPool, store: Store, observer: Observer, number: int) -> list[Worker]:

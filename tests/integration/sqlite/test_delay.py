@@ -11,25 +11,25 @@ from holdfast_lab.conformance.verbs import Verbs
 from tests.integration.sqlite.conftest import Store
 from tests.support.processes import PATIENCE, WorkerPool, now
 
-TTL = 1.5  # seconds; the delay is a part of them
+TTL = 1.5  # seconds, which include the delay
 
 
 @pytest.fixture
-def opens(store: Store) -> Iterator[Callable[[], Verbs]]:
+def open_verbs(store: Store) -> Iterator[Callable[[], Verbs]]:
     opened: list[Verbs] = []
 
-    def opens() -> Verbs:
+    def open_verbs() -> Verbs:
         opened.append(Verbs(store.url))
         return opened[-1]
 
-    yield opens
+    yield open_verbs
     for verbs in opened:
         verbs.close()
 
 
-def test_the_delay_of_a_dead_holder_blocks_others_until_its_ttl_has_passed(opens: Callable[[], Verbs]) -> None:
-    holder, waiter = opens(), opens()
-    begun = waiter.runtime.now()
+def test_the_delay_of_a_dead_holder_blocks_others_until_its_ttl_has_passed(open_verbs: Callable[[], Verbs]) -> None:
+    holder, waiter = open_verbs(), open_verbs()
+    began = waiter.runtime.now()
     holder.try_acquire(holder.ticket("one", ttl=TTL, delay=1.0))
     waiting = waiter.ticket("one")
     waiter.try_acquire(waiting)
@@ -40,7 +40,7 @@ def test_the_delay_of_a_dead_holder_blocks_others_until_its_ttl_has_passed(opens
         polls += 1
         waiter.wait(waiting, outcome.poll_after)
 
-    assert waiter.runtime.now() - begun >= TTL
+    assert waiter.runtime.now() - began >= TTL
     assert polls < 5  # the waiter sleeps between polls
 
 
@@ -55,8 +55,8 @@ def test_a_killed_process_blocks_others_for_its_delay(pool: WorkerPool, store: S
     assert waiter.receive(2 * PATIENCE)["acquired"] - killed >= 1.0
 
 
-def test_a_dead_holder_without_a_delay_is_noticed_at_once(opens: Callable[[], Verbs]) -> None:
-    holder, waiter = opens(), opens()
+def test_a_dead_holder_without_a_delay_is_noticed_at_once(open_verbs: Callable[[], Verbs]) -> None:
+    holder, waiter = open_verbs(), open_verbs()
     holder.try_acquire(holder.ticket("one"))
     waiting = waiter.ticket("one")
     waiter.try_acquire(waiting)
@@ -66,22 +66,22 @@ def test_a_dead_holder_without_a_delay_is_noticed_at_once(opens: Callable[[], Ve
     assert isinstance(waiter.try_acquire(waiting), Granted)
 
 
-def test_opening_the_file_does_not_remove_a_dead_holder_with_a_delay(opens: Callable[[], Verbs]) -> None:
-    holder = opens()
+def test_opening_the_file_does_not_remove_a_dead_holder_with_a_delay(open_verbs: Callable[[], Verbs]) -> None:
+    holder = open_verbs()
     holder.try_acquire(holder.ticket("kept", delay=1.0))
     holder.try_acquire(holder.ticket("not kept"))
     holder.close()
 
-    late = opens()
+    other = open_verbs()
 
-    assert isinstance(late.try_acquire(late.ticket("kept")), Waiting)
-    assert isinstance(late.try_acquire(late.ticket("not kept")), Granted)
-    assert len(late.inspect("kept").holders) == 1
+    assert isinstance(other.try_acquire(other.ticket("kept")), Waiting)
+    assert isinstance(other.try_acquire(other.ticket("not kept")), Granted)
+    assert len(other.inspect("kept").holders) == 1
 
 
-def test_only_the_granted_ticket_with_a_delay_outlives_a_dead_session(opens: Callable[[], Verbs]) -> None:
+def test_only_the_granted_ticket_with_a_delay_outlives_a_dead_session(open_verbs: Callable[[], Verbs]) -> None:
     # The first client that finds a ticket of the dead session removes all of its tickets that have no delay.
-    holder, other = opens(), opens()
+    holder, other = open_verbs(), open_verbs()
     holder.try_acquire(holder.ticket("kept", delay=1.0))
     holder.try_acquire(holder.ticket("not kept"))
     other.try_acquire(other.ticket("taken"))
@@ -96,8 +96,8 @@ def test_only_the_granted_ticket_with_a_delay_outlives_a_dead_session(opens: Cal
     assert other.inspect("taken").waiters == ()  # a waiting ticket has no delay
 
 
-def test_a_release_ends_a_lease_with_a_delay_at_once(opens: Callable[[], Verbs]) -> None:
-    holder, other = opens(), opens()
+def test_a_release_ends_a_lease_with_a_delay_at_once(open_verbs: Callable[[], Verbs]) -> None:
+    holder, other = open_verbs(), open_verbs()
     ticket = holder.ticket("one", delay=1.0)
     holder.try_acquire(ticket)
 

@@ -1,4 +1,4 @@
-"""Hazard: a program that closes unknown descriptors (as some daemons do) makes us look dead to others."""
+"""Hazard: a program that closes unknown descriptors, as some daemons do, ends the session of its client."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_a_holder_loses_the_lock_when_its_session_is_closed(store: Store) -> Non
     with holdfast.Client(store.url) as holder, holdfast.Client(store.url) as other:
         lease = holder.lock("one").acquire()
         assert lease is not None
-        (session,) = (path for path in store.sessions.iterdir())
+        (session,) = store.sessions.iterdir()
 
         _close_session(str(session))
 
@@ -36,11 +36,11 @@ def test_a_holder_loses_the_lock_when_its_session_is_closed(store: Store) -> Non
             assert successor.fence > lease.fence
 
 
-def test_a_client_whose_session_was_closed_makes_a_new_one_and_closes_no_other_descriptor(store: Store) -> None:
+def test_a_client_whose_session_was_closed_opens_a_new_one_and_closes_no_other_descriptor(store: Store) -> None:
     with holdfast.Client(store.url) as client:
         with client.lock("one"):
             pass
-        (session,) = (path for path in store.sessions.iterdir())
+        (session,) = store.sessions.iterdir()
         number = _close_session(str(session))
         reused = os.open(os.devnull, os.O_RDONLY)
         os.dup2(reused, number)
@@ -48,7 +48,7 @@ def test_a_client_whose_session_was_closed_makes_a_new_one_and_closes_no_other_d
         with client.lock("one", timeout=20) as lease:
             lease.check()
 
-        os.fstat(number)  # it was not closed
+        os.fstat(number)  # the client has not closed it
         for descriptor in {reused, number}:
             os.close(descriptor)
 
@@ -107,7 +107,7 @@ def test_a_ticket_in_a_thread_is_notified_through_the_session_that_replaces_a_cl
 ) -> None:
     runtime = ThreadRuntime()
     port = BlockingPort(config_of(parse(store.url)), runtime)
-    claim = _expected_by(port)
+    claim = _waiting_claim(port)
     session = run_sync(port.transact(lambda txn: txn.session, deadline=runtime.now() + 20))
     _close_around(lambda: port.subscribe(claim.nonce, ()), store, session, is_subscribed=is_subscribed)
 
@@ -125,7 +125,7 @@ async def test_a_ticket_in_a_task_is_notified_through_the_session_that_replaces_
 ) -> None:
     runtime = AsyncioRuntime()
     port = AsyncioPort(config_of(parse(store.url)), runtime)
-    claim = _expected_by(port)
+    claim = _waiting_claim(port)
     session = await port.transact(lambda txn: txn.session, deadline=runtime.now() + 20)
     _close_around(lambda: port.subscribe(claim.nonce, ()), store, session, is_subscribed=is_subscribed)
 
@@ -139,14 +139,14 @@ async def test_a_ticket_in_a_task_is_notified_through_the_session_that_replaces_
     await port.close()
 
 
-def _expected_by(port: BlockingPort | AsyncioPort) -> Claim:
+def _waiting_claim(port: BlockingPort | AsyncioPort) -> Claim:
     claim = Claim("one", ThreadRuntime().nonce(), 30.0, 1, exclusive=True, agent="me", info="{}")
     port.wakeups.expect(claim)
     return claim
 
 
 def _close_around(subscribe: Callable[[], None], store: Store, session: str, *, is_subscribed: bool) -> None:
-    """Close the session and subscribe, in one of the two orders."""
+    """Close the session after the ticket has subscribed, or before."""
     if is_subscribed:
         subscribe()
     _close_session(str(store.sessions / session))

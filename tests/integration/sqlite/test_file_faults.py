@@ -57,7 +57,7 @@ def nobody(user_store: Store, pool: WorkerPool) -> Worker:
     [("", 0o400), ("", 0o000), ("-sessions", 0o500), ("-sessions", 0o000), ("/..", 0o500), ("/..", 0o000)],
     ids=["read-only file", "secret file", "read-only sessions", "secret sessions", "read-only folder", "secret folder"],
 )
-def test_a_path_that_this_user_may_not_write_is_named(
+def test_errors_name_a_path_that_this_user_may_not_write(
     suffix: str, mode: int, nobody: Worker, user_store: Store
 ) -> None:
     target = user_store.path.parent if suffix == "/.." else Path(f"{user_store.path}{suffix}")
@@ -88,7 +88,7 @@ def test_a_folder_that_becomes_read_only_does_not_break_an_open_store(nobody: Wo
 
 @pytest.fixture
 def small_disk(pool: WorkerPool, tmp_path: Path) -> Worker:
-    """A worker with a private disk of 1 MB at tmp_path/disk: a mount that only it sees and that ends with it."""
+    """A worker with a disk of 1 MB at tmp_path/disk. The mount is visible to the worker only, and ends with it."""
     disk = tmp_path / "disk"
     disk.mkdir()
     mount = ["unshare", "--mount", "sh", "-c", 'mount -t tmpfs -o size=1m tmpfs "$0" && exec "$@"', str(disk)]
@@ -101,7 +101,9 @@ def small_disk(pool: WorkerPool, tmp_path: Path) -> Worker:
     return pool.start(f"sqlite://{disk}/locks.db", under=mount)
 
 
-def test_a_full_disk_at_the_first_use_is_named_until_there_is_space(small_disk: Worker, tmp_path: Path) -> None:
+def test_errors_name_a_disk_that_is_full_at_the_first_use_until_there_is_space(
+    small_disk: Worker, tmp_path: Path
+) -> None:
     small_disk.call("fill_disk", path=f"{tmp_path}/disk/ballast")
 
     with pytest.raises(Refused) as refused:
@@ -115,7 +117,7 @@ def test_a_full_disk_at_the_first_use_is_named_until_there_is_space(small_disk: 
     small_disk.call("release", lock="one")
 
 
-def test_a_disk_that_becomes_full_is_named_until_there_is_space(small_disk: Worker, tmp_path: Path) -> None:
+def test_errors_name_a_disk_that_becomes_full_until_there_is_space(small_disk: Worker, tmp_path: Path) -> None:
     small_disk.call("acquire", lock="held")
     small_disk.call("fill_disk", path=f"{tmp_path}/disk/ballast")
 
@@ -138,10 +140,10 @@ def test_a_disk_that_becomes_full_is_named_until_there_is_space(small_disk: Work
 
 
 def test_new_files_and_folders_are_private_with_any_umask(tmp_path: Path) -> None:
-    above = tmp_path / "made" / "by" / "us"
+    folder = tmp_path / "made" / "by" / "us"
     umask = os.umask(0)
     try:
-        with holdfast.Client(f"sqlite://{above}/locks.db") as client, client.lock("one"):
+        with holdfast.Client(f"sqlite://{folder}/locks.db") as client, client.lock("one"):
             modes = {path: stat.S_IMODE(path.lstat().st_mode) for path in (tmp_path / "made").rglob("*")}
     finally:
         os.umask(umask)
@@ -158,7 +160,7 @@ def test_new_files_and_folders_are_private_with_any_umask(tmp_path: Path) -> Non
     assert all(mode & 0o077 == 0 for mode in modes.values())
 
 
-def test_a_folder_that_another_program_has_locked_is_named(store: Store) -> None:
+def test_an_error_names_the_flock_of_another_program_on_the_folder(store: Store) -> None:
     folder = os.open(store.path.parent, os.O_RDONLY)
     try:
         fcntl.flock(folder, fcntl.LOCK_EX)
@@ -213,7 +215,7 @@ DAMAGE = {
 
 
 @pytest.mark.parametrize("damage", DAMAGE)
-def test_a_damaged_file_is_named(damage: str, store: Store) -> None:
+def test_an_error_names_a_damaged_file(damage: str, store: Store) -> None:
     _make_lock_file(store)
     _overwrite(store, *DAMAGE[damage])
 
@@ -224,7 +226,7 @@ def test_a_damaged_file_is_named(damage: str, store: Store) -> None:
     assert str(store.path) in str(refused.value)
 
 
-def test_a_truncated_file_is_named(store: Store) -> None:
+def test_an_error_names_a_truncated_file(store: Store) -> None:
     _make_lock_file(store)
     os.truncate(store.path, PAGE + PAGE // 2)
 
@@ -252,11 +254,11 @@ def test_a_text_file_is_refused_and_not_changed(store: Store) -> None:
     assert _digest(store) == before
 
 
-def test_a_file_without_the_row_of_the_file_is_named(store: Store) -> None:
+def test_an_error_names_a_file_without_its_own_row(store: Store) -> None:
     _make_lock_file(store)
-    with closing(sqlite3.connect(store.path)) as somebody:
-        somebody.execute("DELETE FROM tickets")
-        somebody.commit()
+    with closing(sqlite3.connect(store.path)) as connection:
+        connection.execute("DELETE FROM tickets")
+        connection.commit()
 
     with holdfast.Client(store.url) as client, pytest.raises(holdfast.BackendUnavailable, match="damaged"):
         client.lock("one").acquire(timeout=0)
@@ -276,7 +278,7 @@ def test_a_database_of_another_program_is_refused_and_not_changed(version: int, 
     report(str(refused.value))
     assert _digest(store) == before
     assert sorted(path.name for path in store.path.parent.iterdir()) == [store.path.name]
-    if version != 7:  # that could be a future version of holdfast
+    if version != 7:  # 7 could be a future version of holdfast
         assert "another program" in str(refused.value)
 
 
@@ -298,29 +300,29 @@ def _digest(store: Store) -> str:
 # ── a process stopped in the middle of a transaction ─────────────────────────────────────────────────────────────────
 
 
-def test_a_process_stopped_in_a_transaction_is_named_to_the_others(pool: WorkerPool, store: Store) -> None:
-    stuck, other, late = pool.start_many(3, store.url)
+def test_errors_name_a_process_that_is_stopped_in_a_transaction(pool: WorkerPool, store: Store) -> None:
+    stuck, other, newcomer = pool.start_many(3, store.url)
     other.call("acquire", lock="held")
     stuck.call("begin_raw")
     stuck.stop()
 
-    for worker, command in ((other, "acquire"), (other, "release"), (late, "acquire")):
-        asked = now()
+    for worker, command in ((other, "acquire"), (other, "release"), (newcomer, "acquire")):
+        began = now()
         with pytest.raises(Refused) as refused:
             if command == "acquire":
                 worker.call("acquire", lock="one", timeout=0)
             else:
                 worker.call("release", lock="held")
-        report(f"{command}: after {now() - asked:.1f} s: {refused.value}")
+        report(f"{command}: after {now() - began:.1f} s: {refused.value}")
         assert refused.value.kind == "BackendUnavailable"
         assert f"process {stuck.pid} " in refused.value.message
         assert "database is locked" not in refused.value.message
-        assert now() - asked < PATIENCE / 2
+        assert now() - began < PATIENCE / 2
 
     stuck.resume()
     stuck.call("commit_raw")
-    assert late.call("acquire", lock="one", timeout=5)["acquired"] is not None
-    assert late.call("acquire", lock="held", timeout=5)["acquired"] is not None  # that release was repeated
+    assert newcomer.call("acquire", lock="one", timeout=5)["acquired"] is not None
+    assert newcomer.call("acquire", lock="held", timeout=5)["acquired"] is not None  # the failed release was repeated
 
 
 def test_a_waiter_keeps_waiting_while_a_process_is_stopped_in_a_transaction(
@@ -333,7 +335,7 @@ def test_a_waiter_keeps_waiting_while_a_process_is_stopped_in_a_transaction(
 
     stuck.call("begin_raw")
     stuck.stop()
-    assert waiter.is_silent(2.0)  # it has polled in vain
+    assert waiter.is_silent(2.0)  # its polls have failed
     stuck.resume()
     stuck.call("commit_raw")
     holder.call("release", lock="one")
@@ -349,12 +351,12 @@ def test_a_lease_that_cannot_be_renewed_because_of_a_stopped_process_is_lost_in_
 
     stuck.call("begin_raw")
     stuck.stop()
-    begun = now()
+    began = now()
     lost = holder.call("wait_lost", lock="one", timeout=20)
 
     assert lost["lost"] is True
-    report(f"told after {lost['at'] - begun:.2f} s; ttl 1.5 s")
-    assert lost["at"] - begun < 4.0
+    report(f"reported after {lost['at'] - began:.2f} s; ttl 1.5 s")
+    assert lost["at"] - began < 4.0
     with pytest.raises(Refused, match="LockLost"):
         holder.call("check", lock="one")
 
@@ -365,12 +367,12 @@ def test_a_loss_is_reported_in_time_during_a_request_of_another_thread(pool: Wor
 
     stuck.call("begin_raw")
     stuck.stop()
-    begun = now()
+    began = now()
     holder.call("acquire_in_background", lock="two")
     lost_at = holder.call("await_loss", lock="one", timeout=20)["lost_at"]
 
-    report(f"reported after {lost_at - begun:.2f} s; ttl 1.5 s, a request may take 5 s")
-    assert lost_at - begun < 4.0
+    report(f"reported after {lost_at - began:.2f} s; ttl 1.5 s, a request may take 5 s")
+    assert lost_at - began < 4.0
 
 
 def test_an_acquire_without_waiting_returns_in_time_during_a_request_of_another_thread(
@@ -385,10 +387,10 @@ def test_an_acquire_without_waiting_returns_in_time_during_a_request_of_another_
     other.call("acquire_in_background", lock="two")
     waited = []
     for worker in (alone, other):
-        asked = now()
+        began = now()
         with pytest.raises(Refused, match="BackendUnavailable"):
             worker.call("acquire", lock="one", timeout=0)
-        waited.append(now() - asked)
+        waited.append(now() - began)
 
     report(f"alone {waited[0]:.2f} s, beside a request that may take 5 s: {waited[1]:.2f} s")
     assert waited[1] < 3 * waited[0]
@@ -398,7 +400,7 @@ def test_an_acquire_without_waiting_returns_in_time_during_a_request_of_another_
 
 
 @pytest.mark.parametrize("rebooted", [False, True], ids=["same boot", "another boot"])
-def test_tickets_of_another_boot_have_ended(
+def test_tickets_are_ended_by_a_reboot(
     rebooted: bool,  # noqa: FBT001  a parameter of the test
     pool: WorkerPool,
     store: Store,
@@ -406,7 +408,7 @@ def test_tickets_of_another_boot_have_ended(
     holder = pool.start(store.url)
     holder.call("acquire", lock="one", ttl=300)
     holder.kill()
-    shutil.rmtree(store.sessions)  # so that it counts as alive until its ttl has passed
+    shutil.rmtree(store.sessions)  # so that its ticket counts until its ttl has passed
 
     if rebooted:
         store.query("UPDATE tickets SET session = 'another' WHERE name = ''")

@@ -1,7 +1,7 @@
 """Hazard: the lock file is deleted or replaced while it is used, so that a lock is held in two different files.
 
-Nothing can prevent root from doing that. The guarantee is: a holder of a lock in the old file learns of it at the next
-check or renewal, all clients use the new file, and the fences of the new file are greater.
+Nothing can prevent root from doing that. The guarantee is: a holder of a lock in the old file gets LockLost at the
+next check or renewal, all clients use the new file, and the fences of the new file are greater.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ SUFFIXES = {
 
 def delete(store: Store, files: str) -> None:
     for suffix in SUFFIXES[files]:
-        victim = f"{store.path}{suffix}"
-        if os.path.isdir(victim):
-            shutil.rmtree(victim)
+        path = f"{store.path}{suffix}"
+        if os.path.isdir(path):
+            shutil.rmtree(path)
         else:
             with contextlib.suppress(FileNotFoundError):
-                os.unlink(victim)
+                os.unlink(path)
 
 
 def open_files(pid: int) -> list[str]:
-    """The paths of its open files; the kernel marks deleted ones."""
+    """The paths of the open files of the process. The kernel marks deleted files in them."""
     folder = f"/proc/{pid}/fd"
     paths = []
     for fd in os.listdir(folder):
@@ -75,7 +75,7 @@ def test_a_holder_whose_file_was_deleted_loses_at_the_next_renewal(files: str, p
 
     report(f"reported after {lost['at'] - deleted:.2f} s; renewed every second")
     assert lost["lost"] is True
-    assert lost["at"] - deleted < 2.5  # before the ttl has passed: by the renewal, not by the clock
+    assert lost["at"] - deleted < 2.5  # before the ttl has passed: a renewal reports the loss, not the clock
 
 
 @pytest.mark.parametrize("files", SUFFIXES)
@@ -114,8 +114,7 @@ def test_a_lock_in_a_new_file_has_a_greater_fence(taker_kind: str, files: str, p
 
 
 def test_a_lease_of_the_old_file_is_lost_even_if_its_client_uses_the_new_one(pool: WorkerPool, store: Store) -> None:
-    # The new file often gets the inode number of the old one after the last user has closed it.
-
+    # The new file often gets the inode number of the old file when the last process has closed the old one.
     holder = pool.start(store.url)
 
     for number in range(20):
@@ -139,13 +138,13 @@ def test_a_death_is_noticed_at_once_in_the_new_file_too(pool: WorkerPool, store:
 
     killed = now()
     holder.kill()
-    entered = waiter.receive()["acquired"]
+    acquired = waiter.receive()["acquired"]
 
-    report(f"in {(entered - killed) * 1e3:.1f} ms after the kill")
-    assert entered - killed < 5.0
+    report(f"in {(acquired - killed) * 1e3:.1f} ms after the kill")
+    assert acquired - killed < 5.0
 
 
-def test_processes_whose_file_is_deleted_repeatedly_use_the_last_one(pool: WorkerPool, store: Store) -> None:
+def test_processes_use_the_last_file_when_their_file_is_deleted_repeatedly(pool: WorkerPool, store: Store) -> None:
     workers = pool.start_many(4, store.url)
     seconds = 2.0
     start = now() + 0.1
@@ -170,7 +169,7 @@ def test_processes_whose_file_is_deleted_repeatedly_use_the_last_one(pool: Worke
 
 
 def test_a_holder_loses_the_lock_when_the_wal_and_shm_files_are_deleted(pool: WorkerPool, store: Store) -> None:
-    # They look like leftovers, but contain the newest tickets and all locks of SQLite.
+    # These files contain the newest tickets and all locks of SQLite.
     holder, other = pool.start_many(2, store.url)
     holder.call("acquire", lock="one")
 
@@ -230,11 +229,11 @@ def test_a_file_with_a_second_hard_link_is_refused(store: Store, tmp_path: Path)
 def test_a_client_made_before_the_second_hard_link_is_refused_at_its_first_use(store: Store, tmp_path: Path) -> None:
     with holdfast.Client(store.url) as client, client.lock("one"):
         pass
-    with holdfast.Client(store.url) as late:
+    with holdfast.Client(store.url) as other:
         os.link(store.path, tmp_path / "link.db")
 
         with pytest.raises(holdfast.BackendUnavailable, match="2 hard links"):
-            late.lock("one").acquire(timeout=0)
+            other.lock("one").acquire(timeout=0)
 
 
 def test_a_file_that_is_mounted_alone_is_refused(store: Store, tmp_path: Path) -> None:
@@ -270,9 +269,10 @@ def is_stopped_with_open_file(worker: Worker, store: Store) -> bool:
 
 
 def has_acquired(worker: Worker, lock: str, *, within: float = 0.01) -> bool:
-    """Whether the acquire that was sent to it has succeeded.
+    """Whether the acquire that was sent to the worker has succeeded.
 
-    A worker that was stopped for longer than a request may take reports an outage, and the acquire is sent again.
+    If the worker was stopped for longer than the timeout of a request, it reports an outage. Then the acquire is sent
+    again.
     """
     if worker.is_silent(within):
         return False
@@ -285,28 +285,27 @@ def has_acquired(worker: Worker, lock: str, *, within: float = 0.01) -> bool:
         return False
 
 
-def test_a_file_deleted_while_it_is_opened_is_not_taken_for_the_one_that_follows(
-    pool: WorkerPool, store: Store
-) -> None:
+def test_a_file_that_is_deleted_while_it_is_opened_is_not_used(pool: WorkerPool, store: Store) -> None:
     first, stranger, slow, quick = pool.start_many(4, store.url)
     first.call("acquire", lock="old")
     stranger.call("begin_raw")
     slow.send("acquire", lock="one")
-    # If it ran between the deletions, it could create a file, and hold the lock until the log of this file is deleted.
+    # The slow worker must not run between the deletions. It could create a file and hold the lock in it until the log
+    # of this file is deleted.
     eventually(lambda: not has_acquired(slow, "one") and is_stopped_with_open_file(slow, store))
 
     delete(store, "the file and SQLite's two")
     quick.send("acquire", lock="one")
     slow.resume()
     stranger.call("commit_raw")
-    # Mostly the quick one is first; but the slow one polls too.
+    # In most runs the quick worker is first, but the slow worker polls too.
     holders: list[Worker] = []
 
-    def one_has_acquired() -> bool:
+    def is_acquired() -> bool:
         holders.extend(worker for worker in (quick, slow) if has_acquired(worker, "one"))
         return bool(holders)
 
-    eventually(one_has_acquired)
+    eventually(is_acquired)
     assert len(holders) == 1, "both hold the lock, in two files"
     (other,) = {quick, slow} - {*holders}
 

@@ -1,8 +1,8 @@
-"""Hazard: a forked child that inherits its parent's lock, releases it, keeps its parent's session alive, or hangs on
-a mutex that another thread of the parent held.
+"""Hazard: a forked child inherits its parent's lock, releases it, keeps its parent's session alive, or hangs on a mutex
+that another thread of the parent held.
 
-SQLite adds another hazard: a child inherits the memory of the locks that its parent has on a file, but not the locks. A
-child that opens the file while it has an inherited connection assumes locks that it does not have.
+SQLite adds another hazard: a child inherits the memory in which SQLite records its locks on a file, but not the locks.
+A child that opens the file while it has an inherited connection assumes locks that it does not have.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ def test_the_child_acquires_locks_and_is_blocked_by_its_parent(
     parent.call("acquire", lock="one")
     child = parent.fork()
 
-    mine = child.call("acquire", lock="two", timeout=5)
+    granted = child.call("acquire", lock="two", timeout=5)
     busy = child.call("acquire", lock="one", timeout=0)
 
-    assert mine["acquired"] is not None
+    assert granted["acquired"] is not None
     assert busy["acquired"] is None
     assert observer.holders("one") == [parent.pid]
     assert observer.holders("two") not in ([], [parent.pid])
@@ -53,10 +53,10 @@ def test_the_lock_of_the_parent_is_free_when_it_dies_although_the_child_lives(
 
     killed = now()
     parent.kill()
-    entered = waiter.receive()["acquired"]
+    acquired = waiter.receive()["acquired"]
 
-    report(f"in {(entered - killed) * 1e3:.1f} ms after the parent's death")
-    assert entered - killed < 5.0
+    report(f"in {(acquired - killed) * 1e3:.1f} ms after the parent's death")
+    assert acquired - killed < 5.0
     assert child.call("state", lock="one")["lost"] is True
     if uses_locks:
         child.call("check", lock="two")
@@ -88,7 +88,7 @@ def test_the_end_of_a_child_does_not_disturb_the_lock_of_its_parent(
 
 
 @pytest.mark.parametrize("closes", ["parent", "child"])
-def test_parent_and_child_exclude_others_after_one_of_them_has_closed(
+def test_others_exclude_the_remaining_process_after_parent_or_child_has_closed(
     closes: str, pool: WorkerPool, store: Store
 ) -> None:
     parent, other = pool.start(store.url, forks=True), pool.start(store.url)
@@ -99,9 +99,9 @@ def test_parent_and_child_exclude_others_after_one_of_them_has_closed(
 
     (parent if closes == "parent" else child).call("close")
     other.call("acquire", lock="three")
-    stays = child if closes == "parent" else parent
+    open_process = child if closes == "parent" else parent
 
-    assert stays.call("acquire", lock="three", timeout=0)["acquired"] is None
+    assert open_process.call("acquire", lock="three", timeout=0)["acquired"] is None
 
 
 def test_a_child_forked_during_a_transaction_does_not_assume_locks(pool: WorkerPool, store: Store) -> None:
@@ -117,8 +117,8 @@ def test_a_child_forked_during_a_transaction_does_not_assume_locks(pool: WorkerP
     assert parent.call("background_outcome", timeout=20)["outcome"] == "acquired"
     parent.call("close")
     other.call("acquire", lock="three")
-    in_child = None
+    acquired = None
     with contextlib.suppress(Refused):  # a refusal to use the file is correct too
-        in_child = child.call("acquire", lock="three", timeout=0)["acquired"]
+        acquired = child.call("acquire", lock="three", timeout=0)["acquired"]
 
-    assert in_child is None, "both hold the lock"
+    assert acquired is None, "both hold the lock"

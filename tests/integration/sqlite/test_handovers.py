@@ -33,7 +33,7 @@ def waiter(store: Store) -> Iterator[Verbs]:
 
 @contextmanager
 def no_transactions(store: Store) -> Iterator[None]:
-    """No client can use the file: each transaction would fail after its deadline."""
+    """Another transaction is open, so each transaction of a client fails at its deadline."""
     with closing(sqlite3.connect(store.path, isolation_level=None)) as connection:
         connection.execute("BEGIN IMMEDIATE")
         yield
@@ -53,7 +53,7 @@ def held(holder: Verbs) -> Claim:
 
 
 def handed(holder: Verbs, waiter: Verbs, **options: object) -> Claim:
-    """A ticket that a release has granted. On a busy machine its last poll may be too old for that; then try again."""
+    """A ticket that a release has granted. If its last poll was too old on a busy machine, try again."""
     while True:
         first, second = held(holder), queued(waiter, **options)
         holder.release(first)
@@ -84,7 +84,7 @@ def test_a_hand_over_within_one_client_needs_no_transaction_either(store: Store,
         assert isinstance(holder.try_acquire(ticket), Granted)
 
 
-def test_a_hand_over_whose_notification_is_late_is_polled_for(holder: Verbs, waiter: Verbs) -> None:
+def test_a_ticket_polls_again_when_the_notification_of_its_hand_over_is_late(holder: Verbs, waiter: Verbs) -> None:
     ticket = handed(holder, waiter, ttl=5.0)
     waiter.wait(ticket, PATIENCE)
     notified = ticket.state.fence
@@ -109,7 +109,7 @@ def test_readers_owners_and_tickets_with_a_delay_are_only_woken(
     assert isinstance(waiter.try_acquire(second), Granted)
 
 
-def test_a_hand_over_in_a_file_that_was_replaced_since_is_not_used(store: Store, holder: Verbs, waiter: Verbs) -> None:
+def test_a_hand_over_is_not_used_when_its_file_was_replaced(store: Store, holder: Verbs, waiter: Verbs) -> None:
     ticket = handed(holder, waiter)
     waiter.wait(ticket, PATIENCE)
 
@@ -124,7 +124,7 @@ def test_a_hand_over_in_a_file_that_was_replaced_since_is_not_used(store: Store,
 def test_a_withdrawn_hand_over_is_handed_to_the_next_waiter(store: Store, holder: Verbs, waiter: Verbs) -> None:
     ticket, last = handed(holder, waiter), queued(holder)
 
-    assert waiter.release(ticket) == [True]  # its call has timed out before it saw the notification
+    assert waiter.release(ticket) == [True]  # as if the call had timed out before it received the notification
 
     holder.wait(last, PATIENCE)
     assert isinstance(holder.try_acquire(last), Granted)
@@ -133,7 +133,7 @@ def test_a_withdrawn_hand_over_is_handed_to_the_next_waiter(store: Store, holder
 
 
 def queued_up(pool: WorkerPool, store: Store, observer: Observer, *, ttl: float) -> list[Worker]:
-    """Return three processes: the holder of the lock, and two waiters in order. `ttl` is that of the first waiter."""
+    """Start three processes: the holder of the lock, and two waiters in order. `ttl` applies to the first waiter."""
     holder, first, second = workers = pool.start_many(3, store.url)
     holder.call("acquire", lock="one")
     first.send("acquire", lock="one", ttl=ttl)
@@ -177,18 +177,18 @@ def test_a_waiter_that_has_been_stopped_for_a_while_gets_no_hand_over(
     stopped.stop()
     with holdfast.Client(store.url) as client:
         eventually(lambda: client.inspect("one").waiters[0].remaining < WAITER_LEASE - POLL_INTERVAL)
-    left = now()
+    released_at = now()
     holder.call("release", lock="one")
 
     fence = other.receive()["fence"]
-    assert now() - left < 100
+    assert now() - released_at < 100
     stopped.resume()
     other.call("release", lock="one")
     assert stopped.receive()["fence"] > fence
     stopped.call("release", lock="one")
 
 
-def test_a_waiter_that_stopped_just_before_its_hand_over_holds_the_lock_for_its_ttl_and_learns_of_its_end(
+def test_a_waiter_stopped_just_before_its_hand_over_acquires_again_when_the_hand_over_has_expired(
     pool: WorkerPool, store: Store, observer: Observer
 ) -> None:
     holder, stopped, other = queued_up(pool, store, observer, ttl=2)
@@ -198,7 +198,7 @@ def test_a_waiter_that_stopped_just_before_its_hand_over_holds_the_lock_for_its_
     second = other.receive()
     stopped.resume()
 
-    assert stopped.is_silent(0.1), "its hand-over has expired, and it is queued again"
+    assert stopped.is_silent(0.1), "the hand-over has expired, and the waiter is queued again"
     other.call("check", lock="one")
     other.call("release", lock="one")
     assert stopped.receive()["fence"] > second["fence"]

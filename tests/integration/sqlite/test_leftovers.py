@@ -21,8 +21,8 @@ def test_nothing_is_left_when_all_clients_have_closed(pool: WorkerPool, aio_pool
 
     assert store.tickets == 0
     assert list(store.sessions.iterdir()) == []
-    left = {path.name for path in store.path.parent.iterdir()}
-    assert left == {store.path.name, store.sessions.name}  # no -wal, no -shm: the last client has removed them
+    names = {path.name for path in store.path.parent.iterdir()}
+    assert names == {store.path.name, store.sessions.name}  # the last client has removed -wal and -shm
 
 
 def test_a_waiter_that_gives_up_leaves_no_ticket(pool: WorkerPool, store: Store) -> None:
@@ -47,17 +47,17 @@ def test_the_next_client_cleans_up_after_all_others_were_killed(
 
     for worker in reversed(workers):
         worker.kill()
-    late = pool.start(store.url)
-    late.call("acquire", lock="contended", timeout=0)
+    other = pool.start(store.url)
+    other.call("acquire", lock="contended", timeout=0)
 
     assert store.tickets == 1
-    late.call("close")
+    other.call("close")
     assert store.tickets == 0
-    assert len(list(store.sessions.iterdir())) == 1  # that of the observer
+    assert len(list(store.sessions.iterdir())) == 1  # the session of the observer
 
 
 @pytest.mark.parametrize("ending", ["close", "kill"])
-def test_a_ticket_that_a_client_could_not_release_ends_with_the_client(
+def test_a_ticket_that_a_client_could_not_release_ends_with_its_process(
     ending: str, pool: WorkerPool, store: Store
 ) -> None:
     # The file is busy while the client closes, so its ticket remains; but others see that its session has ended.

@@ -1,7 +1,7 @@
 """Hazard: a waiter is overtaken, or waits many times longer than the others.
 
-In a fair queue of n, each client waits for one turn of every other. Waits are counted in turns, so that the speed of
-this machine does not matter.
+In a fair queue of n, each client waits for one turn of every other. Waits are counted in turns, so the speed of the
+machine does not matter.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ def test_waiters_acquire_in_the_order_of_the_queue(pool: WorkerPool, store: Stor
         observer.await_queue("one", *(queued.pid for queued in waiters[:number]))
 
     holder.call("release", lock="one")
-    served = []
+    answers = []
     for waiter in waiters:
-        served.append(waiter.receive())
+        answers.append(waiter.receive())
         waiter.call("release", lock="one")
 
-    fences = [first["fence"], *(answer["fence"] for answer in served)]
+    fences = [first["fence"], *(answer["fence"] for answer in answers)]
     assert fences == sorted(set(fences))
-    assert [answer["acquired"] for answer in served] == sorted(answer["acquired"] for answer in served)
+    assert [answer["acquired"] for answer in answers] == sorted(answer["acquired"] for answer in answers)
 
 
 def test_an_acquire_without_waiting_does_not_overtake_waiters(
@@ -43,9 +43,9 @@ def test_an_acquire_without_waiting_does_not_overtake_waiters(
     stopped.stop()
 
     holder.call("release", lock="one")
-    overtaken = other.call("acquire", lock="one", timeout=0)
+    answer = other.call("acquire", lock="one", timeout=0)
 
-    assert overtaken["acquired"] is None  # it is free, but reserved for the stopped waiter for another second
+    assert answer["acquired"] is None  # the lock is free, but reserved for the stopped waiter for a second
     stopped.resume()
     assert stopped.receive()["acquired"] is not None
 
@@ -53,13 +53,13 @@ def test_an_acquire_without_waiting_does_not_overtake_waiters(
 def test_8_processes_that_hold_2_ms_each_acquire_in_a_fair_order(pool: WorkerPool, store: Store) -> None:
     workers = pool.start_many(8, store.url)
 
-    # A process that the machine stalls before its request is overtaken: one of three runs must keep the bounds.
-    runs = (_waits_against_fair_ones(workers) for _ in range(3))
+    # A process that the machine stalls before its request is overtaken, so one of three runs must keep the bounds.
+    runs = (_waits_relative_to_fair_waits(workers) for _ in range(3))
 
     assert any(p99 <= 1.5 and longest <= 4 and gap < WOKEN_LEASE for p99, longest, gap in runs)
 
 
-def _waits_against_fair_ones(workers: list[Worker]) -> tuple[float, float, float]:
+def _waits_relative_to_fair_waits(workers: list[Worker]) -> tuple[float, float, float]:
     """The p99 and the longest wait as multiples of those in a fair queue, and the longest gap, in 5 s."""
     start = now() + 0.3
     for worker in workers:
@@ -71,10 +71,10 @@ def _waits_against_fair_ones(workers: list[Worker]) -> tuple[float, float, float
     grants = [turn.acquired for turn in turns]
     waits = [number - bisect(grants, turn.asked) for number, turn in enumerate(turns)]
     p99, longest = quantile(waits, 0.99) / len(workers), max(waits) / len(workers)
-    held = sum(turn.leaving - turn.acquired for turn in turns) / (turns[-1].leaving - turns[0].acquired)
+    share = sum(turn.leaving - turn.acquired for turn in turns) / (turns[-1].leaving - turns[0].acquired)
     one_way = workers[0].call("ping_pong", times=2000)["one_way"]
     gap = median(gaps(turns))
-    report(f"median gap {gap * 1e6:.0f} µs; a byte through a pipe {one_way * 1e6:.0f} µs; held {held:.0%} of the time")
+    report(f"median gap {gap * 1e6:.0f} µs; a byte through a pipe {one_way * 1e6:.0f} µs; held {share:.0%} of the time")
     report(f"{len(turns)} turns, {min(map(len, reports))} to {max(map(len, reports))} for each process")
     report(f"p99 {p99:.2f} and longest {longest:.2f} times what is fair")
     return p99, longest, max(gaps(turns))

@@ -12,22 +12,22 @@ from tests.integration.sqlite.conftest import Store
 
 
 @pytest.fixture(params=["memory", "sqlite"])
-def opens(request: pytest.FixtureRequest, store: Store) -> Iterator[Callable[[], Verbs]]:
-    """Also for memory://, which is the reference."""
+def open_verbs(request: pytest.FixtureRequest, store: Store) -> Iterator[Callable[[], Verbs]]:
+    """Opens the store of this test. memory:// is tested too, because it is the reference."""
     url = store.url if request.param == "sqlite" else f"memory://{store.path}"
     opened: list[Verbs] = []
 
-    def opens() -> Verbs:
+    def open_verbs() -> Verbs:
         opened.append(Verbs(url))
         return opened[-1]
 
-    yield opens
+    yield open_verbs
     for verbs in opened:
         verbs.close()
 
 
-def test_waiting_tickets_of_the_owner_are_woken_and_granted(opens: Callable[[], Verbs]) -> None:
-    client, other = opens(), opens()
+def test_waiting_tickets_of_the_owner_are_woken_and_granted(open_verbs: Callable[[], Verbs]) -> None:
+    client, other = open_verbs(), open_verbs()
     stranger = client.ticket("a")
     client.try_acquire(stranger)
     first, between, second = client.ticket("a", owner="x"), other.ticket("a"), other.ticket("a", owner="x")
@@ -43,17 +43,17 @@ def test_waiting_tickets_of_the_owner_are_woken_and_granted(opens: Callable[[], 
     assert len(client.inspect("a").holders) == 2
 
 
-def test_the_death_of_one_process_keeps_the_tickets_of_others(store: Store) -> None:
+def test_the_ticket_of_another_process_stays_granted_when_one_process_of_the_owner_dies(store: Store) -> None:
     client, other = Verbs(store.url), Verbs(store.url)
     client.try_acquire(client.ticket("a", owner="x"))
-    kin, waiting = other.ticket("a", owner="x"), other.ticket("a")
-    other.try_acquire(kin)
+    same_owner, waiting = other.ticket("a", owner="x"), other.ticket("a")
+    other.try_acquire(same_owner)
     other.try_acquire(waiting)
 
     client.close()  # its ticket stays, as after the death of a process
 
     assert isinstance(other.try_acquire(waiting), Waiting)
-    other.release(kin)
+    other.release(same_owner)
     assert isinstance(other.try_acquire(waiting), Granted)
     other.close()
 

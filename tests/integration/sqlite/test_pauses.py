@@ -6,15 +6,13 @@ from __future__ import annotations
 
 import pytest
 
+from holdfast.core.tickets import POLL_INTERVAL, WOKEN_LEASE
 from tests.integration.sqlite.conftest import Observer, Store
 from tests.support.intervals import report
 from tests.support.processes import Refused, WorkerPool, now
 
-WOKEN_LEASE = 1.0  # seconds for which a woken waiter keeps its place without a poll
-POLL_INTERVAL = 1.0  # seconds after which the next waiter polls
 
-
-def test_a_holder_stopped_past_its_ttl_learns_of_its_loss_at_the_first_check(
+def test_the_first_check_reports_the_loss_when_a_holder_was_stopped_past_its_ttl(
     pool: WorkerPool, store: Store, observer: Observer
 ) -> None:
     holder, other = pool.start_many(2, store.url)
@@ -30,11 +28,11 @@ def test_a_holder_stopped_past_its_ttl_learns_of_its_loss_at_the_first_check(
         holder.call("check", lock="one")
     assert new["fence"] > old["fence"]
     assert holder.call("state", lock="one")["held"] is False
-    other.call("check", lock="one")  # the other lease is not disturbed
+    other.call("check", lock="one")  # the other lease is still held
     other.call("release", lock="one")
 
 
-def test_a_holder_stopped_past_its_ttl_leaves_its_body_with_lock_lost(
+def test_the_end_of_the_body_raises_lock_lost_when_a_holder_was_stopped_past_its_ttl(
     pool: WorkerPool, store: Store, observer: Observer
 ) -> None:
     holder, other = pool.start_many(2, store.url)
@@ -64,20 +62,20 @@ def test_a_stopped_first_waiter_delays_the_others_for_its_woken_lease_and_acquir
         queue.append(waiter.pid)
         observer.await_queue("one", *queue)
     stopped.stop()
-    assert others[0].is_silent(1.7)  # so that it does not poll by chance when the woken lease has just expired
+    assert others[0].is_silent(1.7)  # so that its next poll is not just after the end of the woken lease by chance
 
-    leaving = holder.call("release", lock="one")["leaving"]
-    entered = [others[0].receive()["acquired"]]
+    released = holder.call("release", lock="one")["leaving"]
+    acquired = [others[0].receive()["acquired"]]
     others[0].call("release", lock="one")
-    entered.append(others[1].receive()["acquired"])
+    acquired.append(others[1].receive()["acquired"])
 
-    held_up = entered[0] - leaving
-    report(f"the second in line was held up {held_up:.2f} s; the woken lease is {WOKEN_LEASE:g} s")
+    delay = acquired[0] - released
+    report(f"the second waiter was delayed for {delay:.2f} s; the woken lease is {WOKEN_LEASE:g} s")
     stopped.resume()
-    assert stopped.is_silent(0.1)  # it lost its place, but still waits
+    assert stopped.is_silent(0.1)  # it lost its turn, but still waits
     others[1].call("release", lock="one")
-    assert stopped.receive()["acquired"] > entered[1]
-    assert held_up < WOKEN_LEASE + POLL_INTERVAL + 1.2  # with the poll interval of later waiters it could be 3.5
+    assert stopped.receive()["acquired"] > acquired[1]
+    assert delay < WOKEN_LEASE + POLL_INTERVAL + 1.2  # with the poll interval of later waiters it could be 3.5
 
 
 def test_a_first_waiter_that_is_stopped_briefly_keeps_its_place(
@@ -91,12 +89,12 @@ def test_a_first_waiter_that_is_stopped_briefly_keeps_its_place(
     observer.await_queue("one", stopped.pid, other.pid)
 
     stopped.stop()
-    leaving = holder.call("release", lock="one")["leaving"]
+    released = holder.call("release", lock="one")["leaving"]
     stopped.resume()
-    if now() - leaving > WOKEN_LEASE / 2:
-        pytest.skip("this machine was too slow to resume it in time")
+    if now() - released > WOKEN_LEASE / 2:
+        pytest.skip("this machine was too slow to resume the waiter in time")
 
-    assert stopped.receive()["acquired"] > leaving
+    assert stopped.receive()["acquired"] > released
     assert other.is_silent(0.1)
     stopped.call("release", lock="one")
     other.receive()

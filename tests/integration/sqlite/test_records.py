@@ -1,4 +1,4 @@
-"""Hazard: a record that is lost by a clock, a restart or a power cut; or expired records that fill the disk."""
+"""Hazard: a clock, a restart or a power cut loses a record, or expired records fill the disk."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ def test_reading_a_record_does_not_create_the_file(store: Store, verbs: Verbs) -
     assert list(store.path.parent.iterdir()) == []
 
 
-def test_a_record_outlives_the_boot_of_the_machine_and_then_ends_by_the_wall_clock(store: Store) -> None:
+def test_a_record_outlives_a_reboot_and_then_ends_by_the_wall_clock(store: Store) -> None:
     first = Verbs(store.url)
-    first.swap_record("over", "", OURS)
+    first.swap_record("expired", "", OURS)
     first.swap_record("kept", "", OURS)
     first.close()
-    store.query("UPDATE records SET until = until - 1000 WHERE name = 'over'")
-    store.query("UPDATE records SET expires = 1e9")  # of a machine that ran for long
+    store.query("UPDATE records SET until = until - 1000 WHERE name = 'expired'")
+    store.query("UPDATE records SET expires = 1e9")  # as if written after a long uptime
     store.query("UPDATE tickets SET session = 'another boot' WHERE name = ''")
 
     second = Verbs(store.url)
 
-    assert second.swap_record("over", "", THEIRS) == THEIRS
+    assert second.swap_record("expired", "", THEIRS) == THEIRS
     assert second.swap_record("kept", "", THEIRS) == OURS
     second.close()
 
@@ -46,13 +46,13 @@ def test_a_record_outlives_the_boot_of_the_machine_and_then_ends_by_the_wall_clo
 @pytest.mark.parametrize("change", ["- 1e6", "+ 1e6"])
 def test_a_wall_clock_that_is_set_neither_ends_nor_keeps_a_record(change: str, store: Store, verbs: Verbs) -> None:
     verbs.swap_record("kept", "", OURS)
-    verbs.swap_record("over", "", OURS, keep=0.0)
+    verbs.swap_record("expired", "", OURS, keep=0.0)
     store.query(f"UPDATE records SET until = until {change}")  # noqa: S608
 
     verbs.swap_record("other", "", OURS)
 
     assert verbs.read_record("kept") == OURS
-    assert verbs.read_record("over") is None
+    assert verbs.read_record("expired") is None
 
 
 def test_expired_records_are_removed_when_others_are_written(store: Store, verbs: Verbs) -> None:

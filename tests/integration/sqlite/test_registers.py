@@ -1,4 +1,4 @@
-"""Hazard: a register that is lost by a clock, a restart or a power cut; or two clients that both advance it."""
+"""Hazard: a clock, a restart or a power cut loses a register, or two clients advance it to the same number."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from holdfast.url import parse
 from holdfast_lab.conformance.verbs import Verbs
 from tests.integration.sqlite.conftest import Store
 
-_AGES = "UPDATE marks SET until = until - 3700"
+_MAKE_OLDER = "UPDATE marks SET until = until - 3700"
 
 
 @pytest.fixture
@@ -27,7 +27,7 @@ def _reboot(store: Store) -> None:
     store.query("UPDATE tickets SET session = 'another boot' WHERE name = ''")
 
 
-def test_a_register_outlives_its_process_and_the_boot_of_the_machine(store: Store) -> None:
+def test_a_register_outlives_its_client_and_a_reboot(store: Store) -> None:
     first = Verbs(store.url)
     first.advance_register("one", 7)
     first.try_acquire(first.ticket("one"))
@@ -43,13 +43,13 @@ def test_a_register_outlives_its_process_and_the_boot_of_the_machine(store: Stor
 
 
 def test_a_register_ends_when_both_clocks_have_passed_its_times(store: Store, verbs: Verbs) -> None:
-    verbs.advance_register("over", 7, keep=0.0)
+    verbs.advance_register("expired", 7, keep=0.0)
     verbs.advance_register("kept", 7, keep=100.0)
-    store.query(_AGES)
+    store.query(_MAKE_OLDER)
 
     verbs.advance_register("other", 1)
 
-    assert verbs.read_registers("over", "kept") == [0, 7]
+    assert verbs.read_registers("expired", "kept") == [0, 7]
 
 
 def test_a_wall_clock_that_is_set_forward_ends_no_register(store: Store, verbs: Verbs) -> None:
@@ -61,23 +61,23 @@ def test_a_wall_clock_that_is_set_forward_ends_no_register(store: Store, verbs: 
 
 def test_a_register_ends_by_the_wall_clock_after_a_reboot(store: Store) -> None:
     first = Verbs(store.url)
-    first.advance_register("over", 7, keep=0.0)
+    first.advance_register("expired", 7, keep=0.0)
     first.advance_register("kept", 7, keep=100.0)
     first.close()
-    store.query("UPDATE marks SET until = until - 1e6, expires = 1e9 WHERE name = 'over'")
+    store.query("UPDATE marks SET until = until - 1e6, expires = 1e9 WHERE name = 'expired'")
     _reboot(store)
 
     second = Verbs(store.url)
     second.advance_register("other", 1)
 
-    assert second.read_registers("over", "kept") == [0, 7]
+    assert second.read_registers("expired", "kept") == [0, 7]
     second.close()
 
 
 def test_a_register_is_kept_for_the_longest_time_requested(store: Store, verbs: Verbs) -> None:
     verbs.advance_register("one", 7, keep=1e6)
     verbs.advance_register("one", 8, keep=0.0)
-    store.query(_AGES)
+    store.query(_MAKE_OLDER)
 
     verbs.advance_register("other", 1)
 
@@ -89,8 +89,8 @@ def test_only_durable_transactions_wait_for_the_disk(store: Store) -> None:
     port = BlockingPort(config_of(parse(store.url)), runtime)
 
     def level(*, durable: bool) -> object:
-        by = runtime.now() + 5.0
-        return run_sync(port.transact(lambda txn: txn.row("PRAGMA synchronous"), deadline=by, durable=durable))
+        deadline = runtime.now() + 5.0
+        return run_sync(port.transact(lambda txn: txn.row("PRAGMA synchronous"), deadline=deadline, durable=durable))
 
     levels = [level(durable=durable) for durable in (False, True, True, False)]
 

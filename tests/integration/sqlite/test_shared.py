@@ -1,6 +1,6 @@
-"""Hazard: a writer among readers, more holders than permits, or a writer that readers starve.
+"""Hazard: a writer and readers hold a lock together, there are more holders than permits, or readers starve a writer.
 
-Every process acquires a reader/writer lock (as a reader or as a writer) and a permit in turn, for some time.
+Every process acquires a reader/writer lock, as a reader or as a writer, and a permit in turn, for some seconds.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ def test_readers_writers_and_permits_of_8_processes_keep_the_rule_and_none_starv
     assert_no_overlap(writes, reads)
     assert most_at_once(permits) == 3
     assert most_at_once(reads) > 1
-    # Counted in turns of others, not in seconds, because a busy machine slows all of them.
+    # Waits are counted in turns of others, not in seconds, because a busy machine slows all processes.
     grants = [turn.acquired for turn in turns_of(answer["book"] for answer in answers.values())]
-    passed = [bisect(grants, turn.acquired) - bisect(grants, turn.asked) for turn in writes]
-    least = min(len(answers[worker.pid]["book"]) for worker in writers)
-    usual = median(len(answers[worker.pid]["book"]) for worker in readers)
+    waits = [bisect(grants, turn.acquired) - bisect(grants, turn.asked) for turn in writes]
+    writer_turns = min(len(answers[worker.pid]["book"]) for worker in writers)
+    reader_turns = median(len(answers[worker.pid]["book"]) for worker in readers)
     report(f"{len(writes)} writes, {len(reads)} reads (up to {most_at_once(reads)} at once), {len(permits)} permits")
-    report(f"a writer waits for {median(passed)} turns, seldom {quantile(passed, 0.95)}, once {max(passed)}")
-    report(f"a writer has {least} turns at least, a reader {usual} mostly")
-    assert quantile(passed, 0.95) <= 2 * len(workers)
-    assert least >= usual / 4
+    report(f"waits of writers in turns: median {median(waits)}, p95 {quantile(waits, 0.95)}, longest {max(waits)}")
+    report(f"a writer has at least {writer_turns} turns, the median reader {reader_turns}")
+    assert quantile(waits, 0.95) <= 2 * len(workers)
+    assert writer_turns >= reader_turns / 4

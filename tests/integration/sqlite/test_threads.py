@@ -1,4 +1,4 @@
-"""Hazard: a client stays broken after no thread could be started for a moment (a limit on processes)."""
+"""Hazard: a client stays broken after a thread could not be started because of a limit on processes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.support.processes import eventually
 
 @contextmanager
 def without_threads(monkeypatch: pytest.MonkeyPatch, name: str) -> Iterator[None]:
-    """Only threads of this name cannot start, because a limit of the kernel would also stop the threads of the test."""
+    """No thread of this name can be started. A limit of the kernel would also affect the threads of the test."""
     start: Callable[[threading.Thread], None] = threading.Thread.start
 
     def refuse(thread: threading.Thread) -> None:

@@ -48,7 +48,7 @@ def old(store: Store) -> Iterator[sessions.Session]:
 
 
 def test_an_old_file_is_upgraded_and_its_fences_continue(store: Store, old: sessions.Session) -> None:
-    old.abandon()  # it has died
+    old.abandon()  # as if the older program had died
 
     verbs = Verbs(store.url)
     outcome = verbs.try_acquire(verbs.ticket("one", owner="x", delay=1.0))

@@ -1,4 +1,4 @@
-"""The commands of tests/support/worker.py that differ for asyncio. The loop is never blocked."""
+"""Some commands of tests/support/worker.py, for asyncio. No command blocks the loop."""
 
 from __future__ import annotations
 

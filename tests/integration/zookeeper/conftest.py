@@ -24,7 +24,7 @@ def url() -> str:
     return shared.fresh_url()
 
 
-@pytest.fixture(scope="package")  # its start takes seconds of processor time, and idle members almost none
+@pytest.fixture(scope="package")  # the start takes seconds of processor time, idle members almost none
 def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProxiedEnsemble]:
     """An ensemble with long timeouts between members, so that a member that is cut off continues to answer."""
     with running(ProxiedEnsemble(tmp_path_factory.mktemp("ensemble"), sync_limit=50)) as started:

@@ -18,16 +18,17 @@ from holdfast.url import parse
 
 
 class FaultyEnsemble(BlockingEnsemble):
-    """Counts round trips without those of the heartbeat, and can lose answers."""
+    """An ensemble that counts round trips, except those of the heartbeat, and can lose answers."""
 
-    trips: Sequence[Sequence[Request]] = ()
+    trips: Sequence[Sequence[Request]] = ()  # the requests of each round trip
     lose_write_answers = False  # execute writes, but lose their answers
     before_writes: Callable[[], object] | None = None  # called once, before the next write is sent
-    around_listing: tuple[Callable[[], object], Callable[[], object]] | None = None  # called before and after the next
+    # Called before and after the next listing of ephemeral nodes.
+    around_listing: tuple[Callable[[], object], Callable[[], object]] | None = None
 
     async def call(self, session: Session, requests: Sequence[Request], *, deadline: float) -> list[Answer]:
-        is_own = "%sessions" in repr(requests)
-        is_write = not is_own and not all(isinstance(request, Children | Get) for request in requests)
+        is_heartbeat = "%sessions" in repr(requests)
+        is_write = not is_heartbeat and not all(isinstance(request, Children | Get) for request in requests)
         before, self.before_writes = (self.before_writes, None) if is_write else (None, self.before_writes)
         if before is not None:
             before()
@@ -39,11 +40,11 @@ class FaultyEnsemble(BlockingEnsemble):
                 around[0]()
             answers = await super().call(session, requests, deadline=deadline)
         except BaseException:
-            self.around_listing = self.around_listing or around  # for the next listing
+            self.around_listing = self.around_listing or around  # use it for the next listing
             raise
         if around is not None:
             around[1]()
-        if not is_own:
+        if not is_heartbeat:
             self.trips = [*self.trips, requests]
             if self.lose_write_answers and is_write:
                 raise holdfast.OutcomeUnknown(backend="test", problem="the answer was lost")

@@ -39,17 +39,17 @@ def test_raw_names_are_paths_and_separate_locks(url: str, server: Server, open_c
 
 def test_nodes_with_acl_creator_are_closed_to_other_users(url: str, open_client: OpenClient) -> None:
     ours = url.replace("://", "://app:secret@") + "?acl=creator"
-    mine, also_mine, theirs = open_client(ours), open_client(ours), open_client(ours.replace("app:secret", "eve:guess"))
-    lease = mine.lock("a").acquire(timeout=0)
+    owner, same_user, other_user = (open_client(url) for url in (ours, ours, ours.replace("app:secret", "eve:guess")))
+    lease = owner.lock("a").acquire(timeout=0)
     assert lease is not None
-    assert also_mine.lock("a").acquire(timeout=0) is None
+    assert same_user.lock("a").acquire(timeout=0) is None
 
     with pytest.raises(ConfigurationError, match="may not use") as caught:
-        theirs.lock("a").acquire(timeout=0)
+        other_user.lock("a").acquire(timeout=0)
 
     assert "guess" not in str(caught.value)
     lease.release()
-    next_lease = also_mine.lock("a").acquire(timeout=0)
+    next_lease = same_user.lock("a").acquire(timeout=0)
     assert next_lease is not None
     next_lease.release()
 
@@ -64,19 +64,19 @@ def secure(certificates: Certificates, tmp_path_factory: pytest.TempPathFactory)
     """host:port of a server that requires TLS and a client certificate."""
     folder = tmp_path_factory.mktemp("secure")
     (port,) = free_ports(1)
-    together = folder / "server.pem"
-    together.write_text(certificates.server.read_text() + certificates.server_key.read_text())
+    certificate_and_key = folder / "server.pem"
+    certificate_and_key.write_text(certificates.server.read_text() + certificates.server_key.read_text())
     settings = {
         "secureClientPort": port,
         "secureClientPortAddress": "127.0.0.1",
         "serverCnxnFactory": "org.apache.zookeeper.server.NettyServerCnxnFactory",
-        "ssl.keyStore.location": together,
+        "ssl.keyStore.location": certificate_and_key,
         "ssl.keyStore.type": "PEM",
         "ssl.trustStore.location": certificates.ca,
         "ssl.trustStore.type": "PEM",
     }
     with running(Server(folder / "server", settings=settings, jars=("netty-all", "netty-codec"))):
-        eventually(lambda: _accepts(port))  # it opens this port after the one that `running` waits for
+        eventually(lambda: _accepts(port))  # the server opens this port after the port that `running` waits for
         yield f"127.0.0.1:{port}"
 
 
@@ -86,12 +86,12 @@ def _accepts(port: int) -> bool:
 
 
 def test_tls_verifies_client_and_server(secure: str, certificates: Certificates, open_client: OpenClient) -> None:
-    us = f"certfile={certificates.client}&keyfile={certificates.client_key}"
+    files = f"certfile={certificates.client}&keyfile={certificates.client_key}"
 
-    with open_client(f"zookeeper://{secure}/locks?tls=yes&ca_certs={certificates.ca}&{us}").lock("a", timeout=10):
+    with open_client(f"zookeeper://{secure}/locks?tls=yes&ca_certs={certificates.ca}&{files}").lock("a", timeout=10):
         pass
     with pytest.raises(BackendUnavailable):
-        open_client(f"zookeeper://{secure}/locks?tls=yes&ca_certs={certificates.other_ca}&{us}").lock("a").acquire()
+        open_client(f"zookeeper://{secure}/locks?tls=yes&ca_certs={certificates.other_ca}&{files}").lock("a").acquire()
     with pytest.raises(BackendUnavailable):
         open_client(f"zookeeper://{secure}/locks?tls=yes&ca_certs={certificates.ca}").lock("a").acquire()
     with pytest.raises(ConfigurationError, match="ca_certs"):

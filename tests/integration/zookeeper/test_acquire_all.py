@@ -50,7 +50,9 @@ def test_only_locks_before_the_first_busy_one_are_acquired(ours: Harness, other:
     assert ours.locked() == ["a", "b", "c"]
 
 
-def test_a_ticket_created_between_listing_and_create_is_not_overtaken(ours: Harness, other: Harness) -> None:
+def test_a_ticket_that_is_created_between_the_listing_and_the_create_is_not_overtaken(
+    ours: Harness, other: Harness
+) -> None:
     tickets = [ticket(name) for name in "abc"]
     ours.ensemble.before_writes = lambda: other.try_acquire(ticket("b"))
 

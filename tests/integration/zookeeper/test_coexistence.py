@@ -1,4 +1,4 @@
-"""holdfast, Curator and kazoo on the same lock: never two holders at a time, and all of them get turns."""
+"""holdfast, Curator and kazoo contend for one lock: there are never two holders at a time, and all get turns."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ import pytest
 
 import holdfast
 from tests.integration.conftest import OpenClient
-from tests.support.processes import PATIENCE, eventually, now
+from tests.support.processes import PATIENCE, eventually
 from tests.support.server_process import missing
 from tests.support.zookeeper.servers import JARS, Server, class_path, java, kazoo
 
 TURNS = 12  # of each program
-UNFAIR = 10  # times as many turns as another: on a busy machine a program may be late for some of its own
+UNFAIR = 10  # times as many turns as another program; on a busy machine a program may miss some turns
 CURATOR = ("curator-recipes", "curator-framework", "curator-client", "zookeeper-jute", "guava", "slf4j-api")
 
 
 class Contention:
-    """The holder of the lock creates a file, so a second holder fails to do so, and notes its turn in another."""
+    """Each holder of the lock creates a file, which fails for a second holder, and adds its name to another."""
 
     def __init__(self, folder: Path) -> None:
-        self.held, self.turns_file, self.over = folder / "held", folder / "turns", folder / "over"
+        self.held_file, self.turns_file, self.stop_file = folder / "held", folder / "turns", folder / "stop"
         self._overlaps: list[str] = []
         self._threads: list[threading.Thread] = []
         self.turns_file.touch()
@@ -39,11 +39,11 @@ class Contention:
         self._threads[-1].start()
 
     def await_turns(self, contenders: int) -> None:
-        """Wait until each contender has had its turns, and end them; none overlapped, and none had far more."""
+        """Let each contender have TURNS turns, and stop all. Check exclusion and the ratio of turns."""
         try:
             eventually(lambda: self._overlaps != [] or self._least(contenders) >= TURNS, within=2 * PATIENCE)
         finally:
-            self.over.touch()
+            self.stop_file.touch()
             for thread in self._threads:
                 thread.join(PATIENCE)
         assert self._overlaps == []
@@ -58,17 +58,17 @@ class Contention:
         return min(turns.values()) if len(turns) == contenders else 0
 
     def _take_turns(self, name: str, lock: Callable[[], AbstractContextManager[object]]) -> None:
-        while not self.over.exists():
+        while not self.stop_file.exists():
             with lock():
                 try:
-                    os.close(os.open(self.held, os.O_CREAT | os.O_EXCL))
+                    os.close(os.open(self.held_file, os.O_CREAT | os.O_EXCL))
                 except FileExistsError:
                     self._overlaps.append(name)
                     return
                 with open(self.turns_file, "a") as file:
                     file.write(f"{name}\n")
                 time.sleep(0.001)
-                self.held.unlink()
+                self.held_file.unlink()
 
 
 @pytest.fixture
@@ -99,9 +99,9 @@ def test_holdfast_and_curator_take_turns(
     if shutil.which("javac") is None or not (JARS / "curator-recipes.jar").exists():
         missing("no Curator, or no compiler for Java, on this machine: `make servers` installs them")
     source = Path(__file__).parent / "Contender.java"
-    quick = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")  # most of the work of so short a run is the compilers'
-    command = [java(), "-Xmx64m", *quick, "-cp", class_path(*CURATOR), str(source), server.address, path]
-    files = [str(file) for file in (contention.held, contention.turns_file, contention.over)]
+    flags = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")  # in so short a run, compilation is most of the work
+    command = [java(), "-Xmx64m", *flags, "-cp", class_path(*CURATOR), str(source), server.address, path]
+    files = [str(file) for file in (contention.held_file, contention.turns_file, contention.stop_file)]
     with subprocess.Popen([*command, *files], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as curator:
         try:
             for number in range(2):
@@ -112,7 +112,7 @@ def test_holdfast_and_curator_take_turns(
             contention.await_turns(3)
             output, _ = curator.communicate(timeout=PATIENCE)
         finally:
-            contention.over.touch()
+            contention.stop_file.touch()
             curator.kill()
 
     assert output == ""
@@ -125,14 +125,14 @@ def test_a_waiter_is_woken_by_the_release_of_another_program(url: str, server: S
         lock.acquire()
         (holder,) = client.inspect("a").holders
         assert (holder.fence, str(holder)) == (0, "another program")
-        outcomes: list[tuple[float, holdfast.Lease | None]] = []
-        thread = threading.Thread(target=lambda: outcomes.append((now(), client.lock("a").acquire(timeout=PATIENCE))))
+        leases: list[holdfast.Lease | None] = []
+        thread = threading.Thread(target=lambda: leases.append(client.lock("a").acquire(timeout=PATIENCE)))
         thread.start()
         eventually(lambda: len(client.inspect("a").waiters) == 1)
 
         lock.release()
 
         thread.join(PATIENCE)
-        lease = outcomes[0][1]
+        (lease,) = leases
         assert lease is not None
         lease.release()

@@ -1,4 +1,4 @@
-"""A lock's delay on ZooKeeper: a lost lease blocks the lock for as long as its session lives."""
+"""The lock delay on ZooKeeper: a lost lease blocks the lock until its session ends."""
 
 from __future__ import annotations
 
@@ -11,9 +11,7 @@ from tests.integration.zookeeper.harness import Harness, harness, ticket
 from tests.support.processes import eventually
 
 
-def test_a_closed_client_keeps_its_session_during_the_delay_of_a_lost_lease(
-    url: str,
-) -> None:
+def test_a_closed_client_keeps_its_session_during_the_delay_of_a_lost_lease(url: str) -> None:
     holder = Harness(f"{url}?session_timeout=4")
     granted = holder.try_acquire(ticket("lost", ttl=30, delay=1))
     assert isinstance(granted, Granted)

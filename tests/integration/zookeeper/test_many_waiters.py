@@ -11,13 +11,13 @@ from tests.support.zookeeper import shared
 from tests.support.zookeeper.servers import Server
 
 
-async def _requests_per_handover(server: Server, url: str, waiters: int) -> float:
-    """How many packets this server received for each hand-over to one of the waiters, which are tasks of one client."""
-    waiting = 0
+async def _packets_per_handover(server: Server, url: str, waiters: int) -> float:
+    """The packets that this server receives for each hand-over. The waiters are tasks of one client."""
+    queued = 0
 
     def count(event: holdfast.Event) -> None:
-        nonlocal waiting
-        waiting += event.kind == "queued"
+        nonlocal queued
+        queued += event.kind == "queued"
 
     async with holdfast.AsyncClient(url) as holder, holdfast.AsyncClient(url) as waiter_client:
         waiter_client.subscribe(count)
@@ -29,7 +29,7 @@ async def _requests_per_handover(server: Server, url: str, waiters: int) -> floa
                 pass
 
         turns = [asyncio.create_task(turn()) for _ in range(waiters)]
-        while waiting < waiters:
+        while queued < waiters:
             await asyncio.sleep(0.01)
         before = server.counted("zk_packets_received")
         await lease.release()
@@ -39,11 +39,11 @@ async def _requests_per_handover(server: Server, url: str, waiters: int) -> floa
 
 async def test_a_hand_over_costs_the_same_with_2_waiters_and_with_100() -> None:
     server = shared.own_server()
-    few = min([await _requests_per_handover(server, f"{server.url}/{number}", 2) for number in range(3)])
-    many = await _requests_per_handover(server, f"{server.url}/many", 100)
+    few = min([await _packets_per_handover(server, f"{server.url}/{number}", 2) for number in range(3)])
+    many = await _packets_per_handover(server, f"{server.url}/many", 100)
 
-    # Each hand-over: a delete, the listing of the woken waiter, and its write. With two waiters, pings and heartbeats
-    # of the session are a larger part.
+    # A hand-over takes a delete, and a listing and a write of the woken waiter. With two waiters, pings and heartbeats
+    # are a larger share.
     assert many < 5
     assert many <= few + 1
 

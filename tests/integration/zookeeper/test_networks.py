@@ -61,7 +61,7 @@ def started(net: Network, folder: Path, **limits: int) -> contextlib.AbstractCon
 
 
 def test_a_partitioned_client_reports_its_loss_before_the_next_grant(net: Network, quick: Ensemble) -> None:
-    """All kinds of cuts at once, each for another client."""
+    """All kinds of cuts at the same time, each for a different client."""
     servers = [server.host for server in quick.servers]
 
     def cut() -> None:
@@ -85,13 +85,13 @@ def test_the_client_of_a_partitioned_leader_reports_its_loss_before_the_next_gra
         everywhere=Location(here, quick.url(leader, *followers)),
         cut=lambda: net.cut_off(leader.host, [server.host for server in followers], how),
         heal=net.heal,
-        # Members vote again for a leader that sends but receives nothing: ZooKeeper elects none until the heal.
+        # Members vote again for a leader that sends but receives nothing, so ZooKeeper elects no leader until the heal.
         has_quorum=how is not Cut.LOSE_REPLIES,
     )
 
 
-# A follower that is reset drops its clients at once. One that loses replies votes all the time, which is costly, and it
-# does the same as a leader that loses replies.
+# A follower whose connections are reset drops its clients at once. A follower that loses replies votes all the time,
+# which is costly, and shows the same as a leader that loses replies.
 @pytest.mark.parametrize(
     "how",
     [

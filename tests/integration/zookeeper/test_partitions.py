@@ -1,4 +1,4 @@
-"""A holder reports its loss before another client acquires the lock, wherever a connection is cut.
+"""A holder reports its loss before another client acquires the lock, no matter which connection is cut.
 
 Here proxies cut connections, which needs no root; test_networks.py loses packets, and also cuts off a leader.
 """
@@ -21,12 +21,12 @@ from tests.support.redis.proxy import Proxy
 from tests.support.zookeeper.ensembles import ProxiedEnsemble
 from tests.support.zookeeper.servers import TICK, Server, kazoo
 
-TIMEOUT = 6.0  # seconds: of the sessions, which a busy machine has to keep until the cut
+TIMEOUT = 6.0  # seconds: of the sessions, which must live until the cut on a busy machine
 LOCKS = 20
 
 
-class Scene:
-    """A holder of many locks, and a waiter for each; records when each was lost and granted."""
+class WatchedLocks:
+    """Many locks with one holder and a waiter for each. Records when each was lost and granted."""
 
     def __init__(self, holder: holdfast.Client, waiter: holdfast.Client) -> None:
         self.lost: dict[str, float] = {}
@@ -35,7 +35,7 @@ class Scene:
         self.names = [f"lock {number}" for number in range(LOCKS)]
         self.leases = [holder.lock(name, on_lost=self._note_loss).acquire(timeout=0) for name in self.names]
         assert all(self.leases)
-        self._threads = [threading.Thread(target=self._take, args=(name,)) for name in self.names]
+        self._threads = [threading.Thread(target=self._acquire, args=(name,)) for name in self.names]
         for thread in self._threads:
             thread.start()
         eventually(lambda: all(len(waiter.inspect(name).waiters) == 1 for name in self.names))
@@ -49,7 +49,7 @@ class Scene:
     def _note_loss(self, lease: holdfast.Lease) -> None:
         self.lost[lease.name] = now()
 
-    def _take(self, name: str) -> None:
+    def _acquire(self, name: str) -> None:
         lease = self._waiter.lock(name).acquire(timeout=PATIENCE)
         self.granted[name] = now()
         assert lease is not None
@@ -61,13 +61,13 @@ def test_a_partitioned_client_reports_its_loss_before_the_next_grant(
 ) -> None:
     with Proxy(ensemble.followers[0].port) as proxy:
         holder = open_client(f"zookeeper://127.0.0.1:{proxy.port}/locks?session_timeout={TIMEOUT}")
-        scene = Scene(holder, open_client(ensemble.url(session_timeout=TIMEOUT)))
+        locks = WatchedLocks(holder, open_client(ensemble.url(session_timeout=TIMEOUT)))
 
         proxy.lose_requests()
         proxy.lose_replies()
 
-        scene.await_grants()
-        assert [name for name in scene.names if scene.lost[name] >= scene.granted[name]] == []
+        locks.await_grants()
+        assert [name for name in locks.names if locks.lost[name] >= locks.granted[name]] == []
 
 
 def test_the_client_of_a_partitioned_follower_reports_its_loss_before_the_next_grant(
@@ -75,13 +75,13 @@ def test_the_client_of_a_partitioned_follower_reports_its_loss_before_the_next_g
 ) -> None:
     leader, (follower, other) = ensemble.leader, ensemble.followers
     holder = open_client(ensemble.url(follower, session_timeout=TIMEOUT))
-    scene = Scene(holder, open_client(ensemble.url(leader, other, session_timeout=TIMEOUT)))
+    locks = WatchedLocks(holder, open_client(ensemble.url(leader, other, session_timeout=TIMEOUT)))
 
     ensemble.part(follower, leader)
 
-    scene.await_grants()
-    eventually(lambda: follower.mode() == "follower")  # it still serves, and answers pings and reads
-    assert [name for name in scene.names if scene.lost[name] >= scene.granted[name]] == []
+    locks.await_grants()
+    eventually(lambda: follower.mode() == "follower")  # the follower still answers pings and reads
+    assert [name for name in locks.names if locks.lost[name] >= locks.granted[name]] == []
 
 
 @pytest.mark.skipif(
@@ -89,7 +89,7 @@ def test_the_client_of_a_partitioned_follower_reports_its_loss_before_the_next_g
     reason="measures the end of sessions to a tenth of a second: HOLDFAST_TEST_QUIET=1 if nothing else runs",
 )
 def test_one_write_does_not_prove_that_the_leader_reset_the_timer(ensemble: ProxiedEnsemble) -> None:
-    """The reason for session_proof.py: counted from the last write, sessions end too early, by more than a tick."""
+    """The reason for session_proof.py: a session can end more than a tick earlier than counted from the last write."""
     leader, follower = ensemble.leader, ensemble.followers[0]
     timeout = 4.0
     with _sessions(follower, 30, timeout) as clients, kazoo(leader.address) as observer:
@@ -97,20 +97,20 @@ def test_one_write_does_not_prove_that_the_leader_reset_the_timer(ensemble: Prox
         for number, client in enumerate(clients):
             client.create(f"/session-{number}", ephemeral=True)
             note = lambda event: ended.setdefault(event.path, now())  # noqa: E731
-            observer.get_children(f"/session-{number}", watch=note)  # fires when it is deleted, not when it is written
-        quiet = now() + timeout / 3 - 0.5  # kazoo pings after a third, minus up to 0.4 s
-        while now() < quiet:
+            observer.get_children(f"/session-{number}", watch=note)  # fires when the node is deleted, not when written
+        before_ping = now() + timeout / 3 - 0.5  # kazoo pings up to 0.4 s before a third of the timeout has passed
+        while now() < before_ping:
             threading.Event().wait(0.01)
         sent = now()
         for write in [client.set_async(f"/session-{number}", b"") for number, client in enumerate(clients)]:
-            write.get(timeout=PATIENCE)  # all are committed
+            write.get(timeout=PATIENCE)  # until all writes are committed
 
         ensemble.part(follower, leader)
 
         eventually(lambda: len(ended) == len(clients))
-        by_the_last_write = sent + timeout - TICK / 1000
+        expected_end = sent + timeout - TICK / 1000
         ensemble.heal()  # so that the clients can close their sessions
-        assert min(ended.values()) < by_the_last_write
+        assert min(ended.values()) < expected_end
 
 
 def test_a_session_proof_holds_when_its_follower_is_cut_off_at_any_moment(ensemble: ProxiedEnsemble) -> None:
@@ -121,8 +121,8 @@ def test_a_session_proof_holds_when_its_follower_is_cut_off_at_any_moment(ensemb
         heartbeats = [_Heartbeat(client, f"/proven-{number}", timeout) for number, client in enumerate(clients)]
         for number, heartbeat in enumerate(heartbeats):
             note = lambda _, number=number: ended.setdefault(number, now())  # noqa: E731
-            observer.get_children(heartbeat.path, watch=note)  # fires when it is deleted, not when it is written
-            heartbeat.start(after=number * timeout / 50)  # so that the cut falls on another moment for each
+            observer.get_children(heartbeat.path, watch=note)  # fires when the node is deleted, not when written
+            heartbeat.start(after=number * timeout / 50)  # so that the cut is at a different moment for each
         eventually(lambda: all(heartbeat.pairs > 4 for heartbeat in heartbeats))
 
         ensemble.part(follower, leader)

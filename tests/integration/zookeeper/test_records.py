@@ -1,4 +1,4 @@
-"""Hazard: a lost answer, old records that stay, a reader of an old record that overwrites the node created after it."""
+"""Hazard: an answer is lost, old records stay, or a client that has read an old record overwrites the new node."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ def test_an_expired_record_stays_when_it_is_written_before_its_delete(url: str, 
         ours.swap_record("a", "", FIRST, keep=SHORT)
         wait_until_expired(ours, "a")
         ours.runtime.fixed = ALWAYS
-        # The first write reads, the second creates the new record, the third deletes the old one.
+        # The first call reads, the second creates the new record, the third deletes the old one.
         before_delete = functools.partial(other.swap_record, "a", "", SECOND)
         before_write(ours, lambda: setattr(ours.ensemble, "before_writes", before_delete))
 
@@ -168,7 +168,7 @@ def test_a_record_that_was_created_again_is_not_overwritten_by_a_reader_of_the_o
 
 
 def test_one_of_many_clients_replaces_on_three_servers_while_old_records_are_deleted(ensemble: ProxiedEnsemble) -> None:
-    won: list[tuple[int, int]] = []
+    winners: list[tuple[int, int]] = []
     url = ensemble.url(session_timeout=40)
     ready = threading.Barrier(4)
 
@@ -177,13 +177,13 @@ def test_one_of_many_clients_replaces_on_three_servers_while_old_records_are_del
         with harness(url) as own:
             own.runtime.fixed = ALWAYS
             for turn in range(10):
-                mine = Record(f"{number:016x}{turn:016x}", "{}")
-                own.swap_record(f"{next(names)}", "", mine, keep=SHORT)
+                record = Record(f"{number:016x}{turn:016x}", "{}")
+                own.swap_record(f"{next(names)}", "", record, keep=SHORT)
                 ready.wait(60)
-                if own.swap_record("a", f"{turn - 1:032x}" if turn else "", mine) == mine:
-                    won.append((turn, number))
+                if own.swap_record("a", f"{turn - 1:032x}" if turn else "", record) == record:
+                    winners.append((turn, number))
                 ready.wait(60)
-                own.swap_record("a", mine.nonce, Record(f"{turn:032x}", ""))
+                own.swap_record("a", record.nonce, Record(f"{turn:032x}", ""))
                 ready.wait(60)
 
     threads = [threading.Thread(target=swap_all, args=(number,)) for number in range(4)]
@@ -192,12 +192,12 @@ def test_one_of_many_clients_replaces_on_three_servers_while_old_records_are_del
     for thread in threads:
         thread.join(100)
 
-    assert [turn for turn, _ in won] == list(range(10))
+    assert [turn for turn, _ in winners] == list(range(10))
 
 
-def before_write(ours: Harness, happens: Callable[[], object]) -> None:
-    """Call it after the first round trip of a swap, which reads, and before the second one, which writes."""
-    ours.ensemble.before_writes = lambda: setattr(ours.ensemble, "before_writes", happens)
+def before_write(ours: Harness, action: Callable[[], object]) -> None:
+    """Call the action between the first round trip of a swap, which reads, and the second one, which writes."""
+    ours.ensemble.before_writes = lambda: setattr(ours.ensemble, "before_writes", action)
 
 
 def wait_until_expired(ours: Harness, name: str) -> None:

@@ -1,4 +1,4 @@
-"""Registers in ZooKeeper: one of many clients advances one, it outlives its session, and it is not listed as a lock.
+"""Registers in ZooKeeper: one of many clients advances a register. It outlives its session, and is not listed.
 
 Clients that create registers delete old ones. A node that is created again has the same versions as the old node: a
 client that has read the old node must neither overwrite nor delete the new one.
@@ -22,7 +22,7 @@ from tests.support.zookeeper.ensembles import ProxiedEnsemble
 
 BATCH_MAX, REAP_SAMPLE = Registers.batch_max, SAMPLE_SHARE * Registers.reap_every
 FIRST, SECOND = "1" * 32, "2" * 32
-SHORT = 0.001  # seconds to keep a register that is old as soon as the server's clock has advanced
+SHORT = 0.001  # seconds to keep a register that expires as soon as the server's clock has advanced
 ALWAYS, NEVER = 0.0, 0.99  # values of jitter: search for old registers, or not
 
 
@@ -114,7 +114,7 @@ def test_a_deleted_register_can_be_created_again(ours: Harness) -> None:
     assert ours.read_registers("a") == [1]
 
 
-def test_a_shorter_time_does_not_shorten_that_of_the_previous_number(ours: Harness) -> None:
+def test_a_shorter_time_does_not_shorten_the_time_of_the_previous_number(ours: Harness) -> None:
     ours.runtime.fixed = ALWAYS
     ours.advance_register("a", 1, keep=60.0)
     ours.advance_register("a", 2, keep=SHORT)
@@ -136,7 +136,7 @@ def test_a_new_register_needs_two_round_trips_and_sometimes_a_few_more(ours: Har
     create_until_deleted(ours, "first")
     ours.round_trips()
     ours.advance_register("b", 1)
-    assert ours.round_trips() == 4  # the names, and their data
+    assert ours.round_trips() == 4  # two more: the list of names, and their data
 
 
 def test_a_search_reads_a_limited_sample(ours: Harness) -> None:
@@ -155,10 +155,10 @@ def test_a_search_reads_a_limited_sample(ours: Harness) -> None:
     assert max(reads) == BATCH_MAX
     assert sum(reads) == REAP_SAMPLE + 4  # and two reads of the register itself and of its parent
     transactions = [request for requests in trips for request in requests if isinstance(request, Transaction)]
-    gone = [len([request for request in together.requests if isinstance(request, Delete)]) for together in transactions]
-    assert REAP_SAMPLE - 10 < sum(gone) <= REAP_SAMPLE  # except the new ones
-    assert max(gone) == BATCH_MAX
-    assert sum(ours.read_registers(*old)) == len(old) - sum(gone)
+    deletes = [sum(isinstance(request, Delete) for request in transaction.requests) for transaction in transactions]
+    assert REAP_SAMPLE - 10 < sum(deletes) <= REAP_SAMPLE  # new registers in the sample stay
+    assert max(deletes) == BATCH_MAX
+    assert sum(ours.read_registers(*old)) == len(old) - sum(deletes)
 
 
 def test_an_old_register_stays_when_it_is_advanced_before_its_delete(url: str, ours: Harness) -> None:
@@ -199,26 +199,26 @@ def test_a_register_that_was_created_again_is_not_overwritten_by_a_reader_of_the
 def test_one_of_many_clients_advances_on_three_servers_while_old_registers_are_deleted(
     ensemble: ProxiedEnsemble,
 ) -> None:
-    raised: list[int] = []
+    advanced: list[int] = []
     url = ensemble.url(session_timeout=40)
 
-    def raise_all(number: int) -> None:
+    def advance_all(number: int) -> None:
         with harness(url) as own:
             own.runtime.fixed = ALWAYS
             for period in range(1, 15):
                 own.advance_register(f"old-{number}-{period}", 1, keep=SHORT)
-                if own.advance_register("marked", period, f"{number:032x}"):
-                    raised.append(period)
+                if own.advance_register("shared", period, f"{number:032x}"):
+                    advanced.append(period)
 
-    threads = [threading.Thread(target=raise_all, args=(number,)) for number in range(4)]
+    threads = [threading.Thread(target=advance_all, args=(number,)) for number in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
 
-    assert len(raised) == len(set(raised))
+    assert len(advanced) == len(set(advanced))
     with harness(url) as ours:
-        assert ours.read_registers("marked") == [14]
+        assert ours.read_registers("shared") == [14]
         ours.runtime.fixed = ALWAYS
         create_until_deleted(ours, *(f"old-{number}-{period}" for number in range(4) for period in range(1, 15)))
 
@@ -252,27 +252,27 @@ def test_a_search_ignores_data_that_are_no_register(url: str, ours: Harness) -> 
 
 
 def create_until_deleted(ours: Harness, *names: str) -> list[str]:
-    """Create registers until these are deleted; return the new ones."""
+    """Create new registers until these are deleted. Return the names of the new ones."""
     created: list[str] = []
     while any(ours.read_registers(*names)):
-        created.append(next(_fresh))
+        created.append(next(_new_names))
         assert ours.advance_register(created[-1], 1)
         assert len(created) < 3000
     return created
 
 
 def create_until_old(ours: Harness, name: str) -> None:
-    """Create registers until this one is old by the server's clock; it still exists."""
+    """Create new registers until this one is old by the server's clock, without deleting it."""
     ours.runtime.fixed = NEVER
     is_old = False
     while not is_old:
-        ours.advance_register(created := next(_fresh), 1)
+        ours.advance_register(created := next(_new_names), 1)
         is_old = ours.written_at(created) > ours.written_at(name) + SHORT
 
 
-def before_delete(ours: Harness, happens: Callable[[], object]) -> None:
-    """The first write creates the new register, the second deletes old ones."""
-    ours.ensemble.before_writes = lambda: setattr(ours.ensemble, "before_writes", happens)
+def before_delete(ours: Harness, action: Callable[[], object]) -> None:
+    """Call the action before the second write, which deletes old registers. The first one creates the new register."""
+    ours.ensemble.before_writes = lambda: setattr(ours.ensemble, "before_writes", action)
 
 
-_fresh = (f"new-{number}" for number in itertools.count())
+_new_names = (f"new-{number}" for number in itertools.count())

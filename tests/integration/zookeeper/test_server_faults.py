@@ -1,4 +1,4 @@
-"""Servers that die, hang, restart or lose their majority: leases continue if possible, and exclusion holds."""
+"""Servers die, hang, restart or lose their majority: leases continue if possible, and exclusion holds."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_a_lease_and_a_waiter_survive_the_death_of_the_leader(
         ensemble.await_answer()
 
         lease.renew()
-        assert not leases, "it is still held"
+        assert not leases, "the lock is still held"
         lease.release()
 
     assert leases[0].fence > lease.fence
@@ -55,7 +55,7 @@ def test_a_lease_survives_a_leader_that_hangs(ensemble: ProxiedEnsemble, open_cl
     lease = open_client(ensemble.url(session_timeout=40)).lock("a").acquire(timeout=0)
     assert lease is not None
 
-    leader.stop()  # the others detect it after 50 ticks, which are 10 s
+    leader.stop()  # the other members detect this after 50 ticks, which are 10 s
     others = [server for server in ensemble.servers if server is not leader]
     eventually(lambda: "leader" in [server.mode() for server in others])
 
@@ -108,26 +108,26 @@ def test_fifty_waiters_are_granted_after_their_server_is_killed_and_restarted(
     holder, waiter_client = open_client(url), open_client(url)
     lease = holder.lock("a").acquire(timeout=0)
     assert lease is not None
-    served: list[int] = []
-    waiting: list[str] = []
-    waiter_client.subscribe(lambda event: waiting.append(event.kind) if event.kind == "queued" else None)
+    fences: list[int] = []
+    queued: list[str] = []
+    waiter_client.subscribe(lambda event: queued.append(event.kind) if event.kind == "queued" else None)
     inside = threading.Lock()
     outages: list[BackendUnavailable] = []
 
     def take() -> None:
         try:
-            with waiter_client.lock("a", timeout=3 * PATIENCE) as taken:
+            with waiter_client.lock("a", timeout=3 * PATIENCE) as own_lease:
                 assert inside.acquire(blocking=False), "two holders at the same time"
-                served.append(taken.fence)
+                fences.append(own_lease.fence)
                 inside.release()
-        except BackendUnavailable as outage:  # a poll was under way when the server died, or a busy machine was late
+        except BackendUnavailable as outage:  # a poll was not answered when the server died, or not in time
             outages.append(outage)
             take()
 
     threads = [threading.Thread(target=take) for _ in range(WAITERS)]
     for thread in threads:
         thread.start()
-    eventually(lambda: len(waiting) == WAITERS)
+    eventually(lambda: len(queued) == WAITERS)
 
     own_server.kill()
     own_server.start()
@@ -138,9 +138,9 @@ def test_fifty_waiters_are_granted_after_their_server_is_killed_and_restarted(
     lease.release()
     for thread in threads:
         thread.join(PATIENCE)
-    assert served == sorted(served)
-    assert len(served) == WAITERS
-    assert len(outages) < WAITERS / 2, "most waiters had no request under way"
+    assert fences == sorted(fences)
+    assert len(fences) == WAITERS
+    assert len(outages) < WAITERS / 2, "most waiters had no unanswered request"
 
 
 def test_backend_unavailable_is_raised_when_no_server_runs(open_client: OpenClient) -> None:
@@ -168,31 +168,31 @@ def test_a_skipped_reply_closes_the_connection_and_ends_no_lease(server: Server,
 
 
 class _waiting:  # noqa: N801  (reads as a function)
-    """A waiter for the lock. After the block it has acquired and released the lock, and the list has its lease."""
+    """Starts a waiter. After the block it has acquired and released the lock, and the list has its lease."""
 
     def __init__(self, client: holdfast.Client, name: str) -> None:
         self._client, self._name = client, name
-        self._got: list[holdfast.Lease] = []
+        self._leases: list[holdfast.Lease] = []
         self._thread = threading.Thread(target=self._take)
 
     def _take(self) -> None:
         lease = self._client.lock(self._name).acquire(timeout=PATIENCE)
         assert lease is not None
-        self._got.append(lease)
+        self._leases.append(lease)
 
     def __enter__(self) -> list[holdfast.Lease]:
-        # Its ticket is on the server before it has the answer, and until then an outage is an error.
+        # `inspect` shows the waiter before the client has its answer, and an outage until then would be an error.
         is_waiting = threading.Event()
         unsubscribe = self._client.subscribe(lambda event: is_waiting.set() if event.kind == "queued" else None)
         self._thread.start()
         assert is_waiting.wait(PATIENCE)
         unsubscribe()
-        return self._got
+        return self._leases
 
     def __exit__(self, *_: object) -> None:
         self._thread.join(PATIENCE)
-        assert self._got
-        self._got[0].release()
+        assert self._leases
+        self._leases[0].release()
 
 
 @pytest.mark.parametrize("data", ["none", "old"])
@@ -233,7 +233,7 @@ def test_a_client_continues_when_the_servers_have_older_data(
 
 
 def _answers(client: holdfast.Client) -> bool:
-    """The client has reconnected to its servers."""
+    """Whether the client has connected to its servers again."""
     try:
         client.inspect("b")
     except BackendError:
@@ -258,13 +258,14 @@ def test_a_released_ticket_is_deleted_when_a_restored_copy_has_it_and_its_sessio
         shutil.copytree(tmp_path / "copy", folder)
         own_server.start()
         other = open_client(f"{own_server.url}/released?session_timeout=40")
-        for _ in range(20):  # so many transactions that the servers do not reject the client's session
+        # Without these the server would be behind the last transaction that the client saw, and refuse its session.
+        for _ in range(20):
             with other.lock("b", timeout=PATIENCE):
                 pass
         proxy.heal()
 
         with other.lock("released", timeout=PATIENCE):
-            held.release()  # in the same session, which continues
+            held.release()  # in the same session, which the servers have continued
 
 
 def test_a_client_creates_the_root_node_again_when_an_operator_deleted_it(
@@ -277,12 +278,12 @@ def test_a_client_creates_the_root_node_again_when_an_operator_deleted_it(
     with kazoo(server.address) as operator:
         eventually(lambda: _deletes(operator, urlsplit(url).path))
 
-    with client.lock("b", timeout=PATIENCE):  # whose node the client has never created
+    with client.lock("b", timeout=PATIENCE):  # the client has never created the node of this lock
         pass
 
 
 def _deletes(operator: KazooClient, path: str) -> bool:
-    """Whether the node and those below it were deleted. The client may create one at the same time."""
+    """Whether the node and its children were deleted. The client may create a child at the same time."""
     try:
         operator.delete(path, recursive=True)
     except NotEmptyError:
@@ -299,7 +300,7 @@ def _renews(lease: holdfast.Lease) -> bool:
 
 
 def _waiters(client: holdfast.Client, name: str) -> int | None:
-    """How many tickets wait; None if the server did not answer in time."""
+    """The number of waiting tickets. None if the server did not answer in time."""
     try:
         return len(client.inspect(name).waiters)
     except BackendError:

@@ -1,4 +1,4 @@
-"""Lost replies, closed sessions, forks: a node that a ticket left on the servers is found and used, or deleted."""
+"""Lost replies, closed sessions, cancellations: the node of a ticket is found and used, or it is deleted."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def observing(server: Server) -> Iterator[KazooClient]:
 
 
 def sessions(observer: KazooClient, url: str) -> list[str]:
-    """The nodes of sessions; the first heartbeat creates their parent."""
+    """The nodes of sessions. The first heartbeat creates their parent, so none exist before."""
     try:
         children: list[str] = observer.get_children(f"{root_of(url)}/%sessions")
     except NoNodeError:
@@ -84,11 +84,11 @@ def test_a_delete_is_repeated_when_its_reply_was_lost(proxy: Proxy, proxied: str
     with pytest.raises(OutcomeUnknown):
         lease.release()
 
-    with other.lock("a", timeout=20):  # the keeper has repeated it
+    with other.lock("a", timeout=20):  # the keeper has repeated the release
         pass
 
 
-def test_a_wait_leaves_no_node_when_it_ends_while_no_server_answers(
+def test_a_wait_that_ends_during_an_outage_leaves_no_node(
     proxy: Proxy, proxied: str, url: str, open_client: OpenClient
 ) -> None:
     holder, waiter = open_client(url), open_client(proxied)
@@ -144,7 +144,7 @@ async def test_a_body_is_cancelled_as_soon_as_the_end_of_the_session_is_known(ur
     async with holdfast.AsyncClient(url) as client, asyncio.timeout(10):
         with pytest.raises(LockLost, match="session"):
             async with client.lock("a", ttl=30, renew=False):
-                (session,) = client._engine.backend._port.sessions  # type: ignore[attr-defined]  # its own port
+                (session,) = client._engine.backend._port.sessions  # type: ignore[attr-defined]  # the port of ZooKeeper
                 await asyncio.to_thread(_close_elsewhere, session, server)
                 await asyncio.sleep(PATIENCE)
 
@@ -153,8 +153,8 @@ def test_a_waiter_continues_to_wait_when_its_session_ends(url: str, server: Serv
     holder, waiter = open_client(url), open_client(f"{url}?session_timeout=6")
     lease = holder.lock("a").acquire()
     assert lease is not None
-    got: list[holdfast.Lease | None] = []
-    thread = threading.Thread(target=lambda: got.append(waiter.lock("a").acquire(timeout=PATIENCE)))
+    leases: list[holdfast.Lease | None] = []
+    thread = threading.Thread(target=lambda: leases.append(waiter.lock("a").acquire(timeout=PATIENCE)))
     thread.start()
     eventually(lambda: len(holder.inspect("a").waiters) == 1)
 
@@ -163,8 +163,8 @@ def test_a_waiter_continues_to_wait_when_its_session_ends(url: str, server: Serv
     lease.release()
 
     thread.join(PATIENCE)
-    assert got[0] is not None
-    got[0].release()
+    assert leases[0] is not None
+    leases[0].release()
 
 
 async def test_a_cancelled_task_leaves_no_node(url: str, server: Server) -> None:
@@ -172,11 +172,11 @@ async def test_a_cancelled_task_leaves_no_node(url: str, server: Server) -> None
         lease = await client.lock("a").acquire()
         assert lease is not None
 
-        async def take() -> None:  # in another task, because a lease belongs to the task that calls acquire()
+        async def acquire() -> None:  # in another task, because a lease belongs to the task that calls acquire()
             await client.lock("a").acquire()
 
         for seconds in (0.0, 0.001, 0.003, 0.01):
-            task = asyncio.create_task(take())
+            task = asyncio.create_task(acquire())
             await asyncio.sleep(seconds)
             task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -191,14 +191,14 @@ def test_an_idle_client_closes_its_session(
     url: str, server: Server, open_client: OpenClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("holdfast.backends.zookeeper.protocol.heartbeat.IDLE_MAX", 0.2)
-    client = open_client(f"{url}?session_timeout=3")  # longer than a pause of a busy machine
+    client = open_client(f"{url}?session_timeout=3")  # longer than the pauses of a busy machine
     with client.lock("a"):
-        port = client._engine.backend._port  # type: ignore[attr-defined]  # ZooKeeper has it
+        port = client._engine.backend._port  # type: ignore[attr-defined]  # only ZooKeeper has it
         assert port.sessions
 
     eventually(lambda: not port.sessions)
 
-    monkeypatch.undo()  # a busy machine may need longer than that for the next request
+    monkeypatch.undo()  # the next request may take longer than this on a busy machine
     with client.lock("a"):
         pass
 
@@ -219,35 +219,35 @@ def test_a_client_acquires_at_once_after_it_has_only_read_for_longer_than_a_sess
 
 
 def _end_session(client: holdfast.Client, server: Server) -> None:
-    (session,) = client._engine.backend._port.sessions  # type: ignore[attr-defined]  # its own port
+    (session,) = client._engine.backend._port.sessions  # type: ignore[attr-defined]  # the port of ZooKeeper
     _close_elsewhere(session, server)
 
 
 def _close_elsewhere(session: KazooSession, server: Server) -> None:
     """Close the session from another client, which has its id and password."""
-    thief = KazooClient(server.address, client_id=session._client.client_id, timeout=6.0)
-    thief.start(timeout=PATIENCE)
-    thief.stop()
-    thief.close()
+    other = KazooClient(server.address, client_id=session._client.client_id, timeout=6.0)
+    other.start(timeout=PATIENCE)
+    other.stop()
+    other.close()
 
 
 async def test_a_new_task_does_not_overtake_tasks_that_wait_for_the_connection(url: str) -> None:
-    """Kazoo's thread sets the connection before it wakes the loop, so a new task can see it first."""
+    """Kazoo's thread sets the connection before it wakes the loop, so a new task can use it before waiting tasks."""
     async with holdfast.AsyncClient(url) as client:
-        served: list[str] = []
+        order: list[str] = []
 
         async def take(name: str) -> None:
             async with client.lock("a"):
-                served.append(name)
+                order.append(name)
 
         first = asyncio.create_task(take("first"))
         await asyncio.sleep(0)
-        ensemble = client._engine.backend._port  # type: ignore[attr-defined]  # ZooKeeper has it
+        ensemble = client._engine.backend._port  # type: ignore[attr-defined]  # only ZooKeeper has it
         eventually(lambda: bool(ensemble.sessions[0].connection))  # without an iteration of the loop
         second = asyncio.create_task(take("second"))
         await asyncio.gather(first, second)
 
-        assert served == ["first", "second"]
+        assert order == ["first", "second"]
 
 
 @pytest.mark.parametrize("failing", ["(zk_loop)", "holdfast-heartbeat"], ids=["the connection's", "the heartbeat's"])
@@ -292,7 +292,7 @@ def test_an_acquire_succeeds_after_a_pause_longer_than_the_session(
         process.call("release", lock="a")
 
 
-def test_a_ticket_that_is_released_while_the_nodes_are_listed_is_not_taken_for_a_restored_one(
+def test_a_ticket_that_is_released_while_nodes_are_listed_is_not_reported_as_restored(
     url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     with harness(url) as ours:

@@ -1,4 +1,4 @@
-"""Hazards: a dead client's lock is free only after 30 s, even with a short ttl; a client has too many sessions."""
+"""Hazard: the lock of a dead client is free only after 30 s although its ttl is short; a client has many sessions."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.integration.conftest import OpenClient
 from tests.support.processes import WorkerPool, eventually
 
 WORKER = Path(__file__).parents[2] / "support" / "worker.py"
-LESS_THAN_BEFORE = 20.0  # seconds: much more than a ttl of 1 s and a few ticks, and less than a session of 30 s
+WAIT_MAX = 20.0  # seconds: much more than a ttl of 1 s and a few ticks, and less than a session of 30 s
 
 
 def test_a_lock_is_free_soon_after_the_ttl_when_its_holder_is_killed(url: str, open_client: OpenClient) -> None:
@@ -18,7 +18,7 @@ def test_a_lock_is_free_soon_after_the_ttl_when_its_holder_is_killed(url: str, o
         holder.call("acquire", lock="a", ttl=1)
         holder.kill()
 
-    with open_client(url).lock("a", ttl=1, timeout=LESS_THAN_BEFORE):
+    with open_client(url).lock("a", ttl=1, timeout=WAIT_MAX):
         pass
 
 
@@ -33,13 +33,13 @@ def test_a_killed_waiter_blocks_a_free_lock_for_at_most_its_ttl(url: str, open_c
         waiter.kill()
     lease.release()
 
-    with client.lock("a", timeout=LESS_THAN_BEFORE):
+    with client.lock("a", timeout=WAIT_MAX):
         pass
 
 
 def test_a_client_has_at_most_three_sessions_and_none_longer_than_the_ttl(url: str, open_client: OpenClient) -> None:
     client = open_client(url)
-    port = client._engine.backend._port  # type: ignore[attr-defined]  # ZooKeeper has it
+    port = client._engine.backend._port  # type: ignore[attr-defined]  # only ZooKeeper has it
     with contextlib.ExitStack() as stack:
         for ttl in (30, 5, 3, 4, 12, 60):
             stack.enter_context(client.lock(f"lock-{ttl}", ttl=ttl))
@@ -74,7 +74,7 @@ def test_locks_of_different_ttls_exclude_each_other_and_are_acquired_at_once(url
         assert other.lock("a").acquire(timeout=0) is None
 
 
-def test_a_session_that_is_longer_than_the_ttl_is_a_warning(url: str, open_client: OpenClient) -> None:
+def test_a_session_that_is_longer_than_the_ttl_causes_a_warning(url: str, open_client: OpenClient) -> None:
     client = open_client(f"{url}?session_timeout=6")
     with client.lock("a", ttl=30):
         assert not client.warnings
