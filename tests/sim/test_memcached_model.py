@@ -55,10 +55,10 @@ class Sides:
             model, shown = self._at(after, request, real)
         self.model = model
         if after != before and request.startswith(b"ms") and real.code == "HD":
-            # It is unknown whether it was stored before or after the tick, and so when it expires: remove it.
-            gone = b"md %b\r\n" % request.split()[1]
-            self.real.call(gone)
-            self.model.respond(gone)
+            # The server stored the item before or after the tick, so its expiry is unknown: delete the item.
+            delete = b"md %b\r\n" % request.split()[1]
+            self.real.call(delete)
+            self.model.respond(delete)
         return real, shown
 
     def _at(self, now: int, request: bytes, real: Reply) -> tuple[Machine, Reply]:
