@@ -48,7 +48,7 @@ def result(sent: Any) -> Any:
 
 
 def error(sent: Any) -> str:
-    """The error of a task that has failed. Of JSON, Celery makes an Exception whose text has the name of the class."""
+    """The error of a failed task. Celery decodes it from JSON as an Exception, whose text has the name of the class."""
     raised = sent.get(timeout=60, propagate=False)
     assert sent.state == "FAILURE"
     return repr(raised)
@@ -129,7 +129,7 @@ def test_a_lost_lease_interrupts_the_body(workers: Fleet, where: str) -> None:
 
 
 def test_a_hard_time_limit_releases_the_lock(on_sqlite: Fleet) -> None:
-    """The store knows that the child is dead. Its ttl is 30 s."""
+    """The store knows that the child is dead, so the lock is free long before the ttl of 30 s ends."""
     on_sqlite.start_worker(concurrency=1)
     sent = on_sqlite.program.too_long.delay("a")
     on_sqlite.wait_for("too_long", "begin")
@@ -186,7 +186,7 @@ def test_a_worker_with_gevent_takes_turns(own: Fleet) -> None:
 
 
 def test_a_lost_lease_in_a_worker_with_gevent_fails_the_task_at_a_check_or_at_its_end(own: Fleet) -> None:
-    """No greenlet can be interrupted: a body that asks stops at once, and one that does not ends first."""
+    """No greenlet can be interrupted: a body stops when it checks its lease, and otherwise runs to its end."""
     pytest.importorskip("gevent")
     own.start_worker(pool="gevent", concurrency=10)
     task, client = own.program.loses_in_greenlet, own.program.client
@@ -305,7 +305,7 @@ def test_duplicates_complete_once_and_never_overlap_while_children_and_workers_a
     worker, _ = [own.start_worker(concurrency=2) for _ in range(2)]
 
     first, later = range(4, 2 * KEYS, max(4, KEYS // 10)), range(2 * KEYS, KEYS * COPIES, KEYS)
-    for number in (*first, *later):  # there are at least so many bodies
+    for number in (*first, *later):  # the body with this number begins for certain
         own.wait_for("", "begin", number, within=300)
         own.kill_child(own.events("", "begin")[-1].pid)
         if number == later[0]:

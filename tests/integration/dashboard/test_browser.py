@@ -83,7 +83,7 @@ def test_filter_sort_and_pause(site: Site, store: Store, holder: Worker, open_pa
     row(page, "later").wait_for()
 
 
-def test_a_page_reports_a_lost_connection_and_connects_again(
+def test_a_page_reports_a_lost_connection_and_keeps_its_rows(
     serve: Serve, store: Store, holder: Worker, open_page: OpenPage
 ) -> None:
     holder.call("hold", lock="a")
