@@ -328,8 +328,8 @@ async def test_a_list_of_async_redis_clients_is_a_quorum(nodes: RedlockServers) 
         assert client.url.startswith("redlock://")
         assert lease.fence
 
-    for each in theirs:
-        await each.aclose()
+    for redis_client in theirs:
+        await redis_client.aclose()
 
 
 THREE = [redis.Redis(port=port) for port in (1, 2, 3)]

@@ -829,7 +829,7 @@ def _contenders_here() -> list[Contender]:
 
 
 def _location(contender: Contender, folder: Path) -> str:
-    """Return the URL of a server of the test run, without options, as that of the server of a case; or the folder."""
+    """Return the URL of a server of the test run, without options, as a case has it; without a server, the folder."""
     urls: dict[type[Server], Callable[[], str]] = {
         Redis: lambda: redis.server().url,
         RedisNodes: lambda: redis.fresh_redlock_url().partition("?")[0],

@@ -254,7 +254,7 @@ def test_no_code_believes_that_it_holds_a_lease_that_is_released() -> None:
 
 
 def test_a_task_of_a_loop_that_still_runs_keeps_its_lease() -> None:
-    """The loop runs in a daemon thread, so the body may go on."""
+    """The loop runs in a daemon thread, so the body may still run."""
     url = redis.fresh_url()
     end_of(
         """
@@ -277,7 +277,7 @@ def test_a_task_of_a_loop_that_still_runs_keeps_its_lease() -> None:
 
 
 def test_a_task_of_a_stopped_loop_keeps_its_lease_while_the_thread_of_the_loop_runs() -> None:
-    """It could run the loop again."""
+    """The thread could run the loop again."""
     url = redis.fresh_url()
     end_of(
         """

@@ -226,7 +226,7 @@ def test_a_ticket_that_no_caller_uses_is_withdrawn(
     monkeypatch: pytest.MonkeyPatch,
     has_waiters: bool,  # noqa: FBT001
 ) -> None:
-    """While the request that queues it is under way, its callers give up, or its reply is lost."""
+    """While the request that queues the ticket is under way, all callers give up, or the reply is lost."""
     other = open_client(strict_url)
     held, first = held_and_awaited(other, client)
     held.release()

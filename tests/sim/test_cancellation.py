@@ -17,7 +17,7 @@ CALLS = SINGLE | AGAIN | SEVERAL
 
 # `make sim` cancels a call at each suspension, on all backends. On some backends a call suspends ten times as often.
 STEPS = {"memory": 1, "redlock": 16, "mysql": 36, "memcached": 8, "zookeeper": 6, "mysql-row": 6}
-EVERY = 3  # of the times and lost replies of each call one in three is tested, in memory all
+EVERY = 3  # every third time and lost reply of a call is tested; in memory all are
 
 
 @pytest.mark.parametrize(

@@ -41,7 +41,7 @@ class Sides:
         self._real_version = {0: 0}  # by the version of the model
 
     def step(self, request: bytes) -> tuple[Reply, Reply]:
-        """The real reply, and that of the model with the versions of the real one."""
+        """The replies of the real server and of the model, the latter with the versions of the real server."""
         translated = re.sub(
             rb"\A(m[sd] \S+(?: \d+)?) C(\d+)",
             lambda match: b"%b C%d" % (match[1], self._real_version.get(int(match[2]), 0)),

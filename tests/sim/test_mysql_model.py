@@ -84,7 +84,7 @@ class Real:
 
     def empty(self) -> None:
         for table in _COLUMNS:
-            self.query(f"DELETE FROM {table}")  # noqa: S608  (likewise)
+            self.query(f"DELETE FROM {table}")  # noqa: S608  (our own words)
 
     def close(self) -> None:
         run_sync(self._connections.close())
@@ -298,8 +298,8 @@ class Steps:
                 if verb == "extend":
                     count, may_stay = draw.choice((1, 2, 64)), draw.random() < 0.5
                     return s.EXTEND_TURN, [key, nonce, count, may_stay, ttl, agent, info]
-                last = 1 if lock is None else lock.drawn
-                fence = draw.choice((last, last - 1, last + 1, draw.choice(self._fences[-3:])))
+                drawn = 1 if lock is None else lock.drawn
+                fence = draw.choice((drawn, drawn - 1, drawn + 1, draw.choice(self._fences[-3:])))
                 return s.RENEW_ALONE, [key, nonce, fence, ttl, agent, info]
             case "holder fence":
                 return s.HOLDER_FENCE, [key, nonce]

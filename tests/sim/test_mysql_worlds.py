@@ -178,7 +178,7 @@ def test_readers_of_one_client_behind_a_writer_are_granted_the_lock_together() -
 
 
 def behind_a_dead_holder(plan: Plan, set_back: float) -> float | None:
-    """How long the next client waits if the server's clock is set back when the holder dies; None: too long."""
+    """How long the next client waits if the server's clock is set back when the holder dies; None: no grant."""
     contenders = Contenders(plan)
     contenders.take("a")
     contenders.run(1.0)
@@ -251,7 +251,7 @@ def test_a_row_lock_of_a_stopped_holder_stays_when_it_is_not_terminated() -> Non
 
 
 def keeps_its_next_lease(plan: Plan) -> bool:
-    """Whether a client that was stopped and terminated at one lock keeps the lock that it acquires then."""
+    """Whether a client that was stopped and terminated at one lock keeps the lock that it acquires next."""
     contenders = Contenders(plan)
     contenders.take("a")
     contenders.run(0.5)

@@ -418,8 +418,8 @@ class Steps:
                 if verb == "extend":
                     fences, may_stay = draw.choice((1, 2, 64)), draw.random() < 0.5
                     return protocol._EXTEND_TURN, [name, nonce, fences, may_stay, ttl, agent, info]
-                last = 1 if lock is None else lock.drawn
-                fence = draw.choice((last, last - 1, last + 1, draw.choice(self._fences[-3:])))
+                drawn = 1 if lock is None else lock.drawn
+                fence = draw.choice((drawn, drawn - 1, drawn + 1, draw.choice(self._fences[-3:])))
                 return protocol._RENEW_ALONE, [name, nonce, fence, ttl, agent, info]
             case "holder":
                 return protocol._HOLDER, [name]

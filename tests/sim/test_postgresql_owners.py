@@ -1,4 +1,4 @@
-"""Hazard: different owners hold a lock together, one of several locks stays behind, two clients advance a register.
+"""Hazard: different owners hold a lock together, one of several locks stays held, two clients advance a register.
 
 The simulated network loses and delays messages.
 """

@@ -210,11 +210,11 @@ def test_no_ticket_and_no_unused_lock_is_left_at_the_end() -> None:
         simulation, server = run_clients(seed)
         assert not server.live(), seed
         used = {event.lock for event in simulation.recorder.history if isinstance(event, h.Granted)}
-        left = used & set(server.tables.locks)
+        remaining = used & set(server.tables.locks)
         if simulation.faults.step_clock:
-            kept += len(left)
+            kept += len(remaining)
         else:
-            reaped += len(used - left)
+            reaped += len(used - remaining)
             old = server._clock() - us(IDLE + REAPED_EVERY)
             assert not [ticket for ticket in server.tables.tickets if ticket.expires < old], (
                 "expired tickets are removed too"

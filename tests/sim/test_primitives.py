@@ -77,7 +77,7 @@ def test_worlds_keep_every_promise(backend: str, name: str) -> None:
 
 
 def test_worlds_with_several_callers_of_each_client_keep_every_promise() -> None:
-    """Callers of one client hold a lock together, with one fence, if they have the same owner, or are in a deadlock."""
+    """Callers of one client with the same owner hold a lock together, with one fence; others are in a deadlock."""
     plan = Plan(backend="memory", workload=replace(WORKLOADS["everything"], callers=3))
     for seed in range(50, 54):
         ran = run(plan, seed)

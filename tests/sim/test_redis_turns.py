@@ -62,7 +62,7 @@ class Server:
         return int(watermark)
 
     def queue(self) -> list[str]:
-        """The waiting tickets that count, in order."""
+        """The waiting tickets that are not skipped, in order."""
         tickets = in_queue(self._machine.space, "one", KEYS)
         return [ticket.nonce for ticket in tickets if ticket.entry.fence is None and not ticket.is_skipped]
 

@@ -1,4 +1,4 @@
-"""Simulated nodes that fail together or share information: then their majority proves nothing."""
+"""Hazard: the simulated nodes fail together or share information, so that their majority proves nothing."""
 
 from __future__ import annotations
 

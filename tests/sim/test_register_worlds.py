@@ -142,7 +142,7 @@ class BreaksPromises(RedlockServer):
 
 class _TakesTheGreatest(registers.QuorumRegisters):
     async def _try(self, keys: Any, wanted: Any, deadline: float) -> Any:
-        """As with one node: a client that finds lower numbers on a majority has advanced the register."""
+        """Advance the register as on one node: only numbers that a majority has accepted count."""
         promises = await self._run_round(keys, wanted, "", deadline)
         if not isinstance(promises, list):
             return promises

@@ -93,16 +93,16 @@ class Sides(NamedTuple):
 
 @pytest.fixture
 def sides(tmp_path: Path) -> Iterator[Sides]:
-    both = Sides(Real(tmp_path), Simulated())
+    sides = Sides(Real(tmp_path), Simulated())
     for client in CLIENTS:
-        for side in both:
+        for side in sides:
             side.open(client)
     # Create the real file: verbs that only read report a missing file, and in the model it always exists.
-    both.real.do("a", lambda backend, by: backend.advance_register("file", 1, nonce="f" * 32, keep=LONG, deadline=by))
-    yield both
+    sides.real.do("a", lambda backend, by: backend.advance_register("file", 1, nonce="f" * 32, keep=LONG, deadline=by))
+    yield sides
     for client in CLIENTS:
-        both.real.do(client, lambda backend, _: backend.close())
-    both.simulated.end()
+        sides.real.do(client, lambda backend, _: backend.close())
+    sides.simulated.end()
 
 
 class Steps:

@@ -57,7 +57,7 @@ def error(sent: Any) -> str:
 def test_bodies_with_one_key_take_turns_and_busy_messages_do_not_count_as_retries(workers: Fleet) -> None:
     sent = [workers.program.requeued.delay("turns") for _ in range(12)]
 
-    assert [result(each) for each in sent] == [0] * 12
+    assert [result(message) for message in sent] == [0] * 12
     events = [event for event in workers.events("requeued") if event.key == "turns"]
     assert len(events) == 24
     assert overlaps(events, {}) == []
@@ -180,7 +180,7 @@ def test_a_worker_with_gevent_takes_turns(own: Fleet) -> None:
     sent = [own.program.requeued.delay(f"turns-{number % 2}") for number in range(20)]
     sent += [own.program.waiting.delay("waiting", 0.1) for _ in range(5)]
 
-    assert [result(each) for each in sent] == [0] * 20 + ["done"] * 5
+    assert [result(message) for message in sent] == [0] * 20 + ["done"] * 5
     assert_turns(own, "requeued", 20)
     assert_turns(own, "waiting", 5)
 
@@ -196,7 +196,7 @@ def test_a_lost_lease_in_a_worker_with_gevent_fails_the_task_at_a_check_or_at_it
     for key in sent:
         client.break_lock(key, fence=client.inspect(key).holders[0].fence)
 
-    assert all("LockLost" in error(each) for each in sent.values())
+    assert all("LockLost" in error(message) for message in sent.values())
     assert [event.key for event in own.events("loses_in_greenlet", "end")] == ["goes-on"]
     assert result(beside) == 0  # the lease of another greenlet is not lost
 
@@ -226,7 +226,7 @@ def test_duplicate_calls_queue_one_message_and_get_its_result(own: Fleet) -> Non
     assert own.queued() == 1
     own.start_worker(concurrency=1)
 
-    assert [result(each) for each in sent] == [{"receipt": "a"}] * 5
+    assert [result(message) for message in sent] == [{"receipt": "a"}] * 5
     assert result(apply_once(own, "a")) == {"receipt": "a"}
     assert ends(own, "a") == 1
 

@@ -1,4 +1,4 @@
-r"""Hazard: untrusted text reaches the terminal of an operator as control codes; unusual environments.
+r"""Hazard: untrusted text reaches the terminal as control codes, or a command fails in an unusual environment.
 
 Any client can choose the name of a lock, its host, program, thread and meta. "\x1b]0;…" would set the window's title,
 "\x9b" begins a code in one character, "\u202e" reverses the reading direction.

@@ -1,4 +1,4 @@
-"""Hazard: `holdfast watch` misses or misreports a change, ends at an outage, or prints more than lines."""
+"""Hazard: `holdfast watch` misses or misreports a change, ends at an outage, or prints control codes."""
 
 from __future__ import annotations
 

@@ -120,7 +120,7 @@ def test_a_page_reports_an_unavailable_store(site: Site, store: Store, holder: W
 # ── untrusted text ───────────────────────────────────────────────────────────────────────────────────────────────
 
 
-# By default markup, characters that turn the direction, and a link: the others are shown by the same code.
+# By default markup, characters that reverse the direction, and a link: the same code shows the others.
 @pytest.mark.parametrize(
     "name",
     [

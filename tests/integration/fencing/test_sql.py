@@ -110,7 +110,7 @@ def test_a_check_outside_of_a_transaction_is_refused(database: Database) -> None
 
 
 class OtherDriverCursor:
-    """A cursor whose connection shows no more of its state than mysqlclient does. Tests do not install that."""
+    """A cursor as of mysqlclient, which tests do not install: its connection shows only its autocommit mode."""
 
     def __init__(self, connection: Any) -> None:
         self._cursor = connection.cursor()

@@ -38,10 +38,10 @@ def test_memcached_expires_an_item_early_when_its_request_waited_for_a_paused_se
         for connection in connections:
             connection.receive()
         time.sleep(0.2)  # so that its clock ticks
-        left = [connection.call(b"mg a t\r\n").seconds_left for connection in connections]
+        seconds_left = [connection.call(b"mg a t\r\n").seconds_left for connection in connections]
         for connection in connections:
             connection.close()
-        shortest = min(shortest, *left)
+        shortest = min(shortest, *seconds_left)
         if shortest < SECONDS - 2:
             break
 

@@ -117,7 +117,7 @@ def test_a_real_prometheus_scrapes_a_real_client(tmp_path: Path, registry: Colle
             labels = 'client="orders",group="order:*",outcome="acquired"'
             assert prometheus.value(f"sum(holdfast_lock_acquire_duration_seconds_count{{{labels}}})") == 9
             assert prometheus.value('holdfast_election_leading{group="leader"}') == 1
-            quiet = ("Leases lost", "Store errors", "Share of the ttl left at renewals, p5")  # nothing of these here
+            quiet = ("Leases lost", "Store errors", "Share of the ttl left at renewals, p5")  # these have no data here
             for title, expressions in panels().items():
                 if title not in quiet:
                     eventually(partial(_all_have_data, prometheus, expressions))

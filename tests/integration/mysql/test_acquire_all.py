@@ -1,4 +1,4 @@
-"""Hazard: several locks cost as much as one after the other, or more of them stay acquired than were granted."""
+"""Hazard: several locks together cost as many requests as one by one, or locks stay held that were not granted."""
 
 from __future__ import annotations
 

@@ -102,7 +102,7 @@ def test_mysql_grants_as_the_memory_backend_does(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_mysql_grants_as_the_memory_backend_does_with_owners_and_several_locks(seed: int) -> None:
-    choose = random.Random(seed)  # noqa: S311 (likewise)
+    choose = random.Random(seed)  # noqa: S311 (it has to be repeatable)
     backends = [open_backend(f"memory://{uuid.uuid4().hex}"), open_backend(shared.fresh_url())]
     names = ["a", "b", "c"]
     tickets: list[Claim] = []

@@ -422,8 +422,8 @@ def test_only_unused_locks_are_reaped(server: Server, database: str, url: str, o
 
     server.rows("CALL holdfast_reap(REPEAT(x'00', 32))", database=database)
 
-    left = server.rows("SELECT name FROM holdfast_locks ORDER BY name", database=database)
-    assert left == [("held",), ("new",), ("shared",)]
+    remaining = server.rows("SELECT name FROM holdfast_locks ORDER BY name", database=database)
+    assert remaining == [("held",), ("new",), ("shared",)]
     lease.release()
     shared.release()
 

@@ -302,8 +302,8 @@ def test_a_new_register_removes_expired_ones(server: Server, url: str, schema: s
 
     client.once_per("1h", name="new")(len)("x")
 
-    left = server.rows(sql.SQL("SELECT name FROM {schema}.holdfast_marks ORDER BY name").format(**names))
-    assert [name.partition("@")[0].rpartition(":")[2] for (name,) in left] == ["kept", "new"]
+    remaining = server.rows(sql.SQL("SELECT name FROM {schema}.holdfast_marks ORDER BY name").format(**names))
+    assert [name.partition("@")[0].rpartition(":")[2] for (name,) in remaining] == ["kept", "new"]
 
 
 def test_only_unused_locks_are_reaped(server: Server, url: str, schema: str, open_client: OpenClient) -> None:
@@ -319,8 +319,8 @@ def test_only_unused_locks_are_reaped(server: Server, url: str, schema: str, ope
 
     server.rows(sql.SQL("SELECT {schema}.holdfast_reap({schema}.holdfast_clock())").format(**names))
 
-    left = server.rows(sql.SQL("SELECT name FROM {schema}.holdfast_locks ORDER BY name").format(**names))
-    assert left == [("held",), ("new",), ("read",)]
+    remaining = server.rows(sql.SQL("SELECT name FROM {schema}.holdfast_locks ORDER BY name").format(**names))
+    assert remaining == [("held",), ("new",), ("read",)]
     assert server.rows(sql.SQL("SELECT name FROM {schema}.holdfast_tickets").format(**names)) == [("read",)]
     for lease in leases:
         assert lease is not None
@@ -351,8 +351,8 @@ def test_a_new_lock_of_any_kind_removes_old_ones(
     with uses.get(kind, lambda: client.lock("new", timeout=0))():
         pass
 
-    left = server.rows(sql.SQL("SELECT name FROM {schema}.holdfast_locks").format(**names))
-    assert ("old",) not in left
+    remaining = server.rows(sql.SQL("SELECT name FROM {schema}.holdfast_locks").format(**names))
+    assert ("old",) not in remaining
 
 
 def test_a_lock_keeps_its_readers_when_an_operator_deletes_its_row(

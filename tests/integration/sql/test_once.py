@@ -1,4 +1,4 @@
-"""Hazard: two transactions are told that they are the first for a key, or a key is committed without its effects."""
+"""Hazard: two transactions are both the first for one key, or a key is committed without its effects."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from holdfast.threads.client import Client
 from tests.integration.cli.run.conftest import STAMPER, Runs, Stamps, is_running
 from tests.support.processes import PATIENCE, eventually
 
-# Records the signal, and ends a moment later with its own status, or does not end.
+# Both record the signal. POLITE ends a moment later with its own status, STUBBORN does not end.
 POLITE = "import signal, sys, time; signal.signal(15, lambda *_: (open(sys.argv[1], 'w').close(), sys.exit(5)))"
 STUBBORN = "import signal, sys, time; signal.signal(15, lambda *_: open(sys.argv[1], 'w').close())"
 WAIT = "; open(sys.argv[1] + '.ready', 'w').close()\nwhile True: time.sleep(60)"
