@@ -119,7 +119,7 @@ async def test_an_async_pool_of_psycopg_is_adopted(postgresql: PostgresqlServer)
     await check_same_in_asyncio(theirs, postgresql.url)
 
 
-def test_the_function_of_a_pool_is_asked_for_the_password_at_each_connection(postgresql: PostgresqlServer) -> None:
+def test_the_function_of_a_pool_is_called_for_the_password_of_each_connection(postgresql: PostgresqlServer) -> None:
     calls = []
 
     def kwargs() -> dict[str, Any]:
@@ -249,7 +249,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_an_engine_that_cannot_be_taken_over_is_refused_with_the_fix(name: str) -> None:
+def test_an_engine_that_cannot_be_adopted_is_refused_with_the_fix(name: str) -> None:
     make, message = REFUSED[name]
 
     with pytest.raises(ConfigurationError, match=message) as caught:
@@ -294,7 +294,7 @@ async def test_a_kazoo_client_is_adopted_in_asyncio() -> None:
         ({"use_ssl": True, "keyfile_password": PASSWORD}, "a password for its key file"),
     ],
 )
-def test_a_kazoo_client_that_cannot_be_taken_over_is_refused(settings: dict[str, Any], message: str) -> None:
+def test_a_kazoo_client_that_cannot_be_adopted_is_refused(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
         holdfast.Client(KazooClient("db", **settings))
 
@@ -328,8 +328,8 @@ async def test_a_list_of_async_redis_clients_is_a_quorum(nodes: RedlockServers) 
         assert client.url.startswith("redlock://")
         assert lease.fence
 
-    for each in theirs:
-        await each.aclose()
+    for redis_client in theirs:
+        await redis_client.aclose()
 
 
 THREE = [redis.Redis(port=port) for port in (1, 2, 3)]

@@ -819,8 +819,11 @@ def test_an_interrupt_leaves_no_process_and_no_file(tmp_path: Path) -> None:
 
 
 def _thinned(plan: list[Group]) -> list[Group]:
-    """Each contender uncontended, in other settings only the first of a server, one for threads and one for tasks of
-    each server at its import, and all other measures only on files and on Redis: the start of servers takes time.
+    """Fewer cases, because the start of a server takes time.
+
+    Of `uncontended`, all cases in the first setting of each arena, and the first one in the others. Of `contended`
+    without a hold, the first case. Of `imports`, and of other measures on files and Redis, the first case of each
+    runtime.
     """
     thinned: list[Group] = []
     arenas = {group.arena for group in plan}
@@ -844,7 +847,7 @@ def _contenders_here() -> list[Contender]:
 
 
 def _location(contender: Contender, folder: Path) -> str:
-    """Return the URL of a server of the test run, without options, as that of the server of a case; or the folder."""
+    """Return the URL of a server of the test run, without options, as a case has it; without a server, the folder."""
     urls: dict[type[Server], Callable[[], str]] = {
         Redis: lambda: redis.server().url,
         RedisNodes: lambda: redis.fresh_redlock_url().partition("?")[0],
@@ -948,7 +951,7 @@ def test_the_pages_have_the_tables_of_the_published_figures() -> None:
         assert capacity_pages.with_blocks(text, blocks) == text, "python -m benchmarks.capacity_pages"
 
 
-def test_a_table_tells_apart_what_was_carried_what_was_not_and_what_was_not_measured() -> None:
+def test_a_table_distinguishes_reached_partly_reached_and_missing_figures() -> None:
     run = {"date": "2026-01-01"}
     some = {"waiters": 3000, "waiters_asked": 10_000, "waiters_share": 0.3, "crowd_cpu": 0.0025}
     data: capacity_pages.Data = {

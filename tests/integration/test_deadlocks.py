@@ -1,4 +1,4 @@
-"""Two processes that take two locks in opposite orders: one gets WouldDeadlock, and the other goes on."""
+"""Two processes that take two locks in opposite orders: one gets WouldDeadlock, and the other one continues."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ STORES: dict[str, Callable[[Path], str]] = {
 
 
 @pytest.mark.parametrize("store", STORES)
-def test_the_younger_of_two_processes_in_a_deadlock_is_ended_and_the_other_goes_on(
+def test_the_younger_of_two_processes_in_a_deadlock_gets_an_error_and_the_other_continues(
     store: str, tmp_path: Path, open_client: OpenClient
 ) -> None:
     url = STORES[store](tmp_path)

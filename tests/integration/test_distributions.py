@@ -53,7 +53,7 @@ def empty(tmp_path_factory: pytest.TempPathFactory, wheels: list[Path]) -> Path:
 
 @pytest.fixture(scope="module")
 def with_pytest(empty: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The Python of an environment with both wheels, that of the example, pytest and nothing else."""
+    """The Python of an environment with both wheels, the wheel of the example, pytest and nothing else."""
     folder = tmp_path_factory.mktemp("with_pytest")
     environment = folder / "environment"
     shutil.copytree(empty.parent, environment, symlinks=True)
@@ -138,7 +138,7 @@ def test_the_first_screen_of_the_readme_runs_in_an_empty_environment(empty: Path
 def test_the_commands_run_in_an_empty_environment(empty: Path, tmp_path: Path) -> None:
     assert run([empty / "holdfast", "--version"], tmp_path) == f"holdfast {holdfast.__version__}\n"
     assert "hello" in run([empty / "holdfast", "run", "a", "echo", "hello"], tmp_path, XDG_STATE_HOME=str(tmp_path))
-    assert "--seeds" in run([empty / "holdfast", "simulate", "--help"], tmp_path)  # to run it needs a Lua
+    assert "--seeds" in run([empty / "holdfast", "simulate", "--help"], tmp_path)  # a run would need a Lua
 
 
 def test_a_wheel_has_all_files_of_its_package_and_no_others(wheels: list[Path]) -> None:

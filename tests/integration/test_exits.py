@@ -35,7 +35,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 
 def end_of(program: str, url: str, *, status: int = 0) -> str:
-    """Run a program to its end in a forked process, which ends as any other; what it printed."""
+    """Run a program to its end in a forked process, which ends as any other process. Return its output."""
     with tempfile.NamedTemporaryFile("w+", suffix=".py") as script, tempfile.TemporaryFile("w+") as output:
         script.write(PRELUDE + textwrap.dedent(program))
         script.flush()
@@ -63,7 +63,7 @@ def end_of_new_process(program: str, url: str, *, status: int = 0) -> str:
 
 
 def is_free(url: str, *names: str) -> bool:
-    """The locks (or the lock "a") can be acquired long before the ttl is over."""
+    """The locks (or the lock "a") can be acquired long before the ttl ends."""
     with holdfast.Client(url) as client:
         end = time.monotonic() + PROMPT
         leases = [client.lock(name).acquire(timeout=max(0.0, end - time.monotonic())) for name in names or "a"]
@@ -235,14 +235,14 @@ def test_no_code_believes_that_it_holds_a_lease_that_is_released() -> None:
         """
         import atexit
 
-        def look():  # registered before the client is made, so it runs after the release
+        def report():  # registered before the client is made, so it runs after the release
             print(lease.held, lease.remaining, client.lock('a').acquire(timeout=0) is not None)
             try:
                 lease.check()
             except holdfast.NotHeld as error:
                 print(error)
 
-        atexit.register(look)
+        atexit.register(report)
         client = holdfast.Client(url)
         lease = client.lock('a').acquire()
         """,
@@ -254,7 +254,7 @@ def test_no_code_believes_that_it_holds_a_lease_that_is_released() -> None:
 
 
 def test_a_task_of_a_loop_that_still_runs_keeps_its_lease() -> None:
-    """The loop runs in a daemon thread, so the body may go on."""
+    """The loop runs in a daemon thread, so the body may still run."""
     url = redis.fresh_url()
     end_of(
         """
@@ -277,7 +277,7 @@ def test_a_task_of_a_loop_that_still_runs_keeps_its_lease() -> None:
 
 
 def test_a_task_of_a_stopped_loop_keeps_its_lease_while_the_thread_of_the_loop_runs() -> None:
-    """It could run the loop again."""
+    """The thread could run the loop again."""
     url = redis.fresh_url()
     end_of(
         """

@@ -52,7 +52,7 @@ def client(url: str) -> Iterator[holdfast.Client]:
 
 
 def until_waiting(client: holdfast.Client | holdfast.AsyncClient, count: int, name: str = "a") -> None:
-    """Until so many callers of this client wait for each other."""
+    """Wait until so many callers of this client are queued inside the client."""
     eventually(lambda: len(waiting_in(client, name)) == count)
 
 
@@ -84,7 +84,7 @@ def is_unused(client: holdfast.Client, name: str = "a") -> bool:
 
 
 def with_patience(client: holdfast.Client, seconds: float) -> holdfast.Client:
-    """Its requests take no longer than this."""
+    """Limit the time of each request of the client."""
     client._engine.io_timeout = seconds
     return client
 
@@ -192,7 +192,7 @@ def test_a_client_with_waiting_callers_is_queued_again_by_the_request_that_ends_
     second = acquiring(client.lock("a"))
     until_waiting(client, 1)
     held.release()
-    lease = first.result(PATIENCE)  # with a turn for the second, too
+    lease = first.result(PATIENCE)  # its turn also has a fence for the second caller
     waits_again = acquiring(other.lock("a"))
     await_waiters(other, "a", 1)
     third = acquiring(client.lock("a"))
@@ -226,7 +226,7 @@ def test_a_ticket_that_no_caller_uses_is_withdrawn(
     monkeypatch: pytest.MonkeyPatch,
     has_waiters: bool,  # noqa: FBT001
 ) -> None:
-    """While the request that queues it is under way, its callers give up, or its reply is lost."""
+    """While the request that queues the ticket is under way, all callers give up, or the reply is lost."""
     other = open_client(strict_url)
     held, first = held_and_awaited(other, client)
     held.release()
@@ -249,12 +249,12 @@ def test_a_ticket_that_no_caller_uses_is_withdrawn(
         second.result(PATIENCE)
         return answer
 
-    async def release_noted(claims: Any, **options: Any) -> Any:
+    async def release_recorded(claims: Any, **options: Any) -> Any:
         released.extend(claim.nonce for claim in claims)
         return await release(claims, **options)
 
     monkeypatch.setattr(backend, "release_and_queue", release_and_queue_late)
-    monkeypatch.setattr(backend, "release", release_noted)
+    monkeypatch.setattr(backend, "release", release_recorded)
     if has_waiters:
         with pytest.raises(holdfast.OutcomeUnknown):
             lease.release()
@@ -293,14 +293,14 @@ def test_a_caller_that_pauses_after_an_outage_gets_the_lease_at_once(
     queue_locally = local._queue_locally
     failed = threading.Event()
 
-    def queue_noted(*arguments: Any) -> Any:
+    def queue_recorded(*arguments: Any) -> Any:
         try:
             return queue_locally(*arguments)
         except holdfast.BackendUnavailable:
             failed.set()
             raise
 
-    monkeypatch.setattr(local, "_queue_locally", queue_noted)
+    monkeypatch.setattr(local, "_queue_locally", queue_recorded)
     monkeypatch.setattr(local, "_note", lambda *_: None)  # the outage does not end before the caller has noticed it
     local.queues["a"].outage = holdfast.BackendUnavailable(backend=client.url, problem="no answer in time")
     assert failed.wait(PATIENCE)
@@ -349,7 +349,7 @@ def test_a_broken_lease_is_not_passed_on(client: holdfast.Client, strict_url: st
 
     with pytest.raises(holdfast.LockLost):
         first.release()
-    lease = second.result(PATIENCE)  # it asked the server
+    lease = second.result(PATIENCE)  # the server granted it
     assert lease.fence > first.fence
     assert client.inspect("a").holders[0].fence == lease.fence
     lease.release()
@@ -396,10 +396,10 @@ def test_break_waits_until_the_client_has_reported_the_fence_in_use(
     lease, waiting = passed_on(client, ttl=6)
     other = with_patience(open_client(strict_url), 30)
 
-    assert not other.break_lock("a", lease.fence + 1)  # refused: the renewal has reported that another one is in use
+    assert not other.break_lock("a", lease.fence + 1)  # refused: the renewal has reported that another fence is in use
     (holder,) = other.inspect("a").holders
     assert (holder.fence, holder.last_fence) == (lease.fence, None)
-    assert holder.caller  # that of the lease
+    assert holder.caller  # the caller of the lease
     assert other.break_lock("a", lease.fence)
     assert lease.wait_lost(PATIENCE)
     for future in waiting:
@@ -482,7 +482,7 @@ def test_interrupts_at_any_time_leave_no_stuck_caller(
                 signal.setitimer(signal.ITIMER_REAL, 0)
             except Interrupt:
                 interrupted += 1
-            if lock.held:  # it came before the first instruction of __exit__
+            if lock.held:  # the interrupt came before the first instruction of __exit__
                 lock.release()
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
@@ -491,7 +491,7 @@ def test_interrupts_at_any_time_leave_no_stuck_caller(
     for thread in threads:
         thread.result(PATIENCE)
 
-    assert interrupted > 20, "hardly any interrupt hit the call: this test would show nothing"
+    assert interrupted > 20, "too few interrupts hit the call to show anything"
     assert all(counts[: len(locks)])
     assert ("release_and_queue" in requests) is is_contended
     with lock:

@@ -1,4 +1,7 @@
-"""The example that counts: fifty locks are one round trip each way, and opposite callers never wait for each other."""
+"""Hazard: fifty locks cost more than two round trips, or callers with opposite orders block each other.
+
+The example counts the round trips and the turns.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ from tests.support.redis import shared as redis
 EXAMPLE = Path(__file__).parents[2] / "examples" / "many_at_once.py"
 
 
-def shown(url: str) -> tuple[tuple[int, int], tuple[int, int]]:
+def run_example(url: str) -> tuple[tuple[int, int], tuple[int, int]]:
     """The output of the example: the round trips and the turns."""
     done = subprocess.run(
         [sys.executable, str(EXAMPLE), url, "--seconds", "1"], capture_output=True, text=True, check=False, timeout=100
@@ -30,23 +33,23 @@ def shown(url: str) -> tuple[tuple[int, int], tuple[int, int]]:
     return (int(trips[1]), int(trips[2])), (int(turns[1]), int(turns[2]))
 
 
-def test_fifty_on_redis_are_one_round_trip_each_way() -> None:
-    trips, turns = shown(redis.fresh_url())
+def test_fifty_locks_on_redis_cost_one_round_trip_to_acquire_and_one_to_release() -> None:
+    trips, turns = run_example(redis.fresh_url())
 
     assert trips == (1, 1)
     assert min(turns) > 0
 
 
-def test_fifty_on_postgresql_are_one_round_trip_each_way() -> None:
-    trips, turns = shown(postgresql.fresh_url())
+def test_fifty_locks_on_postgresql_cost_one_round_trip_to_acquire_and_one_to_release() -> None:
+    trips, turns = run_example(postgresql.fresh_url())
 
     assert trips == (1, 1)
     assert min(turns) > 0
 
 
 @pytest.mark.parametrize("fresh_url", [mysql.fresh_url, etcd.fresh_url], ids=["mysql", "etcd"])
-def test_opposite_callers_elsewhere(fresh_url: object) -> None:
+def test_callers_with_opposite_orders_do_not_block_each_other(fresh_url: object) -> None:
     assert callable(fresh_url)
-    _, turns = shown(fresh_url())
+    _, turns = run_example(fresh_url())
 
     assert min(turns) > 0

@@ -1,4 +1,4 @@
-"""The network that partition tests run in: each kind of cut does to packets what it says."""
+"""Hazard: in the network of the partition tests, a kind of cut does not do to packets what its name says."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.support.processes import PATIENCE
 from tests.support.server_process import Host
 
 PORT = 7000
-SOON = 0.3  # seconds, in which nothing comes that is lost
+SOON = 0.3  # seconds after which a packet that has not arrived counts as lost
 
 
 @pytest.fixture(scope="module")
@@ -102,11 +102,13 @@ def test_a_reset_reaches_the_sender(pair: Network) -> None:
         (Cut.LOSE_REPLIES, None),
     ],
 )
-def test_how_a_new_connection_fails_and_that_it_heals(pair: Network, how: Cut, error: int | None) -> None:
+def test_a_new_connection_fails_as_the_cut_says_and_works_after_heal(
+    pair: Network, how: Cut, error: int | None
+) -> None:
     with connected(pair):
         pair.cut_off(pair.hosts["client"], [pair.hosts["server"]], how)
 
-        with pytest.raises(OSError) as failed:  # noqa: PT011 (which one is asked below)
+        with pytest.raises(OSError) as failed:  # noqa: PT011 (the number is checked below)
             connect(pair, SOON if error is None else PATIENCE)
         assert failed.value.errno == error
         assert isinstance(failed.value, TimeoutError) is (error is None)

@@ -114,7 +114,7 @@ class Celery:
 
 
 # A store of one machine, which knows of a death, and one of a network. Only the lock of `once` differs, so each test
-# has one of them by default.
+# runs on one of them by default.
 ON_SQLITE = pytest.mark.parametrize("worker", ["sqlite", pytest.param("redis", marks=pytest.mark.extra)], indirect=True)
 ON_REDIS = pytest.mark.parametrize("worker", ["redis", pytest.param("sqlite", marks=pytest.mark.extra)], indirect=True)
 

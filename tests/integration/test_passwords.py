@@ -1,4 +1,4 @@
-"""Hazard: a client keeps using a password that was rotated, or shows it. Functions are asked for each connection."""
+"""Hazard: a client keeps using a password that was rotated, or shows it. A function is called for each connection."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ FIRST, SECOND = "first-s3cret", "second-s3cret"
 class Store:
     """A store whose user `app` has a password. `rotate` changes it; `cut` ends the connections of clients."""
 
-    keywords: Sequence[str] = ("password",)  # those that get the function
+    keywords: Sequence[str] = ("password",)  # the options that get the function
 
     def __init__(self, url: str, rotate: Callable[[str], object], cut: Callable[[], object]) -> None:
         self.url, self.rotate, self.cut = url, rotate, cut
@@ -166,14 +166,14 @@ def store(request: pytest.FixtureRequest, folder: Path) -> Iterator[Store]:
 
 
 class Vault:
-    """Has the present password, and counts how often it is asked."""
+    """Returns the current password, and counts the calls."""
 
     def __init__(self) -> None:
         self.password = FIRST
-        self.asked = 0
+        self.calls = 0
 
     def get(self) -> str:
-        self.asked += 1
+        self.calls += 1
         return self.password
 
     async def get_async(self) -> str:
@@ -194,7 +194,7 @@ def test_a_rotated_password_is_used_by_the_next_connection(store: Store, caplog:
     with open_with(store, vault.get) as client:
         lease = client.lock("a", ttl=60).acquire(timeout=30)
         assert lease is not None
-        asked = vault.asked
+        calls = vault.calls
 
         store.rotate(SECOND)
         vault.password = SECOND
@@ -202,7 +202,7 @@ def test_a_rotated_password_is_used_by_the_next_connection(store: Store, caplog:
         store.cut()
         eventually(lambda: succeeds(lambda: client.inspect("a")))
 
-        assert vault.asked > asked
+        assert vault.calls > calls
         lease.renew()
         lease.release()
         check_unseen(caplog, client, client.url, client._address, *client.warnings)
@@ -214,7 +214,7 @@ async def test_an_async_client_awaits_a_coroutine_function(store: Store, caplog:
     async with holdfast.AsyncClient(store.url, **store.options(vault.get_async)) as client:
         lease = await client.lock("b", ttl=60).acquire(timeout=30)
         assert lease is not None
-        asked = vault.asked
+        calls = vault.calls
 
         store.rotate(SECOND)
         vault.password = SECOND
@@ -228,7 +228,7 @@ async def test_an_async_client_awaits_a_coroutine_function(store: Store, caplog:
             else:
                 break
 
-        assert vault.asked > asked
+        assert vault.calls > calls
         await lease.renew()
         await lease.release()
         check_unseen(caplog, client, client.url)
@@ -248,7 +248,7 @@ asyncio.run(main())
 """
 
 
-def test_a_coroutine_function_is_asked_after_the_end_of_the_loop_to_release_the_leases(tmp_path: Path) -> None:
+def test_a_coroutine_function_is_awaited_after_the_end_of_the_loop_to_release_the_leases(tmp_path: Path) -> None:
     with redis_of("redis", tmp_path) as store:
         store.rotate(FIRST)
 
@@ -277,19 +277,19 @@ def test_the_error_names_a_function_that_raises(store: Store) -> None:
         client.lock("a").acquire(timeout=0)
 
 
-def test_zookeeper_asks_at_each_connection() -> None:
+def test_zookeeper_calls_the_function_for_each_connection() -> None:
     vault, server = Vault(), zookeeper_shared.server()
     with Proxy(server.port) as proxy:
         url = zookeeper_shared.fresh_url(acl="creator").replace(server.address, f"app@127.0.0.1:{proxy.port}")
         with holdfast.Client(url, password=vault.get) as client:
             lease = client.lock("a", ttl=30).acquire(timeout=30)
             assert lease is not None
-            asked = vault.asked
+            calls = vault.calls
 
             proxy.cut()
             eventually(lambda: succeeds(lease.renew))
 
-            assert 0 < asked < vault.asked
+            assert 0 < calls < vault.calls
             with holdfast.Client(url.replace("app@", f"app:{FIRST}@")) as other:
                 assert other.lock("a").acquire(timeout=0) is None
             lease.release()
@@ -300,7 +300,7 @@ async def test_zookeeper_runs_a_coroutine_function_on_the_loop() -> None:
     url = zookeeper_shared.fresh_url(acl="creator").replace(server.address, f"app@{server.address}")
 
     async with holdfast.AsyncClient(url, password=vault.get_async) as client, client.lock("a", timeout=30):
-        assert vault.asked
+        assert vault.calls
 
 
 def test_the_error_of_zookeeper_names_a_function_that_raises() -> None:

@@ -1,4 +1,4 @@
-"""Hazard: a writer paused past its ttl writes over what its successor wrote. The example shows it.
+"""Hazard: a writer paused past its ttl overwrites what its successor wrote. The example shows it.
 
 docs/fencing.md shows the code of the example and its output.
 """

@@ -23,7 +23,7 @@ from tests.support.zookeeper import shared as zookeeper
 
 
 class Account(NamedTuple):
-    """A user with the least permissions, which an administrator takes away and gives back."""
+    """A user with the least permissions, which an administrator revokes and grants again."""
 
     url: str
     deny: Callable[[], None]

@@ -1,6 +1,6 @@
-"""Where it runs: without what only POSIX systems have, on gevent, and on an asyncio loop that has no readers.
+"""Platforms: systems without the functions of POSIX, gevent, and an asyncio loop without readers.
 
-There is no Windows here. These tests hide what it does not have, in a process of their own.
+There is no Windows here. These tests hide the functions that Windows lacks, in a separate process.
 """
 
 from __future__ import annotations
@@ -102,14 +102,14 @@ def without_posix(*arguments: str, drivers: Sequence[str] = (), **environment: s
 
 
 @pytest.mark.parametrize("server", SERVERS)
-def test_every_network_backend_works_without_what_only_posix_has(server: str) -> None:
+def test_every_network_backend_works_without_the_functions_of_posix(server: str) -> None:
     done = without_posix(CONTENDERS + TASKS, SERVERS[server](), drivers=DRIVERS.get(server, ()))
 
     assert done.returncode == 0, done.stderr
     assert not done.stderr
 
 
-def test_only_what_needs_posix_cannot_be_imported_without_it() -> None:
+def test_only_modules_that_need_posix_fail_to_import_without_it() -> None:
     program = """
     import importlib, pkgutil, holdfast
 
@@ -140,7 +140,7 @@ REFUSED = [
 ]
 
 
-def test_what_needs_posix_is_refused_without_it() -> None:
+def test_features_that_need_posix_are_refused_without_it() -> None:
     """All in one process, which prints their errors."""
     program = """
     import json, holdfast
@@ -160,7 +160,7 @@ def test_what_needs_posix_is_refused_without_it() -> None:
         assert message in error
 
 
-def test_the_command_line_works_without_posix_but_for_run() -> None:
+def test_the_command_line_works_without_posix_except_run() -> None:
     url = redis.fresh_url()
     listed = without_posix("-m", "holdfast", "ls", drivers=REDIS, HOLDFAST_URL=url)
     run = without_posix("-m", "holdfast", "run", "a", "true", HOLDFAST_URL=url)
@@ -172,7 +172,7 @@ def test_the_command_line_works_without_posix_but_for_run() -> None:
 
 @pytest.mark.parametrize("server", ["redis", "redlock", "postgresql", "mysql", "etcd", "memcached"])
 def test_a_loop_that_cannot_wait_for_sockets_is_refused(server: str) -> None:
-    """As the default one of Windows."""
+    """As the default loop of Windows."""
 
     class Proactor(asyncio.SelectorEventLoop):
         add_reader = asyncio.AbstractEventLoop.add_reader
@@ -193,7 +193,7 @@ def test_a_loop_that_cannot_wait_for_sockets_is_refused(server: str) -> None:
 
 @pytest.mark.parametrize("server", ["redis", "postgresql"])
 def test_greenlets_of_gevent_take_turns_and_do_not_stop_each_other(server: str) -> None:
-    """One hub runs all. Reentry and self-deadlock go by greenlet."""
+    """One hub runs all greenlets. A reentrant lock and the check for a self-deadlock distinguish them."""
     pytest.importorskip("gevent")
     program = """
     import gevent

@@ -33,7 +33,7 @@ COMMANDS = (
 
 
 class Missing(NamedTuple):
-    """A store that does not exist, and what there is where it would be."""
+    """A store that does not exist, and the contents of its place."""
 
     url: str
     contents: Callable[[], object]

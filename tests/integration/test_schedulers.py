@@ -42,10 +42,10 @@ Start = Callable[..., Program]
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Start]:
-    """Start a program that is told to end with the test. `output` is the name of a file that it appends to."""
+    """Start a program that gets SIGTERM at the end of the test. `output` is the name of a file that it appends to."""
     started: list[Program] = []
 
-    def go(*command: str, output: str, **environment: str) -> Program:
+    def start_program(*command: str, output: str, **environment: str) -> Program:
         path = tmp_path / output
         variables = {**os.environ, "HOLDFAST_URL": f"sqlite://{tmp_path}/locks.db", **environment}
         with path.open("ab") as file:
@@ -55,7 +55,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
         started.append(Program(process, path))
         return started[-1]
 
-    yield go
+    yield start_program
     for program in started:
         program.process.terminate()
     for program in started:
@@ -76,12 +76,12 @@ def skips(text: str) -> int:
 
 
 def periods_since(began: float) -> int:
-    """How many there were, those that had begun before and go on now included."""
+    """The number of periods since then, with the first and the current one."""
     return int(time.time() // PERIOD - began // PERIOD) + 1
 
 
 def start_two_schedulers(start: Start, kind: str) -> tuple[Program, Program]:
-    """They append to one file, so its lines are in the order in which they were written."""
+    """Both append to one file, so its lines are in the order in which they were written."""
     options = ["--asyncio"] if kind == "asyncio" else []
     first, second = (start(sys.executable, "apscheduler_job.py", *options, output="output") for _ in range(2))
     return first, second
@@ -97,15 +97,15 @@ def test_two_schedulers_run_a_job_once_in_each_period_and_another_one_never_twic
     start: Start, kind: str
 ) -> None:
     began = time.time()
-    both = start_two_schedulers(start, kind)
+    programs = start_two_schedulers(start, kind)
 
     def is_seen() -> bool:
-        text = both[0].output()
-        return runs(text) >= 3 and text.count("sync ends") >= 3 and all(skips(lines_of(program)) for program in both)
+        text, have_skipped = programs[0].output(), all(skips(lines_of(program)) for program in programs)
+        return runs(text) >= 3 and text.count("sync ends") >= 3 and have_skipped
 
     eventually(is_seen, within=60)
 
-    text = both[0].output()
+    text = programs[0].output()
     assert 3 <= runs(text) <= periods_since(began), text
     steps = re.findall(r"process (\d+): sync (begins|ends)", text)
     pairs = zip(steps[::2], steps[1::2], strict=False)
@@ -114,7 +114,7 @@ def test_two_schedulers_run_a_job_once_in_each_period_and_another_one_never_twic
 
 # With asyncio: `test_two_schedulers_run_a_job_once_in_each_period_and_another_one_never_twice_at_once[asyncio]`.
 @pytest.mark.parametrize("kind", ["threads", pytest.param("asyncio", marks=pytest.mark.extra)])
-def test_a_scheduler_that_was_stopped_for_periods_makes_no_run_up(start: Start, kind: str) -> None:
+def test_a_scheduler_that_was_stopped_for_periods_does_not_repeat_their_runs(start: Start, kind: str) -> None:
     began = time.time()
     stopped, other = start_two_schedulers(start, kind)
     eventually(lambda: bool(lines_of(stopped)) and bool(lines_of(other)), within=60)

@@ -1,4 +1,4 @@
-"""A server that all workers of a test run share ends too early, or is started twice, or never ends."""
+"""Hazard: a server that all workers of a test run share ends too early, or is started twice, or never ends."""
 
 from __future__ import annotations
 

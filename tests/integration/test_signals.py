@@ -28,14 +28,14 @@ PROMPT = 15.0  # seconds: far more than a release takes on a busy machine, and h
 
 class Running(NamedTuple):
     process: subprocess.Popen[str]
-    client: holdfast.Client  # another process's
+    client: holdfast.Client  # of the test, which is another process
     folder: Path
 
     def wait_until_held(self) -> None:
         eventually(lambda: self.client.lock("a").locked())
 
     def wait_until_body(self) -> None:
-        """The lock is held a moment before: a signal then ends the acquire, and `os._exit` follows in some servers."""
+        """The lock is held a moment before. A signal then would end the acquire, in some servers by `os._exit`."""
         eventually((self.folder / "begun").exists)
 
     def end(self) -> tuple[int, str]:
@@ -170,7 +170,7 @@ def body():
 
 
 def gunicorn(start: Start, app: str, *options: str) -> tuple[Running, list[bytes]]:
-    """A worker that is inside the `with`, and where its answer will be."""
+    """A worker that is inside the `with`, and the list that gets its answer."""
     pytest.importorskip("gunicorn")
     running = start(app, "-m", "gunicorn", "--bind", "unix:socket", "--workers", "1", *options, "program:app")
     answers: list[bytes] = []
@@ -183,7 +183,7 @@ def gunicorn(start: Start, app: str, *options: str) -> tuple[Running, list[bytes
 def get(pid: int) -> bytes:
     """The answer of the server at `socket` in the folder of this process."""
     with socket.socket(socket.AF_UNIX) as connection:
-        # The path itself may be too long. The socket is there a moment before its server listens.
+        # The path itself may be too long. The socket exists a moment before its server listens.
         eventually(lambda: connection.connect_ex(f"/proc/{pid}/cwd/socket") == 0)
         connection.sendall(b"GET / HTTP/1.0\r\n\r\n")
         return b"".join(iter(lambda: connection.recv(4096), b""))

@@ -1,4 +1,4 @@
-"""Hazard: a soak that cannot fail. It has to pass on a good store, and its judgement has to find what is wrong."""
+"""Hazard: a soak that cannot fail. It has to pass on a good store, and its judgement has to find every error."""
 
 from __future__ import annotations
 

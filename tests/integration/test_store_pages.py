@@ -1,6 +1,6 @@
 """Hazard: the first program of a store's page does not run on that store.
 
-The URLs of the pages are those of a server with its default port; here they lead to the servers of the tests.
+The URLs of the pages are for a server with its default port. The tests replace them by the URLs of their servers.
 """
 
 from __future__ import annotations

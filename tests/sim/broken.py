@@ -25,8 +25,8 @@ class CountsFromTheReply(MemoryServer):
 class _TrustsOldGrants(MemoryBackend):
     """Grants a ticket again that was granted before, even if its lease has expired.
 
-    This needs two faults: the first reply is lost, so that the ticket is sent again; and another client is late enough
-    to hold the lock by then.
+    The bug shows after two faults: the first reply is lost, so the ticket is sent again; and another client is delayed,
+    so that it holds the lock at that time.
     """
 
     def _try_acquire(self, store: Store, ticket: Claim, *, queue: bool) -> int | Waiting:

@@ -15,9 +15,9 @@ AGAIN = {"acquire again, free", "release again"}
 SEVERAL = {"acquire all, free", "acquire all, busy", "acquire all, timeout", "release all", "renew all"}
 CALLS = SINGLE | AGAIN | SEVERAL
 
-# `make sim` cancels a call at each suspension on all of them. On some it suspends ten times as often as on the others.
+# `make sim` cancels a call at each suspension, on all backends. On some backends a call suspends ten times as often.
 STEPS = {"memory": 1, "redlock": 16, "mysql": 36, "memcached": 8, "zookeeper": 6, "mysql-row": 6}
-EVERY = 3  # of the times and lost replies of each call, except in memory
+EVERY = 3  # every third time and lost reply of a call is tested; in memory all are
 
 
 @pytest.mark.parametrize(

@@ -77,7 +77,7 @@ def test_one_seed_is_shown_even_if_it_keeps_all_promises(tmp_path: Path) -> None
 def test_a_broken_promise_is_shown_with_a_picture_and_the_command_that_repeats_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(searches, "shrink", functools.partial(shrink, runs=50))  # to the end it takes seconds
+    monkeypatch.setattr(searches, "shrink", functools.partial(shrink, runs=50))  # a complete shrink takes seconds
     wanted = ["--faults", "slow", "--seeds", "12", "--svg", f"{tmp_path}/a.svg"]
     result = simulate("--mutant", FROM_THE_REPLY.name, *wanted)
 

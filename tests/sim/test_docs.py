@@ -1,4 +1,7 @@
-"""The table of faults in docs/internals/simulator-workloads.md is not that of the code. This file updates the table."""
+"""The table of faults in docs/internals/simulator-workloads.md differs from the code.
+
+Run as a program, this file updates the table.
+"""
 
 from __future__ import annotations
 

@@ -10,8 +10,8 @@ from holdfast_lab.sim.mutants import MUTANTS
 from holdfast_lab.sim.run import Plan
 from tests.sim.broken import OLD_GRANTS
 
-# For test-all. The worlds of test_worlds.py have such faults on these too, and `make sim` searches all of them.
-ALSO = {backend: pytest.param(backend, marks=pytest.mark.extra) for backend in ("sqlite", "redis", "postgresql")}
+# For `make test-all`. The worlds of test_worlds.py have these faults on all backends, and `make sim` searches them all.
+EXTRA = {backend: pytest.param(backend, marks=pytest.mark.extra) for backend in ("sqlite", "redis", "postgresql")}
 
 
 class AlwaysEmpty(set[bytes]):
@@ -27,7 +27,7 @@ def search_without_pruning(plan: Plan, size: Size) -> Search:
     return searching.result()
 
 
-@pytest.mark.parametrize("backend", ["memory", "postgresql", ALSO["sqlite"], ALSO["redis"]])
+@pytest.mark.parametrize("backend", ["memory", "postgresql", EXTRA["sqlite"], EXTRA["redis"]])
 def test_one_fault_in_a_world_of_two_clients_breaks_no_promise(backend: str) -> None:
     searched = search_all(Plan(backend=backend), Size(faults=1))
 
@@ -37,7 +37,7 @@ def test_one_fault_in_a_world_of_two_clients_breaks_no_promise(backend: str) -> 
     assert searched.pruned > 10
 
 
-@pytest.mark.parametrize("backend", ["memory", "sqlite", ALSO["redis"], ALSO["postgresql"]])
+@pytest.mark.parametrize("backend", ["memory", "sqlite", EXTRA["redis"], EXTRA["postgresql"]])
 def test_reordering_close_actions_breaks_no_promise(backend: str) -> None:
     searched = search_all(Plan(backend=backend), Size(faults=0, window=2 * DELAY))
 

@@ -20,7 +20,7 @@ NAMES = ("x", "y", "z")
 
 
 class Silence(LostReply):
-    """Loses every reply from now on."""
+    """Loses every reply after `begin`."""
 
     _is_silent = False
 

@@ -1,7 +1,7 @@
 """Several locks at once with a delay, and registers, with processes that pause and die on a lossy network.
 
 Each lock has one holder, no lock is granted during the delay after a loss, no register is advanced twice to one number,
-and all unused locks are free, although the clients that gave them up live on.
+and in the end every unused lock is free, although the clients that used it still run.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ from holdfast_lab.sim.world import Cancelled
 TTL, DELAY = 6.0, 1.2  # seconds
 NAMES = [f"lock-{number}" for number in range(5)]
 SEEDS = range(2)
-SEEDS_OF_A_BUG = range(120)  # until the bug is caught; the rarest is, in one world of 17
-FAULTS_UNTIL, REST = 25.0, 20.0  # seconds; then all pending releases are sent, and no process is paused
+SEEDS_OF_A_BUG = range(120)  # until the bug is caught; the rarest one is caught in one world of 17
+FAULTS_UNTIL, REST = 25.0, 20.0  # seconds; after REST all pending releases are sent, and no process is paused
 FAULTS = Faults(slow=0.1, slow_max=4.0, lose_request=0.05, lose_reply=0.1, refuse=0.03)
 
 
@@ -249,5 +249,5 @@ def plan_with(base: Any, backend: type[Any]) -> Plan:
     ],
 )
 def test_a_protocol_with_one_bug_is_caught(plan: Plan, first: int) -> None:
-    """The world in which it is caught at present is tried first."""
+    """The world in which the bug is caught at present is tried first."""
     assert any(problems_of(plan, seed) for seed in (first, *SEEDS_OF_A_BUG))

@@ -45,7 +45,7 @@ def arguments(ledger: Path, *more: str) -> list[str]:
 
 
 def search(ledger: Path, *more: str) -> Result:
-    """Run the command in this process: each other one imports the simulator, which takes longer than a small search."""
+    """Run the command in this process: a new process imports the simulator, which takes longer than a small search."""
     shards = [] if "--shards" in more else ["--shards", "1"]
     on_term = signal.getsignal(signal.SIGTERM)
     with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(io.StringIO()) as errors:
@@ -257,7 +257,7 @@ def test_the_version_of_the_code_names_a_commit_and_changes_with_the_sources() -
 # ── publishing ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_ledger_is_published_once_and_the_published_one_keeps_what_it_has(ledger: Path, tmp_path: Path) -> None:
+def test_a_ledger_published_twice_is_added_once_and_earlier_records_stay(ledger: Path, tmp_path: Path) -> None:
     folder = tmp_path / "docs"
     folder.mkdir()
     document = folder / "track-record.md"

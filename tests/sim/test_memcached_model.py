@@ -41,7 +41,7 @@ class Sides:
         self._real_version = {0: 0}  # by the version of the model
 
     def step(self, request: bytes) -> tuple[Reply, Reply]:
-        """The real reply, and that of the model with the versions of the real one."""
+        """The replies of the real server and of the model, the latter with the versions of the real server."""
         translated = re.sub(
             rb"\A(m[sd] \S+(?: \d+)?) C(\d+)",
             lambda match: b"%b C%d" % (match[1], self._real_version.get(int(match[2]), 0)),
@@ -55,10 +55,10 @@ class Sides:
             model, shown = self._at(after, request, real)
         self.model = model
         if after != before and request.startswith(b"ms") and real.code == "HD":
-            # It is unknown whether it was stored before or after the tick, and so when it expires: remove it.
-            gone = b"md %b\r\n" % request.split()[1]
-            self.real.call(gone)
-            self.model.respond(gone)
+            # The server stored the item before or after the tick, so its expiry is unknown: delete the item.
+            delete = b"md %b\r\n" % request.split()[1]
+            self.real.call(delete)
+            self.model.respond(delete)
         return real, shown
 
     def _at(self, now: int, request: bytes, real: Reply) -> tuple[Machine, Reply]:

@@ -40,7 +40,7 @@ def ticket(nonce: str, owner: str) -> Claim:
 
 
 def expired_after_another() -> tuple[Steps, int]:
-    """`second` was granted before `other`, both tickets of its owner ended, and `other` was granted; its fence."""
+    """Steps after which `other` holds the lock, and its fence. `second` was granted before `other`, and has expired."""
     steps = Steps()
     first = steps.try_acquire(0.0, "first", "x")
     assert isinstance(steps.try_acquire(0.0, "other", "y"), Waiting)

@@ -8,7 +8,7 @@ from holdfast_lab.checking import report
 from holdfast_lab.sim.mutants import MUTANTS
 from holdfast_lab.sim.run import Plan, run
 
-# The promises (or errors) by which each mutant may be caught. A mutant that is caught by another one is not understood.
+# The promises (or errors) by which each mutant may be caught. A mutant that breaks another promise is not understood.
 CAUGHT_BY = {
     "hand-over-undone-after-message": {"mutual exclusion", "growing fences"},
     "local-old-answers": {"mutual exclusion", "growing fences", "local passes"},
@@ -376,8 +376,8 @@ CAUGHT_AT = {
     "writer-ignores-readers": 7,
 }
 
-# The others are in test_redlock_fences.py, test_redis_owners.py, test_redis_registers.py, test_postgresql_worlds.py and
-# test_postgresql_owners.py.
+# The tests of the other mutants are in the files of their backends: test_redlock_fences.py, test_redis_owners.py,
+# test_redis_registers.py, test_postgresql_worlds.py, test_postgresql_owners.py and test_mysql_worlds.py.
 BY_SEEDS = [name for name, mutant in MUTANTS.items() if mutant.by_seeds]
 
 

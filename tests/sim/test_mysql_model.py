@@ -34,8 +34,8 @@ SHAPES = ((1, True), (1, True), (None, False), (2, False))  # limit, exclusive
 TTLS = (1, us(1.5), us(30.0), us(30.0))
 CLIENTS = ("", "1" * 32, "1" * 32, "2" * 32)
 OWNERS = ("", "ann", "ann", "Ann", "ann ", "änn")  # all different
-SEEDS = (0, 4, 25, 31)  # with them all of SEEN happens
-WRONG_SEEDS = (0, 5, *range(1, 5), *range(6, 20))  # for a wrong model; most are detected by the first, one by 5
+SEEDS = (0, 4, 25, 31)  # with these seeds every case of SEEN happens
+WRONG_SEEDS = (0, 5, *range(1, 5), *range(6, 20))  # for a wrong model: seed 0 detects most of them, seed 5 one
 BEGIN = 1_700_000_000_000_000
 
 _COLUMNS = {
@@ -55,7 +55,7 @@ _WRITES = (
     s.REBASE,
     s.ADOPT,
     s.EXTEND_TURN,
-)  # whose count of changed rows is compared
+)  # their count of changed rows is compared
 
 
 DELETE = Statement("delete", "DELETE FROM holdfast_locks WHERE id = {0}")  # by an operator
@@ -84,7 +84,7 @@ class Real:
 
     def empty(self) -> None:
         for table in _COLUMNS:
-            self.query(f"DELETE FROM {table}")  # noqa: S608  (likewise)
+            self.query(f"DELETE FROM {table}")  # noqa: S608  (our own words)
 
     def close(self) -> None:
         run_sync(self._connections.close())
@@ -138,7 +138,7 @@ class Steps:
         self._names = NAMES if seed % 2 else NAMES[:1]  # with one lock, more tickets contend
         self._tickets: list[tuple[str, str, int | None, bool]] = []  # name, nonce, limit, exclusive
         self._owners: dict[str, str] = {}  # by nonce
-        self._left: tuple[str, str, int | None, bool] | None = None  # the last ticket that was released
+        self._last_released: tuple[str, str, int | None, bool] | None = None  # the last ticket that was released
         self._fences = [1]
         self.seen: Counter[str] = Counter()
 
@@ -151,9 +151,9 @@ class Steps:
             self.seen["set back"] += any(ticket.renewed > self._model.now for ticket in self._model.tickets)
         # The first value of this statement is the id of the lock, in bytes.
         if statement is s.ADOPT and (lock := self._model.locks.get(bytes(values[0]))) is not None:  # type: ignore[arg-type]
-            is_holder, has_left = lock.nonce == values[1], values[2] in (lock.departed or ())
+            is_holder, is_released = lock.nonce == values[1], values[2] in (lock.departed or ())
             self.seen["adopted by a released ticket"] += (
-                is_holder and has_left and lock.departed_until > self._model.now
+                is_holder and is_released and lock.departed_until > self._model.now
             )
         if statement is DELETE:
             self.seen["deleted with tickets"] += any(ticket.id == values[0] for ticket in self._model.tickets)
@@ -241,9 +241,9 @@ class Steps:
             "cas_acquire": 3,
             "cas release": 2,
             "bump_version": 1,
-            "take all": 1.5,
-            "give back all": 0.7,
-            "leave all": 0.7,
+            "acquire all": 1.5,
+            "fast release all": 0.7,
+            "release all": 0.7,
             "advance_register": 2,
             "read registers": 0.5,
             "reap registers": 0.5,
@@ -259,8 +259,8 @@ class Steps:
             self._tickets.append((name, f"{len(self._tickets):032x}", limit, exclusive))
             self._owners[self._tickets[-1][1]] = draw.choice(OWNERS) if verb == "try_acquire" and exclusive else ""
         ticket = self._tickets[-1] if verb in ("fast_acquire", "try_acquire") else draw.choice(self._tickets[-12:])
-        if verb == "again" and self._left is not None and draw.random() < 0.2:
-            ticket = self._left
+        if verb == "again" and self._last_released is not None and draw.random() < 0.2:
+            ticket = self._last_released
         name, nonce, limit, exclusive = ticket
         owner = self._owners.get(nonce, "")
         key, agent, info, ttl = lock_id(name), draw.choice(["main", "tâsk 'x'"]), '{"who": {}}', draw.choice(TTLS)
@@ -279,7 +279,7 @@ class Steps:
             case "fast release":
                 return s.FAST_RELEASE, [key, nonce]
             case "release":
-                self._left = ticket
+                self._last_released = ticket
                 return s.RELEASE, [key, name, nonce, draw.random() < 0.3]
             case "renew":
                 return s.RENEW, [tuple(lock_id(ticket[0]) for ticket in some), tuple(ticket[1] for ticket in some), ttl]
@@ -298,8 +298,8 @@ class Steps:
                 if verb == "extend":
                     count, may_stay = draw.choice((1, 2, 64)), draw.random() < 0.5
                     return s.EXTEND_TURN, [key, nonce, count, may_stay, ttl, agent, info]
-                last = 1 if lock is None else lock.drawn
-                fence = draw.choice((last, last - 1, last + 1, draw.choice(self._fences[-3:])))
+                drawn = 1 if lock is None else lock.drawn
+                fence = draw.choice((drawn, drawn - 1, drawn + 1, draw.choice(self._fences[-3:])))
                 return s.RENEW_ALONE, [key, nonce, fence, ttl, agent, info]
             case "holder fence":
                 return s.HOLDER_FENCE, [key, nonce]
@@ -330,18 +330,18 @@ class Steps:
                 return v._CAS_ACQUIRE, [key, nonce, known, ttl, agent, info]
             case "cas release":
                 return v._CAS_RELEASE, [key, nonce]
-            case "take all":
-                return self._take_all(ttl, agent, info)
-            case "give back all":
+            case "acquire all":
+                return self._acquire_all(ttl, agent, info)
+            case "fast release all":
                 return s.FAST_RELEASE_ALL, [
                     tuple(lock_id(ticket[0]) for ticket in some),
                     tuple(ticket[1] for ticket in some),
                 ]
-            case "leave all":
-                words: list[Value] = []
+            case "release all":
+                values: list[Value] = []
                 for its_name, its_nonce, *_ in some:
-                    words += (lock_id(its_name), its_name, its_nonce, draw.random() < 0.3)
-                return s.release_all(len(some)), words
+                    values += (lock_id(its_name), its_name, its_nonce, draw.random() < 0.3)
+                return s.release_all(len(some)), values
             case "advance_register":
                 number = draw.choice((1, 2, 3, draw.randrange(1, 50), 2**63 - 1 if draw.random() < 0.1 else 4))
                 return s.ADVANCE_REGISTER, [key, name, number, draw.choice((nonce, self._tickets[-1][1])), ttl]
@@ -363,7 +363,7 @@ class Steps:
             case _:
                 return v._BUMP_VERSION, [key, nonce, us(WAITER_LEASE)]
 
-    def _take_all(self, ttl: int, agent: str, info: str) -> tuple[Statement, list[Value]]:
+    def _acquire_all(self, ttl: int, agent: str, info: str) -> tuple[Statement, list[Value]]:
         """New tickets, or the last ones again."""
         draw = self._draw
         names = [*NAMES, f"used once {len(self._tickets)}"]
@@ -433,10 +433,10 @@ def test_the_model_does_each_step_as_the_server_does(real: Real) -> None:
             steps.step()
         seen += steps.seen
 
-    assert set() == SEEN - set(seen), "what was compared has to have happened"
+    assert set() == SEEN - set(seen), "every case must have been compared"
 
 
-OTHERWISE = [
+WRONG_MODELS = [
     mutants.GrantsAnyOwner,
     mutants.ConfirmsAnyGrant,
     mutants.VersionNotCurrent,
@@ -460,10 +460,10 @@ OTHERWISE = [
 ]
 
 
-@pytest.mark.parametrize("tables_type", OTHERWISE)
+@pytest.mark.parametrize("tables_type", WRONG_MODELS)
 def test_a_wrong_model_is_detected(real: Real, tables_type: type[Tables]) -> None:
     with pytest.raises(AssertionError, match=" at 1"):
         for seed in WRONG_SEEDS:
-            steps = Steps(real, seed, type("Otherwise", (Modelled, tables_type), {}))
+            steps = Steps(real, seed, type("WrongModel", (Modelled, tables_type), {}))
             for _ in range(400):
                 steps.step()

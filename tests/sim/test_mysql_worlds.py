@@ -52,7 +52,7 @@ class Contenders:
 
 
 def behind_a_stopped_holder(plan: Plan) -> float | None:
-    """How long the next client waits; None: more than half a minute."""
+    """How long the next client waits; None if it waits more than half a minute."""
     contenders = Contenders(plan)
     contenders.take("a")
     contenders.run(1.0)
@@ -65,7 +65,7 @@ def behind_a_stopped_holder(plan: Plan) -> float | None:
 
 
 def behind_a_stopped_waiter(plan: Plan) -> float | None:
-    """Likewise, if a waiter is stopped before its turn."""
+    """How long the next waiter waits if the waiter before it is stopped; None if it waits more than half a minute."""
     contenders = Contenders(plan)
     contenders.take("a", holds=2.0)
     contenders.run(0.5)
@@ -103,7 +103,7 @@ SKIPPED_MAX = 4.0  # seconds, as docs/backends/mysql.md states
 def behind_the_waiters_of_one_client(plan: Plan, waiters: int, *, is_dead: bool) -> float | None:
     """How long a free lock is blocked if all waiters before the next one are of an unresponsive client.
 
-    None: more than half a minute.
+    None if it is blocked for more than half a minute.
     """
     contenders = Contenders(plan)
     contenders.take("a", holds=2.0)
@@ -178,7 +178,7 @@ def test_readers_of_one_client_behind_a_writer_are_granted_the_lock_together() -
 
 
 def behind_a_dead_holder(plan: Plan, set_back: float) -> float | None:
-    """How long the next client waits if the server's clock is set back when the holder dies; None: too long."""
+    """How long the next client waits if the server's clock is set back when the holder dies; None: no grant."""
     contenders = Contenders(plan)
     contenders.take("a")
     contenders.run(1.0)
@@ -251,7 +251,7 @@ def test_a_row_lock_of_a_stopped_holder_stays_when_it_is_not_terminated() -> Non
 
 
 def keeps_its_next_lease(plan: Plan) -> bool:
-    """Whether a client that was stopped and terminated at one lock keeps the lock that it acquires then."""
+    """Whether a client that was stopped and terminated at one lock keeps the lock that it acquires next."""
     contenders = Contenders(plan)
     contenders.take("a")
     contenders.run(0.5)
@@ -340,7 +340,7 @@ def test_a_request_of_method_row_is_repeated_when_its_reply_is_lost() -> None:
     assert replies >= 6, "the gate row, login, settings, the named lock, the row lock, the lease"
 
 
-# ── what has no workload of its own yet: several clients, a network that loses things, and one question ──────────────
+# ── registers, owners and several locks, with several clients on a lossy network ─────────────────────────────────────
 
 LOSSY = Faults(lose_request=0.1, lose_reply=0.2, slow=0.1)
 SEEDS = range(60)
@@ -365,7 +365,7 @@ def advance_registers(plan: Plan, seed: int) -> Counter[int]:
     small = LossyWorld(plan, Choices(seed=seed))
     winners: Counter[int] = Counter()
 
-    async def raise_it(member: ClientProcess, client: int) -> None:
+    async def advance(member: ClientProcess, client: int) -> None:
         runtime, backend = member.client.runtime, member.client.engine.backend
         for number in range(1, 6):
             nonce = f"{client:016x}{number:016x}"
@@ -378,7 +378,7 @@ def advance_registers(plan: Plan, seed: int) -> Counter[int]:
 
     for client, name in enumerate("abc"):
         member = small.add(name)
-        member.start(raise_it(member, client))
+        member.start(advance(member, client))
     small.live(300.0)
     return winners
 
@@ -400,8 +400,8 @@ def test_a_register_advanced_in_two_steps_is_advanced_twice() -> None:
 class Grants(NamedTuple):
     """The grants of a lock, one entry each."""
 
-    owners: list[set[str]]  # the owners of all holders then
-    fences: list[set[int]]
+    owners: list[set[str]]  # the owners of all holders at the time of the grant
+    fences: list[set[int]]  # their fences
     missed: int  # clients without a grant
 
 
@@ -410,11 +410,11 @@ def run_owners(plan: Plan, seed: int) -> Grants:
     small = LossyWorld(plan, Choices(seed=seed))
     small.faults = Faults(lose_request=0.05, lose_reply=0.1, slow=0.3, slow_max=3.0)
     holds: dict[str, SimLease] = {}
-    caller_of = {"a": "ann", "b": "ann", "c": "bob", "d": "bob", "e": ""}
-    inside, done = Grants([], [], 0), []
+    owner_of = {"a": "ann", "b": "ann", "c": "bob", "d": "bob", "e": ""}
+    grants, done = Grants([], [], 0), []
 
     async def take(name: str, member: ClientProcess) -> None:
-        options: LockOptions = {"ttl": TTL, **({"owner": caller_of[name]} if caller_of[name] else {})}
+        options: LockOptions = {"ttl": TTL, **({"owner": owner_of[name]} if owner_of[name] else {})}
         lock = member.client.lock("lock", options=options)
         for _ in range(3):
             with contextlib.suppress(BackendError, LockLost):
@@ -423,30 +423,30 @@ def run_owners(plan: Plan, seed: int) -> Grants:
                     continue
                 holds[name] = lease
                 held = {holder: hold for holder, hold in holds.items() if hold.held}
-                inside.owners.append({caller_of[holder] or holder for holder in held})
-                inside.fences.append({hold.fence for hold in held.values()})
+                grants.owners.append({owner_of[holder] or holder for holder in held})
+                grants.fences.append({hold.fence for hold in held.values()})
                 await member.client.runtime.sleep(1.5)
                 await member.client.release(lease)
         done.append(name)
 
-    for name in caller_of:
+    for name in owner_of:
         member = small.add(name)
         member.client.engine.io_timeout = 0.3  # so that a late request arrives after the repeated one was granted
         member.start(take(name, member))
     small.live(400.0)
-    return inside._replace(missed=len(caller_of) - len(done))
+    return grants._replace(missed=len(owner_of) - len(done))
 
 
 def test_an_owner_holds_the_lock_only_with_its_own_tickets_when_messages_get_lost() -> None:
     shared, seeds = 0, SEEDS[:25]
     for seed in seeds:
-        inside = run_owners(Plan(backend="mysql"), seed)
-        assert inside.missed == 0
-        assert all(len(owners) == 1 for owners in inside.owners), (seed, inside)
-        assert all(len(fences) == 1 for fences in inside.fences), (seed, inside)
-        shared += len(inside.owners)
+        grants = run_owners(Plan(backend="mysql"), seed)
+        assert grants.missed == 0
+        assert all(len(owners) == 1 for owners in grants.owners), (seed, grants)
+        assert all(len(fences) == 1 for fences in grants.fences), (seed, grants)
+        shared += len(grants.owners)
 
-    assert shared > 5 * len(seeds), "most of them got in"
+    assert shared > 5 * len(seeds), "most attempts are granted"
 
 
 def test_an_owner_granted_beside_another_owner_is_detected() -> None:
@@ -497,10 +497,10 @@ def several(plan: Plan, seed: int) -> Several:
                 believed[name], taken = until, taken + 1
                 await runtime.sleep(0.2)
             believed.pop(name, None)
-            left: Sequence[bool | BackendError] = [BackendUnavailable(backend="sim", problem="not asked")]
-            while any(isinstance(answer, BackendError) for answer in left):
+            answers: Sequence[bool | BackendError] = [BackendUnavailable(backend="sim", problem="not sent")]
+            while any(isinstance(answer, BackendError) for answer in answers):
                 with contextlib.suppress(BackendError):
-                    left = await backend.release(tickets, deadline=runtime.now() + 1.0)
+                    answers = await backend.release(tickets, deadline=runtime.now() + 1.0)
             await runtime.sleep(draw.random() / 10)
 
     for name in "abc":

@@ -85,7 +85,7 @@ def test_the_same_requests_get_the_same_answers(sides: Sides, seed: int) -> None
     assert len(outcomes) == 4
 
 
-def test_our_entries_and_markers_expire_by_their_number_and_others_leave_a_marker(sides: Sides) -> None:
+def test_an_expired_entry_of_ours_leaves_no_marker_and_one_of_another_program_does(sides: Sides) -> None:
     for key, is_marker in (("lock.a", False), ("lock.b", True)):
         seq, _ = sides.put(Put(key, b"", 0, 1, is_marker=is_marker))
         assert isinstance(seq, int)

@@ -29,7 +29,7 @@ from holdfast_lab.sim.mutants import postgresql as mutants
 from holdfast_lab.sim.servers.postgresql.tables import REAPED_MAX, Lock, Register, StoredRecord, Tables, Ticket
 from tests.support.postgresql import shared
 
-# Of two clients with sessions, of one without a session, and of one of an older version.
+# The channels of two clients with sessions, of one without a session, and of one of an older version.
 CHANNELS = (*(connections.CHANNEL + letter * 32 for letter in "abc"), "holdfast_d")
 GONE = CHANNELS[2]
 OURS = CHANNELS[0]  # the client in whose session the steps are executed
@@ -39,8 +39,8 @@ OWNERS = ("", "", "o", "o", "o", "p'\\", "p'\\")
 REGISTER_NAMES = (*NAMES[:2], NAMES[0] + "x" * 16)
 TTLS = (1, us(1.5), us(30.0), us(30.0))
 FREE, TAKEN = 7001, 7002  # advisory locks
-SEEDS = (0, 5, 8, 24)  # with them all of SEEN happens
-WRONG_SEEDS = (0, 10, *range(1, 10), *range(11, 40))  # for a wrong model; most are detected by the first, one by 10
+SEEDS = (0, 5, 8, 24)  # with these seeds every case of SEEN happens
+WRONG_SEEDS = (0, 10, *range(1, 10), *range(11, 40))  # for a wrong model: seed 0 detects most of them, seed 10 one
 BEGIN = 1_700_000_000_000_000
 
 _CLOCK = """CREATE OR REPLACE FUNCTION {schema}.holdfast_clock() RETURNS bigint LANGUAGE sql VOLATILE AS $$
@@ -52,7 +52,7 @@ _COLUMNS = {
     "holdfast_marks": [field.name for field in dataclasses.fields(Register)],
     "holdfast_records": [field.name for field in dataclasses.fields(StoredRecord)],
 }
-_MORE_ENTERS = (protocol._TRY_ACQUIRE_OWNER, protocol._TRY_ACQUIRE_ALL)
+_MORE_ACQUIRES = (protocol._TRY_ACQUIRE_OWNER, protocol._TRY_ACQUIRE_ALL)
 _REAP = Statement("holdfast_reap", "SELECT {schema}.holdfast_reap($1)")
 _REAP_REGISTERS = Statement("holdfast_reap_marks", "SELECT {schema}.holdfast_reap_marks($1)")
 _REAP_RECORDS = Statement("holdfast_reap_records", "SELECT {schema}.holdfast_reap_records($1)")
@@ -75,9 +75,9 @@ class Real:
         self.query(f"CREATE SCHEMA {self._schema}; {tables_ddl(name)}")
         for channel in CHANNELS:
             self.query(f'LISTEN "{channel}"')
-        self._keeper = PGconn.connect(conninfo.encode())
-        self._keeper.exec_(f"SELECT pg_advisory_lock({TAKEN})".encode())
-        self._keeper.exec_(connections.session_setup(CHANNELS[1]).encode())
+        self._other_session = PGconn.connect(conninfo.encode())
+        self._other_session.exec_(f"SELECT pg_advisory_lock({TAKEN})".encode())
+        self._other_session.exec_(connections.session_setup(CHANNELS[1]).encode())
 
     def query(self, sql: str, values: Sequence[Value] = ()) -> list[Row]:
         sql = sql.replace("{schema}", self._schema)
@@ -108,7 +108,7 @@ class Real:
 
     def close(self) -> None:
         self._pgconn.finish()
-        self._keeper.finish()
+        self._other_session.finish()
 
 
 class Modelled(Tables):
@@ -253,7 +253,7 @@ class Steps:
             self.seen[f"extend_turn: {'gone' if not rows else 'refused' if rows[0][0] is None else 'extended'}"] += 1
             return
         if statement is protocol._RELEASE_AND_QUEUE:
-            self.seen[f"leave_and_queue: {rows[0][0]} {rows[0][1]}"] += 1
+            self.seen[f"release_and_queue: {rows[0][0]} {rows[0][1]}"] += 1
             return
         if statement is protocol._RENEW_ALONE:
             how = "gone" if not rows else "used" if rows[0][0] == str(values[2]) else "not used"
@@ -270,7 +270,7 @@ class Steps:
         self.seen["holdfast_enter_all: all"] += is_all
         for row in rows:
             self.seen[f"{statement.name}: {row[0] if statement is not protocol._INSPECT else 'found'}"] += 1
-            if statement in (protocol._FAST_ACQUIRE, protocol._TRY_ACQUIRE, *_MORE_ENTERS, advisory._TRY_ACQUIRE):
+            if statement in (protocol._FAST_ACQUIRE, protocol._TRY_ACQUIRE, *_MORE_ACQUIRES, advisory._TRY_ACQUIRE):
                 fence = row[statement is not protocol._FAST_ACQUIRE]
                 self.seen["in together"] += fence is not None and self._fences[-1] == int(fence)
                 self._fences += [] if fence is None else [int(fence)]
@@ -301,13 +301,13 @@ class Steps:
     def _next(self) -> tuple[Statement, list[Value]]:
         draw = self._draw
         often = {
-            "take": 4,
-            "enter": 6,
+            "fast acquire": 4,
+            "try acquire": 6,
             "again": 5,
-            "free": 2,
-            "leave": 4,
-            "leave all": 1,
-            "leave and queue": 2,
+            "fast release": 2,
+            "release": 4,
+            "release all": 1,
+            "release and queue": 2,
             "renew": 2,
             "renew all": 1,
             "break": 1,
@@ -319,9 +319,9 @@ class Steps:
             "locks": 0.5,
             "reap": 0.8,
             "pass": 2,
-            "look": 0.5,
-            "look at queue": 2,
-            "enter all": 2,
+            "poll": 0.5,
+            "poll queue": 2,
+            "try acquire all": 2,
             "advance register": 2,
             "read registers": 0.5,
             "reap registers": 0.5,
@@ -333,13 +333,13 @@ class Steps:
             "opened": 0.3,
         }
         (verb,) = draw.choices([*often], weights=[*often.values()])
-        if verb in ("take", "enter") or not self._tickets:
-            verb = verb if verb == "take" else "enter"
-            limit, exclusive = draw.choice(SHAPES) if verb == "enter" else (1, True)
-            owner = draw.choice(OWNERS) if verb == "enter" and exclusive else ""
+        if verb in ("fast acquire", "try acquire") or not self._tickets:
+            verb = verb if verb == "fast acquire" else "try acquire"
+            limit, exclusive = draw.choice(SHAPES) if verb == "try acquire" else (1, True)
+            owner = draw.choice(OWNERS) if verb == "try acquire" and exclusive else ""
             name = f"used once {len(self._tickets)}" if draw.random() < 0.1 else draw.choice(self._names)
             self._tickets.append((name, f"{len(self._tickets):032x}", limit, exclusive, owner))
-        ticket = self._tickets[-1] if verb in ("take", "enter") else draw.choice(self._tickets[-12:])
+        ticket = self._tickets[-1] if verb in ("fast acquire", "try acquire") else draw.choice(self._tickets[-12:])
         name, nonce, limit, exclusive, owner = ticket
         agent, info, ttl = draw.choice(["main", "tâsk 'x'"]), '{"who": {}}', draw.choice(TTLS)
         some = sorted(
@@ -348,14 +348,14 @@ class Steps:
         )
         names, nonces = protocol._array([ticket[0] for ticket in some]), protocol._array([ticket[1] for ticket in some])
         match verb:
-            case "take":
+            case "fast acquire":
                 return protocol._FAST_ACQUIRE, [name, nonce, ttl, agent, info]
-            case "enter" | "again":
+            case "try acquire" | "again":
                 queue, channel = draw.random() < 0.8, draw.choice(CHANNELS)
                 if owner:
                     return protocol._TRY_ACQUIRE_OWNER, [name, nonce, ttl, queue, agent, info, channel, owner]
                 return protocol._TRY_ACQUIRE, [name, nonce, ttl, exclusive, limit, queue, agent, info, channel]
-            case "enter all":
+            case "try acquire all":
                 return protocol._TRY_ACQUIRE_ALL, self._many()
             case "advance register":
                 number = draw.choice((1, 2, 3, 2**63 - 1)) if draw.random() < 0.1 else self.model.now // us(3.0)
@@ -382,17 +382,17 @@ class Steps:
                 return protocol._READ_RECORD, [name]
             case "reap records":
                 return _REAP_RECORDS, [self.model.now]
-            case "free":
+            case "fast release":
                 return protocol._FAST_RELEASE, [name, nonce]
-            case "leave":
+            case "release":
                 return protocol._RELEASE, [name, nonce, draw.random() < 0.3]
-            case "leave and queue":
+            case "release and queue":
                 lock = self.model.locks.get(name)
                 holder = nonce if lock is None or lock.nonce is None else lock.nonce
                 self._tickets.append((name, f"{len(self._tickets):032x}", 1, True, ""))
                 old, following = draw.choice((holder, holder, nonce)), self._tickets[-1][1]
                 return protocol._RELEASE_AND_QUEUE, [name, old, following, ttl, agent, info, draw.choice(CHANNELS)]
-            case "leave all":
+            case "release all":
                 return protocol._RELEASE_ALL, [names, nonces, protocol._array(draw.choices("tf", k=len(some)))]
             case "renew":
                 return protocol._RENEW, [name, nonce, ttl]
@@ -418,8 +418,8 @@ class Steps:
                 if verb == "extend":
                     fences, may_stay = draw.choice((1, 2, 64)), draw.random() < 0.5
                     return protocol._EXTEND_TURN, [name, nonce, fences, may_stay, ttl, agent, info]
-                last = 1 if lock is None else lock.drawn
-                fence = draw.choice((last, last - 1, last + 1, draw.choice(self._fences[-3:])))
+                drawn = 1 if lock is None else lock.drawn
+                fence = draw.choice((drawn, drawn - 1, drawn + 1, draw.choice(self._fences[-3:])))
                 return protocol._RENEW_ALONE, [name, nonce, fence, ttl, agent, info]
             case "holder":
                 return protocol._HOLDER, [name]
@@ -430,9 +430,9 @@ class Steps:
             case "pass":
                 key, is_gated, stays = draw.choice((FREE, FREE, TAKEN)), draw.random() < 0.2, draw.random() < 0.5
                 return advisory._TRY_ACQUIRE, [name, nonce, ttl, key, is_gated, stays, agent, info]
-            case "look":
+            case "poll":
                 return advisory._POLL, [name]
-            case "look at queue":
+            case "poll queue":
                 values = [name, nonce, limit, None if limit is None else draw.choice((limit, 64)), owner or None]
                 return polled._POLL, [*values, us(WOKEN_LEASE)]
             case "reap":
@@ -480,7 +480,7 @@ SEEN = {
     *("holdfast_reap_marks: 1", "holdfast_enter_all: all", "delete", "opened"),
     *("expired waiter: ticket", "expired waiter: client", "gone waiter: client", "expired holder: ticket"),
     *("extend_turn: extended", "extend_turn: refused", "extend_turn: gone"),
-    *("leave_and_queue: t wait", "leave_and_queue: f wait", "leave_and_queue: f in"),
+    *("release_and_queue: t wait", "release_and_queue: f wait", "release_and_queue: f in"),
     *("renew_alone: used", "renew_alone: not used", "renew_alone: gone"),
     *("adopted", "adopted by a released ticket", "holdfast_holder", "clock set back"),
     *("swap_record of none: own", "swap_record of none: other", "read_record: found", "records reaped"),
@@ -500,10 +500,10 @@ def test_the_model_does_each_step_as_the_server_does(real: Real) -> None:
         compare(steps)
         seen += steps.seen + steps.model.seen
 
-    assert set() == SEEN - set(seen), "what was compared has to have happened"
+    assert set() == SEEN - set(seen), "every case must have been compared"
 
 
-OTHERWISE = [
+WRONG_MODELS = [
     mutants.GrantsAnyOwner,
     mutants.DeadWaitersInTurn,
     mutants.FenceByClock,
@@ -527,13 +527,13 @@ OTHERWISE = [
 ]
 
 
-@pytest.mark.parametrize("tables_type", OTHERWISE)
+@pytest.mark.parametrize("tables_type", WRONG_MODELS)
 def test_a_wrong_model_is_detected(real: Real, tables_type: type[Tables]) -> None:
-    otherwise = type("Otherwise", (Modelled, tables_type), {})
+    wrong_model = type("WrongModel", (Modelled, tables_type), {})
 
     with pytest.raises(AssertionError, match="holdfast_"):
         for seed in WRONG_SEEDS:
-            compare(Steps(real, seed, otherwise))
+            compare(Steps(real, seed, wrong_model))
 
 
 def test_the_server_clock_has_microseconds_and_advances_during_a_transaction(real: Real) -> None:

@@ -1,6 +1,6 @@
-"""Hazard: different owners hold a lock together, one of several locks stays behind, two clients advance a register.
+"""Hazard: different owners hold a lock together, one of several locks stays held, two clients advance a register.
 
-All in worlds that lose and delay messages.
+The simulated network loses and delays messages.
 """
 
 from __future__ import annotations
@@ -62,12 +62,11 @@ async def answered(member: ClientProcess, verb: Any) -> Any:
 class Witness:
     """Records which clients believe that they hold the lock, and reports errors."""
 
-    def __init__(self, world: LossyWorld, members: list[ClientProcess]) -> None:
+    def __init__(self, world: LossyWorld) -> None:
         self._world = world
-        self._parties = members
-        self._inside: dict[str, tuple[str, int]] = {}  # nonce -> owner, fence
+        self._granted: dict[str, tuple[str, int]] = {}  # nonce -> owner, fence
         self._last = ("", 0)  # the highest fence, and its owner
-        self.together = 0  # how often two held it at once
+        self.together = 0  # grants to an owner that held the lock already
         self.rounds = 0
         self.wrong: list[str] = []
 
@@ -81,11 +80,11 @@ class Witness:
             )
             granted = await self._try_acquire(member, ticket)
             if granted.deadline > runtime.now():
-                self._look(ticket, granted.fence)
+                self._record_grant(ticket, granted.fence)
                 held = choices.between(0.0, HOLD_MAX)
                 await runtime.sleep(min(held, granted.deadline - runtime.now()))
-                del self._inside[ticket.nonce]
-            # One in four is not released, as by a process that dies: it expires.
+                del self._granted[ticket.nonce]
+            # One lease in four is not released, as if its process had died: it expires.
             if choices.below(4):
                 await answered(member, lambda until, ticket=ticket: backend.release([ticket], deadline=until))
             self.rounds += 1
@@ -99,8 +98,8 @@ class Witness:
             assert isinstance(outcome, Waiting)
             await backend.wait(ticket, runtime.now() + outcome.poll_after)
 
-    def _look(self, ticket: Claim, fence: int) -> None:
-        for owner, other in self._inside.values():
+    def _record_grant(self, ticket: Claim, fence: int) -> None:
+        for owner, other in self._granted.values():
             if not owner or owner != ticket.owner:
                 self.wrong.append(f"{ticket.owner!r} is in while {owner!r} is")
             elif fence != other:
@@ -111,20 +110,20 @@ class Witness:
         if fence < highest or (fence == highest and (not owner or owner != ticket.owner)):
             self.wrong.append(f"{ticket.owner!r} has the fence {fence} after {owner!r} had {highest}")
         self._last = max((ticket.owner, fence), self._last, key=lambda pair: pair[1])
-        self._inside[ticket.nonce] = (ticket.owner, fence)
+        self._granted[ticket.nonce] = (ticket.owner, fence)
 
 
 def run_owners(plan: Plan, seed: int) -> Witness:
     with run_world(plan, seed, clients=4) as (world, members):
-        witness = Witness(world, members)
+        witness = Witness(world)
         for member in members:
             member.start(witness.work(member))
         world.world.run(200.0)
         assert isinstance(world.server, PostgresqlServer)
         if witness.rounds < 16:
-            witness.wrong.append("not everybody got in")
+            witness.wrong.append("a client was not granted the lock")
         if world.server.live():
-            witness.wrong.append("somebody is left")
+            witness.wrong.append("a ticket still exists")
         return witness
 
 
@@ -141,7 +140,7 @@ def test_only_tickets_of_one_owner_hold_the_lock_together() -> None:
 # ── several at once ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 NAMES = tuple("abcdef")
-LONG = 120.0  # seconds: a ticket that is left behind still exists at the end
+LONG = 120.0  # seconds; a ticket that is not released still exists at the end
 
 
 async def acquire_several(member: ClientProcess, choices: Choices, inside: dict[str, str], wrong: list[str]) -> None:
@@ -260,9 +259,8 @@ def test_a_mutant_of_registers_is_caught(name: str, winner_counts: set[int]) -> 
     assert winners & winner_counts
 
 
-def test_every_mutant_that_seeds_do_not_catch_is_tested_here() -> None:
-    left = {name for name, mutant in MUTANTS.items() if not mutant.by_seeds and mutant.backend == "postgresql"}
+def test_every_mutant_that_seeds_do_not_catch_is_tested() -> None:
+    not_by_seeds = {name for name, mutant in MUTANTS.items() if not mutant.by_seeds and mutant.backend == "postgresql"}
 
-    # these are in tests/sim/test_postgresql_worlds.py
-    passed_over = {"dead-waiters-in-turn", "stopped-waiters-in-turn", "woken-keeps-its-lease"}
-    assert left == {*WRONG_IN, *WRONG_WINNER_COUNTS, *passed_over}
+    in_test_postgresql_worlds = {"dead-waiters-in-turn", "stopped-waiters-in-turn", "woken-keeps-its-lease"}
+    assert not_by_seeds == {*WRONG_IN, *WRONG_WINNER_COUNTS, *in_test_postgresql_worlds}

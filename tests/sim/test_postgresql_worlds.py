@@ -1,4 +1,4 @@
-"""Hazard: the simulated PostgreSQL is kinder than a real one: it loses no notifications and no statements."""
+"""Hazard: the simulated PostgreSQL keeps notifications and statements that a real one loses."""
 
 from __future__ import annotations
 
@@ -95,9 +95,9 @@ class Subscribed:
 
 @pytest.fixture
 def world() -> Iterator[Subscribed]:
-    listening = Subscribed()
-    yield listening
-    listening.small.end()
+    world = Subscribed()
+    yield world
+    world.small.end()
 
 
 def test_a_notification_reaches_only_current_subscribers(world: Subscribed) -> None:
@@ -210,30 +210,30 @@ def test_no_ticket_and_no_unused_lock_is_left_at_the_end() -> None:
         simulation, server = run_clients(seed)
         assert not server.live(), seed
         used = {event.lock for event in simulation.recorder.history if isinstance(event, h.Granted)}
-        left = used & set(server.tables.locks)
+        remaining = used & set(server.tables.locks)
         if simulation.faults.step_clock:
-            kept += len(left)
+            kept += len(remaining)
         else:
-            reaped += len(used - left)
+            reaped += len(used - remaining)
             old = server._clock() - us(IDLE + REAPED_EVERY)
             assert not [ticket for ticket in server.tables.tickets if ticket.expires < old], (
-                "the dead are forgotten too"
+                "expired tickets are removed too"
             )
 
-    assert kept > 5, "for an hour"
-    assert reaped > 20, "for seconds, so that worlds have it"
+    assert kept > 5, "worlds with a clock that is set keep unused locks for an hour"
+    assert reaped > 20, "the other worlds keep them for seconds"
 
 
 def test_no_subscription_is_left_at_the_end() -> None:
-    listened = 0
+    subscriptions = 0
     for seed in range(40):
         simulation, server = run_clients(seed)
         living = [member.link for member in simulation.members.values()]
         for port in server.subscribers:
-            listened += port.subscriptions
+            subscriptions += port.subscriptions
             assert port.link not in living or not port.waiters, seed
 
-    assert listened > 40
+    assert subscriptions > 40
 
 
 def test_an_unanswered_release_is_remembered_for_a_waiter_lease(world: Subscribed) -> None:
@@ -246,7 +246,7 @@ def test_an_unanswered_release_is_remembered_for_a_waiter_lease(world: Subscribe
     assert (outcome, world.try_acquire(nonce)) == ("gone", "in")
 
 
-# ── clients that do not come when it is their turn ───────────────────────────────────────────────────────────────────
+# ── clients that do not poll when it is their turn ───────────────────────────────────────────────────────────────────
 
 
 class Queue:
@@ -334,7 +334,7 @@ def test_a_client_that_is_reconnecting_keeps_its_place(ends: str) -> None:
 
 
 def waits_behind_a_stopped_process(plan: Plan) -> float | None:
-    """How long the next waiter waits if the holder stays stopped; None: more than half a minute."""
+    """How long the next waiter waits if the holder stays stopped; None if it waits more than half a minute."""
     world = SmallWorld(plan, Choices(decisions=()))
     holder, other = world.add("a"), world.add("b")
     granted: list[float] = []

@@ -40,7 +40,7 @@ def supports(backend: str, workload: str) -> bool:
 
 POSSIBLE = [(backend, name) for backend in SERVERS for name in WORKLOADS if name != "locks" and supports(backend, name)]
 # `everything` runs on every store. Of the other workloads, each store has a third, and memory has all: they differ in
-# the engine more than in the stores. test-all has all of those of a store's first method.
+# the engine more than in the stores. `make test-all` has all workloads on the first method of each store.
 CASES = [
     (backend, name)
     if backend == "memory" or name == "everything" or number % 3 == 0
@@ -61,7 +61,7 @@ def test_each_primitive_has_a_workload_that_the_command_accepts() -> None:
 
 
 def test_a_ticket_that_the_store_refused_is_not_taken_over_by_another_caller() -> None:
-    """Its own caller requests it again, so in this world two callers used one ticket."""
+    """Its own caller requests it again. World 10021 failed when two callers used the ticket."""
     ran = run(Plan(backend="redis-local", workload=WORKLOADS["brief_callers"], faults=faults.ALL), 10021)
 
     assert ran.failure is None, ran.error or report(ran.history, ran.verdict)
@@ -77,7 +77,7 @@ def test_worlds_keep_every_promise(backend: str, name: str) -> None:
 
 
 def test_worlds_with_several_callers_of_each_client_keep_every_promise() -> None:
-    """Callers of one client hold a lock together, with one fence, if they have the same owner, or are in a deadlock."""
+    """Callers of one client with the same owner hold a lock together, with one fence; others are in a deadlock."""
     plan = Plan(backend="memory", workload=replace(WORKLOADS["everything"], callers=3))
     for seed in range(50, 54):
         ran = run(plan, seed)

@@ -1,4 +1,4 @@
-"""Hazard: two calls have both replaced one record, a record goes back to an older one, or a repeat is refused.
+"""Hazard: two calls replace the same record, an older record returns, or a repeated request is refused.
 
 Several processes replace one record at the same time, over links that lose, delay and repeat messages. Each repeats its
 request with the same nonce until it is answered; one process may die. In half of the worlds the record is removed at

@@ -26,8 +26,7 @@ from tests.support.redis.resp import Connection, ServerError
 from tests.support.redis.servers import Server
 from tests.support.server_process import running
 
-LONG, OVER = 1_000_000, 1  # milliseconds: outlives the test; is over by the next step
-SOON = 1_000  # milliseconds by which two expiries may differ: far less than LONG
+LONG, OVER = 1_000_000, 1  # milliseconds: the first ttl outlives the test, the second ends before the next step
 
 
 @pytest.fixture(scope="module")
@@ -51,11 +50,11 @@ class Sides:
         self.now = int(seconds) * 1_000_000 + int(microseconds)
 
     def let_pass(self) -> None:
-        """Until what is OVER is over, by the server's clock, which may be set."""
+        """Wait until keys with the ttl OVER have expired by the server's clock, which may be set."""
         before = self.now
         self.synchronise()
-        over = max(before, self.now) + 3_000
-        while self.now < over:
+        until = max(before, self.now) + 3_000
+        while self.now < until:
             time.sleep(0.001)
             self.synchronise()
 
@@ -79,7 +78,7 @@ class Sides:
             return str(refused)
 
     def dumps(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Every key with its value, and roughly how long it lives."""
+        """Every key with its value and its rounded ttl."""
         self.synchronise()
         return (
             {key: self._real_value(key) for key in sorted(self.real.call("KEYS", "*"))},
@@ -123,12 +122,12 @@ def _pairs(flat: list[str]) -> dict[str, str]:
 
 
 def _rounded(milliseconds: int | None) -> int | None:
-    """To what matters here: half of LONG is far from everything that is used."""
+    """In units of LONG / 2, because the exact ttl differs between the sides."""
     return None if milliseconds is None else round(milliseconds / (LONG / 2))
 
 
 def _without_script(message: str) -> str:
-    """The real server adds which script it was."""
+    """Remove the name of the script, which only the real server adds."""
     return message.partition(" script: ")[0]
 
 
@@ -257,7 +256,7 @@ def test_a_key_exists_in_its_last_millisecond_and_not_after_it(sides: Sides) -> 
     while seen[-1][1]:
         seen.append(tuple(sides.real.call("EVAL", script_text, 1, "key")))
 
-    assert seen[-1][0] > ends, "it goes when its time is over, not before"
+    assert seen[-1][0] > ends, "the key expired before its time"
     for when in {when for when, _ in seen}:
         sides.now = when * 1000
         assert sides.model.space.is_expired(b"key") == (when > ends)
@@ -356,21 +355,21 @@ class Steps:
     def step(self) -> tuple[str, Any, Any]:
         draw = self._draw
         self._sides.let_pass()
-        often = {"enter": 4, "all": 2, "again": 3, "leave": 4, "renew": 2, "break": 1, "inspect": 1, "foreign": 1}
+        often = {"acquire": 4, "all": 2, "again": 3, "release": 4, "renew": 2, "break": 1, "inspect": 1, "foreign": 1}
         (verb,) = draw.choices([*often], weights=[*often.values()])
         if verb == "all":
             return self._try_acquire_all()
-        if verb == "enter" or not self._tickets:
-            verb = "enter"
+        if verb == "acquire" or not self._tickets:
+            verb = "acquire"
             self._tickets.append((draw.choice(NAMES), draw.choice(KINDS), f"{len(self._tickets):032x}"))
-        name, kind, nonce = self._tickets[-1] if verb == "enter" else draw.choice(self._tickets[-12:])
+        name, kind, nonce = self._tickets[-1] if verb == "acquire" else draw.choice(self._tickets[-12:])
         lease, ttl = draw.choice([LONG, LONG, OVER]), draw.choice([LONG, LONG, OVER])
         unanswered, signal = draw.choice("001"), draw.choice(["", "", SIGNAL])
         match verb:
-            case "enter" | "again":
-                asked = [nonce, kind, ttl, draw.choice("0111"), ABOUT]
-                return self._run(queue._TRY_ACQUIRE, name, asked, lease)
-            case "leave":
+            case "acquire" | "again":
+                arguments = [nonce, kind, ttl, draw.choice("0111"), ABOUT]
+                return self._run(queue._TRY_ACQUIRE, name, arguments, lease)
+            case "release":
                 return self._run(queue._RELEASE, name, [nonce, kind, unanswered, signal], lease)
             case "renew":
                 return self._run(queue._RENEW, name, [nonce, kind, ttl], lease)
@@ -382,7 +381,7 @@ class Steps:
                 return self._foreign(keys_of(name).lock)
 
     def _try_acquire_all(self) -> tuple[str, Any, Any]:
-        """Several by one script: those that others use too, or some that are mostly free."""
+        """Several locks by one script: those that the other steps use too, or some that are mostly free."""
         now = divmod(self._sides.now, 1_000_000)
         names = self._draw.choice([NAMES, ("free", "or", "nearly")])
         arguments: list[Any] = []
@@ -402,7 +401,7 @@ class Steps:
         real, model = self._sides.script(text, keys, arguments)
         self.outcomes.add("all" if len(real) == len(names) and isinstance(real[-1], int) else "not all")
         replied, modelled = ([_comparable(queue._TRY_ACQUIRE, reply) for reply in side] for side in (real, model))
-        return f"enter_all {arguments}", replied, modelled
+        return f"try_acquire_all {arguments}", replied, modelled
 
     def _run(self, script: Script, name: str, arguments: list[Any], lease: int) -> tuple[str, Any, Any]:
         now = divmod(self._sides.now, 1_000_000)
@@ -415,7 +414,7 @@ class Steps:
         return f"{script.name} {name} {arguments}", _comparable(script, real), _comparable(script, model)
 
     def _foreign(self, key: str) -> tuple[str, Any, Any]:
-        """Another program has the lock, or gives it back; or it uses another method of ours."""
+        """Another program, or another method of holdfast, acquires or releases the lock."""
         value = self._draw.choice(["foreign", "foreign", "holdfast:setnx:abc:1"])
         if self._draw.random() < 0.7:
             return "foreign DEL", *self._sides.command("DEL", key)
@@ -423,7 +422,7 @@ class Steps:
 
 
 def _comparable(script: Script, reply: Any) -> Any:
-    """Without the moments that differ: remaining milliseconds, and the order of a hash's fields."""
+    """Without the differences between the sides: remaining milliseconds, and the order of a hash's fields."""
     if not isinstance(reply, list):
         return reply
     if script is queue._INSPECT:
@@ -464,7 +463,7 @@ def test_the_scripts_of_registers_do_the_same_on_both(sides: Sides) -> None:
         register = register_key("", draw.choice(NAMES)).names
         arguments: list[Any] = [draw.choice("ab"), draw.choice(numbers), draw.choice([LONG, OVER])]
         for script in (registers.ADVANCE, registers.READ):
-            sides.let_pass()  # before the next read of a register that was kept for OVER
+            sides.let_pass()  # so that a register with the ttl OVER expires before the next read
             real, model = sides.script(script.text, register, arguments)
             assert model == real, f"step {number}: {script.name} {register} {arguments}"
             raised += real == 1

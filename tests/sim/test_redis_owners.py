@@ -1,9 +1,9 @@
 """Two owners hold a lock at the same time, or an owner and a ticket without one, when requests are lost and processes
 die.
 
-Random worlds with the real engine and the real scripts. At every moment all clients that hold the lock have the same
-owner, or there is one. A later lease has a greater fence, unless it has the same owner. In the end the lock is free.
-Mutants show that the test detects violations.
+Random worlds with the real engine and the real scripts. At every moment the lock has one holder, or all
+its holders have the same owner. A later lease has a greater fence, unless it has the same owner. In the end the lock is
+free. Mutants show that the test detects violations.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Believed(NamedTuple):
 
 
 class OwnersWorld(SmallWorld):
-    """Five clients, one lock, and what they believe of it."""
+    """Five clients, one lock, and the leases that they believe to hold."""
 
     def __init__(self, server: type[RedisServer], seed: int) -> None:
         choices = Choices(seed)
@@ -94,26 +94,26 @@ class OwnersWorld(SmallWorld):
                 if lease is None:
                     continue
                 mine = Believed(member, owner, lease)
-                self._came(mine)
+                self._record_grant(mine)
                 for _ in range(1 + self.choices.below(3)):
                     await pause(self.choices.between(0.0, 1.5))
-                    self._look()
+                    self._check_holders()
                 self._believed.remove(mine)
                 await member.client.release(lease)
             except HoldfastError:
                 continue
         self._done.add(member.process.name)
 
-    def _came(self, mine: Believed) -> None:
+    def _record_grant(self, mine: Believed) -> None:
         newest = max(self._owners, default=0)
         fence = mine.lease.fence
         assert fence >= newest, "a fence has gone back"
         assert fence > newest or mine.owner == self._owners[fence] != "", "two leases have one fence"
         self._owners[fence] = mine.owner
         self._believed.append(mine)
-        self._look()
+        self._check_holders()
 
-    def _look(self) -> None:
+    def _check_holders(self) -> None:
         holders = [belief for belief in self._believed if not belief.member.process.is_dead and belief.lease.held]
         if len(holders) > 1:
             self.shared += 1
@@ -122,7 +122,7 @@ class OwnersWorld(SmallWorld):
             assert len({holder.lease.fence for holder in holders}) == 1, "tickets of one owner have two fences"
 
 
-def lived(server: type[RedisServer], seed: int) -> OwnersWorld:
+def run_world(server: type[RedisServer], seed: int) -> OwnersWorld:
     with quiet():
         world = OwnersWorld(server, seed)
         try:
@@ -133,8 +133,8 @@ def lived(server: type[RedisServer], seed: int) -> OwnersWorld:
 
 
 @pytest.mark.parametrize("part", [0, pytest.param(1, marks=pytest.mark.extra)])
-def test_holders_always_have_one_owner_or_there_is_one(part: int) -> None:
-    worlds = [lived(RedisServer, seed) for seed in range(part * 25, part * 25 + 25)]
+def test_several_holders_of_a_lock_always_have_the_same_owner(part: int) -> None:
+    worlds = [run_world(RedisServer, seed) for seed in range(part * 25, part * 25 + 25)]
 
     assert sum(world.shared > 0 for world in worlds) > 20, "tickets of one owner share the lock in nearly every world"
 
@@ -148,5 +148,5 @@ def test_a_mutant_is_detected(name: str) -> None:
     assert issubclass(wrong, RedisServer)
 
     with pytest.raises(AssertionError, match=r"two owners are in|without a name|two fences|gone back|one fence"):
-        for seed in (24, *range(200)):  # the rarest is detected by 24 at present
-            lived(wrong, seed)
+        for seed in (24, *range(200)):  # world 24 detects the rarest at present
+            run_world(wrong, seed)

@@ -19,8 +19,8 @@ from holdfast_lab.sim.servers.redis.server import GetsetServer, RedisServer, Set
 
 CLIENTS = "abcd"
 PERIOD, PERIODS = 1.0, 20
-# Those that no seed of the usual worlds brings out; test_redis_owners.py has the others.
-LEFT = [
+# The mutants that the usual worlds do not catch; test_redis_owners.py has those of owners.
+MUTANT_NAMES = [
     name
     for name, mutant in MUTANTS.items()
     if not mutant.by_seeds and mutant.backend.startswith("redis") and mutant.workload != "owner"
@@ -28,8 +28,8 @@ LEFT = [
 KINDS = frozenset({"slow", "lose_request", "lose_reply", "refuse", "restart"})
 
 
-class MarksWorld(SmallWorld):
-    """Four clients, each of which wants to be the one in every period."""
+class RegisterWorld(SmallWorld):
+    """Four clients that advance one register at the same time, once in each period."""
 
     def __init__(self, server: type[RedisServer], seed: int) -> None:
         choices = Choices(seed)
@@ -65,9 +65,9 @@ class MarksWorld(SmallWorld):
                     continue  # the same request again
                 self.winners[number] += is_mine
                 break
-            await self._look(backend, member)
+            await self._read_register(backend, member)
 
-    async def _look(self, backend: Backend, member: ClientProcess) -> None:
+    async def _read_register(self, backend: Backend, member: ClientProcess) -> None:
         before = self._highest
         try:
             (number,) = await backend.read_registers(["daily"], deadline=member.process.now() + 1.0)
@@ -77,9 +77,9 @@ class MarksWorld(SmallWorld):
         self._highest = max(self._highest, number)
 
 
-def lived(server: type[RedisServer], seed: int) -> MarksWorld:
+def run_world(server: type[RedisServer], seed: int) -> RegisterWorld:
     with quiet():
-        world = MarksWorld(server, seed)
+        world = RegisterWorld(server, seed)
         try:
             world.live()
         finally:
@@ -91,12 +91,12 @@ def lived(server: type[RedisServer], seed: int) -> MarksWorld:
 
 @pytest.mark.parametrize("server", [RedisServer, SetnxServer, GetsetServer])
 def test_at_most_one_client_advances_a_register_to_a_number(server: type[RedisServer]) -> None:
-    worlds = [lived(server, seed) for seed in range(25)]
+    worlds = [run_world(server, seed) for seed in range(25)]
 
-    assert sum(sum(world.winners.values()) for world in worlds) > 25 * PERIODS / 4, "usually one succeeds"
+    assert sum(sum(world.winners.values()) for world in worlds) > 25 * PERIODS / 4, "in many periods a client succeeds"
 
 
-@pytest.mark.parametrize("name", LEFT)
+@pytest.mark.parametrize("name", MUTANT_NAMES)
 def test_a_mutant_is_detected(name: str) -> None:
     wrong = MUTANTS[name].server
     assert wrong is not None
@@ -104,4 +104,4 @@ def test_a_mutant_is_detected(name: str) -> None:
 
     with pytest.raises(AssertionError, match=r"two clients succeeded|has decreased"):
         for seed in range(300):
-            lived(wrong, seed)
+            run_world(wrong, seed)

@@ -38,23 +38,23 @@ class Side:
 
     def __init__(self, plan: Plan) -> None:
         self._small = SmallWorld(plan, Choices(decisions=()))
-        self._party = self._small.add("client")
-        self.backend: Backend = self._party.client.engine.backend
+        self._member = self._small.add("client")
+        self.backend: Backend = self._member.client.engine.backend
         self.new_nonce = self._small.recorder.new_nonce
         self.fences: dict[str, int] = {}  # by nonce
-        self.steps = 0  # that it took to enter several
+        self.steps = 0  # calls of the backend to acquire several locks
 
     def do(self, step: Callable[[Backend, float], Coroutine[Any, Any, T]]) -> T:
-        """One step, which takes no more than a few milliseconds."""
+        """Run one step, which takes no more than a few milliseconds."""
         outcome: list[T | Exception] = []
 
         async def run() -> None:
             try:
-                outcome.append(await step(self.backend, self._party.process.now() + 5.0))
+                outcome.append(await step(self.backend, self._member.process.now() + 5.0))
             except Exception as error:  # an answer too
                 outcome.append(error)
 
-        self._party.process.start(run(), "step")
+        self._member.process.start(run(), "step")
         self.let_pass(0.01)
         (answer,) = outcome
         if isinstance(answer, Exception):
@@ -71,29 +71,28 @@ class Side:
     def end(self) -> None:
         self._small.end()
 
-    # ── the verbs, and what of their answers has to be the same ──────────────────────────────────────────────────
+    # ── the verbs; each returns the part of its answer that must be the same on both sides ───────────────────────
 
     def try_acquire(self, ticket: Claim, *, queue: bool) -> str:
         try:
             answer = self.do(lambda backend, deadline: backend.try_acquire(ticket, queue=queue, deadline=deadline))
         except LimitConflict as conflict:
             return f"limit {conflict.theirs}"
-        return self._noted(ticket, answer)
+        return self._outcome(ticket, answer)
 
     def try_acquire_all(self, tickets: list[Claim]) -> list[str]:
-        """In as many steps as it takes, up to the first that has to wait."""
+        """Request the tickets in as many calls as needed, until one ticket has to wait."""
         answers: list[str] = []
         while len(answers) < len(tickets) and "wait" not in answers:
-            rest = tickets[len(answers) :]
-            answers += self._enter_some(rest)
+            answers += self._try_acquire_some(tickets[len(answers) :])
         return answers
 
-    def _enter_some(self, tickets: list[Claim]) -> list[str]:
+    def _try_acquire_some(self, tickets: list[Claim]) -> list[str]:
         self.steps += 1
         answers = self.do(lambda backend, deadline: backend.try_acquire_all(tickets, deadline=deadline))
-        return [self._noted(ticket, answer) for ticket, answer in zip(tickets, answers, strict=False)]
+        return [self._outcome(ticket, answer) for ticket, answer in zip(tickets, answers, strict=False)]
 
-    def _noted(self, ticket: Claim, answer: object) -> str:
+    def _outcome(self, ticket: Claim, answer: object) -> str:
         if isinstance(answer, Granted):
             self.fences[ticket.nonce] = answer.fence
             return "in"
@@ -126,7 +125,7 @@ class Side:
 
         return self.do(swap)
 
-    def seen(self, *, by_name: bool) -> list[object]:
+    def holders_and_waiters(self, *, by_name: bool) -> list[object]:
         """The holders, grouped by fence, and the waiters in order."""
 
         def shown(info: LockInfo) -> object:
@@ -163,20 +162,20 @@ class Steps:
         self.history: list[str] = []
 
     def step(self) -> None:
-        often = {"try_acquire": 6, "all": 2, "release": 4, "renew": 2, "pass": 3, "break": 1, "drop": 1, "mark": 2}
+        often = {"try_acquire": 6, "all": 2, "release": 4, "renew": 2, "pass": 3, "break": 1, "drop": 1, "register": 2}
         if self._shares:  # then it has records
             often["record"] = 2
         (verb,) = self._draw.choices([*often], weights=[*often.values()])
         getattr(self, f"_{verb}")()
         if self._polls:
             self._poll()
-        self._both("who is there", lambda side: side.seen(by_name=self._shares))
+        self._compare("holders and waiters", lambda side: side.holders_and_waiters(by_name=self._shares))
 
     @property
     def _now(self) -> float:
         return self._sides[0].now
 
-    def _both(self, description: str, step: Callable[[Side], T]) -> T:
+    def _compare(self, description: str, step: Callable[[Side], T]) -> T:
         self.history.append(description)
         first, second = (step(side) for side in self._sides)
         latest = max(side.now for side in self._sides)
@@ -192,59 +191,59 @@ class Steps:
         nonces = {side.new_nonce("client", len(self.history)) for side in self._sides}
         (nonce,) = nonces
         owner = self._draw.choice(OWNERS) if self._shares and is_alone else ""
-        # Steps begin at whole hundredths of a second and are over soon: no lease ends just then.
+        # A step begins at a whole hundredth of a second and takes milliseconds: no lease expires during a step.
         ttl = self._draw.choice([2.205, 5.205, 1000.205]) if self._lapses else 1000.205
         return Claim(name, nonce, ttl, limit, is_alone, f"{owner}#{int(nonce, 16)}", "{}", owner=owner)
 
     def _try_acquire(self) -> None:
         ticket = self._new(self._draw.choice(NAMES), exclusive=not self._shares)
-        self._ask(ticket, queue=self._shares and self._draw.random() < 0.8)
+        self._request(ticket, queue=self._shares and self._draw.random() < 0.8)
 
-    def _ask(self, ticket: Claim, *, queue: bool) -> None:
-        answer = self._both(f"enter {ticket} {queue=}", lambda side: side.try_acquire(ticket, queue=queue))
-        self._entered(ticket, answer, queue=queue)
+    def _request(self, ticket: Claim, *, queue: bool) -> None:
+        answer = self._compare(f"try_acquire {ticket} {queue=}", lambda side: side.try_acquire(ticket, queue=queue))
+        self._note_outcome(ticket, answer, queue=queue)
 
     def _all(self) -> None:
-        # On a Cluster it may take two steps, the second a moment later: so these leases do not end.
+        # A Cluster may need two calls, one after the other, so these leases do not expire during the test.
         names = sorted(self._draw.sample(NAMES, 2))
         tickets = [replaced(self._new(name, exclusive=True), ttl=1000.205) for name in names]
-        answers = self._both(f"enter_all {tickets}", lambda side: side.try_acquire_all(tickets))
+        answers = self._compare(f"try_acquire_all {tickets}", lambda side: side.try_acquire_all(tickets))
         for ticket, answer in zip(tickets, answers, strict=False):
-            self._entered(ticket, answer, queue=False)
+            self._note_outcome(ticket, answer, queue=False)
 
-    def _entered(self, ticket: Claim, answer: str, *, queue: bool) -> None:
+    def _note_outcome(self, ticket: Claim, answer: str, *, queue: bool) -> None:
         if answer == "in":
             self._known[ticket.nonce] = Known(ticket, self._now + ticket.ttl)
         elif answer == "wait" and queue:
             self._known[ticket.nonce] = Known(ticket, None)
 
-    def _pick(self, *, is_in: bool | None = None) -> Claim | None:
-        tickets = [known.ticket for known in self._known.values() if is_in is None or (known.ends is not None) == is_in]
+    def _pick(self, *, is_granted: bool | None = None) -> Claim | None:
+        tickets = [known.ticket for known in self._known.values() if is_granted in (None, known.ends is not None)]
         return self._draw.choice(tickets) if tickets else None
 
     def _release(self) -> None:
         tickets = [ticket for ticket in {self._pick(), self._pick()} if ticket is not None]
         for ticket in tickets:
             del self._known[ticket.nonce]
-        self._both(f"leave {tickets}", lambda side: side.release(tickets))
+        self._compare(f"release {tickets}", lambda side: side.release(tickets))
 
     def _renew(self) -> None:
-        ticket = self._pick(is_in=True)
+        ticket = self._pick(is_granted=True)
         if ticket is not None:
-            assert self._both(f"renew {ticket}", lambda side: side.renew(ticket))
+            assert self._compare(f"renew {ticket}", lambda side: side.renew(ticket))
             self._known[ticket.nonce] = Known(ticket, self._now + ticket.ttl)
 
     def _drop(self) -> None:
-        """Its holder has died, so it ends by itself."""
-        ticket = self._pick(is_in=True)
+        """Forget a granted ticket, as if its holder had died: it expires."""
+        ticket = self._pick(is_granted=True)
         if ticket is not None:
             del self._known[ticket.nonce]
 
     def _break(self) -> None:
-        ticket = self._pick(is_in=True)
+        ticket = self._pick(is_granted=True)
         if ticket is None:
             return
-        assert self._both(f"break {ticket}", lambda side: side.break_lock(ticket))
+        assert self._compare(f"break {ticket}", lambda side: side.break_lock(ticket))
         fence = self._sides[0].fences[ticket.nonce]
         for other in [nonce for nonce in self._known if self._sides[0].fences.get(nonce) == fence]:
             del self._known[other]
@@ -256,22 +255,22 @@ class Steps:
             for side in self._sides:
                 side.let_pass(POLL)
             for nonce in [nonce for nonce, known in self._known.items() if known.ends and known.ends < self._now + 1]:
-                del self._known[nonce]  # it may be over at any moment now
+                del self._known[nonce]  # it may expire at any moment now
             self._poll()
 
     def _poll(self) -> None:
         for ticket in [known.ticket for known in self._known.values() if known.ends is None]:
-            self._ask(ticket, queue=True)
+            self._request(ticket, queue=True)
 
-    def _mark(self) -> None:
+    def _register(self) -> None:
         name, number, nonce = self._draw.choice(NAMES), 10**17 + self._draw.randrange(9), self._draw.choice("ab")
-        self._both(f"mark {name} {number} {nonce}", lambda side: side.advance_register(name, number, nonce))
-        self._both("marks", lambda side: side.read_registers())
+        self._compare(f"register {name} {number} {nonce}", lambda side: side.advance_register(name, number, nonce))
+        self._compare("read_registers", lambda side: side.read_registers())
 
     def _record(self) -> None:
         name, expected, nonce = self._draw.choice(NAMES), self._draw.choice(NONCES), self._draw.choice(NONCES)
         keep = self._draw.choice([2.205, 1000.205])
-        self._both(f"record {name} {expected} {nonce}", lambda side: side.swap_record(name, expected, nonce, keep))
+        self._compare(f"record {name} {expected} {nonce}", lambda side: side.swap_record(name, expected, nonce, keep))
 
 
 class Single(RedisServer):
@@ -283,7 +282,7 @@ class Cluster(RedisServer):
 
 
 @contextmanager
-def both(server: type[RedisServer]) -> Iterator[list[Side]]:
+def two_sides(server: type[RedisServer]) -> Iterator[list[Side]]:
     sides = [Side(Plan(backend="memory")), Side(Plan(backend="redis", server=server))]
     try:
         yield sides
@@ -293,8 +292,8 @@ def both(server: type[RedisServer]) -> Iterator[list[Side]]:
 
 
 def steps_on(server: type[RedisServer], seed: int) -> list[Side]:
-    with both(server) as sides:
-        is_getset = issubclass(server, GetsetServer)  # which goes by other clocks, and waits longer
+    with two_sides(server) as sides:
+        is_getset = issubclass(server, GetsetServer)  # it uses the clocks of clients, so waiters wait longer
         steps = Steps(sides, seed, shares=not issubclass(server, SetnxServer), lapses=not is_getset)
         for _ in range(80):
             steps.step()
@@ -306,7 +305,7 @@ def steps_on(server: type[RedisServer], seed: int) -> list[Side]:
 def test_the_same_steps_give_the_same_results_as_on_memory(server: type[RedisServer], seed: int) -> None:
     memory, redis = steps_on(server, seed)
 
-    assert redis.steps == memory.steps or server is not Single, "several locks on one server are one step"
+    assert redis.steps == memory.steps or server is not Single, "several locks on one server take one call"
 
 
 # ── scripts with a mistake ───────────────────────────────────────────────────────────────────────────────────────────
@@ -363,5 +362,5 @@ def test_a_mutated_script_is_detected(mistake: str) -> None:
     wrong = type("Wrong", (Single,), {"texts": edited(_SCRIPTS, MISTAKES[mistake])})
 
     with pytest.raises(AssertionError):
-        for seed in (2, 20, *range(30)):  # all but three are detected by 2, and the rarest by 20
+        for seed in (2, 20, *range(30)):  # world 2 detects all but three, world 20 the rarest
             steps_on(wrong, seed)

@@ -62,7 +62,7 @@ class Server:
         return int(watermark)
 
     def queue(self) -> list[str]:
-        """The waiting tickets that count, in order."""
+        """The waiting tickets that are not skipped, in order."""
         tickets = in_queue(self._machine.space, "one", KEYS)
         return [ticket.nonce for ticket in tickets if ticket.entry.fence is None and not ticket.is_skipped]
 
@@ -336,7 +336,7 @@ def test_a_hand_over_takes_a_fence_from_the_watermark(server: Server) -> None:
     assert server.fence() > before
 
 
-def test_a_mark_of_a_withdrawn_ticket_and_of_a_silent_client_do_not_keep_a_lock_from_the_fast_path(
+def test_a_lock_returns_to_the_fast_path_when_a_tombstone_and_skipped_waiters_have_expired(
     server: Server,
 ) -> None:
     server.subscribed.discard("b")
@@ -371,13 +371,13 @@ def test_a_late_request_of_a_withdrawn_waiter_does_not_join(server: Server) -> N
 
 
 def test_the_keys_of_waiters_outlive_every_waiter_that_joins_without_writing_their_ttl(server: Server) -> None:
-    server.try_acquire("a", 1)  # granted again: `kept` is a ttl and KEEP from now
+    server.try_acquire("a", 1)  # granted again, which sets `kept` to a ttl and KEEP from now
     for _ in range(12):
         server.now += TTL / 2
         server.renew("a", 1)
-        server.try_acquire("d", 1)  # fast, or slow if `kept` is near
-        left: Any = server.command(["PTTL", KEYS.queue]), server.command(["PTTL", KEYS.waiters])
-        assert min(left) >= 1000 * WAITER_LEASE
+        server.try_acquire("d", 1)  # on the fast path, or on the slow one when `kept` is near
+        ttls: Any = server.command(["PTTL", KEYS.queue]), server.command(["PTTL", KEYS.waiters])
+        assert min(ttls) >= 1000 * WAITER_LEASE
         server.release("d", 1)
 
 

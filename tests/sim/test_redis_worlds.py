@@ -1,4 +1,4 @@
-"""The simulated Redis is too kind: unsubscribed clients get notifications, or requests survive a restart."""
+"""The simulated Redis has too few faults: unsubscribed clients get notifications, or requests survive a restart."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.support.wakeups import RecordedWakeups
 KEYS = keys_of(PREFIX, "lock")
 
 
-class Listening:
+class Subscribed:
     """A world with two clients, and the notifications of `a`."""
 
     def __init__(self) -> None:
@@ -68,13 +68,13 @@ class Listening:
 
 
 @pytest.fixture
-def world() -> Iterator[Listening]:
-    listening = Listening()
-    yield listening
-    listening.small.end()
+def world() -> Iterator[Subscribed]:
+    world = Subscribed()
+    yield world
+    world.small.end()
 
 
-def test_a_notification_reaches_only_subscribed_clients(world: Listening) -> None:
+def test_a_notification_reaches_only_subscribed_clients(world: Subscribed) -> None:
     assert (world.a.subscription(world.channel), world.publish("early")) == (0, 0)
 
     world.subscribe(world.channel, "n")
@@ -84,7 +84,7 @@ def test_a_notification_reaches_only_subscribed_clients(world: Listening) -> Non
     assert world.received == ["late"]
 
 
-def test_messages_in_a_gap_are_missed_and_the_gap_is_reported(world: Listening) -> None:
+def test_messages_in_a_gap_are_missed_and_the_gap_is_reported(world: Subscribed) -> None:
     world.subscribe(world.channel, "n")
     before = world.a.subscription(world.channel)
 
@@ -97,7 +97,7 @@ def test_messages_in_a_gap_are_missed_and_the_gap_is_reported(world: Listening) 
     assert world.publish("after it") == 1
 
 
-def test_a_channel_without_waiters_is_unsubscribed(world: Listening) -> None:
+def test_a_channel_without_waiters_is_unsubscribed(world: Subscribed) -> None:
     world.subscribe(world.channel, "one")
     world.subscribe(world.channel, "other")
 
@@ -111,17 +111,17 @@ def test_a_channel_without_waiters_is_unsubscribed(world: Listening) -> None:
     assert world.publish("nobody") == 0
 
 
-def test_requests_in_transit_are_lost_when_the_server_restarts(world: Listening) -> None:
-    set_it = world.a.command(KEYS, "SET", KEYS.lock, "1", deadline=5.0)
+def test_requests_in_transit_are_lost_when_the_server_restarts(world: Subscribed) -> None:
+    set_command = world.a.command(KEYS, "SET", KEYS.lock, "1", deadline=5.0)
     world.small.world.at(0.00005, world.server.restart)
 
-    answer = world.do(world.a, lambda: set_it)
+    answer = world.do(world.a, lambda: set_command)
 
     assert isinstance(answer, OutcomeUnknown)
     assert world.server.machine.command(["EXISTS", KEYS.lock]) == 0
 
 
-def test_a_failover_restores_the_data_of_the_replica(world: Listening) -> None:
+def test_a_failover_restores_the_data_of_the_replica(world: Subscribed) -> None:
     machine = world.server.machine
     machine.command(["SET", "a", "old", "PX", 1000])
     machine.command(["ZADD", "z", 1, "one"])
@@ -136,7 +136,7 @@ def test_a_failover_restores_the_data_of_the_replica(world: Listening) -> None:
     assert machine.command(["GET", "a"]) is None
 
 
-def test_leases_end_by_the_server_s_own_clock(world: Listening) -> None:
+def test_leases_end_by_the_server_s_own_clock(world: Subscribed) -> None:
     machine = world.server.machine
     machine.command(["SET", "a", "1", "PX", 1000])
 
@@ -157,7 +157,7 @@ def test_half_of_the_worlds_are_clusters() -> None:
     assert 30 < clusters < 70
 
 
-def lived(backend: str, seed: int) -> tuple[Simulation, RedisServer]:
+def run_world(backend: str, seed: int) -> tuple[Simulation, RedisServer]:
     with quiet():
         simulation = Simulation(Plan(backend=backend), Choices(seed))
         simulation.run()
@@ -172,19 +172,19 @@ LEFT_MAX = KEEP + 30.0  # seconds
 def test_only_the_watermark_and_the_index_remain_and_all_else_expires(backend: str) -> None:
     watermarks = 0
     for seed in range(20):
-        _, server = lived(backend, seed)
+        _, server = run_world(backend, seed)
         for key, (_, expires) in server.machine.space.dump().items():
             if key.endswith((b"}:fence", b"}:locks")):
                 watermarks += key.endswith(b"}:fence")
             else:
                 assert expires is not None, key
-                # Of a client that was killed. A tombstone or the ticket of a waiter is not kept longer than a lease.
+                # A killed client may leave keys. Tombstones and the tickets of waiters expire no later than leases.
                 assert expires / 1000 < server.wall() + LEFT_MAX, key
 
     assert (watermarks > 0) == (backend == "redis")
 
 
-def test_of_two_releases_of_one_ticket_at_once_getset_sends_one() -> None:
+def test_getset_sends_one_of_two_simultaneous_releases_of_a_ticket() -> None:
     """Seed 3425 of `holdfast simulate --backend redis-getset`: the later DEL deleted the key of the next holder."""
     small = SmallWorld(Plan(backend="redis-getset"), Choices(decisions=()))
     member = small.add("a")
@@ -208,12 +208,12 @@ def test_of_two_releases_of_one_ticket_at_once_getset_sends_one() -> None:
 
 
 def test_no_subscription_remains_for_withdrawn_tickets() -> None:
-    listened = 0
+    subscriptions = 0
     for seed in range(20):
-        simulation, server = lived("redis", seed)
+        simulation, server = run_world("redis", seed)
         living = [member.link for member in simulation.members.values()]
         for port in server.subscribers:
-            listened += port.subscriptions
+            subscriptions += port.subscriptions
             assert port.link not in living or not port.waiters, seed
 
-    assert listened > 40
+    assert subscriptions > 40

@@ -12,7 +12,7 @@ from tests.support.commands import simulate
 
 APART, FORGETS, RESENT, _ = SIZES
 
-# The first size that is large enough.
+# For each mutant the first size that is large enough to find it.
 NEEDS = {
     "quorum-fence-without-write-back": APART,
     "write-back-without-owner": APART._replace(clocks=((1, 1, 1),)),
@@ -28,7 +28,7 @@ def search_mutant(mutant: Mutant, size: Size) -> Search:
     return searched
 
 
-# The others have the first start values of APART too. `make sim` has the largest size.
+# FORGETS and RESENT have the first start values of APART too. `make sim` also searches the largest size.
 @pytest.mark.parametrize("size", [APART._replace(clocks=APART.clocks[1:]), FORGETS, RESENT])
 def test_fences_are_in_order_in_all_states_of_three_nodes_and_two_clients(size: Size) -> None:
     searched = search_fences(Plan(backend="redlock"), size)
@@ -40,9 +40,9 @@ def test_fences_are_in_order_in_all_states_of_three_nodes_and_two_clients(size: 
 
 
 def test_every_mutant_that_random_runs_miss_is_searched_here() -> None:
-    """Those of other backends are in the files of their worlds."""
-    left = {name for name, mutant in MUTANTS.items() if not mutant.by_seeds and mutant.backend == "redlock"}
-    assert set(NEEDS) == left
+    """The tests of other backends' mutants are in the files of their worlds."""
+    not_by_seeds = {name for name, mutant in MUTANTS.items() if not mutant.by_seeds and mutant.backend == "redlock"}
+    assert set(NEEDS) == not_by_seeds
 
 
 @pytest.mark.parametrize("name", NEEDS)

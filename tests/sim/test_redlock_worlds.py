@@ -1,4 +1,4 @@
-"""Simulated nodes that fail together or share information: then their majority proves nothing."""
+"""Hazard: the simulated nodes fail together or share information, so that their majority proves nothing."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def acquire(nonce: str = NONCE, ttl_ms: int = 60_000) -> Call:
 
 
 class SimRedlock:
-    """Three nodes, and the port of a client that takes no lock by itself."""
+    """Three nodes, and the port of a client that acquires no lock by itself."""
 
     def __init__(self) -> None:
         self.small = SmallWorld(Plan(backend="redlock"), Choices(decisions=()))
@@ -58,7 +58,7 @@ class SimRedlock:
         self.run(lasts)
         return done[0] if done else None
 
-    def ask(self, *calls: tuple[int, Call], lasts: float = 0.02) -> Any:
+    def call(self, *calls: tuple[int, Call], lasts: float = 0.02) -> Any:
         return self.do(lambda: self.port.run_calls(calls, deadline=self.now + 1.0), lasts)
 
     def run(self, seconds: float) -> None:
@@ -71,21 +71,21 @@ class SimRedlock:
 
 @pytest.fixture
 def redlock() -> Iterator[SimRedlock]:
-    made = SimRedlock()
-    yield made
-    made.small.end()
+    simulated = SimRedlock()
+    yield simulated
+    simulated.small.end()
 
 
 # ── nodes ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_a_node_reports_its_run_in_the_handshake_and_another_after_a_restart(redlock: SimRedlock) -> None:
-    redlock.ask((1, HELLO))
+    redlock.call((1, HELLO))
     before = redlock.port.server_run(1)
     redlock.server.nodes[1].restart()
-    lost = redlock.ask((1, acquire()))
+    lost = redlock.call((1, acquire()))
     redlock.run(3.0)
-    redlock.ask((1, HELLO))
+    redlock.call((1, HELLO))
     after = redlock.port.server_run(1)
 
     assert redlock.port.server_run(0) is None
@@ -99,16 +99,16 @@ def test_a_node_reports_its_run_in_the_handshake_and_another_after_a_restart(red
 
 
 def test_a_stalled_node_does_not_delay_other_nodes(redlock: SimRedlock) -> None:
-    redlock.ask(*((number, HELLO) for number in range(3)))
+    redlock.call(*((number, HELLO) for number in range(3)))
     redlock.server.nodes[2].is_stalled = True
 
-    votes = redlock.ask(*((number, acquire()) for number in range(3)), lasts=2.0)
+    votes = redlock.call(*((number, acquire()) for number in range(3)), lasts=2.0)
 
     assert [reply[0] for reply in votes[:2]] == [b"granted", b"granted"]
     assert isinstance(votes[2], OutcomeUnknown)
 
 
-def test_uptime_is_by_a_clock_that_can_be_set(redlock: SimRedlock) -> None:
+def test_the_uptime_of_a_node_changes_when_its_clock_is_set(redlock: SimRedlock) -> None:
     node = redlock.server.nodes[0]
     node.lose_data()
     redlock.run(1.5)
@@ -139,7 +139,7 @@ def publish(redlock: SimRedlock, number: int, channel: Channel) -> Any:
     return reply
 
 
-# ── what a history says of it ────────────────────────────────────────────────────────────────────────────────────────
+# ── events in the history ────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_the_store_is_cut_off_only_when_a_majority_stalls(redlock: SimRedlock) -> None:
@@ -155,8 +155,8 @@ def test_the_store_is_cut_off_only_when_a_majority_stalls(redlock: SimRedlock) -
 
 
 def vote(redlock: SimRedlock, *numbers: int) -> None:
-    redlock.ask(*((number, HELLO) for number in numbers))
-    redlock.ask(*((number, acquire()) for number in numbers))
+    redlock.call(*((number, HELLO) for number in numbers))
+    redlock.call(*((number, acquire()) for number in numbers))
 
 
 def forgotten(node: Node, kind: h.StateKind) -> list[str]:

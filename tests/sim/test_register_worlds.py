@@ -1,4 +1,4 @@
-"""Hazard: two calls have both advanced a register to one number, or none although one must have.
+"""Hazard: two calls advance a register to the same number, or no call does although one must.
 
 Several processes advance one register to the same numbers at the same time, over links that lose, delay and repeat
 messages. Each repeats its request with the same nonce until it is answered; one process may die. Every later read must
@@ -60,7 +60,7 @@ class Run:
 
     async def _advance_all(self, member: ClientProcess) -> None:
         process, backend = member.process, member.client.engine.backend
-        seen = 0
+        highest = 0
         for number in range(1, NUMBERS + 1):
             nonce = f"{self.world.choices.below(2**32):032x}"
             answer = register = None
@@ -70,9 +70,9 @@ class Run:
             self.advanced[number] += answer
             while register is None:
                 register = await self._answer(backend.read_registers([NAME], deadline=process.now() + 2.0))
-            if register[0] < max(seen, number):
-                self.went_back.append((max(seen, number), register[0]))
-            seen = max(seen, register[0])
+            if register[0] < max(highest, number):
+                self.went_back.append((max(highest, number), register[0]))
+            highest = max(highest, register[0])
         self.finished += 1
 
     def _crash(self, member: ClientProcess) -> None:
@@ -142,7 +142,7 @@ class BreaksPromises(RedlockServer):
 
 class _TakesTheGreatest(registers.QuorumRegisters):
     async def _try(self, keys: Any, wanted: Any, deadline: float) -> Any:
-        """As with one node: a client that finds lower numbers on a majority has advanced the register."""
+        """Advance the register as on one node: only numbers that a majority has accepted count."""
         promises = await self._run_round(keys, wanted, "", deadline)
         if not isinstance(promises, list):
             return promises
@@ -175,6 +175,6 @@ class NoWriteBack(RedlockServer):
     ],
 )
 def test_a_broken_register_is_found(backend: str, server: type[Server]) -> None:
-    register = (Run(backend, seed, server).problem() for seed in range(300))
+    problems = (Run(backend, seed, server).problem() for seed in range(300))
 
-    assert "advanced by several" in next((problem for problem in register if problem), "")
+    assert "advanced by several" in next((problem for problem in problems if problem), "")

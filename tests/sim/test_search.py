@@ -36,7 +36,7 @@ class Bug(NamedTuple):
 def bug() -> Bug:
     plan = FROM_THE_REPLY.apply(Plan(faults=faults.only(faults.ALL, frozenset(KINDS)), enable=1.0))
     failing = next(ran for ran in (run(plan, seed) for seed in SEEDS) if ran.failure is not None)
-    return Bug(plan, failing, shrink(plan, failing, runs=900))  # to the end it takes twice as long
+    return Bug(plan, failing, shrink(plan, failing, runs=900))  # a complete shrink takes twice as long
 
 
 def test_search_finds_the_same_seeds_with_one_process_and_with_two(bug: Bug) -> None:
@@ -149,7 +149,7 @@ def test_a_text_that_is_not_a_replay_is_refused(text: str) -> None:
 
 
 def test_the_printed_command_repeats_the_failing_run(bug: Bug, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    shortly = functools.partial(shrink, runs=100)  # to the end it takes seconds
+    shortly = functools.partial(shrink, runs=100)  # a complete shrink takes seconds
     monkeypatch.setattr(searches, "shrink", shortly)
     words = ["--json", "--mutant", FROM_THE_REPLY.name]
     seeds = str((bug.failing.seed or 0) + 1)  # this world is the last

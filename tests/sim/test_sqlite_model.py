@@ -93,16 +93,16 @@ class Sides(NamedTuple):
 
 @pytest.fixture
 def sides(tmp_path: Path) -> Iterator[Sides]:
-    both = Sides(Real(tmp_path), Simulated())
+    sides = Sides(Real(tmp_path), Simulated())
     for client in CLIENTS:
-        for side in both:
+        for side in sides:
             side.open(client)
-    # The model has no missing file, which verbs that only read would report and not create.
-    both.real.do("a", lambda backend, by: backend.advance_register("file", 1, nonce="f" * 32, keep=LONG, deadline=by))
-    yield both
+    # Create the real file: verbs that only read report a missing file, and in the model it always exists.
+    sides.real.do("a", lambda backend, by: backend.advance_register("file", 1, nonce="f" * 32, keep=LONG, deadline=by))
+    yield sides
     for client in CLIENTS:
-        both.real.do(client, lambda backend, _: backend.close())
-    both.simulated.end()
+        sides.real.do(client, lambda backend, _: backend.close())
+    sides.simulated.end()
 
 
 class Steps:
@@ -127,15 +127,15 @@ class Steps:
         draw = self._random
         client = draw.choice(CLIENTS)
         mine = self._tickets[client]
-        verbs = ["enter", "enter", "enter", "inspect", "break", "restart", "enter_all", "mark", "marks"] + (
-            ["leave", "again", "renew"] * 2 if mine else []
+        verbs = ["acquire", "acquire", "acquire", "inspect", "break", "restart", "acquire all", "advance", "read"] + (
+            ["release", "again", "renew"] * 2 if mine else []
         )
         verb = draw.choice(verbs)
-        if verb in {"enter_all", "mark", "marks"}:
-            return self._newer(verb, client)
-        if verb == "enter":
+        if verb in {"acquire all", "advance", "read"}:
+            return self._step_without_ticket(verb, client)
+        if verb == "acquire":
             mine.append(self._new_ticket(client))
-        ticket = mine[-1] if verb == "enter" else draw.choice(mine) if mine else None
+        ticket = mine[-1] if verb == "acquire" else draw.choice(mine) if mine else None
         queue, broken = draw.random() < 0.7, draw.choice([None, *list(self._fences["Real"])[-4:]])
         if verb == "restart" and draw.random() < 0.7:
             verb = "inspect"
@@ -145,13 +145,13 @@ class Steps:
         )
         return (verb, first), (verb, second)
 
-    def _newer(self, verb: str, client: str) -> tuple[object, object]:
+    def _step_without_ticket(self, verb: str, client: str) -> tuple[object, object]:
         draw = self._random
-        if verb == "enter_all":
+        if verb == "acquire all":
             tickets = [replaced(self._new_ticket(client, name), limit=1, exclusive=True) for name in sorted(NAMES)]
             self._tickets[client] += tickets
             first, second = (self._try_acquire_all(side, client, tickets) for side in self._sides)
-        elif verb == "mark":
+        elif verb == "advance":
             name, number, nonce = draw.choice(NAMES), draw.randint(1, 8), draw.choice("ab") * 32
             first, second = (
                 side.do(
@@ -160,7 +160,7 @@ class Steps:
                 )
                 for side in self._sides
             )
-            self.kinds.add(f"mark {first}")
+            self.kinds.add(f"advance {first}")
         else:
             first, second = (
                 side.do(client, lambda backend, by: backend.read_registers([*NAMES, "none"], deadline=by))
@@ -190,9 +190,9 @@ class Steps:
     ) -> object:
         fences = self._fences[type(side).__name__]
         match verb, ticket:
-            case (("enter" | "again"), Claim()):
+            case (("acquire" | "again"), Claim()):
                 return self._try_acquire(side, client, ticket, fences, queue=queue)
-            case "leave", Claim():
+            case "release", Claim():
                 return side.do(client, lambda backend, by: backend.release([ticket], deadline=by))
             case "renew", Claim():
                 outcomes = side.do(client, lambda backend, by: backend.renew([ticket], deadline=by))
@@ -253,7 +253,7 @@ def test_the_model_answers_as_the_file(sides: Sides, seed: int) -> None:
 
     for number, (real, simulated) in enumerate(steps):
         assert real == simulated, f"step {number}"
-    assert sequence.kinds >= {"granted", "waiting", "all: 1", "mark True", "mark False"}
+    assert sequence.kinds >= {"granted", "waiting", "all: 1", "advance True", "advance False"}
 
 
 @pytest.mark.parametrize("seed", range(4))

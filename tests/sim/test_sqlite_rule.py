@@ -1,7 +1,7 @@
-"""Hazard: SQL that differs from the one rule, also for owners, several locks, delays, registers and records.
+"""Hazard: SQL that differs from the rule of the queue, also for owners, several locks, delays, registers and records.
 
 The memory protocol is the reference in Python: the same random steps must have the same results, in two worlds with the
-same clock. SQL with a mistake, which the steps must find, shows that they are effective.
+same clock. The steps must also detect SQL with a deliberate mistake.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def test_the_same_steps_have_the_same_results(seed: int) -> None:
 
 
 MISTAKES = {
-    "who joins stands behind those it has passed": (
+    "a ticket that bypasses the queue is placed behind the others": (
         queue._FIRST,
         "SELECT max(number) + 2 FROM tickets WHERE name = ?",
     ),
@@ -95,7 +95,7 @@ def test_a_mistake_in_the_sql_is_found(mistake: str) -> None:
     assert right != wrong
 
     with pytest.raises(AssertionError):
-        for seed in (16, *range(BUDGET)):  # the rarest is found by 16 at present
+        for seed in (16, *range(BUDGET)):  # seed 16 finds the rarest at present
             steps_on(with_mistake(right, wrong), seed)
 
 
@@ -108,18 +108,18 @@ class Deaths:
     def __init__(self, seed: int, server: type[SqliteServer] = SqliteServer) -> None:
         self._small = SmallWorld(Plan(backend="sqlite", server=server), Choices(seed=seed))
         holder, *others = (self._small.add(name) for name in ("holder", "first", "second"))
-        self.over = 0.0  # when the ttl of the holder has passed
-        self.entered: list[float] = []
+        self.expires_at = 0.0  # when the ttl of the holder has passed
+        self.granted_at: list[float] = []
         world = self._small.world
         holder.start(self._hold(holder))
         for other in others:
-            other.start(self._want(other))
+            other.start(self._acquire(other))
         world.run(2.0 + self._small.choices.between(0.0, TTL))
         holder.process.crash()
         self._small.server.process_died(holder.process)
         # A process that opens the file later removes ended tickets first.
         late = self._small.add("late")
-        late.start(self._want(late))
+        late.start(self._acquire(late))
         world.run(world.now + 60.0)
         self._small.end()
 
@@ -132,11 +132,11 @@ class Deaths:
         ticket = self._ticket(member, delay=DELAY)
         await backend.try_acquire(ticket, queue=True, deadline=process.now() + 1.0)
         while True:
-            self.over = self._small.world.now + TTL
+            self.expires_at = self._small.world.now + TTL
             await backend.renew([ticket], deadline=process.now() + 1.0)
             await member.client.engine.runtime.sleep(1.0)
 
-    async def _want(self, member: ClientProcess) -> None:
+    async def _acquire(self, member: ClientProcess) -> None:
         backend, runtime = member.client.engine.backend, member.client.engine.runtime
         ticket = self._ticket(member)
         await runtime.sleep(1.0)
@@ -145,7 +145,7 @@ class Deaths:
         ):
             await backend.wait(ticket, runtime.now() + outcome.poll_after)
         assert isinstance(outcome, Granted)
-        self.entered.append(self._small.world.now)
+        self.granted_at.append(self._small.world.now)
         await backend.release([ticket], deadline=runtime.now() + 1.0)
 
 
@@ -153,9 +153,9 @@ class Deaths:
 def test_waiters_acquire_soon_after_the_delay_of_a_dead_holder_and_not_before(seed: int) -> None:
     deaths = Deaths(seed)
 
-    assert len(deaths.entered) == 3
-    assert deaths.over <= min(deaths.entered)
-    assert max(deaths.entered) < deaths.over + 1.0
+    assert len(deaths.granted_at) == 3
+    assert deaths.expires_at <= min(deaths.granted_at)
+    assert max(deaths.granted_at) < deaths.expires_at + 1.0
 
 
 def test_a_cleanup_that_ignores_the_delay_is_found() -> None:
@@ -163,4 +163,4 @@ def test_a_cleanup_that_ignores_the_delay_is_found() -> None:
 
     deaths = [Deaths(seed, wrong) for seed in range(20)]
 
-    assert any(min(death.entered) < death.over for death in deaths)
+    assert any(min(death.granted_at) < death.expires_at for death in deaths)

@@ -97,6 +97,7 @@ def test_the_model_and_a_real_server_return_the_same_answers_and_fire_the_same_w
         assert _comparable(answered) == _comparable(expected), f"step {step}: {request}"
         if isinstance(answered, Created):
             known.append(answered.path)
+        # Watches fire in any order, and several may fire for one node.
         eventually(lambda: sorted(set(real.fired)) == sorted(set(model.fired)), within=10)
 
     assert model.fired
@@ -114,8 +115,8 @@ def _drawn(draw: random.Random, known: list[str]) -> Request:
         Set(f"{known[0]}/lasting", b"y", version=draw.randrange(4)),
         Get(f"{known[0]}/lasting", watch=draw.random() < 0.5),
         Delete(f"{known[0]}/lasting", version=draw.randrange(-1, 3)),
-        _together(draw, known),
-        _together(draw, known),
+        _transaction(draw, known),
+        _transaction(draw, known),
         Children(path, watch=draw.random() < 0.5),
         Get(path, watch=draw.random() < 0.5),
         Ephemerals(known[0]),
@@ -127,8 +128,8 @@ def _drawn(draw: random.Random, known: list[str]) -> Request:
     return Get(path) if below_a_ticket else picked
 
 
-def _together(draw: random.Random, known: list[str]) -> Transaction:
-    """Sorted, because watches fire in any order, also several for one node."""
+def _transaction(draw: random.Random, known: list[str]) -> Transaction:
+    """A transaction of one to three random operations."""
     lasting = f"{known[0]}/lasting"
     kinds: list[Check | Set | Delete] = [
         Check(draw.choice(known), draw.randrange(3)),

@@ -1,4 +1,4 @@
-"""Registers in ZooKeeper that are created again while others are deleted: no number is written twice in its time."""
+"""Hazard: a number is written twice in its time, because a register is created again while old ones are deleted."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class FaultyWorld(SmallWorld):
                 keep = first.keep if is_first else min(first.keep, other.keep)
                 apart_max = max(first.until, other.until) - min(first.since, other.since)
                 if first is other or first.name != other.name or apart_max >= keep:
-                    continue  # the time of the first may have passed
+                    continue  # the time of the first number may have passed
                 if first.number == other.number:
                     problems.append(f"written twice: {first} and {other}")
                 if first.number > other.number and is_first:
@@ -101,12 +101,12 @@ class FaultyWorld(SmallWorld):
         return self.server.leader.tree.nodes[REGISTERS].children
 
 
-class OftenReaped(Registers):
+class AlwaysReapingRegisters(Registers):
     def _should_reap(self) -> bool:
         return True
 
 
-class Often(ZookeeperBackend):
+class AlwaysReapingBackend(ZookeeperBackend):
     """Searches for old registers at each create."""
 
     port_type: type[SimPort] = SimPort
@@ -114,14 +114,14 @@ class Often(ZookeeperBackend):
     def __init__(self, config: Any, port: Any, runtime: Any) -> None:
         port.__class__ = self.port_type
         super().__init__(config, port, runtime)
-        self._registers = OftenReaped(config.url, config.root, port, runtime, self._parents)
+        self._registers = AlwaysReapingRegisters(config.url, config.root, port, runtime, self._parents)
 
 
 class Changed(SimPort):
     """A port that changes transactions."""
 
     async def call(self, session: Session, requests: Sequence[Request], *, deadline: float) -> list[Answer]:
-        changed = [self.changed(first) if isinstance(first, Transaction) else first for first in requests]
+        changed = [self.changed(request) if isinstance(request, Transaction) else request for request in requests]
         return await super().call(session, changed, deadline=deadline)
 
     def changed(self, transaction: Transaction) -> Transaction:
@@ -132,43 +132,44 @@ class WritesUnchecked(Changed):
     """Checks only the register's own version."""
 
     def changed(self, transaction: Transaction) -> Transaction:
-        return Transaction(tuple(first for first in transaction.requests if not isinstance(first, Check)))
+        return Transaction(tuple(request for request in transaction.requests if not isinstance(request, Check)))
 
 
 class ReapsUncounted(Changed):
     def changed(self, transaction: Transaction) -> Transaction:
-        return Transaction(tuple(first for first in transaction.requests if first.path != REGISTERS))
+        return Transaction(tuple(request for request in transaction.requests if request.path != REGISTERS))
 
 
 class ReapsAnyVersion(Changed):
     """Also deletes a register that was advanced since it was read."""
 
     def changed(self, transaction: Transaction) -> Transaction:
-        parts = (first._replace(version=-1) if isinstance(first, Delete) else first for first in transaction.requests)
+        requests = transaction.requests
+        parts = (request._replace(version=-1) if isinstance(request, Delete) else request for request in requests)
         return Transaction(tuple(parts))
 
 
-def served(port: type[SimPort]) -> Plan:
-    backend = type(port.__name__, (Often,), {"port_type": port})
+def plan_with(port: type[SimPort]) -> Plan:
+    backend = type(port.__name__, (AlwaysReapingBackend,), {"port_type": port})
     return Plan(server=type("Served", (ZookeeperServer,), {"backend": backend}))
 
 
-def lived(plan: Plan, seed: int) -> FaultyWorld:
-    rough = FaultyWorld(plan, seed)
-    rough.live()
-    return rough
+def run_world(plan: Plan, seed: int) -> FaultyWorld:
+    world = FaultyWorld(plan, seed)
+    world.live()
+    return world
 
 
 def test_no_number_is_written_twice_in_its_time_and_old_registers_are_deleted() -> None:
     for seed in SEEDS:
-        rough = lived(served(SimPort), seed)
+        world = run_world(plan_with(SimPort), seed)
 
-        assert rough.violations() == [], seed
-        assert rough.left() == {"last"}, seed
-        assert len(rough.written) > 50, seed
+        assert world.violations() == [], seed
+        assert world.left() == {"last"}, seed
+        assert len(world.written) > 50, seed
 
 
-# With the worlds in which they are caught at present, which are tried first.
+# The world in which a mutant is caught at present is tried first.
 @pytest.mark.parametrize(("port", "first"), [(WritesUnchecked, 10), (ReapsUncounted, 19), (ReapsAnyVersion, 39)])
 def test_a_mutant_is_caught(port: type[SimPort], first: int) -> None:
-    assert any(lived(served(port), seed).violations() for seed in (first, *range(100)))
+    assert any(run_world(plan_with(port), seed).violations() for seed in (first, *range(100)))

@@ -1,4 +1,4 @@
-"""An application for tests: a request acquires the lock of an order, and a Celery task goes on with the lease.
+"""An application for tests: a request acquires the lock of an order, and a Celery task continues with the lease.
 
 The variables are those of tests/support/celery/program.py.
 """

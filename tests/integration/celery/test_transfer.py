@@ -29,7 +29,7 @@ def handler(tmp_path: Path, workers: Fleet) -> Iterator[Uvicorn]:
         yield server
 
 
-def test_a_task_goes_on_with_the_lease_of_a_handler_that_is_killed(workers: Fleet, handler: Uvicorn) -> None:
+def test_a_task_continues_with_the_lease_of_a_handler_that_is_killed(workers: Fleet, handler: Uvicorn) -> None:
     client: holdfast.Client = workers.program.client
     gate = workers.folder / "gate"
     gate.touch()

@@ -22,7 +22,7 @@ OLDEST = {"celery": "5.5.0", "kombu": "5.5.2", "billiard": "4.2.1"}
     ],
 )
 def test_the_oldest_version_passes_the_same_tests(names: str, tmp_path: Path) -> None:
-    """Some of those with workers: other ones need an option of kombu that this version does not have."""
+    """Runs some of the tests with workers. The others need an option of kombu that this version does not have."""
     assert_tests_pass(
         install(tmp_path, OLDEST),
         OLDEST,

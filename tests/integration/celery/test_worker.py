@@ -48,7 +48,7 @@ def result(sent: Any) -> Any:
 
 
 def error(sent: Any) -> str:
-    """The error of a task that has failed. Of JSON, Celery makes an Exception whose text has the name of the class."""
+    """The error of a failed task. Celery decodes it from JSON as an Exception, whose text has the name of the class."""
     raised = sent.get(timeout=60, propagate=False)
     assert sent.state == "FAILURE"
     return repr(raised)
@@ -57,7 +57,7 @@ def error(sent: Any) -> str:
 def test_bodies_with_one_key_take_turns_and_busy_messages_do_not_count_as_retries(workers: Fleet) -> None:
     sent = [workers.program.requeued.delay("turns") for _ in range(12)]
 
-    assert [result(each) for each in sent] == [0] * 12
+    assert [result(message) for message in sent] == [0] * 12
     events = [event for event in workers.events("requeued") if event.key == "turns"]
     assert len(events) == 24
     assert overlaps(events, {}) == []
@@ -129,7 +129,7 @@ def test_a_lost_lease_interrupts_the_body(workers: Fleet, where: str) -> None:
 
 
 def test_a_hard_time_limit_releases_the_lock(on_sqlite: Fleet) -> None:
-    """The store knows that the child is dead. Its ttl is 30 s."""
+    """The store knows that the child is dead, so the lock is free long before the ttl of 30 s ends."""
     on_sqlite.start_worker(concurrency=1)
     sent = on_sqlite.program.too_long.delay("a")
     on_sqlite.wait_for("too_long", "begin")
@@ -180,13 +180,13 @@ def test_a_worker_with_gevent_takes_turns(own: Fleet) -> None:
     sent = [own.program.requeued.delay(f"turns-{number % 2}") for number in range(20)]
     sent += [own.program.waiting.delay("waiting", 0.1) for _ in range(5)]
 
-    assert [result(each) for each in sent] == [0] * 20 + ["done"] * 5
+    assert [result(message) for message in sent] == [0] * 20 + ["done"] * 5
     assert_turns(own, "requeued", 20)
     assert_turns(own, "waiting", 5)
 
 
 def test_a_lost_lease_in_a_worker_with_gevent_fails_the_task_at_a_check_or_at_its_end(own: Fleet) -> None:
-    """No greenlet can be interrupted: a body that asks stops at once, and one that does not ends first."""
+    """No greenlet can be interrupted: a body stops when it checks its lease, and otherwise runs to its end."""
     pytest.importorskip("gevent")
     own.start_worker(pool="gevent", concurrency=10)
     task, client = own.program.loses_in_greenlet, own.program.client
@@ -196,7 +196,7 @@ def test_a_lost_lease_in_a_worker_with_gevent_fails_the_task_at_a_check_or_at_it
     for key in sent:
         client.break_lock(key, fence=client.inspect(key).holders[0].fence)
 
-    assert all("LockLost" in error(each) for each in sent.values())
+    assert all("LockLost" in error(message) for message in sent.values())
     assert [event.key for event in own.events("loses_in_greenlet", "end")] == ["goes-on"]
     assert result(beside) == 0  # the lease of another greenlet is not lost
 
@@ -226,7 +226,7 @@ def test_duplicate_calls_queue_one_message_and_get_its_result(own: Fleet) -> Non
     assert own.queued() == 1
     own.start_worker(concurrency=1)
 
-    assert [result(each) for each in sent] == [{"receipt": "a"}] * 5
+    assert [result(message) for message in sent] == [{"receipt": "a"}] * 5
     assert result(apply_once(own, "a")) == {"receipt": "a"}
     assert ends(own, "a") == 1
 
@@ -305,7 +305,7 @@ def test_duplicates_complete_once_and_never_overlap_while_children_and_workers_a
     worker, _ = [own.start_worker(concurrency=2) for _ in range(2)]
 
     first, later = range(4, 2 * KEYS, max(4, KEYS // 10)), range(2 * KEYS, KEYS * COPIES, KEYS)
-    for number in (*first, *later):  # there are at least so many bodies
+    for number in (*first, *later):  # the body with this number begins for certain
         own.wait_for("", "begin", number, within=300)
         own.kill_child(own.events("", "begin")[-1].pid)
         if number == later[0]:

@@ -65,9 +65,9 @@ class Holder:
         threading.Thread(target=take, name="waiting", daemon=True).start()
 
     def hold_and_wait(self, held: str, awaited: str, **options: Any) -> None:
-        """On a thread of its own, acquire a lock, and wait for another one as soon as that is busy.
+        """On a thread of its own, acquire one lock, and wait for another one as soon as that other lock is busy.
 
-        If it is busy already, return when both locks have a waiter: the other process does the reverse.
+        If the other lock is busy already, return when both locks have a waiter: the other process does the reverse.
         """
         is_held = threading.Event()
         other = self._lock(awaited, **options)

@@ -1,4 +1,4 @@
-"""The command `holdfast` in a forked process, whose streams have the encoding that PYTHONUTF8=1 gives to a new one."""
+"""The command `holdfast` in a forked process, whose streams have the encoding of a new process with PYTHONUTF8=1."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ def third_party(monkeypatch: pytest.MonkeyPatch) -> types.ModuleType:
 
 
 def test_every_scheme_is_listed_with_its_guarantees(store: CliStore) -> None:
-    listed = {each["scheme"]: each for each in store.run("backends", "--json").json}
+    listed = {backend["scheme"]: backend for backend in store.run("backends", "--json").json}
 
     assert listed.keys() == SCHEMES.keys()
     for scheme, url in (("memory", "memory://"), ("sqlite", store.url)):
@@ -65,9 +65,9 @@ def test_the_table_fits_80_columns(store: CliStore) -> None:
 
 
 def test_primitives_of_every_method_are_listed_as_its_protocol_declares_them(store: CliStore) -> None:
-    for each in store.run("backends", "--json").json:
-        lacks = lacks_of(SCHEMES[each["scheme"]])
-        for method in each["methods"]:
+    for backend in store.run("backends", "--json").json:
+        lacks = lacks_of(SCHEMES[backend["scheme"]])
+        for method in backend["methods"]:
             assert method["primitives"] == {
                 primitive.value: lacks[method["method"] or ""].get(primitive, True) for primitive in Primitive
             }

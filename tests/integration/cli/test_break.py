@@ -1,4 +1,4 @@
-"""Hazard: `holdfast break` ends the wrong lease, for example that of a successor, or one without confirmation."""
+"""Hazard: `holdfast break` ends the wrong lease, for example a successor's, or ends a lease without confirmation."""
 
 from __future__ import annotations
 

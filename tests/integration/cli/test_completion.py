@@ -41,7 +41,7 @@ Session = Callable[[str], list[str]]
 def shell(request: pytest.FixtureRequest) -> str:
     name: str = request.param
     if shutil.which(name) is None:
-        pytest.skip(f"{name} is not installed on this machine, so nobody could say what it makes of the script")
+        pytest.skip(f"{name} is not installed on this machine, so its completion cannot be tested")
     return name
 
 
@@ -144,7 +144,7 @@ def test_files_are_completed_for_the_command_of_run(session: Session, tmp_path: 
         assert session(f"holdfast {line} scri\t") == ["holdfast", *line.split(), "script.sh"]
 
 
-# ── what is in the scripts ───────────────────────────────────────────────────────────────────────────────────────
+# ── the contents of the scripts ──────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize("name", SHELLS)

@@ -1,7 +1,7 @@
-r"""Hazard: untrusted text reaches the terminal of an operator as control codes; unusual environments.
+r"""Hazard: untrusted text reaches the terminal as control codes, or a command fails in an unusual environment.
 
 Any client can choose the name of a lock, its host, program, thread and meta. "\x1b]0;…" would set the window's title,
-"\x9b" begins a code in one character, "\u202e" turns the reading direction round.
+"\x9b" begins a code in one character, "\u202e" reverses the reading direction.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ with open("/proc/self/uid_map", "w") as map:
 def test_no_command_prints_control_characters_of_untrusted_text(
     store: CliStore, holder: Worker, arguments: tuple[str, ...]
 ) -> None:
-    take_everything_evil(holder)
+    hold_hostile_lock(holder)
 
     result = store.run(*arguments)
 
@@ -53,7 +53,7 @@ def test_no_command_prints_control_characters_of_untrusted_text(
 def test_watch_prints_no_control_characters_of_untrusted_text(
     holder: Worker, start_on_terminal: StartOnTerminal, term: str
 ) -> None:
-    take_everything_evil(holder)
+    hold_hostile_lock(holder)
     terminal = start_on_terminal("watch", TERM=term, NO_COLOR="1")
     terminal.read_until("holds")
     terminal.type("\x03")
@@ -97,7 +97,7 @@ def test_output_is_ascii_on_a_terminal_without_unicode(holder: Worker, start_on_
     assert all(len(line) <= 80 for line in terminal.text.splitlines())
 
 
-# ── surroundings ─────────────────────────────────────────────────────────────────────────────────────────────────
+# ── the environment ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize("command", ["ls", "ls --names", "ls --json", "backends", "completion bash"])
@@ -153,13 +153,13 @@ def test_a_missing_home_folder_is_reported_and_no_file_is_created(tmp_path: Path
     )
 
     if done.returncode == 77:
-        pytest.skip("this kernel lets nobody make a user namespace, in which to be a user without a home folder")
+        pytest.skip("this kernel refuses user namespaces, and the test needs one for a user without a home folder")
     assert done.returncode == 2
     assert "HOLDFAST_URL" in done.stderr
     assert list(tmp_path.iterdir()) == []
 
 
-# ── fitting ──────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── widths ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_a_shortened_text_fits_its_columns() -> None:
@@ -175,6 +175,6 @@ def test_escape_is_idempotent() -> None:
     assert display_name("order:42 größe") == "order:42 größe"
 
 
-def take_everything_evil(holder: Worker) -> None:
+def hold_hostile_lock(holder: Worker) -> None:
     holder.call("impersonate", host=EVIL, program=EVIL, thread=EVIL)
     holder.call("hold", lock=EVIL, meta={EVIL: EVIL})

@@ -12,8 +12,8 @@ import sys
 import pytest
 
 from tests.integration.cli.conftest import CliStore, StartOnTerminal
-from tests.integration.cli.test_hostile import BAD, EVIL, take_everything_evil
-from tests.integration.cli.test_watch import take_away
+from tests.integration.cli.test_hostile import BAD, EVIL, hold_hostile_lock
+from tests.integration.cli.test_watch import make_unavailable
 from tests.support.processes import Worker, WorkerPool
 from tests.support.top import Screen, run_top
 
@@ -172,7 +172,7 @@ def test_the_selection_stays_on_its_lock_when_rows_move(store: CliStore, web: li
         assert "d (lock)" in screen.text
 
         web[0].call("release", lock="d")
-        await screen.shows("4 locks", "e (lock)")  # the lock at its place
+        await screen.shows("4 locks", "e (lock)")  # the lock that is in its row now
 
     run_top(store.url, steps)
 
@@ -261,7 +261,7 @@ def test_a_release_is_requested_only_after_a_confirmation(store: CliStore, web: 
             await screen.shows("Request that these holders release a?", f"fence {fence}")
             await screen.press(key)
         await screen.press("escape")
-        await screen.pilot.pause(0.5)  # longer than a third of the ttl, after which the holder would know
+        await screen.pilot.pause(0.5)  # longer than a third of the ttl, in which a request reaches the holder
         assert web[0].call("revoked", lock="a") == {"revoked": []}
 
         await screen.press("r", "y")
@@ -316,7 +316,7 @@ def test_an_outage_is_shown_and_polling_continues(store: CliStore, web: list[Wor
 
     async def steps(screen: Screen) -> None:
         await screen.shows("web-1/")
-        gone = take_away(store)
+        gone = make_unavailable(store)
         await screen.shows("NOT AVAILABLE, last read", "web-1/")
         await screen.press("b", *str(fence), "enter")  # a request fails too, and is reported
         await screen.until(lambda: screen.app.message is not None and screen.app.message[1] == "bold red")
@@ -332,7 +332,7 @@ def test_an_outage_is_shown_and_polling_continues(store: CliStore, web: list[Wor
 
 def test_names_are_shown_as_text_without_control_characters(store: CliStore, web: list[Worker], holder: Worker) -> None:
     markup = "[red]x[/red] [@click=app.quit]y[/] <script>"
-    take_everything_evil(holder)
+    hold_hostile_lock(holder)
     web[0].call("hold", lock=markup, meta={markup: markup})
     web[1].call("wait", lock=EVIL)
     store.await_waiters(EVIL, 1)

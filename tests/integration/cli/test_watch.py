@@ -1,4 +1,4 @@
-"""Hazard: `holdfast watch` misses or misreports a change, ends at an outage, or prints more than lines."""
+"""Hazard: `holdfast watch` misses or misreports a change, ends at an outage, or prints control codes."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def test_watch_continues_after_an_outage_of_the_store(store: CliStore, holder: W
     holder.call("hold", lock="a")
     watch = watching("--json")
     watch.line("holds")
-    gone = take_away(store)
+    gone = make_unavailable(store)
 
     unavailable = json.loads(watch.line("unavailable"))
     store.path.rmdir()
@@ -184,7 +184,7 @@ def test_a_signal_ends_watch_at_once_for_any_interval(holder: Worker, start_on_t
 # ── helpers ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def take_away(store: CliStore) -> Any:
+def make_unavailable(store: CliStore) -> Any:
     """Make the store unavailable: replace the file by a folder."""
     gone = store.path.with_suffix(".gone")
     store.path.rename(gone)

@@ -140,7 +140,7 @@ class Store:
 
 @contextlib.contextmanager
 def deadlock(client: holdfast.Client) -> Iterator[None]:
-    """Two threads that hold `a` and `b` and wait for the other."""
+    """Two threads: each holds one of `a` and `b` and waits for the other lock."""
     barrier = threading.Barrier(2)
 
     def take(first: str, second: str) -> None:
@@ -201,7 +201,7 @@ def holder(pool: WorkerPool, store: Store) -> Worker:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    """Of one module: it runs an event loop in the main thread, where other tests use asyncio.run()."""
+    """For one module only: it runs an event loop in the main thread, where other tests use asyncio.run()."""
     from playwright.sync_api import sync_playwright
 
     # The first is the same engine without the user interface, and takes two thirds of the processor time.
@@ -216,7 +216,7 @@ OpenPage = Callable[..., "Page"]
 
 @pytest.fixture
 def open_page(browser: Browser) -> Iterator[OpenPage]:
-    """Open a page of a dashboard in a browser that has not been there. A message of the console fails the test."""
+    """Open a page of a dashboard in a browser without cookies. A message of the console fails the test."""
     with contextlib.ExitStack() as stack:
         problems: list[str] = []
 

@@ -83,7 +83,7 @@ def test_filter_sort_and_pause(site: Site, store: Store, holder: Worker, open_pa
     row(page, "later").wait_for()
 
 
-def test_a_page_reports_a_lost_connection_and_connects_again(
+def test_a_page_reports_a_lost_connection_and_keeps_its_rows(
     serve: Serve, store: Store, holder: Worker, open_page: OpenPage
 ) -> None:
     holder.call("hold", lock="a")
@@ -120,7 +120,7 @@ def test_a_page_reports_an_unavailable_store(site: Site, store: Store, holder: W
 # ── untrusted text ───────────────────────────────────────────────────────────────────────────────────────────────
 
 
-# By default markup, characters that turn the direction, and a link: the others are shown by the same code.
+# By default markup, characters that reverse the direction, and a link: the same code shows the others.
 @pytest.mark.parametrize(
     "name",
     [

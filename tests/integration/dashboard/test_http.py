@@ -267,7 +267,7 @@ def test_a_revoke_requests_the_release(breaking_site: Site, holder: Worker) -> N
 # ── data ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_the_list_of_locks_is_that_of_ls(site: Site, store: Store, holder: Worker) -> None:
+def test_the_list_of_locks_has_the_fields_of_ls(site: Site, store: Store, holder: Worker) -> None:
     fence = holder.call("hold", lock="<script>alert(1)</script>", meta={"order": 42})["fence"]
     holder.call("wait", lock="<script>alert(1)</script>")
     store.await_waiters("<script>alert(1)</script>", 1)

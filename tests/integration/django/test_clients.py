@@ -1,4 +1,4 @@
-"""Hazard: clients that nothing closes: of event loops that have ended, of settings that a test has changed."""
+"""Hazard: the client of an event loop that has ended, or of settings that a test has changed, is never closed."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ OpenClient = Callable[..., holdfast.Client]
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "project",
-    # The lock is in the same kind of database as that of `test_the_workers_of_gunicorn_exclude_each_other`.
+    # `test_the_workers_of_gunicorn_exclude_each_other` has a lock in MariaDB.
     ["postgresql", pytest.param("mariadb", marks=pytest.mark.extra)],
     indirect=True,
 )

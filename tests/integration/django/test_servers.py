@@ -23,7 +23,7 @@ def increments(site_get: Callable[[str], dict[str, int]], path: str) -> list[dic
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("project", "preload"),
-    # With the same requests: `test_an_async_view_works_under_asgi_with_one_client_and_under_wsgi[postgresql]`.
+    # The same requests are in `test_an_async_view_works_under_asgi_with_one_client_and_under_wsgi[postgresql]`.
     [pytest.param("postgresql", False, marks=pytest.mark.extra), ("mariadb", True)],
     indirect=["project"],
 )
@@ -44,7 +44,7 @@ def test_the_workers_of_gunicorn_exclude_each_other(project: Project, preload: b
 
 @pytest.mark.parametrize(
     "project",
-    # With the same requests: `test_the_workers_of_gunicorn_exclude_each_other[mariadb-True]`.
+    # The same requests are in `test_the_workers_of_gunicorn_exclude_each_other[mariadb-True]`.
     ["postgresql", pytest.param("mariadb", marks=pytest.mark.extra)],
     indirect=True,
 )
@@ -53,11 +53,11 @@ def test_an_async_view_works_under_asgi_with_one_client_and_under_wsgi(project: 
     asgi = project.serve(sys.executable, "-m", "uvicorn", "--port", "{port}", "--lifespan", "off", ASGI)
     wsgi = project.serve("runserver", "--noreload", "127.0.0.1:{port}", manage=True)
 
-    replies = increments(asgi.get, "/increment-async/")
-    also = increments(wsgi.get, "/increment-async/")
+    asgi_replies = increments(asgi.get, "/increment-async/")
+    wsgi_replies = increments(wsgi.get, "/increment-async/")
 
-    assert sorted(reply["value"] for reply in [*replies, *also]) == [*range(1, 2 * REQUESTS + 1)]
-    assert len({reply["client"] for reply in replies}) == 1
+    assert sorted(reply["value"] for reply in [*asgi_replies, *wsgi_replies]) == [*range(1, 2 * REQUESTS + 1)]
+    assert len({reply["client"] for reply in asgi_replies}) == 1
     assert "Traceback" not in asgi.stop()
 
 

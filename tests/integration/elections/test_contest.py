@@ -1,6 +1,7 @@
-"""Hazard: two leaders in one term, a term that is not greater than the one before, an observer that sees it otherwise.
+"""Hazard: two leaders in one term, a term that is not greater than the one before, an observer with a wrong leader.
 
-Processes, killed with -9 and stopped for longer than their ttl. For a few seconds each, or HOLDFAST_ELECTION_SECONDS.
+Leaders are killed with -9 and stopped for longer than their ttl. A contest takes HOLDFAST_ELECTION_SECONDS, by default
+a few seconds.
 """
 
 from __future__ import annotations
@@ -57,12 +58,12 @@ FINE = (Observation(0, 0, 0.0), Observation(5, 1, 1.1), Observation(6, 2, 3.1))
         ("missed", [_record(Turn(1, 1, 2, 5), lost=(5,)), _record(seen=FINE[2:], pid=3)]),
     ],
 )
-def test_a_contest_that_went_wrong_is_noticed(wrong: str, records: list[Record]) -> None:
+def test_a_contest_with_an_error_is_detected(wrong: str, records: list[Record]) -> None:
     with pytest.raises(AssertionError, match=wrong):
         Outcome(records, [Disruption("pause", 5, 1.5)], 5.0).check()
 
 
-def test_a_contest_that_went_well_passes() -> None:
+def test_a_contest_without_errors_passes() -> None:
     records = [_record(Turn(1, 1, 2, 5), lost=(5,)), _record(Turn(3, 3, 4, 6), pid=2), _record(seen=FINE, pid=3)]
 
     Outcome(records, [Disruption("pause", 5, 1.5)], 5.0).check()

@@ -93,7 +93,7 @@ class Deployment:
         self.pods = [Pod(f"leader-{n}", f"{network}.{n + 1}", self._url, self._log) for n in range(replicas)]
 
     def await_leader(self) -> Pod:
-        """The pod that leads, when it has worked in its term."""
+        """Wait for a pod that leads and has worked in its term."""
         leaders: list[Pod] = []
 
         def one_works() -> bool:
@@ -115,7 +115,7 @@ class Deployment:
         return pod.process.wait(within)
 
     def holders(self) -> list[int]:
-        """The process that leads according to the store."""
+        """The processes that lead according to the store."""
         with holdfast.Client(self._url) as client:
             return [holder.pid for holder in client.inspect("dispatcher").holders]
 

@@ -21,15 +21,15 @@ from tests.support.postgresql import shared as postgresql
 
 
 class Database:
-    """One where nobody else is. Connections are not in autocommit mode, and are closed with the test."""
+    """A database for one test. Connections are not in autocommit mode, and are closed with the test."""
 
-    def __init__(self, name: str, guard: SqlGuard, mark: str, connect: Callable[..., Any]) -> None:
-        self.name, self.guard, self.mark = name, guard, mark
+    def __init__(self, name: str, guard: SqlGuard, placeholder: str, connect: Callable[..., Any]) -> None:
+        self.name, self.guard, self.placeholder = name, guard, placeholder
         self._connect = connect
         self._connections: list[Any] = []
 
     def connect(self, **options: Any) -> Any:
-        """Made in the test's thread; used in one at a time."""
+        """Open a connection. Only one thread at a time may use it."""
         self._connections.append(self._connect(**options))
         return self._connections[-1]
 
@@ -40,7 +40,7 @@ class Database:
 
 @pytest.fixture(params=["postgresql", "mysql", "sqlite"])
 def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Database]:
-    """With the guard's table and one register, whose value is the last fence that wrote to it."""
+    """A database with the guard's table, and a table `register` of one row."""
     makers: dict[str, Callable[[], Database]] = {
         "postgresql": _postgresql,
         "mysql": _mysql,

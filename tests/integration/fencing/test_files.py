@@ -92,10 +92,10 @@ def test_the_temporary_file_is_never_readable_by_others(tmp_path: Path) -> None:
     path.touch(0o600)
     modes: set[int] = set()
 
-    over = threading.Event()
+    is_done = threading.Event()
 
     def watch() -> None:
-        while not over.is_set():
+        while not is_done.is_set():
             with contextlib.suppress(FileNotFoundError):
                 modes.add(temporary.stat().st_mode & 0o077)
 
@@ -103,7 +103,7 @@ def test_the_temporary_file_is_never_readable_by_others(tmp_path: Path) -> None:
     watcher.start()
     for fence in range(1, 200):
         files.replace(path, b"new", fence=fence)
-    over.set()
+    is_done.set()
     watcher.join()
 
     assert modes <= {0}
@@ -132,7 +132,7 @@ def test_the_side_file_has_the_write_permissions_of_its_file(
         files.replace(path, b"new", fence=1)
         assert side.stat().st_mode & 0o7777 == expected
 
-        side.chmod(0o644)  # as an earlier version made it
+        side.chmod(0o644)  # as an earlier version created it
         files.replace(path, b"newer", fence=2)
     finally:
         os.umask(before)
@@ -195,29 +195,29 @@ def test_a_killed_writer_does_not_block_the_next(tmp_path: Path) -> None:
     assert path.read_bytes() == b"new"
 
 
-def test_the_file_never_goes_back_under_many_processes_with_random_fences(tmp_path: Path) -> None:
+def test_many_processes_with_random_fences_never_restore_an_older_file(tmp_path: Path) -> None:
     path = tmp_path / "register"
     files.replace(path, b"0", fence=1)
     context = multiprocessing.get_context("spawn")
-    ends = context.Queue()
-    processes = [context.Process(target=_write, args=(str(path), number, ends)) for number in range(3)]
+    results = context.Queue()
+    processes = [context.Process(target=_write, args=(str(path), number, results)) for number in range(3)]
     for process in processes:
         process.start()
 
     seen = [0]
     while any(process.is_alive() for process in processes):
         seen.append(int(path.read_bytes()))
-        time.sleep(0.001)  # leaves the processor to the writers
-    results = [ends.get(timeout=30) for _ in processes]
+        time.sleep(0.001)  # so that the writers get the processor
+    outcomes = [results.get(timeout=30) for _ in processes]
     for process in processes:
         process.join(30)
 
     assert seen == sorted(seen)
-    assert int(path.read_bytes()) == max(passed for passed, _ in results) == files.newest(path)
-    assert sum(refused for _, refused in results) > 0
+    assert int(path.read_bytes()) == max(passed for passed, _ in outcomes) == files.newest(path)
+    assert sum(refused for _, refused in outcomes) > 0
 
 
-def _write(path: str, seed: int, ends: multiprocessing.Queue[tuple[int, int]]) -> None:
+def _write(path: str, seed: int, results: multiprocessing.Queue[tuple[int, int]]) -> None:
     dice, greatest, refused = random.Random(seed), 0, 0  # noqa: S311  (repeatable, not secret)
     for step in range(60):
         fence = 1 + step * 10 + dice.randrange(100)
@@ -226,4 +226,4 @@ def _write(path: str, seed: int, ends: multiprocessing.Queue[tuple[int, int]]) -
             greatest = max(greatest, fence)
         except holdfast.StaleFence:
             refused += 1
-    ends.put((greatest, refused))
+    results.put((greatest, refused))

@@ -1,4 +1,4 @@
-"""Hazard: a late writer gets its write into Redis past a newer one, between the check and the write."""
+"""Hazard: between the check and the write, the write of an old holder replaces a newer one in Redis."""
 
 from __future__ import annotations
 
@@ -45,13 +45,13 @@ def by_transaction(guard: RedisGuard, key: str, fence: int, value: object) -> ob
     return guard.transaction(key, fence, lambda pipe: pipe.set(key, value))
 
 
-both = pytest.mark.parametrize("write", [by_script, by_transaction])
+with_script_and_transaction = pytest.mark.parametrize("write", [by_script, by_transaction])
 
 
-@both
+@with_script_and_transaction
 def test_a_smaller_fence_is_refused_and_an_equal_or_greater_one_passes(client: Any, key: str, write: Write) -> None:
     guard = RedisGuard(client)
-    for fence in (7, 7, 10, 2**53, 2**53 + 1, 2**63 - 1):  # more digits, and more than Lua's numbers can tell apart
+    for fence in (7, 7, 10, 2**53, 2**53 + 1, 2**63 - 1):  # more digits, and more than Lua's numbers can distinguish
         write(guard, key, fence, fence)
 
     for stale in (7, 2**53 + 1, 2**63 - 2):
@@ -64,7 +64,7 @@ def test_a_smaller_fence_is_refused_and_an_equal_or_greater_one_passes(client: A
         guard.check(key, 7)
 
 
-def test_the_answers_are_redis_s_own(client: Any, key: str) -> None:
+def test_the_guard_returns_the_answers_of_redis(client: Any, key: str) -> None:
     guard = RedisGuard(client)
 
     assert guard.write(5, "HSET", key, "left", 41, "sold", 1) == 2
@@ -94,8 +94,8 @@ def test_a_transaction_starts_again_when_a_newer_fence_is_stored_in_between(clie
     assert len(calls) == 1
 
 
-@both
-def test_many_writers_with_random_fences_never_bring_the_value_back(url: str, key: str, write: Write) -> None:
+@with_script_and_transaction
+def test_many_writers_with_random_fences_never_restore_an_older_value(url: str, key: str, write: Write) -> None:
     start = threading.Barrier(6)
     history = f"{key}:history"
 

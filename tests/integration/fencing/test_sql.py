@@ -1,4 +1,4 @@
-"""Hazard: a late writer gets its write into a database past a newer one, whatever the isolation level."""
+"""Hazard: at some isolation level, the write of an old holder replaces a newer one in a database."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from holdfast.fencing.sql import PostgreSQLGuard
 from tests.integration.fencing.conftest import Database
 from tests.support.postgresql import shared as postgresql
 
-HELD = 0.3  # seconds in which a transaction that waits shows that it does
+HELD = 0.3  # seconds after which a call that has not returned counts as blocked
 
 
 def in_thread(work: Callable[[], Any]) -> Future[Any]:
@@ -45,7 +45,7 @@ def test_a_smaller_fence_is_refused_and_an_equal_or_greater_one_passes(database:
     assert (caught.value.resource, caught.value.fence, caught.value.newest) == ("stock", 9, 2**63 - 1)
 
 
-def test_cursors_that_give_mappings_are_understood(database: Database) -> None:
+def test_cursors_that_return_mappings_are_supported(database: Database) -> None:
     cursor = database.connect(mapping=True).cursor()
     database.guard.check(cursor, "stock", 7)
 
@@ -55,7 +55,7 @@ def test_cursors_that_give_mappings_are_understood(database: Database) -> None:
     assert caught.value.newest == 7
 
 
-def test_resources_are_told_apart_exactly(database: Database) -> None:
+def test_resources_with_similar_names_are_distinguished(database: Database) -> None:
     cursor = database.connect().cursor()
     names = ["a", "A", "a ", "ä", "a\0", "a\0b", "🔒", "\N{LATIN SMALL LETTER A}\N{COMBINING DIAERESIS}", "x" * 512]
 
@@ -67,7 +67,7 @@ def test_resources_are_told_apart_exactly(database: Database) -> None:
 
 
 @pytest.mark.parametrize(("late", "passes"), [(4, False), (5, True), (6, True)])
-def test_the_next_writer_waits_for_the_commit_and_is_judged_by_it(
+def test_the_next_writer_waits_for_the_commit_and_is_checked_against_its_fence(
     database: Database, late: int, *, passes: bool
 ) -> None:
     first, second = database.connect(), database.connect()
@@ -85,7 +85,7 @@ def test_the_next_writer_waits_for_the_commit_and_is_judged_by_it(
             waiting.result(30)
 
 
-def test_a_fence_is_forgotten_with_the_transaction_that_brought_it(database: Database) -> None:
+def test_a_fence_is_forgotten_when_its_transaction_is_rolled_back(database: Database) -> None:
     first, second = database.connect(), database.connect()
     database.guard.check(first.cursor(), "stock", 5)
     waiting = in_thread(lambda: database.guard.check(second.cursor(), "stock", 4))
@@ -110,7 +110,7 @@ def test_a_check_outside_of_a_transaction_is_refused(database: Database) -> None
 
 
 class OtherDriverCursor:
-    """A cursor whose connection shows no more of its state than mysqlclient does. Tests do not install that."""
+    """A cursor as of mysqlclient, which tests do not install: its connection shows only its autocommit mode."""
 
     def __init__(self, connection: Any) -> None:
         self._cursor = connection.cursor()
@@ -126,8 +126,8 @@ def test_a_driver_of_mysql_without_the_status_of_transactions_is_refused_in_auto
     database.guard.check(OtherDriverCursor(database.connect()), "stock", 5)
 
 
-def test_a_snapshot_from_before_the_newer_fence_lets_nobody_through(database: Database) -> None:
-    """SQLite is opened by others with BEGIN IMMEDIATE here; this one begins by reading."""
+def test_an_older_fence_is_refused_when_the_snapshot_is_older_than_the_newer_fence(database: Database) -> None:
+    """The other tests use SQLite with BEGIN IMMEDIATE; this transaction begins with a read."""
     old, new = database.connect(), database.connect()
     cursor = old.cursor()
     database.guard.check(cursor, "stock", 5)
@@ -140,7 +140,7 @@ def test_a_snapshot_from_before_the_newer_fence_lets_nobody_through(database: Da
     cursor.execute(begin[database.name])
     cursor.execute("SELECT value FROM register")
     cursor.fetchall()
-    if database.name == "sqlite":  # without WAL a reader keeps the writer from its commit: let it be the journal mode
+    if database.name == "sqlite":  # without WAL a reader blocks the commit of the writer
         old.rollback()
         cursor.execute("PRAGMA journal_mode = WAL")
         cursor.execute("BEGIN DEFERRED")
@@ -153,7 +153,7 @@ def test_a_snapshot_from_before_the_newer_fence_lets_nobody_through(database: Da
         database.guard.check(cursor, "stock", 5)
 
 
-@pytest.mark.parametrize("database", ["postgresql"], indirect=True)  # only PostgreSQL tells by an error of its own
+@pytest.mark.parametrize("database", ["postgresql"], indirect=True)  # only PostgreSQL has an error for this
 def test_postgresql_ends_a_transaction_whose_snapshot_is_older_even_if_its_fence_is_newer(database: Database) -> None:
     old, new = database.connect(), database.connect()
     database.guard.check(new.cursor(), "stock", 5)
@@ -168,10 +168,8 @@ def test_postgresql_ends_a_transaction_whose_snapshot_is_older_even_if_its_fence
         database.guard.check(cursor, "stock", 7)
 
 
-@pytest.mark.parametrize(
-    "database", ["mysql"], indirect=True
-)  # it is MySQL whose snapshot is taken by the first SELECT
-def test_with_the_check_first_mysql_reads_what_the_writer_before_left(database: Database) -> None:
+@pytest.mark.parametrize("database", ["mysql"], indirect=True)  # MySQL takes the snapshot at the first SELECT
+def test_mysql_reads_the_value_of_the_writer_before_when_the_check_comes_first(database: Database) -> None:
     first, second = database.connect(), database.connect()
     database.guard.check(first.cursor(), "stock", 5)
     cursor = second.cursor()
@@ -190,12 +188,12 @@ def test_with_the_check_first_mysql_reads_what_the_writer_before_left(database: 
     assert waiting.result(30) == (5,)
 
 
-def test_many_writers_with_random_fences_never_bring_the_register_back(database: Database) -> None:
+def test_many_writers_with_random_fences_never_restore_an_older_value(database: Database) -> None:
     connections = [database.connect() for _ in range(6)]
     passed: list[list[int]] = [[] for _ in connections]
     refused = [0 for _ in connections]
     start = threading.Barrier(len(connections))
-    connection = database.connect()  # the row is there: inserting it is where MySQL's writers may deadlock
+    connection = database.connect()  # create the row, because concurrent inserts of it may deadlock in MySQL
     database.guard.check(connection.cursor(), "register", 1)
     connection.commit()
 
@@ -209,13 +207,13 @@ def test_many_writers_with_random_fences_never_bring_the_register_back(database:
                 database.guard.check(cursor, "register", fence)
                 cursor.execute("SELECT value FROM register")
                 assert cursor.fetchone()[0] <= fence
-                cursor.execute(f"UPDATE register SET value = {database.mark}", (fence,))  # noqa: S608
+                cursor.execute(f"UPDATE register SET value = {database.placeholder}", (fence,))  # noqa: S608
                 connection.commit()
                 passed[number].append(fence)
             except holdfast.StaleFence:
                 refused[number] += 1
             finally:
-                connection.rollback()  # whatever went wrong: the others must not wait for this one
+                connection.rollback()  # after an error too, so that the other writers do not wait for this one
 
     with ThreadPoolExecutor(len(connections)) as pool:
         for future in [pool.submit(write, number) for number in range(len(connections))]:
@@ -233,7 +231,7 @@ def test_many_writers_with_random_fences_never_bring_the_register_back(database:
 
 def update(database: Database, cursor: Any, value: int, fence: int) -> None:
     fenced = database.guard.column("fence")
-    assignments = f"value = {database.mark}, {fenced.assignment}"
+    assignments = f"value = {database.placeholder}, {fenced.assignment}"
     sql = f"UPDATE register SET {assignments} WHERE id = 1 AND {fenced.condition}"  # noqa: S608
     cursor.execute(sql, (value, fence, fence))
     database.guard.check_updated(cursor, "register", fence)
@@ -245,7 +243,7 @@ def test_a_fence_column_refuses_by_the_rowcount(database: Database) -> None:
     cursor = connection.cursor()
 
     update(database, cursor, 1, fence=5)  # from NULL
-    update(database, cursor, 1, fence=5)  # the very same again
+    update(database, cursor, 1, fence=5)  # the same values again
     update(database, cursor, 2, fence=6)
     connection.commit()
 
@@ -256,15 +254,15 @@ def test_a_fence_column_refuses_by_the_rowcount(database: Database) -> None:
     assert caught.value.newest is None
 
 
-@pytest.mark.parametrize("database", ["mysql"], indirect=True)  # the others count what an UPDATE found
-def test_a_mysql_connection_whose_rowcount_does_not_tell_is_refused(database: Database) -> None:
+@pytest.mark.parametrize("database", ["mysql"], indirect=True)  # the others count the rows that an UPDATE matches
+def test_a_mysql_connection_without_found_rows_is_refused(database: Database) -> None:
     cursor = database.connect().cursor()
 
     with pytest.raises(holdfast.UsageError, match="FOUND_ROWS"):
         update(database, cursor, 1, fence=5)
 
 
-def test_a_cursor_that_updated_nothing_yet_is_refused(database: Database) -> None:
+def test_a_cursor_without_an_update_is_refused(database: Database) -> None:
     flags = {"flags": pymysql.constants.CLIENT.FOUND_ROWS} if database.name == "mysql" else {}
 
     with pytest.raises(holdfast.UsageError, match="rowcount"):
@@ -295,7 +293,7 @@ def test_a_time_limit_of_the_server_does_not_end_the_turn_of_a_request(database:
 # ── asyncio ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_an_awaited_cursor_is_checked_alike() -> None:
+async def test_an_async_cursor_is_checked_in_the_same_way() -> None:
     guard = PostgreSQLGuard(table="awaited_fences")
     async with await psycopg.AsyncConnection.connect(postgresql.server().url) as connection:
         async with connection.cursor() as cursor:

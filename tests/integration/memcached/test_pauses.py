@@ -22,7 +22,7 @@ PAUSE = 4.0
 SECONDS = 60
 
 
-def test_memcached_stores_requests_that_waited_for_a_paused_server_too_short(start_server: StartServer) -> None:
+def test_memcached_expires_an_item_early_when_its_request_waited_for_a_paused_server(start_server: StartServer) -> None:
     """This shows that clock_check.py is needed. It is a race: of a dozen items, some expire early."""
     servers = [start_server() for _ in range(4)]
     shortest = math.inf
@@ -38,10 +38,10 @@ def test_memcached_stores_requests_that_waited_for_a_paused_server_too_short(sta
         for connection in connections:
             connection.receive()
         time.sleep(0.2)  # so that its clock ticks
-        left = [connection.call(b"mg a t\r\n").seconds_left for connection in connections]
+        seconds_left = [connection.call(b"mg a t\r\n").seconds_left for connection in connections]
         for connection in connections:
             connection.close()
-        shortest = min(shortest, *left)
+        shortest = min(shortest, *seconds_left)
         if shortest < SECONDS - 2:
             break
 
@@ -70,8 +70,8 @@ def test_a_lease_acquired_at_a_pause_lives_on_the_server_until_its_deadline(
     time.sleep(0.2)  # so that its clock ticks
     for number, lease in enumerate(leases):
         assert lease is not None
-        left = item(server, f"a-{number}").seconds_left
-        assert left >= lease.remaining, f"{number}: {left} s on the server, {lease.remaining} s at the holder"
+        on_server, at_holder = item(server, f"a-{number}").seconds_left, lease.remaining
+        assert on_server >= at_holder, f"{number}: {on_server} s on the server, {at_holder} s at the holder"
         lease.release()
 
 
@@ -108,13 +108,13 @@ def test_a_holder_loses_its_lease_by_its_own_clock_while_the_server_is_stopped(
 
 @pytest.mark.parametrize("ttl", [0.5, 1.0, 2.5])
 def test_a_lease_lives_on_the_server_until_its_deadline(server: Server, open_client: OpenClient, ttl: float) -> None:
-    client, looker = open_client(server.url), open_client(server.url)
+    client, observer = open_client(server.url), open_client(server.url)
     lease = client.lock("a", ttl=ttl, renew=False).acquire(timeout=0)
     assert lease is not None
 
     polls = 0
     while True:
-        shown = looker.inspect("a").holders
+        shown = observer.inspect("a").holders
         if lease.lost:
             break
         assert [holder.fence for holder in shown] == [lease.fence]

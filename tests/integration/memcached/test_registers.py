@@ -60,7 +60,7 @@ def test_a_call_without_an_answer_recognises_its_own_write(
         ([100.0], 100, 106),
         ([100.0, 10.0], 99, 106),  # the first promise holds
         ([30 * DAY - 5], 30 * DAY - 6, 30 * DAY),
-        ([30 * DAY], -1, -1),  # never: memcached takes longer times for dates
+        ([30 * DAY], -1, -1),  # it never expires: memcached reads longer times as dates
         ([30 * DAY, 10.0], -1, -1),
     ],
 )

@@ -33,7 +33,7 @@ def test_a_ttl_that_memcached_would_take_for_a_date_is_refused(server: Server, o
 
 
 def test_meta_that_is_too_long_is_refused_and_ends_no_lease(server: Server, open_client: OpenClient) -> None:
-    """Sent, it would delete the item under its key ("avoid stale data" in memcached's source)."""
+    """If it were sent, memcached would delete the item under its key ("avoid stale data" in its source)."""
     holder, other = open_client(server.url), open_client(server.url)
     lease = take(holder, "a")
 

@@ -41,7 +41,7 @@ def test_names_with_any_characters_are_exact(server: Server, open_client: OpenCl
     assert client.locks() == []
 
 
-def test_threads_and_tasks_exclude_each_other(server: Server) -> None:
+def test_threads_with_a_client_each_exclude_each_other(server: Server) -> None:
     inside: list[str] = []
     fences: list[int] = []
     until = time.monotonic() + 2.0
@@ -106,7 +106,7 @@ def test_every_name_has_the_same_server_for_all_clients(start_server: StartServe
     assert all(other.lock(name).acquire(timeout=0) is None for name in names)
     counts = [int(server.stats()["curr_items"]) for server in servers]
     assert sum(counts) == len(names)
-    assert min(counts) > 5, "spread"
+    assert min(counts) > 5, "the names are spread over the servers"
     assert [info.name for info in other.locks(prefix="name-")] == sorted(names)
     for lease in leases:
         lease.release()

@@ -1,4 +1,4 @@
-"""A dashboard or alert on a metric that does not exist shows nothing, for years."""
+"""Hazard: a dashboard or an alert uses a metric that does not exist, and never shows anything."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_the_rules_are_valid_and_fire() -> None:
 
 
 def test_the_expressions_of_the_dashboard_are_valid(tmp_path: Path) -> None:
-    expressions = [expression for every in panels().values() for expression in every]
+    expressions = [expression for of_panel in panels().values() for expression in of_panel]
     rules = [{"record": f"panel:{number}", "expr": expression} for number, expression in enumerate(expressions)]
     file = tmp_path / "panels.yml"
     file.write_text(json.dumps({"groups": [{"name": "panels", "rules": rules}]}))
@@ -85,7 +85,7 @@ def test_the_expressions_of_the_dashboard_are_valid(tmp_path: Path) -> None:
 
 
 def test_rules_and_dashboard_use_only_metrics_and_labels_that_exist_and_show_all() -> None:
-    dashboard = "\n".join(expression for every in panels().values() for expression in every)
+    dashboard = "\n".join(expression for of_panel in panels().values() for expression in of_panel)
     for text in (RULES.read_text(), dashboard):
         assert set(re.findall(r"\bholdfast_[a-z_]+", text)) <= SERIES
         grouped = {label.strip() for labels in re.findall(r" by \(([^)]*)\)", text) for label in labels.split(",")}
@@ -117,7 +117,7 @@ def test_a_real_prometheus_scrapes_a_real_client(tmp_path: Path, registry: Colle
             labels = 'client="orders",group="order:*",outcome="acquired"'
             assert prometheus.value(f"sum(holdfast_lock_acquire_duration_seconds_count{{{labels}}})") == 9
             assert prometheus.value('holdfast_election_leading{group="leader"}') == 1
-            quiet = ("Leases lost", "Store errors", "Share of the ttl left at renewals, p5")  # nothing of these here
+            quiet = ("Leases lost", "Store errors", "Share of the ttl left at renewals, p5")  # these have no data here
             for title, expressions in panels().items():
                 if title not in quiet:
                     eventually(partial(_all_have_data, prometheus, expressions))

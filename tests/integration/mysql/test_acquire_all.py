@@ -1,4 +1,4 @@
-"""Hazard: several locks cost as much as one after the other, or more of them stay acquired than were granted."""
+"""Hazard: several locks together cost as many requests as one by one, or locks stay held that were not granted."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ def test_fifty_locks_are_acquired_and_released_with_two_requests(driver: Driver)
 
     outcomes = driver.try_acquire_all(tickets)
     acquired = driver.requests
-    left = driver.release(*tickets)
+    released = driver.release(*tickets)
 
     assert all(isinstance(outcome, Granted) for outcome in outcomes)
     assert len(outcomes) == len(MANY)
-    assert left == [True] * len(MANY)
+    assert released == [True] * len(MANY)
     assert acquired - before <= 3, "one, one after a conflict with a removal of old rows, and one for such a removal"
     assert driver.requests - acquired == 1
     assert driver.locks() == []
@@ -94,24 +94,23 @@ def test_try_acquire_all_can_be_repeated_when_its_answer_was_lost(driver: Driver
     for before, after in zip(first, second, strict=True):
         assert isinstance(before, Granted)
         assert isinstance(after, Granted)
-        assert after.fence > before.fence, "nobody has heard of the other"
+        assert after.fence > before.fence, "the client does not know the first fence, so a repeat may draw a new one"
     assert len(driver.locks()) == 3
     assert driver.release(*tickets) == [True, True, True]
 
 
-def test_expired_locks_are_acquired(driver: Driver, driver_of: Drive) -> None:
+def test_try_acquire_all_stops_at_a_free_lock_until_its_waiter_has_left(driver: Driver) -> None:
     holder, waiter = driver.ticket("b"), driver.ticket("b")
     driver.try_acquire(holder)
     driver.try_acquire(waiter, queue=True)
     driver.release(holder)
-    shared_rows = "there is a ticket, so the lock's row says that it is not free"
     tickets = [driver.ticket(name) for name in "abc"]
 
     blocked = driver.try_acquire_all(tickets)
     driver.release(waiter)
     outcomes = driver.try_acquire_all([driver.ticket("b"), *[driver.ticket(name) for name in "de"]])
 
-    assert [type(outcome) for outcome in blocked] == [Granted, Waiting], shared_rows
+    assert [type(outcome) for outcome in blocked] == [Granted, Waiting], "the row of a lock with a ticket is not free"
     assert outcomes != []
     assert all(isinstance(outcome, Granted) for outcome in outcomes)
 
@@ -124,9 +123,9 @@ def test_locks_with_waiters_are_released_with_two_requests(driver: Driver) -> No
         assert isinstance(driver.try_acquire(waiter, queue=True), Waiting)
     before = driver.requests
 
-    left = driver.release(*tickets)
+    released = driver.release(*tickets)
 
-    assert left == [True] * len(MANY)
+    assert released == [True] * len(MANY)
     assert driver.requests - before == 2
     for waiter in waiters:
         assert isinstance(driver.try_acquire(waiter, queue=True), Granted)
@@ -153,15 +152,15 @@ def test_more_locks_than_one_batch_are_acquired(driver: Driver) -> None:
 def test_two_clients_with_the_same_locks_never_deadlock(server: Server, driver_of: Drive) -> None:
     url = shared.fresh_url()
     names = [f"n{number}" for number in range(8)]
-    both: list[int] = []
+    granted: list[int] = []
 
     def take(times: int) -> None:
         driver = driver_of(url)
         while times:
             tickets = [driver.ticket(name) for name in names]
             if all(isinstance(outcome, Granted) for outcome in acquire_all(driver, tickets)):
-                both.append(1)
-                assert len(driver.locks()) == len(names), "nobody else is in any of them"
+                granted.append(1)
+                assert len(driver.locks()) == len(names), "no other client holds any of them"
                 times -= 1
             driver.release(*tickets)
 
@@ -171,7 +170,7 @@ def test_two_clients_with_the_same_locks_never_deadlock(server: Server, driver_o
     for thread in threads:
         thread.join(100)
 
-    assert len(both) == 60
+    assert len(granted) == 60
 
 
 def test_a_lock_wait_timeout_leaves_no_partial_acquire(
@@ -189,6 +188,6 @@ def test_a_lock_wait_timeout_leaves_no_partial_acquire(
 
         committed = server.rows("SELECT name FROM holdfast_locks", database=database)
         connection.rollback()
-    assert committed == [("b",)], "the first attempt is over, and has taken nothing"
+    assert committed == [("b",)], "the first attempt has ended, and has acquired nothing"
     driver.release(*tickets)
     assert isinstance(other.try_acquire_all([other.ticket("a")])[0], Granted)

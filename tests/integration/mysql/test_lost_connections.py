@@ -24,23 +24,23 @@ TTL = 6.0
 
 @contextlib.contextmanager
 def waiting(client: holdfast.Client, name: str) -> Iterator[list[holdfast.Lease]]:
-    """A waiter for the lock, which is granted when the block ends; its released lease is in the list then."""
-    got: list[holdfast.Lease] = []
+    """A waiter for the lock, which the block must release. Then the released lease of the waiter is in the list."""
+    leases: list[holdfast.Lease] = []
 
     def take() -> None:
         lease = client.lock(name, ttl=TTL).acquire(timeout=40)
         assert lease is not None
-        got.append(lease)
+        leases.append(lease)
 
     events: list[str] = []
     client.subscribe(lambda event: events.append(event.kind))
     thread = threading.Thread(target=take)
     thread.start()
-    eventually(lambda: "queued" in events)  # it got an answer, so it waits from here on
-    yield got
+    eventually(lambda: "queued" in events)  # it has an answer, so it waits from here on
+    yield leases
     thread.join(50)
-    assert got
-    got[0].release()
+    assert leases
+    leases[0].release()
 
 
 @pytest.fixture
@@ -63,13 +63,13 @@ def test_a_holder_keeps_its_lease_when_its_connections_are_killed(
 def test_a_waiter_keeps_its_place_when_its_connections_are_killed(
     server: Server, database: str, url: str, hold: holdfast.Lease, open_client: OpenClient
 ) -> None:
-    with waiting(open_client(url), "a") as got:
+    with waiting(open_client(url), "a") as leases:
         assert server.terminate(database)
         assert is_busy(open_client(url).lock("a"))
 
         hold.release()
 
-    assert got[0].fence > hold.fence
+    assert leases[0].fence > hold.fence
 
 
 def test_leases_and_queue_entries_survive_a_crash_of_the_server(own_server: Server, open_client: OpenClient) -> None:
@@ -77,7 +77,7 @@ def test_leases_and_queue_entries_survive_a_crash_of_the_server(own_server: Serv
     lease = holder.lock("kept", ttl=30).acquire(timeout=15)
     assert lease is not None
 
-    with waiting(waiter, "kept") as got:
+    with waiting(waiter, "kept") as leases:
         own_server.kill()
         with pytest.raises(BackendUnavailable):
             open_client(own_server.url).lock("kept").acquire(timeout=0)
@@ -86,7 +86,7 @@ def test_leases_and_queue_entries_survive_a_crash_of_the_server(own_server: Serv
         assert is_busy(open_client(own_server.url).lock("kept"))
         lease.release()
 
-    assert got[0].fence > lease.fence
+    assert leases[0].fence > lease.fence
 
 
 def test_a_request_to_a_hung_server_ends_at_the_deadline_and_is_undone_later(
@@ -101,7 +101,7 @@ def test_a_request_to_a_hung_server_ends_at_the_deadline_and_is_undone_later(
         began = time.monotonic()
         with pytest.raises(OutcomeUnknown):
             client.lock("hung", ttl=60).acquire(timeout=0)
-        assert time.monotonic() - began < 20, "not until the end of its ttl"
+        assert time.monotonic() - began < 20, "the call did not wait for the end of the ttl"
     finally:
         own_server.resume()
 

@@ -83,9 +83,9 @@ def test_only_unused_locks_are_reaped(mysql: Server, open_client: OpenClient) ->
 
         mysql.rows("CALL holdfast_reap(REPEAT(x'00', 32))")
 
-        left = {name for (name,) in mysql.rows("SELECT name FROM holdfast_locks")}
-        assert "held" in left
-        assert not {name for name in left if name.startswith("old")}
+        remaining = {name for (name,) in mysql.rows("SELECT name FROM holdfast_locks")}
+        assert "held" in remaining
+        assert not {name for name in remaining if name.startswith("old")}
 
 
 def test_several_locks_owners_registers_and_records(mysql: Server, driver_of: Drive) -> None:

@@ -1,4 +1,4 @@
-"""Hazard: a process of an owner is blocked by another process of it, or other owners are granted beside it."""
+"""Hazard: two processes of one owner block each other, or other owners are granted the lock beside them."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_another_method_is_refused_while_an_owner_holds_the_lock(
 
 def test_an_owner_costs_one_request_to_acquire_and_one_to_release(driver: Driver) -> None:
     used = driver.ticket("a", owner="ann")
-    driver.try_acquire(used)  # one of 256 new rows, by its fence, costs a request that removes old rows
+    driver.try_acquire(used)  # one new row in 256 costs another request, which removes old rows
     driver.release(used)
     ticket = driver.ticket("a", owner="ann")
     before = driver.requests

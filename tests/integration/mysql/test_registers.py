@@ -64,5 +64,5 @@ def test_a_register_is_kept_for_the_requested_time(server: Server, database: str
         if driver.read_registers("over") == [0]:
             break
 
-    assert driver.read_registers("over") == [0], "somebody removes what is over, now and then"
+    assert driver.read_registers("over") == [0], "one of the new registers removes expired ones"
     assert driver.read_registers("long", "endless") == [2, 1]

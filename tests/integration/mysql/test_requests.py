@@ -13,10 +13,10 @@ Drive = Callable[[str], Driver]
 
 
 @pytest.mark.parametrize(
-    ("method", "takes", "gives", "renews"), [("unique", 1, 1, 1), ("row", 4, 2, 4), ("version", 2, 1, 1)]
+    ("method", "acquires", "releases", "renews"), [("unique", 1, 1, 1), ("row", 4, 2, 4), ("version", 2, 1, 1)]
 )
 def test_a_lock_costs_as_many_requests_as_documented(
-    driver_of: Drive, method: str, takes: int, gives: int, renews: int
+    driver_of: Drive, method: str, acquires: int, releases: int, renews: int
 ) -> None:
     driver = driver_of(shared.fresh_url(method=method))
     use(driver)  # for the new row and the new connections
@@ -25,11 +25,11 @@ def test_a_lock_costs_as_many_requests_as_documented(
     tickets = [driver.ticket(name) for name in "abc"]
     for ticket in tickets:
         driver.try_acquire(ticket)
-    held = driver.requests
+    before = driver.requests
     driver.renew(*tickets)
 
-    assert costs == (takes, gives)
-    assert driver.requests - held == renews
+    assert costs == (acquires, releases)
+    assert driver.requests - before == renews
 
 
 def use(driver: Driver) -> tuple[int, int]:

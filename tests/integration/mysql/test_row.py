@@ -50,11 +50,11 @@ def test_a_waiter_waits_inside_the_server_and_is_granted_at_once(
 ) -> None:
     lease = open_client(url).lock("a", ttl=30).acquire(timeout=15)
     assert lease is not None
-    got: list[tuple[float, int]] = []
+    granted: list[tuple[float, int]] = []
 
     def take() -> None:
         with open_client(url).lock("a", timeout=30) as second:
-            got.append((time.monotonic(), second.fence))
+            granted.append((time.monotonic(), second.fence))
 
     thread = threading.Thread(target=take)
     thread.start()
@@ -68,8 +68,8 @@ def test_a_waiter_waits_inside_the_server_and_is_granted_at_once(
     lease.release()
     thread.join(30)
 
-    ((entered, fence),) = got
-    assert entered - released < 5
+    ((granted_at, fence),) = granted
+    assert granted_at - released < 5
     assert fence > lease.fence
 
 
@@ -84,11 +84,11 @@ def test_no_ticket_is_granted_before_the_lease_ends_when_the_holder_loses_its_co
 
     assert is_busy(other.lock("a"))
     assert other.lock("a").acquire(timeout=0.5) is None
-    next_one = other.lock("a").acquire(timeout=30)
-    assert next_one is not None
-    assert lease.lost, "before anybody else had it"
-    assert next_one.fence > lease.fence
-    next_one.release()
+    next_lease = other.lock("a").acquire(timeout=30)
+    assert next_lease is not None
+    assert lease.lost, "the lease ends before the next grant"
+    assert next_lease.fence > lease.fence
+    next_lease.release()
 
 
 def test_a_holder_learns_at_its_next_renewal_that_it_lost_its_row_lock(
@@ -117,12 +117,12 @@ def test_a_lease_that_lost_its_row_lock_keeps_the_lock_for_its_delay_and_not_unt
     before = time.monotonic()
     with pytest.raises(LockLost, match="row lock was lost"):
         lease.renew()
-    next_one = open_client(url).lock("a").acquire(timeout=60)
+    next_lease = open_client(url).lock("a").acquire(timeout=60)
 
-    assert next_one is not None
+    assert next_lease is not None
     assert time.monotonic() >= before + 1
-    assert next_one.fence > lease.fence
-    next_one.release()
+    assert next_lease.fence > lease.fence
+    next_lease.release()
 
 
 def test_a_request_in_progress_fails_at_once_when_its_session_ends(server: Server, database: str, url: str) -> None:
@@ -257,9 +257,7 @@ def test_all_waiters_of_a_stopped_process_are_terminated_by_the_next_waiter(
 
             (lease,) = leases
             assert lease is not None
-            assert waiting_sessions(server, database) == 0, (
-                "all waiters of the stopped process were passed over together"
-            )
+            assert waiting_sessions(server, database) == 0, "all waiters of the stopped process are terminated together"
             lease.release()
         finally:
             process.kill()
@@ -291,7 +289,7 @@ def test_a_broken_lock_is_free_at_once(url: str, open_client: OpenClient) -> Non
 
     assert operator.break_lock("a", fence=lease.fence)
 
-    with operator.lock("a", timeout=10) as next_one:
-        assert next_one.fence > lease.fence
+    with operator.lock("a", timeout=10) as next_lease:
+        assert next_lease.fence > lease.fence
     with pytest.raises(LockLost):
         lease.release()

@@ -1,4 +1,4 @@
-"""Hazard: the procedures on the server grant otherwise than the rule in core/tickets.py, as the memory backend does."""
+"""Hazard: the procedures on the server differ from the rule in core/tickets.py, which the memory backend implements."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _no_waiter_expires(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(f"holdfast.backends.mysql.sql.{constant}", 1000.0)
 
 
-def opened(url: str) -> Backend:
+def open_backend(url: str) -> Backend:
     address = parse(url)
     backend: Backend = opener(address, "blocking")(address, ThreadRuntime())
     return backend
@@ -43,7 +43,7 @@ def outcome(backend: Backend, ticket: Claim, *, queue: bool) -> str:
     return "in" if isinstance(answer, Granted) else "wait"
 
 
-def seen(backend: Backend, name: str) -> tuple[list[list[str]], list[str]]:
+def holders_and_waiters(backend: Backend, name: str) -> tuple[list[list[str]], list[str]]:
     """The holders, grouped by fence; and the waiters, in order."""
     info = run_sync(backend.inspect(name, deadline=system.now() + 20))
     groups: dict[int | None, list[str]] = {}
@@ -61,7 +61,7 @@ def outcomes(backend: Backend, tickets: list[Claim]) -> list[str]:
     return results
 
 
-def broken(backend: Backend, ticket: Claim) -> bool:
+def break_lease(backend: Backend, ticket: Claim) -> bool:
     """Break the lease of this ticket, and of all that share it."""
     info = run_sync(backend.inspect(ticket.name, deadline=system.now() + 20))
     fence = next((holder.fence for holder in info.holders if holder.agent == ticket.agent), None)
@@ -70,8 +70,8 @@ def broken(backend: Backend, ticket: Claim) -> bool:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_mysql_grants_as_the_memory_backend_does(seed: int) -> None:
-    choose = random.Random(seed)  # noqa: S311 (to be had again)
-    backends = [opened(f"memory://{uuid.uuid4().hex}"), opened(shared.fresh_url())]
+    choose = random.Random(seed)  # noqa: S311 (it has to be repeatable)
+    backends = [open_backend(f"memory://{uuid.uuid4().hex}"), open_backend(shared.fresh_url())]
     tickets: list[Claim] = []
     history: list[str] = []
 
@@ -79,7 +79,7 @@ def test_mysql_grants_as_the_memory_backend_does(seed: int) -> None:
         if tickets and choose.random() < 0.45:
             ticket = tickets.pop(choose.randrange(len(tickets)))
             answers = [str(run_sync(backend.release([ticket], deadline=system.now() + 20))) for backend in backends]
-            history.append(f"leave {ticket.agent}")
+            history.append(f"release {ticket.agent}")
         else:
             if tickets and choose.random() < 0.5:
                 ticket = choose.choice(tickets)
@@ -88,13 +88,13 @@ def test_mysql_grants_as_the_memory_backend_does(seed: int) -> None:
                 name = choose.choice(NAMES)
                 ticket = Claim(name, uuid.uuid4().hex, 1000.0, limit, exclusive, f"ticket-{step}", "{}")
             queue = choose.random() < 0.8
-            history.append(f"enter {ticket.agent} {ticket.limit} queue={queue}")
+            history.append(f"try_acquire {ticket.agent} {ticket.limit} queue={queue}")
             answers = [outcome(backend, ticket, queue=queue) for backend in backends]
             if ticket not in tickets and (answers[0] == "in" or (answers[0] == "wait" and queue)):
                 tickets.append(ticket)
         assert answers[0] == answers[1], history
         for name in NAMES:
-            assert seen(backends[0], name) == seen(backends[1], name), history
+            assert holders_and_waiters(backends[0], name) == holders_and_waiters(backends[1], name), history
 
     for backend in backends:
         run_sync(backend.close())
@@ -102,8 +102,8 @@ def test_mysql_grants_as_the_memory_backend_does(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_mysql_grants_as_the_memory_backend_does_with_owners_and_several_locks(seed: int) -> None:
-    choose = random.Random(seed)  # noqa: S311 (likewise)
-    backends = [opened(f"memory://{uuid.uuid4().hex}"), opened(shared.fresh_url())]
+    choose = random.Random(seed)  # noqa: S311 (it has to be repeatable)
+    backends = [open_backend(f"memory://{uuid.uuid4().hex}"), open_backend(shared.fresh_url())]
     names = ["a", "b", "c"]
     tickets: list[Claim] = []
     history: list[str] = []
@@ -116,20 +116,20 @@ def test_mysql_grants_as_the_memory_backend_does_with_owners_and_several_locks(s
         return Claim(name, uuid.uuid4().hex, 1000.0, limit, exclusive, agent, "{}", owner=owner)
 
     for _ in range(80):
-        step = choose.choices(["enter", "again", "enter all", "leave", "break"], weights=[4, 2, 2, 5, 0.7])[0]
+        step = choose.choices(["acquire", "again", "acquire all", "release", "break"], weights=[4, 2, 2, 5, 0.7])[0]
         some = choose.sample(tickets, k=min(len(tickets), choose.randrange(1, 4)))
         answers: list[object] = []
-        if step == "enter all":
+        if step == "acquire all":
             wanted = sorted(choose.sample(names, k=choose.randrange(1, 4)))
             owner = choose.choice(["", "ann"])
             all_of_them = [replaced(new(name), limit=1, exclusive=True, owner=owner) for name in wanted]
             answers = [outcomes(backend, all_of_them) for backend in backends]
             tickets += all_of_them  # a release is harmless for a ticket that was not granted
-        elif step == "leave" and some:
+        elif step == "release" and some:
             answers = [run_sync(backend.release(some, deadline=system.now() + 20)) for backend in backends]
             tickets = [ticket for ticket in tickets if ticket not in some]
         elif step == "break" and some:
-            answers = [broken(backend, some[0]) for backend in backends]
+            answers = [break_lease(backend, some[0]) for backend in backends]
         else:
             ticket = some[0] if step == "again" and some else new(choose.choice(names))
             queue = choose.random() < 0.8
@@ -138,10 +138,10 @@ def test_mysql_grants_as_the_memory_backend_does_with_owners_and_several_locks(s
         history.append(f"{step} {some}: {answers}")
         assert answers[0] == answers[1], history
         for name in names:
-            now = seen(backends[0], name)
-            assert now == seen(backends[1], name), history
-            together += any(len(group) > 1 for group in now[0])
+            state = holders_and_waiters(backends[0], name)
+            assert state == holders_and_waiters(backends[1], name), history
+            together += any(len(group) > 1 for group in state[0])
 
-    assert together > 0, "there were some of one owner"
+    assert together > 0, "tickets of one owner have held a lock together"
     for backend in backends:
         run_sync(backend.close())

@@ -74,8 +74,8 @@ def test_a_contender_corrects_the_expiry_of_a_lease_when_the_clock_was_set_back(
     outcome = contender.try_acquire(contender.ticket(name))
 
     assert isinstance(outcome, Waiting)
-    ((left,),) = [[holder.remaining for holder in contender.inspect(name).holders]]
-    assert 0 < left <= 20.0
+    ((remaining,),) = [[holder.remaining for holder in contender.inspect(name).holders]]
+    assert 0 < remaining <= 20.0
     clock.step(3600)
 
 
@@ -91,9 +91,9 @@ def test_a_contender_corrects_the_expiry_of_tickets_when_the_clock_was_set_back(
     clock.step(-3600)
     driver.try_acquire(other)
 
-    seen = driver.inspect("shared")
-    assert 0 < seen.holders[0].remaining <= 20.0
-    assert 0 < seen.waiters[0].remaining <= WAITER_LEASE
+    info = driver.inspect("shared")
+    assert 0 < info.holders[0].remaining <= 20.0
+    assert 0 < info.waiters[0].remaining <= WAITER_LEASE
     driver.release(reader, writer)
     clock.step(3600)
 
@@ -123,7 +123,7 @@ def small_disk(folder: Path) -> Iterator[None]:
         pytest.skip("only root can mount a small file system")
     done = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=192m,mode=777", "tmpfs", folder], check=False)
     if done.returncode:
-        pytest.skip("this machine lets nobody mount a tmpfs")
+        pytest.skip("a tmpfs cannot be mounted on this machine")
     try:
         yield
     finally:

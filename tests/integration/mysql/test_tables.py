@@ -119,7 +119,7 @@ def test_generated_columns_show_holders_and_times(
 )
 def odd_server(request: pytest.FixtureRequest, own_server: Server, own_user: str) -> Iterator[Server]:
     """A server with an unusual default."""
-    assert own_user, "which has been made by now: it is not every default that lets one"
+    assert own_user, "the user must exist before the setting changes, because some settings prevent its creation"
     name = request.param.partition(" ")[0].replace("transaction_isolation", "tx_isolation")
     name = name.replace("transaction_read_only", "tx_read_only")
     before = own_server.value(f"SELECT @@GLOBAL.{name}")
@@ -150,7 +150,7 @@ def test_locks_work_with_any_settings_of_the_server(odd_server: Server, own_user
     assert fences == sorted(set(fences))
 
 
-def test_the_error_says_so_when_the_server_is_read_only(
+def test_the_error_names_the_cause_when_the_server_is_read_only(
     own_server: Server, own_user: str, open_client: OpenClient
 ) -> None:
     url = own_server.url_of(user=own_user)
@@ -249,18 +249,18 @@ def test_tables_can_be_created_beforehand_and_more_than_once(server: Server, dat
     assert server.value("SELECT MAX(version) FROM holdfast_schema", database=database) == VERSION
 
 
-# Turns tables of this version into those of version 1: the oldest, without registers and owners, and the newest.
-_BOTH = (
+# Turn the tables into the newest and the oldest ones of version 1. The oldest ones have no registers and no owners.
+_NEWEST = (
     "ALTER TABLE holdfast_locks DROP COLUMN renewed",
     "ALTER TABLE holdfast_tickets DROP COLUMN renewed, DROP COLUMN client",
     "DROP PROCEDURE holdfast_try_acquire",
     "DROP PROCEDURE holdfast_try_acquire_owned",
     "UPDATE holdfast_schema SET version = 1",
 )
-_OLDEST = (*_BOTH, "ALTER TABLE holdfast_tickets DROP COLUMN owner", "DROP TABLE holdfast_marks")
+_OLDEST = (*_NEWEST, "ALTER TABLE holdfast_tickets DROP COLUMN owner", "DROP TABLE holdfast_marks")
 
 
-@pytest.mark.parametrize("downgrade", [_BOTH, _OLDEST])
+@pytest.mark.parametrize("downgrade", [_NEWEST, _OLDEST])
 def test_tables_of_version_1_are_upgraded_with_their_rows(
     server: Server, database: str, url: str, open_client: OpenClient, downgrade: tuple[str, ...]
 ) -> None:
@@ -422,8 +422,8 @@ def test_only_unused_locks_are_reaped(server: Server, database: str, url: str, o
 
     server.rows("CALL holdfast_reap(REPEAT(x'00', 32))", database=database)
 
-    left = server.rows("SELECT name FROM holdfast_locks ORDER BY name", database=database)
-    assert left == [("held",), ("new",), ("shared",)]
+    remaining = server.rows("SELECT name FROM holdfast_locks ORDER BY name", database=database)
+    assert remaining == [("held",), ("new",), ("shared",)]
     lease.release()
     shared.release()
 

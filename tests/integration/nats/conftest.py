@@ -69,7 +69,7 @@ def started_trio(folder: Path) -> Iterator[Trio]:
 
 @pytest.fixture
 def trio(started_trio: Trio) -> Iterator[Trio]:
-    """Three servers, of which a test may stop and kill some."""
+    """Three servers. A test may stop and kill some of them."""
     started_trio.heal()
     yield started_trio
     started_trio.heal()

@@ -28,7 +28,7 @@ def test_a_user_with_the_permissions_of_the_docs_can_do_everything(start_server:
     use_everything(f"nats://app:secret@{server.address}")
 
 
-def test_a_user_without_a_permission_is_told_which_one(start_server: StartServer, open_client: OpenClient) -> None:
+def test_the_error_names_a_missing_permission(start_server: StartServer, open_client: OpenClient) -> None:
     server = start_server(with_admin({'"$KV.holdfast.>", ': ""}), **ADMIN)
 
     with pytest.raises(holdfast.AccessDenied, match=r"\$KV\.holdfast\.lock\.a"):

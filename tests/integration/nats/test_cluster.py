@@ -111,9 +111,7 @@ def test_leases_and_fences_survive_a_restart_of_all_servers(trio: Trio, bucket: 
     after.release()
 
 
-def test_the_time_of_a_paused_server_is_not_the_time_of_the_caller(
-    trio: Trio, bucket: str, open_client: OpenClient
-) -> None:
+def test_a_client_of_a_paused_server_uses_another_server(trio: Trio, bucket: str, open_client: OpenClient) -> None:
     client = open_client(f"{trio.url}?bucket={bucket}")
     acquired(client, "warm").release()
     leader = trio.leader(bucket)

@@ -39,20 +39,20 @@ def acquired(client: holdfast.Client, name: str, ttl: float = TTL) -> holdfast.L
 def waiting(server: Server, client: holdfast.Client, name: str) -> Iterator[list[holdfast.Lease]]:
     """A waiter for the advisory lock; its released lease is in the list when the block has ended."""
     before = len(server.clients(WAITS))
-    got: list[holdfast.Lease] = []
+    leases: list[holdfast.Lease] = []
 
     def take() -> None:
         lease = client.lock(name, ttl=TTL).acquire(timeout=60)
         assert lease is not None
-        got.append(lease)
+        leases.append(lease)
         lease.release()
 
     thread = threading.Thread(target=take)
     thread.start()
     eventually(lambda: len(server.clients(WAITS)) > before)
-    yield got
+    yield leases
     thread.join(70)
-    assert got
+    assert leases
 
 
 def test_a_holder_keeps_the_lock_when_its_session_is_terminated(
@@ -61,15 +61,15 @@ def test_a_holder_keeps_the_lock_when_its_session_is_terminated(
     holder, other = open_client(url), open_client(url)
     lease = acquired(holder, "a")
 
-    with waiting(server, other, "a") as got:
+    with waiting(server, other, "a") as leases:
         assert server.terminate("%holdfast_pass%")  # the advisory lock is free now, and the waiter gets it
         eventually(lambda: not server.clients(WAITS))
         lease.renew()
-        assert not got
+        assert not leases
         assert open_client(url).lock("a").acquire(timeout=0) is None
         lease.release()
 
-    assert got[0].fence > lease.fence
+    assert leases[0].fence > lease.fence
 
 
 def test_an_unanswered_lease_needs_no_advisory_lock(server: Server, url: str, open_client: OpenClient) -> None:
@@ -85,12 +85,12 @@ def test_an_unanswered_lease_needs_no_advisory_lock(server: Server, url: str, op
 
     with server.connect() as other, server.connect() as again:
         other.execute("SELECT pg_advisory_lock(17)")
-        heard = again.execute(passing).fetchone()
+        answered = again.execute(passing).fetchone()
 
     assert unanswered is not None
-    assert heard is not None
-    assert (unanswered[0], unanswered[2], heard[0], heard[2]) == ("in", True, "in", False)
-    assert heard[1] > unanswered[1]
+    assert answered is not None
+    assert (unanswered[0], unanswered[2], answered[0], answered[2]) == ("in", True, "in", False)
+    assert answered[1] > unanswered[1]
 
 
 def test_a_waiter_waits_again_when_its_session_is_terminated(server: Server, url: str, open_client: OpenClient) -> None:

@@ -96,16 +96,16 @@ def test_a_client_that_polls_for_another_waiter_keeps_the_places_of_the_rest(que
     queue.holder.release([queue.held])
     queue.first.try_acquire(queue.waiting[3], queue=True)
 
-    def first_is_passed_over() -> bool:
+    def first_is_skipped() -> bool:
         assert isinstance(queue.last.try_acquire(queue.next, queue=True), Waiting)
         return queue.waiting[0].nonce not in queue.nonces()
 
-    eventually(first_is_passed_over)
+    eventually(first_is_skipped)
 
     assert queue.nonces() == [*(ticket.nonce for ticket in queue.waiting[1:]), queue.next.nonce]
 
 
-def test_the_first_waiter_of_another_client_polls_as_soon_as_the_woken_one_has_to_have_answered(queue: Queue) -> None:
+def test_the_first_waiter_of_another_client_polls_when_the_turn_of_the_woken_waiter_ends(queue: Queue) -> None:
     queue.holder.release([queue.held])
     released_at = time.monotonic()
 
@@ -121,8 +121,8 @@ def test_a_client_whose_subscription_has_just_ended_keeps_its_place(
 ) -> None:
     held, behind = driver.tickets(["a", "a"])
     driver.try_acquire(held)
-    client, got = open_client(url), list[holdfast.Lease | None]()
-    thread = threading.Thread(target=lambda: got.append(client.lock("a").acquire(timeout=30)))
+    client, leases = open_client(url), list[holdfast.Lease | None]()
+    thread = threading.Thread(target=lambda: leases.append(client.lock("a").acquire(timeout=30)))
     thread.start()
     eventually(lambda: bool(server.clients("LISTEN%")))
     driver.try_acquire(behind, queue=True)
@@ -132,8 +132,8 @@ def test_a_client_whose_subscription_has_just_ended_keeps_its_place(
 
     assert isinstance(driver.try_acquire(behind, queue=True), Waiting)
     thread.join(40)
-    assert got[0] is not None
-    got[0].release()
+    assert leases[0] is not None
+    leases[0].release()
 
 
 def test_a_session_younger_than_the_last_poll_of_a_waiter_does_not_remove_it(queue: Queue, url: str) -> None:

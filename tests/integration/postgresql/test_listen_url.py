@@ -29,16 +29,16 @@ PASSWORD = "s3:cr/t@%"  # noqa: S105 (of servers that live for a test)
 def hand_over(
     url: object, open_client: OpenClient, *, when: Callable[[], bool] = lambda: True, **options: Any
 ) -> holdfast.Client:
-    """One client waits for the lock of another, which releases it then. Returns the one that has waited, still open."""
+    """One client waits for the lock of another client, which then releases it. Return the client that waited, open."""
     holder, waiter = (open_client(url, pooler="transaction", **options) for _ in range(2))
-    got: list[holdfast.Lease | None] = []
-    thread = threading.Thread(target=lambda: got.append(waiter.lock("a").acquire(timeout=60)))
+    leases: list[holdfast.Lease | None] = []
+    thread = threading.Thread(target=lambda: leases.append(waiter.lock("a").acquire(timeout=60)))
     with holder.lock("a", timeout=15):
         thread.start()
         eventually(lambda: len(holder.inspect("a").waiters) == 1)
         eventually(when)
     thread.join(70)
-    (lease,) = got
+    (lease,) = leases
     assert lease is not None
     lease.release()
     return waiter
@@ -117,7 +117,7 @@ def guarded_pooler(guarded: Server, folder: Path) -> Iterator[PgBouncer]:
         yield started
 
 
-def test_a_password_function_is_asked_for_both_connections(
+def test_a_password_function_is_called_for_both_connections(
     guarded: Server, guarded_pooler: PgBouncer, open_client: OpenClient, caplog: pytest.LogCaptureFixture
 ) -> None:
     calls: list[int] = []

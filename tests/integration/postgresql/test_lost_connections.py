@@ -22,22 +22,22 @@ TTL = 6.0
 
 @contextlib.contextmanager
 def waiting(client: holdfast.Client, name: str) -> Iterator[list[holdfast.Lease]]:
-    """A waiter for the lock, which is granted when the block ends; its released lease is in the list then."""
-    got: list[holdfast.Lease] = []
+    """A waiter for the lock, which the block must release. Then the released lease of the waiter is in the list."""
+    leases: list[holdfast.Lease] = []
 
     def take() -> None:
         lease = client.lock(name, ttl=TTL).acquire(timeout=30)
         assert lease is not None
-        got.append(lease)
+        leases.append(lease)
 
     thread = threading.Thread(target=take)
     thread.start()
     with holdfast.Client(client.url) as observer:
         eventually(lambda: len(observer.inspect(name).waiters) == 1)
-    yield got
+    yield leases
     thread.join(40)
-    assert got
-    got[0].release()
+    assert leases
+    leases[0].release()
 
 
 @pytest.fixture
@@ -58,13 +58,13 @@ def test_a_holder_keeps_its_lease_when_its_connections_are_terminated(server: Se
 def test_a_waiter_keeps_its_place_when_its_connections_are_terminated(
     server: Server, url: str, hold: holdfast.Lease, open_client: OpenClient
 ) -> None:
-    with waiting(open_client(url), "a") as got:
+    with waiting(open_client(url), "a") as leases:
         assert server.terminate("%holdfast_enter%")
         assert open_client(url).lock("a").acquire(timeout=0) is None
 
         hold.release()
 
-    assert got[0].fence > hold.fence
+    assert leases[0].fence > hold.fence
 
 
 def test_the_subscriber_subscribes_again_when_its_connection_is_terminated(
@@ -86,7 +86,7 @@ def test_leases_and_queue_entries_survive_a_restart_of_the_server(
     lease = holder.lock("kept", ttl=20).acquire(timeout=15)
     assert lease is not None
 
-    with waiting(waiter, "kept") as got:
+    with waiting(waiter, "kept") as leases:
         end(own_server)
         with pytest.raises(BackendUnavailable):
             open_client(own_server.url).lock("kept").acquire(timeout=0)
@@ -95,7 +95,7 @@ def test_leases_and_queue_entries_survive_a_restart_of_the_server(
         assert open_client(own_server.url).lock("kept").acquire(timeout=0) is None
         lease.release()
 
-    assert got[0].fence > lease.fence
+    assert leases[0].fence > lease.fence
 
 
 def test_a_hung_connection_is_replaced_and_its_late_statement_is_undone(

@@ -1,4 +1,4 @@
-"""Hazard: several locks cost more than one round trip, deadlock, or stay behind if one of them is held."""
+"""Hazard: several locks cost more than one round trip, deadlock, or stay held if one of them is busy."""
 
 from __future__ import annotations
 
@@ -103,22 +103,22 @@ def test_acquire_and_release_lock_rows_in_the_same_order(server: Server, url: st
     releaser.try_acquire_all(tickets)
     releaser.release(tickets[:1])  # its row exists, and the lock is free
     before = _deadlocks(server)
-    left: list[bool] = []
-    leaving = threading.Thread(target=lambda: left.extend(releaser.release(tickets)))
-    entering = threading.Thread(target=lambda: acquirer.try_acquire_all(others))
+    released: list[bool] = []
+    releasing = threading.Thread(target=lambda: released.extend(releaser.release(tickets)))
+    acquiring = threading.Thread(target=lambda: acquirer.try_acquire_all(others))
 
     with server.connect() as blocker, blocker.transaction():
         (schema,) = parse_qs(urlsplit(url).query)["schema"]
         row = sql.SQL("SELECT FROM {}.holdfast_locks WHERE name = 'aB' FOR UPDATE").format(sql.Identifier(schema))
         blocker.execute(row)
-        leaving.start()
+        releasing.start()
         eventually(lambda: server.is_blocked("%holdfast_leave(%"))
-        entering.start()
+        acquiring.start()
         eventually(lambda: server.is_blocked("%holdfast_enter_all(%"))
-    for thread in (leaving, entering):
+    for thread in (releasing, acquiring):
         thread.join(30)
 
-    assert left == [False, True, True]
+    assert released == [False, True, True]
     acquirer.release(others)
     for user in (releaser, acquirer):
         user.close()  # the server has counted by then

@@ -31,8 +31,8 @@ def test_a_renewal_finds_its_ticket_when_a_repeated_try_acquire_is_concurrent(
 ) -> None:
     (ticket,) = driver.tickets(["a"], "job")
     driver.try_acquire(ticket)
-    lives: list[bool] = []
-    renewing = threading.Thread(target=lambda: lives.append(driver.renew(ticket)))
+    renewed: list[bool] = []
+    renewing = threading.Thread(target=lambda: renewed.append(driver.renew(ticket)))
 
     with server.connect() as late, late.transaction():
         repeat_try_acquire(late, schema, ticket)
@@ -40,7 +40,7 @@ def test_a_renewal_finds_its_ticket_when_a_repeated_try_acquire_is_concurrent(
         eventually(lambda: server.is_blocked("%holdfast_renew(%"))
     renewing.join(30)
 
-    assert lives == [True]
+    assert renewed == [True]
 
 
 def test_a_ticket_gets_a_new_fence_when_the_last_ticket_of_its_owner_is_released(
@@ -51,14 +51,14 @@ def test_a_ticket_gets_a_new_fence_when_the_last_ticket_of_its_owner_is_released
     other = Driver(url)
     (second,) = other.tickets(["a"], "job")
     after: list[Any] = []
-    entering = threading.Thread(target=lambda: after.append(other.try_acquire(second)))
+    acquiring = threading.Thread(target=lambda: after.append(other.try_acquire(second)))
 
-    with server.connect() as leaver, leaver.transaction():
+    with server.connect() as releaser, releaser.transaction():
         release = sql.SQL("SELECT {}.holdfast_leave('a', %s, false)").format(schema)
-        leaver.execute(release, [first.nonce])
-        entering.start()
+        releaser.execute(release, [first.nonce])
+        acquiring.start()
         eventually(lambda: server.is_blocked("%holdfast_enter_owner(%"))
-    entering.join(30)
+    acquiring.join(30)
 
     assert isinstance(before, Granted)
     assert after[0].fence > before.fence

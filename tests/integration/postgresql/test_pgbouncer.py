@@ -54,15 +54,15 @@ def schema() -> str:
 
 
 def acquire_later(client: holdfast.Client, name: str) -> tuple[threading.Thread, list[holdfast.Lease | None]]:
-    got: list[holdfast.Lease | None] = []
-    thread = threading.Thread(target=lambda: got.append(client.lock(name).acquire(timeout=60)))
+    leases: list[holdfast.Lease | None] = []
+    thread = threading.Thread(target=lambda: leases.append(client.lock(name).acquire(timeout=60)))
     thread.start()
-    return thread, got
+    return thread, leases
 
 
-def finish(thread: threading.Thread, got: list[holdfast.Lease | None]) -> holdfast.Lease:
+def finish(thread: threading.Thread, leases: list[holdfast.Lease | None]) -> holdfast.Lease:
     thread.join(70)
-    (lease,) = got
+    (lease,) = leases
     assert lease is not None
     lease.release()
     return lease

@@ -41,13 +41,13 @@ def test_a_pooler_in_session_mode_is_accepted(pooler: int, open_client: OpenClie
     lease = open_client(url).lock("a").acquire(timeout=15)
     assert lease is not None
     other = open_client(url)
-    got: list[holdfast.Lease | None] = []
-    waiter = threading.Thread(target=lambda: got.append(other.lock("a").acquire(timeout=30)))
+    leases: list[holdfast.Lease | None] = []
+    waiter = threading.Thread(target=lambda: leases.append(other.lock("a").acquire(timeout=30)))
     waiter.start()
     eventually(lambda: other.lock("a").acquire(timeout=0) is None)
 
     lease.release()
 
     waiter.join(40)
-    assert got[0] is not None
-    got[0].release()
+    assert leases[0] is not None
+    leases[0].release()

@@ -94,8 +94,8 @@ def test_a_new_record_removes_expired_ones(server: Server, store: Store, schema:
 
     client.swap_record("new", "", OURS)
 
-    left = server.rows(sql.SQL("SELECT name FROM {schema}.holdfast_records ORDER BY name").format(**names))
-    assert left == [("kept",), ("new",)]
+    remaining = server.rows(sql.SQL("SELECT name FROM {schema}.holdfast_records ORDER BY name").format(**names))
+    assert remaining == [("kept",), ("new",)]
 
 
 @pytest.mark.parametrize("commits", [True, False])

@@ -35,8 +35,8 @@ def test_kill_9_of_the_server_loses_no_lease(own_server: Server, open_client: Op
     url = own_server.url_of("postgres", method=method)
     holder, waiter = open_client(url), open_client(url)
     lease = acquired(holder, method)
-    got: list[holdfast.Lease | None] = []
-    thread = threading.Thread(target=lambda: got.append(waiter.lock(method).acquire(timeout=60)))
+    leases: list[holdfast.Lease | None] = []
+    thread = threading.Thread(target=lambda: leases.append(waiter.lock(method).acquire(timeout=60)))
     thread.start()
     eventually(lambda: bool(own_server.clients("%pg_advisory_lock%" if method == "advisory" else "LISTEN%")))
 
@@ -45,12 +45,12 @@ def test_kill_9_of_the_server_loses_no_lease(own_server: Server, open_client: Op
 
     lease.renew()
     assert open_client(url).lock(method).acquire(timeout=0) is None
-    assert not got
+    assert not leases
     lease.release()
     thread.join(70)
-    assert got[0] is not None
-    assert got[0].fence > lease.fence
-    got[0].release()
+    assert leases[0] is not None
+    assert leases[0].fence > lease.fence
+    leases[0].release()
 
 
 def test_fences_grow_after_a_crash(own_server: Server, open_client: OpenClient) -> None:
@@ -76,8 +76,8 @@ def test_locks_work_when_the_server_ends_idle_sessions(folder: Path, open_client
             pytest.skip("this PostgreSQL has no idle_session_timeout")
         client, waiter = open_client(server.url), open_client(server.url)
         lease = acquired(client, "a")
-        got: list[holdfast.Lease | None] = []
-        thread = threading.Thread(target=lambda: got.append(waiter.lock("a").acquire(timeout=60)))
+        leases: list[holdfast.Lease | None] = []
+        thread = threading.Thread(target=lambda: leases.append(waiter.lock("a").acquire(timeout=60)))
         thread.start()
         eventually(lambda: len(open_client(server.url).inspect("a").waiters) == 1)
 
@@ -86,8 +86,8 @@ def test_locks_work_when_the_server_ends_idle_sessions(folder: Path, open_client
         lease.release()
 
         thread.join(70)
-        assert got[0] is not None
-        got[0].release()
+        assert leases[0] is not None
+        leases[0].release()
 
 
 @pytest.fixture

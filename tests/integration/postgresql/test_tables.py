@@ -134,7 +134,7 @@ def test_locks_work_with_any_settings_of_the_user(
     assert fences == sorted(set(fences))
 
 
-def test_the_error_says_so_when_the_server_is_read_only(
+def test_the_error_names_the_cause_when_the_server_is_read_only(
     server: Server, url: str, schema: str, user: str, open_client: OpenClient
 ) -> None:
     with open_client(url).lock("a"):
@@ -199,7 +199,7 @@ def test_tables_of_a_newer_holdfast_are_refused_and_not_changed(
         open_client(url).lock("a").acquire(timeout=0)
 
 
-NEWER = """
+DOWNGRADE = """
     DROP TABLE {schema}.holdfast_marks, {schema}.holdfast_records;
     DROP FUNCTION {schema}.holdfast_enter_owner, {schema}.holdfast_enter_all, {schema}.holdfast_reap_marks;
     DROP FUNCTION {schema}.holdfast_swap_record, {schema}.holdfast_reap_records;
@@ -223,7 +223,7 @@ def test_tables_of_an_older_holdfast_are_upgraded_while_locks_are_held(
     client = open_client(url)
     held = client.lock("held").acquire(timeout=0)
     read = client.rwlock("read").read().acquire(timeout=0)
-    server.rows(sql.SQL(NEWER).format(schema=sql.Identifier(schema)))
+    server.rows(sql.SQL(DOWNGRADE).format(schema=sql.Identifier(schema)))
     older = open_client(url)
     assert older.lock("held").acquire(timeout=0) is None
 
@@ -242,7 +242,7 @@ def test_init_upgrades_old_tables_and_does_not_change_current_ones(
 ) -> None:
     names = {"schema": sql.Identifier(schema), "user": sql.Identifier(user)}
     create_tables(urls.parse(url))
-    server.rows(sql.SQL(NEWER).format(**names))
+    server.rows(sql.SQL(DOWNGRADE).format(**names))
     server.rows(sql.SQL("GRANT USAGE ON SCHEMA {schema} TO {user}").format(**names))
     server.rows(sql.SQL("GRANT SELECT ON ALL TABLES IN SCHEMA {schema} TO {user}").format(**names))
     powerless = urls.parse(server.url_of(user, schema=schema))
@@ -263,7 +263,7 @@ def test_locks_work_and_new_features_name_the_fix_when_tables_cannot_be_upgraded
     rights = "GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA {schema} TO {user}"
     server.rows(sql.SQL("CREATE SCHEMA {schema}").format(**names))
     server.rows(tables_ddl(schema))
-    server.rows(sql.SQL(NEWER).format(**names))
+    server.rows(sql.SQL(DOWNGRADE).format(**names))
     server.rows(sql.SQL("GRANT USAGE ON SCHEMA {schema} TO {user}").format(**names))
     server.rows(sql.SQL(rights).format(**names))
     client = open_client(server.url_of(user, schema=schema))
@@ -302,8 +302,8 @@ def test_a_new_register_removes_expired_ones(server: Server, url: str, schema: s
 
     client.once_per("1h", name="new")(len)("x")
 
-    left = server.rows(sql.SQL("SELECT name FROM {schema}.holdfast_marks ORDER BY name").format(**names))
-    assert [name.partition("@")[0].rpartition(":")[2] for (name,) in left] == ["kept", "new"]
+    remaining = server.rows(sql.SQL("SELECT name FROM {schema}.holdfast_marks ORDER BY name").format(**names))
+    assert [name.partition("@")[0].rpartition(":")[2] for (name,) in remaining] == ["kept", "new"]
 
 
 def test_only_unused_locks_are_reaped(server: Server, url: str, schema: str, open_client: OpenClient) -> None:
@@ -319,8 +319,8 @@ def test_only_unused_locks_are_reaped(server: Server, url: str, schema: str, ope
 
     server.rows(sql.SQL("SELECT {schema}.holdfast_reap({schema}.holdfast_clock())").format(**names))
 
-    left = server.rows(sql.SQL("SELECT name FROM {schema}.holdfast_locks ORDER BY name").format(**names))
-    assert left == [("held",), ("new",), ("read",)]
+    remaining = server.rows(sql.SQL("SELECT name FROM {schema}.holdfast_locks ORDER BY name").format(**names))
+    assert remaining == [("held",), ("new",), ("read",)]
     assert server.rows(sql.SQL("SELECT name FROM {schema}.holdfast_tickets").format(**names)) == [("read",)]
     for lease in leases:
         assert lease is not None
@@ -351,8 +351,8 @@ def test_a_new_lock_of_any_kind_removes_old_ones(
     with uses.get(kind, lambda: client.lock("new", timeout=0))():
         pass
 
-    left = server.rows(sql.SQL("SELECT name FROM {schema}.holdfast_locks").format(**names))
-    assert ("old",) not in left
+    remaining = server.rows(sql.SQL("SELECT name FROM {schema}.holdfast_locks").format(**names))
+    assert ("old",) not in remaining
 
 
 def test_a_lock_keeps_its_readers_when_an_operator_deletes_its_row(
@@ -523,19 +523,19 @@ def test_a_refused_acquire_leaves_nothing_in_the_client(driver: Driver) -> None:
 
 
 def test_an_acquire_without_a_wait_leaves_nothing_in_the_client_with_method_advisory(url: str) -> None:
-    gated = Driver(f"{url}&method=advisory")
+    holder = Driver(f"{url}&method=advisory")
     other = Driver(f"{url}&method=advisory")
-    held, busy = gated.tickets(["w", "w"])
-    gated.try_acquire(held)
+    held, busy = holder.tickets(["w", "w"])
+    holder.try_acquire(held)
 
     assert isinstance(other.try_acquire(busy), Waiting)
 
     assert other.remembered == set()
-    for user in (gated, other):
+    for user in (holder, other):
         user.close()
 
 
-def test_no_notification_is_sent_when_there_are_no_waiters(server: Server, url: str, open_client: OpenClient) -> None:
+def test_no_client_listens_when_no_ticket_waits(server: Server, url: str, open_client: OpenClient) -> None:
     client = open_client(url)
 
     for _ in range(5):

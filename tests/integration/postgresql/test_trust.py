@@ -141,4 +141,4 @@ def test_every_function_has_a_search_path_of_its_own(server: Server, url: str, o
         {"schema": open_schema.schema},
     )
 
-    assert functions == [("holdfast_clock",)], "which is inlined, and has its operator qualified"
+    assert functions == [("holdfast_clock",)], "it is inlined, and its operator is qualified instead"

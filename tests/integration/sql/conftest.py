@@ -23,32 +23,32 @@ from tests.support.mysql import shared as mysql
 from tests.support.postgresql import shared as postgresql
 
 
-class Handle:
-    """One connection of a caller, outside of a transaction."""
+class LibraryConnection:
+    """One connection of a library, outside of a transaction."""
 
-    def __init__(self, connection: Any, execute: Callable[[str], Any], close: Callable[[], Any]) -> None:
-        self.connection, self.execute, self.close = connection, execute, close
-        self.commit, self.rollback = connection.commit, connection.rollback
+    def __init__(self, native: Any, execute: Callable[[str], Any], close: Callable[[], Any]) -> None:
+        self.native, self.execute, self.close = native, execute, close
+        self.commit, self.rollback = native.commit, native.rollback
 
     def begin(self) -> None:
         """Most connections begin a transaction with their first statement."""
 
 
-class DjangoHandle(Handle):
+class DjangoConnection(LibraryConnection):
     """Django is in autocommit mode outside of `atomic`."""
 
     def begin(self) -> None:
-        if self.connection.get_autocommit():
-            self.connection.set_autocommit(False)
+        if self.native.get_autocommit():
+            self.native.set_autocommit(False)
 
 
 class Database:
-    """A database for one test, with the table, and a table of effects."""
+    """A database for one test, with the table of `once`, and a table of effects."""
 
     def __init__(self, library: str, dialect: str, folder: Path) -> None:
         self.library, self.dialect = library, dialect
         self.autocommits = False  # the mode of new connections
-        self._handles: list[Handle] = []
+        self._opened: list[LibraryConnection] = []
         if dialect == "postgresql":
             self.schema = f"test_{uuid.uuid4().hex}"
             postgresql.server().rows(f"CREATE SCHEMA {self.schema}")
@@ -59,17 +59,17 @@ class Database:
             with contextlib.closing(sqlite3.connect(self.path)) as connection:
                 connection.execute("PRAGMA journal_mode = WAL")
 
-    def open(self) -> Handle:
+    def open(self) -> LibraryConnection:
         """A connection of the library. It is used by one thread at a time."""
-        handle: Handle = getattr(self, f"_{self.library}")()
-        self._handles.append(handle)
-        return handle
+        connection: LibraryConnection = getattr(self, f"_{self.library}")()
+        self._opened.append(connection)
+        return connection
 
     def close(self) -> None:
-        for handle in self._handles:
+        for connection in self._opened:
             with contextlib.suppress(Exception):
-                handle.rollback()
-            handle.close()
+                connection.rollback()
+            connection.close()
 
     def raw(self) -> Any:
         """A connection of the driver."""
@@ -92,15 +92,15 @@ class Database:
             check_same_thread=False,
         )
 
-    def _driver(self) -> Handle:
+    def _driver(self) -> LibraryConnection:
         connection = self.raw()
-        return Handle(connection, lambda text: _rows(connection.cursor(), text), connection.close)
+        return LibraryConnection(connection, lambda text: _rows(connection.cursor(), text), connection.close)
 
-    def _psycopg2(self) -> Handle:
+    def _psycopg2(self) -> LibraryConnection:
         options = f"-c search_path={self.schema}"
         connection: Any = psycopg2.connect(postgresql.server().url, options=options)
         connection.autocommit = self.autocommits
-        return Handle(connection, lambda text: _rows(connection.cursor(), text), connection.close)
+        return LibraryConnection(connection, lambda text: _rows(connection.cursor(), text), connection.close)
 
     def _engine(self) -> sqlalchemy.Engine:
         urls = {"postgresql": "postgresql+psycopg://", "mysql": "mysql+pymysql://", "sqlite": "sqlite://"}
@@ -109,15 +109,15 @@ class Database:
             urls[self.dialect], creator=self.raw, poolclass=sqlalchemy.pool.NullPool, **options
         )
 
-    def _sqlalchemy(self) -> Handle:
+    def _sqlalchemy(self) -> LibraryConnection:
         connection = self._engine().connect()
-        return Handle(connection, lambda text: _result(connection, text), connection.close)
+        return LibraryConnection(connection, lambda text: _result(connection, text), connection.close)
 
-    def _session(self) -> Handle:
+    def _session(self) -> LibraryConnection:
         session = sqlalchemy.orm.Session(self._engine())
-        return Handle(session, lambda text: _result(session, text), session.close)
+        return LibraryConnection(session, lambda text: _result(session, text), session.close)
 
-    def _django(self) -> Handle:
+    def _django(self) -> LibraryConnection:
         if not settings.configured:
             settings.configure(USE_TZ=True, LOGGING_CONFIG=None)
             django.setup()
@@ -144,7 +144,7 @@ class Database:
             with connection.cursor() as cursor:
                 return _rows(cursor, text)
 
-        return DjangoHandle(connection, execute, connection.close)
+        return DjangoConnection(connection, execute, connection.close)
 
 
 def _rows(cursor: Any, text: str) -> Any:
@@ -171,9 +171,9 @@ def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Databas
     library, dialect = request.param
     made = Database(library, dialect, tmp_path)
     with contextlib.closing(made):
-        handle = made.open()
-        handle.begin()
-        sql.create_table(handle.connection)
-        handle.execute("CREATE TABLE effects (id VARCHAR(100), worker INTEGER)")
-        handle.commit()
+        connection = made.open()
+        connection.begin()
+        sql.create_table(connection.native)
+        connection.execute("CREATE TABLE effects (id VARCHAR(100), worker INTEGER)")
+        connection.commit()
         yield made

@@ -1,4 +1,4 @@
-"""Hazard: two transactions are told that they are the first for a key, or a key is committed without its effects."""
+"""Hazard: two transactions are both the first for one key, or a key is committed without its effects."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 
 import holdfast
 from holdfast import sql
-from tests.integration.sql.conftest import Database, Handle
+from tests.integration.sql.conftest import Database, LibraryConnection
 from tests.support.postgresql import shared as postgresql
 
-HELD = 0.3  # seconds in which a call that waits shows that it does
+HELD = 0.3  # seconds after which a call that has not returned counts as blocked
 NAMES = ["a", "A", "a ", "á", "a\0", "'", "%", "%s", ":value", "?", "x" * 512, "😀" * 512]
 DRIVERS = pytest.mark.parametrize(
     "database", [("driver", dialect) for dialect in ("postgresql", "mysql", "sqlite")], indirect=True, ids="-".join
 )
 
 
-def once(handle: Handle, key: str) -> bool:
-    handle.begin()
-    return sql.once(handle.connection, key)
+def once(connection: LibraryConnection, key: str) -> bool:
+    connection.begin()
+    return sql.once(connection.native, key)
 
 
-def in_thread(handle: Handle, key: str) -> Future[bool]:
+def in_thread(connection: LibraryConnection, key: str) -> Future[bool]:
     pool = ThreadPoolExecutor(1)
-    future = pool.submit(once, handle, key)
+    future = pool.submit(once, connection, key)
     pool.shutdown(wait=False)
     return future
 
@@ -57,15 +57,15 @@ def test_one_committed_transaction_is_the_first_for_each_key(database: Database)
 
 
 def test_a_key_is_free_again_when_its_transaction_is_rolled_back(database: Database) -> None:
-    handle = database.open()
+    connection = database.open()
 
-    assert once(handle, "a")
-    handle.execute("INSERT INTO effects VALUES ('a', 1)")
-    handle.rollback()
+    assert once(connection, "a")
+    connection.execute("INSERT INTO effects VALUES ('a', 1)")
+    connection.rollback()
 
-    assert once(handle, "a")
-    assert handle.execute("SELECT * FROM effects") == []
-    handle.commit()
+    assert once(connection, "a")
+    assert connection.execute("SELECT * FROM effects") == []
+    connection.commit()
     assert not once(database.open(), "a")
 
 
@@ -88,17 +88,17 @@ def test_each_key_has_one_effect_when_workers_race_and_roll_back(database: Datab
     ready = threading.Barrier(4)
 
     def work(worker: int) -> None:
-        handle, dice = database.open(), random.Random(worker)  # noqa: S311  (repeatable, not secret)
+        connection, dice = database.open(), random.Random(worker)  # noqa: S311  (repeatable, not secret)
         ready.wait(60)
         for key in keys * 4:
             while True:
                 try:
-                    if once(handle, key):
-                        handle.execute(f"INSERT INTO effects VALUES ('{key}', {worker})")  # noqa: S608
-                    (handle.rollback if dice.random() < 0.3 else handle.commit)()
+                    if once(connection, key):
+                        connection.execute(f"INSERT INTO effects VALUES ('{key}', {worker})")  # noqa: S608
+                    (connection.rollback if dice.random() < 0.3 else connection.commit)()
                     break
                 except (pymysql.err.OperationalError, sqlalchemy.exc.OperationalError) as error:
-                    handle.rollback()
+                    connection.rollback()
                     if "Deadlock" not in str(error):  # of MySQL: the transaction is repeated
                         raise
 
@@ -112,29 +112,29 @@ def test_each_key_has_one_effect_when_workers_race_and_roll_back(database: Datab
 
 def test_a_connection_in_autocommit_mode_is_refused_and_stores_nothing(database: Database) -> None:
     database.autocommits = True
-    handle = database.open()
+    connection = database.open()
 
     with pytest.raises(holdfast.UsageError, match="transaction"):
-        sql.once(handle.connection, "a")
+        sql.once(connection.native, "a")
 
-    assert handle.execute("SELECT * FROM holdfast_once") == []
+    assert connection.execute("SELECT * FROM holdfast_once") == []
 
 
 @DRIVERS
 def test_an_explicit_transaction_of_a_connection_in_autocommit_mode_is_accepted(database: Database) -> None:
     database.autocommits = True
-    handle = database.open()
+    connection = database.open()
 
-    handle.execute("BEGIN")
-    assert sql.once(handle.connection, "a")
-    handle.execute("ROLLBACK")
-    handle.execute("BEGIN")
-    assert sql.once(handle.connection, "a")
-    handle.execute("COMMIT")
+    connection.execute("BEGIN")
+    assert sql.once(connection.native, "a")
+    connection.execute("ROLLBACK")
+    connection.execute("BEGIN")
+    assert sql.once(connection.native, "a")
+    connection.execute("COMMIT")
 
-    handle.execute("BEGIN")
-    assert not sql.once(handle.connection, "a")
-    handle.execute("COMMIT")
+    connection.execute("BEGIN")
+    assert not sql.once(connection.native, "a")
+    connection.execute("COMMIT")
 
 
 @DRIVERS
@@ -143,15 +143,15 @@ def test_a_killed_process_leaves_no_key(database: Database) -> None:
     pid = os.fork()
     if pid == 0:  # the child: it dies in the middle of its transaction
         try:
-            handle = database._driver()
-            os.write(write_end, b"1" if once(handle, "a") else b"0")
-            handle.execute("INSERT INTO effects VALUES ('a', 1)")
+            connection = database._driver()
+            os.write(write_end, b"1" if once(connection, "a") else b"0")
+            connection.execute("INSERT INTO effects VALUES ('a', 1)")
             signal.pause()
         finally:
             os._exit(1)
     assert os.read(read_end, 1) == b"1"
-    handle = database.open()
-    waiting = in_thread(handle, "a")
+    connection = database.open()
+    waiting = in_thread(connection, "a")
     with pytest.raises(TimeoutError):
         waiting.result(HELD)
 
@@ -159,26 +159,26 @@ def test_a_killed_process_leaves_no_key(database: Database) -> None:
     os.waitpid(pid, 0)
 
     assert waiting.result(30)
-    assert handle.execute("SELECT * FROM effects") == []
+    assert connection.execute("SELECT * FROM effects") == []
     for end in (read_end, write_end):
         os.close(end)
 
 
 def test_the_error_of_a_missing_table_names_the_fix(database: Database) -> None:
-    handle = database.open()
-    handle.begin()
+    connection = database.open()
+    connection.begin()
 
     with pytest.raises(Exception, match=r"missing_table") as caught:
-        sql.once(handle.connection, "a", table="missing_table")
+        sql.once(connection.native, "a", table="missing_table")
 
     (note,) = caught.value.__notes__
     assert "CREATE TABLE IF NOT EXISTS missing_table" in note
 
 
 def test_old_keys_are_forgotten(database: Database) -> None:
-    handle = database.open()
-    once(handle, "old")
-    once(handle, "new")
+    connection = database.open()
+    once(connection, "old")
+    once(connection, "new")
     past = {
         "postgresql": "now() - interval '2 days'",
         "mysql": "UTC_TIMESTAMP() - INTERVAL 2 DAY",
@@ -186,20 +186,20 @@ def test_old_keys_are_forgotten(database: Database) -> None:
     }
     old = {"postgresql": "'old'::bytea", "mysql": "'old'", "sqlite": "CAST('old' AS BLOB)"}
     update = f"UPDATE holdfast_once SET created = {past[database.dialect]} WHERE name = {old[database.dialect]}"  # noqa: S608
-    handle.execute(update.replace("::", "\\:\\:") if database.library in ("sqlalchemy", "session") else update)
-    handle.commit()
+    connection.execute(update.replace("::", "\\:\\:") if database.library in ("sqlalchemy", "session") else update)
+    connection.commit()
 
-    handle.begin()
-    assert sql.forget_older_than(handle.connection, "1d") == 1
-    assert sql.forget_older_than(handle.connection, "1d") == 0
+    connection.begin()
+    assert sql.forget_older_than(connection.native, "1d") == 1
+    assert sql.forget_older_than(connection.native, "1d") == 0
 
-    assert once(handle, "old")
-    assert not once(handle, "new")
+    assert once(connection, "old")
+    assert not once(connection, "new")
 
 
 def test_a_database_of_another_kind_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with contextlib.closing(Database("sqlalchemy", "sqlite", tmp_path)) as database:
-        connection = database.open().connection
+        connection = database.open().native
         monkeypatch.setattr(connection.dialect, "name", "oracle")
 
         with pytest.raises(holdfast.ConfigurationError, match="oracle is not supported"):
@@ -214,13 +214,13 @@ def test_an_object_that_is_no_connection_is_refused(given: Any) -> None:
 
 @DRIVERS
 def test_invalid_arguments_are_refused_before_a_statement_is_sent(database: Database) -> None:
-    handle = database.open()
+    connection = database.open()
 
     for key, options in (("", {}), ("x" * 513, {}), ("a", {"table": "a; DROP TABLE effects"})):
         with pytest.raises(holdfast.ConfigurationError):
-            sql.once(handle.connection, key, **options)
+            sql.once(connection.native, key, **options)
     with pytest.raises(holdfast.ConfigurationError, match="age"):
-        sql.forget_older_than(handle.connection, 0)
+        sql.forget_older_than(connection.native, 0)
     with pytest.raises(holdfast.ConfigurationError, match="dialect"):
         sql.ddl("oracle")
     assert sql.ddl(database.dialect, table="mine.once").startswith("CREATE TABLE IF NOT EXISTS mine.once (")
@@ -230,7 +230,7 @@ def test_invalid_arguments_are_refused_before_a_statement_is_sent(database: Data
     "database", [("django", dialect) for dialect in ("postgresql", "sqlite")], indirect=True, ids="-".join
 )
 def test_atomic_blocks_of_django_are_transactions_and_inner_ones_are_savepoints(database: Database) -> None:
-    connection = database.open().connection
+    connection = database.open().native
     connections["once"] = connection
 
     with pytest.raises(ZeroDivisionError), transaction.atomic(using="once"):
@@ -254,37 +254,37 @@ def test_atomic_blocks_of_django_are_transactions_and_inner_ones_are_savepoints(
 @pytest.mark.parametrize("level", ["REPEATABLE READ", "SERIALIZABLE"])
 def test_postgresql_refuses_a_snapshot_that_is_older_than_the_key(tmp_path: Path, level: str) -> None:
     database = Database("driver", "postgresql", tmp_path)
-    handle, other = database.open(), database.open()
-    sql.create_table(handle.connection)
-    handle.commit()
-    handle.execute(f"SET TRANSACTION ISOLATION LEVEL {level}")
-    handle.execute("SELECT 1 FROM holdfast_once")
-    assert sql.once(other.connection, "a")
+    connection, other = database.open(), database.open()
+    sql.create_table(connection.native)
+    connection.commit()
+    connection.execute(f"SET TRANSACTION ISOLATION LEVEL {level}")
+    connection.execute("SELECT 1 FROM holdfast_once")
+    assert sql.once(other.native, "a")
     other.commit()
 
     with pytest.raises(psycopg.errors.SerializationFailure):
-        sql.once(handle.connection, "a")
+        sql.once(connection.native, "a")
 
-    handle.rollback()
-    handle.execute(f"SET TRANSACTION ISOLATION LEVEL {level}")
-    assert not sql.once(handle.connection, "a"), "the caller repeats its transaction"
+    connection.rollback()
+    connection.execute(f"SET TRANSACTION ISOLATION LEVEL {level}")
+    assert not sql.once(connection.native, "a"), "the caller repeats its transaction"
     database.close()
 
 
 def test_mysql_sees_the_newest_key_although_its_snapshot_is_older(tmp_path: Path) -> None:
     database = Database("driver", "mysql", tmp_path)
-    handle, other = database.open(), database.open()
-    sql.create_table(handle.connection)
-    handle.execute("SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ")
-    handle.execute("SELECT 1 FROM holdfast_once")
-    assert sql.once(other.connection, "a")
+    connection, other = database.open(), database.open()
+    sql.create_table(connection.native)
+    connection.execute("SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+    connection.execute("SELECT 1 FROM holdfast_once")
+    assert sql.once(other.native, "a")
     other.commit()
 
-    if handle.execute("SHOW VARIABLES LIKE 'innodb_snapshot_isolation'") == [("innodb_snapshot_isolation", "ON")]:
+    if connection.execute("SHOW VARIABLES LIKE 'innodb_snapshot_isolation'") == [("innodb_snapshot_isolation", "ON")]:
         with pytest.raises(pymysql.err.OperationalError, match="Record has changed"):
-            sql.once(handle.connection, "a")
+            sql.once(connection.native, "a")
     else:
-        assert not sql.once(handle.connection, "a")
+        assert not sql.once(connection.native, "a")
     database.close()
 
 

@@ -15,10 +15,10 @@ from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 
 import holdfast
 from holdfast import sql
-from tests.integration.sql.conftest import Database, Handle
+from tests.integration.sql.conftest import Database, LibraryConnection
 from tests.support.postgresql import shared as postgresql
 
-HELD = 0.3  # seconds in which a call that waits shows that it does
+HELD = 0.3  # seconds after which a call that has not returned counts as blocked
 LIBRARIES = pytest.mark.parametrize(
     "database",
     [(library, "postgresql") for library in ("driver", "psycopg2", "sqlalchemy", "session", "django")],
@@ -30,18 +30,18 @@ DRIVER = pytest.mark.parametrize("database", [("driver", "postgresql")], indirec
 
 @pytest.fixture
 def name() -> str:
-    """Tests that run at the same time share the server."""
+    """A name that no other test on the server uses."""
     return uuid.uuid4().hex
 
 
-def lock(handle: Handle, name: str, **options: Any) -> bool:
-    handle.begin()
-    return sql.xact_lock(handle.connection, name, **options)
+def lock(connection: LibraryConnection, name: str, **options: Any) -> bool:
+    connection.begin()
+    return sql.xact_lock(connection.native, name, **options)
 
 
-def in_thread(handle: Handle, name: str, **options: Any) -> Future[bool]:
+def in_thread(connection: LibraryConnection, name: str, **options: Any) -> Future[bool]:
     pool = ThreadPoolExecutor(1)
-    future = pool.submit(lock, handle, name, **options)
+    future = pool.submit(lock, connection, name, **options)
     pool.shutdown(wait=False)
     return future
 
@@ -101,27 +101,27 @@ def test_shared_holders_hold_the_lock_together_and_exclude_others(database: Data
 @LIBRARIES
 @pytest.mark.parametrize("timeout", [None, 0, 5])
 @pytest.mark.parametrize("level", ["REPEATABLE READ", "SERIALIZABLE"])
-def test_a_transaction_that_would_not_see_earlier_commits_is_refused(
+def test_a_transaction_with_a_snapshot_is_refused_because_it_may_miss_earlier_commits(
     database: Database, name: str, level: str, timeout: float | None
 ) -> None:
-    handle = database.open()
-    handle.begin()
-    handle.execute(f"SET TRANSACTION ISOLATION LEVEL {level}")
+    connection = database.open()
+    connection.begin()
+    connection.execute(f"SET TRANSACTION ISOLATION LEVEL {level}")
 
     with pytest.raises(holdfast.UsageError, match=f"READ COMMITTED: one with {level}"):
-        lock(handle, name, timeout=timeout)
+        lock(connection, name, timeout=timeout)
 
-    assert lock(database.open(), name, timeout=0), "the refused call has taken nothing"
-    assert handle.execute("SELECT 1") == [(1,)], "its transaction goes on"
+    assert lock(database.open(), name, timeout=0), "the refused call has not acquired the lock"
+    assert connection.execute("SELECT 1") == [(1,)], "its transaction continues"
 
 
 @LIBRARIES
-def test_outside_of_a_transaction_it_is_refused(database: Database, name: str) -> None:
+def test_a_call_outside_of_a_transaction_is_refused(database: Database, name: str) -> None:
     database.autocommits = True
-    handle = database.open()
+    connection = database.open()
 
     with pytest.raises(holdfast.UsageError, match="xact_lock was called outside of a transaction"):
-        sql.xact_lock(handle.connection, name)
+        sql.xact_lock(connection.native, name)
 
 
 @DRIVER
@@ -142,16 +142,16 @@ def test_a_deadlock_is_the_error_of_the_driver(database: Database, name: str) ->
     assert lock(first, name)
     assert lock(second, f"{name}2")
 
-    def lock_or_roll_back(handle: Handle, name: str) -> bool:
+    def lock_or_roll_back(connection: LibraryConnection, name: str) -> bool:
         try:
-            return lock(handle, name, timeout=60)
+            return lock(connection, name, timeout=60)
         except psycopg.errors.DeadlockDetected:
-            handle.rollback()
+            connection.rollback()
             raise
 
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(lock_or_roll_back, first, f"{name}2")
-        with pytest.raises(psycopg.errors.DeadlockDetected):  # of the one that closes the cycle, or of the other one
+        with pytest.raises(psycopg.errors.DeadlockDetected):  # in either transaction
             try:
                 lock_or_roll_back(second, name)
             finally:
@@ -166,13 +166,13 @@ def test_workers_that_count_in_turn_lose_no_update(database: Database, name: str
     ready = threading.Barrier(4)
 
     def work() -> None:
-        handle = database.open()
+        connection = database.open()
         ready.wait()
         for _ in range(25):
-            assert lock(handle, name)
-            ((count,),) = handle.execute("SELECT worker FROM effects")
-            handle.execute(f"UPDATE effects SET worker = {count + 1}")  # noqa: S608
-            handle.commit()
+            assert lock(connection, name)
+            ((count,),) = connection.execute("SELECT worker FROM effects")
+            connection.execute(f"UPDATE effects SET worker = {count + 1}")  # noqa: S608
+            connection.commit()
 
     with ThreadPoolExecutor(4) as pool:
         for future in [pool.submit(work) for _ in range(4)]:
@@ -182,12 +182,12 @@ def test_workers_that_count_in_turn_lose_no_update(database: Database, name: str
 
 @DRIVER
 def test_a_lease_of_the_same_name_is_another_lock(database: Database, name: str) -> None:
-    handle = database.open()
+    connection = database.open()
     for method in ("", "&method=advisory"):
         url = f"{postgresql.server().url}?schema={database.schema}{method}"
         with holdfast.Client(url) as client, client.lock(name, timeout=5):
-            assert lock(handle, name, timeout=0)
-            handle.rollback()
+            assert lock(connection, name, timeout=0)
+            connection.rollback()
 
 
 @pytest.mark.parametrize("library", ["driver"])
@@ -208,18 +208,18 @@ def test_other_databases_are_refused(database: Database, library: str, dialect: 
 )
 def test_invalid_arguments_are_refused(database: Database, options: dict[str, Any], argument: str) -> None:
     with pytest.raises(holdfast.ConfigurationError, match=argument):
-        sql.xact_lock(database.open().connection, **{"name": "a", **options})
+        sql.xact_lock(database.open().native, **{"name": "a", **options})
 
 
 @pytest.fixture
-def holder(database: Database, name: str) -> Iterator[Handle]:
-    handle = database.open()
-    assert lock(handle, name)
-    yield handle
-    handle.rollback()
+def holder(database: Database, name: str) -> Iterator[LibraryConnection]:
+    connection = database.open()
+    assert lock(connection, name)
+    yield connection
+    connection.rollback()
 
 
-async def expect_turn(connection: Any, holder: Handle, name: str) -> None:
+async def expect_turn(connection: Any, holder: LibraryConnection, name: str) -> None:
     """The holder excludes this connection until its transaction ends."""
     assert not await sql.xact_lock_async(connection, name, timeout=0)
     assert not await sql.xact_lock_async(connection, name, timeout=0.05)
@@ -230,7 +230,7 @@ async def expect_turn(connection: Any, holder: Handle, name: str) -> None:
 
 
 @DRIVER
-async def test_psycopg_for_asyncio(holder: Handle, name: str) -> None:
+async def test_psycopg_for_asyncio(holder: LibraryConnection, name: str) -> None:
     async with await psycopg.AsyncConnection.connect(postgresql.server().url) as connection:
         await expect_turn(connection, holder, name)
     async with await psycopg.AsyncConnection.connect(postgresql.server().url, autocommit=True) as connection:
@@ -241,7 +241,7 @@ async def test_psycopg_for_asyncio(holder: Handle, name: str) -> None:
 
 
 @DRIVER
-async def test_asyncpg(holder: Handle, name: str) -> None:
+async def test_asyncpg(holder: LibraryConnection, name: str) -> None:
     connection = await asyncpg.connect(postgresql.server().url)
     try:
         with pytest.raises(holdfast.UsageError, match="outside of a transaction"):
@@ -254,7 +254,7 @@ async def test_asyncpg(holder: Handle, name: str) -> None:
 
 @DRIVER
 @pytest.mark.parametrize("driver", ["psycopg", "asyncpg"])
-async def test_sqlalchemy_for_asyncio(holder: Handle, name: str, driver: str) -> None:
+async def test_sqlalchemy_for_asyncio(holder: LibraryConnection, name: str, driver: str) -> None:
     url = postgresql.server().url.replace("postgresql://", f"postgresql+{driver}://")
     engine = create_async_engine(url)
     try:

@@ -1,4 +1,4 @@
-"""Hazard: scenarios of `make failovers` that do not run any more, or a page that is not that of the stored results."""
+"""Hazard: a scenario of `make failovers` does not run any more, or its page differs from the stored results."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_a_failover_runs_and_all_declared_promises_hold(capsys: pytest.CaptureFi
     assert "fault 1: switch" in capsys.readouterr().err
 
 
-def test_the_page_is_the_one_of_the_stored_results_and_has_all_scenarios() -> None:
+def test_the_page_is_made_of_the_stored_results_of_all_scenarios() -> None:
     stored = results.stored()
 
     assert set(stored) == set(SCENARIOS)

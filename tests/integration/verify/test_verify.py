@@ -1,4 +1,4 @@
-"""Hazard: `holdfast verify` that cannot find a broken lock, that blames a good one, or that leaves locks behind."""
+"""Hazard: `holdfast verify` misses a broken lock, reports a correct lock as broken, or leaves locks held."""
 
 from __future__ import annotations
 
@@ -118,12 +118,12 @@ def test_a_holder_that_trusts_an_expired_lease_is_found_by_a_pause(server: Serve
     for seed in ("1", "2", "3"):  # a run on a busy machine may find another violation only
         done = verify(server.url, *adapter, "--seed", seed, seconds=6)
         assert done.returncode == 1, done.stdout + done.stderr
-        violations = [each for each in data_of(done)["violations"] if each["promise"] == "exclusion"]
+        violations = [violation for violation in data_of(done)["violations"] if violation["promise"] == "exclusion"]
         if violations:
             break
 
     assert violations
-    assert {each["fault"] for each in violations} == {"pause"}
+    assert {violation["fault"] for violation in violations} == {"pause"}
 
 
 @pytest.mark.extra  # `test_a_server_that_loses_its_locks_is_found` of test_scenarios.py
@@ -145,7 +145,7 @@ def test_a_restart_of_a_redis_without_persistence_is_found(tmp_path: Path) -> No
     data = data_of(done)
     assert statuses(data)["exclusion"] == "broken"
     assert statuses(data)["fence"] == statuses(data)["writes"] == "held"
-    assert {each["fault"] for each in data["violations"]} == {"restart"}
+    assert {violation["fault"] for violation in data["violations"]} == {"restart"}
 
 
 _SHUTDOWN = """\

@@ -78,7 +78,7 @@ both_stores = pytest.mark.parametrize("store", [sqlite, redis])
 
 
 @both_stores
-def test_of_concurrent_requests_for_one_order_in_two_processes_one_runs(shop: Shop) -> None:
+def test_one_request_for_an_order_runs_when_two_processes_receive_several(shop: Shop) -> None:
     with ThreadPoolExecutor(1) as threads:
         first = threads.submit(shop.request, "/orders/7")
         eventually(lambda: bool(shop.holders))

@@ -29,7 +29,7 @@ os.execv(sys.argv[1], sys.argv[1:])
 """
 
 
-def wait_until_somebody_waits(client: Client) -> None:
+def wait_for_a_waiter(client: Client) -> None:
     eventually(lambda: bool(client.inspect("a").waiters))
 
 
@@ -47,7 +47,7 @@ def test_the_next_command_starts_only_after_the_command_of_a_killed_run_has_ende
     holder = runs.start("a", "--", *STAMPER, str(stamps.path), "--children", str(time % 3))
     stamps.wait_for(processes=1 + time % 3)
     waiter = runs.start("a", "--", sys.executable, "-c", NEXT)
-    wait_until_somebody_waits(client)
+    wait_for_a_waiter(client)
 
     holder.kill()
 
@@ -63,7 +63,7 @@ def test_the_next_command_starts_only_after_the_command_of_a_killed_run_and_guar
     holder = runs.start("a", "--", *STAMPER, str(stamps.path))
     stamps.wait_for()
     waiter = runs.start("a", "--", sys.executable, "-c", NEXT)
-    wait_until_somebody_waits(client)
+    wait_for_a_waiter(client)
     (guard,) = children(holder.pid)
 
     for pid in (holder.pid, guard) if time % 2 else (guard, holder.pid):
@@ -131,7 +131,7 @@ def test_the_command_is_killed_on_resume_when_all_processes_were_stopped_past_th
         os.kill(pid, signal.SIGSTOP)
     eventually(lambda: runs.run("a", "-n", "--", "true")[0] == 0)  # the lease has expired
     for pid in (guard, command, holder.pid):
-        with contextlib.suppress(ProcessLookupError):  # the guard is quick when it runs
+        with contextlib.suppress(ProcessLookupError):  # the guard may have killed it already
             os.kill(pid, signal.SIGCONT)
 
     holder.communicate(timeout=PATIENCE)
@@ -139,7 +139,7 @@ def test_the_command_is_killed_on_resume_when_all_processes_were_stopped_past_th
     assert not is_running(command)
 
 
-# ── the lease ends while all are well ────────────────────────────────────────────────────────────────────────────────
+# ── the lease ends while all processes run ───────────────────────────────────────────────────────────────────────────
 
 
 def test_the_command_is_killed_when_the_lock_file_is_deleted(runs: Runs, stamps: Stamps) -> None:
@@ -175,7 +175,7 @@ _BLOCKER = (
 )
 
 
-def blocked(runs: Runs) -> subprocess.Popen[str]:
+def block_renewals(runs: Runs) -> subprocess.Popen[str]:
     """Hold the write lock of the lock file, so that no renewal succeeds."""
     command = [sys.executable, "-c", _BLOCKER, str(runs.file)]
     blocker = subprocess.Popen(command, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
@@ -190,7 +190,7 @@ def test_the_command_receives_sigterm_before_a_lease_that_cannot_be_renewed_ends
     assert holder.stdout is not None
     holder.stdout.readline()
 
-    with blocked(runs) as blocker:
+    with block_renewals(runs) as blocker:
         out, errors = holder.communicate(timeout=PATIENCE)
         blocker.kill()
 
@@ -203,7 +203,7 @@ def test_a_command_that_ignores_sigterm_is_killed_at_the_deadline(runs: Runs, st
     holder = runs.start("a", "--ttl", "3", "--", *STAMPER, str(stamps.path), "--ignore-term", "--children", "1")
     stamps.wait_for(processes=2)
 
-    with blocked(runs) as blocker:
+    with block_renewals(runs) as blocker:
         since = now()
         holder.communicate(timeout=PATIENCE)
         blocker.kill()
@@ -257,6 +257,6 @@ def test_the_command_is_killed_in_time_when_the_reader_of_stderr_does_not_read(
     broken = now()
     eventually(lambda: not any(map(is_running, stamps.pids())))
 
-    assert stamps.last() < broken + 4  # a third of the ttl, and time for a busy machine; with a delay it was half of it
+    assert stamps.last() < broken + 4  # a third of the ttl, and time for a busy machine
     holder.wait(PATIENCE)
     assert holder.returncode == 123

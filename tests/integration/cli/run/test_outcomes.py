@@ -97,10 +97,10 @@ def test_run_waits_until_the_lock_is_released(runs: Runs, client: Client) -> Non
 
     out, errors = waiter.communicate(timeout=PATIENCE)
     assert (waiter.returncode, out) == (0, "done\n")
-    waited, got = errors.splitlines()
+    waiting_line, acquired_line = errors.splitlines()
     moment = r"holdfast: \d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3}"
-    assert re.match(f"{moment} waiting for lock 'a', held by ", waited)
-    assert re.match(f"{moment} got lock 'a', fence ", got)
+    assert re.match(f"{moment} waiting for lock 'a', held by ", waiting_line)
+    assert re.match(f"{moment} got lock 'a', fence ", acquired_line)
 
 
 def test_min_hold_keeps_the_lock_after_a_fast_command(runs: Runs, client: Client) -> None:
@@ -210,19 +210,19 @@ def test_a_signal_ends_the_wait_and_removes_the_queue_entry(runs: Runs, client: 
         assert not client.inspect("a").waiters
 
 
-# ── what is left behind ──────────────────────────────────────────────────────────────────────────────────────────────
+# ── processes and files that remain ──────────────────────────────────────────────────────────────────────────────────
 
 
 def test_the_lock_is_kept_until_the_children_of_the_command_have_ended(runs: Runs, stamps: Stamps) -> None:
     script = f"{' '.join(STAMPER)} {stamps.path} & echo $!"
     process = runs.start("a", "--", "sh", "-c", script)
     assert process.stdout is not None
-    left = int(process.stdout.readline())
+    child = int(process.stdout.readline())
     assert process.stderr is not None
     assert "the lock is kept" in process.stderr.readline()
 
     assert runs.run("a", "-n", "--", "true")[0] == 124
-    os.kill(left, signal.SIGTERM)
+    os.kill(child, signal.SIGTERM)
 
     assert process.wait(PATIENCE) == 0
     assert runs.run("a", "-n", "--", "true")[0] == 0

@@ -13,7 +13,7 @@ from holdfast.threads.client import Client
 from tests.integration.cli.run.conftest import STAMPER, Runs, Stamps, is_running
 from tests.support.processes import PATIENCE, eventually
 
-# Records the signal, and ends a moment later with its own status, or does not end.
+# Both record the signal. POLITE ends a moment later with its own status, STUBBORN does not end.
 POLITE = "import signal, sys, time; signal.signal(15, lambda *_: (open(sys.argv[1], 'w').close(), sys.exit(5)))"
 STUBBORN = "import signal, sys, time; signal.signal(15, lambda *_: open(sys.argv[1], 'w').close())"
 WAIT = "; open(sys.argv[1] + '.ready', 'w').close()\nwhile True: time.sleep(60)"
@@ -30,7 +30,7 @@ def test_revoke_ends_a_revocable_command_with_status_122(runs: Runs, client: Cli
 
     _, errors = process.communicate(timeout=PATIENCE)
     assert process.returncode == 122
-    assert noted.exists(), "it got SIGTERM"
+    assert noted.exists(), "the command received SIGTERM"
     assert "lock 'a' was revoked" in errors
     assert client.inspect("a").holders == ()
 
@@ -42,7 +42,7 @@ def test_the_lock_is_released_only_after_a_revoked_command_was_killed(
     arguments = ("--revocable", "--ttl", "6", "--grace", "1", "--", sys.executable, "-c", STUBBORN + WAIT, str(noted))
     process = runs.start("a", *arguments)
     eventually(ready.exists)
-    next_one = runs.start("a", "--", *STAMPER, str(stamps.path))
+    waiter = runs.start("a", "--", *STAMPER, str(stamps.path))
     eventually(lambda: bool(client.inspect("a").waiters))
 
     client.request_revoke("a")
@@ -50,13 +50,13 @@ def test_the_lock_is_released_only_after_a_revoked_command_was_killed(
     assert "lock 'a' was revoked" in process.stderr.readline()
     eventually(noted.exists, within=3)  # before its lease would have expired
     assert process.poll() is None
-    assert stamps.read() == [], "the lock is kept while the command goes on"
+    assert stamps.read() == [], "the lock is kept while the command runs"
 
     process.communicate(timeout=PATIENCE)
     assert process.returncode == 122
     stamps.wait_for(processes=1)
-    next_one.send_signal(signal.SIGTERM)
-    next_one.communicate(timeout=PATIENCE)
+    waiter.send_signal(signal.SIGTERM)
+    waiter.communicate(timeout=PATIENCE)
 
 
 def test_a_command_that_is_not_revocable_keeps_running(runs: Runs, client: Client, stamps: Stamps) -> None:
@@ -65,8 +65,8 @@ def test_a_command_that_is_not_revocable_keeps_running(runs: Runs, client: Clien
     assert not client.inspect("a").holders[0].revocable
 
     assert client.request_revoke("a")
-    asked = stamps.last()
-    eventually(lambda: stamps.last() > asked + 1.5)  # past two of its renewals
+    requested_at = stamps.last()
+    eventually(lambda: stamps.last() > requested_at + 1.5)  # past two of its renewals
 
     assert all(map(is_running, stamps.pids()))
 

@@ -1,4 +1,4 @@
-"""The table, and a first row. It goes on when $PROJECT_WAITERS other processes wait for the lock of the migration."""
+"""The table and a first row. It waits until $PROJECT_WAITERS other processes wait for the lock of the migration."""
 
 from __future__ import annotations
 
