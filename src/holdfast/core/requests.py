@@ -46,7 +46,7 @@ _OTHERS = (
 
 
 class ObservedBackend:
-    """A backend that reports each request. It has exactly the methods of ports that the inner backend has."""
+    """A backend that reports each request. Of the methods of the ports, it has those that the inner backend has."""
 
     def __init__(
         self, inner: Backend, observers: Callable[[], Iterable[RequestObserver]], now: Callable[[], float]
@@ -60,7 +60,7 @@ class ObservedBackend:
                 started, error = now(), ""
                 try:
                     answer = await method(*arguments, **options)
-                    if operation in ("release", "renew"):  # errors of one server of several are results
+                    if operation in ("release", "renew"):  # the error of one server of several is a result
                         error = next((type(each).__name__ for each in answer if isinstance(each, BackendError)), "")
                     return answer
                 except BaseException as raised:

@@ -216,7 +216,7 @@ async def _discard_result(coroutine: Coroutine[Any, Any, object]) -> None:
     try:
         await coroutine
     except Exception:
-        logger().exception("an on_lost callback failed")
+        logger().exception("an on_lost or on_revoke callback failed")
 
 
 class _Timer:
@@ -232,12 +232,12 @@ class _Timer:
         self._handle.cancel()
 
     def _set(self, seconds: float) -> None:
-        self._handle = self._loop.call_later(max(0.0, min(seconds, system.CLOCK_CHECK_INTERVAL)), self._look)
+        self._handle = self._loop.call_later(max(0.0, min(seconds, system.CLOCK_CHECK_INTERVAL)), self._check)
 
-    def _look(self) -> None:
-        left = self._until - system.now()
-        if left > 0.0:
-            self._set(left)
+    def _check(self) -> None:
+        seconds_left = self._until - system.now()
+        if seconds_left > 0.0:
+            self._set(seconds_left)
         elif not self._waiter.done():
             self._waiter.set_result(False)
 

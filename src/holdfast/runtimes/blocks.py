@@ -143,6 +143,6 @@ entering = _Entering()
 
 
 def entered_block(lock: object) -> Any:
-    """The block that is being entered: the first step of `__enter__`. None if that is called by hand."""
+    """The block that is being entered; None if `__enter__` is called by hand. It has to be the first step there."""
     block, entering.block = entering.block, None
     return block if block is not None and (block._lock is lock or block._lock is None) else None

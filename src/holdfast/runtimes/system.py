@@ -99,7 +99,7 @@ def call_user(function: Callable[[], object]) -> object:
     try:
         return function()
     except Exception:
-        logger().exception("an on_lost callback failed")
+        logger().exception("an on_lost or on_revoke callback failed")
         return None
 
 

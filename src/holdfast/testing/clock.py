@@ -100,7 +100,7 @@ class Clock:
     def advance(self, seconds: Duration) -> None:
         """Move the clock, and return when all threads and tasks that it woke have done what they can do at that time.
 
-        On the way it stops at each time at which a thread or task wakes: leases are renewed, lost and granted in the
+        The clock stops at each time at which a thread or task wakes, so leases are renewed, lost and granted in the
         order of time. A thread has done what it can when it waits for the clock again, has returned from its call of
         holdfast, or has ended.
 
@@ -183,14 +183,14 @@ class Clock:
                 others = self._running - mine
                 if not others:
                     return
-                left = limit - time.monotonic()
-                if left <= 0:
+                seconds_left = limit - time.monotonic()
+                if seconds_left <= 0:
                     raise UsageError(
                         f"the thread {min(run.name for run in others)!r} neither waits for the clock of the world nor "
                         f"ends for {SETTLE_MAX:g} s: does it wait for this thread, or for real time?"
                     )
-                is_foreign = any(run.call is not None for run in others)  # nothing tells when it leaves its call
-                self._condition.wait(_LEFT_POLL if is_foreign else left)
+                is_foreign = any(run.call is not None for run in others)  # it leaves its call without notice
+                self._condition.wait(_LEFT_POLL if is_foreign else seconds_left)
 
     # ── moving ───────────────────────────────────────────────────────────────────────────────────────────────────
 
