@@ -493,7 +493,7 @@ def _on_signal(_number: int, frame: FrameType | None) -> None:
 
 
 def _is_code_of_user(frame: FrameType | None) -> bool:
-    """Whether the innermost function of holdfast, if it is another frame, is one that calls a function of the user."""
+    """Whether the interrupted frame is code of the user, called by a module of holdfast that calls such functions."""
     interrupted = frame
     while frame is not None:
         module = frame.f_globals.get("__name__", "")

@@ -108,7 +108,7 @@ class Engine(Generic[L]):
         self._process_id = runtime.process_id()
         self._last_info = ("", 0, False, "")  # cache of `_claim`: about, caller, detached, and the `info`
         self._leases: dict[str, weakref.ref[L]] = {}  # by nonce, in the order of the grants
-        # By nonce: the tickets of running acquires, which the server may know, and the times at which these began.
+        # By nonce: the tickets of running acquires, which the server may have, and the times at which they began.
         self._acquiring: dict[str, tuple[Claim, LockSpec, float]] = {}
         self._renewing: dict[object, list[Claim]] = {}  # by request: the tickets of renewals in flight
         self._renewal_ended: Event | None = None  # is set at the end of the next renewal, if a caller waits for it
@@ -197,7 +197,7 @@ class Engine(Generic[L]):
         blocked: Waiting | None = None if begun is None else begun.blocked  # the last answer of the server
         outage: BackendError | None = None  # the reason why there is no newer answer
         pause = OUTAGE_PAUSE_MIN
-        known = blocked is not None  # the server may know this ticket
+        may_exist = blocked is not None  # the server may have this ticket
         detector: DeadlockDetector | None = None
         limit = started + self.io_timeout if timeout is None else self.request_deadline(give_up)
         has_margin = spec.lock_delay or spec.stop_margin
@@ -212,7 +212,7 @@ class Engine(Generic[L]):
             while True:
                 if self.is_closed and first is None:
                     break
-                was_known, known = known, True
+                might_exist, may_exist = may_exist, True
                 try:
                     if first is None:
                         outcome = await self._tickets.try_acquire(claim, queue=timeout != 0, deadline=limit)
@@ -222,11 +222,11 @@ class Engine(Generic[L]):
                     else:
                         outcome, first = first, None
                 except BackendUnavailable as error:
-                    known, outage = was_known, error
+                    may_exist, outage = might_exist, error
                     if blocked is None:
                         raise  # without a first answer the call does not wait for the server
                 except ConfigurationError:
-                    known = was_known  # refused, so nothing has changed
+                    may_exist = might_exist  # refused, so nothing has changed
                     raise
                 except QuorumError as error:
                     outage = error
@@ -264,7 +264,7 @@ class Engine(Generic[L]):
                         self._keeper.schedule(claim)
                         del self._acquiring[claim.nonce]
                         attempt = claim.attempt
-                        claim, known = self._claim(spec, caller, detached), False
+                        claim, may_exist = self._claim(spec, caller, detached), False
                         claim.attempt = attempt
                         self._acquiring[claim.nonce] = (claim, spec, started)
                         outage = self._unavailable("its answer arrived after the deadline of the lease")
@@ -285,7 +285,7 @@ class Engine(Generic[L]):
                             detector = self.detector_type(self, claim)
                         if cycle := await detector.find(give_up):
                             await self._withdraw(claim, give_up)
-                            known = False
+                            may_exist = False
                             raise deadlock_error(spec.name, cycle)
                         until = min(until, detector.next_walk)
                     await self._keeper.flush_without_timer(now + IO_TIMEOUT_MIN)
@@ -301,13 +301,13 @@ class Engine(Generic[L]):
             self._acquiring.pop(claim.nonce, None)
             holder, waited = blocked.holder if blocked else None, self.runtime.now() - started
             if claim.attempt is not None:
-                how = "busy" if timeout == 0 else "cancelled" if lock._given_up else "timeout"
-                self._emit(claim.attempt, "not acquired", None, waited, holder, how)
+                result = "busy" if timeout == 0 else "cancelled" if lock._given_up else "timeout"
+                self._emit(claim.attempt, "not acquired", None, waited, holder, result)
             return AcquireResult(None, holder, waited)
         except BaseException as error:
             if lease is not None:
                 self._unpublish(lease, RELEASED)
-            if known:
+            if may_exist:
                 self._keeper.schedule(claim)
             self._acquiring.pop(claim.nonce, None)
             self._fail(claim.attempt, error)
@@ -742,7 +742,7 @@ class Engine(Generic[L]):
                 raise lease._loss()
             self._unpublish(lease, TRANSFERRED)
             if ticket.unanswered:
-                self._keeper.schedule(ticket)  # so that the server does not grant it again when that request arrives
+                self._keeper.schedule(ticket)  # so that its unanswered request, if it arrives late, is not granted
             self._report_released(lease, "transferred")
         except BaseException as error:
             if is_begun and may_have_happened(error):
@@ -880,7 +880,7 @@ class Engine(Generic[L]):
         return outcomes
 
     async def _change_ttl(self, leases: Sequence[BaseLease], specs: Sequence[LockSpec], deadline: float) -> None:
-        """Change the ttl of these leases to that of the specs, before a renewal that sends it.
+        """Change the ttl of each lease to the ttl of its spec, before a renewal that sends it.
 
         A shorter ttl counts from now on, because the server may execute the renewal even if no answer arrives. While a
         renewal is in flight nothing is changed: the server could execute it after one with a longer ttl.
@@ -956,7 +956,7 @@ class Engine(Generic[L]):
             self._report(lease, "renewal failed", seconds_left, str(error), type(error).__name__)
 
     def expire(self, lease: BaseLease) -> None:
-        """The deadline of the lease has passed, or that of its max_hold."""
+        """The deadline of the lease has passed, or its max_hold is reached."""
         self.lose(lease, lease._expiry_reason(), lease._expiry_outcome())
 
     def lose(self, lease: BaseLease, reason: str, outcome: str = "gone") -> None:

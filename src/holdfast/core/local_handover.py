@@ -141,7 +141,7 @@ class LocalHandover:
             local = self.queues.get(name)
             ticket.waiting = 0 if local is None else min(len(local.waiting) + local.returning, FENCES_MAX - 1)
         if ticket.reserved:
-            ticket.reserved = 0  # an interrupt has left those of an earlier grant, which this one may not use
+            ticket.reserved = 0  # left by an earlier grant that was interrupted: this grant may not use them
         try:
             outcome = await backend.try_acquire(ticket, queue=queue, deadline=deadline)
         except HoldfastError as error:

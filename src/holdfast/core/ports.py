@@ -54,7 +54,7 @@ class Runtime(Protocol):
         """The calling thread or task. Re-entry and the check for self-deadlock depend on it."""
 
     def has_ended(self, caller: Caller | None) -> bool:
-        """At the end of the process: this thread or task can run no more code. None stands for one that was freed."""
+        """At the end of the process: this thread or task can run no more code. None: it was freed."""
 
     def agent(self) -> str:
         """The name of the calling thread or task, for people."""
@@ -97,7 +97,7 @@ class Runtime(Protocol):
     def run_in_loop(self, function: Callable[[], object]) -> bool:
         """On a thread that may not change the client's state, schedule the call in the loop and return True.
 
-        Returns False on a thread that may; the caller then goes on itself.
+        Returns False on a thread that may. Then the caller does the work itself.
         """
 
 
@@ -287,7 +287,7 @@ class ReservesFences(Protocol):
     async def extend_turn(
         self, claim: Claim, successor: Claim, fences: int, *, may_stay: bool, deadline: float
     ) -> Granted | Waiting | LeaseGone:
-        """Start the ttl of a granted ticket again, and reserve so many fences, greater than all before.
+        """Start the ttl of a granted ticket again, and reserve `fences` fences, greater than all earlier ones.
 
         Operators see the caller of `successor` with the range of these fences. Returns the first fence. Without
         `may_stay`, if other tickets wait for the lock, changes nothing and returns Waiting.
@@ -310,8 +310,8 @@ class QueuesAtRelease(Protocol):
     async def release_and_queue(self, claim: Claim, following: Claim, *, deadline: float) -> tuple[bool, bool]:
         """Release a granted ticket, and queue `following` behind all that wait for the lock.
 
-        Returns whether the first was held until now, and whether the store knows the second one: as a waiter; or as the
-        holder, if the first had expired.
+        Returns whether the first was held until now, and whether the second one exists in the store: as a waiter, or,
+        if the first had expired, as the holder.
         """
 
 

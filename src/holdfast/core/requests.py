@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from holdfast.guarantees import Guarantees
     from holdfast.primitives import Lacks
 
-# The operation, the seconds it took, and the name of its error's type or "". Called on any thread, also on that of the
-# keeper, so it must not wait for anything.
+# The operation, the seconds it took, and the name of its error's type or "". Called on any thread, also of the keeper,
+# so it must not wait for anything.
 RequestObserver = Callable[[str, float, str], object]
 
 OPERATIONS = (

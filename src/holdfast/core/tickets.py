@@ -39,7 +39,7 @@ class Claim:
     queued = False  # the ticket is in the queue on the server
     withdrawn = False  # a release was sent, and has no answer
     unanswered_ttl = float("inf")  # the shortest ttl in renewals without an answer, which may still be executed
-    min_hold = 0.0  # seconds: the ticket stays granted for so long, also after the end of its process
+    min_hold = 0.0  # seconds for which the ticket stays granted at least, also after the end of its process
     kept_until = 0.0  # the end of min_hold on the local clock, once a caller has the lease
     is_final = False  # the next renewal is the last one: the ticket stays until its ttl is over, and is forgotten here
     state: Any = None  # the backend's own
@@ -85,7 +85,7 @@ class Claim:
 
 
 def may_have_happened(error: BaseException) -> bool:
-    """Whether a request that ended with this error may have been executed, or may still be.
+    """Whether a request that ended with this error may have been executed, or may be executed later.
 
     Only a refusal proves that it was not. A cancellation or an interrupt proves nothing.
     """

@@ -51,7 +51,7 @@ class ThreadBlock(Block):
     else:
 
         def __call__(self, *arguments: Any) -> Any:
-            # No call stands before the `try`: CPython raises a KeyboardInterrupt only at calls and backward jumps.
+            # There is no call before the `try`: CPython raises a KeyboardInterrupt only at calls and backward jumps.
             lease, self.lease = self.lease, None
             try:
                 if lease is None:

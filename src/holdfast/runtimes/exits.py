@@ -162,7 +162,7 @@ def _release(engine: Engine[Any], reopen: Reopen | None, tickets: list[Claim], d
         unanswered = run_sync(engine.release_ended(tickets, deadline, backend))
         if not unanswered:
             run_sync(backend.close())
-    except Exception as error:  # the process ends whatever happens here, and the ttl ends the leases
+    except Exception as error:  # the process ends in any case, and the ttl ends the leases
         logger().info("leases were not released at exit: %r", error)
         return len(tickets)
     return unanswered
