@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     MysqlStore = Connection[Any] | Callable[[], Connection[Any]]
     PostgresqlStore = PsycopgConnection[Any] | AsyncPsycopgConnection[Any] | PsycopgPool
     Servers = Sequence[str] | Sequence[Redis] | Sequence[AsyncRedis]  # independent ones
-    # A KazooClient has no types, and fits.
+    # A KazooClient has no types, so type checkers accept it here.
     Store = str | Servers | RedisStore | MysqlStore | PostgresqlStore | SqlEngine
 
 DEFAULT_TTL = 30.0

@@ -151,7 +151,7 @@ class _Instrumented:
         self._client = weakref.ref(client)
         self._record = exporter.record
         self._context = exporter.context
-        self._elections: dict[str, bool] = {}  # the groups that were ever used; whether they are of elections
+        self._elections: dict[str, bool] = {}  # by group that was ever used: whether it has elections
         # Any thread appends to it, also those of the keeper, which must not wait for a metrics library.
         self._buffer: deque[tuple[Metric, float, tuple[str, ...], Any]] = deque(maxlen=_BUFFERED_MAX)
         self._undo = [client.subscribe(self._event)]

@@ -212,7 +212,7 @@ class Engine(Generic[L]):
             while True:
                 if self.is_closed and first is None:
                     break
-                might_exist, may_exist = may_exist, True
+                may_have_existed, may_exist = may_exist, True
                 try:
                     if first is None:
                         outcome = await self._tickets.try_acquire(claim, queue=timeout != 0, deadline=limit)
@@ -222,11 +222,11 @@ class Engine(Generic[L]):
                     else:
                         outcome, first = first, None
                 except BackendUnavailable as error:
-                    may_exist, outage = might_exist, error
+                    may_exist, outage = may_have_existed, error
                     if blocked is None:
                         raise  # without a first answer the call does not wait for the server
                 except ConfigurationError:
-                    may_exist = might_exist  # refused, so nothing has changed
+                    may_exist = may_have_existed  # refused, so nothing has changed
                     raise
                 except QuorumError as error:
                     outage = error

@@ -252,8 +252,8 @@ class PreparedRequests(NamedTuple):
     release: Any
     lifetime: float  # seconds from the time at which the request is sent to the deadline of a granted lease
     waiting: Sized  # empty while no ticket of this client waits; the requests are valid only then
-    # Makes the result of `try_acquire` of a reply to `acquire` or `try_acquire` that is not an int. None: the request
-    # was not executed and has to be sent again by `try_acquire`.
+    # Makes the result of the backend's `try_acquire` from a reply to `acquire` or `try_acquire` that is not an int.
+    # None: the request had no effect, and the backend's `try_acquire` has to send another one.
     read_reply: Callable[[Claim, Any, float], Granted | Waiting | None]
 
 

@@ -99,7 +99,7 @@ class Begun:
         blocked: Waiting | None = None,
     ) -> None:
         self.claim, self.started, self.lease = claim, started, lease
-        self.outcome = outcome  # of the first request; None: it was not executed
+        self.outcome = outcome  # of the first request; None: none was sent, or it had no effect
         self.blocked = blocked  # the answer with which it was queued locally before that; None: it was not queued
         self.is_taken = False  # the guards of the general path apply now
 

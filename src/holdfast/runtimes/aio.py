@@ -69,7 +69,7 @@ class AsyncioRuntime(system.SystemRuntime):
         self.waits_for_sockets = False  # set by a backend that needs a loop with add_reader
         self._tasks: set[asyncio.Task[None]] = set()
         self._callbacks: set[asyncio.Task[None]] = set()  # callbacks of the user, which `join` does not wait for
-        self._notices = 0  # queued
+        self._notices = 0  # queued calls of `notify`
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:
@@ -114,7 +114,7 @@ class AsyncioRuntime(system.SystemRuntime):
             raise
 
     # All code of one loop runs on one thread and changes shared state only between awaits, so nothing has to be locked.
-    # contextlib.nullcontext would do, but its methods are written in Python.
+    # An RLock is faster than contextlib.nullcontext, whose methods are written in Python.
     mutex = staticmethod(threading.RLock)
 
     def caller(self) -> Caller:
