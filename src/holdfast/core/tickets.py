@@ -80,7 +80,7 @@ class Claim:
         self.exclusive = exclusive
         self.agent = agent  # the thread or task
         self.info = info  # JSON for other clients: {"who": {host, pid, program}, "caller": …, "meta": …} and options
-        self.delay = delay  # the part of the ttl during which the lock stays taken even if the holder is known as dead
+        self.delay = delay  # the part of the ttl during which the lock stays taken even after a known loss
         self.owner = owner  # exclusive tickets with the same named owner hold the lock together
 
 

@@ -81,7 +81,7 @@ class Clock:
         self._condition = threading.Condition()
         self._waits: list[_Wait] = []
         self._running: set[_Run] = set()
-        self._local = threading.local()  # .run: that of a thread of the world; .foreign: that of its last call
+        self._local = threading.local()  # .run: of a thread of the world; .foreign: of the last call of another thread
         self._driver = threading.get_ident()
         self._driver_task: asyncio.Task[Any] | None = None  # the task of the test, if it has one
         self._changes = 0  # counts waits that begin or end
@@ -242,7 +242,7 @@ class Clock:
         return self._is_driver_thread and asyncio.current_task() is self._driver_task
 
     def _adopt_task(self) -> None:
-        """Take the calling task for that of the test, unless another one was taken before and has not ended."""
+        """Treat the calling task as the task of the test, unless another one has this role and has not ended."""
         if _running_loop() is not None and (self._driver_task is None or self._driver_task.done()):
             self._driver_task = asyncio.current_task()
 
