@@ -51,7 +51,8 @@ class ThreadBlock(Block):
     else:
 
         def __call__(self, *arguments: Any) -> Any:
-            # There is no call before the `try`: CPython raises a KeyboardInterrupt only at calls and backward jumps.
+            # There is no call before the `try`, so CPython raises no KeyboardInterrupt between the entry of this
+            # function and the `try`. One at the entry itself cannot be handled here.
             lease, self.lease = self.lease, None
             try:
                 if lease is None:
