@@ -39,7 +39,7 @@ def holdfast_async_client(request: pytest.FixtureRequest) -> Iterator[AsyncClien
 
 @pytest.fixture
 def holdfast_default(request: pytest.FixtureRequest) -> Iterator[Client]:
-    """The default client and $HOLDFAST_URL are a store in memory of this test. As holdfast_client in the rest."""
+    """As holdfast_client, and the default client and $HOLDFAST_URL use the same store in memory."""
     from holdfast.testing import memory_default
 
     with memory_default(allow_held=_allows_held(request)) as client:

@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     MysqlStore = Connection[Any] | Callable[[], Connection[Any]]
     PostgresqlStore = PsycopgConnection[Any] | AsyncPsycopgConnection[Any] | PsycopgPool
     Servers = Sequence[str] | Sequence[Redis] | Sequence[AsyncRedis]  # independent ones
-    # A KazooClient has no types, and fits.
+    # A KazooClient has no types, so type checkers accept it here.
     Store = str | Servers | RedisStore | MysqlStore | PostgresqlStore | SqlEngine
 
 DEFAULT_TTL = 30.0
@@ -77,7 +77,7 @@ class BaseRWLock(Generic[LockT]):
     """A lock for many readers or one writer, served in order: a waiting writer blocks later readers."""
 
     def __init__(self, name: str, read: LockT, write: LockT, require_readers: Callable[[], None]) -> None:
-        """`require` raises where the store has no readers; a writer is alone in any case."""
+        """`require_readers` raises if the store has no readers. Writers need no readers."""
         self._name = name
         self._read = read
         self._write = write
@@ -416,14 +416,14 @@ class BaseClient(ABC, Generic[LeaseT, LockT, SemaphoreT, RWLockT, LockAllT]):
 
     def _require_primitives(self, spec: LockSpec) -> None:
         """Raise Unsupported if an option needs a primitive that this store lacks."""
-        for primitive, is_asked_for in (
+        for primitive, is_required in (
             (Primitive.LOCK_DELAY, spec.lock_delay),
             (Primitive.OWNER, spec.owner),
             (Primitive.REVOKE, spec.revocable),
             (Primitive.DETECT_DEADLOCKS, spec.detect_deadlocks),
             (Primitive.MIN_HOLD, spec.min_hold),
         ):
-            if is_asked_for:
+            if is_required:
                 self._require_primitive(primitive)
 
     def _require_primitive(self, primitive: Primitive) -> None:
@@ -460,10 +460,10 @@ def check_transfer(lease: BaseLease, within: object) -> float:
     return seconds
 
 
-def transfer_text(lease: BaseLease, nonce: str, left: float) -> str:
-    """The text of a lease that was transferred: it waits with this nonce, and with `left` seconds of its min_hold."""
+def transfer_text(lease: BaseLease, nonce: str, min_hold_left: float) -> str:
+    """The text of a lease that was transferred: the nonce of its ticket, and the remaining seconds of its min_hold."""
     kind = _kind_of(lease._engine.backend.url.partition("://")[0])
-    return encode_transfer(Transfer(kind, lease.name, nonce, lease.ttl, left))
+    return encode_transfer(Transfer(kind, lease.name, nonce, lease.ttl, min_hold_left))
 
 
 def _kind_of(scheme: str) -> str:

@@ -137,7 +137,7 @@ def exclusive(
         name_of: Instead of `name`: a function of the same arguments that returns the name.
         busy: "retry" puts the message back into the queue, by Celery's retry; "skip" ends the task with the result
             `skipped`; "wait" waits in the worker for `timeout` seconds, then the task fails with AcquireTimeout.
-        countdown: With busy="retry": seconds until the next attempt, or a function of the number of attempts before.
+        countdown: With busy="retry": seconds until the next attempt, or a function of the number of earlier attempts.
             Default: random, up to 1, 2, 4, … 60 seconds.
         max_retries: With busy="retry": fail with AcquireTimeout after so many retries. Default: no limit. They do not
             count as retries of the task.
@@ -321,14 +321,14 @@ def apply_once(
         sent.append(task.apply_async(args, kwargs, **{**options, "headers": headers}))
         return str(sent[0].id)
 
-    # A sender that dies may have queued its message. Another one queues one too, of which one completes.
+    # A sender that dies may have queued its message. Then the next sender queues another one; only one completes.
     queued: Any = client.once(_queued(run_key), retention=seconds, result=True, after_crash="retry", lease="lease")
     outcome = queued.run(send)
     return sent[0] if outcome.ran else task.AsyncResult(outcome.value)
 
 
 def _forget_queued(sender: Any = None, **_: Any) -> None:
-    """The task has failed for good: its key can be queued again. Celery logs an error here; the record ends anyway."""
+    """The task has failed for good: its key can be queued again. If this raises, Celery logs it; the record expires."""
     message = _message_of(sender)
     if message is not None:
         client: Client = sender.run._holdfast_client()
@@ -493,7 +493,7 @@ def _on_signal(_number: int, frame: FrameType | None) -> None:
 
 
 def _is_code_of_user(frame: FrameType | None) -> bool:
-    """Whether the innermost function of holdfast, if it is another frame, is one that calls a function of the user."""
+    """Whether the interrupted frame is code of the user, called by a module of holdfast that calls such functions."""
     interrupted = frame
     while frame is not None:
         module = frame.f_globals.get("__name__", "")

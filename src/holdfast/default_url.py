@@ -1,6 +1,6 @@
 """The store of a client that was given no URL: $HOLDFAST_URL, or a file of this user.
 
-A warning says where that file is likely the wrong store. HOLDFAST_REQUIRE_URL forbids it.
+A warning is given in environments in which that file is likely the wrong store. HOLDFAST_REQUIRE_URL forbids the file.
 """
 
 from __future__ import annotations

@@ -28,9 +28,7 @@ class Order(Enum):
     """The order in which waiters acquire the lock."""
 
     FIFO = "FIFO"
-    TURNS = (
-        "by turns"  # FIFO between clients; in its turn a client may serve those of its callers that waited before it
-    )
+    TURNS = "by turns"  # FIFO between clients; in its turn, a client may serve its callers that waited when it began
     STORE = "store's"
     NONE = "none"
 

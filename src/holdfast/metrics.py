@@ -2,7 +2,7 @@
 
 `holdfast.prometheus` and `holdfast.otel` export them. Counters and histograms are made of events and of the times of
 requests, gauges of `client.stats()` at the moment they are read. So a gauge is 0 as soon as nothing is held or waited
-for, whatever events were lost. Nothing here imports a metrics library.
+for, even if events were lost. Nothing here imports a metrics library.
 """
 
 from __future__ import annotations
@@ -151,8 +151,8 @@ class _Instrumented:
         self._client = weakref.ref(client)
         self._record = exporter.record
         self._context = exporter.context
-        self._elections: dict[str, bool] = {}  # the groups that were ever used; whether they are of elections
-        # Appended to by any thread, also by that of the keeper, which must not wait for a metrics library.
+        self._elections: dict[str, bool] = {}  # by group that was ever used: whether it has elections
+        # Any thread appends to it, also those of the keeper, which must not wait for a metrics library.
         self._buffer: deque[tuple[Metric, float, tuple[str, ...], Any]] = deque(maxlen=_BUFFERED_MAX)
         self._undo = [client.subscribe(self._event)]
         if requests:

@@ -33,7 +33,7 @@ from holdfast.metrics import METRICS, STORE_ERRORS, AnyClient, Exporter, Metric,
 from holdfast.runtimes import system
 
 _PROPAGATOR = TraceContextTextMapPropagator()
-# Not empty: the SDK replaces an empty context with the current one, that of the thread that flushes.
+# It is not empty, because the SDK replaces an empty context with the current one: that of the thread that flushes.
 _NO_SPAN = set_value("holdfast", True, Context())  # noqa: FBT003
 
 _exporters: weakref.WeakKeyDictionary[MeterProvider, _OtelExporter] = weakref.WeakKeyDictionary()

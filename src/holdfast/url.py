@@ -130,9 +130,9 @@ def parse(url: object, given: Mapping[str, OptionValue] | None = None) -> Addres
         if not isinstance(value, str) and not callable(value):  # the value itself may be a secret
             raise ConfigurationError(f"{name} must be a str or a function that returns it, not {type(value).__name__}")
     keywords = option_texts({name: value for name, value in given.items() if name not in passwords})
-    both = sorted(options.keys() & keywords.keys())
-    if both:
-        raise ConfigurationError(f"the option {both[0]!r} is given in the url and as a keyword: give it once")
+    given_twice = sorted(options.keys() & keywords.keys())
+    if given_twice:
+        raise ConfigurationError(f"the option {given_twice[0]!r} is given in the url and as a keyword: give it once")
     check_options(parts.scheme, options)
     check_options(parts.scheme, keywords, ("ttl", "require"))
     known = ("password",) if scheme.login else ()
@@ -151,7 +151,7 @@ def parse(url: object, given: Mapping[str, OptionValue] | None = None) -> Addres
 
 
 def joined(url: object) -> Any:
-    """The redlock:// URL of a list of URLs; any other argument of a client as it is.
+    """The redlock:// URL of a list of URLs; any other argument of a client is returned unchanged.
 
     Raises:
         ConfigurationError: see `redlock_url`.
@@ -194,7 +194,7 @@ def redlock_url(urls: Sequence[object]) -> str:
 
 
 def scheme_of(name: str) -> Scheme:
-    """The row of a scheme: one of ours, or else that of a plugin.
+    """The row of a scheme: our own, or if there is none, that of a plugin.
 
     Raises:
         ConfigurationError: there is no such scheme, or its plugin is broken; the message names the distribution.

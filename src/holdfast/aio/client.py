@@ -277,7 +277,7 @@ class AsyncClient(ForTasks, BaseClient[AsyncLease, AsyncLock, AsyncSemaphore, As
     def once(self, key: str, **options: Unpack[OnceOptions]) -> AsyncOnce[None]: ...
 
     def once(self, key: str, **options: Any) -> AsyncOnce[Any]:
-        """A key of which one call runs, on all machines: `.run(function, …)`, or a decorator of the function.
+        """A key: of all calls with it, on all machines, one runs. Use `.run(function, …)`, or decorate the function.
 
         A record of the key is written before the body runs, and says after it that it is done. With after_crash "raise"
         or "skip", at most one run *starts* for a key until `retention` is over; with "retry", at most one *recorded

@@ -1,4 +1,4 @@
-"""Elections for asyncio: `threads.py` beside it, awaited. The same names and words."""
+"""Elections for asyncio. `threads/election.py` has the same names and words; a test keeps them alike."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Several locks as one, for asyncio: `threads.py`, awaited. The same names and words; a test keeps them alike."""
+"""Several locks as one, for asyncio. `threads/lock_all.py` has the same names and words; a test keeps them alike."""
 
 from __future__ import annotations
 

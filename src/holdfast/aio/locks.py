@@ -81,8 +81,8 @@ class AsyncLease(AsyncBlocks, BaseLease):
         """
         seconds = check_transfer(self, within)
         self._check_loop()
-        nonce, left = await self._engine.transfer(self, seconds)
-        return transfer_text(self, nonce, left)
+        nonce, min_hold_left = await self._engine.transfer(self, seconds)
+        return transfer_text(self, nonce, min_hold_left)
 
     async def wait_lost(self, timeout: Duration | None = None) -> bool:
         """Wait for the loss of the lease: True at a loss, False after `timeout` seconds or a release."""

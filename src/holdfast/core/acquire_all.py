@@ -1,8 +1,8 @@
 """Acquire several locks: all or none within one timeout.
 
-All clients acquire them in the same order, by name and then by kind of store, and keep what they have while they wait
-for the next. So no two clients wait for each other. Free locks are acquired in as few requests as the store allows. The
-first busy lock is waited for in its queue like any single lock, and then the rest follows.
+All clients acquire them in the same order, by name and then by kind of store, and keep their leases while they wait for
+the next lock. So no two clients wait for each other. Free locks are acquired in as few requests as the store allows.
+The first busy lock is waited for in its queue like any single lock; then the remaining locks follow.
 """
 
 from __future__ import annotations
@@ -152,22 +152,22 @@ async def _acquire_in_turn(
 
 
 async def _acquire_free(
-    rest: Sequence[Part[L]], caller: Caller, timeout: float | None, give_up: float, leases: list[L]
+    remaining_parts: Sequence[Part[L]], caller: Caller, timeout: float | None, give_up: float, leases: list[L]
 ) -> Waiting | None:
     """Acquire the first locks that are free and of one client, in one request. Returns the answer for a busy lock."""
-    engine = rest[0].engine
-    locks = [part.lock for part in takewhile(lambda part: part.engine is engine, rest)]
+    engine = remaining_parts[0].engine
+    locks = [part.lock for part in takewhile(lambda part: part.engine is engine, remaining_parts)]
     if len(locks) == 1 and timeout != 0:
-        return _UNKNOWN  # a single lock is requested and waited for in one step
+        return _UNKNOWN  # `acquire_new` requests a single lock and waits for it in one step
     try:
         return await engine.try_acquire_many(locks, caller, give_up, leases)
     except OutcomeUnknown:
         if timeout != 0 and engine.runtime.now() < give_up:
-            return _UNKNOWN  # the next lock is requested by itself, after the release of what may have been granted
+            return _UNKNOWN  # `acquire_new` requests the next lock; locks that may have been granted are released first
         raise
 
 
-_UNKNOWN = Waiting(0.0)
+_UNKNOWN = Waiting(0.0)  # no request has shown whether the lock is busy
 
 
 async def _release_all(leases: Sequence[BaseLease], give_up: float) -> None:

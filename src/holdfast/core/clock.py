@@ -21,7 +21,7 @@ def before_delay(deadline: float, delay: float) -> float:
 
 
 def ttl_for(seconds: float) -> float:
-    """The ttl of a ticket that has to stay on the server for at least so many seconds of the local clock."""
+    """The ttl of a ticket that has to stay on the server for at least this many seconds of the local clock."""
     return seconds / (1 - DRIFT) + GRANULARITY_MAX
 
 

@@ -74,7 +74,7 @@ class DeadlineHeap(Generic[T]):
         return taken
 
     def _sweep(self) -> None:
-        """Remove items without a deadline. The next sweep follows when the heap has doubled: O(1) for each item."""
+        """Remove items without a deadline. The next sweep is due when the heap has doubled: O(1) for each item."""
         live = [entry for entry in self._heap if self._when(entry[2]) is not None]
         heapq.heapify(live)
         self._heap = live  # assigned as a whole, so that an interrupt leaves a valid heap

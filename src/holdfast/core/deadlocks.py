@@ -2,8 +2,8 @@
 
 A ticket with `detect_deadlocks` stores the number of the attempt and the leases that its caller held when it began to
 wait. So a waiter can walk against the edges of the wait-for graph (wait_graph.py) by `inspect` alone: from its own
-leases to the tickets that wait for them, from those to the leases of their callers, and so on. If it arrives at its own
-ticket, it is part of a cycle.
+leases to the tickets that wait for them, from these tickets to the leases of their callers, and so on. If the walk
+reaches its own ticket, the waiter is part of a cycle.
 
 One walk proves nothing: the locks are read one after the other, and a record can outlive the wait that it stands for,
 for example if the process was killed, or if the withdrawal of a ticket got no answer. So an attempt ends only if all
@@ -11,9 +11,10 @@ of this is true:
 
 1. Two walks, one after the other, found the same cycle: the same attempts, and the same leases by their fences.
 2. Each other attempt of the cycle has confirmed twice, after the first walk, that it still waits. An attempt that finds
-   itself in a cycle does so after each of its walks: it raises a register, whose name has the caller and the attempt.
-   It raises it by one, and not again before the store has answered. So if this attempt reads n after the first walk and
-   n + 2 later, the other one sent its last confirmation after that first reading.
+   itself in a cycle confirms after each of its walks that it waits: it raises a register by one. The name of the
+   register has the caller and the attempt. The attempt raises it again only after the store has answered. So if this
+   attempt reads n after the first walk and n + 2 later, the other one sent its last confirmation after that first
+   reading.
 3. It is the youngest of the cycle, by its number and then by its caller. The number is the time of its client when the
    attempt began. It is in the record, so all members of a cycle see the same number, on every node of a quorum too.
 
@@ -24,8 +25,8 @@ twice. And each of them blocked the next attempt, by the rule of the queue.
 
 This relies on callers that do nothing else while they wait. Tickets for which that is not known are not part of a
 cycle: those of other programs, of clients without `detect_deadlocks`, of acquires that run in a task of their own, and
-the permits of semaphores. A lease that another thread or task releases than the one that acquired it is taken for a
-lease of the latter. A cycle that would have ended by a timeout, by `max_hold` or by an operator is a cycle until then.
+the permits of semaphores. A lease counts as a lease of the thread or task that acquired it, even if another one will
+release it. A cycle that a timeout, `max_hold` or an operator would end later is a cycle until then.
 
 A lease is recognised by the number of its attempt. After a store has lost data, for example by a failover, a lease can
 have another fence there than its client knows. Only a lease of a lock without `detect_deadlocks`, which has no such
@@ -63,7 +64,7 @@ def wait_json(engine: Engine[Any], caller: Caller) -> str:
     """For the `info` of a ticket: the number of the attempt, and the leases that its caller holds in this store."""
     import json
 
-    # The time of this client, so that all observers agree which attempt is the youngest. Only an order is made of it.
+    # The time of this client, so that all observers agree which attempt is the youngest. It serves only as an order.
     caller.last_attempt = max(caller.last_attempt + 1, int(engine.runtime.wall() * 1e6))
     leases = [lease for ref in list(caller.leases.values()) if (lease := ref()) is not None and lease.held]
     url = engine.backend.url
@@ -83,7 +84,7 @@ class Attempt(NamedTuple):
 
 
 class DeadlockDetector:
-    """Looks for a cycle through one waiting ticket."""
+    """Searches for a cycle through one waiting ticket."""
 
     def __init__(self, engine: Engine[Any], claim: Claim) -> None:
         self.claim = claim
@@ -122,7 +123,7 @@ class DeadlockDetector:
         return cycle if is_proven and self._is_youngest(cycle) else ()
 
     async def _walk(self, give_up: float) -> Cycle:
-        """A shortest cycle through this ticket, as the records show it, searched against the direction of the edges."""
+        """A shortest cycle through this ticket, according to the records. Follows the edges against their direction."""
         edges_at: dict[str, list[WaitEdge]] = {}
         me, ends = attempt_of(self._me), self._engine.runtime.now() + WALK_MAX
         next_edges: dict[Attempt, tuple[WaitEdge, Attempt]] = {}  # the next step towards this ticket
@@ -134,7 +135,7 @@ class DeadlockDetector:
                     if len(edges_at) == LOCKS_MAX or self._engine.runtime.now() >= ends:
                         return ()
                     info = await self._engine.operators.inspect(name, min(give_up, ends))
-                    # Only edges that may be part of a cycle that ends an attempt.
+                    # Only edges of cycles that may end an attempt.
                     certain = [edge for edge in edges_of(info) if edge.is_certain]
                     edges_at[name] = [edge for edge in certain if edge.waiter.holds is not None]
                 for edge in edges_at[name]:
@@ -143,7 +144,7 @@ class DeadlockDetector:
                         continue
                     next_edges[waiter] = (edge, attempt_of(ticket))
                     if waiter == me:
-                        return tuple(_followed(me, next_edges))
+                        return tuple(_edges_of_cycle(me, next_edges))
                     queue.append((edge.lock, edge.waiter))
         return ()
 
@@ -196,8 +197,8 @@ def _is_blocked_by(edge: WaitEdge, ticket: TicketInfo, lock: str) -> bool:
     return (ticket.holds or {}).get(edge.lock) == (blocker.attempt or blocker.fence)
 
 
-def _followed(start: Attempt, next_edges: dict[Attempt, tuple[WaitEdge, Attempt]]) -> Iterator[WaitEdge]:
-    """The edges on the way from this attempt back to it."""
+def _edges_of_cycle(start: Attempt, next_edges: dict[Attempt, tuple[WaitEdge, Attempt]]) -> Iterator[WaitEdge]:
+    """The edges of the path from this attempt back to it."""
     edge, attempt = next_edges[start]
     yield edge
     while attempt != start:

@@ -357,7 +357,7 @@ def with_lease(function: Callable[..., T], parameter: str) -> WithLease[T]:
         )
 
     def call(lease: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> T:
-        if is_by_keyword or len(args) < position:  # less: the parameter before this one was passed by keyword
+        if is_by_keyword or len(args) < position:  # or the parameter before this one was passed by keyword
             return function(*args, **kwargs, **{parameter: lease})
         return function(*args[:position], lease, *args[position:], **kwargs)
 

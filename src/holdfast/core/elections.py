@@ -130,7 +130,7 @@ class Observation:
             engine = self._engine()
             if engine is None:
                 break
-            if self._has_polled and (await self._rests(engine, self._every) or engine.runtime.now() >= self._end):
+            if self._has_polled and (await self._closes_in(engine, self._every) or engine.runtime.now() >= self._end):
                 break
             if await self._poll_change(engine):
                 return not self._is_over
@@ -152,7 +152,7 @@ class Observation:
                 pause = self._backoff.back_off(error)
                 if now() >= self._end:
                     raise  # "no change" and "no answer" are different results
-                if await self._rests(engine, pause):
+                if await self._closes_in(engine, pause):
                     break
             else:
                 self._backoff.answered()
@@ -160,8 +160,8 @@ class Observation:
         self.end()
         return False
 
-    async def _rests(self, engine: Engine[Any], seconds: float) -> bool:
-        """Sleep. Returns whether the client was closed."""
+    async def _closes_in(self, engine: Engine[Any], seconds: float) -> bool:
+        """Sleep. Returns whether the client was closed in that time."""
         return await engine.closing.wait(min(engine.runtime.now() + seconds, self._end))
 
     def _is_change(self, leader: Leader | None) -> bool:
@@ -176,7 +176,7 @@ class Observation:
 
 
 def _identity(leader: Leader | None) -> object:
-    """The identity of a leader: its term. Without a term, all that is known of it."""
+    """The identity of a leader: its term. Without a term, all other fields."""
     if leader is None or leader.term:
         return leader and leader.term
     return leader._replace(since=0.0)  # which is computed again at each poll

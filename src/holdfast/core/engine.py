@@ -108,11 +108,12 @@ class Engine(Generic[L]):
         self._process_id = runtime.process_id()
         self._last_info = ("", 0, False, "")  # cache of `_claim`: about, caller, detached, and the `info`
         self._leases: dict[str, weakref.ref[L]] = {}  # by nonce, in the order of the grants
-        # By nonce: the tickets of running acquires, which the server may know, and the times at which these began.
+        # By nonce: the tickets of running acquires, which the server may have, and the times at which they began.
         self._acquiring: dict[str, tuple[Claim, LockSpec, float]] = {}
         self._renewing: dict[object, list[Claim]] = {}  # by request: the tickets of renewals in flight
         self._renewal_ended: Event | None = None  # is set at the end of the next renewal, if a caller waits for it
-        self._dropped: deque[tuple[Attempt, float]] = deque()  # with the time held: their events are not delivered yet
+        # Attempts whose leases were dropped, with the seconds held: their events are not delivered yet.
+        self._dropped: deque[tuple[Attempt, float]] = deque()
         self.operators = Operators(self)
         self._keeper = Keeper(self)
         self.is_closed = False
@@ -185,7 +186,7 @@ class Engine(Generic[L]):
     ) -> AcquireResult[L]:
         """Acquire a lock that the caller does not hold. `detached`: this runs in another task than the caller's.
 
-        `begun` is what the straight path has done. Its outcome takes the place of that of the first request.
+        `begun` is the part that the straight path has executed. Its outcome replaces that of the first request.
         """
         spec = lock._spec
         started = self.runtime.now() if begun is None else begun.started
@@ -196,7 +197,7 @@ class Engine(Generic[L]):
         blocked: Waiting | None = None if begun is None else begun.blocked  # the last answer of the server
         outage: BackendError | None = None  # the reason why there is no newer answer
         pause = OUTAGE_PAUSE_MIN
-        known = blocked is not None  # the server may know this ticket
+        may_exist = blocked is not None  # the server may have this ticket
         detector: DeadlockDetector | None = None
         limit = started + self.io_timeout if timeout is None else self.request_deadline(give_up)
         has_margin = spec.lock_delay or spec.stop_margin
@@ -211,7 +212,7 @@ class Engine(Generic[L]):
             while True:
                 if self.is_closed and first is None:
                     break
-                was_known, known = known, True
+                may_have_existed, may_exist = may_exist, True
                 try:
                     if first is None:
                         outcome = await self._tickets.try_acquire(claim, queue=timeout != 0, deadline=limit)
@@ -221,11 +222,11 @@ class Engine(Generic[L]):
                     else:
                         outcome, first = first, None
                 except BackendUnavailable as error:
-                    known, outage = was_known, error
+                    may_exist, outage = may_have_existed, error
                     if blocked is None:
                         raise  # without a first answer the call does not wait for the server
                 except ConfigurationError:
-                    known = was_known  # refused, so nothing has changed
+                    may_exist = may_have_existed  # refused, so nothing has changed
                     raise
                 except QuorumError as error:
                     outage = error
@@ -263,7 +264,7 @@ class Engine(Generic[L]):
                         self._keeper.schedule(claim)
                         del self._acquiring[claim.nonce]
                         attempt = claim.attempt
-                        claim, known = self._claim(spec, caller, detached), False
+                        claim, may_exist = self._claim(spec, caller, detached), False
                         claim.attempt = attempt
                         self._acquiring[claim.nonce] = (claim, spec, started)
                         outage = self._unavailable("its answer arrived after the deadline of the lease")
@@ -284,7 +285,7 @@ class Engine(Generic[L]):
                             detector = self.detector_type(self, claim)
                         if cycle := await detector.find(give_up):
                             await self._withdraw(claim, give_up)
-                            known = False
+                            may_exist = False
                             raise deadlock_error(spec.name, cycle)
                         until = min(until, detector.next_walk)
                     await self._keeper.flush_without_timer(now + IO_TIMEOUT_MIN)
@@ -300,13 +301,13 @@ class Engine(Generic[L]):
             self._acquiring.pop(claim.nonce, None)
             holder, waited = blocked.holder if blocked else None, self.runtime.now() - started
             if claim.attempt is not None:
-                how = "busy" if timeout == 0 else "cancelled" if lock._given_up else "timeout"
-                self._emit(claim.attempt, "not acquired", None, waited, holder, how)
+                result = "busy" if timeout == 0 else "cancelled" if lock._given_up else "timeout"
+                self._emit(claim.attempt, "not acquired", None, waited, holder, result)
             return AcquireResult(None, holder, waited)
         except BaseException as error:
             if lease is not None:
                 self._unpublish(lease, RELEASED)
-            if known:
+            if may_exist:
                 self._keeper.schedule(claim)
             self._acquiring.pop(claim.nonce, None)
             self._fail(claim.attempt, error)
@@ -325,11 +326,11 @@ class Engine(Generic[L]):
         started = self.runtime.now()
         try:
             self._acquiring.update((claim.nonce, (claim, lock._spec, started)) for lock, claim in claims.items())
-            every = list(claims.values())
-            outcomes = await self.backend.try_acquire_all(every, deadline=self.request_deadline(give_up))
+            requested = list(claims.values())
+            outcomes = await self.backend.try_acquire_all(requested, deadline=self.request_deadline(give_up))
             if self.is_closed:  # close() may have released the tickets before they were granted
                 with suppress(BackendError):
-                    await self.backend.release(every, deadline=self.request_deadline(give_up))
+                    await self.backend.release(requested, deadline=self.request_deadline(give_up))
                 raise UsageError("the client was closed during this call")
             if self._required is not None:
                 self._required.require(self.backend.url, self.backend.guarantees)
@@ -340,11 +341,11 @@ class Engine(Generic[L]):
                     self._begin(claims[lock], lock._spec, started)
                 self._grant(lock, claims[lock], outcome, caller, leases, started)
                 self._acquiring.pop(claims[lock].nonce, None)
-                del claims[lock]  # not before: after an interrupt, `finally` removes what is left
+                del claims[lock]  # last: after an interrupt, the handler and `finally` handle the claims in this dict
         except BaseException as error:
             for claim in claims.values():
                 self._keeper.schedule(claim)
-            for lock, claim in [*claims.items()][:1]:  # the one that this call has come to
+            for lock, claim in [*claims.items()][:1]:  # the first one that was not granted
                 if self.events.subscribers and claim.attempt is None:
                     self._begin(claim, lock._spec, started)
                 self._fail(claim.attempt, error)
@@ -364,7 +365,7 @@ class Engine(Generic[L]):
         started: float,
         outcome: str = "",
     ) -> None:
-        """Append the lease of a lock to `leases`, then publish it. `outcome` is that of the event.
+        """Append the lease of a lock to `leases`, then publish it. `outcome` is the outcome of its event.
 
         Raises:
             OutcomeUnknown: the answer arrived after the deadline of the lease, so it is no grant.
@@ -404,9 +405,10 @@ class Engine(Generic[L]):
         return held if held is not None and held.held else None
 
     async def _reenter(self, held: L, lock: BaseLock[L], caller: Caller, timeout: float | None) -> AcquireResult[L]:
-        """The caller holds it: count, if both are reentrant and the held lease covers the new one, or both are reads.
+        """Acquire a lock that the caller holds: count the re-entry, if it is allowed.
 
-        Else a call with a timeout waits: the lease may end, or another thread may release it.
+        It is allowed if both leases are readers, or if both locks are reentrant and the held lease covers the new one.
+        Otherwise a call with a timeout waits, because the held lease may end, or another thread may release it.
         """
         spec = lock._spec
         are_reads = not spec.exclusive and not held._spec.exclusive
@@ -428,7 +430,7 @@ class Engine(Generic[L]):
         if timeout == 0:
             self.not_acquired(spec, "busy", ITSELF)
             return AcquireResult(None, ITSELF)
-        if timeout is not None and not spec.owner:  # an owner would be granted it at once, as a second lease
+        if timeout is not None and not spec.owner:  # a named owner would be granted a second lease at once
             return await self.acquire_new(lock, caller, timeout)
         if spec.exclusive and not held._spec.exclusive:
             reason = "a reader cannot become the writer; release the read lease first"
@@ -442,7 +444,7 @@ class Engine(Generic[L]):
     def _publish(self, lease: L, lock: BaseLock[L], caller: Caller) -> None:
         spec, ref = lease._spec, weakref.ref(lease)
         lease._phase = HELD
-        if spec.exclusive or spec.limit is None:  # no permit, of which a caller may hold several
+        if spec.exclusive or spec.limit is None:  # not for a permit, because a caller may hold several
             caller.leases[self._serial, spec.name] = ref
         lock._keep(caller, lease)
         self._leases[lease._claim.nonce] = ref  # atomic
@@ -458,7 +460,7 @@ class Engine(Generic[L]):
         self._forget(lease)
 
     def _forget(self, lease: BaseLease) -> None:
-        """Remove all references to this lease but those of the program itself."""
+        """Remove all references to this lease that the client has. Those of the program stay."""
         caller = lease._caller_ref()
         if caller is None:
             return
@@ -487,10 +489,10 @@ class Engine(Generic[L]):
         runtime, delay = self.runtime, spec.lock_delay
         about, number, was_detached, info = self._last_info
         if about is not spec.about or number != caller.number or was_detached is not detached:
-            apart = ', "detached": true' if detached else ""
+            detached_field = ', "detached": true' if detached else ""
             # A ticket that stays after its release does not show that its caller holds the lock.
-            known = "" if spec.min_hold else f', "caller": "{self._process_id}-{caller.number}"'
-            client = f'"who": {self._process_info}{known}{apart}'
+            caller_field = "" if spec.min_hold else f', "caller": "{self._process_id}-{caller.number}"'
+            client = f'"who": {self._process_info}{caller_field}{detached_field}'
             info = f"{{{client}, {spec.about}}}"
             self._last_info = (spec.about, caller.number, detached, info)
         if spec.detect_deadlocks:
@@ -529,7 +531,7 @@ class Engine(Generic[L]):
         return self.release_straight(self, lease)
 
     async def release_any(self, lease: L, *, is_begun: bool) -> None:
-        """Release a lease by the general path. `is_begun`: the straight path has begun it, and got an error reply."""
+        """Release a lease on the general path. `is_begun`: the straight path has begun, and could not finish it."""
         phase, now = lease._phase, self.runtime.now()
         if phase is LOST or (phase is HELD and now >= lease._deadline - lease._spec.stop_margin):
             self._end_lost(lease)
@@ -564,7 +566,7 @@ class Engine(Generic[L]):
             raise lease._loss()
 
     async def release_many(self, leases: Sequence[L]) -> None:
-        """Release several leases in one request. Leaves out leases that are lost or that another thread releases.
+        """Release several leases in one request, except those that are lost or that another thread releases.
 
         Raises:
             BackendError: no answer for at least one; the keeper repeats its release.
@@ -603,7 +605,7 @@ class Engine(Generic[L]):
     ) -> Sequence[bool | BackendError]:
         """Release tickets. One whose min_hold is not over stays on the server until then, and is forgotten here.
 
-        With `backend`, on that one: the process ends, and nothing is waited for.
+        With `backend`, that one gets the requests: the process ends, so renewals in flight are not waited for.
         """
         tickets = self._tickets if backend is None else backend
         now = self.runtime.now()
@@ -627,7 +629,7 @@ class Engine(Generic[L]):
     async def _keep_to_the_end(
         self, claims: Sequence[Claim], deadline: float, backend: Backend | None
     ) -> list[bool | BackendError]:
-        """Renew tickets a last time, for the rest of their min_hold. Whether each was a granted lease until now."""
+        """Renew tickets a last time, for the rest of their min_hold. Returns whether each was a lease until now."""
 
         def prepare(now: float) -> None:
             for claim in claims:
@@ -710,9 +712,8 @@ class Engine(Generic[L]):
     async def transfer(self, lease: L, within: float) -> tuple[str, float]:
         """End the lease here and leave a ticket for `within` seconds.
 
-        That ticket is a new one, which replaces the ticket of the lease: requests of the lease that are still on their
-        way, as a late renewal, do not change how long it stays. Returns its nonce, and the seconds of min_hold that are
-        left.
+        A new ticket replaces the ticket of the lease, so a request of the lease that arrives late, such as a renewal,
+        does not change how long the new ticket stays. Returns its nonce, and the remaining seconds of min_hold.
 
         Raises:
             UsageError: it was acquired again by re-entry and not released as often.
@@ -721,8 +722,8 @@ class Engine(Generic[L]):
         """
         lease.check()
         claim, backend = lease._claim, self._adopting_backend()
-        left = max(0.0, claim.kept_until - self.runtime.now())
-        successor = self._unheld_claim(lease, max(within, left))
+        min_hold_left = max(0.0, claim.kept_until - self.runtime.now())
+        successor = self._unheld_claim(lease, max(within, min_hold_left))
         is_begun = False
         try:
             with self.mutex:
@@ -741,7 +742,7 @@ class Engine(Generic[L]):
                 raise lease._loss()
             self._unpublish(lease, TRANSFERRED)
             if ticket.unanswered:
-                self._keeper.schedule(ticket)  # so that the server does not grant it again when that request arrives
+                self._keeper.schedule(ticket)  # so that its unanswered request, if it arrives late, is not granted
             self._report_released(lease, "transferred")
         except BaseException as error:
             if is_begun and may_have_happened(error):
@@ -750,10 +751,10 @@ class Engine(Generic[L]):
             if is_begun and lease._phase is RELEASING:
                 self.unconfirmed(lease)
             raise
-        return successor.nonce, left
+        return successor.nonce, min_hold_left
 
     def _unheld_claim(self, lease: L, seconds: float) -> Claim:
-        """A ticket for the lock of this lease that no caller holds, so it names none. It stays for so long."""
+        """A ticket for the lock of this lease that stays for `seconds`. No caller holds it, so its info names none."""
         spec, info = lease._spec, f'{{"who": {self._process_info}, {lease._spec.about}}}'
         claim = Claim(
             spec.name, self.runtime.nonce(), ttl_for(seconds), spec.limit, spec.exclusive, self.runtime.agent(), info
@@ -823,7 +824,7 @@ class Engine(Generic[L]):
                 self.unconfirmed(lease)
 
     async def renew(self, *leases: L, ttl: float | None = None) -> None:
-        """Renew these leases now; with `ttl`, for that long, and for so long at later renewals.
+        """Renew these leases now. With `ttl`, they have this ttl from now on.
 
         Raises:
             LockLost, NotHeld: a lease is not held.
@@ -879,7 +880,7 @@ class Engine(Generic[L]):
         return outcomes
 
     async def _change_ttl(self, leases: Sequence[BaseLease], specs: Sequence[LockSpec], deadline: float) -> None:
-        """Change the ttl of these leases to that of the specs, before a renewal that sends it.
+        """Change the ttl of each lease to the ttl of its spec, before a renewal that sends it.
 
         A shorter ttl counts from now on, because the server may execute the renewal even if no answer arrives. While a
         renewal is in flight nothing is changed: the server could execute it after one with a longer ttl.
@@ -920,7 +921,7 @@ class Engine(Generic[L]):
         specs: Sequence[LockSpec],
         outcomes: Sequence[Live | LeaseGone | BackendError],
     ) -> None:
-        """Apply the results of `send_renewals` to leases that had these specs when it was called."""
+        """Apply the results of `send_renewals` to the leases. `specs` are those that they had when it was called."""
         for lease, spec, outcome in zip(leases, specs, outcomes, strict=True):
             if isinstance(outcome, LeaseGone):
                 self.lose(lease, outcome.reason)
@@ -942,21 +943,21 @@ class Engine(Generic[L]):
                 deadline = before_delay(deadline, claim.ttl - claim.unanswered_ttl)
             if spec.lock_delay:
                 deadline = before_delay(deadline, spec.lock_delay)
-            left = lease._deadline - now
+            seconds_left = lease._deadline - now
             lease._deadline = max(lease._deadline, lease._bounded(deadline))
             lease._renew_at = next_renewal(now, deadline)
         if self.events.subscribers:
-            self._report(lease, "renewed", left)
+            self._report(lease, "renewed", seconds_left)
 
     def renewal_failed(self, lease: BaseLease, error: BackendError) -> None:
         """A renewal got no answer. The keeper tries again until the deadline."""
         if self.events.subscribers and lease._phase is HELD:
-            left = lease._deadline - self.runtime.now()
-            self._report(lease, "renewal failed", left, str(error), type(error).__name__)
+            seconds_left = lease._deadline - self.runtime.now()
+            self._report(lease, "renewal failed", seconds_left, str(error), type(error).__name__)
 
     def expire(self, lease: BaseLease) -> None:
-        """The deadline of the lease has passed, or that of its max_hold."""
-        self.lose(lease, lease._why_over(), lease._how_over())
+        """The deadline of the lease has passed, or its max_hold is reached."""
+        self.lose(lease, lease._expiry_reason(), lease._expiry_outcome())
 
     def lose(self, lease: BaseLease, reason: str, outcome: str = "gone") -> None:
         """End the lease as lost. A loss is reported exactly once."""
@@ -966,7 +967,7 @@ class Engine(Generic[L]):
             if lease._phase is not HELD:
                 return
             spec = lease._spec
-            if spec.stop_margin or spec.lock_delay:  # they count from now on if it is lost before its deadline
+            if spec.stop_margin or spec.lock_delay:  # a loss before the deadline starts both now
                 lease._deadline = min(lease._deadline, self.runtime.now() + spec.stop_margin)
             lease._phase = LOST
             lease._reason = reason
@@ -1166,21 +1167,21 @@ class Engine(Generic[L]):
         return ended if self.local is None else self.local.tickets_of(ended)
 
     async def release_ended(self, claims: Sequence[Claim], deadline: float, backend: Backend | None = None) -> int:
-        """Release tickets of `end_leases`, on another backend if this one's cannot be used; how many got no answer.
+        """Release tickets of `end_leases`, on `backend` if it is given. Returns how many releases got no answer.
 
         Each is tried once. The ttl ends the others.
         """
-        silent = 0
+        unanswered = 0
         for start in range(0, len(claims), BATCH_MAX):
             batch = claims[start : start + BATCH_MAX]
             try:
                 outcomes = await self.send_releases(batch, deadline=deadline, backend=backend or self.backend)
             except HoldfastError as error:
                 logger().info("%d lease(s) were not released at the end of the process: %s", len(batch), error)
-                silent += len(batch)
+                unanswered += len(batch)
             else:
-                silent += sum(isinstance(outcome, BackendError) for outcome in outcomes)
-        return silent
+                unanswered += sum(isinstance(outcome, BackendError) for outcome in outcomes)
+        return unanswered
 
     def abandon(self, reason: str) -> None:
         """In a forked child: the leases belong to the parent, and its connections are not used.
@@ -1213,7 +1214,7 @@ class Engine(Generic[L]):
             )
 
     def request_deadline(self, give_up: float = _FOREVER) -> float:
-        """The deadline of a request that begins now, for a caller that gives up then."""
+        """The deadline of a request that begins now, for a caller that gives up at `give_up`."""
         now = self.runtime.now()
         return min(now + self.io_timeout, max(give_up, now + IO_TIMEOUT_MIN))
 

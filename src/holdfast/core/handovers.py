@@ -6,9 +6,9 @@ deadline counts from there, which is earlier than the store's own count. A notif
 lease expired before the message arrived, and the ticket was queued again) is recognised by its fence: entries and
 fences are numbered by the same counter, and the number of the current entry is greater.
 
-A notification that cannot be trusted, or whose lease has lost more than SPENT_MAX of its ttl, only wakes the ticket: it
-polls and is granted again. A ticket is handed the lock only if it has polled within POLLED_MAX, because a waiter that
-has stopped would keep the lock for its whole ttl.
+A notification that cannot be trusted, or whose lease has used more than SPENT_MAX of its ttl, only wakes the ticket,
+which polls and is granted again. A ticket is handed the lock only if it has polled within POLLED_MAX, because a waiter
+that has stopped would keep the lock for its whole ttl.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Handover(NamedTuple):
 
     granted: Granted
     polled_at: float
-    reserved: int  # fences after that of the grant
+    reserved: int  # how many fences after that of the grant are reserved
 
 
 class QueueEntry:

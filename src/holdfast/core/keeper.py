@@ -120,7 +120,7 @@ class Keeper:
     def cancel(self, claim: Claim) -> None:
         """The ticket was released.
 
-        One that stays for its min_hold is released again when that is over if a request for it has no answer: the
+        A ticket that stays for its min_hold is released again after that time if one of its requests has no answer. The
         server could execute that request after the ticket has expired, and grant the lock to no holder.
         """
         if claim.unanswered and claim.is_final:
@@ -130,7 +130,7 @@ class Keeper:
             self._schedule.pending.pop(claim.nonce, None)
 
     async def flush(self, deadline: float, has_ended: Callable[[Caller | None], bool] = _is_gone) -> None:
-        """Try every pending release once, now, until the first that gets no answer."""
+        """Send every pending release once, now. Stops after the first batch with a release that gets no answer."""
         claims = self.pending_releases(has_ended)
         for start in range(0, len(claims), BATCH_MAX):
             if not await self._flush(claims[start : start + BATCH_MAX], deadline):
@@ -183,7 +183,7 @@ class Keeper:
     # ── the timer ────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _ensure_timer(self, when: float) -> None:
-        """Start a timer if none runs, and let it wake by then."""
+        """Start a timer if none runs, and make it wake at `when` at the latest."""
         number = 0
         try:
             with self._mutex:
@@ -274,7 +274,7 @@ class Keeper:
         times = [time for time in (renewal, expiry, release) if time is not None]
         until = min((time for time in times if time > now), default=None)
         if until is None and times:
-            until = now + IDLE_MAX  # a worker does the due work and wakes the timer when it knows more
+            until = now + IDLE_MAX  # a worker does the due work, and wakes the timer if there is more
         is_due = renewal is not None and renewal <= now
         if not is_due and (release is None or release > now):
             return False, until
@@ -312,7 +312,7 @@ class Keeper:
                 due = self._take_due(number)
                 if isinstance(due, _Due):
                     await self._do(due)
-                elif not await self._rest(number, due):
+                elif not await self._wait_for_work(number, due):
                     return
         finally:
             self._workers.pop(number, None)
@@ -351,7 +351,7 @@ class Keeper:
         """It is the first worker. Its substitutes only renew leases."""
         return number == min(self._workers, default=number)
 
-    async def _rest(self, number: int, until: float) -> bool:
+    async def _wait_for_work(self, number: int, until: float) -> bool:
         """Wait until work is due. Returns False when this worker may end."""
         was_woken = await self._worker_wakeup.wait(until)
         with self._mutex:
@@ -370,8 +370,8 @@ class Keeper:
             if due.releases:
                 await self._flush(due.releases, self._limit())
         except Exception:
-            # The keeper continues after any error: this work is postponed, and leases that it cannot renew are reported
-            # as lost at their deadline.
+            # The keeper continues after any error: it postpones this work. A lease that it cannot renew is reported as
+            # lost at its deadline.
             logger().exception("the keeper failed and continues")
             await self._runtime.sleep(RETRY_MIN)
 

@@ -85,7 +85,7 @@ class LeaseGroup:
                 lease.check()
         except LockLost:
             if self._worst is not Phase.LOST:
-                raise  # on a thread beside the loop, which is scheduled to end them all
+                raise  # on a thread beside the loop: the end of the others is scheduled there
             raise self._loss() from None
 
     def __repr__(self) -> str:
@@ -153,7 +153,7 @@ async def release_all(group: LeaseGroup) -> None:
         LockLost: one had ended or was broken before this release.
         BackendError: no answer; the keeper repeats the release, and the caller may do so too.
     """
-    # Read before `lost`: a loss after this line is not reported as NotHeld.
+    # Read before `lost`, so that a loss after this line is not reported as NotHeld.
     is_over = group._phase not in (Phase.HELD, Phase.UNCONFIRMED)
     if group.lost:
         _end_lost(group)

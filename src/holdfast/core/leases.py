@@ -214,13 +214,13 @@ class BaseLease:
             LockLost: the lease has ended or was broken; stop using the resource.
             NotHeld: it was released.
         """
-        phase = self._phase  # read once: a loss after this line is not reported as NotHeld
+        phase = self._phase  # read once, so that a loss after this line is not reported as NotHeld
         if phase is HELD:
             outcome = "gone"
             if not self._engine.backend.intact(self._store):
                 reason = STORE_GONE
             elif self._engine.runtime.now() >= self._stop_at:
-                reason, outcome = self._why_over(), self._how_over()
+                reason, outcome = self._expiry_reason(), self._expiry_outcome()
             else:
                 return
             self._engine.lose(self, reason, outcome)  # on a thread beside the loop, it only schedules this
@@ -253,7 +253,7 @@ class BaseLease:
         return deadline if self._end is None else min(deadline, self._end)
 
     def _change_ttl(self, spec: LockSpec, now: float) -> None:
-        """Use the ttl of this spec. A shorter one counts from now on: the server may be told, and not answer."""
+        """Use the ttl of this spec. A shorter one counts from now on: the server may set it without an answer."""
         claim = self._claim
         if claim.unanswered:  # a request for the lock, with the old ttl, may still be executed
             claim.unanswered_ttl = min(claim.unanswered_ttl, claim.ttl)
@@ -262,19 +262,19 @@ class BaseLease:
         self._deadline = min(self._deadline, self._bounded(lease_deadline(now, spec.ttl, GRANULARITY_MAX)))
         self._renew_at = min(self._renew_at, next_renewal(now, self._deadline))
 
-    def _how_over(self) -> str:
+    def _expiry_outcome(self) -> str:
         """The outcome of a lease whose deadline has passed."""
         return "expired" if self._end is None or self._deadline < self._end else "max_hold"
 
-    def _why_over(self) -> str:
-        if self._how_over() == "max_hold":
-            why = f"max_hold of {self._spec.max_hold:g} s is reached"
+    def _expiry_reason(self) -> str:
+        if self._expiry_outcome() == "max_hold":
+            reason = f"max_hold of {self._spec.max_hold:g} s is reached"
         elif not self._spec.renew:
-            why = f"its ttl of {self.ttl:g} s is over (renew=False)"
+            reason = f"its ttl of {self.ttl:g} s is over (renew=False)"
         else:
-            why = f"no renewal succeeded within its ttl of {self.ttl:g} s"
+            reason = f"no renewal succeeded within its ttl of {self.ttl:g} s"
         margin = self._spec.stop_margin
-        return f"{why} (reported {margin:g} s before: stop_margin)" if margin else why
+        return f"{reason} (reported {margin:g} s before: stop_margin)" if margin else reason
 
     def _loss(self) -> LockLost:
-        return LockLost(lock=self.name, fence=self._fence, reason=self._reason or self._why_over())
+        return LockLost(lock=self.name, fence=self._fence, reason=self._reason or self._expiry_reason())

@@ -8,12 +8,13 @@ release in the turn passes the lease on to the first of them. The rules:
   up while it waits, the next one takes over its ticket on the server, and with it the place in the queue there.
 - Only a regular release of a held lease passes it on. A loss, a cancelled call and a closed client end the turn.
 - A pass needs an answer of the server that is younger than CONTACT_MAX and than a tenth of the ttl. The deadline of the
-  new lease counts from that answer. Without one, or without a reserved fence, the release first asks the server to
-  extend the turn: it renews the ticket, reserves fences for the waiters, and reports whether other clients wait.
-- If others wait, the turn ends after as many passes as callers waited here when the lease arrived. It ends without a
-  question to the server if the lease came from another client, which is probably the next one to wait.
-- If others wait when the turn ends, the same request queues a ticket for the callers that wait here, if the store can
-  do so (QueuesAtRelease). The first of them takes that ticket over.
+  new lease counts from that answer. Without one, or without a reserved fence, the release first requests an
+  extension of the turn: the server renews the ticket, reserves fences for the waiters, and reports whether other
+  clients wait.
+- If others wait, the turn ends after as many passes as callers waited here when the lease arrived. If the lease came
+  from another client, that client probably waits again, so the turn then ends without a request to extend it.
+- If others wait when the turn ends, the request that releases the lock also queues a ticket for the callers that wait
+  here, if the store can do so (QueuesAtRelease). The first of these callers takes that ticket over.
 - If the ticket is gone, no caller gets the lease from another: each requests the lock from the server.
 
 To the engine this is a backend with the verbs for single tickets. They are idempotent by nonce, so its guards against
@@ -81,32 +82,35 @@ class LocalQueue:
         self.begin(0)
 
     def begin(self, passes: int) -> None:
-        """A turn begins, in which the lease may be passed on so often although other clients wait."""
+        """Begin a turn. In it, the lease may be passed on `passes` times while other clients wait."""
         self.passes_left = passes
-        self.fence = self.last = 0  # the fence of the last lease, and the last one that is reserved
-        self.deadline = self.usable_until = 0.0  # of the lease, and of a pass, by the last answer of the server
+        self.fence = self.last = 0  # the fence of the newest lease, and the last fence that is reserved
+        self.deadline = self.usable_until = 0.0  # of the lease, and of passes, according to the last answer
         self.is_range = False  # the server shows several fences, one of which is in use
         self.is_over = False  # the server has answered that the ticket is gone
-        self.is_contended = False  # the lease came from another client, so that one probably waits again
+        self.is_contended = False  # the lease came from another client, which probably waits again
         self.returning = 0  # 1 if the caller whose release has ended the last turn probably waits again soon
         self.outage: BackendError | None = None  # the last request of the active ticket got no answer
 
     def reserve(self, granted: Granted, fences: int) -> None:
-        """The server has extended the turn: its answer has the first of so many fences, and the deadline."""
+        """The server has extended the turn: `granted` has the first of the reserved fences, and the deadline."""
         self.fence, self.last, self.deadline = granted.fence - 1, granted.fence + fences - 1, granted.deadline
         self.is_range = fences > 1
-        answered = granted.deadline - self.ttl * (1 - DRIFT)  # not later than the request for it was sent
-        self.usable_until = answered + min(CONTACT_MAX, SPENT_MAX * self.ttl)
+        sent = granted.deadline - self.ttl * (1 - DRIFT)  # not later than the time at which the request was sent
+        self.usable_until = sent + min(CONTACT_MAX, SPENT_MAX * self.ttl)
 
 
 class LocalHandover:
     """The verbs of a backend for tickets of one client, some of which wait and hold locally.
 
-    `active` has the active ticket of each lock, and `queues` the locks for which local tickets wait or did so in this
-    turn. A ticket in `active` without a queue is a plain one. The straight path requests a lock without this object. It
-    puts its ticket into `active` with `setdefault`, continues only if it is the one there and the lock has no queue,
-    and sets `is_granted` of the ticket, or calls `begin_turn` if the lock has a queue by then. At the release it
-    continues only if the lock has no queue; it removes the ticket, and calls `promote` if the lock has a queue by then.
+    `active` has the active ticket of each lock. `queues` has the locks for which local tickets wait, or have waited in
+    this turn. A ticket in `active` without a queue is a plain one.
+
+    The straight path requests and releases a lock without the methods of this class, as long as the lock has no queue:
+
+    - Acquire: it adds its ticket to `active` with `setdefault`, and continues only if no other ticket is there. When
+      the ticket is granted, it sets `is_granted`, and calls `begin_turn` if the lock has a queue by then.
+    - Release: it removes its ticket from `active`, and calls `promote` if the lock has a queue by then.
     """
 
     def __init__(self, engine: Engine[Any]) -> None:
@@ -137,7 +141,7 @@ class LocalHandover:
             local = self.queues.get(name)
             ticket.waiting = 0 if local is None else min(len(local.waiting) + local.returning, FENCES_MAX - 1)
         if ticket.reserved:
-            ticket.reserved = 0  # an interrupt has left those of an earlier grant, which this one may not use
+            ticket.reserved = 0  # left by an earlier grant that was interrupted: this grant may not use them
         try:
             outcome = await backend.try_acquire(ticket, queue=queue, deadline=deadline)
         except HoldfastError as error:
@@ -154,14 +158,14 @@ class LocalHandover:
         return self.note_answer(claim, outcome, queue)
 
     def note_error(self, claim: Claim, error: BaseException) -> None:
-        """The request of the active ticket has raised this error."""
+        """Note that the request of the active ticket has raised this error."""
         if isinstance(error, BackendError):
             self._note(claim, error)
         if not claim.is_answered and isinstance(error, BackendUnavailable | ConfigurationError):
             self._drop(claim)  # the engine does not release a ticket that no store knows
 
     def note_answer(self, claim: Claim, outcome: Granted | Waiting, queue: bool) -> Granted | Waiting:  # noqa: FBT001
-        """The answer of the server to the active ticket. Returns what it means for the caller."""
+        """Note the answer of the server to the active ticket. Returns the outcome for the caller."""
         if not claim.passable:
             return outcome
         if isinstance(outcome, Waiting):
@@ -195,7 +199,7 @@ class LocalHandover:
         ticket.reserved = 0
 
     def join(self, claim: Claim) -> Waiting | None:
-        """A new ticket on the straight path waits here. Returns None if it has to ask the server.
+        """Queue a new ticket of the straight path here. Returns None if it has to request the lock from the server.
 
         Raises:
             BackendUnavailable: the server does not answer the active ticket.
@@ -208,7 +212,9 @@ class LocalHandover:
         return blocked
 
     def _queue_locally(self, claim: Claim, queue: bool) -> Granted | Waiting | None:  # noqa: FBT001
-        """The lease that was passed on to this ticket, or Waiting if it queues here; None if it has to ask the server.
+        """Queue a ticket here, unless it has to request the lock from the server; then this returns None.
+
+        Returns the lease if it was passed on to this ticket.
 
         Raises:
             BackendUnavailable: the server does not answer the active ticket.
@@ -230,11 +236,11 @@ class LocalHandover:
         if local.outage is not None and not self._is_held(active):
             raise BackendUnavailable(backend=self._engine.backend.url, problem=local.outage.problem)
         local.waiting[claim.nonce] = claim
-        local.returning = 0  # this is probably the one
+        local.returning = 0  # this is probably the caller that was expected to return
         return self._waiting
 
     async def _wait_here(self, claim: Claim, waiting: Waiting, deadline: float) -> Granted | Waiting:
-        """A ticket that waits here. If its caller gives up soon, the server must confirm that the lock is busy."""
+        """The outcome for a ticket that waits here. If its caller gives up soon, the server has to confirm "busy"."""
         active = self.active.get(claim.name)
         is_held = active is not None and self._is_held(active)
         if not is_held and deadline <= self._runtime.now() + LAST_POLLS:
@@ -251,7 +257,7 @@ class LocalHandover:
         return lease is not None and lease._phase in (HELD, RELEASING)
 
     def _is_renewing(self, claim: Claim) -> bool:
-        """A renewal of this lease is in flight: the server may execute it after a later request, with an older end."""
+        """A renewal of this lease is in flight. It may be executed after a newer request, and set an earlier end."""
         return any(claim in renewed for renewed in list(self._engine._renewing.values()))  # an atomic copy
 
     async def _probe(self, claim: Claim, deadline: float) -> Granted | None:
@@ -279,9 +285,10 @@ class LocalHandover:
             local.outage = outage
 
     def _drop(self, claim: Claim) -> None:
-        """The engine will not release this ticket, and the store does not know it unless it is one of another caller.
+        """Remove a ticket that the engine will not release, because the store does not know it.
 
-        The engine may use the claim again, so no other caller takes over a ticket that is its own.
+        The engine may use the claim again, so no other caller takes over its own ticket. If the claim uses the ticket
+        of another caller, the store knows that one, so another caller takes it over, or the keeper releases it.
         """
         if not claim.passable:
             return
@@ -302,12 +309,12 @@ class LocalHandover:
             return
         with self._mutex:
             local = self.queues.get(claim.name)
-            is_asking = self.active.get(claim.name) is claim and not claim.is_granted
-        if is_asking and not (local is not None and local.is_unpolled):
+            is_requesting = self.active.get(claim.name) is claim and not claim.is_granted
+        if is_requesting and not (local is not None and local.is_unpolled):
             await self._engine.backend.wait(claim.server or claim, until)
 
     async def _wait_locally(self, claim: Claim, until: float) -> bool:
-        """Wait until this ticket is the active one, at the longest until then. False: it does not wait here."""
+        """Wait until this ticket is the active one, at `until` at the latest. False: the ticket does not wait here."""
         event = self._runtime.event()
         with self._mutex:
             local = self.queues.get(claim.name)
@@ -321,7 +328,7 @@ class LocalHandover:
         return True
 
     async def pause(self, claim: Claim, until: float) -> None:
-        """Wait until then before the next attempt of a caller whose last one has failed.
+        """Wait until then, because the last request has failed.
 
         A ticket that waits here keeps its place, so the lease may be passed on to it in the meantime.
         """
@@ -341,12 +348,12 @@ class LocalHandover:
                 return self._pass_on(claim, deadline)
             if self.active.get(name) is claim:
                 del self.active[name]
-            if name in self.queues:  # since the check above: a caller has seen this ticket as the active one
+            if name in self.queues:  # new since the check above: a caller has found this ticket in `active`
                 self.promote(name)
         return self._engine.backend.release([claim.server or claim], deadline=deadline)
 
     def pass_on(self, claim: Claim) -> bool:
-        """Pass the lease of a ticket on that is held until now, if that needs no request."""
+        """Pass on the lease of this ticket, which is held until now, if that needs no request."""
         with self._mutex:
             return self._pass(claim)
 
@@ -360,8 +367,8 @@ class LocalHandover:
                 successor = next(iter(local.waiting.values()), None)
                 may_stay = local.passes_left > 0
                 fences = min(FENCES_MAX, len(local.waiting), local.passes_left if may_stay else FENCES_MAX)
-                # A turn that is over ends without a question to the server if the answer is known: the client that had
-                # the lease before probably waits again.
+                # A turn without passes left ends without a request to extend it if the lease came from another client,
+                # because that client probably waits again.
                 others_wait = local.is_contended and not may_stay
                 if local.is_over or others_wait or not _has_ttl_of(local, ticket, claim) or self._is_renewing(claim):
                     fences = 0
@@ -414,7 +421,7 @@ class LocalHandover:
         return await backend.extend_turn(ticket, successor, fences, may_stay=may_stay, deadline=deadline)
 
     def _pass(self, claim: Claim) -> bool:
-        """Pass the lease of this ticket on to the first waiting one, if that is allowed now."""
+        """Pass the lease of this ticket on to the first waiting one, if the rules allow it. Returns whether it was."""
         name = claim.name
         local = self.queues.get(name)
         if local is None or self.active.get(name) is not claim or not local.waiting or local.is_over:
@@ -426,7 +433,7 @@ class LocalHandover:
         if successor.ttl != local.ttl or self._runtime.now() >= local.usable_until:
             return False
         passed = granted_of((local.fence + 1, local.deadline, None))
-        # No call between these lines, so that an interrupt does not find them half done.
+        # No call is between these lines, so no interrupt can leave them half done.
         local.fence += 1
         local.passes_left -= 1
         successor.passed = passed
@@ -448,7 +455,7 @@ class LocalHandover:
         return [False if ticket is None else next(outcomes) for ticket in tickets]
 
     def end(self, claim: Claim) -> Claim | None:
-        """The ticket ends here. Returns the ticket to release on the server, if there is one."""
+        """End the ticket here. Returns the ticket to release on the server, if there is one."""
         if not claim.passable:
             return claim.server or claim
         with self._mutex:
@@ -475,12 +482,12 @@ class LocalHandover:
         self._repair(name)
         active = self.active.get(name)
         if active is not None:
-            _wake(active)  # a release that was interrupted may have passed the lease on, and not woken its holder
+            _wake(active)  # an interrupted release may have passed the lease on without waking the new holder
         is_in_use = local.server is ticket and self.queues.get(name) is local
         return None if is_in_use or claim.is_passed_on else ticket
 
     def promote(self, name: str) -> None:
-        """A plain ticket has ended while others waited for it: the first of these asks the server."""
+        """A plain ticket has ended while others waited for it: the first of these becomes the active one."""
         with self._mutex:
             self._repair(name)
 
@@ -489,7 +496,7 @@ class LocalHandover:
             self._promote(name, None)
 
     def _promote(self, name: str, ticket: Claim | None) -> None:
-        """Make the first waiting ticket active: it asks the server, with this ticket or with its own."""
+        """Make the first waiting ticket active: it requests the lock with `ticket`, or with its own if that is None."""
         local = self.queues[name]
         nonce = next(iter(local.waiting), None)
         if nonce is None:
@@ -543,8 +550,8 @@ class LocalHandover:
     def _drop_fences(self, claim: Claim) -> int:
         """Give up the fences that are reserved after that of this lease. Returns its fence; 0 if it is shown alone.
 
-        The lease is held for so long that it is renewed. From then on the server shows its fence alone, not the range,
-        so that an operator can break it.
+        A lease that is renewed is held for long. From then on the server shows its fence alone, not the range, so that
+        an operator can break it.
         """
         with self._mutex:
             local = self._turn_of(claim)
@@ -582,17 +589,17 @@ def _wake(claim: Claim) -> None:
 
 
 def without_caller(info: str) -> str:
-    """The `info` of a ticket that several callers use, without the name of one of them."""
-    start, mark, rest = info.partition(', "caller": "')
-    return f"{start}{rest.partition(chr(34))[2]}" if mark else info
+    """The `info` of a ticket that several callers use, without the name of the one that requested it."""
+    start, mark, after_mark = info.partition(', "caller": "')
+    return f"{start}{after_mark.partition(chr(34))[2]}" if mark else info
 
 
 def with_waiting(info: str, callers: int) -> str:
-    """The `info` of a ticket for which so many callers wait, for the store to reserve fences for them."""
+    """The `info` of a ticket while so many callers wait for its turn. The store reserves fences for them."""
     return f'{{"waiting": {callers}, {info[1:]}'
 
 
 def with_fences(info: str, fences: int) -> str:
-    """The `info` of a lease for which so many fences are reserved, from the one in its row on, for SQL databases."""
+    """The `info` of a lease with so many reserved fences, of which the first is in its row. For SQL databases."""
     info = without_caller(info)
     return f'{info[:-1]}, "fences": {fences}}}' if fences > 1 else info

@@ -33,7 +33,7 @@ ACQUIRE_OPTIONS = ("blocking", "timeout")
 class Kept(list[L]):
     """The leases that one caller acquired through one lock. They are dropped with the caller, and then expire.
 
-    A WeakKeyDictionary would do the same at several times the cost for every acquire.
+    A WeakKeyDictionary would work too, but would add several times the cost to every acquire.
     """
 
     __slots__ = ("_caller_ref", "path", "prepared_by")
@@ -42,7 +42,7 @@ class Kept(list[L]):
         super().__init__()
         self.path: StraightPath | None = None  # of the engine; None: there is none, or it is not prepared yet
         self.prepared_by: PreparesRequests | None = None
-        number = id(caller)  # no other object has this id before the caller and this entry are gone
+        number = id(caller)  # no other object has this id until the caller is freed and this entry is removed
         table_ref = weakref.ref(table)  # weak: a lease that no variable refers to is dropped at once, not by the gc
 
         def forget(_: object) -> None:

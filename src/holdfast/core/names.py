@@ -143,7 +143,7 @@ def _with_unit(text: str) -> float:
 
 
 def _check_between(argument: str, value: object, least: float, most: float, *, limits: str, meaning: str) -> float:
-    """A duration in seconds between two others. `limits` shows them, and `meaning` explains the argument."""
+    """A duration in seconds, from `least` to `most`. For messages: `limits` as text, and what the argument means."""
     seconds = check_duration(argument, value)
     if not least <= seconds <= most:
         raise ConfigurationError(f"{argument} must be between {limits}, not {value!r}: {meaning}")

@@ -97,7 +97,7 @@ class Wakeups:
 
 
 class SubscriberPort(Protocol[C_contra]):
-    """The part of a port that subscribes to channels and passes their notifications to its `wakeups`."""
+    """The part of a port that subscribes to channels, and delivers their notifications to its `wakeups`."""
 
     wakeups: Wakeups  # after a gap that may have lost notifications, the port calls `wake_all`
 

@@ -1,23 +1,25 @@
 """`once`: of all calls with one key, on all machines, one runs the body, and the others get its result.
 
-A record of the key decides, by compare-and-set alone. The lock of the key saves the work of several callers at once,
+A record of the key decides, by compare-and-set alone. The lock of the key prevents useless work of concurrent callers,
 and shows whether the run of a record is alive. So at most one run starts for a record, even if the lock fails.
 
     no record   -> running       before the body, by a caller that holds the lock
     running     -> done          the body has returned; kept for `retention`
     running     -> failed        it has raised, with after_error="remember"; kept for `retention`
     running     -> no record     it has raised, with after_error="retry"; or it was not started. If a request to write
-                                 the running record got no answer, it may still arrive: then `withdrawn` is written,
-                                 which calls take for no record, and which that request does not replace
-    running     -> running       the lock is not held by that run: it was interrupted. With after_crash="retry" a caller
-                                 that holds the lock replaces it, with a greater fence
+                                 the running record got no answer, that request may still arrive. Then a record
+                                 `withdrawn` is written, which counts as no record, and which the late request does
+                                 not replace
+    running     -> running       that run does not hold the lock any more, so it was interrupted. With
+                                 after_crash="retry" a caller that holds the lock replaces the record, with a greater
+                                 fence
 
 Each record has its own nonce. A run completes or removes only the record with its own nonce, so a run that was replaced
 or forgotten changes nothing. A run that lost its lease may complete its record: as long as the record has its nonce, no
 other run has started.
 
 A request without an answer is repeated with the same nonce, so it is the same request. A running record is kept for
-`max_hold`, the ttl and `retention`: its lease ends before it does.
+`max_hold`, the ttl and `retention`, so its lease ends before the record does.
 """
 
 from __future__ import annotations
@@ -313,7 +315,7 @@ class OnceCall:
             await self._remove()
 
     async def _remove(self, patience: float = 0.0) -> None:
-        """Remove the running record, and make sure that no request on its way writes it again."""
+        """Remove the running record, and make sure that no request that arrives late writes it again."""
         if not self._may_arrive:
             await self._swap(self._nonce, None, 0.0, patience)
             return
@@ -321,7 +323,7 @@ class OnceCall:
         while True:
             current = await self._swap(expected, withdrawn, WITHDRAWN_KEPT, patience)
             if current is not None and current.nonce != self._nonce:
-                return  # it is written, or another run has begun
+                return  # `withdrawn` is written, or another run has begun
             expected = "" if current is None else self._nonce
 
     async def _start(self, lease: BaseLease) -> None:
@@ -361,7 +363,7 @@ class OnceCall:
         return Record(self._nonce, _json(self._started))
 
     def _outcome_of(self, run: _Run) -> Outcome[Any] | None:
-        """The outcome that this record means for the call; None for a running one."""
+        """The outcome of the call if the key has this record; None for a running one."""
         info = run.info
         if self._check and run.check and self._check != run.check:
             self._engine.skipped(self.spec, "mismatch")
@@ -379,7 +381,7 @@ class OnceCall:
         return Outcome(ran=False, value=value, fence=info.fence, at=info.at)
 
     def _outcome_of_interrupted(self, run: OnceInfo, lease: BaseLease) -> Outcome[Any] | None:
-        """The same for a running record, while this call holds the lock; None if it is to be replaced."""
+        """The outcome for a running record, while this call holds the lock; None if this call replaces the record."""
         # A store whose fences went back cannot give the greater fence that a repeated run has.
         if self._plan.after_crash == "retry" and run.fence < lease.fence:
             return None
@@ -457,7 +459,7 @@ async def inspect_once(engine: Engine[Any], key: str) -> OnceInfo | None:
         if any(holder.fence == run.info.fence for holder in lock.holders):
             return run.info
         again = await read_run(engine, key)
-        if again is not None and again.nonce == run.nonce:  # else it has ended between the two requests
+        if again is not None and again.nonce == run.nonce:  # otherwise the run has ended between the two requests
             return run.info._replace(state="interrupted")
         run = again
     return None if run is None else run.info
@@ -467,15 +469,15 @@ async def forget(engine: Engine[Any], key: str, fence: int) -> bool:
     """Remove the record of the run with this fence. Returns whether there was one."""
     run = await read_run(engine, key)
     while run is not None and run.info.fence == fence:
-        left = await swap(engine, key, run.nonce, None, 0.0)
-        if left is None:
+        current = await swap(engine, key, run.nonce, None, 0.0)
+        if current is None:
             return True
-        run = _Run.of(key, left)  # it was completed in the meantime
+        run = _Run.of(key, current)  # the run was completed in the meantime
     return False
 
 
 class _Run(NamedTuple):
-    """A record, read."""
+    """A record that was read and parsed."""
 
     nonce: str
     info: OnceInfo  # with the state in the record: running, done or failed
@@ -484,7 +486,7 @@ class _Run(NamedTuple):
 
     @classmethod
     def of(cls, key: str, record: Record) -> _Run | None:
-        """None for a record that stands for none."""
+        """Parse a record; None for a withdrawn one."""
         import json
 
         try:

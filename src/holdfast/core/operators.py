@@ -54,7 +54,7 @@ class Operators:
         )
 
     def listing(self, prefix: str) -> Listing | None:
-        """For a caller that shows the progress of a long search; None if `locks` does not have to search."""
+        """The search of `locks`, for a caller that shows its progress; None if `locks` does not have to search."""
         backend = self._engine.backend
         if isinstance(backend, ListsBySearch):
             return backend.listing(prefix, io_timeout=self._engine.io_timeout)

@@ -54,7 +54,7 @@ class Runtime(Protocol):
         """The calling thread or task. Re-entry and the check for self-deadlock depend on it."""
 
     def has_ended(self, caller: Caller | None) -> bool:
-        """At the end of the process: this thread or task can run no more code. None stands for one that was freed."""
+        """At the end of the process: this thread or task can run no more code. None: it was freed."""
 
     def agent(self) -> str:
         """The name of the calling thread or task, for people."""
@@ -97,7 +97,7 @@ class Runtime(Protocol):
     def run_in_loop(self, function: Callable[[], object]) -> bool:
         """On a thread that may not change the client's state, schedule the call in the loop and return True.
 
-        Returns False on a thread that may; the caller then goes on itself.
+        Returns False on a thread that may. Then the caller does the work itself.
         """
 
 
@@ -120,8 +120,8 @@ class IdleCallbacks:
 class Caller:
     """A thread or a task, for its lifetime. Compared by identity, because the system reuses its numbers.
 
-    `number` is its own in the process. `last_attempt` is the number of its last one with `detect_deadlocks`. `leases`
-    maps (serial number of the client, name of the lock) to a weak reference to the lease.
+    `number` is unique in the process. `last_attempt` is the number of its last attempt with `detect_deadlocks`.
+    `leases` maps (serial number of the client, name of the lock) to a weak reference to the lease.
     """
 
     __slots__ = ("__weakref__", "last_attempt", "leases", "number")
@@ -156,7 +156,7 @@ class Backend(Protocol):
 
     @property
     def liveness_fds(self) -> tuple[int, ...]:
-        """Descriptors by which the store detects that the holder is alive: it is while any process has them open."""
+        """Descriptors by which the store detects that the holder is alive, which is while any process has them open."""
 
     async def try_acquire(self, claim: Claim, *, queue: bool, deadline: float) -> Granted | Waiting:
         """Acquire the lock; or, if `queue`, join its queue or keep the place in it."""
@@ -239,11 +239,11 @@ class KeepsRecords(Protocol):
 
 
 class PreparedRequests(NamedTuple):
-    """Three requests for one lock that are complete but for the nonce, and the function that sends them.
+    """Three requests for one lock that lack only the nonce, and the function that sends them.
 
     `exchange(request, nonce, now, deadline)` sends one of them and returns its reply if that is an int, otherwise an
-    awaitable of the reply. `now` is the present time. Both raise as the verbs of a Backend do. The int is the fence of
-    a granted ticket; after a release, 1 if the ticket was a granted lease until now.
+    awaitable of the reply. `now` is the present time. The function and the awaitable raise the errors of a Backend's
+    verbs. The int is the fence of a granted ticket; after a release, 1 if the ticket was a granted lease until now.
     """
 
     exchange: Callable[[Any, str, float, float], Any]
@@ -251,9 +251,9 @@ class PreparedRequests(NamedTuple):
     try_acquire: Any
     release: Any
     lifetime: float  # seconds from the time at which the request is sent to the deadline of a granted lease
-    waiting: Sized  # empty while no ticket of this client waits; the requests are for that case
-    # Makes the result of `try_acquire` of a reply to `acquire` or `try_acquire` that is not an int. None: the request
-    # was not executed and has to be sent again by `try_acquire`.
+    waiting: Sized  # empty while no ticket of this client waits; the requests are valid only then
+    # Makes the result of the backend's `try_acquire` from a reply to `acquire` or `try_acquire` that is not an int.
+    # None: the request had no effect, and the backend's `try_acquire` has to send another one.
     read_reply: Callable[[Claim, Any, float], Granted | Waiting | None]
 
 
@@ -262,7 +262,7 @@ class PreparesRequests(Protocol):
     """A backend whose requests for a plain lock are prepared once and sent by one call: see core/straight_path.py."""
 
     def prepare_requests(self, claim: Claim) -> PreparedRequests | None:
-        """Requests for tickets that are like this one but for the nonce. None if this store needs more checks."""
+        """Requests for tickets that differ from this one only in the nonce. None if this store needs more checks."""
 
 
 @runtime_checkable
@@ -287,10 +287,10 @@ class ReservesFences(Protocol):
     async def extend_turn(
         self, claim: Claim, successor: Claim, fences: int, *, may_stay: bool, deadline: float
     ) -> Granted | Waiting | LeaseGone:
-        """Start the ttl of a granted ticket again, and reserve so many fences, greater than all before.
+        """Start the ttl of a granted ticket again, and reserve `fences` fences, greater than all earlier ones.
 
-        Operators see the caller of `successor` with the range of these fences. Returns the first one; or Waiting,
-        without a change, if other tickets wait for the lock and not `may_stay`.
+        Operators see the caller of `successor` with the range of these fences. Returns the first fence. Without
+        `may_stay`, if other tickets wait for the lock, changes nothing and returns Waiting.
         """
 
     async def renew_alone(self, claim: Claim, holder: Claim, fence: int, *, deadline: float) -> Live | LeaseGone:
@@ -310,8 +310,8 @@ class QueuesAtRelease(Protocol):
     async def release_and_queue(self, claim: Claim, following: Claim, *, deadline: float) -> tuple[bool, bool]:
         """Release a granted ticket, and queue `following` behind all that wait for the lock.
 
-        Returns whether the first was held until now, and whether the store knows the second one: as a waiter; or as the
-        holder, if the first had expired.
+        Returns whether the first was held until now, and whether the second one exists in the store: as a waiter, or,
+        if the first had expired, as the holder.
         """
 
 

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from holdfast.guarantees import Guarantees
     from holdfast.primitives import Lacks
 
-# The operation, the seconds it took, and the name of its error's type or "". Called on any thread, also on that of the
-# keeper, so it must not wait for anything.
+# The operation, the seconds it took, and the name of its error's type or "". Called on any thread, also of the keeper,
+# so it must not wait for anything.
 RequestObserver = Callable[[str, float, str], object]
 
 OPERATIONS = (
@@ -46,7 +46,7 @@ _OTHERS = (
 
 
 class ObservedBackend:
-    """A backend that reports each request. It has exactly the methods of ports that the inner backend has."""
+    """A backend that reports each request. Of the methods of the ports, it has those that the inner backend has."""
 
     def __init__(
         self, inner: Backend, observers: Callable[[], Iterable[RequestObserver]], now: Callable[[], float]
@@ -60,7 +60,7 @@ class ObservedBackend:
                 started, error = now(), ""
                 try:
                     answer = await method(*arguments, **options)
-                    if operation in ("release", "renew"):  # errors of one server of several are results
+                    if operation in ("release", "renew"):  # the error of one server of several is a result
                         error = next((type(each).__name__ for each in answer if isinstance(each, BackendError)), "")
                     return answer
                 except BaseException as raised:

@@ -33,7 +33,7 @@ class PendingRelease(NamedTuple):
 class Schedule:
     """Not thread-safe: the keeper's mutex guards it.
 
-    A signal handler or a finaliser may use the client while a method runs. It then only adds to `unscheduled`,
+    A signal handler or a finaliser may use the client while a method runs. Then it only adds to `unscheduled`,
     `pending` and `dropped`: every method stays correct if that happens at any of its calls.
     """
 
@@ -88,7 +88,7 @@ class Schedule:
             lease._renew_at = now + pause
 
     def add_renewals(self, leases: Sequence[BaseLease]) -> None:
-        """Put back leases that were taken for a renewal. A lease that has ended drops out."""
+        """Put back leases that were taken for a renewal, except those that have ended."""
         for lease in leases:
             self._renewals.add(lease)
 

@@ -4,13 +4,14 @@ Between two requests the processor runs the server and other programs, so the co
 its time depends on how much code it touches. The general path (Engine.acquire_new, a protocol, a topology, a pool, a
 connection) touches several times as much as a plain acquire needs.
 
-An acquire is plain if the lock is exclusive and has no rare option, if no ticket of the client waits, and with local
-hand-over (core/local_handover.py) also if another caller of the client has the lock, and passes its lease on within
-POLL_INTERVAL. Its requests are prepared once for a lock and a caller (core/ports.py: PreparesRequests). The path ends
-at the first reply that is not a grant, at a local wait without a pass, at an error and at an interrupt:
-Engine.acquire_new continues with the same claim and with that reply or exception, as if its own first request had
-returned or raised it. So there is one implementation of polling, retries and undoing. A release passes the lease on
-or sends one request, and does the same with Engine.release_any.
+An acquire is plain if the lock is exclusive and has no rare option, and if no ticket of the client waits. With local
+hand-over (core/local_handover.py), it is also plain if another caller of the client has the lock, and passes its lease
+on within POLL_INTERVAL. The requests are prepared once for a lock and a caller (core/ports.py: PreparesRequests).
+
+The path ends at the first reply that is not a grant, at a local wait without a pass, at an error and at an interrupt.
+Engine.acquire_new then continues with the same claim, and handles that reply or exception as the outcome of its own
+first request. So there is one implementation of polling, retries and clean-up. A release passes the lease on or sends
+one request; if that does not complete it, Engine.release_any continues.
 
 The invariant of the engine holds here too: after the request is sent, everything runs inside the `try`.
 """
@@ -98,9 +99,9 @@ class Begun:
         blocked: Waiting | None = None,
     ) -> None:
         self.claim, self.started, self.lease = claim, started, lease
-        self.outcome = outcome  # of the first request; None: it was not executed
-        self.blocked = blocked  # it was queued locally before that, with this answer
-        self.is_taken = False  # the guards of the general path apply
+        self.outcome = outcome  # of the first request; None: none was sent, or it had no effect
+        self.blocked = blocked  # the answer with which it was queued locally before that; None: it was not queued
+        self.is_taken = False  # the guards of the general path apply now
 
 
 def prepare(engine: Engine[Any], backend: PreparesRequests, lock: BaseLock[Any], caller: Caller) -> StraightPath | None:
@@ -117,7 +118,7 @@ def prepare(engine: Engine[Any], backend: PreparesRequests, lock: BaseLock[Any],
 async def acquire_straight(  # noqa: PLR0917  (by position, because every acquire calls this)
     engine: Engine[L], lock: BaseLock[L], caller: Caller, kept: Kept[L], path: StraightPath, timeout: float | None
 ) -> AcquireResult[L]:
-    """Acquire a lock that the caller does not hold, as `Engine.acquire_new` does. `kept` has no lease so far."""
+    """Acquire a lock that the caller does not hold, as `Engine.acquire_new` does. `kept` is empty."""
     runtime, spec = engine.runtime, path.spec
     try:
         nonce = runtime.spare_nonces.pop()  # atomic
@@ -203,8 +204,10 @@ async def acquire_straight(  # noqa: PLR0917  (by position, because every acquir
 
 
 async def release_straight(engine: Engine[L], lease: L, *, after_body: bool = False) -> None:
-    """Release a lease, as `Engine.release` or `Engine.release_after_body` describes: if it was acquired on the straight
-    path, also here; else, and if it is not plain any more, by `Engine.release_any`.
+    """Release a lease, as `Engine.release` describes, or with `after_body` as `Engine.release_after_body` describes.
+
+    A lease that was not acquired on the straight path, or that is not plain any more, is released by
+    `Engine.release_any`.
     """
     claim, now, is_begun, reply = lease._claim, engine.runtime.now(), False, None
     path = claim.path
@@ -227,7 +230,7 @@ async def release_straight(engine: Engine[L], lease: L, *, after_body: bool = Fa
                 if path.local is not None:
                     if path.active.get(path.name) is claim:
                         del path.active[path.name]
-                    if path.name in path.queues:  # since the check above: a caller has seen this ticket in `active`
+                    if path.name in path.queues:  # since the check above: a caller has found this ticket in `active`
                         path.local.promote(path.name)
                 reply = path.exchange(path.release, claim.nonce, now, now + engine.io_timeout)
                 if reply.__class__ is not int:

@@ -28,8 +28,10 @@ POLL_INTERVAL_BEHIND = WAITER_LEASE / 4  # the same for the waiters behind it
 class Claim:
     """One attempt to acquire a lock: its ticket, and the state of the attempt as far as this client knows it.
 
-    The ticket is the entry in the queue of the lock on the server, waiting or granted. Its fields never change, but
-    for the ttl of a granted one, which changes only while no renewal is in flight. The nonce identifies the attempt.
+    The ticket is the entry in the queue of the lock on the server, waiting or granted. The nonce identifies the
+    attempt. The fields of a ticket never change, with two exceptions: the ttl of a granted ticket changes while no
+    renewal is in flight, and a ticket that another local caller takes over loses the name of its caller
+    (core/local_handover.py).
     """
 
     # Defaults of the class, because most attempts are granted at once and never set these.
@@ -37,7 +39,7 @@ class Claim:
     queued = False  # the ticket is in the queue on the server
     withdrawn = False  # a release was sent, and has no answer
     unanswered_ttl = float("inf")  # the shortest ttl in renewals without an answer, which may still be executed
-    min_hold = 0.0  # seconds: the ticket stays granted for so long, also after the end of its process
+    min_hold = 0.0  # seconds for which the ticket stays granted at least, also after the end of its process
     kept_until = 0.0  # the end of min_hold on the local clock, once a caller has the lease
     is_final = False  # the next renewal is the last one: the ticket stays until its ttl is over, and is forgotten here
     state: Any = None  # the backend's own
@@ -47,17 +49,17 @@ class Claim:
     channel: Any = None  # subscribed to, in the backend's own form
     attempt: Attempt | None = None  # only while there are subscribers to events
     number = 0  # with `detect_deadlocks`: of the attempt
-    path: StraightPath | None = None  # that the attempt used, for the release
+    path: StraightPath | None = None  # the straight path that the attempt used; its release uses it too
     # For a local hand-over (core/local_handover.py):
     passable = False  # the lease may be passed on to another caller of this client, or come from one
-    server: Claim | None = None  # the ticket of another caller that stands for this one on the server
+    server: Claim | None = None  # the ticket of another caller that stands for this one on the server; None: its own
     passed: Granted | None = None  # the lease that was passed on to this ticket
-    is_answered = False  # it has waited, so the engine releases it
+    is_answered = False  # it has waited, so the engine will release it
     is_granted = False  # it is granted: by the server, or by a pass
     is_passed_on = False  # another caller has its lease, and releases the ticket on the server
-    was_blocked = False  # the server has not granted it at its first request
+    was_blocked = False  # the server did not grant it at its first request
     waiting = 0  # how many other callers of this client wait for its turn
-    reserved = 0  # the fences after that of its lease that the hand-over has reserved for them
+    reserved = 0  # how many fences after that of its lease the hand-over has reserved for those callers
 
     def __init__(  # noqa: PLR0917 - positional, because every acquire makes one
         self,
@@ -78,12 +80,12 @@ class Claim:
         self.exclusive = exclusive
         self.agent = agent  # the thread or task
         self.info = info  # JSON for other clients: {"who": {host, pid, program}, "caller": …, "meta": …} and options
-        self.delay = delay  # the part of the ttl during which the lock stays taken even if the holder is known as dead
+        self.delay = delay  # the part of the ttl during which the lock stays taken even after a known loss
         self.owner = owner  # exclusive tickets with the same named owner hold the lock together
 
 
 def may_have_happened(error: BaseException) -> bool:
-    """Whether a request that ended with this error may have been executed, or may still be.
+    """Whether a request that ended with this error may have been executed, or may be executed later.
 
     Only a refusal proves that it was not. A cancellation or an interrupt proves nothing.
     """
@@ -101,7 +103,7 @@ class Notification(NamedTuple):
 
     nonce: str
     fence: int = 0
-    reserved: int = 0  # so many fences after that one are reserved for callers of the client
+    reserved: int = 0  # how many fences after that one are reserved for callers of the client
 
 
 class Granted(NamedTuple):
@@ -176,7 +178,7 @@ class TicketInfo(NamedTuple):
     attempt: int = 0  # with `detect_deadlocks`: the number of the attempt, greater for a later one of the same caller
     trace: str = ""  # the W3C `traceparent` of its caller, if the client has holdfast.otel with `propagate=True`
     holds: Mapping[str, int] | None = None  # the same: held by the caller; the number of the attempt, else the fence
-    last_fence: int | None = None  # callers of this client pass the lease on: one has a fence from `fence` to this one
+    last_fence: int | None = None  # callers of this client pass the lease on: one of `fence` to this one is in use
 
     def __str__(self) -> str:
         """The process, in the form that errors use: host/pid."""

@@ -20,7 +20,7 @@ class Transfer(NamedTuple):
     name: str
     nonce: str
     ttl: float
-    kept: float  # seconds of min_hold that were left at the transfer
+    kept: float  # the remaining seconds of min_hold at the transfer
 
     def __repr__(self) -> str:
         return f"<Transfer of {self.name!r}>"

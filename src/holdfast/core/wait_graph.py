@@ -6,8 +6,8 @@ two kinds of edges:
 - to every holder that excludes it: one of the two is exclusive, and they do not have the same named owner;
 - a waiting reader also to the first exclusive waiter before it, because no ticket overtakes another.
 
-Edges from an exclusive waiter to the waiters before it would add no cycle: it is blocked by the same holders as they
-are. The permits of a semaphore have no edges, because any of several holders can make room for a waiter.
+Edges from an exclusive waiter to the waiters before it would add no cycle, because the same holders block all of them.
+The permits of a semaphore have no edges, because any of several holders can make room for a waiter.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ class WaitEdge(NamedTuple):
 class WaitGraph(NamedTuple):
     """The threads and tasks that wait for each other.
 
-    A cycle is a deadlock. The blocker of each of its edges is the waiter of the next, and that of the last is the
-    waiter of the first. For callers that wait for each other in several cycles, `cycles` has a short one.
+    A cycle is a deadlock. The blocker of each of its edges is the waiter of the next edge; the blocker of the last edge
+    is the waiter of the first. For callers that wait for each other in several cycles, `cycles` has a short one.
     """
 
     edges: tuple[WaitEdge, ...]
@@ -106,7 +106,7 @@ _STARTS_MAX = 20  # searches from all callers of a large component would take to
 
 
 def _shortest_cycle(start: str, edges_from: Mapping[str, list[WaitEdge]]) -> tuple[WaitEdge, ...]:
-    """The shortest way from this caller back to it; empty if none exists."""
+    """The shortest path from this caller back to it; empty if none exists."""
     edge_to: dict[str, WaitEdge] = {}
     queue = deque([start])
     while queue:

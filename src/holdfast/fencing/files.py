@@ -65,7 +65,7 @@ def replace(path: str | os.PathLike[str], data: bytes, *, fence: int) -> None:
 def guarded(path: str | os.PathLike[str], *, fence: int) -> Iterator[str]:
     """Exclude other writers during the body, for other kinds of writes: to append, or to replace several files.
 
-    The path need not be that of a file. The fence is stored before the body begins, also if the body fails. The value
+    The path need not name a file. The fence is stored before the body begins, also if the body fails. The value
     is the guarded file: the target of the path at that time, if it is a symbolic link.
 
     Raises:

@@ -226,9 +226,8 @@ class FenceMiddleware:
                 stack.enter_context(self._store.holding(resource, fence))
             except StaleFence as error:
                 return _refuse_wsgi(_Refusal("412 Precondition Failed", str(error)), start_response)
-            statuses: list[
-                str
-            ] = []  # of the application; the last one counts, because it may replace the status after an error
+            # Of the application. The last one counts, because the application may replace the status after an error.
+            statuses: list[str] = []
 
             def record_status(status: str, *arguments: Any) -> Any:
                 statuses.append(status)
@@ -292,16 +291,16 @@ class _Refusal(Exception):
 class _Body:
     """The body of the application. Closing it releases the resource."""
 
-    def __init__(self, body: Iterable[bytes], turn: contextlib.ExitStack, statuses: list[str]) -> None:
+    def __init__(self, body: Iterable[bytes], holding: contextlib.ExitStack, statuses: list[str]) -> None:
         self._body = body
-        self._turn = turn
+        self._holding = holding  # releases the resource
         self._statuses = statuses
 
     def __iter__(self) -> Iterator[bytes]:
         return iter(self._body)
 
     def close(self) -> None:
-        with contextlib.suppress(CallerRefused), self._turn:
+        with contextlib.suppress(CallerRefused), self._holding:
             close = getattr(self._body, "close", None)
             if close is not None:
                 close()

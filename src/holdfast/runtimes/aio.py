@@ -69,7 +69,7 @@ class AsyncioRuntime(system.SystemRuntime):
         self.waits_for_sockets = False  # set by a backend that needs a loop with add_reader
         self._tasks: set[asyncio.Task[None]] = set()
         self._callbacks: set[asyncio.Task[None]] = set()  # callbacks of the user, which `join` does not wait for
-        self._notices = 0  # queued
+        self._notices = 0  # queued calls of `notify`
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:
@@ -114,7 +114,7 @@ class AsyncioRuntime(system.SystemRuntime):
             raise
 
     # All code of one loop runs on one thread and changes shared state only between awaits, so nothing has to be locked.
-    # contextlib.nullcontext would do, but its methods are written in Python.
+    # An RLock is faster than contextlib.nullcontext, whose methods are written in Python.
     mutex = staticmethod(threading.RLock)
 
     def caller(self) -> Caller:
@@ -216,7 +216,7 @@ async def _discard_result(coroutine: Coroutine[Any, Any, object]) -> None:
     try:
         await coroutine
     except Exception:
-        logger().exception("an on_lost callback failed")
+        logger().exception("an on_lost or on_revoke callback failed")
 
 
 class _Timer:
@@ -232,12 +232,12 @@ class _Timer:
         self._handle.cancel()
 
     def _set(self, seconds: float) -> None:
-        self._handle = self._loop.call_later(max(0.0, min(seconds, system.CLOCK_CHECK_INTERVAL)), self._look)
+        self._handle = self._loop.call_later(max(0.0, min(seconds, system.CLOCK_CHECK_INTERVAL)), self._check)
 
-    def _look(self) -> None:
-        left = self._until - system.now()
-        if left > 0.0:
-            self._set(left)
+    def _check(self) -> None:
+        seconds_left = self._until - system.now()
+        if seconds_left > 0.0:
+            self._set(seconds_left)
         elif not self._waiter.done():
             self._waiter.set_result(False)
 

@@ -51,7 +51,8 @@ class ThreadBlock(Block):
     else:
 
         def __call__(self, *arguments: Any) -> Any:
-            # No call stands before the `try`: CPython raises a KeyboardInterrupt only at calls and backward jumps.
+            # There is no call before the `try`, so CPython raises no KeyboardInterrupt between the entry of this
+            # function and the `try`. One at the entry itself cannot be handled here.
             lease, self.lease = self.lease, None
             try:
                 if lease is None:
@@ -143,6 +144,6 @@ entering = _Entering()
 
 
 def entered_block(lock: object) -> Any:
-    """The block that is being entered: the first step of `__enter__`. None if that is called by hand."""
+    """The block that is being entered; None if `__enter__` is called by hand. It has to be the first step there."""
     block, entering.block = entering.block, None
     return block if block is not None and (block._lock is lock or block._lock is None) else None

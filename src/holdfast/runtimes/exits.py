@@ -144,14 +144,14 @@ def release_leases() -> None:
     for number, (engine, reopen, tickets) in enumerate(ended):
         now = system.now()
         # A server that does not answer must leave time for the others.
-        silent = _release(engine, reopen, tickets, now + max(0.0, until - now) / (len(ended) - number))
-        if silent:
+        unanswered = _release(engine, reopen, tickets, now + max(0.0, until - now) / (len(ended) - number))
+        if unanswered:
             url = engine.backend.url
-            logger().warning("%d lease(s) on %s were not released at exit: they expire with their ttl", silent, url)
+            logger().warning("%d lease(s) on %s were not released at exit: they expire with their ttl", unanswered, url)
 
 
 def _release(engine: Engine[Any], reopen: Reopen | None, tickets: list[Claim], deadline: float) -> int:
-    """How many were not released."""
+    """Release tickets. Returns how many got no answer."""
     try:
         if isinstance(engine.backend, WorksWithoutLoop):
             engine.backend.without_loop()
@@ -159,24 +159,24 @@ def _release(engine: Engine[Any], reopen: Reopen | None, tickets: list[Claim], d
         if reopen is None:
             return run_sync(engine.release_ended(tickets, deadline))
         backend = reopen()
-        silent = run_sync(engine.release_ended(tickets, deadline, backend))
-        if not silent:
+        unanswered = run_sync(engine.release_ended(tickets, deadline, backend))
+        if not unanswered:
             run_sync(backend.close())
-    except Exception as error:  # the process ends whatever happens here, and the ttl ends the leases
+    except Exception as error:  # the process ends in any case, and the ttl ends the leases
         logger().info("leases were not released at exit: %r", error)
         return len(tickets)
-    return silent
+    return unanswered
 
 
 def _all_engines() -> list[tuple[Engine[Any], Reopen | None]]:
     for _ in range(100):
-        with contextlib.suppress(RuntimeError):  # a daemon thread has just made a client
+        with contextlib.suppress(RuntimeError):  # a daemon thread has created a client in the meantime
             return list(_engines.items())
     return []
 
 
 def _in_forked_child() -> None:
-    """The parent's leases are the parent's."""
+    """The leases belong to the parent, so this process does not release them at its end."""
     global _engines
     _engines = weakref.WeakKeyDictionary()
 

@@ -24,7 +24,7 @@ now: Callable[[], float] = (
 )
 
 
-process_ends = False  # from Python 3.12 on no thread can be started then
+process_ends = False  # if True: from Python 3.12 on, no thread can be started any more
 
 CLOCK_CHECK_INTERVAL = 1.0  # seconds: the longest timer of the kernel, which does not count the time of a suspend
 
@@ -99,7 +99,7 @@ def call_user(function: Callable[[], object]) -> object:
     try:
         return function()
     except Exception:
-        logger().exception("an on_lost callback failed")
+        logger().exception("an on_lost or on_revoke callback failed")
         return None
 
 

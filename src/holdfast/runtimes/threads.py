@@ -29,7 +29,7 @@ def run_sync(coroutine: Coroutine[Any, Any, T]) -> T:
     """Run a coroutine over blocking adapters to its end, here and now.
 
     Between its `return` and ours there is no call and no backward jump, hence no point at which CPython would run a
-    signal handler: a KeyboardInterrupt comes either inside the coroutine, whose guards undo what it did, or not yet.
+    signal handler: a KeyboardInterrupt is raised either inside the coroutine, whose guards undo what it did, or later.
     """
     try:
         coroutine.send(None)
@@ -54,8 +54,8 @@ class Mutex(_thread.RLock):  # type: ignore[misc]  # typeshed calls it final, CP
       From 3.14 on it is a plain call, and an interrupt just after a C method would be outside the range. There
       `__enter__` is a Python function, which handles an interrupt after its own call; no handler runs at its return.
     - Exit: `__exit__` is always the C method. A Python function could be interrupted at its entry, before it unlocks.
-    - Body: from Python 3.13 on, conditional backward jumps are not covered by the handlers around them, so a body has
-      no loop and no comprehension with a condition of its own; it calls a function that has.
+    - Body: from Python 3.13 on, conditional backward jumps are not covered by the handlers around them. So a body has
+      no loop and no comprehension with a condition; it calls a function that has one.
 
     It is re-entrant, because a signal handler or a finaliser can use the client while its thread is in a body. So a
     body leaves the state consistent at every call that it makes.
@@ -139,8 +139,8 @@ class ThreadEvent:
 
 
 def _acquired_until(waiter: threading.Lock, until: float) -> bool:
-    # Timers of the kernel do not count the time of a suspend, and the runtime's clock does. So the clock is checked
-    # regularly, and the wait ends that much too late at most.
+    # Timers of the kernel do not count the time of a suspend, but the runtime's clock does. So the clock is checked
+    # regularly, and the wait ends at most CLOCK_CHECK_INTERVAL too late.
     while not waiter.acquire(timeout=min(max(0.0, until - system.now()), system.CLOCK_CHECK_INTERVAL)):
         if system.now() >= until:
             return False

@@ -4,8 +4,8 @@
         if holdfast.sql.once(connection, f"invoice:{invoice}"):
             connection.execute("UPDATE accounts SET …")
 
-There is no client, no lease and no fence: the database ends what a transaction has taken, whatever happens to the
-process. docs/once-sql.md explains `once`, docs/xact-lock.md explains `xact_lock`.
+There is no client, no lease and no fence: the database ends the locks of a transaction with it, and keeps its rows only
+if it is committed, even if the process dies. docs/once-sql.md explains `once`, docs/xact-lock.md explains `xact_lock`.
 """
 
 from holdfast.sql.keys import TABLE, create_table, ddl, forget_older_than, once, once_async

@@ -1,4 +1,4 @@
-"""Connections of callers: whatever library they are of, statements are executed in the same way."""
+"""Connections of callers: the same interface to the connections of all supported libraries."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def require_transaction(function: str, otherwise: str, connection: Connection | 
 
 
 def adapted(connection: Any, for_asyncio: str) -> Connection:
-    """The connection, whatever library it is of. `for_asyncio` is the function that takes connections for asyncio.
+    """The interface to a connection of any supported library. `for_asyncio` is the function for asyncio, for a message.
 
     Raises:
         ConfigurationError: this object is no connection, or of a library or a database that is not supported.
@@ -67,10 +67,10 @@ def adapted(connection: Any, for_asyncio: str) -> Connection:
     """
     libraries = _libraries(connection)
     if "sqlalchemy" in libraries or ("django" in libraries and hasattr(connection, "in_atomic_block")):
-        own = _sqlalchemy(connection) if "sqlalchemy" in libraries else _django(connection)
-        if own.dialect not in DIALECTS:
-            raise ConfigurationError(f"{own.dialect} is not supported: use one of {', '.join(DIALECTS)}")
-        return own
+        interface = _sqlalchemy(connection) if "sqlalchemy" in libraries else _django(connection)
+        if interface.dialect not in DIALECTS:
+            raise ConfigurationError(f"{interface.dialect} is not supported: use one of {', '.join(DIALECTS)}")
+        return interface
     driver = _driver_of(connection)
     if driver is None or not hasattr(connection, "cursor") or driver == "asyncpg":
         raise _unsupported(connection)

@@ -63,9 +63,9 @@ def once(connection: Any, key: str, *, table: str = TABLE) -> bool:
         UsageError: the connection is in autocommit mode, so the row would be committed without the caller's writes.
         ConfigurationError: this object is no such connection, or the key or the table is no valid name.
     """
-    own, name = adapted(connection, "once_async"), _checked(key)
-    require_transaction("once", _OTHERWISE, own)
-    return _is_first(_execute(own, "insert", (name,), table))
+    interface, name = adapted(connection, "once_async"), _checked(key)
+    require_transaction("once", _OTHERWISE, interface)
+    return _is_first(_execute(interface, "insert", (name,), table))
 
 
 async def once_async(connection: Any, key: str, *, table: str = TABLE) -> bool:
@@ -76,12 +76,13 @@ async def once_async(connection: Any, key: str, *, table: str = TABLE) -> bool:
     """
     name = _checked(key)
     if hasattr(connection, "run_sync"):  # of SQLAlchemy
-        is_first: bool = await connection.run_sync(lambda own: once(own, key, table=table))
+        is_first: bool = await connection.run_sync(lambda sync: once(sync, key, table=table))
         return is_first
-    own = adapted_async(connection)
-    require_transaction("once", _OTHERWISE, own)
+    interface = adapted_async(connection)
+    require_transaction("once", _OTHERWISE, interface)
+    statement = _filled(_DIALECTS["postgresql"].insert, interface.mark, table)
     try:
-        return _is_first(await own.execute(_filled(_DIALECTS["postgresql"].insert, own.mark, table), (name,)))
+        return _is_first(await interface.execute(statement, (name,)))
     except Exception as error:
         _explain(error, "postgresql", table)
         raise
@@ -104,10 +105,10 @@ def forget_older_than(connection: Any, age: object, *, table: str = TABLE) -> in
 
     A forgotten key can be used again. `age` has to be longer than the time in which a duplicate may arrive.
     """
-    own, seconds = adapted(connection, "once_async"), check_duration("age", age)
+    interface, seconds = adapted(connection, "once_async"), check_duration("age", age)
     if seconds <= 0:
         raise ConfigurationError(f"age must be more than 0, not {shown(age)}")
-    return _execute(own, "delete", (math.ceil(seconds),), table).rows
+    return _execute(interface, "delete", (math.ceil(seconds),), table).rows
 
 
 def _checked(key: str) -> bytes:

@@ -41,15 +41,15 @@ def xact_lock(connection: Any, name: str, *, timeout: Duration | None = None, sh
         ConfigurationError: an argument is refused.
     """
     steps = _steps(name, timeout, shared)
-    own = adapted(connection, "xact_lock_async")
-    if own.dialect != "postgresql":
-        raise ConfigurationError(f"xact_lock needs PostgreSQL, not {own.dialect}")
-    require_transaction("xact_lock", _OTHERWISE, own)
+    interface = adapted(connection, "xact_lock_async")
+    if interface.dialect != "postgresql":
+        raise ConfigurationError(f"xact_lock needs PostgreSQL, not {interface.dialect}")
+    require_transaction("xact_lock", _OTHERWISE, interface)
     try:
         statement = next(steps)
         while True:
             try:
-                result = own.execute(statement, ())
+                result = interface.execute(statement, ())
             except Exception as error:
                 statement = steps.throw(error)
             else:
@@ -66,15 +66,15 @@ async def xact_lock_async(connection: Any, name: str, *, timeout: Duration | Non
     """
     steps = _steps(name, timeout, shared)
     if hasattr(connection, "run_sync"):  # of SQLAlchemy
-        is_locked: bool = await connection.run_sync(lambda own: xact_lock(own, name, timeout=timeout, shared=shared))
+        is_locked: bool = await connection.run_sync(lambda sync: xact_lock(sync, name, timeout=timeout, shared=shared))
         return is_locked
-    own = adapted_async(connection)
-    require_transaction("xact_lock", _OTHERWISE, own)
+    interface = adapted_async(connection)
+    require_transaction("xact_lock", _OTHERWISE, interface)
     try:
         statement = next(steps)
         while True:
             try:
-                result = await own.execute(statement, ())
+                result = await interface.execute(statement, ())
             except Exception as error:
                 statement = steps.throw(error)
             else:

@@ -57,7 +57,7 @@ class SharedStore:
         self.clock = Clock()
         self.url = f"memory://world-{os.getpid()}-{next(_numbers)}"
         self.failures: list[Failure] = []
-        self.own: Process | None = None  # that of the world itself, whose requests never fail
+        self.own: Process | None = None  # the process of the world itself, whose requests never fail
         self.on_acquired: list[Callable[[], object]] = []  # called when a client has acquired a lock
         self._store = Store()
         self._pid = os.getpid()

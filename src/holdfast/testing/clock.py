@@ -81,7 +81,7 @@ class Clock:
         self._condition = threading.Condition()
         self._waits: list[_Wait] = []
         self._running: set[_Run] = set()
-        self._local = threading.local()  # .run: that of a thread of the world; .foreign: that of its last call
+        self._local = threading.local()  # .run: of a thread of the world; .foreign: of the last call of another thread
         self._driver = threading.get_ident()
         self._driver_task: asyncio.Task[Any] | None = None  # the task of the test, if it has one
         self._changes = 0  # counts waits that begin or end
@@ -100,7 +100,7 @@ class Clock:
     def advance(self, seconds: Duration) -> None:
         """Move the clock, and return when all threads and tasks that it woke have done what they can do at that time.
 
-        On the way it stops at each time at which a thread or task wakes: leases are renewed, lost and granted in the
+        The clock stops at each time at which a thread or task wakes, so leases are renewed, lost and granted in the
         order of time. A thread has done what it can when it waits for the clock again, has returned from its call of
         holdfast, or has ended.
 
@@ -183,14 +183,14 @@ class Clock:
                 others = self._running - mine
                 if not others:
                     return
-                left = limit - time.monotonic()
-                if left <= 0:
+                seconds_left = limit - time.monotonic()
+                if seconds_left <= 0:
                     raise UsageError(
                         f"the thread {min(run.name for run in others)!r} neither waits for the clock of the world nor "
                         f"ends for {SETTLE_MAX:g} s: does it wait for this thread, or for real time?"
                     )
-                is_foreign = any(run.call is not None for run in others)  # nothing tells when it leaves its call
-                self._condition.wait(_LEFT_POLL if is_foreign else left)
+                is_foreign = any(run.call is not None for run in others)  # it leaves its call without notice
+                self._condition.wait(_LEFT_POLL if is_foreign else seconds_left)
 
     # ── moving ───────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -242,7 +242,7 @@ class Clock:
         return self._is_driver_thread and asyncio.current_task() is self._driver_task
 
     def _adopt_task(self) -> None:
-        """Take the calling task for that of the test, unless another one was taken before and has not ended."""
+        """Treat the calling task as the task of the test, unless another one has this role and has not ended."""
         if _running_loop() is not None and (self._driver_task is None or self._driver_task.done()):
             self._driver_task = asyncio.current_task()
 

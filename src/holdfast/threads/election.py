@@ -1,4 +1,4 @@
-"""Elections for threads. `aio.py` beside it is its twin for asyncio: the same names and words, awaited."""
+"""Elections for threads. `aio/election.py` has the same names and words; a test keeps them alike."""
 
 from __future__ import annotations
 

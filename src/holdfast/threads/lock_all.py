@@ -1,4 +1,4 @@
-"""Several locks as one, for threads. `aio.py` beside it is its twin for asyncio: the same names and words, awaited."""
+"""Several locks as one, for threads. `aio/lock_all.py` has the same names and words; a test keeps them alike."""
 
 from __future__ import annotations
 

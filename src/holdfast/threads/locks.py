@@ -77,8 +77,8 @@ class Lease(ForThreads, BaseLease):
                 releases the lock.
         """
         seconds = check_transfer(self, within)
-        nonce, left = run_sync(self._engine.transfer(self, seconds))
-        return transfer_text(self, nonce, left)
+        nonce, min_hold_left = run_sync(self._engine.transfer(self, seconds))
+        return transfer_text(self, nonce, min_hold_left)
 
     def wait_lost(self, timeout: Duration | None = None) -> bool:
         """Wait for the loss of the lease: True at a loss, False after `timeout` seconds or a release."""

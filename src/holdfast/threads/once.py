@@ -23,7 +23,7 @@ D = TypeVar("D")
 
 
 class Once(Generic[D]):
-    """A key of which one call runs. Use `run`, or the object as a decorator."""
+    """A key: of all calls with it, one runs. Use `run`, or the object as a decorator."""
 
     def __init__(self, client: Callable[[], Client], plan: OncePlan) -> None:
         self._client = client
