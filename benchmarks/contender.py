@@ -7,7 +7,6 @@ measures, so that a missing peer is only a line in the table.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import importlib
 import os
@@ -18,7 +17,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
 
 from benchmarks.servers import Server
 
@@ -143,12 +142,17 @@ def all_contenders() -> list[Contender]:
 
 def contender_named(name: str) -> Contender:
     """Return one contender. Another version of holdfast may lack what other families import."""
+    not_imported = []
     for family in _families():
-        with contextlib.suppress(ImportError):
-            for contender in importlib.import_module(family).CONTENDERS:
-                if contender.name == name:
-                    return cast("Contender", contender)
-    raise LookupError(f"no family that can be imported has a contender {name!r}")
+        try:
+            contenders: list[Contender] = importlib.import_module(family).CONTENDERS
+        except ImportError as error:
+            not_imported.append(f"{family}: {error}")
+            continue
+        for contender in contenders:
+            if contender.name == name:
+                return contender
+    raise LookupError("; ".join([f"no family that can be imported has a contender {name!r}", *not_imported]))
 
 
 def _families() -> list[str]:

@@ -68,8 +68,8 @@ class SearchProgress:
         )
         terminal = Terminal.of(sys.stderr)
         line = terminal.fit(f"{progress}, throttled to protect the server", terminal.columns - 1)
+        self._has_line = True  # before the output, because an interrupt after it must still remove the line
         print(end=f"\r{line}\x1b[K", file=sys.stderr, flush=True)
-        self._has_line = True
 
     def __enter__(self) -> Self:
         self._shown_at = time.monotonic() + _PROGRESS_AFTER if Terminal.of(sys.stderr).can_move_cursor else math.inf
