@@ -59,7 +59,7 @@ def _with(backend: Callable[..., Any], **more: Any) -> type[RedisServer]:
 class HandOverUndone(RedisServer):
     """A release checks only after its message whether the next client is subscribed here. A former bug."""
 
-    texts: ClassVar = edited(_QUEUE, ("if is_live and has_subscriber(about) then", "if is_live then"))
+    texts: ClassVar = edited(_QUEUE, ("if is_live and has_subscriber(channel, command) then", "if is_live then"))
     switches, noticed_max = 1.0, 10.0
 
 

@@ -35,6 +35,7 @@ end
 
 -- Write the lock's key. This is the last write of a grant: if the server refuses an earlier one, no ticket is granted.
 local function hold(nonce, fence, since, kept, ttl, about)
-  redis.call('SET', lock, table.concat({OURS .. nonce, fence, since, kept, about}, '\n'), 'PX', ttl)
+  local value = OURS .. nonce .. '\n' .. fence .. '\n' .. since .. '\n' .. kept .. '\n' .. about
+  redis.call('SET', lock, value, 'PX', ttl)
 end
 

@@ -14,16 +14,20 @@ if first then
   local entry, silent = unpack(redis.call('HMGET', waiters, first, SILENT_CLIENTS))
   local lapses, about, ttl = string.match(entry or '', '^x\n%d+\n(%d+)\n%-?%d+\n(%a+ (%d+)\n.*)')
   local polled_at = about and lapses - WAITER_LEASE
-  local is_live = about and polled_at > now - POLL_INTERVAL
-    and polled_at >= (silent and silent_since(silent, channel_in(about)) or 0)
-  if is_live and has_subscriber(about) then
+  local channel, command = channel_in(about)
+  local is_live = channel and polled_at > now - POLL_INTERVAL
+    and polled_at >= (silent and silent_since(silent, channel) or 0)
+  if is_live and has_subscriber(channel, command) then
     local fence = take_fence(since)
     if kept < now + ttl then
       kept = now + ttl + KEEP
       keep_until(kept)
     end
     local message, fields = first .. ' ' .. fence, kept
-    local start, count, rest = string.match(about, '^([^\n]*\n[^\n]*\n[^\n]*\n{)"waiting": (%d+), (.*)')
+    local start, count, rest
+    if string.find(about, '\n{"waiting": ', 1, true) then  -- costs less than the match, and is nearly always false
+      start, count, rest = string.match(about, '^([^\n]*\n[^\n]*\n[^\n]*\n{)"waiting": (%d+), (.*)')
+    end
     if start then
       -- Callers of that client wait for its turn: reserve fences for them, as extend_turn.lua does.
       count = math.min(tonumber(count), 63)
@@ -34,7 +38,8 @@ if first then
       message = string.format('%s %d', message, count)
     end
     hold(first, fence, since, fields, ttl, about)
-    if (publish(about, message) or 0) > 0 then
+    local received = redis.pcall(command, channel, message)
+    if type(received) == 'number' and received > 0 then
       redis.call('HDEL', waiters, first)
       return 1
     end

@@ -5,12 +5,11 @@ local function channel_in(about)
   return channel, command
 end
 
--- Whether a connection to this server is subscribed to the channel of this client. False if the server does not allow the
--- question.
-local function has_subscriber(about)
-  local channel, command = channel_in(about)
-  local reply = channel and redis.pcall('PUBSUB', command == 'SPUBLISH' and 'SHARDNUMSUB' or 'NUMSUB', channel)
-  return reply and (tonumber(reply[2]) or 0) > 0
+-- Whether a connection to this server is subscribed to this channel, to which this command publishes. False if the server
+-- does not allow the question.
+local function has_subscriber(channel, command)
+  local reply = redis.pcall('PUBSUB', command == 'SPUBLISH' and 'SHARDNUMSUB' or 'NUMSUB', channel)
+  return (tonumber(reply[2]) or 0) > 0
 end
 
 -- Returns how many connections received the message; nil if the server cannot know. On a channel "wake-all:" it counts
