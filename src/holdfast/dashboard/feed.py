@@ -26,9 +26,8 @@ _PAUSE_MAX = 5.0  # seconds between two polls of a slow store, at most
 class Feed:
     """The states of a store, for any number of connections of one event loop."""
 
-    def __init__(self, client: Client, interval: float = INTERVAL) -> None:
+    def __init__(self, client: Client) -> None:
         self.client = client
-        self.interval = interval
         self.connections = 0
         self.state: State | None = None
         self._watched: dict[str, int] = {}  # connections by the name of a lock
@@ -119,7 +118,7 @@ class _Poller:
                     return  # the loop has ended
                 # A search paces itself, so that the server has time for its clients. Other stores get a short pause.
                 seconds = time.monotonic() - began
-                self._wait(monitor, max(feed.interval - seconds, min(seconds / 8, _PAUSE_MAX)))
+                self._wait(monitor, max(INTERVAL - seconds, min(seconds / 8, _PAUSE_MAX)))
 
     def _watched(self, monitor: Monitor, snapshot: Snapshot, name: str) -> Watched:
         status = next((status for status in snapshot.locks if status.name == name), None)
