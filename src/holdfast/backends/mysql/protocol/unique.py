@@ -15,13 +15,11 @@ from holdfast.backends.mysql.protocol.base import BaseMysqlBackend
 from holdfast.backends.mysql.protocol.guarantees import GUARANTEES, LACKS
 from holdfast.backends.mysql.protocol.statements import (
     EXTEND_TURN,
-    FAST_RELEASE,
     FAST_RELEASE_ALL,
     HOLDER_FENCE,
     INSERTED,
     POLL,
     POLL_OWNED,
-    RELEASE,
     RENEW_ALONE,
     TRY_ACQUIRE,
     TRY_ACQUIRE_OWNED,
@@ -207,15 +205,10 @@ class UniqueBackend(BaseMysqlBackend):
         claim.unanswered = claim.withdrawn = False
 
     async def _release(self, claim: Claim, deadline: float) -> bool:
-        key, nonce = lock_id(claim.name), claim.nonce
-        was_held = False
-        # A repeated release uses RELEASE alone, which covers all cases, also an unanswered try_acquire.
-        if claim.exclusive and not claim.owner and self._is_first_release(claim):
+        is_fast = claim.exclusive and not claim.owner and self._is_first_release(claim)
+        if is_fast:
             claim.withdrawn = True
-            was_held = bool((await self._port.execute(FAST_RELEASE, (key, nonce), deadline=deadline)).changed)
-        if not was_held:
-            answer = await self._port.execute(RELEASE, (key, claim.name, nonce, claim.unanswered), deadline=deadline)
-            was_held = answer.rows[0][0] == "1"
+        was_held = await self._release_lease(claim, deadline, is_fast=is_fast)
         self._forget(claim)
         return was_held
 
