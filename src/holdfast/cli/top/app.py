@@ -96,7 +96,7 @@ class TopApp(App[int]):
     async def action_quit(self) -> None:
         self.exit(statuses.DONE)
 
-    def toggle_pause(self) -> None:
+    def action_toggle_pause(self) -> None:
         self.is_paused = not self.is_paused
         self._resumed.set()
         self._refresh_pages()
@@ -222,12 +222,6 @@ class Page(Screen[None]):
         parts += [(f"warning: {escape(warning)}", "yellow") for warning in snapshot.warnings]
         return [part for shown in parts for part in (shown, ("  ", ""))]
 
-    def action_back(self) -> None:
-        self.dismiss()
-
-    def action_pause(self) -> None:
-        self.app.toggle_pause()
-
 
 class TablePage(Page):
     """The table of all locks."""
@@ -236,7 +230,7 @@ class TablePage(Page):
         Binding("slash", "filter", "Filter", key_display="/"),
         Binding("s", "sort", "Sort"),
         Binding("S", "reverse", "Reverse", show=False),
-        Binding("space", "pause", "Pause", key_display="Space"),
+        Binding("space", "app.toggle_pause", "Pause", key_display="Space"),
         Binding("g", "graph", "Graph"),
         Binding("r", "revoke", "Revoke"),
         Binding("b", "break", "Break"),
@@ -341,8 +335,8 @@ class _LinesPage(Page):
     """A page of lines."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape", "back", "Back", key_display="Esc"),
-        Binding("space", "pause", "Pause", key_display="Space"),
+        Binding("escape", "dismiss", "Back", key_display="Esc"),
+        Binding("space", "app.toggle_pause", "Pause", key_display="Space"),
         Binding("q", "app.quit", "Quit"),
     ]
 
@@ -405,16 +399,13 @@ class _LockDialog(ModalScreen[Answer]):
         super().__init__()
         self._lock = lock
 
-    def action_cancel(self) -> None:
-        self.dismiss(None)
-
 
 class RevokeDialog(_LockDialog[bool]):
     """Confirm a request to release. Only `y` confirms."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("y", "confirm", "Request the release"),
-        Binding("n,escape,q", "cancel", "Cancel"),
+        Binding("n,escape,q", "dismiss", "Cancel"),
     ]
 
     def compose(self) -> ComposeResult:
@@ -437,7 +428,7 @@ class RevokeDialog(_LockDialog[bool]):
 class BreakDialog(_LockDialog[int]):
     """Ask for the fence of the lease to break. No single key breaks a lease."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "cancel", "Cancel")]
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "dismiss", "Cancel")]
 
     def compose(self) -> ComposeResult:
         lines = [plain(f"Break a lease of {_title(self._lock.name)}", "bold red"), plain("")]

@@ -61,10 +61,7 @@ class ScrollingLines(ScrollView, can_focus=True):
     """Lines that scroll by keys and mouse."""
 
     DEFAULT_CSS = "ScrollingLines { height: 1fr; overflow-x: hidden; scrollbar-size-vertical: 1; }"
-
-    def __init__(self, *, id: str) -> None:  # noqa: A002 - the name that Textual uses
-        super().__init__(id=id)
-        self._lines: Sequence[Line] = ()
+    _lines: Sequence[Line] = ()
 
     def show(self, lines: Sequence[Line]) -> None:
         self._lines = lines
@@ -105,11 +102,9 @@ class SelectableLines(ScrollingLines):
     class Opened(Message):
         """Enter or a second click on the selected line."""
 
-    def __init__(self, *, id: str) -> None:  # noqa: A002 - the name that Textual uses
-        super().__init__(id=id)
-        self._keys: Sequence[str] = ()
-        self._index = 0
-        self._follows_key = False
+    _keys: Sequence[str] = ()
+    _index = 0
+    _follows_key = False
 
     @property
     def selected(self) -> str | None:
