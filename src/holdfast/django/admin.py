@@ -49,14 +49,11 @@ class Row(NamedTuple):
 class LockAdmin(admin.ModelAdmin):
     """Two pages: the list, and the form to break a lease."""
 
-    def has_add_permission(self, request: HttpRequest, *_: Any) -> bool:
+    def _has_no_permission(self, request: HttpRequest, *_: Any) -> bool:
         return False
 
-    def has_change_permission(self, request: HttpRequest, *_: Any) -> bool:
-        return False
-
-    def has_delete_permission(self, request: HttpRequest, *_: Any) -> bool:
-        return False
+    # A lock is not a row of a table, so it is not added, changed or deleted here.
+    has_add_permission = has_change_permission = has_delete_permission = _has_no_permission
 
     def has_break_permission(self, request: HttpRequest) -> bool:
         """The permission `holdfast.break_lock`."""
