@@ -78,7 +78,7 @@ class LockAdmin(admin.ModelAdmin):
             url = store.url
             rows = [row for info in sorted(store.locks(prefix)) for row in _rows(alias, info)]
         except HoldfastError as problem:
-            error = str(problem)
+            error = printable(str(problem))
         context = {
             **self.admin_site.each_context(request),
             "title": "Locks",
@@ -88,7 +88,7 @@ class LockAdmin(admin.ModelAdmin):
             "prefix": prefix,
             "url": url,
             "rows": rows,
-            "error": printable(error),
+            "error": error,
             "may_break": self.has_break_permission(request),
             **(extra_context or {}),
         }
@@ -140,8 +140,8 @@ class LockAdmin(admin.ModelAdmin):
 
 
 def printable(text: str) -> str:
-    """The text, with characters that do not print as escape sequences."""
-    return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in text)
+    """The text, in which each character that does not print is replaced by its escape sequence."""
+    return "".join(character if character.isprintable() else ascii(character)[1:-1] for character in text)
 
 
 def _alias(request: HttpRequest) -> str:
