@@ -47,6 +47,16 @@ def test_break_with_a_fence_ends_only_that_lease(store: CliStore, pool: WorkerPo
     assert store.fences("pool") == [first, third]
 
 
+def test_break_ends_the_leases_of_one_owner_together(store: CliStore, pool: WorkerPool) -> None:
+    first, second = (pool.start(store.url).call("hold", lock="a", owner="job")["fence"] for _ in range(2))
+
+    result = store.run("break", "a", "--yes", "--json")
+
+    assert first == second
+    assert (result.status, result.json) == (0, {"lock": "a", "broken": [first], "gone": []})
+    assert store.fences("a") == []
+
+
 def test_break_ends_no_lease_for_an_unknown_fence(store: CliStore, holder: Worker) -> None:
     fence = holder.call("hold", lock="a")["fence"]
 
