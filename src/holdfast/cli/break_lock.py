@@ -75,7 +75,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _is_target(holder: TicketInfo, fence: int | None) -> bool:
-    """Whether this is the holder to break: any without --fence; else the one with that fence, or a range that has it."""
+    """Whether the holder is to be broken: each one without --fence, else one with this fence or a range that has it."""
     if fence is None or holder.fence is None:
         return fence is None
     return holder.fence <= fence <= (holder.last_fence or holder.fence)

@@ -63,7 +63,7 @@ def once(connection: Any, key: str, *, table: str = TABLE) -> bool:
         UsageError: the connection is in autocommit mode, so the row would be committed without the caller's writes.
         ConfigurationError: this object is no such connection, or the key or the table is no valid name.
     """
-    return run_sync(_insert(adapted(connection, "once_async"), _checked(key), table))
+    return run_sync(_insert(adapted(connection, "once_async"), key, table))
 
 
 async def once_async(connection: Any, key: str, *, table: str = TABLE) -> bool:
@@ -72,11 +72,10 @@ async def once_async(connection: Any, key: str, *, table: str = TABLE) -> bool:
     `connection` is an AsyncConnection of psycopg, a connection of asyncpg, or an AsyncConnection or AsyncSession of
     SQLAlchemy.
     """
-    name = _checked(key)
     if hasattr(connection, "run_sync"):  # of SQLAlchemy
         is_first: bool = await connection.run_sync(lambda sync: once(sync, key, table=table))
         return is_first
-    return await _insert(adapted_async(connection), name, table)
+    return await _insert(adapted_async(connection), key, table)
 
 
 def create_table(connection: Any, *, table: str = TABLE) -> None:
@@ -102,17 +101,14 @@ def forget_older_than(connection: Any, age: object, *, table: str = TABLE) -> in
     return run_sync(_execute(interface, "delete", (math.ceil(seconds),), table)).rows
 
 
-def _checked(key: str) -> bytes:
-    return check_name(key, "key").encode()
-
-
 def _filled(sql: str, mark: str, table: str) -> str:
     check_identifier("table", table)
     return sql.format(table=table, mark=mark)
 
 
-async def _insert(connection: Connection, name: bytes, table: str) -> bool:
+async def _insert(connection: Connection, key: str, table: str) -> bool:
     """Insert the row of a key; whether this transaction is the one for the key."""
+    name = check_name(key, "key").encode()
     require_transaction("once", "the key would be committed without your writes", connection)
     inserted = await _execute(connection, "insert", (name,), table)
     if inserted.rows not in (0, 1):

@@ -24,7 +24,7 @@ TTL = 6.0
 
 @contextlib.contextmanager
 def waiting(client: holdfast.Client, name: str) -> Iterator[list[holdfast.Lease]]:
-    """A thread waits for the lock during the block, which must release it. Then the list has the lease of the thread."""
+    """A thread waits for the lock during the block, which must release it. Then the list has the thread's lease."""
     leases: list[holdfast.Lease] = []
 
     def take() -> None:

@@ -28,7 +28,7 @@ from holdfast.errors import HoldfastError
 
 if TYPE_CHECKING:
     from holdfast.aio.client import AsyncClient
-    from holdfast.monitor import AsyncMonitor, Holding, LockStatus, Snapshot
+    from holdfast.monitor import AsyncMonitor, LockStatus, Snapshot
 
 Answer = TypeVar("Answer")
 
@@ -57,19 +57,11 @@ class TopApp(App[int]):
         self.shown_at = 0.0  # when the last snapshot was put on screen, for tests of the delay
         self.is_paused = False
         self.message: tuple[str, str] | None = None  # the result of the last request, and its style
-        self._client = client
-        self._monitor = monitor
+        self.client = client
+        self.monitor = monitor
         self._interval = interval
         self._resumed = asyncio.Event()
         self._message_until = 0.0
-
-    @property
-    def url(self) -> str:
-        """The store, without a password."""
-        return escape(self._client.url)
-
-    def history(self, name: str) -> tuple[Holding, ...]:
-        return self._monitor.history(name)
 
     def on_mount(self) -> None:
         self.push_screen(TablePage())
@@ -78,11 +70,11 @@ class TopApp(App[int]):
     async def _watch(self) -> None:
         self._refresh_pages()
         while True:
-            await self._monitor.wait(self.snapshot.next_poll_in(self._interval))
+            await self.monitor.wait(self.snapshot.next_poll_in(self._interval))
             if self.is_paused:
                 self._resumed.clear()
                 await self._resumed.wait()
-            self.snapshot = await self._monitor.poll()
+            self.snapshot = await self.monitor.poll()
             self._refresh_pages()
 
     def _refresh_pages(self) -> None:
@@ -120,7 +112,7 @@ class TopApp(App[int]):
             return
 
         async def request() -> str:
-            if not await self._client.request_revoke(name, max(held)):
+            if not await self.client.request_revoke(name, max(held)):
                 return "the lease had already ended"
             not_revocable = sum(not holder.revocable for holder in lock.holders)
             note = f", but {not_revocable} of {len(lock.holders)} not revocable" if not_revocable else ""
@@ -143,7 +135,7 @@ class TopApp(App[int]):
             if fence is not None:
 
                 async def request() -> str:
-                    is_broken = await self._client.break_lock(name, fence)
+                    is_broken = await self.client.break_lock(name, fence)
                     return f"fence {fence}: {'broken' if is_broken else 'had already ended'}"
 
                 self._send(name, request)
@@ -184,7 +176,7 @@ class Page(Screen[None]):
         counts = rows.summary(snapshot)
         clock = local_time(snapshot.at)[-8:]
         room = self.size.width - len(counts) - len(clock) - len("holdfast top") - 6
-        url = shorten(app.url, max(0, room))
+        url = shorten(escape(app.client.url), max(0, room))
         color = "bold red" if snapshot.graph.cycles else "bold"
         self.query_one("#title", FixedLines).show(
             [("holdfast top", "bold"), (f"  {url:<{max(0, room)}}  ", ""), (counts, color), (f"  {clock}", "")]
@@ -369,7 +361,7 @@ class LockPage(_LinesPage):
 
     def lines(self, columns: int) -> list[Line]:
         name, app = self._name_of_lock, self.app
-        return pages.lock_page(app.find(name), name, app.history(name), app.snapshot, terminal_of(columns))
+        return pages.lock_page(app.find(name), name, app.monitor.history(name), app.snapshot, terminal_of(columns))
 
     def action_revoke(self) -> None:
         self.app.revoke(self._name_of_lock)

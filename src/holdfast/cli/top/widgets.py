@@ -44,10 +44,11 @@ def _strip(line: Line, columns: int, style: Style) -> Strip:
 class FixedLines(Widget):
     """Lines that do not scroll: a title, a heading, a status."""
 
+    _lines: Sequence[Line] = ()
+
     def __init__(self, *, id: str, height: int = 1) -> None:  # noqa: A002 - the name that Textual uses
         super().__init__(id=id)
         self.styles.height = height
-        self._lines: Sequence[Line] = ()
 
     def show(self, *lines: Line) -> None:
         self._lines = lines
