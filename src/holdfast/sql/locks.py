@@ -69,7 +69,7 @@ def _checked(name: object, timeout: object, shared: object) -> tuple[str, float 
 
 async def _lock(connection: Connection, call: str, seconds: float | None) -> bool:
     require_transaction("xact_lock", "the lock would be released at once", connection)
-    if not seconds:
+    if not seconds:  # 0: no wait; None: no limit of our own
         return await _take(connection, call)
     return await _take_within(connection, call, math.ceil(seconds * 1000))
 
