@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 import holdfast
+from holdfast.cli import main
 from holdfast.core import engine, local_handover
 from holdfast.guarantees import Order
 from tests.integration.conftest import OpenClient
@@ -406,6 +407,23 @@ def test_break_waits_until_the_client_has_reported_the_fence_in_use(
         future.result(PATIENCE).release()
     with pytest.raises(holdfast.LockLost):
         lease.release()
+    assert_clean(client)
+
+
+def test_the_command_break_finds_each_fence_of_the_range(
+    client: holdfast.Client, strict_url: str, open_client: OpenClient, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lease, waiting = passed_on(client, ttl=60)
+    fence = lease.fence + 1
+
+    status = main(["break", "a", "--fence", str(fence), "--force", "--yes", "--url", strict_url])
+
+    assert (status, capsys.readouterr().out) == (0, f"a, fence {fence}: broken\n")
+    assert open_client(strict_url).inspect("a").holders == ()
+    with pytest.raises(holdfast.LockLost):
+        lease.renew()
+    for future in waiting:
+        future.result(PATIENCE).release()
     assert_clean(client)
 
 

@@ -49,12 +49,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _main(argv: Sequence[str] | None) -> int:
+    _replace_closed_streams()
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(
             errors="backslashreplace"
         )  # a lock name may contain characters that this terminal cannot encode
-    if sys.stdout is None:  # the parent closed it; only the exit status matters
-        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - until the process ends
     try:
         argv = sys.argv[1:] if argv is None else argv
         parser = make_parser(with_lab=bool(argv) and argv[0] in lab.SUMMARIES)
@@ -76,6 +75,17 @@ def _main(argv: Sequence[str] | None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return statuses.BROKEN_PIPE
     return status
+
+
+def _replace_closed_streams() -> None:
+    """Open the null device in place of each standard stream that the parent has closed.
+
+    Otherwise the next file or socket would get the descriptor of that stream. `holdfast run` replaces descriptor 1, and
+    writes to descriptor 2. The order of the streams is that of their descriptors: a file gets the lowest free one.
+    """
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115 - until the process ends
 
 
 def _split(parser: argparse.ArgumentParser, argv: Sequence[str]) -> tuple[list[str], list[str]]:

@@ -42,7 +42,7 @@ class Backend(NamedTuple):
     """One scheme, as far as it is known without opening a store."""
 
     scheme: str
-    folder: str  # the package; several schemes may share it
+    implementation: str  # the Python package of the backend; several schemes may share it
     guarantees: Mapping[str, Guarantees]  # by method; the key is "" if there is only one
     lacks: Mapping[str, Lacks]  # by method, as above
     options: tuple[Option, ...]
@@ -130,7 +130,7 @@ def describe(name: str, scheme: Scheme) -> Backend:
     is_installed, package, version = _driver(scheme.driver)
     return Backend(
         scheme=name,
-        folder=scheme.package,
+        implementation=scheme.package,
         guarantees=guarantees,
         lacks={method: lacks[method if method in lacks else ""] for method in guarantees},
         options=options_of(name, scheme),
@@ -146,12 +146,12 @@ def describe(name: str, scheme: Scheme) -> Backend:
 def _plugins() -> list[Backend]:
     """Return the backends of other distributions. A warning on stderr names each that cannot be used."""
     backends = []
-    for name, others in itertools.groupby(plugins.installed(), key=lambda plugin: plugin.scheme):
+    for name, same_scheme in itertools.groupby(plugins.installed(), key=lambda plugin: plugin.scheme):
         try:
             if name not in SCHEMES:
                 backends.append(describe(name, scheme_of(name)))
                 continue
-            ignored = " and ".join(plugin.distribution for plugin in others)
+            ignored = " and ".join(plugin.distribution for plugin in same_scheme)
             problem = f"{name}:// of {ignored} is ignored: holdfast itself has a backend with this scheme"
         except ConfigurationError as error:
             problem = str(error)
@@ -196,21 +196,23 @@ def _distributions(_path: tuple[str, ...]) -> Mapping[str, list[str]]:
 
 
 def _lines(backends: list[Backend], terminal: Terminal) -> list[str]:
-    # Schemes that share a package have the same guarantees, which are listed once.
-    by_package: dict[str, list[Backend]] = {}
+    # Schemes with the same implementation have the same guarantees, which are listed once.
+    by_implementation: dict[str, list[Backend]] = {}
     for backend in backends:
-        by_package.setdefault(backend.folder, []).append(backend)
+        by_implementation.setdefault(backend.implementation, []).append(backend)
     guarantees = draw(
         [Column("backend", flexible=True), *map(Column, Guarantees._fields)],
-        [row for first, *_ in by_package.values() for row in _guarantee_rows(first)],
+        [row for first, *_ in by_implementation.values() for row in _guarantee_rows(first)],
         terminal,
     )
     aliases = [
         f"{', '.join(f'{other.scheme}://' for other in others)}: as {first.scheme}://"
-        for first, *others in by_package.values()
+        for first, *others in by_implementation.values()
         if others
     ]
-    grid = primitives.grid([row for first, *_ in by_package.values() for row in _primitive_rows(first)], terminal)
+    grid = primitives.grid(
+        [row for first, *_ in by_implementation.values() for row in _primitive_rows(first)], terminal
+    )
     drivers = draw(
         [Column("backend"), Column("driver", flexible=True)],
         [(f"{backend.scheme}://", _driver_text(backend)) for backend in backends],

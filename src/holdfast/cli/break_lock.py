@@ -60,7 +60,7 @@ def add_parser(commands: Commands[argparse.ArgumentParser]) -> None:
 def _run(arguments: argparse.Namespace) -> int:
     with options.open_existing(arguments) as client:
         info = client.inspect(arguments.name)
-        targets = [holder for holder in info.holders if arguments.fence in (None, holder.fence)]
+        targets = [holder for holder in info.holders if _is_target(holder, arguments.fence)]
         if targets:
             _print_to_stderr(*_describe_targets(info, targets))
             if not (arguments.yes or _confirm(len(targets))):
@@ -68,7 +68,17 @@ def _run(arguments: argparse.Namespace) -> int:
                 targets = []
         else:
             _print_to_stderr(no_target(info, arguments.fence, "no lease was broken"))
-        return _break(client, info.name, fences(targets), force=arguments.force, as_json=arguments.json)
+        wanted = fences(targets)
+        if wanted and arguments.fence is not None:
+            wanted = [arguments.fence]  # a later one of a range
+        return _break(client, info.name, wanted, force=arguments.force, as_json=arguments.json)
+
+
+def _is_target(holder: TicketInfo, fence: int | None) -> bool:
+    """Whether the holder is to be broken: each one without --fence, else one with this fence or a range that has it."""
+    if fence is None or holder.fence is None:
+        return fence is None
+    return holder.fence <= fence <= (holder.last_fence or holder.fence)
 
 
 def _describe_targets(info: LockInfo, targets: Sequence[TicketInfo]) -> list[str]:

@@ -22,7 +22,7 @@ class Interrupts:
     def __init__(self) -> None:
         self.received: signal.Signals | None = None
         self._previous: dict[signal.Signals, Any] = {}
-        self._waker: Waker | None = None
+        self._waker = Waker()
         self._previous_fd = -1
 
     @property
@@ -32,12 +32,11 @@ class Interrupts:
 
     def wait(self, seconds: float) -> None:
         """Sleep; a signal ends the sleep at once, which it does not do with `time.sleep`."""
-        if self.received is None and self._waker is not None:
+        if self.received is None:
             select.select([self._waker.fileno()], [], [], seconds)
             self._waker.drain()  # another signal may have written to it
 
     def __enter__(self) -> Self:
-        self._waker = Waker()
         # Python calls a handler between two instructions. A signal just before `select` would not end it, so a byte is
         # written by the C code that receives the signal.
         self._previous_fd = signal.set_wakeup_fd(self._waker.writing_end, warn_on_full_buffer=False)
@@ -51,10 +50,8 @@ class Interrupts:
     ) -> None:
         for number, handler in self._previous.items():
             signal.signal(number, handler)
-        if self._waker is not None:
-            signal.set_wakeup_fd(self._previous_fd)
-            self._waker.close()
-            self._waker = None
+        signal.set_wakeup_fd(self._previous_fd)
+        self._waker.close()
 
     def _on_signal(self, number: int, _: FrameType | None) -> None:
         self.received = self.received or signal.Signals(number)

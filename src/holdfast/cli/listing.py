@@ -50,7 +50,7 @@ class SearchProgress:
 
     def __init__(self, interrupts: Interrupts | None = None) -> None:
         self._interrupts = interrupts
-        self._shown_at = math.inf  # time of the last progress line; inf outside of the block
+        self._next_at = math.inf  # when the next progress line is due; inf outside of the block
         self._has_line = False
 
     def step(self, listing: Listing) -> None:
@@ -58,9 +58,9 @@ class SearchProgress:
         if self._interrupts is not None and self._interrupts.received:
             raise SearchInterrupted
         now = time.monotonic()
-        if now < self._shown_at + _PROGRESS_EVERY:
+        if now < self._next_at:
             return
-        self._shown_at = now
+        self._next_at = now + _PROGRESS_EVERY
         progress = (
             f"reading locks: {listing.locks_read:,} of {listing.locks_total:,}"
             if listing.locks_total
@@ -72,12 +72,12 @@ class SearchProgress:
         print(end=f"\r{line}\x1b[K", file=sys.stderr, flush=True)
 
     def __enter__(self) -> Self:
-        self._shown_at = time.monotonic() + _PROGRESS_AFTER if Terminal.of(sys.stderr).can_move_cursor else math.inf
+        self._next_at = time.monotonic() + _PROGRESS_AFTER if Terminal.of(sys.stderr).can_move_cursor else math.inf
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._shown_at = math.inf
+        self._next_at = math.inf
         if self._has_line:
             print(end="\r\x1b[K", file=sys.stderr, flush=True)

@@ -19,8 +19,8 @@ def fence_text(holder: TicketInfo) -> str:
 
 
 def fences(tickets: Iterable[TicketInfo]) -> list[int]:
-    """Return the fences of those tickets that have one."""
-    return [ticket.fence for ticket in tickets if ticket.fence is not None]
+    """Return the fences of those tickets that have one, each once: the leases of a named owner have the same fence."""
+    return list(dict.fromkeys(ticket.fence for ticket in tickets if ticket.fence is not None))
 
 
 def no_target(info: LockInfo, fence: int | None, outcome: str) -> str:

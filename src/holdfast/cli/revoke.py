@@ -108,7 +108,7 @@ def _wait_until_ended(
     end = time.monotonic() + arguments.wait
     while True:
         held = set(fences(client.inspect(name).holders))
-        for fence in dict.fromkeys(fences(targets)):
+        for fence in fences(targets):
             if fence not in held and fence not in ended:
                 ended.add(fence)
                 if not arguments.json:

@@ -21,7 +21,7 @@ from starlette.types import Receive, Scope, Send
 from holdfast import __version__, prometheus
 from holdfast.aio.client import AsyncClient
 from holdfast.core.events import logger
-from holdfast.dashboard.feed import Feed
+from holdfast.dashboard.feed import INTERVAL, Feed
 from holdfast.dashboard.pages import PAGES, STATIC
 from holdfast.dashboard.security import LOOPBACK_HOSTS, Access, Guard, read_body
 from holdfast.dashboard.states import State
@@ -119,7 +119,7 @@ class _Dashboard:
 
     async def _store(self, _: Request) -> Response:
         state = await self._read()
-        return JSONResponse(store_document(self._client, state, self._feed.interval, self._feed.connections))
+        return JSONResponse(store_document(self._client, state, INTERVAL, self._feed.connections))
 
     async def _metrics(self, request: Request) -> Response:
         body, content_type = prometheus.render(self._registry, request.headers.get("accept", ""))

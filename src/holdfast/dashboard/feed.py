@@ -26,12 +26,11 @@ _PAUSE_MAX = 5.0  # seconds between two polls of a slow store, at most
 class Feed:
     """The states of a store, for any number of connections of one event loop."""
 
-    def __init__(self, client: Client, interval: float = INTERVAL) -> None:
+    def __init__(self, client: Client) -> None:
         self.client = client
-        self.interval = interval
         self.connections = 0
         self.state: State | None = None
-        self._watched: dict[str, int] = {}  # connections by the name of a lock
+        self.watched: dict[str, int] = {}  # connections by the name of a lock that has a page of its own
         self._changed = asyncio.Event()
         self._poller: _Poller | None = None
         self._stop_timer: asyncio.TimerHandle | None = None
@@ -44,7 +43,7 @@ class Feed:
             self._stop_timer = None
         self.connections += 1
         if lock is not None:
-            self._watched[lock] = self._watched.get(lock, 0) + 1
+            self.watched[lock] = self.watched.get(lock, 0) + 1
         if self._poller is None:
             self._poller = _Poller(self, asyncio.get_running_loop())
         elif lock is not None:
@@ -54,9 +53,9 @@ class Feed:
         finally:
             self.connections -= 1
             if lock is not None:
-                self._watched[lock] -= 1
-                if not self._watched[lock]:
-                    del self._watched[lock]
+                self.watched[lock] -= 1
+                if not self.watched[lock]:
+                    del self.watched[lock]
             if not self.connections:
                 self._stop_timer = asyncio.get_running_loop().call_later(LINGER, self.stop)
 
@@ -81,10 +80,6 @@ class Feed:
             changed, self._changed = self._changed, asyncio.Event()
             changed.set()
 
-    def watched(self) -> list[str]:
-        """The locks that have a page of their own. Called by the thread."""
-        return list(self._watched)
-
 
 class _Poller:
     """The thread of a monitor."""
@@ -108,7 +103,8 @@ class _Poller:
                 began = time.monotonic()
                 try:
                     snapshot = monitor.poll()
-                    state = states.next(snapshot, [self._watched(monitor, snapshot, name) for name in feed.watched()])
+                    names = list(feed.watched)  # a copy, because the event loop changes it
+                    state = states.next(snapshot, [self._watched(monitor, snapshot, name) for name in names])
                 except Exception as error:
                     # A page that shows the reason is more useful than a page that does not change any more.
                     logger().exception("the dashboard cannot read the store")
@@ -119,7 +115,7 @@ class _Poller:
                     return  # the loop has ended
                 # A search paces itself, so that the server has time for its clients. Other stores get a short pause.
                 seconds = time.monotonic() - began
-                self._wait(monitor, max(feed.interval - seconds, min(seconds / 8, _PAUSE_MAX)))
+                self._wait(monitor, max(INTERVAL - seconds, min(seconds / 8, _PAUSE_MAX)))
 
     def _watched(self, monitor: Monitor, snapshot: Snapshot, name: str) -> Watched:
         status = next((status for status in snapshot.locks if status.name == name), None)

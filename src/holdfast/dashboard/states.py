@@ -53,7 +53,6 @@ class State(NamedTuple):
     error: str | None
     searched: float
     poll_seconds: float
-    warnings: Sequence[str]
     infos: Sequence[LockInfo]
     graph: WaitGraph
     rows: Mapping[str, Row]
@@ -95,32 +94,44 @@ class StateMaker:
     """Makes states from snapshots."""
 
     def __init__(self) -> None:
-        self._epoch = secrets.token_hex(4)
-        self._last: State | None = None
+        self._last = State(  # before the first poll
+            epoch=secrets.token_hex(4),
+            version=0,
+            read_at=0.0,
+            error=None,
+            searched=1.0,
+            poll_seconds=0.0,
+            infos=(),
+            graph=WaitGraph((), ()),
+            rows={},
+            gone=(),
+            complete_since=0,
+            changes=(),
+            waits="",
+            watched={},
+        )
 
     def next(self, snapshot: Snapshot, watched: Sequence[Watched]) -> State:
         """The state after this poll."""
         last = self._last
-        version = last.version + 1 if last else 1
+        version = last.version + 1
         graph = snapshot.graph
         in_cycle = {edge.lock for cycle in graph.cycles for edge in cycle}
-        before = last.rows if last else {}
         rows = {
-            status.name: _row(status, snapshot.read_at, version, before.get(status.name), status.name in in_cycle)
+            status.name: _row(status, snapshot.read_at, version, last.rows.get(status.name), status.name in in_cycle)
             for status in snapshot.locks
         }
-        gone = deque(last.gone if last else (), _GONE_KEPT)
-        gone.extend((version, name) for name in before if name not in rows)
-        changes = deque(last.changes if last else (), _CHANGES_KEPT)
+        gone = deque(last.gone, _GONE_KEPT)
+        gone.extend((version, name) for name in last.rows if name not in rows)
+        changes = deque(last.changes, _CHANGES_KEPT)
         changes.extend((version, json.dumps(_change(change))) for change in snapshot.changes if change.ticket)
         self._last = State(
-            epoch=self._epoch,
+            epoch=last.epoch,
             version=version,
             read_at=snapshot.read_at,
             error=None if snapshot.error is None else str(snapshot.error),
             searched=snapshot.searched,
             poll_seconds=snapshot.poll_seconds,
-            warnings=snapshot.warnings,
             infos=snapshot.infos,
             graph=graph,
             rows=rows,
@@ -134,9 +145,6 @@ class StateMaker:
 
     def failed(self, reason: str) -> State:
         """The state after a poll that failed for a reason that the monitor does not expect."""
-        if self._last is None:
-            empty = WaitGraph((), ())
-            self._last = State(self._epoch, 0, 0.0, reason, 1.0, 0.0, (), (), empty, {}, (), 0, (), "", {})
         self._last = self._last._replace(version=self._last.version + 1, error=reason)
         return self._last
 

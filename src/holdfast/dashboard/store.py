@@ -40,7 +40,7 @@ _TITLES = {
 
 
 def store_document(client: Client, state: State | None, interval: float, pages: int) -> dict[str, Any]:
-    """The JSON object."""
+    """The JSON object. `interval` is the time between two polls, `pages` the number of open pages."""
     lacks = client._engine.backend.lacks  # noqa: SLF001 - not public; `holdfast backends` prints it
     return {
         "url": client.url,

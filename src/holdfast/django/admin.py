@@ -49,14 +49,11 @@ class Row(NamedTuple):
 class LockAdmin(admin.ModelAdmin):
     """Two pages: the list, and the form to break a lease."""
 
-    def has_add_permission(self, request: HttpRequest, *_: Any) -> bool:
+    def _has_no_permission(self, request: HttpRequest, *_: Any) -> bool:
         return False
 
-    def has_change_permission(self, request: HttpRequest, *_: Any) -> bool:
-        return False
-
-    def has_delete_permission(self, request: HttpRequest, *_: Any) -> bool:
-        return False
+    # A lock is not a row of a table, so it is not added, changed or deleted here.
+    has_add_permission = has_change_permission = has_delete_permission = _has_no_permission
 
     def has_break_permission(self, request: HttpRequest) -> bool:
         """The permission `holdfast.break_lock`."""
@@ -81,7 +78,7 @@ class LockAdmin(admin.ModelAdmin):
             url = store.url
             rows = [row for info in sorted(store.locks(prefix)) for row in _rows(alias, info)]
         except HoldfastError as problem:
-            error = str(problem)
+            error = printable(str(problem))
         context = {
             **self.admin_site.each_context(request),
             "title": "Locks",
@@ -91,7 +88,7 @@ class LockAdmin(admin.ModelAdmin):
             "prefix": prefix,
             "url": url,
             "rows": rows,
-            "error": printable(error),
+            "error": error,
             "may_break": self.has_break_permission(request),
             **(extra_context or {}),
         }
@@ -143,8 +140,8 @@ class LockAdmin(admin.ModelAdmin):
 
 
 def printable(text: str) -> str:
-    """The text, with characters that do not print as escape sequences."""
-    return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in text)
+    """The text, in which each character that does not print is replaced by its escape sequence."""
+    return "".join(character if character.isprintable() else ascii(character)[1:-1] for character in text)
 
 
 def _alias(request: HttpRequest) -> str:

@@ -54,7 +54,9 @@ def async_client(alias: str = "default") -> AsyncClient:
     if made is None or made._closed:
         for other in [other for other in list(_async_clients) if other[0].is_closed()]:
             _async_clients.pop(other, None)
-        made = make_async_client(alias)
+        from holdfast.aio.client import AsyncClient
+
+        made = _make(AsyncClient, alias)
         closing = _close_with_loop(key, made)
         # This runs the generator to its `yield`. From then on the event loop closes the generator when the loop ends.
         try:
@@ -67,12 +69,6 @@ def async_client(alias: str = "default") -> AsyncClient:
 def make_client(alias: str) -> Client:
     """A new client of a store. Raises ConfigurationError."""
     return _make(Client, alias)
-
-
-def make_async_client(alias: str) -> AsyncClient:
-    from holdfast.aio.client import AsyncClient
-
-    return _make(AsyncClient, alias)
 
 
 def store(alias: str) -> Store:

@@ -217,13 +217,12 @@ class FenceMiddleware:
         resource = self._resource(environ)
         if resource is None:
             return self._app(environ, start_response)
-        try:
-            fence = _parse(resource, environ.get(_WSGI_KEY))
-        except _Refusal as refusal:
-            return _refuse_wsgi(refusal, start_response)
         with contextlib.ExitStack() as stack:
             try:
+                fence = _parse(resource, environ.get(_WSGI_KEY))
                 stack.enter_context(self._store.holding(resource, fence))
+            except _Refusal as refusal:
+                return _refuse_wsgi(refusal, start_response)
             except StaleFence as error:
                 return _refuse_wsgi(_Refusal("412 Precondition Failed", str(error)), start_response)
             # Of the application. The last one counts, because the application may replace the status after an error.

@@ -68,7 +68,9 @@ class RedisGuard:
         Raises:
             StaleFence: the key has seen a newer one; nothing was run.
         """
-        guard, redis = fence_key(key), _driver()
+        import redis
+
+        guard = fence_key(key)
         check_fence(fence)
         with self._client.pipeline(transaction=True) as pipe:
             while True:
@@ -117,7 +119,9 @@ class AsyncRedisGuard:
         Raises:
             StaleFence: the key has seen a newer one; nothing was run.
         """
-        guard, redis = fence_key(key), _driver()
+        import redis
+
+        guard = fence_key(key)
         check_fence(fence)
         async with self._client.pipeline(transaction=True) as pipe:
             while True:
@@ -159,9 +163,3 @@ def _must_store(key: str, fence: int, stored: Any) -> bool:
     newest = int(stored or 0)
     refuse_stale(key, fence, newest)
     return fence > newest
-
-
-def _driver() -> Any:
-    import redis
-
-    return redis

@@ -7,7 +7,7 @@
         guard.check(cursor, "stock", lease.fence)   # first, before anything is read
         cursor.execute("UPDATE stock SET …")
 
-`check` raises the stored fence with one statement, which locks that row until the caller's transaction ends. So two
+`check` stores a greater fence with one statement, which locks that row until the caller's transaction ends. So two
 writers run one after the other, and the later one sees the fence of the earlier one, unless that was rolled back
 together with its writes.
 
@@ -57,7 +57,7 @@ class SqlGuard:
     _DDL: ClassVar[str]
     # In PostgreSQL the row is locked even if the condition is false (manual, INSERT, "ON CONFLICT Clause"), so the
     # fence that is read after a refusal is the one that refused it.
-    _RAISE: ClassVar[str] = (
+    _STORE: ClassVar[str] = (
         "INSERT INTO {table} AS seen (resource, fence) VALUES ({mark}, {mark}) ON CONFLICT (resource) "
         "DO UPDATE SET fence = excluded.fence WHERE seen.fence <= excluded.fence"
     )
@@ -71,7 +71,7 @@ class SqlGuard:
         check_identifier("table", table)
         self._mark = _PLACEHOLDERS[style]
         self.ddl = self._DDL.format(table=table)
-        self._raise = self._RAISE.format(table=table, mark=self._mark)
+        self._store = self._STORE.format(table=table, mark=self._mark)
         self._read = self._READ.format(table=table, mark=self._mark)
 
     def create(self, cursor: Any) -> None:
@@ -89,7 +89,7 @@ class SqlGuard:
             UsageError: the connection is in autocommit mode, so the row lock would end before the write.
         """
         values = self._values(resource, fence)
-        cursor.execute(self._raise, values)
+        cursor.execute(self._store, values)
         if not self._has_passed(cursor):
             cursor.execute(self._read, values[:1])
             self._refuse(resource, fence, cursor.fetchone())
@@ -98,7 +98,7 @@ class SqlGuard:
     async def check_async(self, cursor: Any, resource: str, fence: int) -> None:
         """The same for a cursor whose methods are awaited, such as psycopg's AsyncCursor."""
         values = self._values(resource, fence)
-        await cursor.execute(self._raise, values)
+        await cursor.execute(self._store, values)
         if not self._has_passed(cursor):
             await cursor.execute(self._read, values[:1])
             self._refuse(resource, fence, await cursor.fetchone())
@@ -140,7 +140,7 @@ class SqlGuard:
         return check_resource(resource).encode(), check_fence(fence)
 
     def _has_passed(self, cursor: Any) -> bool:
-        """Whether the result of the statement that raises the fence shows that the check has passed."""
+        """Whether the result of the statement that stores the fence shows that the check has passed."""
         return bool(cursor.rowcount == 1)
 
     def _refuse(self, resource: str, fence: int, row: Any) -> None:
@@ -191,7 +191,7 @@ class MySQLGuard(SqlGuard):
     _DDL = (
         "CREATE TABLE IF NOT EXISTS {table} (resource VARBINARY(2048) PRIMARY KEY, fence BIGINT NOT NULL) ENGINE=InnoDB"
     )
-    _RAISE = (
+    _STORE = (
         "INSERT INTO {table} (resource, fence) VALUES ({mark}, {mark}) "
         "ON DUPLICATE KEY UPDATE fence = GREATEST(fence, {mark})"
     )

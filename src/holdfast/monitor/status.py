@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 from holdfast.core.tickets import LockInfo, TicketInfo
 
 LOCK, READ_WRITE, SEMAPHORE = "lock", "read-write", "semaphore"
-PRIMITIVES = (LOCK, READ_WRITE, SEMAPHORE)
 
 
 class Holding(NamedTuple):
@@ -27,7 +26,7 @@ class LockStatus(NamedTuple):
 
     info: LockInfo
     holdings: tuple[Holding, ...]  # one for each ticket in info.holders, in the same order
-    kind: str  # one of PRIMITIVES
+    kind: str  # LOCK, READ_WRITE or SEMAPHORE
     limit: int | None  # of a semaphore
     held_for: float  # seconds that the oldest lease has lasted; 0 if there is none, or if its age is unknown
     ttl_left: float  # of the lease that expires first; inf if none expires
@@ -77,7 +76,7 @@ def age(since: float, now: float) -> float:
 
 
 def kind(info: LockInfo) -> tuple[str, int | None]:
-    """Return one of PRIMITIVES, derived from the tickets, and the limit of a semaphore.
+    """Return LOCK, READ_WRITE or SEMAPHORE, derived from the tickets, and the limit of a semaphore.
 
     The ticket of a writer is equal to that of a plain lock. Only the ticket of a reader shows a read-write lock.
     """

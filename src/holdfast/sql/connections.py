@@ -1,8 +1,13 @@
-"""Connections of callers: the same interface to the connections of all supported libraries."""
+"""Connections of callers: the same interface to the connections of all supported libraries.
+
+`execute` is a coroutine function for each of them. That of a blocking connection never suspends, so `run_sync` runs the
+coroutines over it.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import inspect
 from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple
@@ -38,18 +43,10 @@ class Connection(NamedTuple):
     dialect: str  # one of DIALECTS
     mark: str  # the placeholder of a value
     is_outside: bool  # of transactions: each statement would be committed at once
-    execute: Callable[[str, Any], Result]
-
-
-class AsyncConnection(NamedTuple):
-    """A caller's connection of psycopg or asyncpg, for asyncio. Its dialect is PostgreSQL's."""
-
-    mark: str
-    is_outside: bool
     execute: Callable[[str, Any], Awaitable[Result]]
 
 
-def require_transaction(function: str, otherwise: str, connection: Connection | AsyncConnection) -> None:
+def require_transaction(function: str, otherwise: str, connection: Connection) -> None:
     """Raise UsageError outside of a transaction; `otherwise` is the reason."""
     if connection.is_outside:
         raise UsageError(
@@ -80,12 +77,12 @@ def adapted(connection: Any, for_asyncio: str) -> Connection:
         _DRIVERS[driver],
         "?" if driver == "sqlite3" else "%s",
         _is_outside(driver, connection),
-        lambda sql, values: _result(connection, sql, values),
+        functools.partial(_execute, connection),
     )
 
 
-def adapted_async(connection: Any) -> AsyncConnection:
-    """The same for a connection of psycopg or asyncpg, for asyncio.
+def adapted_async(connection: Any) -> Connection:
+    """The same for a connection of psycopg or asyncpg, for asyncio. Its dialect is PostgreSQL's.
 
     Raises:
         ConfigurationError: this object is no such connection.
@@ -99,7 +96,7 @@ def adapted_async(connection: Any) -> AsyncConnection:
             words = (await connection.execute(sql, *values)).split()
             return Result(int(words[-1]) if words[-1].isdigit() else 0)
 
-        return AsyncConnection("$1", not connection.is_in_transaction(), fetch)
+        return Connection("postgresql", "$1", not connection.is_in_transaction(), fetch)
     if driver != "psycopg" or not inspect.iscoroutinefunction(connection.commit):
         raise ConfigurationError(
             f"connection must be an AsyncConnection of psycopg, a connection of asyncpg, or an AsyncConnection or "
@@ -111,7 +108,7 @@ def adapted_async(connection: Any) -> AsyncConnection:
             await cursor.execute(sql, values)
             return Result(cursor.rowcount, (await cursor.fetchone())[0] if cursor.description else None)
 
-    return AsyncConnection("%s", _is_outside(driver, connection), execute)
+    return Connection("postgresql", "%s", _is_outside(driver, connection), execute)
 
 
 def sql_states(error: BaseException) -> set[object]:
@@ -138,7 +135,7 @@ def _sqlalchemy(connection: Any) -> Connection:
         else getattr(raw, "autocommit", False) is True
     )
 
-    def execute(sql: str, values: Any) -> Result:
+    async def execute(sql: str, values: Any) -> Result:
         result = connection.execute(text(sql), dict(zip(("value",), values, strict=False)))
         return Result(result.rowcount, result.scalar() if result.returns_rows else None)
 
@@ -149,11 +146,10 @@ def _sqlalchemy(connection: Any) -> Connection:
 def _django(connection: Any) -> Connection:
     """A connection of django.db.connections, or django.db.connection."""
     is_outside = connection.get_autocommit() and not connection.in_atomic_block
+    return Connection(connection.vendor, "%s", is_outside, functools.partial(_execute, connection))
 
-    return Connection(connection.vendor, "%s", is_outside, lambda sql, values: _result(connection, sql, values))
 
-
-def _result(connection: Any, sql: str, values: Any) -> Result:
+async def _execute(connection: Any, sql: str, values: Any) -> Result:
     with contextlib.closing(connection.cursor()) as cursor:
         cursor.execute(sql, values)
         return Result(cursor.rowcount, cursor.fetchone()[0] if cursor.description else None)

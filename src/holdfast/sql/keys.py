@@ -13,10 +13,10 @@ from typing import Any, NamedTuple
 from holdfast.core.names import check_duration, check_name, shown
 from holdfast.errors import ConfigurationError, UsageError
 from holdfast.fencing.values import check_identifier
+from holdfast.runtimes.threads import run_sync
 from holdfast.sql.connections import Connection, Result, adapted, adapted_async, require_transaction, sql_states
 
 TABLE = "holdfast_once"
-_OTHERWISE = "the key would be committed without your writes"
 
 
 class _Dialect(NamedTuple):
@@ -63,9 +63,7 @@ def once(connection: Any, key: str, *, table: str = TABLE) -> bool:
         UsageError: the connection is in autocommit mode, so the row would be committed without the caller's writes.
         ConfigurationError: this object is no such connection, or the key or the table is no valid name.
     """
-    interface, name = adapted(connection, "once_async"), _checked(key)
-    require_transaction("once", _OTHERWISE, interface)
-    return _is_first(_execute(interface, "insert", (name,), table))
+    return run_sync(_insert(adapted(connection, "once_async"), key, table))
 
 
 async def once_async(connection: Any, key: str, *, table: str = TABLE) -> bool:
@@ -74,23 +72,15 @@ async def once_async(connection: Any, key: str, *, table: str = TABLE) -> bool:
     `connection` is an AsyncConnection of psycopg, a connection of asyncpg, or an AsyncConnection or AsyncSession of
     SQLAlchemy.
     """
-    name = _checked(key)
     if hasattr(connection, "run_sync"):  # of SQLAlchemy
         is_first: bool = await connection.run_sync(lambda sync: once(sync, key, table=table))
         return is_first
-    interface = adapted_async(connection)
-    require_transaction("once", _OTHERWISE, interface)
-    statement = _filled(_DIALECTS["postgresql"].insert, interface.mark, table)
-    try:
-        return _is_first(await interface.execute(statement, (name,)))
-    except Exception as error:
-        _explain(error, "postgresql", table)
-        raise
+    return await _insert(adapted_async(connection), key, table)
 
 
 def create_table(connection: Any, *, table: str = TABLE) -> None:
     """Create the table if it does not exist. MySQL commits the current transaction then: do it at deployment."""
-    _execute(adapted(connection, "once_async"), "ddl", (), table)
+    run_sync(_execute(adapted(connection, "once_async"), "ddl", (), table))
 
 
 def ddl(dialect: str, *, table: str = TABLE) -> str:
@@ -108,11 +98,7 @@ def forget_older_than(connection: Any, age: object, *, table: str = TABLE) -> in
     interface, seconds = adapted(connection, "once_async"), check_duration("age", age)
     if seconds <= 0:
         raise ConfigurationError(f"age must be more than 0, not {shown(age)}")
-    return _execute(interface, "delete", (math.ceil(seconds),), table).rows
-
-
-def _checked(key: str) -> bytes:
-    return check_name(key, "key").encode()
+    return run_sync(_execute(interface, "delete", (math.ceil(seconds),), table)).rows
 
 
 def _filled(sql: str, mark: str, table: str) -> str:
@@ -120,19 +106,23 @@ def _filled(sql: str, mark: str, table: str) -> str:
     return sql.format(table=table, mark=mark)
 
 
-def _execute(connection: Connection, statement: str, values: tuple[Any, ...], table: str) -> Result:
-    sql = getattr(_DIALECTS[connection.dialect], statement)
-    try:
-        return connection.execute(_filled(sql, connection.mark, table), values)
-    except Exception as error:
-        _explain(error, connection.dialect, table)
-        raise
-
-
-def _is_first(inserted: Result) -> bool:
+async def _insert(connection: Connection, key: str, table: str) -> bool:
+    """Insert the row of a key; whether this transaction is the one for the key."""
+    name = check_name(key, "key").encode()
+    require_transaction("once", "the key would be committed without your writes", connection)
+    inserted = await _execute(connection, "insert", (name,), table)
     if inserted.rows not in (0, 1):
         raise UsageError("the driver does not report how many rows were inserted (psycopg: leave the pipeline mode)")
     return inserted.rows == 1
+
+
+async def _execute(connection: Connection, statement: str, values: tuple[Any, ...], table: str) -> Result:
+    sql = getattr(_DIALECTS[connection.dialect], statement)
+    try:
+        return await connection.execute(_filled(sql, connection.mark, table), values)
+    except Exception as error:
+        _explain(error, connection.dialect, table)
+        raise
 
 
 def _explain(error: BaseException, dialect: str, table: str) -> None:

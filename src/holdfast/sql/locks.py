@@ -1,22 +1,21 @@
 """Locks that end with the caller's transaction, on PostgreSQL: advisory locks on keys of their own.
 
-The steps are written once, as a generator of statements, for blocking connections and for asyncio.
+The steps are written once, as coroutines over `Connection.execute`, for blocking connections and for asyncio.
 """
 
 from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Generator
 from typing import Any
 
 from holdfast.core.names import Duration, check_flag, check_lock_name, check_timeout
 from holdfast.errors import ConfigurationError, UsageError
-from holdfast.sql.connections import Result, adapted, adapted_async, require_transaction, sql_states
+from holdfast.runtimes.threads import run_sync
+from holdfast.sql.connections import Connection, adapted, adapted_async, require_transaction, sql_states
 
 _LOCK_NOT_AVAILABLE = "55P03"  # lock_timeout was reached
 _LEVELS = "'read committed', 'read uncommitted'"
-_OTHERWISE = "the lock would be released at once"
 
 
 def xact_lock(connection: Any, name: str, *, timeout: Duration | None = None, shared: bool = False) -> bool:
@@ -40,22 +39,11 @@ def xact_lock(connection: Any, name: str, *, timeout: Duration | None = None, sh
             holder of the lock has committed.
         ConfigurationError: an argument is refused.
     """
-    steps = _steps(name, timeout, shared)
+    call, seconds = _checked(name, timeout, shared)
     interface = adapted(connection, "xact_lock_async")
     if interface.dialect != "postgresql":
         raise ConfigurationError(f"xact_lock needs PostgreSQL, not {interface.dialect}")
-    require_transaction("xact_lock", _OTHERWISE, interface)
-    try:
-        statement = next(steps)
-        while True:
-            try:
-                result = interface.execute(statement, ())
-            except Exception as error:
-                statement = steps.throw(error)
-            else:
-                statement = steps.send(result)
-    except StopIteration as end:
-        return bool(end.value)
+    return run_sync(_lock(interface, call, seconds))
 
 
 async def xact_lock_async(connection: Any, name: str, *, timeout: Duration | None = None, shared: bool = False) -> bool:
@@ -64,40 +52,34 @@ async def xact_lock_async(connection: Any, name: str, *, timeout: Duration | Non
     `connection` is an AsyncConnection of psycopg, a connection of asyncpg, or an AsyncConnection or AsyncSession of
     SQLAlchemy.
     """
-    steps = _steps(name, timeout, shared)
+    call, seconds = _checked(name, timeout, shared)
     if hasattr(connection, "run_sync"):  # of SQLAlchemy
         is_locked: bool = await connection.run_sync(lambda sync: xact_lock(sync, name, timeout=timeout, shared=shared))
         return is_locked
-    interface = adapted_async(connection)
-    require_transaction("xact_lock", _OTHERWISE, interface)
-    try:
-        statement = next(steps)
-        while True:
-            try:
-                result = await interface.execute(statement, ())
-            except Exception as error:
-                statement = steps.throw(error)
-            else:
-                statement = steps.send(result)
-    except StopIteration as end:
-        return bool(end.value)
+    return await _lock(adapted_async(connection), call, seconds)
 
 
-def _steps(name: object, timeout: object, shared: object) -> Generator[str, Result, bool]:
-    """Check the arguments, and return the generator of the statements. It is sent the result of each, or its error."""
-    key = _key(check_lock_name(name))
-    seconds, suffix = check_timeout(timeout), "_shared" if check_flag("shared", shared) else ""
-    if seconds == 0:
-        return _take(f"pg_try_advisory_xact_lock{suffix}({key})")
-    take = f"pg_advisory_xact_lock{suffix}({key})"
-    return _take(take) if seconds is None else _take_within(take, math.ceil(seconds * 1000))
+def _checked(name: object, timeout: object, shared: object) -> tuple[str, float | None]:
+    """The call of the function that locks this name, and the timeout in seconds."""
+    key, seconds = _key(check_lock_name(name)), check_timeout(timeout)
+    function = "pg_try_advisory_xact_lock" if seconds == 0 else "pg_advisory_xact_lock"
+    suffix = "_shared" if check_flag("shared", shared) else ""
+    return f"{function}{suffix}({key})", seconds
 
 
-def _take(call: str) -> Generator[str, Result, bool]:
+async def _lock(connection: Connection, call: str, seconds: float | None) -> bool:
+    require_transaction("xact_lock", "the lock would be released at once", connection)
+    if not seconds:  # 0: no wait; None: no limit of our own
+        return await _take(connection, call)
+    return await _take_within(connection, call, math.ceil(seconds * 1000))
+
+
+async def _take(connection: Connection, call: str) -> bool:
     # The CASE calls the function only at a level at which the transaction sees what the previous holder has committed.
     # At a higher one, this very statement would fix its snapshot, before it waits for the lock.
     level = "current_setting('transaction_isolation')"
-    answer = (yield f"SELECT CASE WHEN {level} IN ({_LEVELS}) THEN CAST({call} AS text) ELSE {level} END").value
+    statement = f"SELECT CASE WHEN {level} IN ({_LEVELS}) THEN CAST({call} AS text) ELSE {level} END"
+    answer = (await connection.execute(statement, ())).value
     if answer in ("repeatable read", "serializable"):
         raise UsageError(
             f"xact_lock needs a transaction with READ COMMITTED: one with {answer.upper()} reads the state from before "
@@ -106,23 +88,23 @@ def _take(call: str) -> Generator[str, Result, bool]:
     return bool(answer != "false")
 
 
-def _take_within(call: str, milliseconds: int) -> Generator[str, Result, bool]:
+async def _take_within(connection: Connection, call: str, milliseconds: int) -> bool:
     # An error of a statement ends the transaction, unless there is a savepoint to go back to.
-    before = (yield "SELECT current_setting('lock_timeout')").value
-    yield "SAVEPOINT holdfast_xact_lock"
-    yield f"SELECT set_config('lock_timeout', '{milliseconds}', true)"
+    before = (await connection.execute("SELECT current_setting('lock_timeout')", ())).value
+    await connection.execute("SAVEPOINT holdfast_xact_lock", ())
+    await connection.execute(f"SELECT set_config('lock_timeout', '{milliseconds}', true)", ())
     try:
-        is_locked = yield from _take(call)
+        is_locked = await _take(connection, call)
     except Exception as error:
         if not isinstance(error, UsageError) and _LOCK_NOT_AVAILABLE not in sql_states(error):
             raise
-        yield "ROLLBACK TO SAVEPOINT holdfast_xact_lock"  # also of the setting
-        yield "RELEASE SAVEPOINT holdfast_xact_lock"
+        await connection.execute("ROLLBACK TO SAVEPOINT holdfast_xact_lock", ())  # also of the setting
+        await connection.execute("RELEASE SAVEPOINT holdfast_xact_lock", ())
         if isinstance(error, UsageError):
             raise
         return False
-    yield f"SELECT set_config('lock_timeout', '{before}', true)"
-    yield "RELEASE SAVEPOINT holdfast_xact_lock"
+    await connection.execute(f"SELECT set_config('lock_timeout', '{before}', true)", ())
+    await connection.execute("RELEASE SAVEPOINT holdfast_xact_lock", ())
     return is_locked
 
 

@@ -68,7 +68,7 @@ class SharedStore:
             raise UsageError("a world belongs to the process that made it: use a real store in a child process")
         port = port_type(self._store, self.url, runtime)
         port.process = process
-        return FaultyBackend(self, port, runtime)
+        return FaultyBackend(self, process, port, runtime)
 
     def entries(self, name: str, *, granted: bool) -> list[QueueEntry]:
         """The holders of a lock, or its waiters."""
@@ -111,9 +111,10 @@ class FaultyBackend(MemoryBackend):
 
     steals = False  # a lock is acquired even if others hold it or wait for it
 
-    def __init__(self, shared: SharedStore, port: MemoryPort, runtime: Runtime) -> None:
+    def __init__(self, shared: SharedStore, process: Process, port: MemoryPort, runtime: Runtime) -> None:
         super().__init__(shared.url, port, runtime)
         self._shared = shared
+        self._process = process
         self._is_async = isinstance(runtime, WorldTaskRuntime)
 
     async def try_acquire(self, claim: Claim, *, queue: bool, deadline: float) -> Granted | Waiting:
@@ -153,12 +154,6 @@ class FaultyBackend(MemoryBackend):
         if now - claim.state > DRIVER_MAX and (clock._is_driver_task if self._is_async else clock._is_driver_thread):
             raise endless_wait()
         await super().wait(claim, until)
-
-    @property
-    def _process(self) -> Process:
-        port: Any = self._port
-        process: Process = port.process
-        return process
 
     async def _send(self, verb: str, request: Callable[[], Awaitable[T]]) -> T:
         failure = self._shared.next_failure(verb, self._process)

@@ -314,14 +314,9 @@ class World:
         probe = _Probe(self, lost_after)
 
         def step(*_args: object, **_kwargs: object) -> None:
-            if probe.step():
-                probe.lose()
+            probe.step()
 
-        def acquired() -> None:
-            if lost_after == 0 and not probe.lost:
-                probe.lose()
-
-        with probe.watching(acquired):
+        with probe.watching(probe.lose):
             function(step)
         return probe.check()
 
@@ -331,16 +326,14 @@ class World:
         probe = _Probe(self, lost_after)
 
         async def step(*_args: object, **_kwargs: object) -> None:
-            if probe.step():
-                probe.lose()
+            probe.step()
             await self.clock.async_settle()  # a loss cancels the body here
 
-        def acquired() -> None:
+        def lose_soon() -> None:
             # At the next await, because no loss is reported between an acquire and its body.
-            if lost_after == 0 and not probe.lost:
-                asyncio.get_running_loop().call_soon(probe.lose)
+            asyncio.get_running_loop().call_soon(probe.lose)
 
-        with probe.watching(acquired):
+        with probe.watching(lose_soon):
             await function(step)
         return probe.check()
 
@@ -430,8 +423,13 @@ class _Probe:
         self._problem = ""
 
     @contextlib.contextmanager
-    def watching(self, acquired: Callable[[], None]) -> Iterator[None]:
-        """The call of the program."""
+    def watching(self, lose: Callable[[], None]) -> Iterator[None]:
+        """The call of the program. `lose` is called after an acquire, if that is when the lock is to be lost."""
+
+        def acquired() -> None:
+            if self._lost_after == 0 and not self.lost:
+                lose()
+
         on_acquired = self._world._shared.on_acquired
         on_acquired.append(acquired)
         try:
@@ -442,8 +440,8 @@ class _Probe:
         finally:
             on_acquired.remove(acquired)
 
-    def step(self) -> bool:
-        """Count a step. Returns whether the lock is to be lost after it."""
+    def step(self) -> None:
+        """Count a step, and lose the lock if that is to happen after this step."""
         self._steps += 1
         problem = ""
         if any(map(is_in_use, self.lost)):
@@ -458,7 +456,8 @@ class _Probe:
                 "lock there, and does it use a client of `world.client()`?"
             )
         self._problem = self._problem or problem
-        return self._steps == self._lost_after
+        if self._steps == self._lost_after:
+            self.lose()
 
     def lose(self) -> None:
         self.lost = self._world._leases()

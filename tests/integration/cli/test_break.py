@@ -47,6 +47,16 @@ def test_break_with_a_fence_ends_only_that_lease(store: CliStore, pool: WorkerPo
     assert store.fences("pool") == [first, third]
 
 
+def test_break_ends_the_leases_of_one_owner_together(store: CliStore, pool: WorkerPool) -> None:
+    first, second = (pool.start(store.url).call("hold", lock="a", owner="job")["fence"] for _ in range(2))
+
+    result = store.run("break", "a", "--yes", "--json")
+
+    assert first == second
+    assert (result.status, result.json) == (0, {"lock": "a", "broken": [first], "gone": []})
+    assert store.fences("a") == []
+
+
 def test_break_ends_no_lease_for_an_unknown_fence(store: CliStore, holder: Worker) -> None:
     fence = holder.call("hold", lock="a")["fence"]
 
@@ -90,7 +100,9 @@ def test_break_asks_on_a_terminal_and_ends_the_lease_after_yes(
     assert store.fences("a") == []
 
 
-def test_the_dialogue_is_the_one_of_the_page(holder: Worker, start_on_terminal: StartOnTerminal) -> None:
+def test_the_dialogue_of_break_is_the_one_that_its_page_shows(
+    holder: Worker, start_on_terminal: StartOnTerminal
+) -> None:
     [page] = [
         block.code for block in blocks("cli-operators.md") if block.run_by == "tests/integration/cli/test_break.py"
     ]
@@ -103,7 +115,7 @@ def test_the_dialogue_is_the_one_of_the_page(holder: Worker, start_on_terminal: 
     assert terminal.finish() == 0
 
     def normalized(text: str, fence: str) -> list[str]:
-        """The lines, with only the first word of a property of the holder, whose value differs."""
+        """The lines. Of a property of the holder only the name is kept, because its value differs."""
         lines = text.replace("\r", "").replace(fence, "N").splitlines()
         return [re.split(" {2,}", line)[0] for line in lines]
 

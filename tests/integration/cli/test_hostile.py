@@ -111,13 +111,17 @@ def test_no_error_is_printed_when_the_reader_closes_the_pipe(store: CliStore, ho
     assert done.stderr == ""
 
 
-def test_the_status_is_unchanged_when_stdout_is_closed(store: CliStore, holder: Worker) -> None:
+@pytest.mark.parametrize("streams", [">&-", "2>&-", "<&- >&-", "<&- >&- 2>&-"])
+def test_the_status_is_unchanged_when_standard_streams_are_closed(
+    store: CliStore, holder: Worker, streams: str
+) -> None:
     holder.call("hold", lock="a")
 
-    for command, status in (("show a", 0), ("show b", 1)):
-        shell = f"{' '.join(HOLDFAST)} {command} >&- 2>&- <&-"
+    for command, status in (("show a", 0), ("show b", 1), ("ls c", 0), ("run -v b true", 0), ("run -nv a true", 124)):
+        shell = f"{' '.join(HOLDFAST)} {command} {streams}"
         closed = subprocess.run(["bash", "-c", shell], env=store.environment, check=False)
-        assert closed.returncode == status
+        assert (command, closed.returncode) == (command, status)
+    assert store.run("ls", "--names").out == "a\n"
 
 
 def test_every_command_exits_with_125_when_the_store_is_unavailable(store: CliStore) -> None:

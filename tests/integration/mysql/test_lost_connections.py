@@ -24,7 +24,7 @@ TTL = 6.0
 
 @contextlib.contextmanager
 def waiting(client: holdfast.Client, name: str) -> Iterator[list[holdfast.Lease]]:
-    """A waiter for the lock, which the block must release. Then the released lease of the waiter is in the list."""
+    """A thread waits for the lock during the block, which must release it. Then the list has the thread's lease."""
     leases: list[holdfast.Lease] = []
 
     def take() -> None:
@@ -101,7 +101,7 @@ def test_a_request_to_a_hung_server_ends_at_the_deadline_and_is_undone_later(
         began = time.monotonic()
         with pytest.raises(OutcomeUnknown):
             client.lock("hung", ttl=60).acquire(timeout=0)
-        assert time.monotonic() - began < 20, "the call did not wait for the end of the ttl"
+        assert time.monotonic() - began < 20, "the call has to end at its deadline, long before the end of the ttl"
     finally:
         own_server.resume()
 

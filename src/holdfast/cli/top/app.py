@@ -28,7 +28,7 @@ from holdfast.errors import HoldfastError
 
 if TYPE_CHECKING:
     from holdfast.aio.client import AsyncClient
-    from holdfast.monitor import AsyncMonitor, Holding, LockStatus, Snapshot
+    from holdfast.monitor import AsyncMonitor, LockStatus, Snapshot
 
 Answer = TypeVar("Answer")
 
@@ -57,19 +57,11 @@ class TopApp(App[int]):
         self.shown_at = 0.0  # when the last snapshot was put on screen, for tests of the delay
         self.is_paused = False
         self.message: tuple[str, str] | None = None  # the result of the last request, and its style
-        self._client = client
-        self._monitor = monitor
+        self.client = client
+        self.monitor = monitor
         self._interval = interval
         self._resumed = asyncio.Event()
         self._message_until = 0.0
-
-    @property
-    def url(self) -> str:
-        """The store, without a password."""
-        return escape(self._client.url)
-
-    def history(self, name: str) -> tuple[Holding, ...]:
-        return self._monitor.history(name)
 
     def on_mount(self) -> None:
         self.push_screen(TablePage())
@@ -78,11 +70,11 @@ class TopApp(App[int]):
     async def _watch(self) -> None:
         self._refresh_pages()
         while True:
-            await self._monitor.wait(self.snapshot.next_poll_in(self._interval))
+            await self.monitor.wait(self.snapshot.next_poll_in(self._interval))
             if self.is_paused:
                 self._resumed.clear()
                 await self._resumed.wait()
-            self.snapshot = await self._monitor.poll()
+            self.snapshot = await self.monitor.poll()
             self._refresh_pages()
 
     def _refresh_pages(self) -> None:
@@ -96,7 +88,7 @@ class TopApp(App[int]):
     async def action_quit(self) -> None:
         self.exit(statuses.DONE)
 
-    def toggle_pause(self) -> None:
+    def action_toggle_pause(self) -> None:
         self.is_paused = not self.is_paused
         self._resumed.set()
         self._refresh_pages()
@@ -120,7 +112,7 @@ class TopApp(App[int]):
             return
 
         async def request() -> str:
-            if not await self._client.request_revoke(name, max(held)):
+            if not await self.client.request_revoke(name, max(held)):
                 return "the lease had already ended"
             not_revocable = sum(not holder.revocable for holder in lock.holders)
             note = f", but {not_revocable} of {len(lock.holders)} not revocable" if not_revocable else ""
@@ -143,7 +135,7 @@ class TopApp(App[int]):
             if fence is not None:
 
                 async def request() -> str:
-                    is_broken = await self._client.break_lock(name, fence)
+                    is_broken = await self.client.break_lock(name, fence)
                     return f"fence {fence}: {'broken' if is_broken else 'had already ended'}"
 
                 self._send(name, request)
@@ -184,7 +176,7 @@ class Page(Screen[None]):
         counts = rows.summary(snapshot)
         clock = local_time(snapshot.at)[-8:]
         room = self.size.width - len(counts) - len(clock) - len("holdfast top") - 6
-        url = shorten(app.url, max(0, room))
+        url = shorten(escape(app.client.url), max(0, room))
         color = "bold red" if snapshot.graph.cycles else "bold"
         self.query_one("#title", FixedLines).show(
             [("holdfast top", "bold"), (f"  {url:<{max(0, room)}}  ", ""), (counts, color), (f"  {clock}", "")]
@@ -222,12 +214,6 @@ class Page(Screen[None]):
         parts += [(f"warning: {escape(warning)}", "yellow") for warning in snapshot.warnings]
         return [part for shown in parts for part in (shown, ("  ", ""))]
 
-    def action_back(self) -> None:
-        self.dismiss()
-
-    def action_pause(self) -> None:
-        self.app.toggle_pause()
-
 
 class TablePage(Page):
     """The table of all locks."""
@@ -236,7 +222,7 @@ class TablePage(Page):
         Binding("slash", "filter", "Filter", key_display="/"),
         Binding("s", "sort", "Sort"),
         Binding("S", "reverse", "Reverse", show=False),
-        Binding("space", "pause", "Pause", key_display="Space"),
+        Binding("space", "app.toggle_pause", "Pause", key_display="Space"),
         Binding("g", "graph", "Graph"),
         Binding("r", "revoke", "Revoke"),
         Binding("b", "break", "Break"),
@@ -341,8 +327,8 @@ class _LinesPage(Page):
     """A page of lines."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape", "back", "Back", key_display="Esc"),
-        Binding("space", "pause", "Pause", key_display="Space"),
+        Binding("escape", "dismiss", "Back", key_display="Esc"),
+        Binding("space", "app.toggle_pause", "Pause", key_display="Space"),
         Binding("q", "app.quit", "Quit"),
     ]
 
@@ -375,7 +361,7 @@ class LockPage(_LinesPage):
 
     def lines(self, columns: int) -> list[Line]:
         name, app = self._name_of_lock, self.app
-        return pages.lock_page(app.find(name), name, app.history(name), app.snapshot, terminal_of(columns))
+        return pages.lock_page(app.find(name), name, app.monitor.history(name), app.snapshot, terminal_of(columns))
 
     def action_revoke(self) -> None:
         self.app.revoke(self._name_of_lock)
@@ -405,16 +391,13 @@ class _LockDialog(ModalScreen[Answer]):
         super().__init__()
         self._lock = lock
 
-    def action_cancel(self) -> None:
-        self.dismiss(None)
-
 
 class RevokeDialog(_LockDialog[bool]):
     """Confirm a request to release. Only `y` confirms."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("y", "confirm", "Request the release"),
-        Binding("n,escape,q", "cancel", "Cancel"),
+        Binding("n,escape,q", "dismiss", "Cancel"),
     ]
 
     def compose(self) -> ComposeResult:
@@ -437,7 +420,7 @@ class RevokeDialog(_LockDialog[bool]):
 class BreakDialog(_LockDialog[int]):
     """Ask for the fence of the lease to break. No single key breaks a lease."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "cancel", "Cancel")]
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "dismiss", "Cancel")]
 
     def compose(self) -> ComposeResult:
         lines = [plain(f"Break a lease of {_title(self._lock.name)}", "bold red"), plain("")]

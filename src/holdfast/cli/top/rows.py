@@ -132,13 +132,9 @@ def matches(lock: LockStatus, text: str) -> bool:
     )
 
 
-def ttl_share(lock: LockStatus) -> float:
-    """Return the share of the ttl that is left, for the lease that expires first."""
-    return lock.ttl_left / lock.ttl if 0 < lock.ttl < math.inf else 1.0
-
-
 def ttl_color(lock: LockStatus) -> str:
-    share = ttl_share(lock)
+    """Return the colour for the share of the ttl that is left to the lease that expires first."""
+    share = lock.ttl_left / lock.ttl if 0 < lock.ttl < math.inf else 1.0
     return "green" if share >= _LATE else "yellow" if share >= _CRITICAL else "red"
 
 

@@ -44,10 +44,11 @@ def _strip(line: Line, columns: int, style: Style) -> Strip:
 class FixedLines(Widget):
     """Lines that do not scroll: a title, a heading, a status."""
 
+    _lines: Sequence[Line] = ()
+
     def __init__(self, *, id: str, height: int = 1) -> None:  # noqa: A002 - the name that Textual uses
         super().__init__(id=id)
         self.styles.height = height
-        self._lines: Sequence[Line] = ()
 
     def show(self, *lines: Line) -> None:
         self._lines = lines
@@ -61,10 +62,7 @@ class ScrollingLines(ScrollView, can_focus=True):
     """Lines that scroll by keys and mouse."""
 
     DEFAULT_CSS = "ScrollingLines { height: 1fr; overflow-x: hidden; scrollbar-size-vertical: 1; }"
-
-    def __init__(self, *, id: str) -> None:  # noqa: A002 - the name that Textual uses
-        super().__init__(id=id)
-        self._lines: Sequence[Line] = ()
+    _lines: Sequence[Line] = ()
 
     def show(self, lines: Sequence[Line]) -> None:
         self._lines = lines
@@ -105,11 +103,9 @@ class SelectableLines(ScrollingLines):
     class Opened(Message):
         """Enter or a second click on the selected line."""
 
-    def __init__(self, *, id: str) -> None:  # noqa: A002 - the name that Textual uses
-        super().__init__(id=id)
-        self._keys: Sequence[str] = ()
-        self._index = 0
-        self._follows_key = False
+    _keys: Sequence[str] = ()
+    _index = 0
+    _follows_key = False
 
     @property
     def selected(self) -> str | None:

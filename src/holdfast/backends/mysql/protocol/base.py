@@ -12,6 +12,7 @@ from holdfast.backends.mysql.protocol.statements import (
     BREAK,
     CONFIRM_NEW,
     FAST_ACQUIRE,
+    FAST_RELEASE,
     FAST_RELEASE_ALL,
     HOLDER_FENCE,
     INSERTED,
@@ -22,6 +23,7 @@ from holdfast.backends.mysql.protocol.statements import (
     REAP,
     REAP_RECORDS,
     REAP_REGISTERS,
+    RELEASE,
     RENEW,
     RENEW_LAST,
     SWAP_RECORD,
@@ -109,6 +111,17 @@ class BaseMysqlBackend(SqlBackend):
             else LeaseGone()
             for claim in claims
         ]
+
+    async def _release_lease(self, claim: Claim, deadline: float, *, is_fast: bool) -> bool:
+        """Release the lock or withdraw the ticket; whether it was held.
+
+        If `is_fast`, FAST_RELEASE is tried first. RELEASE covers all cases, also an unanswered try_acquire.
+        """
+        key, nonce = lock_id(claim.name), claim.nonce
+        if is_fast and (await self._port.execute(FAST_RELEASE, (key, nonce), deadline=deadline)).changed:
+            return True
+        answer = await self._port.execute(RELEASE, (key, claim.name, nonce, claim.unanswered), deadline=deadline)
+        return answer.rows[0][0] == "1"
 
     async def adopt(self, nonce: str, claim: Claim, *, deadline: float) -> Granted | LeaseGone:
         key, sent = lock_id(claim.name), self._runtime.now()

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 from holdfast.backends.mysql.port import MysqlPort, PeriodicCheck, WaiterSessionsPort
 from holdfast.backends.mysql.protocol.guarantees import GUARANTEES, LACKS
 from holdfast.backends.mysql.protocol.plain import PlainBackend, State
-from holdfast.backends.mysql.protocol.statements import FAST_RELEASE, RELEASE, TRY_ACQUIRE
+from holdfast.backends.mysql.protocol.statements import FAST_RELEASE, TRY_ACQUIRE
 from holdfast.backends.mysql.sql import AGENT_MAX, lock_id
 from holdfast.backends.sql_protocol import GRANULARITY, refused, us
 from holdfast.core.clock import lease_deadline
@@ -194,14 +194,8 @@ class RowBackend(PlainBackend):
         super().abandon()
 
     async def _release(self, claim: Claim, deadline: float) -> bool:
-        key, nonce = lock_id(claim.name), claim.nonce
         # The lease first: the next ticket with the row lock must not find it.
-        was_held = False
-        if not claim.unanswered:
-            was_held = bool((await self._port.execute(FAST_RELEASE, (key, nonce), deadline=deadline)).changed)
-        if not was_held:
-            answer = await self._port.execute(RELEASE, (key, claim.name, nonce, claim.unanswered), deadline=deadline)
-            was_held = answer.rows[0][0] == "1"
+        was_held = await self._release_lease(claim, deadline, is_fast=not claim.unanswered)
         await self._release_session(claim, deadline)
         claim.unanswered = False
         return was_held

@@ -15,13 +15,11 @@ from holdfast.backends.mysql.protocol.base import BaseMysqlBackend
 from holdfast.backends.mysql.protocol.guarantees import GUARANTEES, LACKS
 from holdfast.backends.mysql.protocol.statements import (
     EXTEND_TURN,
-    FAST_RELEASE,
     FAST_RELEASE_ALL,
     HOLDER_FENCE,
     INSERTED,
     POLL,
     POLL_OWNED,
-    RELEASE,
     RENEW_ALONE,
     TRY_ACQUIRE,
     TRY_ACQUIRE_OWNED,
@@ -78,7 +76,7 @@ class UniqueBackend(BaseMysqlBackend):
             raise
 
     async def try_acquire_all(self, claims: Sequence[Claim], *, deadline: float) -> list[Granted | Waiting]:
-        """One request for all free locks, and TRY_ACQUIRE for the first that is not free."""
+        """One request for the first tickets, up to the first lock that is not free, and TRY_ACQUIRE for that lock."""
         batch = _first_batch(claims)
         granted: list[Granted | Waiting] = [*await self._fast_acquire_all(batch, deadline)] if batch else []
         if batch and len(granted) == len(batch):
@@ -91,7 +89,7 @@ class UniqueBackend(BaseMysqlBackend):
             raise
 
     async def _fast_acquire_all(self, claims: Sequence[Claim], deadline: float) -> list[Granted]:
-        """The first of them, in their order, that are free and have no waiters."""
+        """Acquire the locks in their order, up to the first that is held or has waiters. Returns the grants."""
         first = claims[0]
         values: list[Value] = [us(first.ttl), first.agent[:AGENT_MAX], first.info]
         for claim in claims:
@@ -110,7 +108,7 @@ class UniqueBackend(BaseMysqlBackend):
         return [Granted(fence, lease_deadline(sent, first.ttl, GRANULARITY)) for _, fence, _ in acquired]
 
     async def _confirm(self, acquired: list[tuple[Claim, int, bool]], deadline: float) -> list[tuple[Claim, int, bool]]:
-        """The tickets before the first one whose lock turns out to be in use; the others are released again."""
+        """The tickets before the first one whose lock is in use, as CONFIRM_NEW has found; it releases the others."""
         new = [(claim, fence) for claim, fence, is_new in acquired if is_new]
         undone = {claim.nonce for claim, _ in new} - await self._confirm_new(new, deadline)
         for count, (claim, _, _) in enumerate(acquired):
@@ -177,8 +175,9 @@ class UniqueBackend(BaseMysqlBackend):
             if first:
                 for claim in first:
                     claim.withdrawn = True
-                pairs = tuple(lock_id(claim.name) for claim in first), tuple(claim.nonce for claim in first)
-                for nonce, is_complete in (await self._port.execute(FAST_RELEASE_ALL, pairs, deadline=deadline)).rows:
+                ids_and_nonces = tuple(lock_id(claim.name) for claim in first), tuple(claim.nonce for claim in first)
+                answer = await self._port.execute(FAST_RELEASE_ALL, ids_and_nonces, deadline=deadline)
+                for nonce, is_complete in answer.rows:
                     held.add(nonce or "")
                     if is_complete == "1":
                         released[nonce or ""] = True
@@ -189,7 +188,7 @@ class UniqueBackend(BaseMysqlBackend):
                     values += (lock_id(claim.name), claim.name, claim.nonce, claim.unanswered)
                 rows = (await self._port.execute(release_all(len(others)), values, deadline=deadline)).rows
                 for claim, row in zip(others, rows, strict=True):
-                    # The request may have been repeated, and the answer to the second one says False.
+                    # RELEASE may have been sent twice; then its second answer is False.
                     released[claim.nonce] = row[0] == "1" or claim.nonce in held
         except BackendError as error:
             released = {claim.nonce: released.get(claim.nonce, error) for claim in claims}
@@ -207,15 +206,10 @@ class UniqueBackend(BaseMysqlBackend):
         claim.unanswered = claim.withdrawn = False
 
     async def _release(self, claim: Claim, deadline: float) -> bool:
-        key, nonce = lock_id(claim.name), claim.nonce
-        was_held = False
-        # A repeated release uses RELEASE alone, which covers all cases, also an unanswered try_acquire.
-        if claim.exclusive and not claim.owner and self._is_first_release(claim):
+        is_fast = claim.exclusive and not claim.owner and self._is_first_release(claim)
+        if is_fast:
             claim.withdrawn = True
-            was_held = bool((await self._port.execute(FAST_RELEASE, (key, nonce), deadline=deadline)).changed)
-        if not was_held:
-            answer = await self._port.execute(RELEASE, (key, claim.name, nonce, claim.unanswered), deadline=deadline)
-            was_held = answer.rows[0][0] == "1"
+        was_held = await self._release_lease(claim, deadline, is_fast=is_fast)
         self._forget(claim)
         return was_held
 
@@ -257,6 +251,7 @@ def _first_batch(claims: Sequence[Claim]) -> list[Claim]:
 
 
 def _acquired(claims: Sequence[Claim], fences: str | None, changes: str | None) -> list[tuple[Claim, int, bool]]:
+    """The granted tickets, each with its fence and whether its row is new, from the answer to `fast_acquire_all`."""
     return [
         (claim, int(fence), int(changed) == INSERTED)
         for claim, fence, changed in zip(claims, _split(fences), _split(changes), strict=True)

@@ -105,13 +105,13 @@ class Subscriber(Listener):
                     await connection.query(f'LISTEN "{self.channel}"', self._runtime.now() + SILENCE_MAX)
                     if self._has_listen_url:
                         await self._check(connection, self._runtime.now() + CHECK_MAX)
-                    self._set_subscribed()
+                    self._set_generation(next(self._generations))
                     if is_gap:
                         self.wakeups.wake_all()
                     pause, is_gap = PAUSE_MIN, True
                     await self._read_loop(connection, waker)
                 except HoldfastError as error:
-                    self._set_unsubscribed(error)
+                    self._set_generation(0, error)
                 finally:
                     if connection is not None:
                         connection.close()
@@ -119,7 +119,7 @@ class Subscriber(Listener):
                     await self._poller.poll([(waker.fileno(), READ)], self._runtime.now() + pause)
                     pause = min(2 * pause, LISTEN_URL_PAUSE_MAX if self._has_listen_url else PAUSE_MAX)
         except BaseException as error:
-            self._set_unsubscribed(unavailable(self._url, f"the subscriber ended: {error!r}"))
+            self._set_generation(0, unavailable(self._url, f"the subscriber ended: {error!r}"))
             with self._mutex:
                 self._close_waker(waker)
             raise
@@ -163,14 +163,9 @@ class Subscriber(Listener):
         self._generation = 0
         self._wake_callers()
 
-    def _set_subscribed(self) -> None:
+    def _set_generation(self, generation: int, error: HoldfastError | None = None) -> None:
         with self._mutex:
-            self._generation, self._error = next(self._generations), None
-            self._wake_callers()
-
-    def _set_unsubscribed(self, error: HoldfastError) -> None:
-        with self._mutex:
-            self._generation, self._error = 0, error
+            self._generation, self._error = generation, error
             self._wake_callers()
 
     def _wake_callers(self) -> None:
