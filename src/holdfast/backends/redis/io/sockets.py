@@ -103,7 +103,7 @@ class SocketConnection(StreamConnection):
                 (reply,) = self._read(stream, 1, deadline)
         except BaseException as error:
             self.close()
-            if isinstance(error, KeyboardInterrupt | SystemExit):
+            if not isinstance(error, Exception):
                 raise
             # The server does not execute a single command that was not sent completely.
             raise (self._not_sent(error) if isinstance(error, NotSent) else self._no_answer(error)) from error
@@ -125,7 +125,7 @@ class SocketConnection(StreamConnection):
             stream.send(request, deadline)
         except BaseException as error:
             self.close()
-            if isinstance(error, KeyboardInterrupt | SystemExit):
+            if not isinstance(error, Exception):
                 raise
             raise self._no_answer(error) from error
 
@@ -139,7 +139,7 @@ class SocketConnection(StreamConnection):
             return self._read(stream, count, deadline)
         except BaseException as error:
             self.close()
-            if isinstance(error, KeyboardInterrupt | SystemExit):
+            if not isinstance(error, Exception):
                 raise
             raise self._no_answer(error) from error
 
