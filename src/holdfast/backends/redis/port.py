@@ -6,6 +6,7 @@ import functools
 from collections.abc import Awaitable, Callable, Sequence, Sized
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
+from holdfast.backends.base_backend import Port
 from holdfast.backends.redis.lua import Script
 from holdfast.backends.redis.protocol.keys import LockKeys, OtherKeys
 from holdfast.backends.redis.protocol.scanning import KeyspaceSubscription
@@ -65,7 +66,7 @@ class PreparesCalls(Protocol):
         """
 
 
-class RedisPort(Protocol):
+class RedisPort(Port, Protocol):
     """One deployment: a server, a primary with Sentinels, or a Cluster. It connects at first use.
 
     Every method raises BackendUnavailable if nothing was changed (not connected, refused, -LOADING, -READONLY, …),
@@ -106,8 +107,3 @@ class RedisPort(Protocol):
 
     def trusts_message(self, keys: LockKeys, since: float) -> bool:
         """Whether a grant that arrived as a message, for a ticket that polled at `since`, is as good as a reply."""
-
-    async def close(self) -> None: ...
-
-    def abandon(self) -> None:
-        """In a forked child: drop the inherited connections without sending anything on them."""

@@ -14,10 +14,11 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
+from holdfast.backends.base_backend import BaseBackend
 from holdfast.backends.redis.port import Call, Reply
 from holdfast.backends.redis.protocol.keys import (
     REDLOCK,
@@ -85,17 +86,14 @@ class _Count(NamedTuple):
     uncounted: list[int]  # nodes that gave or may have given a vote that does not count
 
 
-class RedlockBackend(ListsLocks[int], KeySource[int], OneByOne):
+class RedlockBackend(BaseBackend["RedlockPort"], ListsLocks[int], KeySource[int], OneByOne):
     """Locks on a majority of nodes."""
 
     lacks = LACKS
-    liveness_fds: tuple[int, ...] = ()  # no node notices that a holder has died
 
     def __init__(self, config: RedlockConfig, port: RedlockPort, runtime: Runtime) -> None:
-        self.url = config.redis.url
+        super().__init__(config.redis.url, port, runtime)
         self._config = config
-        self._port = port
-        self._runtime = runtime
         self._nodes = range(len(port.nodes))
         self._quorum = len(port.nodes) // 2 + 1
         self._notifications = Notifications(port.subscriber, runtime, config.redis.url)
@@ -209,9 +207,6 @@ class RedlockBackend(ListsLocks[int], KeySource[int], OneByOne):
             await self._repair(forgotten, self._limit(claims, deadline))
         return outcomes
 
-    def intact(self, store: Hashable) -> bool:
-        return True
-
     async def inspect(self, name: str, *, deadline: float) -> LockInfo:
         (records,) = await self._node_records([name], deadline)
         return describe(name, records, self._quorum, len(self._nodes))
@@ -268,10 +263,7 @@ class RedlockBackend(ListsLocks[int], KeySource[int], OneByOne):
     async def close(self) -> None:
         self._notifications.wake_all()
         await self._health.close()
-        await self._port.close()
-
-    def abandon(self) -> None:
-        self._port.abandon()
+        await super().close()
 
     # ── acquiring ────────────────────────────────────────────────────────────────────────────────────────────────
 
