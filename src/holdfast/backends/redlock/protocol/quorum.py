@@ -86,7 +86,7 @@ class _Count(NamedTuple):
     uncounted: list[int]  # nodes that gave or may have given a vote that does not count
 
 
-class RedlockBackend(BaseBackend["RedlockPort"], ListsLocks[int], KeySource[int], OneByOne):
+class RedlockBackend(BaseBackend["RedlockPort"], ListsLocks[int], KeySource[int], OneByOne, QuorumRegisters):
     """Locks on a majority of nodes."""
 
     lacks = LACKS
@@ -98,7 +98,6 @@ class RedlockBackend(BaseBackend["RedlockPort"], ListsLocks[int], KeySource[int]
         self._quorum = len(port.nodes) // 2 + 1
         self._notifications = Notifications(port.subscriber, runtime, config.redis.url)
         self._health = NodeHealth(config, port, runtime)
-        self._registers = QuorumRegisters(config, port, self._health, runtime)
         self._lister = Lister(self, runtime, config.redis.prefix, self._read_locks)
 
     @property
@@ -253,12 +252,6 @@ class RedlockBackend(BaseBackend["RedlockPort"], ListsLocks[int], KeySource[int]
         if len(_answered(replied)) < self._quorum:
             raise self._health.quorum_error({**self._health.unresponsive, **_errors(replied)})
         return 1 in replied.values()
-
-    async def advance_register(self, name: str, number: int, *, nonce: str, keep: float, deadline: float) -> bool:
-        return await self._registers.advance(name, number, nonce, keep, deadline)
-
-    async def read_registers(self, names: Sequence[str], *, deadline: float) -> list[int]:
-        return await self._registers.read(names, deadline)
 
     async def close(self) -> None:
         self._notifications.wake_all()
