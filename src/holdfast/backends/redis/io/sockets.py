@@ -15,7 +15,6 @@ from holdfast.backends.net.stream_connection import StreamConnection, problem_of
 from holdfast.backends.redis.io import driver, errors
 from holdfast.backends.redis.io.connection import Batch, OnConnect, introduce
 from holdfast.backends.redis.io.resp import Parser
-from holdfast.runtimes import system
 from holdfast.runtimes.threads import run_sync
 
 if TYPE_CHECKING:
@@ -33,15 +32,13 @@ _NUMBER, _END = b":\n"
 _REPLY_SIZE = 400
 
 
-async def connect(config: RedisConfig, login: Login, node: Node, *, db: int, timeout: float) -> socket.socket:
+async def connect(config: RedisConfig, login: Login, node: Node, *, db: int, until: float) -> socket.socket:
     """A socket to a server, authenticated.
 
     Raises:
         BackendUnavailable: the server could not be reached, or refused the login.
     """
-    until = system.now() + timeout
-    if login.password is not None:
-        login = await login.current(config.url, BlockingPoller(), until)
+    login = await login.current(config.url, BlockingPoller(), until)
     try:
         return driver.connected_socket(login, node, db=db, until=until)
     except driver.FAILURES as error:
@@ -258,11 +255,12 @@ class SocketConnections:
         if self._closed:
             raise not_sent(self._config.url, node, "the client is closed")
         connection = SocketConnection(self._config, node, self._runtime)
-        timeout = min(self._config.connect_timeout, deadline - self._now())
-        if timeout <= 0.0:
+        now = self._now()
+        until = min(deadline, now + self._config.connect_timeout)
+        if until <= now:
             raise not_sent(self._config.url, node, "there was no time left to connect")
         login, db = self._config.logins.get(node, (self._login, self._db))
         self._all.add(connection)
-        connection.attach(await connect(self._config, login, node, db=db, timeout=timeout))
+        connection.attach(await connect(self._config, login, node, db=db, until=until))
         await introduce(connection, node, self._on_connect, deadline)
         return connection
