@@ -52,6 +52,14 @@ class RedisSubscriber(SubscriberPort[Channel], Protocol):
         """The channel for notifications to this client's tickets of a lock."""
 
 
+def replies_of(outcomes: Sequence[Reply | HoldfastError]) -> list[Reply]:
+    """The outcomes of several calls. Raises the first error among them."""
+    for outcome in outcomes:
+        if isinstance(outcome, HoldfastError):
+            raise outcome
+    return list(outcomes)
+
+
 @runtime_checkable
 class PreparesCalls(Protocol):
     """A port on which a prepared call takes one function call."""
