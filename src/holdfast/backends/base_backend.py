@@ -1,4 +1,4 @@
-"""The part that many backends share: the store does not notice the death of a holder, and is not replaced while in use.
+"""The verbs that many backends have in common.
 
 Pure, as everything in `protocol/`: no sockets, threads or clocks.
 """
@@ -25,7 +25,10 @@ P = TypeVar("P", bound=Port)
 
 
 class BaseBackend(Generic[P]):
-    """A backend on one port. A subclass adds the verbs."""
+    """A backend on one port, whose store notices neither the death of a holder nor that it was removed.
+
+    A subclass adds the other verbs.
+    """
 
     liveness_fds: tuple[int, ...] = ()  # the store does not notice that a holder has died
 
