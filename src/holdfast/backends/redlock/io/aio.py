@@ -26,10 +26,10 @@ class NodeConnections(PipelineConnections):
     async def exchange_batches(
         self, batches: Sequence[Batch], deadline: float, *, alone: bool = False
     ) -> list[list[Reply] | HoldfastError]:
-        has_several = any(batch.count > 1 for batch in batches)
-        if alone or has_several or deadline <= self._runtime.now():
+        # A batch with several replies has no pipeline here, because `submit` is for one reply.
+        pipelines = [self._shared.get(batch.node) for batch in batches if batch.count == 1]
+        if alone or len(pipelines) < len(batches) or deadline <= self._runtime.now():
             return await super().exchange_batches(batches, deadline, alone=alone)
-        pipelines = [self._shared.get(batch.node) for batch in batches]
         usable = [pipeline for pipeline in pipelines if pipeline is not None and pipeline.is_usable(deadline)]
         if len(usable) < len(batches):
             return await super().exchange_batches(batches, deadline, alone=alone)
