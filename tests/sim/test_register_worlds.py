@@ -140,8 +140,8 @@ class BreaksPromises(RedlockServer):
     }
 
 
-class _TakesTheGreatest(registers.QuorumRegisters):
-    async def _try(self, keys: Any, wanted: Any, deadline: float) -> Any:
+class _TakesTheGreatest(RedlockBackend):
+    async def _try_ballot(self, keys: Any, wanted: Any, deadline: float) -> Any:
         """Advance the register as on one node: only numbers that a majority has accepted count."""
         promises = await self._run_round(keys, wanted, "", deadline)
         if not isinstance(promises, list):
@@ -153,16 +153,10 @@ class _TakesTheGreatest(registers.QuorumRegisters):
         return agreed if not isinstance(agreed, list) else wanted
 
 
-class _NoWriteBack(RedlockBackend):
-    def __init__(self, config: Any, port: Any, runtime: Any) -> None:
-        super().__init__(config, port, runtime)
-        self._registers = _TakesTheGreatest(config, port, self._health, runtime)
-
-
 class NoWriteBack(RedlockServer):
     """Ignores a number that a minority has accepted, although it may have been agreed on."""
 
-    backend = _NoWriteBack
+    backend = _TakesTheGreatest
 
 
 @pytest.mark.parametrize(

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
+from holdfast.backends.base_backend import BaseBackend, Port
 from holdfast.backends.local_handover import break_in_use
 from holdfast.backends.texts import text_of
-from holdfast.core.ports import Record, Runtime
+from holdfast.core.ports import Record
 from holdfast.core.tickets import Claim, LockInfo, TicketInfo, make_ticket_info, process_text
 from holdfast.errors import HoldfastError, LimitConflict, NameConflict, OutcomeUnknown
 from holdfast.guarantees import Exclusion, Guarantees, Order
@@ -87,31 +88,19 @@ def lock_infos(rows: Iterable[Row], true: str, decode: Callable[[str], str] = st
     return sorted(infos, key=lambda info: info.name)
 
 
-class SqlPort(Protocol):
+class SqlPort(Port, Protocol):
     """The part of a port that both backends use in the same way."""
 
     @property
     def is_durable(self) -> bool:
         """Committed data survives a crash of the machine and a failover, as far as the server has reported."""
 
-    async def close(self) -> None: ...
 
-    def abandon(self) -> None:
-        """In a forked child: drop inherited connections without sending anything on them."""
-
-
-class SqlBackend(ABC):
+class SqlBackend(BaseBackend[SqlPort], ABC):
     """The part that both backends share. A lease may have several fences; its `info` has their number."""
 
     nominal_guarantees: Guarantees  # of a durable server, with local hand-over where there is one
     hands_over_locally = False
-    liveness_fds: tuple[int, ...] = ()  # the server cannot see that a holder has died
-    _port: SqlPort
-
-    def __init__(self, url: str, port: SqlPort, runtime: Runtime) -> None:
-        self.url = url
-        self._port = port
-        self._runtime = runtime
 
     @property
     def guarantees(self) -> Guarantees:
@@ -120,15 +109,6 @@ class SqlBackend(ABC):
             guarantees = guarantees._replace(exclusion=Exclusion.BEST_EFFORT)
         is_strict = guarantees.order is Order.TURNS and not self.hands_over_locally
         return guarantees._replace(order=Order.FIFO) if is_strict else guarantees
-
-    def intact(self, store: Hashable) -> bool:
-        return True
-
-    async def close(self) -> None:
-        await self._port.close()
-
-    def abandon(self) -> None:
-        self._port.abandon()
 
     @abstractmethod
     async def inspect(self, name: str, *, deadline: float) -> LockInfo: ...

@@ -106,7 +106,7 @@ async def test_cancelled_tasks_and_timed_out_waits_leave_no_keys(server: Server)
 def in_memory(client: holdfast.Client) -> int:
     """The number of tickets in the memory of the backend of this client."""
     backend: Any = client._engine.backend
-    subscriptions = backend._subscriber._subscriptions.values()
+    subscriptions = backend._subscriber.channels.values()
     return len(backend._subscriber.wakeups.expected()) + sum(len(channel.nonces) for channel in subscriptions)
 
 

@@ -23,6 +23,10 @@ AROUND = (b"*1\r\n$3\r\n", b"\r\n")  # the bytes of a command before and after i
 IO_TIMEOUT = 0.2
 
 
+class Stopped(BaseException):
+    """An exception that ends a request and is no error, as gevent.Timeout."""
+
+
 class PooledConnection(NamedTuple):
     """A pool with one idle connection, and the server's end of this connection."""
 
@@ -94,6 +98,26 @@ def test_a_connection_that_the_server_has_closed_is_not_reused(pooled: PooledCon
         pooled.exchange()
 
     assert connection not in pooled.idle
+    assert not connection.is_open
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_an_exception_that_is_no_error_closes_the_connection_and_reaches_the_caller(
+    pooled: PooledConnection, count: int
+) -> None:
+    async def stop(deadline: float) -> float:
+        raise Stopped
+
+    (connection,) = pooled.idle
+    connection.probe = stop  # called when no reply has arrived in the first half of the time
+    started = now()
+
+    with pytest.raises(Stopped):
+        if count == 1:
+            connection.exchange(b"*1", started + pooled.seconds, started)
+        else:
+            run_sync(connection.exchange_many(b"*1", count, started + pooled.seconds))
+
     assert not connection.is_open
 
 

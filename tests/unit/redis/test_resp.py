@@ -1,4 +1,6 @@
-"""Hazard: a length counts characters in place of bytes, or a reply in two parts is parsed wrongly."""
+"""Hazard: a length counts characters in place of bytes, a reply in two parts is parsed wrongly, or the keys of one lock
+are in different slots.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +50,7 @@ def test_words_are_counted_in_bytes() -> None:
 
 @pytest.mark.parametrize("name", NASTY)
 def test_a_call_is_the_script_the_seven_keys_and_the_arguments(name: str) -> None:
-    script = Script.of("queue/enter", "return 1")
+    script = Script.of("queue/try_acquire", "return 1")
     keys = queue_keys("holdfast:", name, per_slot=False)
     call = Call(script, keys, ("nonce", 30000, b"\x00"))
 
@@ -68,7 +70,7 @@ def test_all_keys_of_a_lock_are_in_one_slot_and_under_the_prefix(prefix: str, na
         assert all(key.startswith(prefix) for key in keys.names)
 
 
-def test_locks_share_one_watermark_and_one_index_or_one_of_each_slot_on_a_cluster() -> None:
+def test_all_locks_share_a_watermark_and_an_index_and_on_a_cluster_those_in_one_slot_do() -> None:
     names = [f"name-{number}" for number in range(200)]
     alone = [queue_keys("holdfast:", name, per_slot=False) for name in names]
     cluster = [queue_keys("holdfast:", name, per_slot=True) for name in names]
@@ -97,8 +99,8 @@ def test_the_side_keys_of_a_lock_do_not_depend_on_the_length_of_its_prefix(name:
     assert len({queue_keys(whole[:end], whole[end:], per_slot=False).names[:5] for end in range(4)}) == 1
 
 
-def test_calls_of_clients_with_different_prefixes_for_one_lock_have_their_own_keys() -> None:
-    script = Script.of("queue/enter", "return 1")
+def test_clients_with_different_prefixes_use_the_same_lock_key_and_different_watermarks() -> None:
+    script = Script.of("queue/try_acquire", "return 1")
     keys_of_clients = [queue_keys(prefix, name, per_slot=False) for prefix, name in (("a:", "b"), ("", "a:b"))]
 
     first, second = (words(pack_call(Call(script, keys, ("nonce", 1))))[0] for keys in keys_of_clients)
@@ -109,7 +111,7 @@ def test_calls_of_clients_with_different_prefixes_for_one_lock_have_their_own_ke
 
 @pytest.mark.parametrize("prefix", ["holdfast:", "", "{locks}:"])
 @pytest.mark.parametrize("name", NASTY)
-def test_a_queue_is_known_for_its_lock_and_other_side_keys_are_not(prefix: str, name: str) -> None:
+def test_the_key_of_a_queue_shows_its_lock_and_other_side_keys_show_none(prefix: str, name: str) -> None:
     lock, record, queue, leases = keys_of(prefix, name).names
     _, _, *others = queue_keys(prefix, name, per_slot=True).names
 
@@ -149,7 +151,7 @@ def test_a_reply_is_parsed_when_it_arrives_in_pieces(parser: Parser, data: bytes
         assert not parser.has_data()
 
 
-def test_a_long_reply_in_many_pieces_is_parsed_once(parser: Parser) -> None:
+def test_each_piece_of_a_long_reply_is_parsed_once(parser: Parser) -> None:
     elements = [pack(b"waiter", number) for number in range(500)]
     head = b"*%d\r\n" % len(elements)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
+from holdfast.backends.base_backend import Port
 from holdfast.backends.memcached.protocol.meta import Reply
 from holdfast.errors import HoldfastError
 from holdfast.url_parts import Node
@@ -34,7 +35,7 @@ class Answer(NamedTuple):
     replies: Sequence[Reply]
 
 
-class MemcachedPort(Protocol):
+class MemcachedPort(Port, Protocol):
     """Some servers, connected at first use.
 
     Every verb raises BackendUnavailable when nothing was changed, OutcomeUnknown when a request was sent and got no
@@ -51,8 +52,3 @@ class MemcachedPort(Protocol):
 
     async def request_each(self, batches: Sequence[Batch], *, deadline: float) -> Sequence[Answer | HoldfastError]:
         """Send to several servers before the first reply is read, so that a silent server delays no other answer."""
-
-    async def close(self) -> None: ...
-
-    def abandon(self) -> None:
-        """In a forked child: drop the inherited connections without sending anything."""

@@ -13,17 +13,19 @@ import math
 import os
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any, Generic, Protocol, TypeVar
 
 from holdfast.backends.net.errors import no_answer, not_sent
 from holdfast.backends.net.poller import is_readable
 from holdfast.backends.net.pool import IDLE_CHECK
 from holdfast.core.engine import IO_TIMEOUT
+from holdfast.errors import HoldfastError
 from holdfast.runtimes.aio import AsyncioRuntime
 from holdfast.url_parts import Node
 
 R = TypeVar("R")  # a reply
+T = TypeVar("T")
 P = TypeVar("P", bound="Pipeline[Any]")
 
 NO_REPLY: Any = object()  # the data that has arrived contains no further reply
@@ -334,3 +336,11 @@ class SharedPipelines(ABC, Generic[P]):
             self._shared[node] = opening.result()
             if old is not None and old.is_idle:
                 old.close()
+
+
+async def outcome_of(exchange: Awaitable[T]) -> T | HoldfastError:
+    """The result of one of several exchanges, or its error, which must not stop the others."""
+    try:
+        return await exchange
+    except HoldfastError as error:
+        return error

@@ -166,39 +166,6 @@ class Stream:
             os.close(self._sock.detach())
 
 
-class StreamConnection:
-    """Base of the connections of a pool (pool.py) that use a `Stream`. A subclass opens it and exchanges on it."""
-
-    __slots__ = ("__weakref__", "probe", "stream", "used_at")
-
-    def __init__(self) -> None:
-        self.stream: Stream | None = None  # None: not open
-        self.used_at = 0.0
-        self.probe: Probe | None = None
-
-    @property
-    def is_open(self) -> bool:
-        return self.stream is not None
-
-    def is_dead(self) -> bool:
-        return self.stream is None or self.stream.is_dead()
-
-    def close(self) -> None:
-        stream, self.stream = self.stream, None
-        if stream is not None:
-            stream.close()
-
-    def abandon(self) -> None:
-        """In a forked child: close the descriptor only."""
-        stream, self.stream = self.stream, None
-        if stream is not None:
-            stream.abandon()
-
-    def __del__(self) -> None:
-        """Close a connection that an interrupt dropped, or whose client was never closed."""
-        self.close()
-
-
 def send_all(sock: socket.socket, data: bytes, until: float, flags: int = 0) -> None:
     """Send all data on a socket that does not block with these flags. Raises OSError."""
     unsent = memoryview(data)

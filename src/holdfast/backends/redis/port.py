@@ -6,6 +6,7 @@ import functools
 from collections.abc import Awaitable, Callable, Sequence, Sized
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
+from holdfast.backends.base_backend import Port
 from holdfast.backends.redis.lua import Script
 from holdfast.backends.redis.protocol.keys import LockKeys, OtherKeys
 from holdfast.backends.redis.protocol.scanning import KeyspaceSubscription
@@ -51,6 +52,14 @@ class RedisSubscriber(SubscriberPort[Channel], Protocol):
         """The channel for notifications to this client's tickets of a lock."""
 
 
+def replies_of(outcomes: Sequence[Reply | HoldfastError]) -> list[Reply]:
+    """The outcomes of several calls. Raises the first error among them."""
+    for outcome in outcomes:
+        if isinstance(outcome, HoldfastError):
+            raise outcome
+    return list(outcomes)
+
+
 @runtime_checkable
 class PreparesCalls(Protocol):
     """A port on which a prepared call takes one function call."""
@@ -65,7 +74,7 @@ class PreparesCalls(Protocol):
         """
 
 
-class RedisPort(Protocol):
+class RedisPort(Port, Protocol):
     """One deployment: a server, a primary with Sentinels, or a Cluster. It connects at first use.
 
     Every method raises BackendUnavailable if nothing was changed (not connected, refused, -LOADING, -READONLY, …),
@@ -106,8 +115,3 @@ class RedisPort(Protocol):
 
     def trusts_message(self, keys: LockKeys, since: float) -> bool:
         """Whether a grant that arrived as a message, for a ticket that polled at `since`, is as good as a reply."""
-
-    async def close(self) -> None: ...
-
-    def abandon(self) -> None:
-        """In a forked child: drop the inherited connections without sending anything on them."""

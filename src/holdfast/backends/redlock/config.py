@@ -64,9 +64,9 @@ def config_of(address: Address, *, is_asyncio: bool) -> RedlockConfig:
         addresses = [
             address._replace(scheme="redis", host=host, path=db, options=options) for host, db in _split(address)
         ]
-    configs = [redis_config_of(each, is_asyncio=is_asyncio) for each in addresses]
+    configs = [redis_config_of(node_address, is_asyncio=is_asyncio) for node_address in addresses]
     nodes = tuple(config.nodes[0] for config in configs)
-    _check_number(nodes, is_any=_NODES.value(options) == "any", url=address.redacted)
+    _check_number(nodes, may_be_few=_NODES.value(options) == "any", url=address.redacted)
     logins: Mapping[Node, tuple[Login, int]] = {config.nodes[0]: (config.login, config.db) for config in configs}
     return RedlockConfig(
         redis=replace(configs[0], url=address.redacted, shape="several", nodes=nodes, logins=logins),
@@ -82,10 +82,10 @@ def _split(address: Address) -> list[tuple[str, str]]:
     return [(host, f"{slash}{db}") for host, slash, db in (piece.partition("/") for piece in pieces)]
 
 
-def _check_number(nodes: tuple[Node, ...], *, is_any: bool, url: str) -> None:
+def _check_number(nodes: tuple[Node, ...], *, may_be_few: bool, url: str) -> None:
     if len(set(nodes)) < len(nodes):
-        raise ConfigurationError("url names the same server twice: each node must be one of its own")
-    if len(nodes) < NODES_MIN and not is_any:
+        raise ConfigurationError("url names the same server twice: each node must be a server of its own")
+    if len(nodes) < NODES_MIN and not may_be_few:
         raise ConfigurationError(
             f"url names {len(nodes)} nodes: with fewer than {NODES_MIN} none may fail, and a plain redis:// does the "
             "same for less; add nodes, or insist with nodes=any"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, NamedTuple, Protocol
 
+from holdfast.backends.base_backend import Port
 from holdfast.backends.redis.port import Call, RedisSubscriber, Reply
 from holdfast.errors import HoldfastError
 
@@ -17,7 +18,7 @@ class ServerRun(NamedTuple):
     may_forget: bool  # a restart may lose acknowledged writes
 
 
-class RedlockPort(Protocol):
+class RedlockPort(Port, Protocol):
     """Several independent servers."""
 
     @property
@@ -41,7 +42,3 @@ class RedlockPort(Protocol):
 
     def start(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Run it in the background until it ends by itself, or `close` ends it."""
-
-    async def close(self) -> None: ...
-
-    def abandon(self) -> None: ...

@@ -13,7 +13,7 @@ from holdfast.backends.memcached.protocol.item import MemcachedBackend
 from holdfast.backends.memcached.protocol.meta import Parser, Reply
 from holdfast.backends.net.aio import LoopPoller
 from holdfast.backends.net.errors import not_sent
-from holdfast.backends.net.pipeline import NO_REPLY, LoopConnection, Pipeline, SharedPipelines
+from holdfast.backends.net.pipeline import NO_REPLY, LoopConnection, Pipeline, SharedPipelines, outcome_of
 from holdfast.backends.net.sockets import open_socket
 from holdfast.errors import HoldfastError
 from holdfast.url_parts import Node
@@ -54,8 +54,6 @@ class MemcachedPipeline(Pipeline[Reply], asyncio.BufferedProtocol):
         Raises:
             BackendUnavailable: the server could not be reached, or refused the login.
         """
-        if timeout <= 0.0:
-            raise not_sent(self._url, self._node, "there was no time left to connect")
         deadline = self._runtime.now() + timeout
         tls = self._config.tls
         name = self._node.host if tls is not None else None
@@ -112,13 +110,7 @@ class PipelinePort(SharedPipelines[MemcachedPipeline]):
         return Answer(pipeline.run, await pipeline.exchange_many(packed, len(requests), deadline))
 
     async def request_each(self, batches: Sequence[Batch], *, deadline: float) -> Sequence[Answer | HoldfastError]:
-        async def request(batch: Batch) -> Answer | HoldfastError:
-            try:
-                return await self.request(batch, deadline=deadline)
-            except HoldfastError as error:
-                return error
-
-        return await asyncio.gather(*map(request, batches))
+        return await asyncio.gather(*(outcome_of(self.request(batch, deadline=deadline)) for batch in batches))
 
     async def open_pipeline(self, node: Node, timeout: float) -> MemcachedPipeline:
         pipeline = MemcachedPipeline(self._config, node, self._runtime)

@@ -1,8 +1,4 @@
-"""memcached for threads. Each exchange has its own connection, which is used again only after a complete exchange.
-
-Any exception between the first byte sent and the last byte read, KeyboardInterrupt included, closes the connection, so
-that no thread reads the reply to another request.
-"""
+"""memcached for threads. A thread takes a connection from the pool for one exchange."""
 
 from __future__ import annotations
 
@@ -14,14 +10,14 @@ from typing import TYPE_CHECKING
 from holdfast.backends.memcached.config import MemcachedConfig, config_of
 from holdfast.backends.memcached.io.handshake import handshake
 from holdfast.backends.memcached.port import Answer, Batch, ServerRun
-from holdfast.backends.memcached.protocol import errors
 from holdfast.backends.memcached.protocol.item import MemcachedBackend
 from holdfast.backends.memcached.protocol.meta import Parser, Reply
 from holdfast.backends.net.blocking import BlockingPoller
-from holdfast.backends.net.errors import no_answer, not_sent
+from holdfast.backends.net.errors import not_sent
 from holdfast.backends.net.pool import IDLE_CHECK, ConnectionPool, exchange_each
 from holdfast.backends.net.sockets import open_socket
-from holdfast.backends.net.stream import NotSent, Stream, StreamConnection
+from holdfast.backends.net.stream import Stream
+from holdfast.backends.net.stream_connection import StreamConnection
 from holdfast.errors import HoldfastError
 from holdfast.url_parts import Node
 
@@ -39,14 +35,14 @@ def open_backend(address: Address, runtime: ThreadRuntime) -> Backend:
     return MemcachedBackend(config.url, port, runtime, prefix=config.prefix, nodes=config.nodes)
 
 
-class SocketConnection(StreamConnection):
+class SocketConnection(StreamConnection[Reply]):
     """One connection."""
 
-    __slots__ = ("_config", "_node", "_now", "_parser", "run")
+    __slots__ = ("_config", "_parser", "run")
 
     def __init__(self, config: MemcachedConfig, node: Node, runtime: ThreadRuntime) -> None:
-        super().__init__()
-        self._config, self._node, self._now = config, node, runtime.now
+        super().__init__(config.url, node, runtime, config.io_timeout)
+        self._config = config
         self._parser = Parser()
         self.run: ServerRun
 
@@ -58,7 +54,7 @@ class SocketConnection(StreamConnection):
         """
         until = min(deadline, self._now() + self._config.connect_timeout)
         if until <= self._now():
-            raise not_sent(self._config.url, self._node, "there was no time left to connect")
+            raise not_sent(self._url, self._node, "there was no time left to connect")
         try:
             node, tls, poller = self._node, self._config.tls, BlockingPoller()
             self.stream = Stream(await open_socket(node.host, node.port, poller, until, tls))
@@ -66,15 +62,15 @@ class SocketConnection(StreamConnection):
         except BaseException as error:
             self.close()
             if isinstance(error, OSError):
-                raise not_sent(self._config.url, self._node, f"cannot connect: {error}") from error
+                raise not_sent(self._url, self._node, f"cannot connect: {error}") from error
             raise
 
     def exchange_one(self, request: bytes, deadline: float, now: float) -> Reply:
         """Send one request and read its reply. This is the fast path of every acquire and release."""
         self.used_at = now
         seconds = deadline - now
-        if seconds > self._config.io_timeout:
-            seconds = self._config.io_timeout
+        if seconds > self._io_timeout:
+            seconds = self._io_timeout
             deadline = now + seconds
         stream = self.stream
         if stream is None or seconds <= 0.0:
@@ -90,49 +86,13 @@ class SocketConnection(StreamConnection):
         except BaseException as error:
             self.close()
             if isinstance(error, Exception):
-                # The server executes nothing of a single request that was not sent completely.
-                kind = not_sent if isinstance(error, NotSent) else no_answer
-                raise kind(self._config.url, self._node, errors.reason(error)) from error
+                raise self._failure(error, is_one=True) from error
             raise
         return self.receive(1, deadline)[0]
 
-    async def exchange_many(self, requests: bytes, count: int, deadline: float) -> list[Reply]:
-        self.send(requests, deadline, is_one=False)
-        return self.receive(count, deadline)
-
-    def send(self, requests: bytes, deadline: float, *, is_one: bool) -> None:
-        """First half of an exchange."""
-        stream, now = self.stream, self._now()
-        deadline = min(deadline, now + self._config.io_timeout)
-        if stream is None or deadline <= now:
-            raise self._not_usable()
-        self.used_at = now
-        try:
-            stream.send(requests, deadline)
-        except BaseException as error:
-            self.close()
-            if isinstance(error, Exception):
-                # The server executes nothing of a single request that was not sent completely.
-                kind = not_sent if is_one else no_answer
-                raise kind(self._config.url, self._node, f"the request could not be sent: {error}") from error
-            raise
-
-    def receive(self, count: int, deadline: float) -> list[Reply]:
-        """Second half of an exchange."""
-        deadline = min(deadline, self.used_at + self._config.io_timeout)
-        try:
-            return self._read(count, deadline)
-        except BaseException as error:
-            self.close()
-            if isinstance(error, Exception):
-                raise no_answer(self._config.url, self._node, errors.reason(error)) from error
-            raise
-
-    def _read(self, count: int, deadline: float) -> list[Reply]:
-        parser, stream = self._parser, self.stream
+    def _read(self, stream: Stream, count: int, deadline: float) -> list[Reply]:
+        parser = self._parser
         replies: list[Reply] = []
-        if stream is None:
-            raise ConnectionError("it was closed")
         while True:
             while len(replies) < count and (reply := parser.next_reply()) is not None:
                 replies.append(reply)
@@ -146,10 +106,6 @@ class SocketConnection(StreamConnection):
         if parser.has_data:
             self.close()  # the server sent data without a request
         return replies
-
-    def _not_usable(self) -> HoldfastError:
-        why = "the client is closed" if self.stream is None else "there was no time left to ask"
-        return not_sent(self._config.url, self._node, why)
 
 
 class SocketPort:

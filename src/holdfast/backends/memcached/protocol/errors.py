@@ -1,4 +1,4 @@
-"""Translation of servers' error replies and network errors to holdfast's errors.
+"""Translation of error replies of servers to the errors of holdfast.
 
     BackendUnavailable   nothing was changed: not connected, or refused before anything was done
     OutcomeUnknown       the request was sent, and no answer shows whether it was executed
@@ -41,10 +41,3 @@ def error_of(reply: Reply, url: str, node: Node) -> BackendError:
             f"it has no memory left for a lock: give it more memory, or use a separate server for locks ({text})",
         )
     return no_answer(url, node, text)
-
-
-def reason(error: BaseException) -> str:
-    """The reason that a network error gives, for the message."""
-    if isinstance(error, TimeoutError | BlockingIOError):
-        return "no answer in time"
-    return f"the connection broke before the answer arrived: {str(error) or type(error).__name__}"

@@ -18,11 +18,12 @@ A cache may evict any item at any time. The holder detects that at its next rene
 from __future__ import annotations
 
 import math
-from collections.abc import Awaitable, Callable, Hashable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 from urllib.parse import unquote_to_bytes
 
+from holdfast.backends.base_backend import BaseBackend
 from holdfast.backends.memcached.port import Answer, Batch, MemcachedPort, ServerRun
 from holdfast.backends.memcached.protocol import errors, meta
 from holdfast.backends.memcached.protocol.clock_check import MARGIN, ClockCheck, seconds_for
@@ -98,20 +99,17 @@ class _Write:
     body: bytes
 
 
-class MemcachedBackend(OneByOne, RegistersInItems):
+class MemcachedBackend(BaseBackend[MemcachedPort], OneByOne, RegistersInItems):
     """Locks on one server, or spread over several."""
 
     lacks = LACKS
     guarantees = GUARANTEES
     _clock_check = ClockCheck
-    liveness_fds: tuple[int, ...] = ()  # the server cannot detect that a holder has died
 
     def __init__(
         self, url: str, port: MemcachedPort, runtime: Runtime, *, prefix: str, nodes: tuple[Node, ...]
     ) -> None:
-        self.url = url
-        self._port = port
-        self._runtime = runtime
+        super().__init__(url, port, runtime)
         self._prefix = prefix
         self._nodes = nodes
         self._clocks = {node: self._clock_check() for node in nodes}
@@ -371,9 +369,6 @@ class MemcachedBackend(OneByOne, RegistersInItems):
                 return granted
         raise no_answer(self.url, node, "the item changed at every attempt")
 
-    def intact(self, store: Hashable) -> bool:
-        return True
-
     # ── operators ────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def inspect(self, name: str, *, deadline: float) -> LockInfo:
@@ -411,12 +406,6 @@ class MemcachedBackend(OneByOne, RegistersInItems):
         if answer.replies and answer.replies[0].code == "EX":  # it was renewed, or belongs to another holder
             return await self.break_lock(name, fence, deadline=deadline)
         return bool(answer.replies) and answer.replies[0].code == "HD"
-
-    async def close(self) -> None:
-        await self._port.close()
-
-    def abandon(self) -> None:
-        self._port.abandon()
 
     # ── values ───────────────────────────────────────────────────────────────────────────────────────────────────
 

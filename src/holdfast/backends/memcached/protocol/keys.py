@@ -1,8 +1,9 @@
 """The keys of locks and registers, and the server of a key.
 
 A key has at most 250 bytes, without blanks and control characters. A name is therefore encoded as in a URL: characters
-that are not plain become %XX, and % becomes %25. A key that would be too long is `%sha256:` and a digest, which no
-encoded name can equal; the value holds the name. The key of a register begins with `%mark:`, which is also distinct.
+that are not plain become %XX, and % becomes %25. If the key would be too long, it has `%sha256:` and a digest in place
+of the name, and the value of the item has the name. The key of a register has `%mark:` before the name. No encoded name
+begins in this way, because two hexadecimal digits follow each of its %.
 """
 
 from __future__ import annotations
@@ -26,7 +27,11 @@ _REGISTER = "%mark:"
 
 
 def check_prefix(prefix: str) -> str:
-    """Raise ConfigurationError for a prefix that cannot begin a key."""
+    """Refuse a prefix that cannot begin a key.
+
+    Raises:
+        ConfigurationError: it is too long, or has a character that a key cannot have.
+    """
     if len(prefix) > PREFIX_MAX or "%" in prefix or any(not "!" <= character <= "~" for character in prefix):
         raise ConfigurationError(
             f"url has prefix={prefix!r}: at most {PREFIX_MAX} visible ASCII characters, no blanks and no %"
@@ -65,4 +70,5 @@ def node_of(key: bytes, nodes: Sequence[Node]) -> Node:
     """
     if len(nodes) == 1:
         return nodes[0]
+    # blake2b takes at most 64 bytes as its key. Two servers with the same first 64 bytes are ordered by their names.
     return max(nodes, key=lambda node: (blake2b(key, key=str(node).encode()[:64], digest_size=8).digest(), str(node)))

@@ -39,8 +39,7 @@ class ThreadSubscriberIO(BackgroundThreads):
 
     async def open(self, node: Node, deadline: float) -> SocketSubscriberConnection:
         connection = SocketConnection(self._config, node, self._runtime)
-        timeout = deadline - self._runtime.now()
-        connection.attach(await connect(self._config, self._config.login_of(node), node, db=0, timeout=timeout))
+        connection.attach(await connect(self._config, self._config.login_of(node), node, db=0, until=deadline))
         await connection.exchange_many(pack("CLIENT", "SETNAME", self._config.client_name), 1, deadline)
         self._open = [subscriber for subscriber in self._open if not subscriber.is_closed]
         sock = connection.detach()

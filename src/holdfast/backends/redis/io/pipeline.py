@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.backends.net.aio import LoopPoller
 from holdfast.backends.net.errors import not_sent
-from holdfast.backends.net.pipeline import NO_REPLY, DirectReply, LoopConnection, Pipeline, SharedPipelines
+from holdfast.backends.net.pipeline import NO_REPLY, DirectReply, LoopConnection, Pipeline, SharedPipelines, outcome_of
 from holdfast.backends.net.stream import READ_SIZE
 from holdfast.backends.redis.io import driver, errors
 from holdfast.backends.redis.io.connection import Batch, OnConnect, introduce
@@ -47,9 +47,8 @@ class DriverConnection(LoopConnection, asyncio.BaseProtocol):
         """
         connection: Any = None
         poller, until = LoopPoller(self._runtime), self._runtime.now() + timeout
-        if login.password is not None:
-            login = await login.current(self._url, poller, until)
-            timeout = until - self._runtime.now()
+        login = await login.current(self._url, poller, until)
+        timeout = until - self._runtime.now()
         try:
             connection = driver.new_connection(login, self._node, db=db, timeout=timeout, poller=poller)
             async with asyncio.timeout(timeout):
@@ -142,15 +141,10 @@ class PipelineConnections(SharedPipelines[RedisPipeline]):
     async def exchange_batches(
         self, batches: Sequence[Batch], deadline: float, *, alone: bool = False
     ) -> list[list[Reply] | HoldfastError]:
-        async def exchange(batch: Batch) -> list[Reply] | HoldfastError:
-            try:
-                return await self.exchange_batch(batch, deadline, alone=alone)
-            except HoldfastError as error:
-                return error
-
-        if len(batches) == 1:
-            return [await exchange(batches[0])]
-        return await asyncio.gather(*map(exchange, batches))
+        exchanges = [outcome_of(self.exchange_batch(batch, deadline, alone=alone)) for batch in batches]
+        if len(exchanges) == 1:
+            return [await exchanges[0]]
+        return await asyncio.gather(*exchanges)
 
     def drop(self, node: Node) -> None:
         pipeline = self._shared.pop(node, None)

@@ -1,8 +1,4 @@
-"""Blocking connections for threads. A thread takes a connection from the pool for one exchange.
-
-A connection is used again only after a complete exchange. Any exception between the first byte sent and the last one
-read, including KeyboardInterrupt, closes it, so no thread ever reads the reply to another thread's request.
-"""
+"""Blocking connections for threads. A thread takes a connection from the pool for one exchange."""
 
 from __future__ import annotations
 
@@ -14,11 +10,11 @@ from typing import TYPE_CHECKING
 from holdfast.backends.net.blocking import BlockingPoller
 from holdfast.backends.net.errors import no_answer, not_sent
 from holdfast.backends.net.pool import IDLE_CHECK, IDLE_KEPT, ConnectionPool, exchange_each
-from holdfast.backends.net.stream import CLOSED, RECEIVE_TIME, NotSent, Stream, StreamConnection
+from holdfast.backends.net.stream import CLOSED, RECEIVE_TIME, Stream
+from holdfast.backends.net.stream_connection import StreamConnection, problem_of
 from holdfast.backends.redis.io import driver, errors
 from holdfast.backends.redis.io.connection import Batch, OnConnect, introduce
 from holdfast.backends.redis.io.resp import Parser
-from holdfast.runtimes import system
 from holdfast.runtimes.threads import run_sync
 
 if TYPE_CHECKING:
@@ -27,7 +23,7 @@ if TYPE_CHECKING:
     from holdfast.backends.redis.config import Login, RedisConfig
     from holdfast.backends.redis.port import Reply
     from holdfast.core.ports import Runtime
-    from holdfast.errors import BackendError, BackendUnavailable, HoldfastError
+    from holdfast.errors import HoldfastError
     from holdfast.url_parts import Node
 
 _NUMBER, _END = b":\n"
@@ -36,15 +32,13 @@ _NUMBER, _END = b":\n"
 _REPLY_SIZE = 400
 
 
-async def connect(config: RedisConfig, login: Login, node: Node, *, db: int, timeout: float) -> socket.socket:
+async def connect(config: RedisConfig, login: Login, node: Node, *, db: int, until: float) -> socket.socket:
     """A socket to a server, authenticated.
 
     Raises:
         BackendUnavailable: the server could not be reached, or refused the login.
     """
-    until = system.now() + timeout
-    if login.password is not None:
-        login = await login.current(config.url, BlockingPoller(), until)
+    login = await login.current(config.url, BlockingPoller(), until)
     try:
         return driver.connected_socket(login, node, db=db, until=until)
     except driver.FAILURES as error:
@@ -52,15 +46,13 @@ async def connect(config: RedisConfig, login: Login, node: Node, *, db: int, tim
         raise errors.not_connected(cause, config.url, node) from cause
 
 
-class SocketConnection(StreamConnection):
+class SocketConnection(StreamConnection["Reply"]):
     """One blocking connection."""
 
-    __slots__ = ("_io_timeout", "_node", "_now", "_parser", "_url")
+    __slots__ = ("_parser",)
 
     def __init__(self, config: RedisConfig, node: Node, runtime: Runtime) -> None:
-        super().__init__()
-        self._url, self._node, self._now = config.url, node, runtime.now
-        self._io_timeout = config.io_timeout
+        super().__init__(config.url, node, runtime, config.io_timeout)
         self._parser = Parser()
 
     def attach(self, sock: socket.socket) -> None:
@@ -103,45 +95,10 @@ class SocketConnection(StreamConnection):
                 (reply,) = self._read(stream, 1, deadline)
         except BaseException as error:
             self.close()
-            if isinstance(error, KeyboardInterrupt | SystemExit):
-                raise
-            # The server does not execute a single command that was not sent completely.
-            raise (self._not_sent(error) if isinstance(error, NotSent) else self._no_answer(error)) from error
+            if isinstance(error, Exception):
+                raise self._failure(error, is_one=True) from error
+            raise
         return reply
-
-    async def exchange_many(self, request: bytes, count: int, deadline: float) -> list[Reply]:
-        self.send(request, deadline)
-        return self.receive(count, deadline)
-
-    def send(self, request: bytes, deadline: float) -> None:
-        """The first half of an exchange with several replies."""
-        now = self._now()
-        deadline = min(deadline, now + self._io_timeout)
-        stream = self.stream
-        if stream is None or deadline <= now:
-            raise self._not_usable()
-        self.used_at = now
-        try:
-            stream.send(request, deadline)
-        except BaseException as error:
-            self.close()
-            if isinstance(error, KeyboardInterrupt | SystemExit):
-                raise
-            raise self._no_answer(error) from error
-
-    def receive(self, count: int, deadline: float) -> list[Reply]:
-        """The second half of such an exchange: read the replies."""
-        deadline = min(deadline, self.used_at + self._io_timeout)
-        try:
-            stream = self.stream
-            if stream is None:
-                raise ConnectionError("the connection was closed")
-            return self._read(stream, count, deadline)
-        except BaseException as error:
-            self.close()
-            if isinstance(error, KeyboardInterrupt | SystemExit):
-                raise
-            raise self._no_answer(error) from error
 
     def _read(self, stream: Stream, count: int, deadline: float) -> list[Reply]:
         replies: list[Reply] = []
@@ -153,16 +110,6 @@ class SocketConnection(StreamConnection):
             else:
                 replies.append(reply)
         return replies
-
-    def _not_usable(self) -> BackendUnavailable:
-        problem = "the client is closed" if self.stream is None else "there was no time left to send the request"
-        return not_sent(self._url, self._node, problem)
-
-    def _not_sent(self, error: BaseException) -> BackendUnavailable:
-        return not_sent(self._url, self._node, f"the request could not be sent: {error}")
-
-    def _no_answer(self, error: BaseException) -> BackendError:
-        return no_answer(self._url, self._node, _problem(error))
 
 
 class SocketConnections:
@@ -218,7 +165,7 @@ class SocketConnections:
         except BaseException as error:
             pool.discard(connection)  # an interrupt, perhaps in the middle of a reply
             if isinstance(error, ValueError):  # the data is more than one integer
-                raise no_answer(self._config.url, node, _problem(error)) from error
+                raise no_answer(self._config.url, node, problem_of(error)) from error
             raise
         idle.append(connection)
         if len(idle) > IDLE_KEPT or pool.waiters or pool.is_closed:
@@ -308,17 +255,12 @@ class SocketConnections:
         if self._closed:
             raise not_sent(self._config.url, node, "the client is closed")
         connection = SocketConnection(self._config, node, self._runtime)
-        timeout = min(self._config.connect_timeout, deadline - self._now())
-        if timeout <= 0.0:
+        now = self._now()
+        until = min(deadline, now + self._config.connect_timeout)
+        if until <= now:
             raise not_sent(self._config.url, node, "there was no time left to connect")
         login, db = self._config.logins.get(node, (self._login, self._db))
         self._all.add(connection)
-        connection.attach(await connect(self._config, login, node, db=db, timeout=timeout))
+        connection.attach(await connect(self._config, login, node, db=db, until=until))
         await introduce(connection, node, self._on_connect, deadline)
         return connection
-
-
-def _problem(error: BaseException) -> str:
-    if isinstance(error, TimeoutError):
-        return "no answer in time"
-    return f"the connection broke before the reply arrived: {str(error) or type(error).__name__}"

@@ -101,8 +101,7 @@ class Subscriber:
         kind = "wake" if config.shape in {"single", "sentinel"} else "wake-all"
         self._channel = Channel("PUBLISH", f"{config.prefix}{kind}:{self._client_id}")
         self._is_sharded = config.shape == "cluster"
-        self._subscriptions: dict[Channel, _Subscription] = {}
-        self.channels = self._subscriptions
+        self.channels: dict[Channel, _Subscription] = {}
         self._listeners: dict[Node, Listener] = {}
         self._generations = itertools.count(1)
         self._closed = False
@@ -116,9 +115,9 @@ class Subscriber:
         return self._channel
 
     def subscription(self, channel: Channel) -> int:
-        if not self._subscriptions:  # no ticket waits, the usual case
+        if not self.channels:  # no ticket waits, the usual case
             return 0
-        subscription = self._subscriptions.get(channel)
+        subscription = self.channels.get(channel)
         return 0 if subscription is None else subscription.generation
 
     async def subscribe(self, channel: Channel, nonce: str, *, deadline: float) -> Event | None:
@@ -129,9 +128,9 @@ class Subscriber:
         """
         with self._mutex:
             self._refuse_closed()
-            subscription = self._subscriptions.get(channel)
+            subscription = self.channels.get(channel)
             if subscription is None:
-                subscription = self._subscriptions[channel] = _Subscription(channel, self._runtime.now())
+                subscription = self.channels[channel] = _Subscription(channel, self._runtime.now())
             subscription.nonces.add(nonce)
             if subscription.generation:
                 return self._event(subscription)
@@ -162,7 +161,7 @@ class Subscriber:
 
     def unsubscribe(self, channel: Channel, nonce: str) -> None:
         with self._mutex:
-            subscription = self._subscriptions.get(channel)
+            subscription = self.channels.get(channel)
             if subscription is not None:
                 subscription.nonces.discard(nonce)
                 if not subscription.nonces:
@@ -178,7 +177,7 @@ class Subscriber:
         with self._mutex:
             self._closed = True
             listeners = list(self._listeners.values())
-            for subscription in self._subscriptions.values():
+            for subscription in self.channels.values():
                 subscription.wake_waiters()
         for listener in listeners:
             listener.wake()
@@ -199,7 +198,7 @@ class Subscriber:
         return RedisKeyspaceSubscription(connection, node, self._config, pattern, self._runtime)
 
     def on(self, node: Node) -> list[_Subscription]:
-        return [subscription for subscription in list(self._subscriptions.values()) if subscription.node == node]
+        return [subscription for subscription in list(self.channels.values()) if subscription.node == node]
 
     def is_done(self, node: Node) -> bool:
         """Whether this server's listener is no longer needed. If so, it is removed."""
@@ -211,7 +210,7 @@ class Subscriber:
             ):
                 return False
             for subscription in mine:
-                del self._subscriptions[subscription.channel]
+                del self.channels[subscription.channel]
             self._listeners.pop(node, None)
             return True
 
@@ -228,13 +227,13 @@ class Subscriber:
             for subscription in wanted:
                 subscription.is_requested = True
             for subscription in idle:
-                del self._subscriptions[subscription.channel]
+                del self.channels[subscription.channel]
             return wanted, idle
 
     def set_subscribed(self, channel: Channel, *, is_subscribed: bool) -> None:
         """The server has confirmed or ended the subscription of a channel."""
         with self._mutex:
-            subscription = self._subscriptions.get(channel)
+            subscription = self.channels.get(channel)
             if subscription is None:
                 return
             was_gap = subscription.has_gap

@@ -45,10 +45,6 @@ def text(package: str, *path: str) -> str:
     return text_of(package, f"{'/'.join(path)}.lua")
 
 
-def _ms(seconds: float) -> int:
-    return round(seconds * 1000)
-
-
 # On one line, so that line numbers in error messages of the server are off by one only.
 _CONSTANTS = {
     "WAITER_LEASE": WAITER_LEASE,
@@ -57,4 +53,5 @@ _CONSTANTS = {
     "SILENT": SILENT,
     "KEEP": KEEP,
 }
-CONSTANTS = f"local {', '.join(_CONSTANTS)} = {', '.join(str(_ms(seconds)) for seconds in _CONSTANTS.values())}\n"
+_MILLISECONDS = ", ".join(str(round(seconds * 1000)) for seconds in _CONSTANTS.values())
+CONSTANTS = f"local {', '.join(_CONSTANTS)} = {_MILLISECONDS}\n"

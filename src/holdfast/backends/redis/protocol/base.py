@@ -5,9 +5,10 @@ from __future__ import annotations
 import contextlib
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, ClassVar
 
+from holdfast.backends.base_backend import BaseBackend
 from holdfast.backends.redis.port import Call, RedisPort, Reply, Word
 from holdfast.backends.redis.protocol.guarantees import GUARANTEES
 from holdfast.backends.redis.protocol.keys import Keys, LockKeys, joined, keys_of, method_conflict, method_in
@@ -27,15 +28,11 @@ if TYPE_CHECKING:
 POLL = 0.1  # longest interval in seconds between polls of a held lock; with jitter, so that waiters do not synchronise
 
 
-class BaseRedisBackend(ListsLocks[S], ABC):
+class BaseRedisBackend(BaseBackend[RedisPort], ListsLocks[S], ABC):
     """Locks on one deployment, with any method."""
 
-    liveness_fds: tuple[int, ...] = ()  # the server does not notice that a holder has died
-
     def __init__(self, url: str, port: RedisPort, runtime: Runtime, *, prefix: str) -> None:
-        self.url = url
-        self._port = port
-        self._runtime = runtime
+        super().__init__(url, port, runtime)
         self._prefix = prefix
 
     @property
@@ -65,15 +62,6 @@ class BaseRedisBackend(ListsLocks[S], ABC):
         except BaseException as error:
             note_unanswered(claims[: len(locks)], error)
             raise
-
-    def intact(self, store: Hashable) -> bool:
-        return True
-
-    async def close(self) -> None:
-        await self._port.close()
-
-    def abandon(self) -> None:
-        self._port.abandon()
 
 
 class PlainBackend(BaseRedisBackend[Node]):

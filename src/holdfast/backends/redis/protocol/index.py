@@ -11,10 +11,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from holdfast.backends.redis.lua import Script
-from holdfast.backends.redis.port import Call, RedisPort, Reply
+from holdfast.backends.redis.port import Call, RedisPort, replies_of
 from holdfast.backends.redis.protocol.keys import OtherKeys, index_keys
 from holdfast.backends.redis.protocol.scanning import SCAN_COUNT, KeySource, Pacer, Work
-from holdfast.errors import HoldfastError
 
 if TYPE_CHECKING:
     from holdfast.core.ports import Runtime
@@ -63,8 +62,4 @@ class IndexSource(KeySource[OtherKeys]):
 
     async def _sizes(self, indexes: Sequence[OtherKeys], io_timeout: float) -> list[int]:
         calls = [Call(SIZE, index, ()) for index in indexes]
-        replies: list[Reply] = await self._port.run_all(calls, deadline=self._runtime.now() + io_timeout)
-        for reply in replies:
-            if isinstance(reply, HoldfastError):
-                raise reply
-        return replies
+        return replies_of(await self._port.run_all(calls, deadline=self._runtime.now() + io_timeout))

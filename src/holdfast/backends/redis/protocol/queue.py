@@ -64,6 +64,7 @@ FOREIGN_POLL = 0.1  # longest interval in seconds between polls while another pr
 _POLL_OFTEN = 2
 _FOREIGN, _ITS_TURN = 1, 2  # types of blockers in replies of try_acquire.lua
 
+# The parts of a script, in the order in which load() joins them.
 _WAITERS = ("publish", "silence", "common")
 _PARTS = ("layout", "try_acquire_free", "fences", "join", *_WAITERS, "try_acquire")
 _TRY_ACQUIRE = load("queue", *_PARTS, is_grant=True)
@@ -259,7 +260,7 @@ class QueueBackend(BaseRedisBackend[OtherKeys], ScriptRecords):
         return [renewed(replies[claim.nonce], lease_deadline(sent, claim.ttl, GRANULARITY)) for claim in claims]
 
     async def _renew_many(self, claims: Sequence[Claim], deadline: float) -> dict[str, Reply]:
-        """Renew exclusive leases by one script, because one for each costs much more. Returns replies by nonce."""
+        """Renew exclusive leases by one script, because a script for each costs much more. Returns replies by nonce."""
         plain = [claim for claim in claims if claim.exclusive and not claim.owner]
         if len(plain) < 2 or self._per_slot:  # noqa: PLR2004  (a Cluster accepts the keys of one slot only)
             return {}
@@ -397,16 +398,17 @@ class QueueBackend(BaseRedisBackend[OtherKeys], ScriptRecords):
         if successor is not None:
             self._notifications.wake(successor)
 
-    def _waiting(self, before: int, remaining_ms: int, holder: bytes, blocker: int) -> Waiting:
-        poll_after = POLL_INTERVAL if before < _POLL_OFTEN else POLL_INTERVAL_BEHIND
-        if blocker == _FOREIGN:
-            if before == 0:
+    def _waiting(self, ahead: int, remaining_ms: int, line: bytes, blocker_type: int) -> Waiting:
+        """From the number of tickets ahead in the queue, and the ticket that blocks this one."""
+        poll_after = POLL_INTERVAL if ahead < _POLL_OFTEN else POLL_INTERVAL_BEHIND
+        if blocker_type == _FOREIGN:
+            if ahead == 0:
                 poll_after = FOREIGN_POLL * (0.5 + self._runtime.jitter() / 2)
             return Waiting(poll_after, "another program")
         # A poll after the end of the current ticket's turn wakes the next one.
-        if (before == 0 or blocker == _ITS_TURN) and remaining_ms >= 0:
+        if (ahead == 0 or blocker_type == _ITS_TURN) and remaining_ms >= 0:
             poll_after = min(poll_after, remaining_ms / 1000 + GRANULARITY)
-        return Waiting(poll_after, process_text(Line(holder).info) if holder else None)
+        return Waiting(poll_after, process_text(Line(line).info) if line else None)
 
     def _refusal(self, claim: Claim, reply: list[Any]) -> HoldfastError:
         match reply:

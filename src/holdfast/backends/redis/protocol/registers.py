@@ -6,10 +6,9 @@ import math
 from collections.abc import Sequence
 
 from holdfast.backends.redis.lua import load
-from holdfast.backends.redis.port import Call, RedisPort
+from holdfast.backends.redis.port import Call, RedisPort, replies_of
 from holdfast.backends.redis.protocol.keys import record_key, register_key
 from holdfast.core.ports import Record
-from holdfast.errors import HoldfastError
 
 ADVANCE, READ = load("registers", "advance", is_grant=True), load("registers", "read")
 SWAP_RECORD, READ_RECORD = load("registers", "swap_record", is_grant=True), load("registers", "read_record")
@@ -27,12 +26,7 @@ class ScriptRegisters:
 
     async def read_registers(self, names: Sequence[str], *, deadline: float) -> list[int]:
         calls = [Call(READ, register_key(self._prefix, name), ()) for name in names]
-        numbers = []
-        for reply in await self._port.run_all(calls, deadline=deadline):
-            if isinstance(reply, HoldfastError):
-                raise reply
-            numbers.append(int(reply))
-        return numbers
+        return [int(reply) for reply in replies_of(await self._port.run_all(calls, deadline=deadline))]
 
 
 class ScriptRecords(ScriptRegisters):

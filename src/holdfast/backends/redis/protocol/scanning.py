@@ -118,7 +118,7 @@ class KeyspaceSubscription(Protocol):
 
 
 class Lister(Generic[S]):
-    """The part of a backend that lists locks."""
+    """How a backend lists its locks. All listings of a client share one."""
 
     def __init__(
         self,
@@ -144,15 +144,6 @@ class Lister(Generic[S]):
         self.searching = Work[tuple[bytes, Sequence[str]]](lambda _: SCAN_COUNT)
         self.reading = Work(_items_in)
 
-    async def locks(self, prefix: str, deadline: float) -> list[LockInfo]:
-        listing = self.listing(prefix, deadline - self.runtime.now())
-        await listing.search(math.inf)
-        return await listing.read()
-
-    def listing(self, prefix: str, io_timeout: float) -> Listing[S]:
-        """The locks whose names begin with `prefix`. Each request may take `io_timeout`; all together may take long."""
-        return Listing(self, prefix, io_timeout)
-
 
 class ListsLocks(Generic[S]):
     """A mixin for a backend that lists locks with a Lister."""
@@ -160,10 +151,13 @@ class ListsLocks(Generic[S]):
     _lister: Lister[S]
 
     async def locks(self, prefix: str, *, deadline: float) -> list[LockInfo]:
-        return await self._lister.locks(prefix, deadline)
+        listing = self.listing(prefix, io_timeout=deadline - self._lister.runtime.now())
+        await listing.search(math.inf)
+        return await listing.read()
 
     def listing(self, prefix: str, *, io_timeout: float) -> Listing[S]:
-        return self._lister.listing(prefix, io_timeout)
+        """The locks whose names begin with `prefix`. Each request may take `io_timeout`; all together may take long."""
+        return Listing(self._lister, prefix, io_timeout)
 
 
 class Listing(Generic[S]):

@@ -23,10 +23,10 @@ class Watchers:
     def __init__(self, runtime: Runtime) -> None:
         self._mutex = runtime.mutex()
         self._waiting: dict[str, dict[str, float]] = {}  # lock -> nonce -> next poll; in order of the last poll
-        self._watching: dict[str, str] = {}  # lock -> nonce
+        self._watching: dict[str, str] = {}  # lock -> nonce of the waiter that polls often
 
     def next_poll(self, claim: Claim, now: float) -> float:
-        """Seconds until the next poll of this waiter."""
+        """Note a poll of this waiter. Returns the seconds until its next one."""
         with self._mutex:
             waiting = self._waiting.setdefault(claim.name, {})
             is_new = waiting.pop(claim.nonce, None) is None

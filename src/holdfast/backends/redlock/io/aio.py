@@ -21,11 +21,12 @@ if TYPE_CHECKING:
 
 
 class NodeConnections(PipelineConnections):
-    """If all nodes are connected, no task per node is started: that would cost more than the exchange."""
+    """If all nodes are connected, no task is started for each node, because it would cost more than the exchange."""
 
     async def exchange_batches(
         self, batches: Sequence[Batch], deadline: float, *, alone: bool = False
     ) -> list[list[Reply] | HoldfastError]:
+        # A batch with several replies has no pipeline here, because `submit` is for one reply.
         pipelines = [self._shared.get(batch.node) for batch in batches if batch.count == 1]
         if alone or len(pipelines) < len(batches) or deadline <= self._runtime.now():
             return await super().exchange_batches(batches, deadline, alone=alone)
@@ -43,7 +44,7 @@ class NodeConnections(PipelineConnections):
         finally:
             for future in futures[len(results) :]:  # cancelled: their replies are read and discarded
                 if not future.cancel() and not future.cancelled():
-                    future.exception()
+                    future.exception()  # otherwise the loop logs an error that no code has read
         return results
 
 

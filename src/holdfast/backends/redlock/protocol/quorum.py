@@ -14,10 +14,11 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
+from holdfast.backends.base_backend import BaseBackend
 from holdfast.backends.redis.port import Call, Reply
 from holdfast.backends.redis.protocol.keys import (
     REDLOCK,
@@ -85,22 +86,18 @@ class _Count(NamedTuple):
     uncounted: list[int]  # nodes that gave or may have given a vote that does not count
 
 
-class RedlockBackend(ListsLocks[int], KeySource[int], OneByOne):
+class RedlockBackend(BaseBackend["RedlockPort"], ListsLocks[int], KeySource[int], OneByOne, QuorumRegisters):
     """Locks on a majority of nodes."""
 
     lacks = LACKS
-    liveness_fds: tuple[int, ...] = ()  # no node notices that a holder has died
 
     def __init__(self, config: RedlockConfig, port: RedlockPort, runtime: Runtime) -> None:
-        self.url = config.redis.url
+        super().__init__(config.redis.url, port, runtime)
         self._config = config
-        self._port = port
-        self._runtime = runtime
         self._nodes = range(len(port.nodes))
         self._quorum = len(port.nodes) // 2 + 1
         self._notifications = Notifications(port.subscriber, runtime, config.redis.url)
         self._health = NodeHealth(config, port, runtime)
-        self._registers = QuorumRegisters(config, port, self._health, runtime)
         self._lister = Lister(self, runtime, config.redis.prefix, self._read_locks)
 
     @property
@@ -209,9 +206,6 @@ class RedlockBackend(ListsLocks[int], KeySource[int], OneByOne):
             await self._repair(forgotten, self._limit(claims, deadline))
         return outcomes
 
-    def intact(self, store: Hashable) -> bool:
-        return True
-
     async def inspect(self, name: str, *, deadline: float) -> LockInfo:
         (records,) = await self._node_records([name], deadline)
         return describe(name, records, self._quorum, len(self._nodes))
@@ -259,19 +253,10 @@ class RedlockBackend(ListsLocks[int], KeySource[int], OneByOne):
             raise self._health.quorum_error({**self._health.unresponsive, **_errors(replied)})
         return 1 in replied.values()
 
-    async def advance_register(self, name: str, number: int, *, nonce: str, keep: float, deadline: float) -> bool:
-        return await self._registers.advance(name, number, nonce, keep, deadline)
-
-    async def read_registers(self, names: Sequence[str], *, deadline: float) -> list[int]:
-        return await self._registers.read(names, deadline)
-
     async def close(self) -> None:
         self._notifications.wake_all()
         await self._health.close()
-        await self._port.close()
-
-    def abandon(self) -> None:
-        self._port.abandon()
+        await super().close()
 
     # ── acquiring ────────────────────────────────────────────────────────────────────────────────────────────────
 

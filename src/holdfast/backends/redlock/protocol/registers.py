@@ -62,16 +62,15 @@ class _Behind(NamedTuple):
 
 
 class QuorumRegisters:
-    """The registers, as one client uses them."""
+    """A mixin for the backend: its registers."""
 
-    def __init__(self, config: RedlockConfig, port: RedlockPort, health: NodeHealth, runtime: Runtime) -> None:
-        self._config = config
-        self._port = port
-        self._health = health
-        self._runtime = runtime
-        self._quorum = len(port.nodes) // 2 + 1
+    _config: RedlockConfig
+    _port: RedlockPort
+    _health: NodeHealth
+    _runtime: Runtime
+    _quorum: int
 
-    async def advance(self, name: str, number: int, nonce: str, keep: float, deadline: float) -> bool:
+    async def advance_register(self, name: str, number: int, *, nonce: str, keep: float, deadline: float) -> bool:
         """Advance a register. Returns whether it was lower, or was set by this call before.
 
         Raises:
@@ -79,24 +78,24 @@ class QuorumRegisters:
             OutcomeUnknown: too few nodes replied to the second request, or other clients were faster each time.
         """
         await self._health.handshake(deadline)
-        state = await self._agree(name, number, nonce, keep, deadline)
+        state = await self._agree_on_state(name, number, nonce, keep, deadline)
         return (state.number, state.nonce) == (number, nonce)
 
-    async def read(self, names: Sequence[str], deadline: float) -> list[int]:
+    async def read_registers(self, names: Sequence[str], *, deadline: float) -> list[int]:
         """The number of each register; 0 if it does not exist."""
         await self._health.handshake(deadline)
         calls = [Call(lua.READ, register_key(self._config.redis.prefix, name), ()) for name in names]
         numbers = []
-        for name, replies in zip(names, await self._run_calls(calls, deadline), strict=True):
+        for name, replies in zip(names, await self._run_on_eligible(calls, deadline), strict=True):
             states = [state for state in (State.parse(bytes(reply)) for reply in replies) if state is not None]
             last = max(states, default=_NONE)
             if states and states.count(last) < self._quorum:
                 # An advance is in progress or its client died. Complete it, so that later reads return the same.
-                last = await self._agree(name, 0, "", 0.0, deadline)
+                last = await self._agree_on_state(name, 0, "", 0.0, deadline)
             numbers.append(last.number)
         return numbers
 
-    async def _agree(self, name: str, number: int, nonce: str, keep: float, deadline: float) -> State:
+    async def _agree_on_state(self, name: str, number: int, nonce: str, keep: float, deadline: float) -> State:
         """The state that a majority has accepted: this one, or the one before if it is not lower."""
         keys = register_key(self._config.redis.prefix, name)
         behind, tries = 0, 0
@@ -104,7 +103,7 @@ class QuorumRegisters:
             round_ = max(behind + 1, int(self._runtime.wall() * 1000))
             # Every ballot has its own name, so that a late request of an earlier ballot is not mistaken for this one.
             wanted = State(round_, self._runtime.nonce(), number, nonce, math.ceil((keep + GRACE) * 1000))
-            outcome = await self._try(keys, wanted, deadline)
+            outcome = await self._try_ballot(keys, wanted, deadline)
             if not isinstance(outcome, _Behind):
                 return outcome
             behind, tries = max(behind, outcome.round), tries + 1
@@ -115,7 +114,7 @@ class QuorumRegisters:
                 )
             await self._runtime.sleep(pause)
 
-    async def _try(self, keys: OtherKeys, wanted: State, deadline: float) -> State | _Behind:
+    async def _try_ballot(self, keys: OtherKeys, wanted: State, deadline: float) -> State | _Behind:
         promises = await self._run_round(keys, wanted, "", deadline)
         if isinstance(promises, _Behind):
             return promises
@@ -136,13 +135,13 @@ class QuorumRegisters:
     async def _run_round(self, keys: OtherKeys, ballot: State, text: str, deadline: float) -> list[bytes] | _Behind:
         """The states that a majority returned with its yes."""
         call = Call(lua.ADVANCE, keys, (ballot.by, ballot.round, ballot.keep_ms, text))
-        (replies,) = await self._run_calls([call], deadline)
+        (replies,) = await self._run_on_eligible([call], deadline)
         agreed = [bytes(reply[1]) for reply in replies if reply[0] == b"yes"]
         if len(agreed) >= self._quorum:
             return agreed
         return _Behind(max(int(reply[1]) for reply in replies if reply[0] == b"behind"))
 
-    async def _run_calls(self, calls: Sequence[Call], deadline: float) -> list[list[Reply]]:
+    async def _run_on_eligible(self, calls: Sequence[Call], deadline: float) -> list[list[Reply]]:
         """For each call the replies of the eligible nodes, at least a majority.
 
         Raises:

@@ -152,8 +152,8 @@ class NotificationsOnly(QueueBackend):
         super().__init__(url, port, runtime, prefix=prefix, per_slot=per_slot)
         self._watchers = _NeverPolls(runtime)
 
-    def _waiting(self, before: int, remaining_ms: int, holder: bytes, blocker: int) -> Waiting:
-        usual = super()._waiting(before, remaining_ms, holder, blocker)
+    def _waiting(self, ahead: int, remaining_ms: int, line: bytes, blocker_type: int) -> Waiting:
+        usual = super()._waiting(ahead, remaining_ms, line, blocker_type)
         return usual._replace(poll_after=max(0.0, remaining_ms / 1000) + GRANULARITY)
 
 

@@ -35,8 +35,7 @@ _ASKING = pack("ASKING")
 class _Request(NamedTuple):
     """One script or command, for retries and redirections."""
 
-    slot: int
-    key: str
+    keys: LockKeys | OtherKeys
     packed: bytes
     call: Call | None  # None: a plain command
 
@@ -141,7 +140,7 @@ class Topology(ABC):
         return True
 
     async def command(self, keys: LockKeys | OtherKeys, *words: Word, deadline: float) -> Reply:
-        return await self._send(_Request(keys.slot, keys.lock, pack(*words), None), deadline)
+        return await self._send(_Request(keys, pack(*words), None), deadline)
 
     async def run_all(self, calls: Sequence[Call], *, deadline: float) -> list[Reply | HoldfastError]:
         outcomes: list[Reply | HoldfastError] = [None] * len(calls)
@@ -205,17 +204,17 @@ class Topology(ABC):
     # ── sending ──────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _request_of(self, call: Call) -> _Request:
-        return _Request(call.keys.slot, call.keys.lock, pack_call(call), call)
+        return _Request(call.keys, pack_call(call), call)
 
     async def _send(self, request: _Request, deadline: float) -> Reply:
-        node = self.known_primary(request.slot) or await self.find_primary(request.slot, deadline)
+        node = self.known_primary(request.keys.slot) or await self.find_primary(request.keys.slot, deadline)
         try:
             reply = await self._exchange(request, node, deadline)
         except BackendUnavailable:
             # Nothing was sent. If another server has the slot now, send the request there, once.
-            if not await self._has_moved(request.slot, node, deadline):
+            if not await self._has_moved(request.keys.slot, node, deadline):
                 raise
-            node = self.known_primary(request.slot) or await self.find_primary(request.slot, deadline)
+            node = self.known_primary(request.keys.slot) or await self.find_primary(request.keys.slot, deadline)
             reply = await self._exchange(request, node, deadline)
         return await self._retry(request, node, reply, deadline)
 
@@ -234,14 +233,14 @@ class Topology(ABC):
                 await self._runtime.sleep(pause)
                 pause = min(2 * pause, PAUSE_MAX)
                 if code == "CLUSTERDOWN":
-                    node, asking = await self.find_primary(request.slot, deadline), False
+                    node, asking = await self.find_primary(request.keys.slot, deadline), False
             elif code in {"READONLY", "MASTERDOWN"}:
-                other = await self.rediscover_primary(request.slot, node, deadline)
+                other = await self.rediscover_primary(request.keys.slot, node, deadline)
                 if other == node:
-                    raise self._refusal(reply, node, request.key)
+                    raise self._refusal(reply, node, request.keys.lock)
                 node, asking = other, False
             else:
-                raise self._refusal(reply, node, request.key)
+                raise self._refusal(reply, node, request.keys.lock)
             reply = await self._exchange(request, node, deadline, asking=asking)
         return reply
 
@@ -249,7 +248,7 @@ class Topology(ABC):
         since = self._runtime.now()
         reply = await self._exchange_with_wait(request, node, deadline, asking=asking)
         if reply.__class__ is not ErrorReply and not self.trusts(node, since):
-            await self._confirm_primary(request.slot, node, deadline)
+            await self._confirm_primary(request.keys.slot, node, deadline)
         return reply
 
     async def _exchange_with_wait(self, request: _Request, node: Node, deadline: float, *, asking: bool) -> Reply:

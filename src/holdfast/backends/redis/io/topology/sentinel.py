@@ -30,7 +30,7 @@ TRUST = 1.0  # seconds for which the reply of a Sentinel is trusted
 
 
 class Sentinel(Topology):
-    """Finds the primary by querying the Sentinels, once per second at most."""
+    """Finds the primary by querying the Sentinels: at most once per second, and after each error of the primary."""
 
     def __init__(  # noqa: PLR0917  (as the base, with one more)
         self,
@@ -44,10 +44,10 @@ class Sentinel(Topology):
         super().__init__(config, servers, handshake, subscriber_io, runtime)
         self._sentinels = sentinels
         self._order = list(config.nodes)  # the Sentinel that replied last is the first
-        self._question = pack("SENTINEL", "GET-MASTER-ADDR-BY-NAME", config.service)
+        self._request = pack("SENTINEL", "GET-MASTER-ADDR-BY-NAME", config.service)
         self._primary: Node | None = None
         self._trusted_until = 0.0
-        self._warned = False
+        self._has_warned = False
 
     def known_primary(self, slot: int) -> Node | None:
         return self._primary if self._runtime.now() < self._trusted_until else None
@@ -56,23 +56,23 @@ class Sentinel(Topology):
         return node == self._primary and self._runtime.now() < self._trusted_until
 
     async def find_primary(self, slot: int, deadline: float) -> Node:
-        asked_at = self._runtime.now()
+        sent = self._runtime.now()
         try:
             named = await self._query_sentinels(deadline)
         except (BackendUnavailable, AccessDenied) as error:
             if self._primary is None:
                 raise
             named = self._primary
-            if not self._warned:
-                self._warned = True
+            if not self._has_warned:
+                self._has_warned = True
                 logger().warning("no Sentinel answers, so %s stays in use as the primary: %s", named, error)
         else:
-            self._warned = False
+            self._has_warned = False
         if named != self._primary:
             before, self._primary = self._primary, named
             if before is not None:
                 self.drop(before)
-        self._trusted_until = asked_at + TRUST
+        self._trusted_until = sent + TRUST
         return named
 
     async def rediscover_primary(self, slot: int, node: Node, deadline: float) -> Node:
@@ -96,7 +96,7 @@ class Sentinel(Topology):
         sentinel, (host, port) = await self._first_reply(
             self._sentinels,
             self._order,
-            self._question,
+            self._request,
             empty=f"it monitors no service {self._config.service!r}; is the name right?",
             missing="no Sentinel knows a primary",
             deadline=deadline,
