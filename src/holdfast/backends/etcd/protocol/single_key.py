@@ -253,7 +253,7 @@ class KeyBackend(AcquireAll):
         for kv in keys:
             remaining = await self._leases.remaining(kv.lease, deadline)
             entry = QueueEntry(kv.key, kv.created, exclusive=True, limit=1, is_ours=True)
-            holders.append(ticket_info(kv, remaining, granted=True, entry=entry))
+            holders.append(ticket_info(kv, entry, remaining, granted=True))
         return LockInfo(name, tuple(holders), ())
 
     # ── keys ─────────────────────────────────────────────────────────────────────────────────────────────────────
