@@ -154,13 +154,6 @@ class EtcdBackend(QueueOperators):
         await self._give_up(claim, deadline)
         return Waiting(POLL_INTERVAL, holder)
 
-    async def _give_up(self, claim: Claim, deadline: float) -> None:
-        """The engine does not withdraw a ticket that does not wait. But a create without an answer may still arrive."""
-        if claim.unanswered:
-            await self.release([claim], deadline=deadline)
-        else:
-            self._give_back_slot(claim)
-
     async def _enqueue(
         self, claim: Claim, lease: Lease, holder: str | None, deadline: float
     ) -> Granted | Waiting | None:
@@ -419,8 +412,6 @@ class EtcdBackend(QueueOperators):
         return [first(folder, end), get(self._keys.base(claim.name))]
 
     def _state_of(self, claim: Claim, lease: Lease, answer: Message, number: int) -> LockState:
-        if succeeded(answer):
-            return LockState(created=revision(answer))
         self._check_method(claim, kvs(answer, 2 * number + 1))
         queued = kvs(answer, 2 * number)
         if not queued:
@@ -429,16 +420,13 @@ class EtcdBackend(QueueOperators):
             return LockState(created=queued[0].created)
         return LockState(is_busy=True, holder=holder_of(queued))
 
-    def _give_back_slot(self, claim: Claim) -> None:
-        slot, state_of(claim).slot = state_of(claim).slot, None
-        if slot is not None:
-            self._slots.give_back(slot)
-
     # ── keys ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _forget(self, claim: Claim) -> None:
         if not claim.unanswered and not claim.withdrawn:  # else a request about the key may still arrive
-            self._give_back_slot(claim)
+            slot, state_of(claim).slot = state_of(claim).slot, None
+            if slot is not None:
+                self._slots.give_back(slot)
         claim.withdrawn = False
         super()._forget(claim)
 
