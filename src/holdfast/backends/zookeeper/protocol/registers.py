@@ -87,12 +87,12 @@ class Registers(KeptNodes):
         answers = await self._port.call(session, requests, deadline=deadline) if requests else []
         numbers: list[int] = []
         for name, request, answer in zip(names, requests, answers, strict=True):
-            if answer is Refusal.NO_NODE:
+            if isinstance(answer, Node):
+                numbers.append(_register(name, answer).number)
+            elif answer is Refusal.NO_NODE:
                 numbers.append(0)
-                continue
-            if not isinstance(answer, Node):
+            else:
                 raise self._parents.error_for(answer, request.path)
-            numbers.append(_register(name, answer).number)
         return numbers
 
     def _is_old(self, node: Node, now: float) -> bool:
