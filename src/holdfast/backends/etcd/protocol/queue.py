@@ -22,7 +22,7 @@ from holdfast.backends.etcd.port import ClusterChanged, EtcdPort, LeaseNotFound,
 from holdfast.backends.etcd.protocol.acquire_all import FREE, LockState
 from holdfast.backends.etcd.protocol.base import OPERATIONS_MAX, TicketKey, state_of
 from holdfast.backends.etcd.protocol.guarantees import QUEUE, QUEUE_LACKS
-from holdfast.backends.etcd.protocol.keys import Keys, QueueEntry
+from holdfast.backends.etcd.protocol.keys import Keys, QueueEntry, Slots
 from holdfast.backends.etcd.protocol.leases import Lease, Unanswered
 from holdfast.backends.etcd.protocol.messages import (
     KeyValue,
@@ -44,7 +44,6 @@ from holdfast.backends.etcd.protocol.messages import (
     txn,
 )
 from holdfast.backends.etcd.protocol.operators import QueueOperators, queue_entries
-from holdfast.backends.etcd.protocol.slots import Slots
 from holdfast.backends.etcd.protocol.ticket_values import METHOD_KEY, encode_value, holder_of, parse_value
 from holdfast.core.ports import Runtime
 from holdfast.core.tickets import (
