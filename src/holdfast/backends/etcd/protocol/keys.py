@@ -14,6 +14,7 @@ A key of another shape below `<prefix><name>/` belongs to another program, such 
 from __future__ import annotations
 
 import functools
+import itertools
 import re
 from typing import NamedTuple
 
@@ -110,15 +111,14 @@ class Slots:
 
     def __init__(self, nonce: str) -> None:
         self._client = nonce[-24:]
-        self._count = 0
+        self._numbers = itertools.count(1)
         self._free: list[str] = []
 
     def take(self) -> str:
         try:
-            return self._free.pop()  # atomic, so threads need no mutex
+            return self._free.pop()  # atomic, as next() of a count is, so threads need no mutex
         except IndexError:
-            self._count += 1
-            return f"{self._client}{self._count:08x}"
+            return f"{self._client}{next(self._numbers):08x}"
 
     def give_back(self, slot: str) -> None:
         """The key is deleted, and all requests about it were answered: reuse its name."""
