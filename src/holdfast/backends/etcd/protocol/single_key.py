@@ -79,9 +79,9 @@ class KeyBackend(AcquireAll):
             except LeaseNotFound:
                 self._leases.mark_expired(lease)
                 continue
-            now = revision(answer)
             if succeeded(answer):
-                granted = self._granted(claim, lease, now, sent)  # first, so that a failed check can release it
+                # First, so that a failed check can release it.
+                granted = self._granted(claim, lease, revision(answer), sent)
                 await self._check_methods([claim], answer, deadline)
                 return granted
             if kvs(answer, 1):
@@ -89,7 +89,7 @@ class KeyBackend(AcquireAll):
             state = self._state_of(claim, lease, answer, 0)
             if state.created:
                 return self._granted(claim, lease, state.created, sent)
-            state_of(claim).read_at = now
+            state_of(claim).read_at = revision(answer)
             return Waiting(min(POLL_INTERVAL, lease.ttl / 4), state.holder)
 
     async def _check_methods(self, claims: Sequence[Claim], answer: Message, deadline: float) -> None:
