@@ -50,10 +50,8 @@ class AsyncioPort:
         )
 
     def subscribe(self, nonce: str, sessions: Iterable[str]) -> None:
-        if self._closed:
-            return
-        self._watcher.subscribe(nonce, sessions)
-        self._watcher.listen(self._file.session)
+        if not self._closed:
+            self._watcher.subscribe(nonce, sessions, self._file.session)
 
     def unsubscribe(self, nonce: str) -> None:
         self._watcher.unsubscribe(nonce)

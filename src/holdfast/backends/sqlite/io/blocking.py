@@ -59,7 +59,7 @@ class BlockingPort:
     def subscribe(self, nonce: str, sessions: Iterable[str]) -> None:
         with self._mutex:
             if not self._closed:
-                self._watcher.subscribe(nonce, sessions)
+                self._watcher.subscribe(nonce, sessions, self._file.session)
                 self._ensure_listener()
 
     def unsubscribe(self, nonce: str) -> None:
@@ -89,7 +89,6 @@ class BlockingPort:
         self._selector.register(fd, selectors.EVENT_READ, callback)
 
     def _ensure_listener(self) -> None:
-        self._watcher.listen(self._file.session)
         if self._thread is None:
             try:
                 self._thread = start_thread(self._run, "listener")

@@ -142,6 +142,7 @@ class SqliteBackend:
         self._port = port
         self._runtime = runtime
         self._wakeups = port.wakeups
+        self.intact = port.intact
 
     @property
     def liveness_fds(self) -> tuple[int, ...]:
@@ -207,9 +208,6 @@ class SqliteBackend:
         sent = self._runtime.now()
         adopted = await self._port.transact(partial(_adopt, nonce=nonce, claim=claim), deadline=deadline)
         return LeaseGone() if adopted is None else Granted(adopted[0], lease_deadline(sent, claim.ttl, 0.0), adopted[1])
-
-    def intact(self, store: Hashable) -> bool:
-        return self._port.intact(store)
 
     async def inspect(self, name: str, *, deadline: float) -> LockInfo:
         infos = await self._port.transact(partial(_inspect, name=name), deadline=deadline, creates=False)
