@@ -117,7 +117,7 @@ class Requests:
         return draw.choice(
             [
                 get(key, keys_only=bare),
-                first(start, end, until=until),
+                first(start, end),
                 last(start, end, draw.randrange(1, 4), until=until),
                 all_in_order(start, end, until=until, keys_only=bare),
             ]

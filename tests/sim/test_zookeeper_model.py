@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
+from holdfast.backends.net.blocking import BackgroundThreads
 from holdfast.backends.zookeeper.config import config_of
-from holdfast.backends.zookeeper.io.blocking import BlockingEnsemble
+from holdfast.backends.zookeeper.io.ensemble import Ensemble
 from holdfast.backends.zookeeper.port import (
     Answer,
     Check,
@@ -41,7 +42,7 @@ class Real:
     """A session with a real server, and the watches that have fired."""
 
     def __init__(self) -> None:
-        self.port = BlockingEnsemble(config_of(parse(shared.server().url)), ThreadRuntime())
+        self.port = Ensemble(config_of(parse(shared.server().url)), BackgroundThreads(), ThreadRuntime())
         self.fired: list[str] = []
         self.port.on_events(lambda _, path: self.fired.append(path), lambda _: None)
         self.session = run_sync(self.port.open(30.0, deadline=system.now() + 10))

@@ -96,8 +96,8 @@ def test_a_waiter_whose_session_was_closed_is_granted_the_lock_under_its_new_ses
             client.close()
 
 
-# The session is closed before the waiting ticket has subscribed to it, or after that. The new session has the same
-# number in most cases.
+# The session is closed before the waiting ticket has subscribed to it, or after that. In most cases the descriptor of
+# the new session has the number of the closed one.
 MOMENTS = pytest.mark.parametrize("is_subscribed", [False, True], ids=["before", "after"])
 
 

@@ -83,7 +83,7 @@ def test_a_waiter_that_was_interrupted_while_it_subscribed_can_unsubscribe(tmp_p
     with selectors.DefaultSelector() as selector:
         watch = SessionWatcher(str(tmp_path), lambda _: None, interrupted, selector.unregister)
         with pytest.raises(KeyboardInterrupt):
-            watch.subscribe("nonce", [session.name])
+            watch.subscribe("nonce", [session.name], None)
 
         watch.unsubscribe("nonce")
 

@@ -6,8 +6,9 @@ import contextlib
 from collections.abc import Callable, Iterator, Sequence
 
 import holdfast
+from holdfast.backends.net.blocking import BackgroundThreads
 from holdfast.backends.zookeeper.config import config_of
-from holdfast.backends.zookeeper.io.blocking import BlockingEnsemble
+from holdfast.backends.zookeeper.io.ensemble import Ensemble
 from holdfast.backends.zookeeper.port import Answer, Children, Ephemerals, Get, Node, Request, Session
 from holdfast.backends.zookeeper.protocol.backend import ZookeeperBackend
 from holdfast.core.ports import Record
@@ -17,7 +18,7 @@ from holdfast.runtimes.threads import ThreadRuntime, run_sync
 from holdfast.url import parse
 
 
-class FaultyEnsemble(BlockingEnsemble):
+class FaultyEnsemble(Ensemble):
     """An ensemble that counts round trips, except those of the heartbeat, and can lose answers."""
 
     trips: Sequence[Sequence[Request]] = ()  # the requests of each round trip
@@ -66,7 +67,7 @@ class Harness:
     def __init__(self, url: str) -> None:
         config, self.runtime = config_of(parse(url)), FixedJitter()
         self.root = config.root
-        self.ensemble = FaultyEnsemble(config, self.runtime)
+        self.ensemble = FaultyEnsemble(config, BackgroundThreads(), self.runtime)
         self.backend = ZookeeperBackend(config, self.ensemble, self.runtime)
 
     def try_acquire(self, ticket: Claim) -> Granted | Waiting:

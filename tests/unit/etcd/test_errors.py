@@ -6,9 +6,11 @@ import json
 
 import pytest
 
-from holdfast.backends.etcd.io.errors import NoAuthentication, TokenRefused, error_for
+from holdfast.backends.etcd.io.errors import NoAuthentication, TokenRefused, error_for, message_of
+from holdfast.backends.etcd.io.http import Response
 from holdfast.backends.etcd.port import LeaseNotFound
 from holdfast.errors import AccessDenied, BackendUnavailable, ConfigurationError, OutcomeUnknown
+from holdfast.url_parts import Node
 
 
 @pytest.mark.parametrize(
@@ -38,6 +40,16 @@ def test_error_for_translates_etcd_errors(code: int, message: str, expected: typ
     body = json.dumps({"error": message, "message": message, "code": code}).encode()
 
     assert type(error_for(503, body, "etcd://h", "h:2379")) is expected
+
+
+@pytest.mark.parametrize("code_field", ["grpc_code", "code"])  # up to etcd 3.5, and since 3.6
+def test_message_of_raises_the_error_of_a_stream_when_its_status_is_200(code_field: str) -> None:
+    response = Response()
+    body = json.dumps({"error": {code_field: 8, "message": "not known here", "details": []}}).encode()
+    response.feed(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body))
+
+    with pytest.raises(BackendUnavailable, match="h:2379: not known here"):
+        message_of(response, "etcd://h", Node("h", 2379))
 
 
 def test_error_for_returns_outcome_unknown_when_the_answer_is_not_from_etcd() -> None:

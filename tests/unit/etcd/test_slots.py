@@ -1,12 +1,17 @@
-"""Hazard: a late request of an earlier ticket deletes the key of a new ticket that reuses its name."""
+"""Hazard: a late request of an earlier ticket deletes the key of a new ticket that reuses its name.
+
+Or two threads get the same name at the same time, and both are granted the lock by the one key.
+"""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Coroutine, Generator
+from types import FrameType
 from typing import Any
 
 from holdfast.backends.etcd.port import Answer
-from holdfast.backends.etcd.protocol.keys import Keys
+from holdfast.backends.etcd.protocol.keys import Keys, Slots
 from holdfast.backends.etcd.protocol.queue import EtcdBackend
 from holdfast.core.notifications import Wakeups
 from holdfast.core.tickets import Claim
@@ -60,3 +65,22 @@ def test_a_key_is_not_reused_while_another_release_of_its_ticket_is_in_flight() 
     answer(third)
     assert backend._key(old) == reused, "without a second release the key is reused"
     assert not backend._releasing
+
+
+def test_two_threads_get_different_names_when_one_runs_between_two_lines_of_the_other() -> None:
+    slots, others = Slots("0" * 32), list[str]()
+
+    def other_thread(frame: FrameType, event: str, _: object) -> Any:
+        if frame.f_code is Slots.take.__code__ and event == "line":
+            others.append(slots.take())
+        return other_thread
+
+    before = sys.gettrace()
+    sys.settrace(other_thread)
+    try:
+        own = slots.take()
+    finally:
+        sys.settrace(before)
+
+    assert others
+    assert len({own, *others}) == len(others) + 1, "two tickets with one key hold a lock together"

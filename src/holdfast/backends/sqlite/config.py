@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 from urllib.parse import quote, unquote
 
 from holdfast.errors import ConfigurationError
+from holdfast.url import Address
 from holdfast.url_parts import flag, values_of
-
-if TYPE_CHECKING:
-    from holdfast.url import Address
-
 
 OPTIONS = (
     flag(

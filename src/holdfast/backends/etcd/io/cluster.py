@@ -1,8 +1,4 @@
-"""The port for both runtimes: connections to the members of one cluster, which are tried in turn, and the watcher.
-
-A member that does not answer must not use up the caller's time: each gets its share of the time that is left, and the
-next request is sent first to the member that answered last.
-"""
+"""The port for both runtimes: requests to members of one cluster, which net/cluster.py tries in turn, and tokens."""
 
 from __future__ import annotations
 

@@ -42,15 +42,12 @@ def message_of(response: Response, url: str, node: Node) -> Message:
     except ValueError as error:
         raise OutcomeUnknown(backend=url, problem=f"{node}'s answer is not JSON: {error}") from error
     if "error" in message:  # an error in a stream, such as keep-alive, follows its status 200
-        detail = message["error"]
-        code = detail.get("grpc_code", 0) if isinstance(detail, dict) else 0
-        text = detail.get("message", "") if isinstance(detail, dict) else str(detail)
-        raise error_for(0, json.dumps({"error": text, "code": code}).encode(), url, str(node))
+        raise error_for(response.status, response.body, url, str(node))
     return message
 
 
 def error_for(status: int, body: bytes, url: str, node: str) -> Exception:
-    """The error to raise for an answer that is not 200."""
+    """The error to raise for an answer that is an error."""
     if b"CommonName of client sending a request against gateway" in body:
         return ConfigurationError(
             f"{url}: with authentication on, etcd's JSON gateway takes no client certificate that has a CommonName: "
@@ -58,7 +55,10 @@ def error_for(status: int, body: bytes, url: str, node: str) -> Exception:
         )
     try:
         fields: Any = json.loads(body)
-        message, code = str(fields.get("message") or fields["error"]), int(fields.get("code", 0))
+        if isinstance(fields.get("error"), dict):  # in a stream
+            fields = fields["error"]
+        message = str(fields.get("message") or fields["error"])
+        code = int(fields.get("code") or fields.get("grpc_code", 0))
     except (ValueError, KeyError, TypeError, AttributeError):
         return _not_etcd(status, body, url, node)
     words = message.removeprefix("etcdserver: ")

@@ -46,7 +46,7 @@ class Response:
         if self._left is None:
             self._read_chunks()
         else:
-            self._take_body(self._buffer[: self._left])
+            self.body += self._buffer[: self._left]
             self._left -= min(self._left, len(self._buffer))
             self._buffer = b""
             self.is_complete = self._left == 0
@@ -88,7 +88,7 @@ class Response:
                 part = self._buffer[: self._chunk_left]
                 self._buffer = self._buffer[len(part) :]
                 self._chunk_left -= len(part)
-                self._take_body(part)
+                self.body += part
                 continue
             line, ended, rest = self._buffer.partition(_END_OF_LINE)
             if not ended:
@@ -105,6 +105,3 @@ class Response:
         except ValueError:
             raise NotHttp(f"not the length of a chunk: {line[:20]!r}") from None
         self._in_trailer = self._chunk_left == 0
-
-    def _take_body(self, part: bytes) -> None:
-        self.body = self.body + part if self.body else part

@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 from base64 import b64decode
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from holdfast.backends.etcd.io.connection import Connection
 from holdfast.backends.etcd.io.http import NotHttp, Response
@@ -25,23 +25,15 @@ from holdfast.backends.net.poller import Background, Poller
 from holdfast.backends.net.watcher import OPENING_MAX, BaseWatcher
 from holdfast.core.ports import Runtime
 from holdfast.core.tickets import Notification
-from holdfast.url_parts import Node
+
+if TYPE_CHECKING:
+    from holdfast.backends.etcd.io.cluster import Cluster
 
 WATCHES_MAX = 40  # on one stream, or a few more: those of one ticket stay together
 STREAMS_MAX = 4  # streams more than needed, at which they are merged
 CONFIRMED_MAX = 0.5  # seconds to the next confirmation of a watch, from the opening of its stream or the last one
 
 _OK = 200
-
-
-class StreamOpener(Protocol):
-    """Opens streams to members."""
-
-    async def open_stream(self, method: str, body: bytes, until: float) -> Connection: ...
-
-    def discard_token(self) -> None: ...
-
-    def avoid(self, node: Node) -> None: ...
 
 
 class WatchStream:
@@ -90,11 +82,9 @@ class WatchStream:
 class Watcher(BaseWatcher[Sequence["Watch"], WatchStream]):
     """The watches of one client."""
 
-    def __init__(
-        self, url: str, opener: StreamOpener, poller: Poller, background: Background, runtime: Runtime
-    ) -> None:
+    def __init__(self, url: str, cluster: Cluster, poller: Poller, background: Background, runtime: Runtime) -> None:
         super().__init__(f"on {url}", poller, background, runtime)
-        self._opener = opener
+        self._cluster = cluster  # opens the streams
 
     def _is_watched(self, known: Sequence[Watch], watched: Sequence[Watch]) -> bool:
         # The known watches start at an earlier revision.
@@ -117,22 +107,22 @@ class Watcher(BaseWatcher[Sequence["Watch"], WatchStream]):
             new = wanted
         for watches in _batches(new):
             body = b"".join(encoded(watch_request(watch)) for several in watches.values() for watch in several)
-            connection = await self._opener.open_stream("watch", body, self._runtime.now() + OPENING_MAX)
+            connection = await self._cluster.open_stream("watch", body, self._runtime.now() + OPENING_MAX)
             streams.append(WatchStream(connection, watches, self._runtime.now()))
         self._has_warned = False
 
     def _lost(self, stream: WatchStream, error: Exception) -> None:
         # No event is lost: the next stream starts at the same revisions.
         if stream.response.status not in (0, _OK):  # it was refused
-            self._opener.discard_token()
-        self._opener.avoid(stream.connection.node)
+            self._cluster.discard_token()
+        self._cluster.avoid(stream.connection.node)
 
     async def _handle(self, streams: list[WatchStream], stream: WatchStream, message: Message) -> None:
         result = message.get("result")
         if result is None or result.get("canceled"):
             # Refused: for example an old token, or a compacted revision. The waiters poll, and watch again.
             if result is None or "compact_revision" not in result:
-                self._opener.discard_token()
+                self._cluster.discard_token()
             with self._mutex:
                 for nonce in stream.watches:
                     if self._wanted.get(nonce) is stream.watches[nonce]:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from holdfast.backends.etcd.port import LeaseNotFound, Message
 from holdfast.backends.etcd.protocol.base import EtcdBase, state_of
 from holdfast.backends.etcd.protocol.leases import Lease, Unanswered
-from holdfast.backends.etcd.protocol.messages import absent, txn
+from holdfast.backends.etcd.protocol.messages import absent, revision, succeeded, txn
 from holdfast.core.tickets import POLL_INTERVAL, Claim, Granted, Waiting
 from holdfast.errors import BackendError, BackendUnavailable, ConfigurationError, OutcomeUnknown
 
@@ -52,8 +52,9 @@ class AcquireAll(EtcdBase):
                     await self._leases.keep_alive(lease, deadline)  # shows which of them has expired
                 continue
             free: list[Claim] = []
+            is_created = succeeded(answer)
             for number, (claim, lease) in enumerate(zip(wanted, leases, strict=True)):
-                state = self._state_of(claim, lease, answer, number)
+                state = LockState(revision(answer)) if is_created else self._state_of(claim, lease, answer, number)
                 if state.created:
                     granted[claim.nonce] = self._granted(claim, lease, state.created, sent)
                 elif state.is_busy:
@@ -107,7 +108,14 @@ class AcquireAll(EtcdBase):
         if withdrawn:
             await self._withdraw(withdrawn, deadline)
         for claim in claims:
-            self._give_back_slot(claim)
+            self._forget(claim)
+
+    async def _give_up(self, claim: Claim, deadline: float) -> None:
+        """The engine does not withdraw a ticket that does not wait. But a create without an answer may still arrive."""
+        if claim.unanswered:
+            await self._withdraw([claim], deadline)
+        else:
+            self._forget(claim)
 
     async def _withdraw(self, claims: Sequence[Claim], deadline: float) -> None:
         """Release tickets for which the caller gets no lease.
@@ -135,11 +143,7 @@ class AcquireAll(EtcdBase):
 
     @abstractmethod
     def _state_of(self, claim: Claim, lease: Lease, answer: Message, number: int) -> LockState:
-        """The state of the lock of the ticket with this number, from an answer."""
-
-    @abstractmethod
-    def _give_back_slot(self, claim: Claim) -> None:
-        """The ticket is not granted, and no request about it is on its way."""
+        """The state of the lock of the ticket with this number, from the answer to a refused transaction."""
 
     @abstractmethod
     async def release(self, claims: Sequence[Claim], *, deadline: float) -> Sequence[bool | BackendError]: ...
@@ -149,7 +153,8 @@ def _as_many_as_fit(claims: Sequence[Claim]) -> Sequence[Claim]:
     """The first tickets that fit into one request; at least one."""
     size = 0
     for number, claim in enumerate(claims[:TICKETS_MAX]):
-        size += len(claim.info) + len(claim.agent) + 6 * len(claim.name)  # the request has the name six times
+        # An estimate: the name is in the request 5 to 7 times.
+        size += len(claim.info) + len(claim.agent) + 6 * len(claim.name)
         if size > CHARACTERS_MAX:
             return claims[: max(1, number)]
     return claims[:TICKETS_MAX]

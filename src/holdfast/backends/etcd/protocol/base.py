@@ -51,7 +51,7 @@ class ClaimState:
     """The state of a claim."""
 
     key: TicketKey | None = None
-    slot: str | None = None  # a part of the key (slots.py)
+    slot: str | None = None  # a part of the key (`Slots`)
     read_at = 0  # method=key: the revision at which it last read the key, while it waits
     creates: tuple[Unanswered, ...] = ()  # without an answer
     moves: tuple[Lease, ...] = ()  # leases to which a request without an answer may have moved the key, or may yet

@@ -28,7 +28,7 @@ class CheckedPort:
     def __init__(self, url: str, port: EtcdPort) -> None:
         self._url, self._port = url, port
         self._cluster_id = ""
-        # Two threads may store the smaller of two numbers last. That cannot cause a false alarm: both were seen.
+        # If two threads store a revision at once, the smaller one may stay. Then a check is weaker, but never wrong.
         self._revision = 0
         self._terms: Mapping[str, int] = {}  # the greatest term by member; the mapping is replaced, never changed
         self._changed = ""  # the problem, once one was detected
@@ -41,15 +41,15 @@ class CheckedPort:
         return not self._changed
 
     async def call(self, method: str, message: Mapping[str, Any], *, deadline: float, once: bool = False) -> Answer:
-        if self._changed and not once:  # requests that are sent once only delete keys, which is harmless
+        if self._changed and not once:  # a request with `once` only deletes keys, which is harmless
             raise ClusterChanged(self._changed)
-        revision, terms = self._revision, self._terms
+        at_least, terms = self._revision, self._terms
         answer = await self._port.call(method, message, deadline=deadline, once=once)
         if method.startswith(_LINEARIZABLE):
-            revision += _has_written(message, answer.message)
+            at_least += _has_written(message, answer.message)
         else:
-            revision = 0
-        self._check(answer.message, revision, terms)
+            at_least = 0
+        self._check(answer.message, at_least, terms)
         return answer
 
     def _check(self, message: Message, at_least: int, terms: Mapping[str, int]) -> None:
@@ -82,5 +82,5 @@ class CheckedPort:
 
 def _has_written(request: Mapping[str, Any], answer: Message) -> bool:
     """Whether this transaction has put a key, which creates a new revision."""
-    done = request.get("success" if answer.get("succeeded") else "failure", ())
-    return any("request_put" in operation for operation in done)
+    executed = request.get("success" if answer.get("succeeded") else "failure", ())
+    return any("request_put" in operation for operation in executed)

@@ -14,6 +14,7 @@ A key of another shape below `<prefix><name>/` belongs to another program, such 
 from __future__ import annotations
 
 import functools
+import itertools
 import re
 from typing import NamedTuple
 
@@ -99,6 +100,29 @@ class Keys:
         except UnicodeDecodeError:
             return None
         return text if self._raw else text.replace("%2F", "/").replace("%25", "%")
+
+
+class Slots:
+    """The names of a client's keys. A name is reused as soon as no request about it can be on its way.
+
+    Until a compaction, etcd keeps every key that ever existed, and a range request scans all of them. A new name for
+    each ticket would make a lock slower with every use.
+    """
+
+    def __init__(self, nonce: str) -> None:
+        self._client = nonce[-24:]
+        self._numbers = itertools.count(1)
+        self._free: list[str] = []
+
+    def take(self) -> str:
+        try:
+            return self._free.pop()  # atomic, as next() of a count is, so threads need no mutex
+        except IndexError:
+            return f"{self._client}{next(self._numbers):08x}"
+
+    def give_back(self, slot: str) -> None:
+        """The key is deleted, and all requests about it were answered: reuse its name."""
+        self._free.append(slot)
 
 
 def range_end(start: bytes) -> bytes:

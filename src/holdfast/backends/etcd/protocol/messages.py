@@ -71,21 +71,21 @@ def get(key: bytes, *, keys_only: bool = False) -> Message:
     return {"request_range": {"key": b64(key), **({"keys_only": True} if keys_only else {})}}
 
 
-def first(start: bytes, end: bytes, *, until: int = 0) -> Message:
-    """The key that was created first; `until`: only keys that were created at this revision or earlier."""
+def first(start: bytes, end: bytes) -> Message:
+    """The key that was created first."""
     # The order is required, although it is the default: without it etcd applies the limit before it sorts.
     ordered = {"sort_target": "CREATE", "sort_order": "ASCEND", "limit": "1"}
-    return {"request_range": {**_range(start, end, until), **ordered}}
+    return {"request_range": {**_range(start, end), **ordered}}
 
 
 def last(start: bytes, end: bytes, count: int, *, until: int = 0) -> Message:
-    """The keys that were created last, the latest one first."""
+    """The keys that were created last, the latest one first; `until`: at this revision or earlier."""
     ordered = {"sort_target": "CREATE", "sort_order": "DESCEND", "limit": str(count), "keys_only": True}
     return {"request_range": {**_range(start, end, until), **ordered}}
 
 
 def all_in_order(start: bytes, end: bytes, *, until: int = 0, keys_only: bool = True) -> Message:
-    """All keys of the range, in the order in which they were created."""
+    """All keys of the range, in the order in which they were created; `until`: at this revision or earlier."""
     ordered = {"sort_target": "CREATE", "sort_order": "ASCEND"}
     return {"request_range": {**_range(start, end, until), **ordered, **({"keys_only": True} if keys_only else {})}}
 
@@ -123,26 +123,25 @@ def succeeded(answer: Message) -> bool:
 
 def kvs(answer: Message, number: int) -> list[KeyValue]:
     """The keys that the operation with this number returned."""
-    return [key_value(kv) for kv in answer["responses"][number]["response_range"].get("kvs", ())]
+    return [
+        KeyValue(
+            key=b64decode(kv["key"]),
+            value=b64decode(kv.get("value", "")),
+            created=int(kv.get("create_revision", 0)),
+            lease=int(kv.get("lease", 0)),
+            modified=int(kv.get("mod_revision", 0)),
+        )
+        for kv in answer["responses"][number]["response_range"].get("kvs", ())
+    ]
 
 
 def deleted(answer: Message, number: int) -> bool:
     return bool(int(answer["responses"][number]["response_delete_range"].get("deleted", 0)))
 
 
-def key_value(kv: Message) -> KeyValue:
-    return KeyValue(
-        key=b64decode(kv["key"]),
-        value=b64decode(kv.get("value", "")),
-        created=int(kv.get("create_revision", 0)),
-        lease=int(kv.get("lease", 0)),
-        modified=int(kv.get("mod_revision", 0)),
-    )
-
-
 def b64(data: bytes) -> str:
     return b2a_base64(data, newline=False).decode()
 
 
-def _range(start: bytes, end: bytes, until: int) -> Message:
+def _range(start: bytes, end: bytes, until: int = 0) -> Message:
     return {"key": b64(start), "range_end": b64(end), **({"max_create_revision": str(until)} if until else {})}

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import islice
 
 from holdfast.backends.etcd.protocol.acquire_all import AcquireAll
 from holdfast.backends.etcd.protocol.keys import QueueEntry, parse_key
 from holdfast.backends.etcd.protocol.messages import KeyValue, created_at, delete, succeeded, txn
 from holdfast.backends.etcd.protocol.ticket_values import ticket_info
-from holdfast.core.tickets import LockInfo, TicketInfo
+from holdfast.core.tickets import LockInfo, TicketInfo, first_blocker
 
 
 class QueueOperators(AcquireAll):
@@ -46,10 +47,11 @@ class QueueOperators(AcquireAll):
         """The holders and waiters; `remaining` keeps the remaining seconds by lease, to request each only once."""
         holders: list[TicketInfo] = []
         waiters: list[TicketInfo] = []
-        for kv, is_granted in zip(tickets, granted_flags(queue_entries(tickets)), strict=True):
+        entries = queue_entries(tickets)
+        for kv, entry, is_granted in zip(tickets, entries, granted_flags(entries), strict=True):
             if kv.lease not in remaining:
                 remaining[kv.lease] = await self._leases.remaining(kv.lease, deadline)
-            (holders if is_granted else waiters).append(ticket_info(kv, remaining[kv.lease], granted=is_granted))
+            (holders if is_granted else waiters).append(ticket_info(kv, entry, remaining[kv.lease], granted=is_granted))
         return LockInfo(name, tuple(holders), tuple(waiters))
 
 
@@ -59,10 +61,4 @@ def queue_entries(tickets: Sequence[KeyValue]) -> list[QueueEntry]:
 
 def granted_flags(entries: Sequence[QueueEntry]) -> list[bool]:
     """For each ticket of a lock, in order, whether the rule grants it."""
-    flags: list[bool] = []
-    all_shared = True
-    for number, entry in enumerate(entries):
-        has_room = entry.limit is None or number < entry.limit
-        flags.append(number == 0 if entry.exclusive else all_shared and has_room)
-        all_shared = all_shared and not entry.exclusive
-    return flags
+    return [first_blocker(entry.limit, islice(entries, number)) is None for number, entry in enumerate(entries)]

@@ -22,7 +22,7 @@ from holdfast.backends.etcd.port import ClusterChanged, EtcdPort, LeaseNotFound,
 from holdfast.backends.etcd.protocol.acquire_all import FREE, LockState
 from holdfast.backends.etcd.protocol.base import OPERATIONS_MAX, TicketKey, state_of
 from holdfast.backends.etcd.protocol.guarantees import QUEUE, QUEUE_LACKS
-from holdfast.backends.etcd.protocol.keys import Keys, QueueEntry
+from holdfast.backends.etcd.protocol.keys import Keys, QueueEntry, Slots
 from holdfast.backends.etcd.protocol.leases import Lease, Unanswered
 from holdfast.backends.etcd.protocol.messages import (
     KeyValue,
@@ -44,7 +44,6 @@ from holdfast.backends.etcd.protocol.messages import (
     txn,
 )
 from holdfast.backends.etcd.protocol.operators import QueueOperators, queue_entries
-from holdfast.backends.etcd.protocol.slots import Slots
 from holdfast.backends.etcd.protocol.ticket_values import METHOD_KEY, encode_value, holder_of, parse_value
 from holdfast.core.ports import Runtime
 from holdfast.core.tickets import (
@@ -131,20 +130,23 @@ class EtcdBackend(QueueOperators):
     async def _share_or_queue(
         self, claim: Claim, lease: Lease, answer: Message, deadline: float, *, queue: bool
     ) -> Granted | Waiting | None:
-        """The lock is in use: acquire it together with its holders, or take a place in its queue, if `queue`."""
+        """Acquire a lock in use together with its holders, or else take a place in its queue, if `queue`.
+
+        `answer` is that to a create that was refused. None: the lock has changed since.
+        """
         if own := kvs(answer, 0):  # from an earlier request whose answer was lost
             return await self._poll(claim, TicketKey(None, own[0].created), lease, deadline)
-        if not (holders := kvs(answer, 3)):
+        if not (first_ticket := kvs(answer, 3)):
             return None
-        holder = holder_of(holders)
+        holder = holder_of(first_ticket)
         if not claim.exclusive:
-            ahead, now = kvs(answer, 4), revision(answer)
+            ahead, read_at = kvs(answer, 4), revision(answer)
             self._check_limit(claim, ahead, holder)  # before anything is changed
             if blocker(claim, queue_entries(ahead)) is None:
                 # If no ticket was created since then, at most the same tickets are ahead, so it is granted.
                 _, folder, end = self._key_range(claim)
                 sent = self._runtime.now()
-                answer = await self._create(claim, lease, only_if=none_after(folder, end, now), deadline=deadline)
+                answer = await self._create(claim, lease, only_if=none_after(folder, end, read_at), deadline=deadline)
                 if self._is_created(claim, answer):
                     return self._granted(claim, lease, revision(answer), sent)
                 if not queue:
@@ -153,13 +155,6 @@ class EtcdBackend(QueueOperators):
             return await self._enqueue(claim, lease, holder, deadline)
         await self._give_up(claim, deadline)
         return Waiting(POLL_INTERVAL, holder)
-
-    async def _give_up(self, claim: Claim, deadline: float) -> None:
-        """The engine does not withdraw a ticket that does not wait. But a create without an answer may still arrive."""
-        if claim.unanswered:
-            await self.release([claim], deadline=deadline)
-        else:
-            self._give_back_slot(claim)
 
     async def _enqueue(
         self, claim: Claim, lease: Lease, holder: str | None, deadline: float
@@ -182,16 +177,16 @@ class EtcdBackend(QueueOperators):
             return None
         if not self._is_created(claim, answer):
             return None
-        now = revision(answer)
-        own_key = state_of(claim).key = TicketKey(None, now)
-        ahead = [kv for kv in kvs(answer, 1) if kv.created < now]
+        created = revision(answer)
+        own_key = state_of(claim).key = TicketKey(None, created)
+        ahead = [kv for kv in kvs(answer, 1) if kv.created < created]
         if not claim.exclusive:
             try:
                 self._check_limit(claim, ahead, holder)
             except LimitConflict:  # with a ticket that was created at the same time
                 await self.release([claim], deadline=deadline)
                 raise
-        return await self._decide(claim, own_key, lease, View(now, ahead, kvs(answer, 2)), deadline)
+        return await self._decide(claim, own_key, lease, View(created, ahead, kvs(answer, 2)), deadline)
 
     def _create(
         self,
@@ -205,7 +200,8 @@ class EtcdBackend(QueueOperators):
     ) -> Coroutine[Any, Any, Message]:
         """Create its key, unless it was withdrawn before, or the lock is in use by method=key.
 
-        The answers to `then` start with number 1. If it was not created, the answers are those to the reads below.
+        The answers to `then` start with number 1. If the key was not created, the answers are others: 0 the key, 1 its
+        tombstone, 2 the key of method=key, 3 the first ticket of the lock, 4 for a shared ticket all tickets.
 
         Raises:
             OutcomeUnknown: no answer.
@@ -255,8 +251,8 @@ class EtcdBackend(QueueOperators):
             if succeeded(answer):
                 return self._granted(claim, lease, own_key.created, sent)
         else:
-            limit = min(deadline, self._runtime.now() + POLL_MAX) if own_key.watches else deadline
-            answer = (await self._port.call("kv/txn", txn([], reads), deadline=limit)).message
+            answered_by = min(deadline, self._runtime.now() + POLL_MAX) if own_key.watches else deadline
+            answer = (await self._port.call("kv/txn", txn([], reads), deadline=answered_by)).message
         if not any(kv.created == own_key.created for kv in kvs(answer, 0)):
             state_of(claim).key = None  # the key expired or was deleted, so its place is lost
             return None
@@ -266,7 +262,7 @@ class EtcdBackend(QueueOperators):
     async def _decide(
         self, claim: Claim, own_key: TicketKey, lease: Lease, view: View, deadline: float
     ) -> Granted | Waiting | None:
-        """Grant the ticket, or store what it has to watch."""
+        """Grant the ticket, or store what it has to watch. None: its key does not exist any more."""
         watches = self._watches(claim, view)
         if not watches:
             # No ticket can be created ahead of it, so it is granted once its key is under the lease of its ttl.
@@ -297,8 +293,8 @@ class EtcdBackend(QueueOperators):
         arrives; without one, it is released after its min_hold.
         """
         key = self._key(claim)
-        take = put(key, encode_value(claim, self._runtime.wall()), lease.id)
-        request = txn([created_at(key, own_key.created), *only_if], [take], reads)
+        move = put(key, encode_value(claim, self._runtime.wall()), lease.id)
+        request = txn([created_at(key, own_key.created), *only_if], [move], reads)
         was_unanswered, claim.unanswered = claim.unanswered, claim.unanswered or bool(claim.min_hold)
         answer = await self._port.call("kv/txn", request, deadline=deadline)
         claim.unanswered = was_unanswered or (answer.repeated and bool(claim.min_hold))
@@ -419,8 +415,6 @@ class EtcdBackend(QueueOperators):
         return [first(folder, end), get(self._keys.base(claim.name))]
 
     def _state_of(self, claim: Claim, lease: Lease, answer: Message, number: int) -> LockState:
-        if succeeded(answer):
-            return LockState(created=revision(answer))
         self._check_method(claim, kvs(answer, 2 * number + 1))
         queued = kvs(answer, 2 * number)
         if not queued:
@@ -429,16 +423,13 @@ class EtcdBackend(QueueOperators):
             return LockState(created=queued[0].created)
         return LockState(is_busy=True, holder=holder_of(queued))
 
-    def _give_back_slot(self, claim: Claim) -> None:
-        slot, state_of(claim).slot = state_of(claim).slot, None
-        if slot is not None:
-            self._slots.give_back(slot)
-
     # ── keys ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _forget(self, claim: Claim) -> None:
         if not claim.unanswered and not claim.withdrawn:  # else a request about the key may still arrive
-            self._give_back_slot(claim)
+            slot, state_of(claim).slot = state_of(claim).slot, None
+            if slot is not None:
+                self._slots.give_back(slot)
         claim.withdrawn = False
         super()._forget(claim)
 

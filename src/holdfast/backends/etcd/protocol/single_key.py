@@ -30,6 +30,7 @@ from holdfast.backends.etcd.protocol.messages import (
     txn,
 )
 from holdfast.backends.etcd.protocol.ticket_values import METHOD_KEY, encode_value, holder_of, parse_value, ticket_info
+from holdfast.core.one_by_one import result_or_error
 from holdfast.core.tickets import POLL_INTERVAL, Claim, Granted, LockInfo, Waiting
 from holdfast.errors import (
     BackendError,
@@ -60,11 +61,7 @@ class KeyBackend(AcquireAll):
             await self._undo_or_report_unknown(claim, error, deadline)
             raise
         if not queue and isinstance(outcome, Waiting):
-            if claim.unanswered:
-                # The engine does not withdraw a ticket that does not wait. But a create without an answer may arrive.
-                await self._withdraw([claim], deadline)
-            else:
-                self._forget(claim)
+            await self._give_up(claim, deadline)
         return await self._cover_min_hold(claim, outcome, deadline) if isinstance(outcome, Granted) else outcome
 
     async def _try_acquire(self, claim: Claim, deadline: float) -> Granted | Waiting:
@@ -82,9 +79,9 @@ class KeyBackend(AcquireAll):
             except LeaseNotFound:
                 self._leases.mark_expired(lease)
                 continue
-            now = revision(answer)
             if succeeded(answer):
-                granted = self._granted(claim, lease, now, sent)  # first, so that a failed check can release it
+                # First, so that a failed check can release it.
+                granted = self._granted(claim, lease, revision(answer), sent)
                 await self._check_methods([claim], answer, deadline)
                 return granted
             if kvs(answer, 1):
@@ -92,7 +89,7 @@ class KeyBackend(AcquireAll):
             state = self._state_of(claim, lease, answer, 0)
             if state.created:
                 return self._granted(claim, lease, state.created, sent)
-            state_of(claim).read_at = now
+            state_of(claim).read_at = revision(answer)
             return Waiting(min(POLL_INTERVAL, lease.ttl / 4), state.holder)
 
     async def _check_methods(self, claims: Sequence[Claim], answer: Message, deadline: float) -> None:
@@ -126,8 +123,6 @@ class KeyBackend(AcquireAll):
         return [get(self._key(claim))]
 
     def _state_of(self, claim: Claim, lease: Lease, answer: Message, number: int) -> LockState:
-        if succeeded(answer):
-            return LockState(created=revision(answer))
         stored = kvs(answer, number)
         if not stored:
             return FREE
@@ -137,9 +132,6 @@ class KeyBackend(AcquireAll):
         if value.nonce == claim.nonce and stored[0].lease == lease.id:  # from a request whose answer was lost
             return LockState(created=stored[0].created)
         return LockState(is_busy=True, holder=holder_of(stored))
-
-    def _give_back_slot(self, claim: Claim) -> None:
-        """A lock of this method has one key, and no slots."""
 
     # ── wait, release ────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -161,18 +153,7 @@ class KeyBackend(AcquireAll):
                     return [True] * len(claims)
             except BackendError as error:
                 return [error] * len(claims)
-        released: list[bool | BackendError] = []
-        for claim in claims:
-            try:
-                released.append(await self._release(claim, deadline))
-            except BackendError as error:
-                released.append(error)
-            except ClusterChanged:
-                released.append(False)
-                self._forget(claim)
-            else:
-                self._forget(claim)
-        return released
+        return [await result_or_error(self._release(claim, deadline)) for claim in claims]
 
     async def _release_in_one_step(self, claims: Sequence[Claim], deadline: float) -> bool:
         """Release all tickets in one transaction if all of them are held and none has a create without an answer.
@@ -198,6 +179,15 @@ class KeyBackend(AcquireAll):
         return True
 
     async def _release(self, claim: Claim, deadline: float) -> bool:
+        try:
+            was_held = await self._delete_own_key(claim, deadline)
+        except ClusterChanged:
+            was_held = False
+        self._forget(claim)
+        return was_held
+
+    async def _delete_own_key(self, claim: Claim, deadline: float) -> bool:
+        """Delete the ticket's key. Also make creates and moves without an answer ineffective."""
         key = self._key(claim)
         unanswered = state_of(claim).creates
         for lease, tombstone in unanswered:
@@ -253,7 +243,7 @@ class KeyBackend(AcquireAll):
         for kv in keys:
             remaining = await self._leases.remaining(kv.lease, deadline)
             entry = QueueEntry(kv.key, kv.created, exclusive=True, limit=1, is_ours=True)
-            holders.append(ticket_info(kv, remaining, granted=True, entry=entry))
+            holders.append(ticket_info(kv, entry, remaining, granted=True))
         return LockInfo(name, tuple(holders), ())
 
     # ── keys ─────────────────────────────────────────────────────────────────────────────────────────────────────

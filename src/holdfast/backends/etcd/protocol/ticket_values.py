@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from holdfast.backends.etcd.protocol.keys import QueueEntry, parse_key
+from holdfast.backends.etcd.protocol.keys import QueueEntry
 from holdfast.backends.etcd.protocol.messages import KeyValue
 from holdfast.core.tickets import Claim, TicketInfo, make_ticket_info, process_text
 
@@ -47,23 +47,22 @@ def parse_value(value: bytes) -> TicketValue:
     return TicketValue(is_ours=False, method="", agent="another program", since=0.0, info="")
 
 
-def holder_of(claims: Sequence[KeyValue]) -> str | None:
+def holder_of(tickets: Sequence[KeyValue]) -> str | None:
     """The process of the first ticket, for messages."""
-    if not claims:
+    if not tickets:
         return None
-    value = parse_value(claims[0].value)
+    value = parse_value(tickets[0].value)
     return process_text(value.info) if value.is_ours else "another program"
 
 
-def ticket_info(kv: KeyValue, remaining: float, *, granted: bool, entry: QueueEntry | None = None) -> TicketInfo:
+def ticket_info(kv: KeyValue, entry: QueueEntry, remaining: float, *, granted: bool) -> TicketInfo:
     value = parse_value(kv.value)
-    kind = entry or parse_key(kv.key, kv.created)
     return make_ticket_info(
         info=value.info,
         fence=kv.created if granted else None,
         agent=value.agent,
         since=value.since,
         remaining=remaining,
-        exclusive=kind.exclusive,
-        limit=kind.limit,
+        exclusive=entry.exclusive,
+        limit=entry.limit,
     )

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from holdfast.backends.memory.io.blocking import BlockingPort
 from holdfast.backends.memory.port import Store, stores
 from holdfast.backends.memory.protocol.queue import MemoryBackend
-
-if TYPE_CHECKING:
-    from holdfast.core.tickets import Notification
-    from holdfast.runtimes.aio import AsyncioRuntime
-    from holdfast.url import Address
+from holdfast.core.tickets import Notification
+from holdfast.runtimes.aio import AsyncioRuntime
+from holdfast.url import Address
 
 
 class AsyncioPort(BlockingPort):

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from holdfast.backends.memory.port import Store, stores
 from holdfast.backends.memory.protocol.queue import MemoryBackend
 from holdfast.core.notifications import Wakeups
-
-if TYPE_CHECKING:
-    from holdfast.core.ports import Runtime
-    from holdfast.core.tickets import Notification
-    from holdfast.runtimes.threads import ThreadRuntime
-    from holdfast.url import Address
+from holdfast.core.ports import Runtime
+from holdfast.core.tickets import Notification
+from holdfast.runtimes.threads import ThreadRuntime
+from holdfast.url import Address
 
 T = TypeVar("T")
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
-from typing import TYPE_CHECKING
 
 from holdfast.backends.memory.port import KeptRecord, MemoryPort, QueueEntry, Register, Store
 from holdfast.backends.memory.protocol.guarantees import GUARANTEES, LACKS
 from holdfast.core.clock import lease_deadline
+from holdfast.core.ports import Record, Runtime
 from holdfast.core.tickets import (
     POLL_INTERVAL,
     POLL_INTERVAL_BEHIND,
@@ -26,10 +26,6 @@ from holdfast.core.tickets import (
     process_text,
 )
 from holdfast.errors import LimitConflict
-
-if TYPE_CHECKING:
-    from holdfast.core.ports import Record, Runtime
-
 
 _NO_REGISTER = Register(0, "", 0.0)
 _REAP_EACH = 256  # expired registers or records are dropped whenever their number is a multiple of this

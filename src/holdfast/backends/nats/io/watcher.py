@@ -23,6 +23,7 @@ class Subscriptions:
 
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
+        self.read = connection.read_messages
         self.sids: dict[str, int] = {}  # by subject
         self.subjects: dict[str, str] = {}  # of each ticket, by nonce
         self.unconfirmed: deque[list[str]] = deque()  # the tickets of each PING without a PONG
@@ -43,9 +44,6 @@ class Subscriptions:
             self.unconfirmed.append(new)
             data += wire.PING
         return data
-
-    def read(self) -> Awaitable[list[wire.Message]]:
-        return self.connection.read_messages()
 
 
 class Watcher(BaseWatcher[str, Subscriptions]):

@@ -99,8 +99,8 @@ class Bucket:
         """The sequence number of the new entry; None: refused, because the last entry is another one."""
         try:
             answer = self.answer(message)
-        except BackendError as problem:
-            return problem
+        except BackendError as failure:
+            return failure
         error = answer.get("error")
         if error is None:
             return int(answer["seq"])

@@ -18,7 +18,8 @@ from holdfast.backends.nats.protocol.keys import register_key
 from holdfast.core.ports import Runtime, StoreMissing
 from holdfast.errors import BackendError, NameConflict
 
-BUSY_PAUSE = 0.01  # seconds before a put is repeated that was refused although the key has not changed
+# Seconds before a refused put is repeated: another put of the key may be in progress, or an old leader has answered.
+BUSY_PAUSE = 0.01
 
 
 class Registers:

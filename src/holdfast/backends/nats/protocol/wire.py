@@ -38,8 +38,8 @@ def unsubscribe(sid: int) -> bytes:
 
 
 def publish(subject: str, reply: str, data: bytes, headers: Mapping[str, object] | None = None) -> bytes:
-    head = b"".join(f"{name}: {value}\r\n".encode() for name, value in (headers or {}).items())
-    head = b"NATS/1.0\r\n" + head + _END
+    fields = "".join(f"{name}: {value}\r\n" for name, value in (headers or {}).items())
+    head = f"NATS/1.0\r\n{fields}\r\n".encode()
     sizes = (len(head), len(head) + len(data))
     return b"HPUB %b %b %d %d\r\n%b%b\r\n" % (subject.encode(), reply.encode(), *sizes, head, data)
 

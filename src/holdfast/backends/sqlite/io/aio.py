@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from holdfast.backends.sqlite.config import SqliteConfig, config_of
 from holdfast.backends.sqlite.io.lock_file import LockFile, retry_while_busy
 from holdfast.backends.sqlite.io.sessions import SessionWatcher
+from holdfast.backends.sqlite.port import Transaction
 from holdfast.backends.sqlite.protocol.queue import SqliteBackend
 from holdfast.backends.worker_thread import WorkerThread
 from holdfast.core.notifications import Wakeups
-
-if TYPE_CHECKING:
-    from holdfast.backends.sqlite.port import Transaction
-    from holdfast.core.tickets import Notification
-    from holdfast.runtimes.aio import AsyncioRuntime
-    from holdfast.url import Address
+from holdfast.core.tickets import Notification
+from holdfast.runtimes.aio import AsyncioRuntime
+from holdfast.url import Address
 
 T = TypeVar("T")
 
@@ -29,6 +27,7 @@ class AsyncioPort:
         self._runtime = runtime
         self.wakeups = Wakeups(runtime)
         self._file = LockFile(config, self._wake_own)
+        self.intact = self._file.intact
         self._worker = WorkerThread(config.url, "sqlite")
         self._watcher = SessionWatcher(
             self._file.sessions_folder,
@@ -50,14 +49,9 @@ class AsyncioPort:
             lambda: self._worker.run(self._runtime.loop, job), self._file, self._runtime, deadline
         )
 
-    def intact(self, store: Hashable) -> bool:
-        return self._file.intact(store)
-
     def subscribe(self, nonce: str, sessions: Iterable[str]) -> None:
-        if self._closed:
-            return
-        self._watcher.subscribe(nonce, sessions)
-        self._watcher.listen(self._file.session)
+        if not self._closed:
+            self._watcher.subscribe(nonce, sessions, self._file.session)
 
     def unsubscribe(self, nonce: str) -> None:
         self._watcher.unsubscribe(nonce)

@@ -5,21 +5,19 @@ from __future__ import annotations
 import contextlib
 import selectors
 import threading
-from collections.abc import Callable, Hashable, Iterable
-from typing import TYPE_CHECKING, TypeVar
+from collections.abc import Callable, Iterable
+from typing import TypeVar
 
 from holdfast.backends.sqlite.config import SqliteConfig, config_of
 from holdfast.backends.sqlite.io.lock_file import Busy, LockFile, retry_while_busy
 from holdfast.backends.sqlite.io.sessions import SessionWatcher
+from holdfast.backends.sqlite.port import Transaction
 from holdfast.backends.sqlite.protocol.queue import SqliteBackend
 from holdfast.core.events import logger
 from holdfast.core.notifications import Wakeups
 from holdfast.errors import ThreadStartError
 from holdfast.runtimes.threads import ThreadRuntime, start_thread
-
-if TYPE_CHECKING:
-    from holdfast.backends.sqlite.port import Transaction
-    from holdfast.url import Address
+from holdfast.url import Address
 
 T = TypeVar("T")
 
@@ -33,6 +31,7 @@ class BlockingPort:
         self._runtime = runtime
         self.wakeups = Wakeups(runtime)
         self._file = LockFile(config, self.wakeups.wake)
+        self.intact = self._file.intact
         self._mutex = runtime.mutex()  # guards the watcher, which callers and the listening thread share
         # Descriptors may be added and removed while another thread waits on the selector.
         self._selector = selectors.DefaultSelector()
@@ -57,13 +56,10 @@ class BlockingPort:
         except Busy:
             return await retry_while_busy(attempt, self._file, self._runtime, deadline)
 
-    def intact(self, store: Hashable) -> bool:
-        return self._file.intact(store)
-
     def subscribe(self, nonce: str, sessions: Iterable[str]) -> None:
         with self._mutex:
             if not self._closed:
-                self._watcher.subscribe(nonce, sessions)
+                self._watcher.subscribe(nonce, sessions, self._file.session)
                 self._ensure_listener()
 
     def unsubscribe(self, nonce: str) -> None:
@@ -93,7 +89,6 @@ class BlockingPort:
         self._selector.register(fd, selectors.EVENT_READ, callback)
 
     def _ensure_listener(self) -> None:
-        self._watcher.listen(self._file.session)
         if self._thread is None:
             try:
                 self._thread = start_thread(self._run, "listener")

@@ -17,8 +17,9 @@ import sqlite3
 import threading
 import time
 from collections.abc import Awaitable, Callable, Hashable, Iterator
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
+from holdfast.backends.sqlite.config import SqliteConfig
 from holdfast.backends.sqlite.io import file_system, sessions
 from holdfast.backends.sqlite.port import OldTables, Transaction, Value
 from holdfast.backends.sqlite.protocol.queue import REMOVE_SESSION
@@ -28,9 +29,6 @@ from holdfast.core.tickets import Notification
 from holdfast.errors import BackendUnavailable, OutcomeUnknown
 from holdfast.runtimes import system
 from holdfast.runtimes.threads import Mutex
-
-if TYPE_CHECKING:
-    from holdfast.backends.sqlite.config import SqliteConfig
 
 T = TypeVar("T")
 

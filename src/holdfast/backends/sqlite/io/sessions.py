@@ -183,8 +183,8 @@ class SessionWatcher:
         """No ticket of ours waits."""
         return not self._by_nonce
 
-    def listen(self, session: Session | None) -> None:
-        """Pass on the notifications to our session from now on. The session is None before the first transaction."""
+    def _listen(self, session: Session | None) -> None:
+        """Pass on the notifications to our session from now on."""
         if session is not None and session is not self.listening_to:
             listens = session.listen(self._add_reader, self._remove_reader, lambda: self._read_notifications(session))
             self.listening_to = session if listens else None
@@ -193,7 +193,11 @@ class SessionWatcher:
         for notification in session.read_notifications():
             self._wake(notification)
 
-    def subscribe(self, nonce: str, sessions: Iterable[str]) -> None:
+    def subscribe(self, nonce: str, sessions: Iterable[str], own: Session | None) -> None:
+        """Wake this ticket when one of these sessions dies, or when it is notified through our `own` session.
+
+        `own` is None before the first transaction.
+        """
         wanted = frozenset(sessions)
         before = self._by_nonce.get(nonce, frozenset())
         self._by_nonce[nonce] = wanted
@@ -202,6 +206,7 @@ class SessionWatcher:
                 self._add(nonce, session)
             for session in before - wanted:
                 self._remove(nonce, session)
+        self._listen(own)
 
     def unsubscribe(self, nonce: str) -> None:
         for session in self._by_nonce.pop(nonce, ()):

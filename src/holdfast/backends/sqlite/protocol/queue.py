@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from holdfast.backends.sqlite.port import OldTables, SqlitePort, Transaction
 from holdfast.backends.sqlite.protocol.guarantees import GUARANTEES, LACKS
@@ -142,6 +142,7 @@ class SqliteBackend:
         self._port = port
         self._runtime = runtime
         self._wakeups = port.wakeups
+        self.intact = port.intact
 
     @property
     def liveness_fds(self) -> tuple[int, ...]:
@@ -207,9 +208,6 @@ class SqliteBackend:
         sent = self._runtime.now()
         adopted = await self._port.transact(partial(_adopt, nonce=nonce, claim=claim), deadline=deadline)
         return LeaseGone() if adopted is None else Granted(adopted[0], lease_deadline(sent, claim.ttl, 0.0), adopted[1])
-
-    def intact(self, store: Hashable) -> bool:
-        return self._port.intact(store)
 
     async def inspect(self, name: str, *, deadline: float) -> LockInfo:
         infos = await self._port.transact(partial(_inspect, name=name), deadline=deadline, creates=False)
@@ -296,8 +294,8 @@ def _try_acquire_all(txn: Transaction, claims: Sequence[Claim]) -> list[tuple[in
 
 def _fence_of_same_owner(txn: Transaction, claim: Claim) -> int | None:
     """The fence of a granted ticket of the same owner. This ticket is granted with it, even if others wait."""
-    entries = map(_QueueEntry._make, txn.rows(_SAME_OWNER, claim.name, claim.owner, claim.nonce))
-    return next((entry.fence for entry in entries if not _reaped(txn, claim.name, entry)), None)
+    entries = _live(txn, claim.name, txn.rows(_SAME_OWNER, claim.name, claim.owner, claim.nonce))
+    return next((entry.fence for entry in entries), None)
 
 
 def _join(txn: Transaction, claim: Claim, number: int | None, fence: int) -> tuple[int, Hashable]:
@@ -327,11 +325,7 @@ def _enqueue(
         txn.change(_KEEP_PLACE, expires, txn.session, claim.name, number)
     _wake_next(txn, claim.name)  # reaping tickets may have unblocked others
     queued = (number, txn.store)
-    live = (
-        entry
-        for entry in map(_QueueEntry._make, txn.rows(_BEFORE, claim.name, number))
-        if not _reaped(txn, claim.name, entry)
-    )
+    live = _live(txn, claim.name, txn.rows(_BEFORE, claim.name, number))
     previous, second_previous = next(live, None), next(live, None)
     if previous is not None and not previous.granted:
         # The second waiter polls often too: if the first is stopped when it is woken, the second must notice.
@@ -416,14 +410,19 @@ def _insert(txn: Transaction, claim: Claim, number: int, *, fence: int | None, e
 
 
 def _live_ahead(txn: Transaction, claim: Claim, number: int | None) -> Iterator[_QueueEntry]:
-    """The live tickets that may block this one, in order, read one by one. Ended tickets are removed.
+    """The live tickets that may block this one, in order.
 
     Readers do not block a reader, so they are skipped without a check whether they are alive.
     """
     with_shared = claim.limit is not None
     rows = txn.rows(_AHEAD, claim.name, _MAX_NUMBER if number is None else number, with_shared)
+    return _live(txn, claim.name, rows)
+
+
+def _live(txn: Transaction, name: str, rows: Iterator[tuple[Any, ...]]) -> Iterator[_QueueEntry]:
+    """The live tickets among these rows of a lock, read one by one. Ended tickets are removed."""
     for entry in map(_QueueEntry._make, rows):
-        if not _reaped(txn, claim.name, entry):
+        if not _reaped(txn, name, entry):
             yield entry
 
 

@@ -50,10 +50,9 @@ def _login(client: Any) -> tuple[str, str]:
             "url is a KazooClient with several users, or with another scheme than digest: give one that logs in as one "
             "user, or a URL"
         )
-    for _, credential in client.auth_data:
-        user, _, password = credential.partition(":")
-        return user, password
-    return "", ""
+    credential = next((credential for _, credential in client.auth_data), "")
+    user, _, password = credential.partition(":")
+    return user, password
 
 
 def _tls(client: Any) -> dict[str, str] | None:

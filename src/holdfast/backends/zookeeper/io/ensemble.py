@@ -1,11 +1,11 @@
-"""The port on kazoo, for both runtimes: the open sessions, their requests, and the callbacks."""
+"""The port on kazoo: the open sessions, their requests, and the callbacks. It serves threads; aio.py adapts it."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
+from holdfast.backends.net.poller import Background
 from holdfast.backends.zookeeper.config import ZookeeperConfig
 from holdfast.backends.zookeeper.io.driver import KazooSession, Reply, answer
 from holdfast.backends.zookeeper.port import Answer, Children, Ephemerals, Get, Request, Session
@@ -16,12 +16,13 @@ SILENCE_MAX = 0.9  # seconds without an answer after which a connection is close
 CLOSE_MAX = 1.0  # seconds that closing waits for the servers to confirm the end of the session
 
 
-class Ensemble(ABC):
+class Ensemble:
     """The sessions of one client, one at a time for each timeout."""
 
-    def __init__(self, config: ZookeeperConfig, runtime: Runtime) -> None:
+    def __init__(self, config: ZookeeperConfig, background: Background, runtime: Runtime) -> None:
         self._url = config.url
         self._config = config
+        self._background = background
         self._runtime = runtime
         self._mutex = runtime.mutex()
         self._sessions: dict[float, KazooSession] = {}  # by requested timeout
@@ -121,9 +122,13 @@ class Ensemble(ABC):
             for request, reply in zip(requests, replies, strict=True)
         ]
 
-    @abstractmethod
     def _new_event(self) -> tuple[Event, Callable[[], object]]:
         """An event for the caller, and the function that sets it: called from any thread, perhaps more than once."""
+        event = self._runtime.event()
+        return event, event.set
+
+    def start(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        self._background.start(work, "heartbeat")
 
     def disconnect(self, session: Session) -> None:
         _kazoo_session(session).disconnect()
@@ -142,15 +147,19 @@ class Ensemble(ABC):
                 session.close()
         until, event = self._runtime.now() + CLOSE_MAX, self._runtime.event()
         await self._until(lambda: all(session.thread_ended for session in sessions), until, event)
+        await self._background.join()
+
+    def without_loop(self) -> None:
+        """Threads need no loop."""
 
     def abandon(self) -> None:
         self._closed = True
         for session in self._sessions.values():
             session.abandon()
 
-    @abstractmethod
     def _post(self, function: Callable[..., None], *arguments: Any) -> None:
         """Called on kazoo's thread: call the function where the protocol's state may be changed."""
+        function(*arguments)
 
     def _on_change(self, session: KazooSession) -> None:
         self._post(self._notify_change, session)

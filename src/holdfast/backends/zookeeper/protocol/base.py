@@ -57,8 +57,7 @@ class TicketNode:
     @property
     def kept_until(self) -> float:
         """When a node that is not released may be deleted: after the holder's deadline and the lock's delay."""
-        delay = self.claim.delay
-        return before_delay(self.deadline, delay) + delay if delay else self.deadline
+        return before_delay(self.deadline, self.claim.delay) + self.claim.delay
 
 
 class ZookeeperBase(HeartbeatTasks):

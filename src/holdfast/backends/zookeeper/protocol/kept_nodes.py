@@ -22,6 +22,7 @@ from holdfast.backends.zookeeper.port import (
     Transaction,
     ZookeeperPort,
 )
+from holdfast.backends.zookeeper.protocol.nodes import REGISTERS
 from holdfast.backends.zookeeper.protocol.parents import Parents
 from holdfast.core.events import logger
 from holdfast.core.ports import Runtime
@@ -38,7 +39,8 @@ class KeptNodes(ABC):
     batch_max: ClassVar[int]  # nodes in one round trip
 
     def __init__(self, url: str, root: str, port: ZookeeperPort, runtime: Runtime, parents: Parents) -> None:
-        self._url, self._root, self._port, self._runtime, self._parents = url, root, port, runtime, parents
+        self._url, self._port, self._runtime, self._parents = url, port, runtime, parents
+        self._top = f"{root}/{REGISTERS}"  # the nodes of all kinds are below this one
 
     @abstractmethod
     def _is_old(self, node: Node, now: float) -> bool:

@@ -150,16 +150,14 @@ class Leases(ZookeeperBase):
                 self._released_later.pop(claim.nonce, None)
         now = self._runtime.now()
         for ticket_node in list(self._ticket_nodes.values()):
-            if not (ticket_node.session is session or ticket_node.session.is_closed):
-                continue
-            if not ticket_node.granted or ticket_node.kept_until >= now:
-                continue
-            try:
-                if not ticket_node.session.is_closed:
-                    await self._delete(session, [ticket_node.path], deadline)
-                self._forget(ticket_node.claim)
-            except BackendError:
-                return  # the next heartbeat tries again
+            is_closed = ticket_node.session.is_closed
+            if (ticket_node.session is session or is_closed) and ticket_node.granted and ticket_node.kept_until < now:
+                try:
+                    if not is_closed:
+                        await self._delete(session, [ticket_node.path], deadline)
+                    self._forget(ticket_node.claim)
+                except BackendError:
+                    return  # the next heartbeat tries again
 
     def next_sweep(self, session: Session) -> float:
         now = self._runtime.now()

@@ -110,10 +110,7 @@ def queue_entries(nodes: Iterable[str]) -> list[QueueEntry]:
     Their numbers have 32 bits and wrap around, so the sign of the difference modulo 2**32 decides the order.
     """
     entries = [entry for entry in map(parse_node, nodes) if entry is not None]
-    if len(entries) > 1:
-        base = entries[0].number
-        entries.sort(key=lambda entry: sequence_distance(entry.number, base))
-    return entries
+    return sorted(entries, key=lambda entry: sequence_distance(entry.number, entries[0].number))
 
 
 def sequence_distance(number: int, other: int) -> int:

@@ -57,7 +57,7 @@ class Parents:
             # A known node does not exist: it was deleted, or the servers have older data than before.
             self._known.clear()
         if answers and answers[-1] is Refusal.UNKNOWN_REQUEST:
-            # Only a container can be refused so. Several requests for one may be on their way.
+            # Only a request for a container is refused so, and others may have been sent before this answer arrived.
             self._has_containers = False
         elif (refused := next((answer for answer in answers if answer not in _NO_ERROR), None)) is not None:
             raise self.error_for(refused, path)

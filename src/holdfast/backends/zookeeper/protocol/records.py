@@ -27,7 +27,7 @@ from holdfast.backends.zookeeper.port import (
     Transaction,
 )
 from holdfast.backends.zookeeper.protocol.kept_nodes import KEEP_MAX, KeptNodes, version_of
-from holdfast.backends.zookeeper.protocol.nodes import REGISTERS, escaped
+from holdfast.backends.zookeeper.protocol.nodes import escaped
 from holdfast.core.ports import Record
 from holdfast.errors import BackendUnavailable, NameConflict
 
@@ -86,7 +86,7 @@ class Records(KeptNodes):
 
         The parent is read before the record, so that its version reveals every deletion since the record was read.
         """
-        clock_path = f"{self._root}/{REGISTERS}/%clock"
+        clock_path = f"{self._top}/%clock"
         reads = (Set(clock_path, b""), Get(clock_path), Get(parent), Get(path))
         *answers, ticked, time, siblings, node = await self._port.call(session, (*writes, *reads), deadline=deadline)
         if ticked is Refusal.NO_NODE and isinstance(node, Node):
@@ -115,7 +115,7 @@ class Records(KeptNodes):
 
     def _parent(self, name: str) -> str:
         # 256 parents, so that a search for old records does not list all of them.
-        return f"{self._root}/{REGISTERS}/%records/{hashlib.sha256(name.encode()).hexdigest()[:2]}"
+        return f"{self._top}/%records/{hashlib.sha256(name.encode()).hexdigest()[:2]}"
 
 
 def _encoded(record: Record, keep: float) -> bytes:

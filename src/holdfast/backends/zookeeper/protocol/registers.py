@@ -20,12 +20,10 @@ from holdfast.backends.zookeeper.port import (
     Session,
     Set,
     Transaction,
-    ZookeeperPort,
 )
 from holdfast.backends.zookeeper.protocol.kept_nodes import KEEP_MAX, KeptNodes, version_of
-from holdfast.backends.zookeeper.protocol.nodes import REGISTERS, escaped
-from holdfast.backends.zookeeper.protocol.parents import ATTEMPTS_MAX, Parents
-from holdfast.core.ports import Runtime
+from holdfast.backends.zookeeper.protocol.nodes import escaped
+from holdfast.backends.zookeeper.protocol.parents import ATTEMPTS_MAX
 from holdfast.errors import BackendUnavailable, NameConflict
 
 _WRITTEN = re.compile(rb"(\d{1,19})\n([^\n]*)(?:\n(\d{1,15}))?")
@@ -43,17 +41,13 @@ class Registers(KeptNodes):
     reap_every = 64
     batch_max = 64  # other requests wait for it, and the servers close a connection that sends over 1 MB
 
-    def __init__(self, url: str, root: str, port: ZookeeperPort, runtime: Runtime, parents: Parents) -> None:
-        super().__init__(url, root, port, runtime, parents)
-        self._parent = f"{root}/{REGISTERS}"
-
     async def advance(
         self, session: Session, name: str, number: int, *, nonce: str, keep: float, deadline: float
     ) -> bool:
         """See core/ports.py: `advance_register`."""
         path = self._path(name)
         # The parent first: then its version reveals every deletion since the register was read.
-        reads = (Get(self._parent), Get(path))
+        reads = (Get(self._top), Get(path))
         parent, node = await self._port.call(session, reads, deadline=deadline)
         for _ in range(ATTEMPTS_MAX):
             while isinstance(node, Node):
@@ -64,7 +58,7 @@ class Registers(KeptNodes):
                     return (known.number, known.nonce) == (number, nonce)
                 # The previous number has to be kept for its own time too.
                 data = _written(_Register(number, nonce, max(keep, known.keep)))
-                write = Transaction((Check(self._parent, version_of(parent)), Set(path, data, node.version)))
+                write = Transaction((Check(self._top, version_of(parent)), Set(path, data, node.version)))
                 answer, parent, node = await self._port.call(session, (write, *reads), deadline=deadline)
                 if answer is None:
                     return True
@@ -77,12 +71,12 @@ class Registers(KeptNodes):
                 session, (*parents, create, *reads), deadline=deadline
             )
             if answer is None:
-                self._parents.add_known(self._parent)
+                self._parents.add_known(self._top)
                 if isinstance(node, Node) and self._should_reap():
-                    await self._reap(session, self._parent, node.mtime, version_of(parent), deadline)
+                    await self._reap(session, self._top, node.mtime, version_of(parent), deadline)
                 return True
             if answer is Refusal.NO_NODE:
-                self._parents.handle_missing(self._parent, answers)
+                self._parents.handle_missing(self._top, answers)
             elif answer is not Refusal.EXISTS:
                 raise self._parents.error_for(answer, path)
         raise BackendUnavailable(backend=self._url, problem=f"{path} was deleted as often as it was created")
@@ -93,12 +87,12 @@ class Registers(KeptNodes):
         answers = await self._port.call(session, requests, deadline=deadline) if requests else []
         numbers: list[int] = []
         for name, request, answer in zip(names, requests, answers, strict=True):
-            if answer is Refusal.NO_NODE:
+            if isinstance(answer, Node):
+                numbers.append(_register(name, answer).number)
+            elif answer is Refusal.NO_NODE:
                 numbers.append(0)
-                continue
-            if not isinstance(answer, Node):
+            else:
                 raise self._parents.error_for(answer, request.path)
-            numbers.append(_register(name, answer).number)
         return numbers
 
     def _is_old(self, node: Node, now: float) -> bool:
@@ -106,7 +100,7 @@ class Registers(KeptNodes):
         return register is not None and node.mtime + register.keep < now
 
     def _path(self, name: str) -> str:
-        return f"{self._parent}/{escaped(name)}"
+        return f"{self._top}/{escaped(name)}"
 
 
 def _written(register: _Register) -> bytes:

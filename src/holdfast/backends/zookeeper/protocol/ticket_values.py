@@ -27,18 +27,19 @@ def holder_name(node: Answer) -> str:
 
 
 def ticket_info(entry: QueueEntry, node: Node, *, granted: bool) -> TicketInfo:
-    info, _, timeout_and_agent = node.data.decode("utf-8", "replace").partition("\n")
+    data = b"" if entry.is_foreign else node.data  # other programs write other data
+    info, _, timeout_and_agent = data.decode("utf-8", "replace").partition("\n")
     timeout, _, agent = timeout_and_agent.partition("\n")
     try:
         remaining = float(timeout)
     except ValueError:
         remaining = float("inf")
     return make_ticket_info(
-        info="" if entry.is_foreign else info,
+        info=info,
         fence=None if not granted else 0 if entry.is_foreign else node.czxid,
-        agent="" if entry.is_foreign else agent,
+        agent=agent,
         since=node.mtime if granted else node.ctime,
-        remaining=float("inf") if entry.is_foreign else remaining,
+        remaining=remaining,
         exclusive=entry.exclusive,
         limit=entry.limit,
     )

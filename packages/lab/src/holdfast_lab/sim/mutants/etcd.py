@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.backends.etcd.protocol.base import state_of
 from holdfast.backends.etcd.protocol.continuity import CheckedPort
+from holdfast.backends.etcd.protocol.keys import Slots
 from holdfast.backends.etcd.protocol.leases import GRANULARITY, Lease, Leases, Unanswered
 from holdfast.backends.etcd.protocol.messages import all_in_order, created_at, first, get, kvs, last, revision, txn
 from holdfast.backends.etcd.protocol.queue import EtcdBackend, View
-from holdfast.backends.etcd.protocol.slots import Slots
 from holdfast.core.clock import lease_deadline
 from holdfast.core.tickets import POLL_INTERVAL, Claim, Granted, Waiting
 from holdfast_lab.sim.mutants.base import Mutant
