@@ -126,7 +126,7 @@ class BaseLockAll(BaseLock[LeaseAllT], Generic[LeaseAllT, MemberT]):
         return self._locks[0]._caller()
 
 
-class BaseClient(ABC, Generic[LeaseT, LockT, SemaphoreT, RWLockT, LockAllT]):
+class BaseClient(system.Forkable, ABC, Generic[LeaseT, LockT, SemaphoreT, RWLockT, LockAllT]):
     """Locks on one store. Everything here is local; the subclasses add the requests."""
 
     _runtime_name: ClassVar[str]  # of the module in the backend's folder
@@ -342,14 +342,8 @@ class BaseClient(ABC, Generic[LeaseT, LockT, SemaphoreT, RWLockT, LockAllT]):
         """The store's URL, without its password."""
         return self._address.redacted
 
-    def _before_fork(self) -> None:
-        """The runtime calls this before a fork. Nothing to prepare."""
-
-    def _after_fork_in_parent(self) -> None:
-        """The runtime calls this after a fork. Nothing changes in the parent."""
-
     def _after_fork(self) -> None:
-        """The runtime calls this in a forked child: leases and connections belong to the parent."""
+        """In a forked child: leases and connections belong to the parent."""
         self._starting = Mutex()  # another thread of the parent may have locked the old one
         if self._current is not None:
             self._current.abandon("this process is a fork: the lease belongs to its parent")

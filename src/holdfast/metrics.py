@@ -236,7 +236,7 @@ class _Instrumented:
             self.flush(_BUFFERED)
 
 
-class Exporter:
+class Exporter(system.Forkable):
     """The clients whose numbers go to one registry or provider. Exists once for each of those."""
 
     def __init__(self) -> None:
@@ -303,12 +303,6 @@ class Exporter:
         except ValueError:
             return False
         return True
-
-    def _before_fork(self) -> None:
-        """The runtime calls this before a fork. Nothing to prepare."""
-
-    def _after_fork_in_parent(self) -> None:
-        """The runtime calls this after a fork. Nothing changes in the parent."""
 
     def _after_fork(self) -> None:
         for client in self._instrumented:

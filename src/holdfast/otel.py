@@ -149,7 +149,7 @@ class _OtelExporter(Exporter):
         return read
 
 
-class _Spans:
+class _Spans(system.Forkable):
     """The spans of one client's attempts and leases, by the numbers of the attempts."""
 
     def __init__(self, client: AnyClient, name: str, tracer: trace.Tracer, *, propagate: bool) -> None:
@@ -235,12 +235,6 @@ class _Spans:
             return None
 
         client._engine.runtime.call(read)  # noqa: SLF001
-
-    def _before_fork(self) -> None:
-        """The runtime calls this before a fork. Nothing to prepare."""
-
-    def _after_fork_in_parent(self) -> None:
-        """The runtime calls this after a fork. Nothing changes in the parent."""
 
     def _after_fork(self) -> None:
         """In a forked child: the open spans belong to the parent."""

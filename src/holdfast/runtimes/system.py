@@ -9,7 +9,6 @@ import sys
 import time
 import weakref
 from collections.abc import Callable
-from typing import Protocol
 
 from holdfast.core.events import logger
 from holdfast.core.ports import IdleCallbacks
@@ -103,12 +102,17 @@ def call_user(function: Callable[[], object]) -> object:
         return None
 
 
-class Forkable(Protocol):
-    """An object that is called at forks."""
+class Forkable:
+    """A base of objects that have work to do at a fork."""
 
-    def _before_fork(self) -> None: ...
-    def _after_fork_in_parent(self) -> None: ...
-    def _after_fork(self) -> None: ...
+    def _before_fork(self) -> None:
+        """Called in the parent before a fork."""
+
+    def _after_fork_in_parent(self) -> None:
+        """Called in the parent after a fork."""
+
+    def _after_fork(self) -> None:
+        """Called in the forked child."""
 
 
 _forkables: weakref.WeakSet[Forkable] = weakref.WeakSet()
