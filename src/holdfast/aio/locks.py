@@ -95,7 +95,7 @@ class AsyncLease(AsyncBlocks, BaseLease):
             runtime.check_loop()
 
     def _release_at_end(self) -> Coroutine[Any, Any, None]:
-        return self._engine.release_after_body(self)
+        return self._engine.release(self, after_body=True)
 
     @property
     def _cancels_bodies(self) -> bool:

@@ -520,15 +520,18 @@ class Engine(Generic[L]):
 
     # ── release, renew, lose ─────────────────────────────────────────────────────────────────────────────────────
 
-    def release(self, lease: L) -> Coroutine[Any, Any, None]:
+    def release(self, lease: L, *, after_body: bool = False) -> Coroutine[Any, Any, None]:
         """Release a lease; an inner release of a re-entered lease only counts.
+
+        `after_body`: at the end of a `with` body. If this returns, the whole body ran under the lock. A release without
+        an answer then raises nothing: the keeper repeats it, and the ttl is the backstop.
 
         Raises:
             NotHeld: it was released before.
             LockLost: it had ended or was broken before this release.
             BackendError: no answer; the keeper repeats the release, and the caller may do so too.
         """
-        return self.release_straight(self, lease)
+        return self.release_straight(self, lease, after_body=after_body)
 
     async def release_any(self, lease: L, *, is_begun: bool) -> None:
         """Release a lease on the general path. `is_begun`: the straight path has begun, and could not finish it."""
@@ -698,16 +701,6 @@ class Engine(Generic[L]):
         """The body of a lost lease has ended, so the release does not wait for the deadline of a stop margin."""
         self._forget(lease)
         self._keeper.schedule(lease._claim, after=self._delayed(lease))
-
-    def release_after_body(self, lease: L) -> Coroutine[Any, Any, None]:
-        """Release at the end of a `with` body. If this returns, the whole body ran under the lock.
-
-        A release without an answer raises nothing: the keeper repeats it, and the ttl is the backstop.
-
-        Raises:
-            LockLost: the lease ended before the body.
-        """
-        return self.release_straight(self, lease, after_body=True)
 
     async def transfer(self, lease: L, within: float) -> tuple[str, float]:
         """End the lease here and leave a ticket for `within` seconds.
