@@ -289,12 +289,13 @@ class Exporter(system.Forkable):
         raise NotImplementedError  # in each exporter
 
     def remove(self, name: str) -> None:
-        """No client has this name any more."""
-        raise NotImplementedError  # in each exporter
+        """No client has this name any more: remove its series, if the library can do so."""
 
     def reset(self) -> None:
-        """In a forked child: begin again with zero, without a mutex that another thread may have held at the fork."""
-        raise NotImplementedError  # in each exporter
+        """In a forked child: begin again with zero, without a mutex that another thread may have held at the fork.
+
+        Nothing to do if the library handles forks itself.
+        """
 
     def _take_out(self, client: _Instrumented) -> bool:
         """Returns False if it was taken out before."""

@@ -95,6 +95,8 @@ def _exporter_of(provider: MeterProvider | None) -> _OtelExporter:
 
 
 class _OtelExporter(Exporter):
+    """It has no `remove`, because the API cannot remove a series, and no `reset`, because the SDK handles forks."""
+
     def __init__(self, provider: MeterProvider | None) -> None:
         super().__init__()
         meter = metrics.get_meter("holdfast", __version__, provider)
@@ -119,12 +121,6 @@ class _OtelExporter(Exporter):
 
     def record(self, metric: Metric, number: float, labels: tuple[str, ...], context: Context | None) -> None:
         self._recorders[metric](number, self._attributes_of(metric, labels), context or _NO_SPAN)
-
-    def remove(self, name: str) -> None:
-        """Nothing: the API has no way to remove a series."""
-
-    def reset(self) -> None:
-        """Nothing: the SDK handles forks itself."""
 
     def _attributes_of(self, metric: Metric, labels: tuple[str, ...]) -> dict[str, str]:
         attributes = self._attributes.get((metric, labels))
