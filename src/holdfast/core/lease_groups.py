@@ -37,9 +37,15 @@ class LeaseGroup:
         self._is_reported = False
         self._is_over = False  # lost, and a release has reported it to the holder
         self._hook: Callable[[], object] | None = None  # called at a loss: `async with` cancels its body by it
-        hook = _WeakHook(self)
+        group_ref = weakref.ref(self)  # weak, so that a dropped group expires
+
+        def lose_all() -> None:
+            group = group_ref()
+            if group is not None:
+                group._lose_all()
+
         for lease in self._leases:
-            lease._hook = hook
+            lease._hook = lose_all
         if any(lease._phase is Phase.LOST for lease in self._leases):  # before the hook was set
             self._lose_all()
 
@@ -129,20 +135,6 @@ class LeaseGroup:
 
 _FROM_WORST = (Phase.LOST, Phase.UNCONFIRMED, Phase.RELEASING, Phase.HELD, Phase.RELEASED)
 _TOGETHER = "it was acquired together with"
-
-
-class _WeakHook:
-    """The hook by which a lease reports its loss to its group. Weak, so that a dropped group expires."""
-
-    __slots__ = ("_group",)
-
-    def __init__(self, group: LeaseGroup) -> None:
-        self._group = weakref.ref(group)
-
-    def __call__(self) -> None:
-        group = self._group()
-        if group is not None:
-            group._lose_all()
 
 
 async def release_all(group: LeaseGroup) -> None:
