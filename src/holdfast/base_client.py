@@ -5,17 +5,17 @@ from __future__ import annotations
 import sys
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from enum import Enum
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, Self, TypeVar, Unpack, cast
 
 from holdfast.core import names
-from holdfast.core.acquire_all import LockIdentity, in_order
+from holdfast.core.acquire_all import LockIdentity, Part, acquire_all, in_order
 from holdfast.core.decorators import Plan
 from holdfast.core.engine import Engine
 from holdfast.core.events import Event, Events
 from holdfast.core.lease_groups import LeaseGroup, shown
-from holdfast.core.leases import BaseLease, LockSpec
+from holdfast.core.leases import AcquireResult, BaseLease, LockSpec
 from holdfast.core.locks import AllOptions, BaseLock, LockOptions, make_spec
 from holdfast.core.names import Duration
 from holdfast.core.ports import Caller
@@ -76,9 +76,8 @@ T = TypeVar("T")
 class BaseRWLock(Generic[LockT]):
     """A lock for many readers or one writer, served in order: a waiting writer blocks later readers."""
 
-    def __init__(self, name: str, read: LockT, write: LockT, require_readers: Callable[[], None]) -> None:
+    def __init__(self, read: LockT, write: LockT, require_readers: Callable[[], None]) -> None:
         """`require_readers` raises if the store has no readers. Writers need no readers."""
-        self._name = name
         self._read = read
         self._write = write
         self._require_readers = require_readers
@@ -124,6 +123,19 @@ class BaseLockAll(BaseLock[LeaseAllT], Generic[LeaseAllT, MemberT]):
 
     def _caller(self) -> Caller:
         return self._locks[0]._caller()
+
+    def _acquire_all(
+        self, kind: Callable[..., LeaseAllT], timeout: float | None, caller: Caller
+    ) -> Coroutine[Any, Any, AcquireResult[LeaseAllT]]:
+        """Acquire all locks for this caller. `kind` makes one object of their leases."""
+        parts: list[Part[Any]] = [Part(lock._client._engine, lock) for lock in self._locks]
+
+        def together(leases: Sequence[BaseLease]) -> LeaseAllT:
+            made = kind(leases, self._spec.on_lost, parts[0].engine.runtime)
+            self._keep(caller, made)
+            return made
+
+        return acquire_all(parts, timeout, together, caller)
 
 
 class BaseClient(system.Forkable, ABC, Generic[LeaseT, LockT, SemaphoreT, RWLockT, LockAllT]):
@@ -200,7 +212,7 @@ class BaseClient(system.Forkable, ABC, Generic[LeaseT, LockT, SemaphoreT, RWLock
         """A lock for many readers or one writer. The options are those of `lock`."""
         read = self._make(self._lock_type, "rwlock", name, None, exclusive=False, options=options)
         write = self._make(self._lock_type, "rwlock", name, 1, exclusive=True, options=options)
-        return self._rwlock_type(name, read, write, lambda: self._require_primitive(Primitive.RWLOCK))
+        return self._rwlock_type(read, write, lambda: self._require_primitive(Primitive.RWLOCK))
 
     def semaphore(self, name: str, limit: int, **options: Unpack[LockOptions]) -> SemaphoreT:
         """A lock that `limit` callers may hold at a time; all must give the same limit. Options as for `lock`.

@@ -198,12 +198,6 @@ def interrupted_releasing(group: LeaseGroup) -> None:
                 lease._engine.unconfirmed(lease)
 
 
-def interrupted_exit(group: LeaseGroup) -> None:
-    """A KeyboardInterrupt hit `__exit__`. The body has ended, so leases that are still held are released."""
-    for lease in group._leases:
-        lease._engine.interrupted_exit(lease)
-
-
 async def renew_all(group: LeaseGroup, ttl: float | None = None) -> None:
     """Renew all leases now, in one request for each store; with `ttl`, for that long.
 

@@ -20,7 +20,6 @@ from holdfast.runtimes.blocks import ExitOfBlock, ForThreads, ThreadBlock, enter
 from holdfast.runtimes.threads import run_sync, suspended
 
 if TYPE_CHECKING:
-    from holdfast.core.ports import Caller
     from holdfast.threads.client import Client
 
 
@@ -120,7 +119,7 @@ class Lock(ForThreads, BaseLock[Lease]):
 
     def __init__(self, client: Client, spec: LockSpec, timeout: float | None) -> None:
         super().__init__(spec, timeout)
-        self._client = client
+        self._client: Client = client
 
     def acquire(
         self,
@@ -170,9 +169,6 @@ class Lock(ForThreads, BaseLock[Lease]):
         return lease
 
     __exit__ = ExitOfBlock(ThreadBlock)
-
-    def _caller(self) -> Caller:
-        return self._client._engine.runtime.caller()
 
     def _try(self, timeout: float | None) -> AcquireResult[Lease]:
         if runtime.running_loop is None or runtime.running_loop() is not None:
