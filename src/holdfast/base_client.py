@@ -62,14 +62,14 @@ if TYPE_CHECKING:
     Store = str | Servers | RedisStore | MysqlStore | PostgresqlStore | SqlEngine
 
 DEFAULT_TTL = 30.0
+_OF_THE_WHOLE = ("timeout", "on_lost")  # options of lock_all() that its locks do not get
 
 LeaseT = TypeVar("LeaseT", bound=BaseLease)
-LockT = TypeVar("LockT")
+LockT = TypeVar("LockT", bound=BaseLock[Any])
 SemaphoreT = TypeVar("SemaphoreT")
 RWLockT = TypeVar("RWLockT")
 LockAllT = TypeVar("LockAllT")
 LeaseAllT = TypeVar("LeaseAllT", bound=LeaseGroup)
-MemberT = TypeVar("MemberT", bound=BaseLock[Any])
 T = TypeVar("T")
 
 
@@ -85,10 +85,10 @@ class BaseRWLock(Generic[LockT]):
     @property
     def name(self) -> str:
         """The lock's name."""
-        return self._name
+        return self._write.name
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self._name!r}>"
+        return f"<{type(self).__name__} {self.name!r}>"
 
     def read(self) -> LockT:
         """The lock for readers; the same object each time.
@@ -104,10 +104,10 @@ class BaseRWLock(Generic[LockT]):
         return self._write
 
 
-class BaseLockAll(BaseLock[LeaseAllT], Generic[LeaseAllT, MemberT]):
+class BaseLockAll(BaseLock[LeaseAllT]):
     """Several named locks, acquired as one."""
 
-    def __init__(self, locks: Sequence[MemberT], spec: LockSpec, timeout: float | None) -> None:
+    def __init__(self, locks: Sequence[BaseLock[Any]], spec: LockSpec, timeout: float | None) -> None:
         super().__init__(spec._replace(name=shown([lock.name for lock in locks])), timeout)
         self._locks = tuple(locks)
 
@@ -243,13 +243,9 @@ class BaseClient(system.Forkable, ABC, Generic[LeaseT, LockT, SemaphoreT, RWLock
             raise ConfigurationError(f"lock_all() takes a list of names: [{locks!r}], or use lock()")
         if not isinstance(locks, Iterable):
             raise ConfigurationError(f"lock_all() takes a list of names and locks, not {locks!r}")
-        whole: LockOptions = {}
-        if "on_lost" in options:
-            whole["on_lost"] = options.pop("on_lost")
-        if "timeout" in options:
-            whole["timeout"] = options.pop("timeout")
-        each = cast("LockOptions", options)
-        spec, timeout = make_spec("lock_all", "-", 1, exclusive=True, ttl=self._ttl, options={**each, **whole})
+        whole = cast("LockOptions", options)
+        spec, timeout = make_spec("lock_all", "-", 1, exclusive=True, ttl=self._ttl, options=whole)
+        each = cast("LockOptions", {name: value for name, value in options.items() if name not in _OF_THE_WHOLE})
         members: list[Any] = []
         lock_type: Any = self._lock_type
         for lock in locks:
