@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, cast
 
 from holdfast.aio.locks import AsyncLock
 from holdfast.core.decorators import check_function, show_signature, text_for, with_lease
-from holdfast.core.once import OnceCall, OnceInfo, OncePlan, Outcome, check_key, inspect_once
+from holdfast.core.once import BaseOnce, OnceCall, OnceInfo, Outcome, check_key, inspect_once
 from holdfast.errors import AcquireTimeout, LockLost
 
 if TYPE_CHECKING:
@@ -20,20 +20,10 @@ T = TypeVar("T")
 D = TypeVar("D")
 
 
-class AsyncOnce(Generic[D]):
+class AsyncOnce(BaseOnce, Generic[D]):
     """A key: of all calls with it, one runs. Use `run`, or the object as a decorator."""
 
-    def __init__(self, client: Callable[[], AsyncClient], plan: OncePlan) -> None:
-        self._client = client
-        self._plan = plan
-
-    @property
-    def key(self) -> str:
-        """The key, or its template."""
-        return self._plan.key
-
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.key!r}>"
+    _client: Callable[[], AsyncClient]
 
     async def run(
         self, function: Callable[P, Coroutine[Any, Any, T]], /, *args: P.args, **kwargs: P.kwargs

@@ -8,8 +8,7 @@ from types import CoroutineType
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, cast
 
 from holdfast.core.decorators import check_function, refuse_coroutine, show_signature, text_for, with_lease
-from holdfast.core.leases import Phase
-from holdfast.core.once import OnceCall, OnceInfo, OncePlan, Outcome, check_key, inspect_once
+from holdfast.core.once import BaseOnce, OnceCall, OnceInfo, Outcome, check_key, inspect_once
 from holdfast.errors import AcquireTimeout, LockLost
 from holdfast.runtimes.threads import run_sync
 from holdfast.threads.locks import Lock
@@ -22,20 +21,10 @@ T = TypeVar("T")
 D = TypeVar("D")
 
 
-class Once(Generic[D]):
+class Once(BaseOnce, Generic[D]):
     """A key: of all calls with it, one runs. Use `run`, or the object as a decorator."""
 
-    def __init__(self, client: Callable[[], Client], plan: OncePlan) -> None:
-        self._client = client
-        self._plan = plan
-
-    @property
-    def key(self) -> str:
-        """The key, or its template."""
-        return self._plan.key
-
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.key!r}>"
+    _client: Callable[[], Client]
 
     def run(self, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Outcome[T | D]:
         """Call the function with these arguments, if no call with this key has run. The key is used literally.
@@ -118,7 +107,7 @@ class Once(Generic[D]):
                 raise
         except BaseException:
             # A KeyboardInterrupt just before the first instruction of __exit__. No other code can release the lease.
-            if lease is not None and lease._phase is Phase.HELD:
+            if lease is not None:
                 lease._engine.interrupted_exit(lease)
             raise
         return cast("Outcome[Any]", call.outcome)
