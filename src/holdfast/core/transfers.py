@@ -57,4 +57,4 @@ def decode_transfer(text: object) -> Transfer:
 def _checksum(body: str) -> str:
     import hashlib
 
-    return hashlib.sha256(body.encode()).hexdigest()[:_CHECK]
+    return hashlib.sha256(body.encode(errors="surrogatepass")).hexdigest()[:_CHECK]
