@@ -83,7 +83,7 @@ def test_no_representation_shows_the_nonce() -> None:
 
 @pytest.mark.parametrize("damage", ["\udcff", "é", "\0"])
 def test_a_text_with_a_damaged_character_is_refused(damage: str) -> None:
-    text = encode_transfer(Transfer("memory", "a", "n" * 32, ttl=30.0, kept=0.0))
+    text = encode_transfer(Transfer("memory", "a", "n" * 32, ttl=30.0, min_hold_left=0.0))
     damaged = f"{text[:30]}{damage}{text[31:]}"
 
     with pytest.raises(holdfast.ConfigurationError, match="damaged"):

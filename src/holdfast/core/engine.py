@@ -760,7 +760,7 @@ class Engine(Generic[L]):
             raise self._unavailable("it has no leases that move")
         return self.backend
 
-    async def adopt(self, lock: BaseLock[L], nonce: str, kept: float) -> L:
+    async def adopt(self, lock: BaseLock[L], nonce: str, min_hold_left: float) -> L:
         """Take over the lease with this nonce that another process has transferred, for the calling thread or task.
 
         Raises:
@@ -770,7 +770,7 @@ class Engine(Generic[L]):
         spec, caller, backend = lock._spec, self.runtime.caller(), self._adopting_backend()
         started = self.runtime.now()
         claim = self._claim(spec, caller)
-        claim.min_hold, claim.ttl = kept, max(claim.ttl, ttl_for(kept)) if kept else claim.ttl
+        claim.min_hold, claim.ttl = min_hold_left, max(claim.ttl, ttl_for(min_hold_left))
         leases: list[L] = []  # the adopted one, once it exists
         try:
             self._acquiring[claim.nonce] = (claim, spec, started)
