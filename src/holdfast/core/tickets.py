@@ -232,6 +232,7 @@ def _parsed(ticket_info: str) -> dict[str, Any]:
 
 
 def _process_and_meta(fields: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The process and the user's meta; empty if one of them is missing."""
     try:
         return dict(fields["who"]), dict(fields["meta"])
     except (ValueError, KeyError, TypeError):

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from types import TracebackType
-from typing import Never, Self
+from typing import Never
 
 from holdfast.base_client import BaseLockAll, check_renewal
 from holdfast.core import names
@@ -12,11 +11,11 @@ from holdfast.core.leases import AcquireResult
 from holdfast.core.locks import ACQUIRE_OPTIONS, UNSET, Unset
 from holdfast.core.names import Duration
 from holdfast.errors import AcquireTimeout, HoldfastError
-from holdfast.runtimes.blocks import ExitOfBlock, ForThreads, ThreadBlock, entered_block
+from holdfast.runtimes.blocks import ExitOfBlock, ForThreads, ThreadBlock, ThreadBlocks, entered_block
 from holdfast.runtimes.threads import run_sync, warn_inside_loop
 
 
-class LeaseAll(ForThreads, LeaseGroup):
+class LeaseAll(ThreadBlocks, LeaseGroup):
     """The leases of several locks, as one. Truthy; ends with `release()` or a `with` block."""
 
     __slots__ = ()
@@ -50,21 +49,6 @@ class LeaseAll(ForThreads, LeaseGroup):
         """Wait for the loss of the leases: True at a loss, False after `timeout` seconds or a release."""
         first = self._leases[0]
         return run_sync(first._engine.wait_lost(first, names.check_timeout(timeout)))
-
-    def __enter__(self) -> Self:
-        self.check()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        try:
-            self._exit_block(error)
-        except HoldfastError:
-            raise
-        except BaseException:
-            self._interrupted_exit()
-            raise
 
     def _exit_block(self, error: BaseException | None) -> None:
         try:
